@@ -13,7 +13,7 @@ import pytest
 
 from tests import declared
 from tests.forked import FORKER
-from tests.harness import Builder, Target
+from tests.harness import Builder, Targets
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel import capabilities as system
 
@@ -160,9 +160,9 @@ def builder(shared: Path) -> Builder:
 
 
 @pytest.fixture
-def targets() -> Iterator[list[Target]]:
+def targets() -> Iterator[Targets]:
     """Targets started by a test; whatever is left of them is killed at its end."""
-    started: list[Target] = []
+    started = Targets()
     yield started
     for target in started:
         target.kill()

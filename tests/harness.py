@@ -121,7 +121,7 @@ def read_line(stream: Any, what: str) -> str:
 class Target:
     """A target program that answers each line it is sent with one line."""
 
-    def __init__(self, command: Sequence[str | Path], **options: Any) -> None:
+    def __init__(self, command: Sequence[str | Path | int], **options: Any) -> None:
         if USES_LIBRARY:
             environment = options.get("env") or os.environ
             others = environment.get("LD_PRELOAD")
@@ -142,7 +142,6 @@ class Target:
         return read_line(self.process.stdout, "the target")
 
     def say(self, line: str) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(line.encode() + b"\n")
 
     def ask(self, line: str) -> str:
@@ -151,7 +150,6 @@ class Target:
 
     def end(self) -> int:
         """Closes its input, upon which it ends."""
-        assert self.process.stdin is not None
         self.process.stdin.close()
         return self.process.wait(PATIENCE_S)
 
@@ -162,6 +160,16 @@ class Target:
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()
+
+
+class Targets(list[Target]):
+    """The targets that a test has started."""
+
+    def start(self, *command: str | Path | int, **options: Any) -> Target:
+        """Starts one, which is killed at the end of the test."""
+        target = Target(command, **options)
+        self.append(target)
+        return target
 
 
 PRELOADED = path_for_loaders(LIBRARY)  # The library for `LD_PRELOAD`, wherever this tree is
@@ -250,10 +258,9 @@ def started(*arguments: str | Path | int, module: str, **options: Any) -> subpro
 class Tracelloc:
     """A running tracelloc, from the moment its probes are live."""
 
-    def __init__(
-        self, *arguments: str | Path | int, directory: Path, module: str = "tracelloc"
-    ) -> None:
-        self.out = directory / f"out-{time.monotonic_ns()}"
+    def __init__(self, *arguments: str | Path | int, module: str = "tracelloc") -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="trace-")  # removed with this object
+        self.out = Path(self._folder.name) / "out"
         self._reports = self.out
         # Where arguments of a module's own come first, options follow them.
         own = 2 if module in ("tests.mutant", "tests.sabotage") else 0
@@ -291,7 +298,6 @@ class Tracelloc:
 
     def finish(self) -> int:
         """Waits until it has ended by itself. Returns its exit status."""
-        assert self.process.stderr is not None
         rest = self.process.stderr.read() or b""
         self.messages.extend(rest.decode(errors="replace").splitlines())
         self.process.stderr.close()
@@ -301,6 +307,11 @@ class Tracelloc:
         """Ends it by a signal. Returns its exit status."""
         self.process.send_signal(number)
         return self.finish()
+
+    def final_report(self) -> dict[str, Any]:
+        """Ends it, which has to succeed. Returns the last JSON report."""
+        assert self.stop() == 0
+        return self.last()
 
     def kill(self) -> None:
         """Ends it, whatever it is doing, unless it has ended."""
@@ -376,7 +387,6 @@ def run_measured(*arguments: str | Path | int) -> tuple[int, Any, resource.struc
     """Runs tracelloc to its end. Returns its exit status, its JSON and what it used."""
     command = tracelloc_command(*arguments)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
         found = json.loads(process.stdout.read())
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

@@ -30,7 +30,6 @@ def _names(value: str) -> list[str]:
 
 
 def _options() -> argparse.Namespace:
-    assert __doc__ is not None
     parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--seconds", type=float, default=1.5, help="per measurement (1.5)")

@@ -61,7 +61,6 @@ def measure(threads: int, windows: int, scratch: Path) -> dict[str, list[tuple[f
     finally:
         process.stdin.close()
         end(process)
-        assert process.stdout is not None
         process.stdout.close()
     return found
 

@@ -98,12 +98,10 @@ def _started(command: Sequence[str], directory: Path, **named: Any) -> Iterator[
     finally:
         end(process, whole_group=True)
         for stream in (process.stdin, process.stdout):
-            assert stream is not None
             stream.close()
 
 
 def _tell(process: subprocess.Popen[bytes], word: object) -> None:
-    assert process.stdin is not None
     process.stdin.write(f"{word}\n".encode())
 
 

@@ -85,7 +85,6 @@ class Program:
 
     def work(self, seconds: float) -> tuple[int, float]:
         """Lets it work that long. Returns the units of work, and the seconds they took."""
-        assert self.process.stdin is not None
         self.process.stdin.write(f"{round(seconds * 1000)}\n".encode())
         done, took_ns = read_line(self.process.stdout, "the program").split()
         return int(done), int(took_ns) / 1e9

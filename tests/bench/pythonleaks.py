@@ -94,7 +94,6 @@ class Watched:
 
     def read(self, names: Names) -> None:
         """Reads reports until one names the leak, or to the end."""
-        assert self.command.stdout is not None
         for line in self.command.stdout:
             report = json.loads(line)
             self.last = list(anything(report))

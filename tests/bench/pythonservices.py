@@ -158,7 +158,6 @@ def read_clean(one: Watched) -> str:
 
 def main() -> None:
     """The command; its status is 1 if a leak is not named in time, or a clean one is suspected."""
-    assert __doc__ is not None
     parser = argparse.ArgumentParser("pythonservices", description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=["leaks", "clean"])
     parser.add_argument("--python", default="/usr/bin/python3", help="(/usr/bin/python3)")

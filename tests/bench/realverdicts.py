@@ -259,7 +259,6 @@ def table(results: list[RunResult]) -> Iterator[str]:
 
 def main() -> None:
     """The command."""
-    assert __doc__ is not None
     parser = argparse.ArgumentParser(
         "tests.bench.realverdicts", description=__doc__.splitlines()[0]
     )

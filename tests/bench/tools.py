@@ -94,7 +94,7 @@ def _tracelloc(*options: str, module: str = "tracelloc") -> Attach:
     def attach(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
         words = ["-p", str(allocator.pid), "--json", "--interval", "1h", *options]
         try:
-            tracer = Tracelloc(*words, directory=scratch, module=module)
+            tracer = Tracelloc(*words, module=module)
         except (AssertionError, TimeoutError) as error:
             raise SkippedError(f"tracelloc: {error}") from error
         watcher = Watcher(tracer.process.pid)
@@ -212,7 +212,6 @@ def _heaptrack_attached(allocator: Allocator, scratch: Path) -> Iterator[Watcher
         yield Watcher()
     finally:
         end(process, whole_group=True)
-        assert process.stdout is not None
         process.stdout.close()
         for file in scratch.glob(f"{written.name}*"):
             file.unlink()

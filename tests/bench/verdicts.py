@@ -240,7 +240,6 @@ def cases(kind: str | None, names: list[str], seeds: int) -> Iterator[Case]:
 
 def main() -> None:
     """The command."""
-    assert __doc__ is not None
     parser = argparse.ArgumentParser(
         prog="tests.bench.verdicts", description=__doc__.splitlines()[0]
     )

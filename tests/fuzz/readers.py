@@ -175,7 +175,6 @@ def _processes(data: bytes) -> None:
     path = data.replace(b"\n", b"\\012")
     stat = b"7 (" + name + b") S 1 7 7 0 -1 0 " + b"0 " * 44 + b"\n"
     found = parse_stat(stat.decode(errors="replace"))
-    assert found is not None
     assert (found.state, found.command) == ("S", name.decode(errors="replace"))
     line = b"00400000-00401000 r-xp 00000000 fe:00 12 /" + path + b"\n"
     (mapping,) = parse_maps(line.decode(errors="surrogateescape")).values()

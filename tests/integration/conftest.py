@@ -35,13 +35,12 @@ def _begin_long_watch(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="session")
-def long_watch(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracelloc]:
+def long_watch(builder: Builder) -> Iterator[Tracelloc]:
     """Reports on ``specimens beside``, a few events a second, since the first test."""
     target = Target([builder.c("specimens"), "beside", str(LONGEST_S)])
     try:
         tracer = Tracelloc(
             "-p", target.pid, "--json", "--interval", "5s", "--top", 10,
-            directory=tmp_path_factory.mktemp("long-watch"),
         )  # fmt: skip
         try:
             target.say("go")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import LIBRARIES, PATIENCE_S, TARGETS, Builder, Target, Tracelloc
+from tests.harness import LIBRARIES, PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -58,16 +58,14 @@ def assert_totals(report: dict, books: dict[str, list[int]]) -> None:
     [("jemalloc", "auto"), ("tcmalloc", "auto"), ("mimalloc", "auto"), ("tcmalloc", "perf")],
 )
 def test_every_function_of_malloc(
-    builder: Builder, targets: list[Target], tmp_path: Path, allocator: str, attach: str
+    builder: Builder, targets: Targets, allocator: str, attach: str
 ) -> None:
-    target = Target(
-        [builder.c("books", "-DNO_PVALLOC"), 4, OPERATIONS, 5, 1500], env=preloaded(allocator)
+    target = targets.start(
+        builder.c("books", "-DNO_PVALLOC"), 4, OPERATIONS, 5, 1500, env=preloaded(allocator)
     )
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", "--attach", attach, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", "--attach", attach)
     books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert_totals(report, books)
     assert any(name.startswith(f"lib{allocator}") for name in files_of(report))
     assert any(
@@ -96,8 +94,7 @@ def test_every_function_of_malloc(
 )
 def test_operators_that_throw(
     builder: Builder,
-    targets: list[Target],
-    tmp_path: Path,
+    targets: Targets,
     allocator: str,
     limit_mib: int,
     more: tuple[str, ...],
@@ -108,8 +105,8 @@ def test_operators_that_throw(
     # The kernel asks everybody's probes in that file: others' must not put return probes there.
     beside, target = (Target(command, env=preloaded(allocator)) for _ in range(2))
     targets.extend([beside, target])
-    other = Tracelloc("-p", beside.pid, "--json", directory=tmp_path)
-    tracer = Tracelloc("-p", target.pid, "--json", *more, directory=tmp_path)
+    other = Tracelloc("-p", beside.pid, "--json")
+    tracer = Tracelloc("-p", target.pid, "--json", *more)
     target.ask("go")
     books = json.loads(target.ask("again"))
     assert tracer.stop() == 0
@@ -122,14 +119,12 @@ def test_operators_that_throw(
     assert target.end() == 0
 
 
-def test_prefixed_jemalloc(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_prefixed_jemalloc(builder: Builder, targets: Targets) -> None:
     """Found by its names' ending, as in Rust programs; with resizes in place."""
-    target = Target([builder.c("prefixed")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    target = targets.start(builder.c("prefixed"))
+    tracer = Tracelloc("-p", target.pid, "--json")
     books = json.loads(target.ask("go"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert_lives(report, books)
     (found,) = [found for found in report["malloc_libraries"] if found["name"] == "jemalloc"]
     assert "_rjem_sdallocx" in found["functions"]
@@ -137,11 +132,10 @@ def test_prefixed_jemalloc(builder: Builder, targets: list[Target], tmp_path: Pa
 
 
 @pytest.mark.parametrize("flags", [[], ["-static"]], ids=["dynamic", "static"])
-def test_musl(builder: Builder, targets: list[Target], tmp_path: Path, flags: list[str]) -> None:
+def test_musl(builder: Builder, targets: Targets, flags: list[str]) -> None:
     program = builder.c("books", "-DNO_PVALLOC", *flags, compiler="musl-gcc")
-    target = Target([program, 4, OPERATIONS, 5, 1500])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    target = targets.start(program, 4, OPERATIONS, 5, 1500)
+    tracer = Tracelloc("-p", target.pid, "--json")
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     assert_totals(tracer.last(), books)
@@ -165,18 +159,14 @@ functions = [
 """
 
 
-def test_pools_that_the_user_names(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_pools_that_the_user_names(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """Their blocks count, each once, be their memory from malloc or not."""
     names = tmp_path / "pools.toml"
     names.write_text(POOLS)
-    target = Target([builder.c("pool")])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, "--json", "--top", 10, "--allocators", names, directory=tmp_path
-    )
+    target = targets.start(builder.c("pool"))
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 10, "--allocators", names)
     books = json.loads(target.ask("go"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert_totals(report, books)
     # One stack each: where `work` calls them.
     seen = sorted([site["allocations"], site["bytes"]] for site in report["top_allocators"])
@@ -185,17 +175,15 @@ def test_pools_that_the_user_names(builder: Builder, targets: list[Target], tmp_
 
 
 def test_sizes_that_cannot_be_are_left_out_and_counted(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
     """The pool's first argument is a pointer."""
     names = tmp_path / "pools.toml"
     names.write_text(POOLS.replace("size = 3", "size = 1"))
-    target = Target([builder.c("pool")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", "--allocators", names, directory=tmp_path)
+    target = targets.start(builder.c("pool"))
+    tracer = Tracelloc("-p", target.pid, "--json", "--allocators", names)
     books = json.loads(target.ask("go"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     blocks, _ = books.pop("pool_take")
     assert report["lost"]["impossible_sizes"] > blocks > 0
     assert report["live_allocations"] == sum(count for count, _ in books.values())
@@ -203,36 +191,32 @@ def test_sizes_that_cannot_be_are_left_out_and_counted(
 
 
 def test_exceptions_pass_through_a_pool_of_the_users(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
     names = tmp_path / "pools.toml"
     names.write_text(
         '[[allocator]]\nfunctions = [{ name = "*cellar_take*", kind = "alloc", size = 2 }]\n'
     )
-    target = Target([builder.cpp("cellar")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", "--allocators", names, directory=tmp_path)
+    target = targets.start(builder.cpp("cellar"))
+    tracer = Tracelloc("-p", target.pid, "--json", "--allocators", names)
     books = json.loads(target.ask("go"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert books["caught"] == 7
     assert_lives(report, books)
     assert target.end() == 0
 
 
-def test_rust_with_std_only(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.rust("vault")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+def test_rust_with_std_only(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.rust("vault"))
+    tracer = Tracelloc("-p", target.pid, "--json")
     books = [json.loads(target.ask("go")) for _ in range(3)]
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert_no_loss(report)
     assert report["live_allocations"] == sum(turn["blocks"] for turn in books) > 500
     assert report["live_bytes"] == sum(turn["bytes"] for turn in books)
 
 
-def test_allocator_that_is_loaded_later(targets: list[Target], tmp_path: Path) -> None:
+def test_allocator_that_is_loaded_later(targets: Targets, tmp_path: Path) -> None:
     """Nobody calls malloc after it is there: the loader alone tells."""
     library = tmp_path / "liblate.so"
     subprocess.run(
@@ -250,21 +234,17 @@ def test_allocator_that_is_loaded_later(targets: list[Target], tmp_path: Path) -
         "for block in blocks[:20]: late._rjem_free(ctypes.c_void_p(block))\n"
         "answer('done')\n"
     )
-    target = Target(["python3", "-c", code])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, "--json", "--top", 500, "--interval", "200ms", directory=tmp_path
-    )
+    target = targets.start("python3", "-c", code)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 500, "--interval", "200ms")
     assert target.ask("load") == "loaded"
     tracer.wait_for("liblate.so (11 functions)")
     assert target.ask("go") == "done"
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert [block["size_bytes"] for block in report["top_allocations"]].count(1234) == 40
     assert report["lost_events"] == 0
 
 
-def test_python_under_other_allocators(targets: list[Target], tmp_path: Path) -> None:
+def test_python_under_other_allocators(targets: Targets) -> None:
     """Blocks of a telling size, made through ctypes in a large program."""
     code = (
         "import ctypes, sys\n"
@@ -279,12 +259,10 @@ def test_python_under_other_allocators(targets: list[Target], tmp_path: Path) ->
         "sys.stdin.readline()\n"
     )
     for allocator in ("tcmalloc", "mimalloc"):
-        target = Target(["python3", "-c", code], env=preloaded(allocator))
-        targets.append(target)
-        tracer = Tracelloc("-p", target.pid, "--json", "--top", 400, directory=tmp_path)
+        target = targets.start("python3", "-c", code, env=preloaded(allocator))
+        tracer = Tracelloc("-p", target.pid, "--json", "--top", 400)
         assert target.ask("go") == "done"
-        assert tracer.stop() == 0
-        report = tracer.last()
+        report = tracer.final_report()
         sizes = [block["size_bytes"] for block in report["top_allocations"]]
         assert sizes.count(123457) == 250
         assert report["lost_events"] == 0
@@ -303,19 +281,17 @@ def test_redis_on_its_own_jemalloc(tmp_path: Path) -> None:
         cwd=tmp_path,
     )  # fmt: skip
     try:
-        assert process.stdout is not None
         for line in process.stdout:
             if b"ready to accept" in line.lower():
                 break
-        tracer = Tracelloc("-p", process.pid, "--json", "--top", 5000, directory=tmp_path)
+        tracer = Tracelloc("-p", process.pid, "--json", "--top", 5000)
         commands = "".join(f"SET key:{n} {'v' * 7000}\n" for n in range(600))
         commands += "".join(f"DEL key:{n}\n" for n in range(0, 600, 3))
         subprocess.run(
             [client, "-s", socket], input=commands.encode(), stdout=subprocess.DEVNULL,
             check=True, timeout=PATIENCE_S,
         )  # fmt: skip
-        assert tracer.stop() == 0
-        report = tracer.last()
+        report = tracer.final_report()
         # A string of Redis's: a head of five bytes, the characters, and a zero.
         sizes = [block["size_bytes"] for block in report["top_allocations"]]
         assert sizes.count(5 + 7000 + 1) == 400
@@ -324,5 +300,4 @@ def test_redis_on_its_own_jemalloc(tmp_path: Path) -> None:
     finally:
         process.terminate()
         process.wait(PATIENCE_S)
-        assert process.stdout is not None
         process.stdout.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, own_libc
+from tests.harness import PATIENCE_S, Builder, Target, Targets, Tracelloc, own_libc
 from tests.integration.test_allocators import preloaded
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel import attach
@@ -46,10 +46,8 @@ pytestmark = pytest.mark.bpf
 
 
 @pytest.fixture
-def target(builder: Builder, targets: list[Target], tmp_path: Path) -> Target:
-    target = Target([builder.c("storm", "-O2"), 2, 12, 100], env=own_libc(tmp_path))
-    targets.append(target)
-    return target
+def target(builder: Builder, targets: Targets, tmp_path: Path) -> Target:
+    return targets.start(builder.c("storm", "-O2"), 2, 12, 100, env=own_libc(tmp_path))
 
 
 def code(pid: int) -> dict[int, bytes]:
@@ -84,10 +82,10 @@ def test_code_is_as_before(target: Target, method: Method) -> None:
 
 
 @pytest.mark.alone
-def test_killed_profiler_leaves_full_speed(target: Target, tmp_path: Path) -> None:
+def test_killed_profiler_leaves_full_speed(target: Target) -> None:
     before = code(target.pid)
     untraced_ns = min(pairs(target, 100) for _ in range(3))
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json")
     assert pairs(target, 100) > 10 * untraced_ns
     tracer.process.kill()
     tracer.finish()
@@ -126,10 +124,9 @@ def test_the_best_way_is_taken(target: Target) -> None:
 
 
 @pytest.mark.skipif(not HAS_SESSIONS, reason="sessions came with Linux 6.13")
-def test_operators_are_in_no_session(builder: Builder, targets: list[Target]) -> None:
+def test_operators_are_in_no_session(builder: Builder, targets: Targets) -> None:
     """Their program is the same one, and all else stays in sessions."""
-    target = Target([builder.cpp("operators", "-pthread"), 0], env=preloaded("tcmalloc"))
-    targets.append(target)
+    target = targets.start(builder.cpp("operators", "-pthread"), 0, env=preloaded("tcmalloc"))
     with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         assert session.method is Method.SESSION
         programs = session._probes.programs
@@ -170,12 +167,9 @@ for line in sys.stdin:
 
 @pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
 @pytest.mark.parametrize("method", METHODS[:-1])
-def test_children_get_their_code_back(
-    targets: list[Target], tmp_path: Path, method: Method
-) -> None:
+def test_children_get_their_code_back(targets: Targets, tmp_path: Path, method: Method) -> None:
     """Whom nobody follows pays for probes for some seconds only."""
-    target = Target([sys.executable, "-c", FORKING], env=own_libc(tmp_path))
-    targets.append(target)
+    target = targets.start(sys.executable, "-c", FORKING, env=own_libc(tmp_path))
     before = code(target.pid)
     session = attach_to(Process(target.pid), TraceConfig(method=method))
     children = []

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.harness import LIBRARIES, PATIENCE_S, Builder, Target, run_tracelloc, tracelloc_command
+from tests.harness import (
+    LIBRARIES,
+    PATIENCE_S,
+    Builder,
+    Target,
+    Targets,
+    run_tracelloc,
+    tracelloc_command,
+)
 from tests.integration.test_heapwalk import await_pauses, resident_bytes
 from tracelloc.errors import TargetError
 from tracelloc.model.heapusage import BlockHolders, HolderPath, Keeper, RootKind
@@ -136,7 +144,6 @@ def test_shared_blocks_have_no_keeper(finder: HolderFinder) -> None:
 def test_one_block_by_any_address_in_it(finder: HolderFinder, target: Target) -> None:
     shapes = find(finder, "Shape")
     container = shapes.keepers[1]
-    assert container.step is not None
     assert container.step.usable_bytes == 2408
     found = find(finder, f"{container.address + 100:#x}")
     assert found.blocks.count == 1
@@ -216,9 +223,8 @@ def test_text_and_json(target: Target) -> None:
     assert "no block in use is an object of a class Nothing; tracelloc heap" in done.stderr
 
 
-def test_jemalloc(program: Path, targets: list[Target]) -> None:
-    target = Target([program], env=os.environ | {"LD_PRELOAD": JEMALLOC})
-    targets.append(target)
+def test_jemalloc(program: Path, targets: Targets) -> None:
+    target = targets.start(program, env=os.environ | {"LD_PRELOAD": JEMALLOC})
     await_pauses(target.pid, 3)
     with closing(HolderFinder(Process(target.pid))) as finder:
         found = find(finder, "Session")
@@ -231,9 +237,8 @@ def test_jemalloc(program: Path, targets: list[Target]) -> None:
 
 
 @pytest.mark.long
-def test_rust(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.rust("holdings")])
-    targets.append(target)
+def test_rust(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.rust("holdings"))
     with closing(HolderFinder(Process(target.pid))) as finder:
         found = find(finder, "300")
     assert found.blocks.count == 400
@@ -243,14 +248,11 @@ def test_rust(builder: Builder, targets: list[Target]) -> None:
     assert kept(found.keepers[0]) == ("holdings::VAULT", 401, 400)
 
 
-def test_without_symbols_words_are_roots(
-    program: Path, targets: list[Target], tmp_path: Path
-) -> None:
+def test_without_symbols_words_are_roots(program: Path, targets: Targets, tmp_path: Path) -> None:
     """Each word by itself; what several lead to belongs to the module's data."""
     stripped = tmp_path / "stripped"
     subprocess.run(["strip", "-o", stripped, program], check=True, timeout=PATIENCE_S)
-    target = Target([stripped])
-    targets.append(target)
+    target = targets.start(stripped)
     await_pauses(target.pid, 3)
     with closing(HolderFinder(Process(target.pid))) as finder:
         shapes, sessions = find(finder, "Shape"), find(finder, "Session")
@@ -262,10 +264,9 @@ def test_without_symbols_words_are_roots(
     assert keeper.held.count == 3000
 
 
-def test_unusual_roots(builder: Builder, targets: list[Target]) -> None:
+def test_unusual_roots(builder: Builder, targets: Targets) -> None:
     """Blocks that only a register, epoll, a timer, or a signal stack leads to."""
-    target = Target([builder.cpp("lostheap", "-pthread")])
-    targets.append(target)
+    target = targets.start(builder.cpp("lostheap", "-pthread"))
     await_pauses(target.pid, 1)
 
     def path_to(finder: HolderFinder, size: str) -> HolderPath:
@@ -293,10 +294,9 @@ def test_without_the_right_to_use_bpf(target: Target) -> None:
     assert found["kept_by"][0]["root"] == "app::g_sessions"
 
 
-def test_a_list_whose_head_moves(builder: Builder, targets: list[Target]) -> None:
+def test_a_list_whose_head_moves(builder: Builder, targets: Targets) -> None:
     """Its variable points to a node that the walk of the heap has not seen."""
-    target = Target([builder.c("movinghead")])
-    targets.append(target)
+    target = targets.start(builder.c("movinghead"))
     with closing(HolderFinder(Process(target.pid))) as finder:
         for _ in range(3):
             first = finder.top(3).keepers[0]
@@ -305,10 +305,9 @@ def test_a_list_whose_head_moves(builder: Builder, targets: list[Target]) -> Non
             assert first.retained.count >= 19_900
 
 
-def test_a_map_that_grows_meanwhile(builder: Builder, targets: list[Target]) -> None:
+def test_a_map_that_grows_meanwhile(builder: Builder, targets: Targets) -> None:
     """Blocks that are newer than the walk, and the malloc library's data, share nothing."""
-    target = Target([builder.cpp("movingmap")])
-    targets.append(target)
+    target = targets.start(builder.cpp("movingmap"))
     counts = []
     with closing(HolderFinder(Process(target.pid))) as finder:
         for _ in range(3):

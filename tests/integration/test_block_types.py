@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+from tests.harness import PATIENCE_S, Builder, Targets, Tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]  # they take Rust and Go
 
@@ -31,14 +31,13 @@ ARRAYS = {
 
 
 def test_types_equal_what_the_program_allocates(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
-    target = Target([builder.cpp("typed"), str(COUNT)])
-    targets.append(target)
+    target = targets.start(builder.cpp("typed"), str(COUNT))
     profile = tmp_path / "t.pb.gz"
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--show", "types", "--top", 30, "--interval", "0.2s",
-        "--output", profile, directory=tmp_path,
+        "--output", profile,
     )  # fmt: skip
     assert target.ask("go") == "done"
 
@@ -66,17 +65,11 @@ def test_types_equal_what_the_program_allocates(
 
 
 @pytest.mark.parametrize("flags", [(), ("-C", "symbol-mangling-version=v0")])
-def test_rust(
-    builder: Builder, targets: list[Target], tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_rust(builder: Builder, targets: Targets, tmp_path: Path, flags: tuple[str, ...]) -> None:
     """Rust's older symbols have no types: these come from debug information."""
-    target = Target([builder.rust("kept", "-g", *flags), str(COUNT)])
-    targets.append(target)
+    target = targets.start(builder.rust("kept", "-g", *flags), str(COUNT))
     folded = tmp_path / "rows.folded"
-    tracer = Tracelloc(
-        "-p", target.pid, "--json", "--show", "types", "--top", 30, "-o", folded,
-        directory=tmp_path,
-    )  # fmt: skip
+    tracer = Tracelloc("-p", target.pid, "--json", "--show", "types", "--top", 30, "-o", folded)
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     # A row begins with the program's function, whichever of std's functions are below it.

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.kernel.bpfmaps import set_entry
 from tracelloc.record.kernel.captureconfig import CaptureConfig
@@ -25,16 +25,12 @@ from tracelloc.record.session.session import Session
 pytestmark = pytest.mark.bpf
 
 
-def test_no_two_threads_are_mixed_up(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_no_two_threads_are_mixed_up(builder: Builder, targets: Targets) -> None:
     """With many more threads than processors each stack spells its block's size."""
-    target = Target([builder.c("crowd"), 48, 600])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 5000, directory=tmp_path)
+    target = targets.start(builder.c("crowd"), 48, 600)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 5000)
     assert target.ask("go") == "done"
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert report["truncated_stacks"] == report["broken_stacks"] == 0
     assert {cause: count for cause, count in report["lost"].items() if count} == {}
     assert report["allocations"] == 48 * 600
@@ -52,7 +48,7 @@ def test_no_two_threads_are_mixed_up(
     assert sizes == set(range(1000, 1729, 4))
 
 
-def test_library_loaded_later(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_library_loaded_later(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """Its frames have names while it is there, and keep them when it is gone."""
     library = tmp_path / "libplugin.so"
     subprocess.run(
@@ -60,11 +56,8 @@ def test_library_loaded_later(builder: Builder, targets: list[Target], tmp_path:
          TARGETS / "plugin.c"],
         check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    target = Target([builder.c("loader"), library])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, "--json", "--top", 50, "--interval", "100ms", directory=tmp_path
-    )
+    target = targets.start(builder.c("loader"), library)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 50, "--interval", "100ms")
     assert target.ask("go") == "done"
     reported(tracer, 4321)
     library.unlink()
@@ -92,20 +85,14 @@ def reported(tracer: Tracelloc, size: int) -> list[dict]:
     raise TimeoutError(f"no block of {size} bytes was reported")
 
 
-def test_nested_abandoned_and_chained_calls(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_nested_abandoned_and_chained_calls(builder: Builder, targets: Targets) -> None:
     """A malloc around malloc counts once; a longjmp out of it silences nothing."""
-    target = Target([builder.c("jumper", "-rdynamic", "-foptimize-sibling-calls")])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, "--json", "--top", 50, "--interval", "100ms", directory=tmp_path
-    )
+    target = targets.start(builder.c("jumper", "-rdynamic", "-foptimize-sibling-calls"))
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 50, "--interval", "100ms")
     assert target.ask("go") == "first"
     reported(tracer, 1001)
     assert target.ask("on") == "done"
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     sizes = sorted(block["size_bytes"] for block in report["top_allocations"])
     assert sizes == [1001, 1004]
     # 1001, 1002, 1003, 1004 and 5: none twice, none missing.
@@ -127,10 +114,9 @@ def tracing(target: Target, **config: int) -> Iterator[Session]:
         session.close()
 
 
-def test_times_of_birth(builder: Builder, targets: list[Target]) -> None:
+def test_times_of_birth(builder: Builder, targets: Targets) -> None:
     """They are of the timer's last tick: at most one tick too early, never too late."""
-    target = Target([builder.c("jumper", "-rdynamic", "-foptimize-sibling-calls")])
-    targets.append(target)
+    target = targets.start(builder.c("jumper", "-rdynamic", "-foptimize-sibling-calls"))
     longest_tick_ns = 10_000_000
     with tracing(target) as session:
         before_ns = time.monotonic_ns()
@@ -143,10 +129,9 @@ def test_times_of_birth(builder: Builder, targets: list[Target]) -> None:
     assert answered_ns - block.age_ns >= before_ns - longest_tick_ns
 
 
-def test_thread_churn(builder: Builder, targets: list[Target]) -> None:
+def test_thread_churn(builder: Builder, targets: Targets) -> None:
     """Threads that ended leave nothing behind in the probes' tables."""
-    target = Target([builder.c("churn"), 300])
-    targets.append(target)
+    target = targets.start(builder.c("churn"), 300)
     with tracing(target) as session:
         for _ in range(3):
             assert target.ask("go") == "done"
@@ -165,11 +150,10 @@ def test_thread_churn(builder: Builder, targets: list[Target]) -> None:
 
 
 def test_a_thread_that_begins_while_ended_ones_are_dropped(
-    builder: Builder, targets: list[Target]
+    builder: Builder, targets: Targets
 ) -> None:
     """It keeps its record: it may be in its first call."""
-    target = Target([builder.c("churn"), 1])
-    targets.append(target)
+    target = targets.start(builder.c("churn"), 1)
     with tracing(target) as session:
         forget = session._probes.forget_threads
         assert target.ask("go") == "done"
@@ -189,11 +173,10 @@ def test_a_thread_that_begins_while_ended_ones_are_dropped(
 
 
 def test_nothing_is_left_of_the_thread_that_had_the_slot_before(
-    builder: Builder, targets: list[Target]
+    builder: Builder, targets: Targets
 ) -> None:
     """A record that an ended thread has left in the middle of a call is as good as none."""
-    target = Target([builder.c("churn"), 60])
-    targets.append(target)
+    target = targets.start(builder.c("churn"), 60)
     with tracing(target, max_threads=512) as session:
         left = ctypes.c_uint64.from_buffer(bytearray(b"\xff" * 4096))
         for slot in range(512):
@@ -205,9 +188,8 @@ def test_nothing_is_left_of_the_thread_that_had_the_slot_before(
         assert [s.live_count for s in snapshot.top_stacks() if s.live_bytes == 60 * 24] == [60]
 
 
-def test_too_many_threads_are_counted(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.c("churn"), 300])
-    targets.append(target)
+def test_too_many_threads_are_counted(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("churn"), 300)
     with tracing(target, max_threads=32) as session:
         assert target.ask("go") == "done"
         session.stop()
@@ -216,18 +198,15 @@ def test_too_many_threads_are_counted(builder: Builder, targets: list[Target]) -
         assert losses.events >= 200
 
 
-def test_overflow_is_counted_and_said(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_overflow_is_counted_and_said(builder: Builder, targets: Targets) -> None:
     """Without a spill map, a ring far too small loses events.
 
     Each is counted, and the report says what it means.
     """
-    target = Target([builder.c("books"), 4, 20_000, 1, 3000])
-    targets.append(target)
+    target = targets.start(builder.c("books"), 4, 20_000, 1, 3000)
     tracer = Tracelloc(
         "-p", target.pid, "--text", "--events-size", 4096, "--overflow-entries", 0,
-        "--interval", "10s", directory=tmp_path,
+        "--interval", "10s",
     )  # fmt: skip
     json.loads(target.ask("run"))
     assert tracer.stop() == 0
@@ -237,10 +216,9 @@ def test_overflow_is_counted_and_said(
     assert re.search(r"at least [\d,]+ and at most [\d,]+ live allocations, bytes unknown$", last)
 
 
-def test_stacks_that_find_no_room(builder: Builder, targets: list[Target]) -> None:
+def test_stacks_that_find_no_room(builder: Builder, targets: Targets) -> None:
     """Without a map beside the ring their records are lost and counted; blocks are not."""
-    target = Target([builder.c("crowd"), 4, 4000])
-    targets.append(target)
+    target = targets.start(builder.c("crowd"), 4, 4000)
     with tracing(target, stacks_size_bytes=4096, spill_entries=0) as session:
         assert target.ask("go") == "done"
         session.stop()
@@ -255,10 +233,9 @@ def test_stacks_that_find_no_room(builder: Builder, targets: list[Target]) -> No
         assert sizes == set(range(1000, 1729, 4))
 
 
-def test_stacks_that_find_room_elsewhere(builder: Builder, targets: list[Target]) -> None:
+def test_stacks_that_find_room_elsewhere(builder: Builder, targets: Targets) -> None:
     """With it none is lost, and none is left in it."""
-    target = Target([builder.c("crowd"), 4, 4000])
-    targets.append(target)
+    target = targets.start(builder.c("crowd"), 4, 4000)
     with tracing(target, stacks_size_bytes=4096) as session:
         assert target.ask("go") == "done"
         session.stop()
@@ -269,10 +246,9 @@ def test_stacks_that_find_room_elsewhere(builder: Builder, targets: list[Target]
         assert all(snapshot.frames(site.index) for site in snapshot.top_stacks())
 
 
-def test_few_stacks_remembered(builder: Builder, targets: list[Target]) -> None:
+def test_few_stacks_remembered(builder: Builder, targets: Targets) -> None:
     """A full table of known stacks costs time, not truth."""
-    target = Target([builder.c("crowd"), 4, 2000])
-    targets.append(target)
+    target = targets.start(builder.c("crowd"), 4, 2000)
     with tracing(target, max_stacks=16) as session:
         assert target.ask("go") == "done"
         session.stop()
@@ -283,27 +259,21 @@ def test_few_stacks_remembered(builder: Builder, targets: list[Target]) -> None:
 
 
 @pytest.mark.parametrize("ways", [[], ["--attach", "perf"]])
-def test_children_are_left_alone(
-    builder: Builder, targets: list[Target], tmp_path: Path, ways: list[str]
-) -> None:
+def test_children_are_left_alone(builder: Builder, targets: Targets, ways: list[str]) -> None:
     """They run on with the probes in their copy of the code, and are in no figure."""
-    target = Target([builder.c("forker"), 200])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", *ways, directory=tmp_path)
+    target = targets.start(builder.c("forker"), 200)
+    tracer = Tracelloc("-p", target.pid, "--json", *ways)
     assert target.ask("go") == "done"
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
     assert report["allocations"] == 200
     assert report["lost_events"] == report["unmatched_frees"] == 0
 
 
-def test_static_program(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("books", "-static"), 4, 5000, 3, 300])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+def test_static_program(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("books", "-static"), 4, 5000, 3, 300)
+    tracer = Tracelloc("-p", target.pid, "--json")
     books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert report["live_allocations"] == sum(count for count, _ in books.values())
     assert report["live_bytes"] == sum(size for _, size in books.values())

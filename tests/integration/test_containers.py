@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import PATIENCE_S, Builder, Target, Targets, Tracelloc, run_tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -18,8 +18,7 @@ MUSL_LOADER = Path("/lib/ld-musl-x86_64.so.1")
 
 def assert_books(tracer: Tracelloc, target: Target) -> None:
     books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert report["lost_events"] == report["unmatched_frees"] == 0
     assert report["live_allocations"] == sum(count for count, _ in books.values())
     assert report["live_bytes"] == sum(size for _, size in books.values())
@@ -30,38 +29,35 @@ def child_of(pid: int) -> int:
     return int(children[0])
 
 
-def test_container_with_another_libc(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_container_with_another_libc(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """Own mount and PID namespaces, a root with nothing but musl, and the files deleted."""
     root = tmp_path / "root"
     (root / "lib").mkdir(parents=True)
     shutil.copy(MUSL_LOADER.resolve(), root / "lib" / MUSL_LOADER.name)
     program = builder.c("books", "-DNO_PVALLOC", compiler="musl-gcc")
     shutil.copy(program, root / "books")
-    target = Target(
-        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", root,
-         "/books", 4, 3000, 5, 500],
+    target = targets.start(
+        "unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", root,
+         "/books", 4, 3000, 5, 500
     )  # fmt: skip
-    targets.append(target)
     pid = child_of(target.pid)
     assert Path(f"/proc/{pid}/ns/pid").readlink() != Path("/proc/self/ns/pid").readlink()
     shutil.rmtree(root / "lib")
     (root / "books").unlink()
-    tracer = Tracelloc("-p", pid, "--json", directory=tmp_path)
+    tracer = Tracelloc("-p", pid, "--json")
     assert_books(tracer, target)
     files = {found["file"] for found in tracer.last()["malloc_libraries"]}
     assert files == {f"{root}/lib/{MUSL_LOADER.name}"} or files == {f"/lib/{MUSL_LOADER.name}"}
 
 
-def test_tracelloc_in_a_container_of_its_own(builder: Builder, tmp_path: Path) -> None:
+def test_tracelloc_in_a_container_of_its_own(builder: Builder) -> None:
     """In a PID namespace below the first one, processes have the PIDs they have there."""
     script = f"""
 import json, subprocess, sys
 from pathlib import Path
 from tests.harness import Target, Tracelloc
 target = Target(["{builder.c("churn")}", 50])
-tracer = Tracelloc("-p", target.pid, "--json", directory=Path("{tmp_path}"))
+tracer = Tracelloc("-p", target.pid, "--json")
 assert target.ask("go") == "done"
 assert tracer.stop() == 0
 from tracelloc.record.process.procfs import Process
@@ -90,28 +86,25 @@ target.kill()
     assert dropped > 0
 
 
-def test_replaced_program(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_replaced_program(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """A static program whose file has been replaced by another one since it was started."""
     program = tmp_path / "books"
     shutil.copy(builder.c("books", "-static"), program)
-    target = Target([program, 4, 3000, 5, 500])
-    targets.append(target)
+    target = targets.start(program, 4, 3000, 5, 500)
     program.unlink()
     program.write_text("something else\n")
-    assert_books(Tracelloc("-p", target.pid, "--json", directory=tmp_path), target)
+    assert_books(Tracelloc("-p", target.pid, "--json"), target)
 
 
-def test_by_name(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_by_name(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     program = tmp_path / "telling-name-of-mine"
     shutil.copy(builder.c("books"), program)
-    first = Target([program, 4, 3000, 5, 500])
-    targets.append(first)
+    first = targets.start(program, 4, 3000, 5, 500)
     for name in (program.name, program.name[:15]):
-        tracer = Tracelloc("-n", name, "--json", directory=tmp_path)
+        tracer = Tracelloc("-n", name, "--json")
         assert tracer.stop() == 0
         assert tracer.last()["pid"] == first.pid
-    second = Target([program, 4, 3000, 5, 500])
-    targets.append(second)
+    second = targets.start(program, 4, 3000, 5, 500)
     result = run_tracelloc("-n", program.name, "--text")
     assert result.returncode == 1
     head, *lines = result.stderr.splitlines()
@@ -123,12 +116,11 @@ def test_by_name(builder: Builder, targets: list[Target], tmp_path: Path) -> Non
     assert "no process is called no-such-name" in result.stderr
 
 
-def test_by_the_name_of_a_script(targets: list[Target], tmp_path: Path) -> None:
+def test_by_the_name_of_a_script(targets: Targets, tmp_path: Path) -> None:
     script = tmp_path / "telling-script-of-mine.py"
     script.write_text("print('ready', flush=True)\ninput()\n")
-    target = Target(["/usr/bin/python3", "-u", script])
-    targets.append(target)
-    tracer = Tracelloc("-n", script.name, "--json", directory=tmp_path)
+    target = targets.start("/usr/bin/python3", "-u", script)
+    tracer = Tracelloc("-n", script.name, "--json")
     assert tracer.stop() == 0
     assert tracer.last()["pid"] == target.pid
 
@@ -140,15 +132,14 @@ def refused(pid: int) -> str:
     return result.stderr
 
 
-def test_stripped_static_program(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("plain", "-static", "-s")])
-    targets.append(target)
+def test_stripped_static_program(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("plain", "-static", "-s"))
     line = refused(target.pid)
     assert "it is a static program without symbols" in line
     assert "strip --strip-debug" in line
 
 
-def test_go_program(targets: list[Target], tmp_path: Path, go_cache: Path) -> None:
+def test_go_program(targets: Targets, tmp_path: Path, go_cache: Path) -> None:
     source = tmp_path / "sleeper.go"
     source.write_text(
         'package main\nimport ("fmt"; "os")\n'
@@ -159,8 +150,7 @@ def test_go_program(targets: list[Target], tmp_path: Path, go_cache: Path) -> No
         env={**os.environ, "CGO_ENABLED": "0", "GOCACHE": str(go_cache),
              "GO111MODULE": "off"},
     )  # fmt: skip
-    target = Target([tmp_path / "sleeper"])
-    targets.append(target)
+    target = targets.start(tmp_path / "sleeper")
     line = refused(target.pid)
     assert "it is a Go program" in line
     assert "net/http/pprof" in line

@@ -86,7 +86,6 @@ def test_a_stripped_program_has_names_and_lines(
     program: tuple[Path, Path, str],
     server: tuple[str, subprocess.Popen[bytes]],
     cache: Path,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also when the server is gone: the file is kept."""
@@ -96,9 +95,7 @@ def test_a_stripped_program_has_names_and_lines(
         assert listed(target, stripped)["lines"] is None
         # Of two servers, the first one is not there.
         monkeypatch.setenv("DEBUGINFOD_URLS", f"http://127.0.0.1:1 {server[0]}/")
-        tracer = Tracelloc(
-            "-p", target.pid, "--json", "--top", 50, "--interval", 60, directory=tmp_path
-        )
+        tracer = Tracelloc("-p", target.pid, "--json", "--top", 50, "--interval", 60)
         target.ask("go")
         tracer.stop()
         frames = [frame for row in tracer.last()["top_allocators"] for frame in row["stack"]]

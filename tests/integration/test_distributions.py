@@ -9,7 +9,7 @@ import pytest
 
 from tests import distributions
 from tests.distributions import RELEASES
-from tests.harness import Builder, Target, run_tracelloc
+from tests.harness import Builder, Target, Targets, run_tracelloc
 from tests.integration.test_heapwalk import check_to_the_byte, check_trim, heap_of
 from tests.integration.test_leaks_now import LOST, await_pauses, check_lost, search
 
@@ -18,32 +18,27 @@ pytestmark = [pytest.mark.bpf, pytest.mark.nightly]
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
-def test_heap(
-    builder: Builder, targets: list[Target], release: str, words: tuple[str, ...]
-) -> None:
+def test_heap(builder: Builder, targets: Targets, release: str, words: tuple[str, ...]) -> None:
     """To the byte, and what malloc_trim(0) would return."""
     program = distributions.build(builder, "heapusage")
-    target = Target([*distributions.command(release, program), *words])
-    targets.append(target)
+    target = targets.start(*distributions.command(release, program), *words)
     check_to_the_byte(target)
     check_trim(target)
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_leaks(builder: Builder, targets: list[Target], release: str) -> None:
+def test_leaks(builder: Builder, targets: Targets, release: str) -> None:
     program = distributions.build(builder, "lostheap")
-    target = Target(distributions.command(release, program))
-    targets.append(target)
+    target = targets.start(*distributions.command(release, program))
     check_lost(target)
 
 
 @pytest.mark.parametrize("release", [None, "trixie", "sid"])
-def test_musl(builder: Builder, targets: list[Target], release: str | None) -> None:
+def test_musl(builder: Builder, targets: Targets, release: str | None) -> None:
     """Every block that the program has by its own books, and no other."""
     program = builder.c("books", "-DNO_PVALLOC", compiler="musl-gcc")
     loader = [distributions.file_of(release, "musl", "libc.so")] if release else []
-    target = Target([*loader, program, 4, 20_000, 5, 1500])
-    targets.append(target)
+    target = targets.start(*loader, program, 4, 20_000, 5, 1500)
     for _ in range(3):
         books = json.loads(target.ask("run"))
         heap = heap_of(target)
@@ -70,7 +65,7 @@ def maps_of(pid: int) -> str:
 
 
 @pytest.mark.parametrize("release", ["bookworm", "trixie", "sid"])
-def test_jemalloc(builder: Builder, targets: list[Target], release: str) -> None:
+def test_jemalloc(builder: Builder, targets: Targets, release: str) -> None:
     """Page maps for 48 and 57 bits of addresses, against jemalloc's own sum."""
     library = distributions.file_of(release, *JEMALLOC).resolve()
     target = preloaded(distributions.build(builder, "heapusage"), library)
@@ -85,7 +80,7 @@ def test_jemalloc(builder: Builder, targets: list[Target], release: str) -> None
 
 
 @pytest.mark.parametrize("release", ["trixie", "sid"])
-def test_leaks_with_jemalloc(builder: Builder, targets: list[Target], release: str) -> None:
+def test_leaks_with_jemalloc(builder: Builder, targets: Targets, release: str) -> None:
     library = distributions.file_of(release, *JEMALLOC).resolve()
     target = preloaded(distributions.build(builder, "lostheap"), library)
     targets.append(target)
@@ -111,7 +106,7 @@ def test_leaks_with_jemalloc(builder: Builder, targets: list[Target], release: s
     ],
 )
 def test_others_are_refused_by_name(
-    builder: Builder, targets: list[Target], release: str, package: str, pattern: str, name: str
+    builder: Builder, targets: Targets, release: str, package: str, pattern: str, name: str
 ) -> None:
     library = distributions.file_of(release, package, pattern).resolve()
     target = preloaded(distributions.build(builder, "heapusage"), library)

@@ -3,19 +3,17 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import Builder, Targets, Tracelloc, run_tracelloc
 from tracelloc.command.doctor import _rights, diagnosis_lines, why_not_traced
 from tracelloc.command.finding import Finding, FindingState
 
 
 @pytest.mark.bpf
-def test_a_process_that_can_be_traced(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.c("manystacks")])
-    targets.append(target)
+def test_a_process_that_can_be_traced(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("manystacks"))
     done = run_tracelloc("doctor", "-p", target.pid)
     assert done.returncode == 0, done
     lines = done.stdout.splitlines()
@@ -25,14 +23,11 @@ def test_a_process_that_can_be_traced(builder: Builder, targets: list[Target]) -
 
 
 @pytest.mark.bpf
-def test_probes_of_another_tool_are_found(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
-    target = Target([builder.c("hoard"), 1])
-    targets.append(target)
+def test_probes_of_another_tool_are_found(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("hoard"), 1)
     words = "another tool has probes or breakpoints there: "
     assert words not in run_tracelloc("doctor", "-p", target.pid).stdout
-    other = Tracelloc("-p", target.pid, "--text", directory=tmp_path)
+    other = Tracelloc("-p", target.pid, "--text")
     try:
         said = run_tracelloc("doctor", "-p", target.pid).stdout
         assert re.search(f"{words}.*calloc in libc.so.6, free in libc.so.6", said)

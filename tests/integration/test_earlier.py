@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PRELOADED, Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import PRELOADED, Builder, Target, Targets, Tracelloc, run_tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -21,19 +21,16 @@ def program(builder: Builder) -> Path:
 
 
 @pytest.fixture
-def target(program: Path, targets: list[Target]) -> Target:
-    target = Target([program, str(THREADS), str(BLOCKS), str(LOST)])
-    targets.append(target)
-    return target
+def target(program: Path, targets: Targets) -> Target:
+    return targets.start(program, str(THREADS), str(BLOCKS), str(LOST))
 
 
 @pytest.fixture
-def trace(tmp_path: Path) -> Callable[..., Tracelloc]:
+def trace() -> Callable[..., Tracelloc]:
     def begin(target: Target, *options: str | int) -> Tracelloc:
         return Tracelloc(
-            "-p", target.pid, "--earlier", "on", "--json", *options, "--interval", "0.3s",
-            directory=tmp_path,
-        )  # fmt: skip
+            "-p", target.pid, "--earlier", "on", "--json", *options, "--interval", "0.3s"
+        )
 
     return begin
 
@@ -78,12 +75,11 @@ def test_the_table_is_the_heap(target: Target, trace: Callable[..., Tracelloc]) 
 @pytest.mark.alone
 @pytest.mark.parametrize("preload", ["off", "on"])
 def test_while_all_threads_replace_blocks(
-    program: Path, targets: list[Target], tmp_path: Path, trace: Callable[..., Tracelloc],
+    program: Path, targets: Targets, trace: Callable[..., Tracelloc],
     preload: str,
 ) -> None:  # fmt: skip
     environment = os.environ | ({"LD_PRELOAD": str(PRELOADED)} if preload == "on" else {})
-    target = Target([program, str(THREADS), str(BLOCKS), str(LOST)], env=environment)
-    targets.append(target)
+    target = targets.start(program, str(THREADS), str(BLOCKS), str(LOST), env=environment)
     assert target.ask("run") == "running"
     tracer = trace(target, "--preload", preload, "--max-stall", "60s")
     first = tracer.await_report(lambda report: "earlier" in report)

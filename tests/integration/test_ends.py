@@ -13,6 +13,7 @@ from tests.harness import (
     USES_LIBRARY,
     Builder,
     Target,
+    Targets,
     Tracelloc,
     read_line,
     tracelloc_command,
@@ -28,16 +29,14 @@ def folded_sum(path: Path) -> int:
 
 
 @pytest.fixture
-def target(builder: Builder, targets: list[Target]) -> Target:
-    target = Target([builder.c("chain")])
-    targets.append(target)
-    return target
+def target(builder: Builder, targets: Targets) -> Target:
+    return targets.start(builder.c("chain"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals(target: Target, tmp_path: Path, number: signal.Signals) -> None:
     flames = tmp_path / "app.fg"
-    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames)
     assert target.ask("go") == "done"
     assert tracer.stop(number) == 0
     assert tracer.last()["live_bytes"] == LIVE_BYTES
@@ -58,7 +57,7 @@ def test_two_signals_at_a_time_are_one(
 ) -> None:
     """As timeout(1) and supervisors send them: to the process, and to its group."""
     flames = tmp_path / "app.fg"
-    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames)
     assert target.ask("go") == "done"
     tracer.process.send_signal(number)
     while not has_handled(tracer, number):
@@ -122,7 +121,7 @@ def test_in_the_background_of_a_script(is_launched: bool, target: Target, tmp_pa
 
 def test_usr1_writes_and_goes_on(target: Target, tmp_path: Path) -> None:
     flames = tmp_path / "app.fg"
-    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames)
     tracer.process.send_signal(signal.SIGUSR1)
     tracer.wait_for("wrote")
     assert folded_sum(flames) == 0
@@ -139,7 +138,7 @@ def test_duration(target: Target, tmp_path: Path) -> None:
     flames = tmp_path / "app.fg"
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--duration", "3s", "--interval", "1s",
-        "--flamegraph", flames, directory=tmp_path,
+        "--flamegraph", flames,
     )  # fmt: skip
     assert target.ask("go") == "done"
     assert tracer.finish() == 0
@@ -151,10 +150,8 @@ def test_duration(target: Target, tmp_path: Path) -> None:
     assert 3 <= reports[-1]["elapsed_s"] < 20
 
 
-def test_count(target: Target, tmp_path: Path) -> None:
-    tracer = Tracelloc(
-        "-p", target.pid, "--json", "--count", 3, "--interval", "200ms", directory=tmp_path
-    )
+def test_count(target: Target) -> None:
+    tracer = Tracelloc("-p", target.pid, "--json", "--count", 3, "--interval", "200ms")
     assert tracer.finish() == 0
     assert len(tracer.reports()) == 3
 
@@ -162,7 +159,7 @@ def test_count(target: Target, tmp_path: Path) -> None:
 def test_target_exit(target: Target, tmp_path: Path) -> None:
     """Names are still there although the process is gone."""
     flames = tmp_path / "app.fg"
-    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames)
     assert target.ask("go") == "done"
     assert target.end() == 0
     assert tracer.finish() == 0
@@ -175,8 +172,8 @@ def test_target_exit(target: Target, tmp_path: Path) -> None:
     assert folded_sum(flames) == LIVE_BYTES
 
 
-def test_target_killed(target: Target, tmp_path: Path) -> None:
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+def test_target_killed(target: Target) -> None:
+    tracer = Tracelloc("-p", target.pid, "--json")
     assert target.ask("go") == "done"
     target.kill()
     assert tracer.finish() == 0
@@ -216,9 +213,7 @@ def test_full_disk(target: Target, tmp_path: Path) -> None:
     try:
         full, fine = small / "a.fg", tmp_path / "b.fg"
         full.write_bytes(b"old 1\n")
-        tracer = Tracelloc(
-            "-p", target.pid, "--json", "--flamegraph", full, "-o", fine, directory=tmp_path
-        )
+        tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", full, "-o", fine)
         assert target.ask("go") == "done"
         tracer.process.send_signal(signal.SIGUSR1)
         tracer.wait_for("a.fg could not be written: No space left on device")
@@ -248,27 +243,27 @@ def test_stdout_that_cannot_be_written(target: Target, tmp_path: Path) -> None:
     assert flames.exists()
 
 
-def test_stopped_target(target: Target, tmp_path: Path) -> None:
+def test_stopped_target(target: Target) -> None:
     """A target that is stopped can be attached to, and is exact once it goes on."""
     os.kill(target.pid, signal.SIGSTOP)
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json")
     os.kill(target.pid, signal.SIGCONT)
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     assert tracer.last()["live_bytes"] == LIVE_BYTES
 
 
-def test_killed_tracer_leaves_the_target_alone(target: Target, tmp_path: Path) -> None:
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+def test_killed_tracer_leaves_the_target_alone(target: Target) -> None:
+    tracer = Tracelloc("-p", target.pid, "--json")
     tracer.process.kill()
     tracer.finish()
     assert target.ask("go") == "done"
     assert target.end() == 0
 
 
-def test_two_at_once(target: Target, tmp_path: Path) -> None:
-    first = Tracelloc("-p", target.pid, "--json", "--top", 9, directory=tmp_path)
-    second = Tracelloc("-p", target.pid, "--json", "--top", 9, directory=tmp_path)
+def test_two_at_once(target: Target) -> None:
+    first = Tracelloc("-p", target.pid, "--json", "--top", 9)
+    second = Tracelloc("-p", target.pid, "--json", "--top", 9)
     assert target.ask("go") == "done"
     assert second.stop() == 0
     assert first.stop() == 0
@@ -288,13 +283,12 @@ def held(tracer: Tracelloc) -> list[tuple[int, int, list[int]]]:
 
 
 def test_many_stacks_are_written_at_the_end(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
     """65,536 of them, one block on each: all are in the file."""
-    target = Target([builder.c("thicket", "-O1", "-fno-optimize-sibling-calls"), "16", "1"])
-    targets.append(target)
+    target = targets.start(builder.c("thicket", "-O1", "-fno-optimize-sibling-calls"), "16", "1")
     out = tmp_path / "out.folded"
-    tracer = Tracelloc("-p", target.pid, "--json", "-o", out, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", "-o", out)
     done = 0
     while done < 1 << 16:
         done += int(target.ask("100"))

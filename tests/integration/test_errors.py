@@ -11,7 +11,7 @@ import pytest
 from tests.harness import (
     PATIENCE_S,
     Builder,
-    Target,
+    Targets,
     refused,
     run_tracelloc,
     run_without_privileges,
@@ -147,26 +147,23 @@ def test_zombie() -> None:
 @pytest.mark.bpf
 @pytest.mark.long
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="32-bit programs of x86")
-def test_32_bit_target(builder: Builder, targets: list[Target]) -> None:
+def test_32_bit_target(builder: Builder, targets: Targets) -> None:
     program = builder.c("plain", "-m32")
-    target = Target([program])
-    targets.append(target)
+    target = targets.start(program)
     assert "is a 32-bit program" in said(run_tracelloc("-p", target.pid), 1)
     assert "is a 32-bit program" in said(run_tracelloc("--", program), 1)
 
 
 @pytest.mark.bpf
-def test_target_without_an_allocator(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.c("plain", "-static", "-s")])
-    targets.append(target)
+def test_target_without_an_allocator(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("plain", "-static", "-s"))
     line = said(run_tracelloc("-p", target.pid), 1)
     assert "has no malloc library that tracelloc knows" in line
 
 
 @pytest.mark.bpf
-def test_allocator_that_is_not_there(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.c("plain")])
-    targets.append(target)
+def test_allocator_that_is_not_there(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("plain"))
     line = said(run_tracelloc("-p", target.pid, "--allocator", "jemalloc"), 1)
     assert "no malloc library 'jemalloc'" in line
 

@@ -2,11 +2,10 @@
 
 import json
 import signal
-from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc
+from tests.harness import Builder, Targets, Tracelloc
 from tests.integration.test_attach import WAYS
 
 pytestmark = pytest.mark.bpf
@@ -43,38 +42,29 @@ def assert_equal(report: dict, books: dict[str, list[int]]) -> None:
 )
 def test_books(
     builder: Builder,
-    targets: list[Target],
-    tmp_path: Path,
+    targets: Targets,
     threads: int,
     seed: int,
     slots: int,
     attach: str,
 ) -> None:
-    target = Target([builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, "--json", "--top", 1000, "--attach", attach, directory=tmp_path
-    )
+    target = targets.start(builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000, "--attach", attach)
     books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert_equal(report, books)
     assert report["unmatched_frees"] == 0
     # By far most operations allocate or free something.
     assert report["allocations"] > OPERATIONS // 2
 
 
-def test_blocks_from_before_are_counted_apart(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_blocks_from_before_are_counted_apart(builder: Builder, targets: Targets) -> None:
     """What was outstanding at the attach and is freed later shows up as just that."""
-    target = Target([builder.c("books"), 4, OPERATIONS, 7, 2000])
-    targets.append(target)
+    target = targets.start(builder.c("books"), 4, OPERATIONS, 7, 2000)
     before = json.loads(target.ask("run"))
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000)
     books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     old_blocks = sum(count for count, _ in before.values())
     all_blocks = sum(count for count, _ in books.values())
     assert report["lost_events"] == 0
@@ -83,14 +73,12 @@ def test_blocks_from_before_are_counted_apart(
     assert report["live_allocations"] == all_blocks - (old_blocks - report["unmatched_frees"])
 
 
-def test_size_limits(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_size_limits(builder: Builder, targets: Targets) -> None:
     """With limits, what is reported equals what a full trace says of those sizes."""
-    target = Target([builder.c("books"), 4, OPERATIONS, 11, 3000])
-    targets.append(target)
-    whole = Tracelloc("-p", target.pid, "--json", "--top", 100_000, directory=tmp_path)
+    target = targets.start(builder.c("books"), 4, OPERATIONS, 11, 3000)
+    whole = Tracelloc("-p", target.pid, "--json", "--top", 100_000)
     limited = Tracelloc(
         "-p", target.pid, "--json", "--top", 100_000, "--min-size", 100, "--max-size", "1k",
-        directory=tmp_path,
     )  # fmt: skip
     books = json.loads(target.ask("run"))
     assert limited.stop(signal.SIGTERM) == 0
@@ -116,17 +104,13 @@ def test_size_limits(builder: Builder, targets: list[Target], tmp_path: Path) ->
     ],
 )
 def test_samples_estimate_the_books(
-    builder: Builder, targets: list[Target], tmp_path: Path, sample: str, tolerance: float
+    builder: Builder, targets: Targets, sample: str, tolerance: float
 ) -> None:
     """Outstanding bytes and blocks within a few standard errors; frees all find their block."""
-    target = Target([builder.c("books"), 4, OPERATIONS * 2, 21, 20_000])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, "--json", "--top", 100_000, "--sample", sample, directory=tmp_path
-    )
+    target = targets.start(builder.c("books"), 4, OPERATIONS * 2, 21, 20_000)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 100_000, "--sample", sample)
     books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     truth_bytes = sum(size for _, size in books.values())
     truth_blocks = sum(count for count, _ in books.values())
     assert report["sample_bytes"] in (64, 4096, 32768)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+from tests.harness import PATIENCE_S, Builder, Targets, Tracelloc
 from tests.integration.test_attach import WAYS
 
 pytestmark = pytest.mark.bpf
@@ -28,21 +28,11 @@ def kept(report: dict) -> list[int]:
 @pytest.mark.parametrize("attach", WAYS)
 @pytest.mark.parametrize("way", ["exec", "texec"])
 def test_the_new_program_has_its_own_books(
-    builder: Builder, targets: list[Target], tmp_path: Path, attach: str, way: str
+    builder: Builder, targets: Targets, attach: str, way: str
 ) -> None:
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+    target = targets.start(builder.c("lineage"))
     tracer = Tracelloc(
-        "-p",
-        target.pid,
-        "--json",
-        "--top",
-        1000,
-        "--attach",
-        attach,
-        "--interval",
-        0.1,
-        directory=tmp_path,
+        "-p", target.pid, "--json", "--top", 1000, "--attach", attach, "--interval", 0.1
     )
     target.ask("alloc 50 100")
     for number in range(1, 4):
@@ -52,8 +42,7 @@ def test_the_new_program_has_its_own_books(
         target.ask(f"alloc {number * 100} {number}")
         target.ask("free 7")
     books = json.loads(target.ask("alloc 5 1000"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert kept(report) == books == [298, 5000 + 3 * 293]
     assert report["live_allocations"] == books[0]
     assert report["exec_count"] == 3
@@ -61,10 +50,9 @@ def test_the_new_program_has_its_own_books(
     assert {cause: n for cause, n in report["lost"].items() if n} == {}
 
 
-def test_text_says_so(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("lineage")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--text", directory=tmp_path)
+def test_text_says_so(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("lineage"))
+    tracer = Tracelloc("-p", target.pid, "--text")
     target.ask("alloc 50 100")
     target.ask("exec")
     target.ask("alloc 1 100")
@@ -73,9 +61,7 @@ def test_text_says_so(builder: Builder, targets: list[Target], tmp_path: Path) -
     assert any("executed exe; its live table was reset" in line for line in tracer.messages)
 
 
-def test_a_program_without_an_allocator(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_a_program_without_an_allocator(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """It is said; tracing goes on, and finds nothing."""
     bare = tmp_path / "bare"
     source = 'void _start(void) { for (;;) __asm__ volatile("syscall" :: "a"(34) : "rcx", "r11"); }'
@@ -83,9 +69,8 @@ def test_a_program_without_an_allocator(
         ["gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", bare],
         input=source, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    target = Target([builder.c("lineage")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    target = targets.start(builder.c("lineage"))
+    tracer = Tracelloc("-p", target.pid, "--json")
     target.ask("alloc 50 100")
     target.say(f"become {bare}")
     assert "has no malloc library" in tracer.wait_for("warning:")
@@ -133,7 +118,7 @@ def test_a_program_whose_libraries_are_not_mapped_yet(builder: Builder, tmp_path
             os.write(filling, bytes(4096))
     tracer = Tracelloc(
         "--preload=off", "--json", "--interval", 60, "--",
-        "bash", "-c", f"LD_DEBUG=files exec {program} 7 2>{fifo}", directory=tmp_path,
+        "bash", "-c", f"LD_DEBUG=files exec {program} 7 2>{fifo}",
     )  # fmt: skip
     if not any("its live table was reset" in message for message in tracer.messages):
         tracer.wait_for("its live table was reset")
@@ -148,7 +133,7 @@ def test_a_program_whose_libraries_are_not_mapped_yet(builder: Builder, tmp_path
 
 
 def test_a_program_that_ends_before_it_is_checked(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
     """That it had no malloc library, or none that was found, is said when it ends."""
     bare = tmp_path / "bare"
@@ -161,9 +146,8 @@ def test_a_program_that_ends_before_it_is_checked(
         ["gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", bare],
         input=source, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    target = Target([builder.c("lineage")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", "--preload=off", directory=tmp_path)
+    target = targets.start(builder.c("lineage"))
+    tracer = Tracelloc("-p", target.pid, "--json", "--preload=off")
     target.ask("alloc 50 100")
     target.say(f"become {bare}")
     tracer.wait_for("its live table was reset")

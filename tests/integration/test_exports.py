@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import Builder, Targets, Tracelloc, run_tracelloc
 from tests.unit.otlpmessages import attributes_of, decoded_file, sums
 from tests.unit.otlpmessages import profiles as profiles_in
 from tests.unit.profiles import PprofProfile
@@ -32,18 +32,14 @@ def folded_sum(path: Path) -> int:
 
 
 @pytest.mark.long
-def test_all_formats_equal_the_report(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
-    target = Target([builder.c("books"), 4, 5000, 5, 1000])
-    targets.append(target)
+def test_all_formats_equal_the_report(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+    target = targets.start(builder.c("books"), 4, 5000, 5, 1000)
     names = ["a.pb.gz", "a.json", "a.csv", "a.speedscope.json", "a.trace.json", "a.folded",
              "a.otlp"]  # fmt: skip
     options = [word for name in names for word in ("-o", str(tmp_path / name))]
-    tracer = Tracelloc("-p", target.pid, "--json", *options, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", *options)
     json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     live, blocks = report["live_bytes"], report["live_allocations"]
     allocated, allocations = report["allocated_bytes"], report["allocations"]
     assert live > 0
@@ -86,13 +82,12 @@ def test_all_formats_equal_the_report(
 
 @pytest.mark.long
 def test_pprof_has_build_ids_lines_and_places(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
     program = builder.c("chain")
-    target = Target([program])
-    targets.append(target)
+    target = targets.start(program)
     path = tmp_path / "file-%p"
-    tracer = Tracelloc("-p", target.pid, "--pprof", path, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--pprof", path)
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     found = tmp_path / f"file-{target.pid}"
@@ -114,17 +109,13 @@ def test_pprof_has_build_ids_lines_and_places(
 
 
 def test_metrics_and_owners(
-    builder: Builder, targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    builder: Builder, targets: Targets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SUDO_UID", "1234")
     monkeypatch.setenv("SUDO_GID", "4321")
-    target = Target([builder.c("chain")])
-    targets.append(target)
+    target = targets.start(builder.c("chain"))
     path = tmp_path / "a.folded"
-    tracer = Tracelloc(
-        "-p", target.pid, "-o", path, "--metric", "blocks",
-        directory=tmp_path,
-    )  # fmt: skip
+    tracer = Tracelloc("-p", target.pid, "-o", path, "--metric", "blocks")
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     assert folded_sum(path) == 4
@@ -133,10 +124,9 @@ def test_metrics_and_owners(
     assert stat.S_IMODE(status.st_mode) == 0o600
 
 
-def test_files_at_every_signal(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("chain")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "-o", tmp_path / "a-%t.json", directory=tmp_path)
+def test_files_at_every_signal(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+    target = targets.start(builder.c("chain"))
+    tracer = Tracelloc("-p", target.pid, "-o", tmp_path / "a-%t.json")
     assert target.ask("go") == "done"
     tracer.process.send_signal(signal.SIGUSR1)
     tracer.wait_for("wrote")
@@ -147,19 +137,15 @@ def test_files_at_every_signal(builder: Builder, targets: list[Target], tmp_path
 
 
 def test_a_full_disk_costs_one_file_only(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", disk], check=True)
     try:
         (disk / "a.html").write_text("old")
-        target = Target([builder.c("chain")])
-        targets.append(target)
-        tracer = Tracelloc(
-            "-p", target.pid, "-o", disk / "a.html", "-o", tmp_path / "b.folded",
-            directory=tmp_path,
-        )  # fmt: skip
+        target = targets.start(builder.c("chain"))
+        tracer = Tracelloc("-p", target.pid, "-o", disk / "a.html", "-o", tmp_path / "b.folded")
         assert target.ask("go") == "done"
         assert tracer.stop() == 1
         assert tracer.messages[-1] == (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, read_line, run_tracelloc
+from tests.harness import PATIENCE_S, Builder, Target, Targets, Tracelloc, read_line, run_tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -25,19 +25,18 @@ def flag(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def sabotaged(tmp_path: Path, flag: Path) -> Sabotaged:
+def sabotaged(flag: Path) -> Sabotaged:
     """tracelloc with a part that fails once the flag is there."""
 
     def start(part: str, *arguments: str | Path | int) -> Tracelloc:
-        return Tracelloc(part, flag, *arguments, directory=tmp_path, module="tests.sabotage")
+        return Tracelloc(part, flag, *arguments, module="tests.sabotage")
 
     return start
 
 
 @pytest.fixture
-def target(builder: Builder, targets: list[Target]) -> Target:
-    targets.append(Target([builder.c("chain")]))
-    return targets[-1]
+def target(builder: Builder, targets: Targets) -> Target:
+    return targets.start(builder.c("chain"))
 
 
 def live_bytes_in(path: Path) -> int:
@@ -104,7 +103,6 @@ def test_a_recording_holds_what_was_seen(target: Target, flag: Path, tmp_path: P
             while recorded_bytes(recording) != LIVE_BYTES:
                 assert time.monotonic() < deadline
             flag.touch()
-            assert tracer.stderr is not None
             messages = tracer.stderr.read().decode().splitlines()
             assert tracer.wait(PATIENCE_S) == 1
         finally:

@@ -198,7 +198,6 @@ def test_a_full_disk(busy: Target) -> None:
 def test_another_process_with_the_same_pid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found out before anything is reported; what was attached is gone."""
     process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(b"begun\n")
     process.stdin.flush()
@@ -218,9 +217,7 @@ def test_a_file_that_ends_what_reads_it(builder: Builder, tmp_path: Path) -> Non
     path = add_fault(builder.c("books"), CRASH, tmp_path / "books")
     target = Target([path, 4, 20_000, 11, 300])
     try:
-        tracer = Tracelloc(
-            "-p", target.pid, "--json", directory=tmp_path, module="tests.faultyworker"
-        )
+        tracer = Tracelloc("-p", target.pid, "--json", module="tests.faultyworker")
         target.ask("run")
         said = tracer.wait_for("names in")
         books = json.loads(target.ask("run"))
@@ -259,9 +256,7 @@ def test_a_file_that_ends_who_finds_functions_and_stacks(
     path = add_fault(builder.c("books"), CRASH, tmp_path / "books", *sections)
     target = Target([path, 4, 20_000, 11, 300])
     try:
-        tracer = Tracelloc(
-            "-p", target.pid, "--json", directory=tmp_path, module="tests.faultyworker"
-        )
+        tracer = Tracelloc("-p", target.pid, "--json", module="tests.faultyworker")
         target.ask("run")
         what = f"tracelloc: warning: {missing.format(path=path, pid=target.pid)} are missing"
         before = [line for line in tracer.messages if line.startswith(what)]

@@ -19,7 +19,7 @@ from tests.harness import (
     PATIENCE_S,
     TARGETS,
     Builder,
-    Target,
+    Targets,
     Tracelloc,
     reports_among,
     run_tracelloc,
@@ -87,16 +87,14 @@ def assert_family(reports: dict[int, dict[str, Any]], family: list[list[int]]) -
 )
 def test_a_tree(
     builder: Builder,
-    targets: list[Target],
-    tmp_path: Path,
+    targets: Targets,
     descendants: int,
     threads: int,
     options: tuple[str, ...],
 ) -> None:
     """What each has inherited, allocated and freed."""
-    target = Target([builder.c("lineage")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", *options, directory=tmp_path)
+    target = targets.start(builder.c("lineage"))
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", *options)
     family = json.loads(target.ask(f"tree {descendants} {threads}"))
     assert len(family) == 1 + descendants
     assert tracer.stop() == 0, tracer.messages
@@ -108,11 +106,10 @@ def test_a_tree(
     assert ended == {pid for pid, *_ in family} - {target.pid}
 
 
-def test_who_has_priority(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_who_has_priority(builder: Builder, targets: Targets) -> None:
     """Threads that work only while a process waits; the others only at such times."""
-    target = Target([builder.c("lineage")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", directory=tmp_path)
+    target = targets.start(builder.c("lineage"))
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow")
     target.ask("tree 4 0")
 
     def priorities() -> list[int]:
@@ -131,24 +128,20 @@ def test_who_has_priority(builder: Builder, targets: list[Target], tmp_path: Pat
     assert tracer.stop() == 0, tracer.messages
 
 
-def test_a_full_ring(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_a_full_ring(builder: Builder, targets: Targets) -> None:
     """Forks keep their place when events go another way."""
-    target = Target([builder.c("lineage")])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, *QUIET, "--follow", "--events-size", "4k", directory=tmp_path
-    )
+    target = targets.start(builder.c("lineage"))
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", "--events-size", "4k")
     family = json.loads(target.ask("tree 5 4"))
     assert tracer.stop() == 0, tracer.messages
     assert_family(by_process(tracer.text()), family)
 
 
 @pytest.mark.parametrize("way", ["exec", "texec"])
-def test_programs(builder: Builder, targets: list[Target], tmp_path: Path, way: str) -> None:
+def test_programs(builder: Builder, targets: Targets, way: str) -> None:
     """Exact from the first instruction of each."""
-    target = Target([builder.c("lineage")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", directory=tmp_path)
+    target = targets.start(builder.c("lineage"))
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow")
     for number in range(1, 4):
         target.ask("alloc 5 50")
         assert target.ask(way) == "ready"
@@ -160,14 +153,12 @@ def test_programs(builder: Builder, targets: list[Target], tmp_path: Path, way: 
     assert report["exec_count"] == 3
 
 
-def test_what_is_spawned(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_what_is_spawned(builder: Builder, targets: Targets) -> None:
     """By fork, vfork and posix_spawn; memory that is shared stays the parent's."""
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+    target = targets.start(builder.c("lineage"))
     tracer = Tracelloc(
-        "-p", target.pid, *QUIET, "--follow", "--show", "temporary", "--temporary", 5,
-        directory=tmp_path,
-    )  # fmt: skip
+        "-p", target.pid, *QUIET, "--follow", "--show", "temporary", "--temporary", 5
+    )
     target.ask("alloc 9 1000")
     books = json.loads(target.ask("spawn"))
     assert tracer.stop() == 0, tracer.messages
@@ -222,19 +213,17 @@ def test_in_a_pid_namespace(builder: Builder) -> None:
         assert by_function(report) == {"in_constructor": [5, 15_000], "in_main": [3, 12_000]}
 
 
-def test_libraries_that_are_opened(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_libraries_that_are_opened(builder: Builder, targets: Targets) -> None:
     """dlopen stops until the library is probed: its constructor's blocks have their stacks."""
     library = builder.c("early", "-shared", "-fPIC", "-DLIBRARY=needed")
     script = (
         "import ctypes, sys; print('ready', flush=True); sys.stdin.readline(); "
         f"ctypes.CDLL('{library}'); print('done', flush=True); sys.stdin.readline()"
     )
-    python = Target(
-        [sys.executable, "-c", script],
-        env=os.environ | {"PYTHONMALLOC": "malloc"},
+    python = targets.start(
+        sys.executable, "-c", script, env=os.environ | {"PYTHONMALLOC": "malloc"}
     )
-    targets.append(python)
-    tracer = Tracelloc("-p", python.pid, *QUIET, "--follow", directory=tmp_path)
+    tracer = Tracelloc("-p", python.pid, *QUIET, "--follow")
     assert python.ask("go") == "done"
     assert tracer.stop() == 0, tracer.messages
     (report,) = by_process(tracer.text()).values()
@@ -245,12 +234,9 @@ def test_libraries_that_are_opened(builder: Builder, targets: list[Target], tmp_
     assert sum(entry["bytes"] for entry in found) == 14_000
 
 
-def test_the_endpoint_serves_every_process(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
-    target = Target([builder.c("lineage")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", "--listen", 0, directory=tmp_path)
+def test_the_endpoint_serves_every_process(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("lineage"))
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", "--listen", 0)
     url = tracer.wait_for("listening on").split()[-1]
     family = json.loads(target.ask("tree 3 0"))
     with urllib.request.urlopen(f"{url}metrics", timeout=PATIENCE_S) as answer:
@@ -267,16 +253,11 @@ def test_the_endpoint_serves_every_process(
     assert sum(sample.value[1] for sample in message.sample) == total
 
 
-def test_what_has_come_since_a_mark(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_what_has_come_since_a_mark(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """Of each process by itself; all of one that was not there then."""
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+    target = targets.start(builder.c("lineage"))
     out = tmp_path / "since.folded"
-    tracer = Tracelloc(
-        "-p", target.pid, *QUIET, "--follow", "--since-mark", "-o", out, directory=tmp_path
-    )
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", "--since-mark", "-o", out)
     target.ask("alloc 10 1000")
     tracer.process.send_signal(signal.SIGUSR2)
     tracer.wait_for("mark set")
@@ -294,7 +275,7 @@ def test_what_has_come_since_a_mark(
     assert grown[child] == reports[child]["live_bytes"]
 
 
-def test_commands_by_name(builder: Builder, tmp_path: Path) -> None:
+def test_commands_by_name(builder: Builder) -> None:
     """Others run at their own speed, and are in no report."""
     program = builder.c("early")
     script = f"ls / >/dev/null; {program} 0; cat /dev/null; exec {program} 4"
@@ -304,14 +285,9 @@ def test_commands_by_name(builder: Builder, tmp_path: Path) -> None:
     assert [report["command"] for report in reports.values()] == [program.name[:15]] * 2
 
 
-def test_more_processes_than_are_wanted(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
-    target = Target([builder.c("lineage")])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, *QUIET, "--follow-limit", 1, "--follow", directory=tmp_path
-    )
+def test_more_processes_than_are_wanted(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("lineage"))
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow-limit", 1, "--follow")
     family = json.loads(target.ask("tree 4 0"))
     tracer.wait_for("more than 1 processes at a time")
     assert tracer.stop() == 0, tracer.messages
@@ -329,14 +305,11 @@ def await_that(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it never was so")
 
 
-def test_a_stopped_target_stays_stopped(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+def test_a_stopped_target_stays_stopped(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("lineage"))
     os.kill(target.pid, signal.SIGSTOP)
     await_that(lambda: Process(target.pid).state() == "T")
-    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow")
     assert Process(target.pid).state() in "Tt"
     os.kill(target.pid, signal.SIGCONT)
     assert json.loads(target.ask("alloc 3 100")) == [3, 300]
@@ -356,11 +329,10 @@ def test_a_stopped_target_stays_stopped(
     assert kept(tracer.last_of(target.pid)) == [5, 320]
 
 
-def test_killed_while_following(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_killed_while_following(builder: Builder, targets: Targets) -> None:
     """kill -9, in the middle of forks: everything runs on."""
-    target = Target([builder.c("lineage")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", directory=tmp_path)
+    target = targets.start(builder.c("lineage"))
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow")
     target.say("tree 15 0")
     await_that(lambda: len(children_of(target.pid)) > 0)
     tracer.process.kill()
@@ -375,9 +347,8 @@ def children_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
-def test_somebody_else_traces_it(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+def test_somebody_else_traces_it(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("lineage"))
     with subprocess.Popen(
         ["strace", "-f", "-o", "/dev/null", "-p", str(target.pid)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -390,17 +361,16 @@ def test_somebody_else_traces_it(builder: Builder, targets: list[Target], tmp_pa
     assert json.loads(target.ask("alloc 1 1")) == [1, 1]
 
 
-def test_system_calls_are_not_disturbed(tmp_path: Path) -> None:
+def test_system_calls_are_not_disturbed() -> None:
     """Neither following nor its end interrupts what a program waits for."""
     script = (TARGETS / "patient.py").read_text()
     waiting = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        assert waiting.stdout is not None
         assert waiting.stdin is not None
         assert waiting.stdout.readline() == "ready\n"
-        tracer = Tracelloc("-p", waiting.pid, *QUIET, "--follow", directory=tmp_path)
+        tracer = Tracelloc("-p", waiting.pid, *QUIET, "--follow")
         assert tracer.stop() == 0
         waiting.stdin.write("x")
         waiting.stdin.flush()

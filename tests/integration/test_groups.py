@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, read_line, run_tracelloc, started
+from tests.harness import (
+    PATIENCE_S,
+    Builder,
+    Target,
+    Targets,
+    Tracelloc,
+    read_line,
+    run_tracelloc,
+    started,
+)
 from tests.integration.test_follow import assert_family, by_process, kept
 from tracelloc.machine.groups import find_group, members_of
 
@@ -62,15 +71,12 @@ def lineages(builder: Builder, group: ControlGroup) -> Iterator[list[Target]]:
         target.kill()
 
 
-def test_all_its_processes(
-    builder: Builder, group: ControlGroup, lineages: list[Target], tmp_path: Path
-) -> None:
+def test_all_its_processes(builder: Builder, group: ControlGroup, lineages: list[Target]) -> None:
     """Each has its own exact figures; one comes later, and one has children."""
     assert members_of(find_group(group.id[:12])) == [target.pid for target in lineages]
     lineages[0].ask(f"alloc 10 {SIZE}")
     tracer = Tracelloc(
         "--group", group.id[:12], "--json", "--top", 1000, "--interval", "0.3s", "--earlier", "off",
-        directory=tmp_path,
     )  # fmt: skip
     try:
         late = Target([builder.c("lineage")])
@@ -99,9 +105,7 @@ def test_all_its_processes(
     assert [message for message in warnings if "--follow=NAME" not in message] == []
 
 
-def test_those_that_allocate_meanwhile(
-    builder: Builder, group: ControlGroup, tmp_path: Path
-) -> None:
+def test_those_that_allocate_meanwhile(builder: Builder, group: ControlGroup) -> None:
     """Probes are attached one by one, but no free of a counted block is missed."""
     busy = [
         subprocess.Popen([builder.c("leaky"), "1000"], stdin=subprocess.DEVNULL,
@@ -111,7 +115,7 @@ def test_those_that_allocate_meanwhile(
     try:
         for process in busy[:2]:
             group.take(process.pid)
-        tracer = Tracelloc("--group", group.id, "--json", "--interval", "0.5s", directory=tmp_path)
+        tracer = Tracelloc("--group", group.id, "--json", "--interval", "0.5s")
         group.take(busy[2].pid)
         for process in busy:
             tracer.await_report(
@@ -130,7 +134,7 @@ def test_those_that_allocate_meanwhile(
 
 
 def test_what_cannot_be_traced_is_left_out(
-    builder: Builder, group: ControlGroup, lineages: list[Target], tmp_path: Path
+    builder: Builder, group: ControlGroup, lineages: list[Target]
 ) -> None:
     """A program without a malloc library: the others are traced."""
     bare = Target([builder.c("plain", "-static", "-Wl,--strip-all")])
@@ -138,7 +142,6 @@ def test_what_cannot_be_traced_is_left_out(
     try:
         tracer = Tracelloc(
             "--group", f"/{group.path.name}", "--json", "--interval", 60, "--earlier", "off",
-            directory=tmp_path,
         )  # fmt: skip
         lineages[0].ask(f"alloc 7 {SIZE}")
         tracer.stop()
@@ -181,7 +184,7 @@ def test_a_program_that_is_waited_for(builder: Builder, tmp_path: Path) -> None:
     name = f"late{os.getpid()}"
     program = shutil.copy(builder.c("lineage"), tmp_path / name)
     others = [Target([program])]
-    targets: list[Target] = []
+    targets: Targets = []
     threads = [
         threading.Thread(target=lambda: targets.append(Target([program]))),
         threading.Thread(target=lambda: others.append(Target([builder.c("lineage")]))),
@@ -216,10 +219,10 @@ def test_a_program_that_is_waited_for(builder: Builder, tmp_path: Path) -> None:
 
 
 def test_a_group_that_is_waited_for(builder: Builder, group: ControlGroup, tmp_path: Path) -> None:
-    targets: list[Target] = []
+    targets: Targets = []
 
     def begin() -> None:
-        targets.append(Target([builder.c("lineage")]))
+        targets.start(builder.c("lineage"))
         group.take(targets[0].pid)
 
     tracer = WaitingTracelloc(begin, "--group", group.id[:12], directory=tmp_path)

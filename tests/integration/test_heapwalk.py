@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.harness import LIBRARIES, Builder, Target, run_tracelloc
+from tests.harness import LIBRARIES, Builder, Target, Targets, run_tracelloc
 from tracelloc.record.heapwalk import glibc, mallocstate
 from tracelloc.record.heapwalk.measuring import measure_heap
 from tracelloc.record.heapwalk.walked import NotWalkableError
@@ -30,7 +30,6 @@ def resident_bytes(pid: int, kind: str = "Rss") -> int:
     """From smaps_rollup, which is exact, unlike statm."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     found = re.search(rf"^{kind}:\s+(\d+)", text, re.MULTILINE)
-    assert found is not None
     return int(found[1]) << 10
 
 
@@ -94,19 +93,17 @@ def check_trim(target: Target) -> None:
 @pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
 @pytest.mark.parametrize("flags", [(), ("-static",)], ids=["shared", "static"])
 def test_glibc_to_the_byte(
-    builder: Builder, targets: list[Target], flags: tuple[str, ...], words: tuple[str, ...]
+    builder: Builder, targets: Targets, flags: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    target = Target([builder.cpp("heapusage", "-pthread", *flags), *words])
-    targets.append(target)
+    target = targets.start(builder.cpp("heapusage", "-pthread", *flags), *words)
     check_to_the_byte(target)
 
 
 def test_heaps_in_any_order(
-    builder: Builder, targets: list[Target], monkeypatch: pytest.MonkeyPatch
+    builder: Builder, targets: Targets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel places a new heap of an arena above the others or below."""
-    target = Target([builder.cpp("heapusage", "-pthread"), "heaps"])
-    targets.append(target)
+    target = targets.start(builder.cpp("heapusage", "-pthread"), "heaps")
     check_to_the_byte(target)
     process, orders = Process(target.pid), []
 
@@ -126,20 +123,16 @@ def test_heaps_in_any_order(
 
 
 @pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
-def test_what_a_trim_returns(
-    builder: Builder, targets: list[Target], words: tuple[str, ...]
-) -> None:
-    target = Target([builder.cpp("heapusage", "-pthread"), *words])
-    targets.append(target)
+def test_what_a_trim_returns(builder: Builder, targets: Targets, words: tuple[str, ...]) -> None:
+    target = targets.start(builder.cpp("heapusage", "-pthread"), *words)
     check_trim(target)
 
 
-def test_jemalloc(builder: Builder, targets: list[Target]) -> None:
+def test_jemalloc(builder: Builder, targets: Targets) -> None:
     library = str(LIBRARIES / "libjemalloc.so.2")
-    target = Target(
-        [builder.cpp("heapusage", "-pthread")], env=os.environ | {"LD_PRELOAD": library}
+    target = targets.start(
+        builder.cpp("heapusage", "-pthread"), env=os.environ | {"LD_PRELOAD": library}
     )
-    targets.append(target)
     heap = heap_of(target)
     used = next(arena for arena in heap["arenas"] if arena["library"] == "jemalloc")
     # 4,000 objects, half of 20,000 blocks, 3 times 2,000, 8 large ones, and a few of libraries.
@@ -151,23 +144,21 @@ def test_jemalloc(builder: Builder, targets: list[Target]) -> None:
 
 
 @pytest.mark.parametrize("size", [100, 224, 448, 896])
-def test_jemalloc_with_slabs_of_seven_pages(
-    builder: Builder, targets: list[Target], size: int
-) -> None:
+def test_jemalloc_with_slabs_of_seven_pages(builder: Builder, targets: Targets, size: int) -> None:
     library = str(LIBRARIES / "libjemalloc.so.2")
-    target = Target([builder.c("oneclass"), str(size)], env=os.environ | {"LD_PRELOAD": library})
-    targets.append(target)
+    target = targets.start(
+        builder.c("oneclass"), str(size), env=os.environ | {"LD_PRELOAD": library}
+    )
     usable = {100: 112}.get(size, size)
     found = {row["usable_bytes"]: row["blocks"] for row in heap_of(target)["sizes"]}
     assert 10_000 <= found[usable] < 10_100
 
 
-def test_another_library_is_refused_by_name(builder: Builder, targets: list[Target]) -> None:
+def test_another_library_is_refused_by_name(builder: Builder, targets: Targets) -> None:
     (library,) = LIBRARIES.glob("libmimalloc.so.*.*")
-    target = Target(
-        [builder.cpp("heapusage", "-pthread")], env=os.environ | {"LD_PRELOAD": str(library)}
+    target = targets.start(
+        builder.cpp("heapusage", "-pthread"), env=os.environ | {"LD_PRELOAD": str(library)}
     )
-    targets.append(target)
     done = run_tracelloc("heap", "-p", target.pid)
     assert done.returncode == 1
     (line,) = set(done.stderr.splitlines()) - {"tracelloc: walking the heap…"}
@@ -201,10 +192,9 @@ def damage(process: Process, random: np.random.Generator, *, everywhere: bool) -
 
 
 @pytest.mark.long
-def test_a_heap_that_lies(builder: Builder, targets: list[Target]) -> None:
+def test_a_heap_that_lies(builder: Builder, targets: Targets) -> None:
     """Damaged all over, a little more each time: a walk ends soon, and says what is wrong."""
-    target = Target([builder.cpp("heapusage", "-pthread")])
-    targets.append(target)
+    target = targets.start(builder.cpp("heapusage", "-pthread"))
     target.ask("info")
     random = np.random.default_rng(7)
     process = Process(target.pid)
@@ -220,9 +210,8 @@ def test_a_heap_that_lies(builder: Builder, targets: list[Target]) -> None:
     assert walks >= 40
 
 
-def test_text(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.cpp("heapusage", "-pthread")])
-    targets.append(target)
+def test_text(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.cpp("heapusage", "-pthread"))
     done = run_tracelloc("heap", "-p", target.pid, "--contents", "--largest", "2")
     assert done.returncode == 0, done.stderr
     assert re.search(r"==> .* in use in [\d,]+ blocks, .* free but resident", done.stdout)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import TARGETS, Target, run_tracelloc
+from tests.harness import TARGETS, Target, Targets, run_tracelloc
 from tracelloc.model.objects import Holders
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.census import Censuses
@@ -119,10 +119,9 @@ def is_found(kind: str, found: Holders) -> bool:
     )
 
 
-def test_a_table_that_has_moved_since_is_found(targets: list[Target]) -> None:
+def test_a_table_that_has_moved_since_is_found(targets: Targets) -> None:
     """A list grows between the census and the search: its items are elsewhere by then."""
-    target = Target([PYTHON, TARGETS / "holders.py"])
-    targets.append(target)
+    target = targets.start(PYTHON, TARGETS / "holders.py")
     with searching(target) as (censuses, search):
         target.ask("class 500")
         censuses.take_census(keep=True)
@@ -133,10 +132,9 @@ def test_a_table_that_has_moved_since_is_found(targets: list[Target]) -> None:
     assert found.holders[0].count > 0.9 * found.sample_count
 
 
-def test_keepers_are_searched_for(targets: list[Target]) -> None:
+def test_keepers_are_searched_for(targets: Targets) -> None:
     """The type that keeps a wanted one has holders, too, if it is one of those that grow."""
-    target = Target([PYTHON, TARGETS / "holders.py"])
-    targets.append(target)
+    target = targets.start(PYTHON, TARGETS / "holders.py")
     with searching(target) as (censuses, search):
         target.ask("class 500")
         censuses.take_census(keep=True)
@@ -144,10 +142,9 @@ def test_keepers_are_searched_for(targets: list[Target]) -> None:
     assert list(found) == [ITEM, "list"]
 
 
-def test_names_that_only_the_method_cache_keeps(targets: list[Target]) -> None:
+def test_names_that_only_the_method_cache_keeps(targets: Targets) -> None:
     """They grow in number until its 4,096 entries are in use, which is no leak."""
-    target = Target([PYTHON, TARGETS / "holders.py"])
-    targets.append(target)
+    target = targets.start(PYTHON, TARGETS / "holders.py")
     with searching(target) as (censuses, search):
         censuses.take_census(keep=True)
         before = ObjectAddresses(censuses.take_found())
@@ -195,7 +192,7 @@ FROM_HOME = {
 
 @pytest.mark.parametrize("statement", FROM_HOME)
 def test_paths_begin_at_the_module_that_defines_their_object(
-    targets: list[Target], tmp_path: Path, statement: str
+    targets: Targets, tmp_path: Path, statement: str
 ) -> None:
     """Three modules have it, under different names."""
     (tmp_path / "store.py").write_text(STORE)
@@ -205,8 +202,7 @@ def test_paths_begin_at_the_module_that_defines_their_object(
         f"import sys, aaa\n{USERS}, Order\nprint('ready', flush=True)\nfor line in sys.stdin:\n"
         f"    for number in range(300): {statement}\n    print('done', flush=True)\n"
     )
-    target = Target([PYTHON, script])
-    targets.append(target)
+    target = targets.start(PYTHON, script)
     name, path = FROM_HOME[statement]
     found, _ = new_holders(target, "", name)
     assert (found.holders[0].path, found.holders[0].file) == (path, str(tmp_path / "store.py"))

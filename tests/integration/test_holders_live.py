@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, frames_of
+from tests.harness import PATIENCE_S, Builder, Target, Targets, frames_of
 from tracelloc.model.heapusage import BlockHolders
 from tracelloc.model.verdicts import CODE_OF, Verdict
 from tracelloc.record.facets import holders, pointers
@@ -26,10 +26,8 @@ EACH = 500
 
 
 @pytest.fixture
-def target(builder: Builder, targets: list[Target]) -> Target:
-    found = Target([builder.cpp("hoarder")])
-    targets.append(found)
-    return found
+def target(builder: Builder, targets: Targets) -> Target:
+    return targets.start(builder.cpp("hoarder"))
 
 
 @pytest.fixture

@@ -11,7 +11,15 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from tests.harness import LIBRARIES, PATIENCE_S, Builder, Target, run_measured, run_tracelloc
+from tests.harness import (
+    LIBRARIES,
+    PATIENCE_S,
+    Builder,
+    Target,
+    Targets,
+    run_measured,
+    run_tracelloc,
+)
 from tests.integration.test_heapwalk import damage
 from tests.integration.test_leaks_now import await_pauses
 from tracelloc.errors import TargetError
@@ -46,11 +54,10 @@ def search_of(process: Process, searches: list[LostBlockSearch]) -> LostBlockSea
 
 
 def test_a_heap_that_lies(
-    builder: Builder, targets: list[Target], searches: list[LostBlockSearch]
+    builder: Builder, targets: Targets, searches: list[LostBlockSearch]
 ) -> None:
     """Sizes, links and pointers are damaged at random, a little more each time."""
-    target = Target([builder.cpp("lostheap", "-pthread")])
-    targets.append(target)
+    target = targets.start(builder.cpp("lostheap", "-pthread"))
     await_pauses(target.pid, 1)
     process = Process(target.pid)
     search = search_of(process, searches)
@@ -66,10 +73,9 @@ def test_a_heap_that_lies(
 
 
 @pytest.mark.parametrize("kind", ["mappings", "reserved", "restless", "copies", "tangle"])
-def test_memory_that_sprawls(builder: Builder, targets: list[Target], kind: str) -> None:
+def test_memory_that_sprawls(builder: Builder, targets: Targets, kind: str) -> None:
     """What is lost is found, and nothing else, in bounded time and memory."""
-    target = Target([builder.c("sprawl"), kind])
-    targets.append(target)
+    target = targets.start(builder.c("sprawl"), kind)
     status, found, usage = run_measured("leaks", "-p", target.pid, "--json")
     assert status == 3
     assert usage.ru_maxrss << 10 < MOST_BYTES
@@ -83,10 +89,9 @@ def test_memory_that_sprawls(builder: Builder, targets: list[Target], kind: str)
     assert not blocks
 
 
-def test_what_only_looks_like_blocks(builder: Builder, targets: list[Target]) -> None:
+def test_what_only_looks_like_blocks(builder: Builder, targets: Targets) -> None:
     """Headers in memory that is not glibc's, as of a virtual machine's programs."""
-    target = Target([builder.c("sprawl"), "copies"])
-    targets.append(target)
+    target = targets.start(builder.c("sprawl"), "copies")
     found = json.loads(run_tracelloc("heap", "-p", target.pid, "--json").stdout)
     assert found["coverage"] == 1
     (own,) = (arena for arena in found["arenas"] if arena["name"] == "mappings")
@@ -95,12 +100,11 @@ def test_what_only_looks_like_blocks(builder: Builder, targets: list[Target]) ->
 
 
 def test_what_only_looks_like_blocks_where_all_of_it_is_searched(
-    builder: Builder, targets: list[Target], monkeypatch: pytest.MonkeyPatch
+    builder: Builder, targets: Targets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stands for mapped blocks of glibc that do not begin lines of maps."""
     monkeypatch.setattr(mapped, "_at_starts", lambda *_: [])
-    target = Target([builder.c("sprawl"), "copies"])
-    targets.append(target)
+    target = targets.start(builder.c("sprawl"), "copies")
     found = measure_heap(Process(target.pid))
     (own,) = (arena for arena in found.arenas if arena.name == "mappings")
     assert (own.in_use.count, own.system_bytes) == (3, 3 * 303_104)
@@ -128,7 +132,7 @@ class SteppedSearch(LostBlockSearch):
 @pytest.mark.parametrize("kind", ["glibc", "no room", "jemalloc"])
 def test_what_happens_between_searches(
     builder: Builder,
-    targets: list[Target],
+    targets: Targets,
     searches: list[LostBlockSearch],
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
@@ -137,8 +141,7 @@ def test_what_happens_between_searches(
     if kind == "no room":
         monkeypatch.setattr(wordlog, "_MOST_WORDS", 0)
     library = {"LD_PRELOAD": JEMALLOC} if kind == "jemalloc" else {}
-    target = Target([builder.c("reveal")], env=os.environ | library)
-    targets.append(target)
+    target = targets.start(builder.c("reveal"), env=os.environ | library)
     for _ in ("freed", "pointed to"):
         search = SteppedSearch(target)
         searches.append(search)
@@ -151,13 +154,12 @@ def test_what_happens_between_searches(
 
 def test_searches_that_do_not_agree(
     builder: Builder,
-    targets: list[Target],
+    targets: Targets,
     searches: list[LostBlockSearch],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A note reports that the last two searches differ."""
-    target = Target([builder.c("reveal")])
-    targets.append(target)
+    target = targets.start(builder.c("reveal"))
     for most, expected in ((1, 1), (2, 0)):
         monkeypatch.setattr(lostblocks, "_MOST_SEARCHES", most)
         found = search_of(Process(target.pid), searches).find()
@@ -166,14 +168,13 @@ def test_searches_that_do_not_agree(
 
 
 def test_processes_that_are_killed_meanwhile(
-    builder: Builder, targets: list[Target], searches: list[LostBlockSearch]
+    builder: Builder, targets: Targets, searches: list[LostBlockSearch]
 ) -> None:
     """At any point of a search: it fails with one line, or was finished before."""
     program = builder.c("sprawl")
     said: list[str] = []
     for turn in range(12):
-        target = Target([program, "tangle"])
-        targets.append(target)
+        target = targets.start(program, "tangle")
         search = search_of(Process(target.pid), searches)
         killer = threading.Timer(0.01 * turn, target.process.kill)
         killer.start()
@@ -190,9 +191,8 @@ def test_processes_that_are_killed_meanwhile(
     assert said
 
 
-def test_a_zombie(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.c("sprawl")])
-    targets.append(target)
+def test_a_zombie(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("sprawl"))
     target.process.kill()
     os.waitid(os.P_PID, target.pid, os.WEXITED | os.WNOWAIT)
     done = run_tracelloc("leaks", "-p", target.pid)

@@ -92,7 +92,6 @@ class Bounded:
         return line
 
     def finish(self) -> int:
-        assert self.process.stderr is not None
         self.said += (self.process.stderr.read() or b"").decode()
         _, status, used = os.wait4(self.process.pid, 0)
         assert used.ru_maxrss << 10 < MOST_BYTES

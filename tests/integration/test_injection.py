@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc, run_tracelloc
 from tests.integration.test_exact import OPERATIONS, assert_equal, by_site
 from tests.integration.test_preloaded import said
 from tests.integration.test_preloaded_mallocs import assert_totals, linked
@@ -32,18 +32,18 @@ pytestmark = [pytest.mark.bpf, pytest.mark.long]
 INJECTED = "events come by the injected library, not by probes"
 
 
-def traced(target: Target, tmp_path: Path, *options: str | int) -> Tracelloc:
+def traced(target: Target, *options: str | int) -> Tracelloc:
     options = ("--json", "--top", 1000, "--preload", "inject", *options)
-    return Tracelloc("-p", target.pid, *options, directory=tmp_path)
+    return Tracelloc("-p", target.pid, *options)
 
 
 def live_count(session: Session) -> int:
     return int(session.snapshot().root.totals.live_count.sum())
 
 
-def run_traced(target: Target, tmp_path: Path) -> tuple[dict[str, Any], dict[str, list[int]]]:
+def run_traced(target: Target) -> tuple[dict[str, Any], dict[str, list[int]]]:
     """The last report on a program that keeps books, and these."""
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     assert said(tracer, INJECTED)
@@ -53,41 +53,34 @@ def run_traced(target: Target, tmp_path: Path) -> tuple[dict[str, Any], dict[str
 @pytest.mark.parametrize(
     ("threads", "seed", "slots"), [(4, 1, 3000), (16, 4, 8000), (4, 5, 4), (300, 6, 3000)]
 )
-def test_books(
-    builder: Builder, targets: list[Target], tmp_path: Path, threads: int, seed: int, slots: int
-) -> None:
+def test_books(builder: Builder, targets: Targets, threads: int, seed: int, slots: int) -> None:
     """Exact, and the library can be injected again."""
-    target = Target([builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots])
-    targets.append(target)
-    assert_equal(*run_traced(target, tmp_path))
-    tracer = traced(target, tmp_path)
+    target = targets.start(builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots)
+    assert_equal(*run_traced(target))
+    tracer = traced(target)
     assert said(tracer, INJECTED)
     assert tracer.stop() == 0
 
 
 @pytest.mark.parametrize("malloc", ["jemalloc", "mimalloc", "musl"])
-def test_other_malloc_libraries(
-    builder: Builder, targets: list[Target], tmp_path: Path, malloc: str
-) -> None:
+def test_other_malloc_libraries(builder: Builder, targets: Targets, malloc: str) -> None:
     if malloc == "musl":
         program = builder.c("books", "-DNO_PVALLOC", compiler="musl-gcc")
     else:
         program = builder.c("books", "-DNO_PVALLOC", *linked(malloc))
-    target = Target([program, 4, OPERATIONS, 12, 300])
-    targets.append(target)
-    assert_totals(*run_traced(target, tmp_path))
+    target = targets.start(program, 4, OPERATIONS, 12, 300)
+    assert_totals(*run_traced(target))
 
 
 def plugin(builder: Builder) -> Path:
     return builder.c("plugin", "-shared", "-fPIC")
 
 
-def test_all_ways_to_malloc(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_all_ways_to_malloc(builder: Builder, targets: Targets) -> None:
     """By variables, structures, a register, dlsym(3), and libraries opened later; and a fork."""
-    target = Target([builder.c("pointers"), plugin(builder)])
-    targets.append(target)
+    target = targets.start(builder.c("pointers"), plugin(builder))
     assert target.ask("3") == "done"
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     assert target.ask("1000") == "done"
     assert target.ask("1000") == "done"
     assert tracer.stop() == 0
@@ -103,10 +96,9 @@ def test_all_ways_to_malloc(builder: Builder, targets: list[Target], tmp_path: P
     assert target.ask("10") == "done"
 
 
-def test_nothing_leads_to_a_withdrawn_library(builder: Builder, targets: list[Target]) -> None:
+def test_nothing_leads_to_a_withdrawn_library(builder: Builder, targets: Targets) -> None:
     """Neither addresses of its functions nor symbols are left, and probes count all calls."""
-    target = Target([builder.c("pointers"), plugin(builder)])
-    targets.append(target)
+    target = targets.start(builder.c("pointers"), plugin(builder))
     process = Process(target.pid)
     session = attach_to(process, TraceConfig(use_library=True, injects=True))
     space = AddressSpace(process)
@@ -137,53 +129,47 @@ def test_nothing_leads_to_a_withdrawn_library(builder: Builder, targets: list[Ta
         session.close()
 
 
-def test_a_killed_tracelloc(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_a_killed_tracelloc(builder: Builder, targets: Targets) -> None:
     """The program goes on, and the next tracelloc uses the library that it finds."""
-    target = Target([builder.c("books"), 4, OPERATIONS, 1, 3000])
-    targets.append(target)
-    tracer = traced(target, tmp_path)
+    target = targets.start(builder.c("books"), 4, OPERATIONS, 1, 3000)
+    tracer = traced(target)
     tracer.kill()
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     assert said(tracer, INJECTED)
     assert_equal(tracer.last(), books)
 
 
-def test_a_second_tracelloc(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_a_second_tracelloc(builder: Builder, targets: Targets) -> None:
     """It may not inject the library, and uses probes unasked; both are exact."""
-    target = Target([builder.c("books"), 4, OPERATIONS, 13, 300])
-    targets.append(target)
-    first = traced(target, tmp_path)
+    target = targets.start(builder.c("books"), 4, OPERATIONS, 13, 300)
+    first = traced(target)
     run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject")
     assert run.returncode == 1
     assert "another tracelloc uses the library in it" in run.stderr
-    second = Tracelloc("-p", target.pid, "--json", "--top", 1000, directory=tmp_path)
+    second = Tracelloc("-p", target.pid, "--json", "--top", 1000)
     books = json.loads(target.ask("run"))
     assert [first.stop(), second.stop()] == [0, 0]
     assert_equal(first.last(), books)
     assert_equal(second.last(), books)
 
 
-def test_a_second_c_library_is_refused(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_a_second_c_library_is_refused(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """That of a library that dlmopen(3) has opened."""
     library = tmp_path / "libbeside.so"
     library.write_bytes(builder.c("besides", "-shared", "-fPIC").read_bytes())
-    target = Target([builder.c("beside", "-ldl"), "namespace", library])
-    targets.append(target)
+    target = targets.start(builder.c("beside", "-ldl"), "namespace", library)
     target.ask("go")
     run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject")
     assert run.returncode == 1
     assert "libc.so.6 twice" in run.stderr
 
 
-def test_filters_of_system_calls(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_filters_of_system_calls(builder: Builder, targets: Targets) -> None:
     """Probes take over before the program has one."""
-    target = Target([builder.c("sandbox"), "prctl"])
-    targets.append(target)
-    tracer = traced(target, tmp_path)
+    target = targets.start(builder.c("sandbox"), "prctl")
+    tracer = traced(target)
     assert said(tracer, INJECTED)
     target.ask("go")
     assert tracer.stop() == 0
@@ -191,26 +177,22 @@ def test_filters_of_system_calls(builder: Builder, targets: list[Target], tmp_pa
     assert tracer.last()["lost_events"] == 0
 
 
-def test_forks_in_signal_handlers(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_forks_in_signal_handlers(builder: Builder, targets: Targets) -> None:
     """Children go on in the middle of what their parents were reporting."""
-    target = Target([builder.c("forkstorm"), 500])
-    targets.append(target)
-    tracer = traced(target, tmp_path)
+    target = targets.start(builder.c("forkstorm"), 500)
+    tracer = traced(target)
     kept, bad = map(int, target.ask("go").split())
     assert bad == 0
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert (report["live_allocations"], report["live_bytes"]) == (kept, 40 * kept)
 
 
-def test_children_are_left_alone(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_children_are_left_alone(builder: Builder, targets: Targets) -> None:
     """Forked ones allocate as they like, and are in no figure."""
-    target = Target([builder.c("forker"), 200])
-    targets.append(target)
-    tracer = traced(target, tmp_path)
+    target = targets.start(builder.c("forker"), 200)
+    tracer = traced(target)
     assert target.ask("go") == "done"
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
 
 
@@ -240,31 +222,28 @@ def test_killed_at_any_step(builder: Builder) -> None:
     ],
 )
 def test_what_is_refused(
-    builder: Builder, targets: list[Target], name: str, flags: tuple[str, ...],
+    builder: Builder, targets: Targets, name: str, flags: tuple[str, ...],
     arguments: tuple[str | int, ...], why: str,
 ) -> None:  # fmt: skip
     plain = builder.c("plain")
     words = [str(each).format(plain=plain) for each in arguments]
-    target = Target([builder.c(name, *flags), *words])
-    targets.append(target)
+    target = targets.start(builder.c(name, *flags), *words)
     run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject")
     assert run.returncode == 1
     assert why in run.stderr
     assert len(run.stderr.splitlines()) == 1
 
 
-def test_a_traced_program_is_refused(builder: Builder, targets: list[Target]) -> None:
-    target = Target(["strace", "-qq", "-o", "/dev/null", builder.c("books"), 4, 10, 1, 10])
-    targets.append(target)
+def test_a_traced_program_is_refused(builder: Builder, targets: Targets) -> None:
+    target = targets.start("strace", "-qq", "-o", "/dev/null", builder.c("books"), 4, 10, 1, 10)
     (pid,) = Process(target.pid).child_ids()
     run = run_tracelloc("-p", pid, "--text", "--preload", "inject")
     assert run.returncode == 1
     assert "another debugger traces it" in run.stderr
 
 
-def test_a_stopped_program_is_refused(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.c("books"), 4, 10, 1, 10])
-    targets.append(target)
+def test_a_stopped_program_is_refused(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("books"), 4, 10, 1, 10)
     os.kill(target.pid, signal.SIGSTOP)
     assert os.WIFSTOPPED(os.waitpid(target.pid, os.WUNTRACED)[1])
     run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject")
@@ -274,10 +253,9 @@ def test_a_stopped_program_is_refused(builder: Builder, targets: list[Target]) -
     assert json.loads(target.ask("run"))
 
 
-def test_threads_wait_only_briefly(builder: Builder, targets: list[Target]) -> None:
+def test_threads_wait_only_briefly(builder: Builder, targets: Targets) -> None:
     """All threads of a program with many of them go on, and none is left stopped."""
-    target = Target([builder.c("crowd"), 48, 600])
-    targets.append(target)
+    target = targets.start(builder.c("crowd"), 48, 600)
     session = attach_to(Process(target.pid), TraceConfig(use_library=True, injects=True))
     try:
         begun_s = time.monotonic()

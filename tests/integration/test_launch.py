@@ -125,7 +125,7 @@ def test_signals_pass(tmp_path: Path, number: signal.Signals) -> None:
         f"trap 'echo got; got=1' {int(number)}; echo $$ > {tmp_path}/pid; "
         "while [ -z \"$got\" ]; do sleep 0.05; done; exit 9"
     )  # fmt: skip
-    tracer = Tracelloc("--text", "--interval", 60, "--", "sh", "-c", script, directory=tmp_path)
+    tracer = Tracelloc("--text", "--interval", 60, "--", "sh", "-c", script)
     await_file(tmp_path / "pid")
     assert tracer.stop(number) == 9
     assert tracer.out.read_text() == "got\n"
@@ -267,16 +267,15 @@ int main(void) {{ open("{tmp_path}/mark", O_CREAT, 0600); pause(); }}
 
 def test_after_the_trace_the_command_runs_on_and_it_is_said(tmp_path: Path) -> None:
     tracer = Tracelloc(
-        "--text", "--duration", "0.2", "--", "sh", "-c", f"cat {fifo(tmp_path)}; exit 4",
-        directory=tmp_path,
-    )  # fmt: skip
+        "--text", "--duration", "0.2", "--", "sh", "-c", f"cat {fifo(tmp_path)}; exit 4"
+    )
     tracer.wait_for("no longer tracing; waiting for sh (process")
     (tmp_path / "fifo").write_text("end")
     assert tracer.finish() == 4
 
 
-def test_an_interrupt_ends_a_command_that_is_waited_for(tmp_path: Path) -> None:
-    tracer = Tracelloc("--text", "--duration", "0.2", "--", "sleep", "1h", directory=tmp_path)
+def test_an_interrupt_ends_a_command_that_is_waited_for() -> None:
+    tracer = Tracelloc("--text", "--duration", "0.2", "--", "sleep", "1h")
     tracer.wait_for("to end, Ctrl-C ends it")
     assert tracer.stop() == 128 + signal.SIGINT
 
@@ -314,7 +313,7 @@ def test_ended_while_it_starts(tmp_path: Path, number: signal.Signals, delay_s: 
 def test_a_stopped_tracer_stops_nobody_else(builder: Builder, tmp_path: Path) -> None:
     """^Z: what forks would wait for us, so that it isn't not_ignored."""
     script = f"read line <{fifo(tmp_path)}; /bin/true; exit 5"
-    tracer = Tracelloc("--text", "--follow", "--", "sh", "-c", script, directory=tmp_path)
+    tracer = Tracelloc("--text", "--follow", "--", "sh", "-c", script)
     tracer.process.send_signal(signal.SIGTSTP)
     tracer.wait_for("can't be suspended while processes are followed")
     (tmp_path / "fifo").write_text("go on\n")
@@ -325,9 +324,8 @@ def test_after_a_broken_rule_the_command_is_waited_for(tmp_path: Path) -> None:
     """Its own status gives way to ours, which says so."""
     script = f"read line <{fifo(tmp_path)}; echo end >{tmp_path}/end; exit 5"
     tracer = Tracelloc(
-        "--text", "--interval", "100ms", "--fail-if", "live > 1", "--", "sh", "-c", script,
-        directory=tmp_path,
-    )  # fmt: skip
+        "--text", "--interval", "100ms", "--fail-if", "live > 1", "--", "sh", "-c", script
+    )
     tracer.wait_for("no longer tracing; waiting for sh (process")
     (tmp_path / "fifo").write_text("go on\n")
     assert tracer.finish() == 3

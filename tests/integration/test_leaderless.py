@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc, own_libc, run_tracelloc
+from tests.harness import Builder, Target, Targets, Tracelloc, own_libc, run_tracelloc
 from tests.integration.test_allocators import preloaded
 from tests.integration.test_attach import HAS_MULTI, WAYS
 from tests.integration.test_trials import cache, claim  # noqa: F401 - a fixture
@@ -35,16 +35,15 @@ def own_program(builder: Builder, directory: Path, *flags: str) -> Path:
 
 
 @pytest.fixture
-def present(builder: Builder, targets: list[Target], tmp_path: Path) -> Target:
+def present(builder: Builder, targets: Targets, tmp_path: Path) -> Target:
     """Its main thread is there, and ends when it is told to."""
-    targets.append(Target([own_program(builder, tmp_path)], env=own_libc(tmp_path)))
-    return targets[-1]
+    return targets.start(own_program(builder, tmp_path), env=own_libc(tmp_path))
 
 
 @pytest.fixture
-def gone(builder: Builder, targets: list[Target], tmp_path: Path) -> Target:
+def gone(builder: Builder, targets: Targets, tmp_path: Path) -> Target:
     """Its main thread has ended."""
-    targets.append(Target([own_program(builder, tmp_path), "gone"], env=own_libc(tmp_path)))
+    targets.start(own_program(builder, tmp_path), "gone", env=own_libc(tmp_path))
     assert "Z (zombie)" in Path(f"/proc/{targets[-1].pid}/status").read_text()
     return targets[-1]
 
@@ -61,8 +60,8 @@ def kept(report: dict[str, Any]) -> tuple[int, int]:
 
 @pytest.mark.parametrize("more", [(), ("--follow",)], ids=["alone", "with-descendants"])
 @pytest.mark.parametrize("way", WAYS)
-def test_ended_before(gone: Target, tmp_path: Path, way: str, more: tuple[str, ...]) -> None:
-    tracer = Tracelloc("-p", gone.pid, *OPTIONS, "--attach", way, *more, directory=tmp_path)
+def test_ended_before(gone: Target, way: str, more: tuple[str, ...]) -> None:
+    tracer = Tracelloc("-p", gone.pid, *OPTIONS, "--attach", way, *more)
     gone.ask("keep 700")
     gone.ask("drop")
     gone.ask("keep 1000")
@@ -77,7 +76,7 @@ def test_ended_before(gone: Target, tmp_path: Path, way: str, more: tuple[str, .
 
 
 @pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
-def test_ends_meanwhile(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_ends_meanwhile(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """Nothing is lost, whatever ends later: other traces, and any number of threads.
 
     Of a program with a malloc of its own, which nobody else traces until then.
@@ -85,18 +84,17 @@ def test_ends_meanwhile(builder: Builder, targets: list[Target], tmp_path: Path)
     program = own_program(builder, tmp_path, "-static")
     target, other = Target([program]), Target([program])
     targets += [target, other]
-    tracer = Tracelloc("-p", target.pid, *OPTIONS, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, *OPTIONS)
     target.ask("keep 100")
     target.ask("leave")
     target.ask("keep 100")
     tracer.wait_for(f"process {target.pid} goes on without its main thread")
-    assert Tracelloc("-p", other.pid, "--json", directory=tmp_path).stop() == 0
+    assert Tracelloc("-p", other.pid, "--json").stop() == 0
     target.ask("keep 100")
     for _ in range(3):
         assert target.ask("pass") == "ready"
         target.ask("keep 100")
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert kept(report) == (600, 28800)
     assert report["lost_events"] == 0
     said = [message for message in tracer.messages if "goes on" in message]
@@ -105,7 +103,7 @@ def test_ends_meanwhile(builder: Builder, targets: list[Target], tmp_path: Path)
 
 @pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
 def test_what_another_trace_takes_away_is_said(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
     """Its end has breakpoints taken out before the main thread is missed."""
     program = own_program(builder, tmp_path, "-static")
@@ -134,9 +132,9 @@ def test_what_another_trace_takes_away_is_said(
         session.close()
 
 
-def test_perf_events_say_what_they_miss(present: Target, tmp_path: Path) -> None:
+def test_perf_events_say_what_they_miss(present: Target) -> None:
     """And see everything from then on."""
-    tracer = Tracelloc("-p", present.pid, *OPTIONS, "--attach", "perf", directory=tmp_path)
+    tracer = Tracelloc("-p", present.pid, *OPTIONS, "--attach", "perf")
     present.ask("keep 100")
     present.ask("leave")
     said = tracer.wait_for(f"process {present.pid} goes on without its main thread: what it")
@@ -154,7 +152,7 @@ def test_perf_events_say_what_they_miss(present: Target, tmp_path: Path) -> None
 def test_another_allocator_is_loaded(gone: Target, tmp_path: Path, way: str) -> None:
     # A copy, as of libc: other tests trace mimalloc as well.
     library = str(shutil.copy(Path(preloaded("mimalloc")["LD_PRELOAD"]).resolve(), tmp_path))
-    tracer = Tracelloc("-p", gone.pid, *OPTIONS, "--attach", way, directory=tmp_path)
+    tracer = Tracelloc("-p", gone.pid, *OPTIONS, "--attach", way)
     gone.ask(f"load {library}")
     tracer.await_report(
         lambda report: library in {each["file"] for each in report["malloc_libraries"]}
@@ -166,9 +164,9 @@ def test_another_allocator_is_loaded(gone: Target, tmp_path: Path, way: str) -> 
 
 @pytest.mark.parametrize("more", [(), ("--follow",)], ids=["alone", "with-descendants"])
 def test_another_program_has_a_main_thread(
-    builder: Builder, gone: Target, tmp_path: Path, more: tuple[str, ...]
+    builder: Builder, gone: Target, more: tuple[str, ...]
 ) -> None:
-    tracer = Tracelloc("-p", gone.pid, *OPTIONS, *more, directory=tmp_path)
+    tracer = Tracelloc("-p", gone.pid, *OPTIONS, *more)
     gone.ask("keep 100")
     tracer.await_report(lambda report: kept(report)[0] == 100)
     assert gone.ask(f"exec {builder.c('leaderless')}") == "ready"
@@ -184,8 +182,8 @@ def test_another_program_has_a_main_thread(
     assert kept(tracer.last_of(gone.pid)) == (100, 4800)
 
 
-def test_usable_sizes_are_read(gone: Target, tmp_path: Path) -> None:
-    tracer = Tracelloc("-p", gone.pid, "--json", "--show", "sizes", directory=tmp_path)
+def test_usable_sizes_are_read(gone: Target) -> None:
+    tracer = Tracelloc("-p", gone.pid, "--json", "--show", "sizes")
     gone.ask("keep 1000")
     assert tracer.stop() == 0
     sizes = tracer.last()["sizes"]
@@ -198,16 +196,15 @@ def test_links_that_see_nothing_of_it_are_not_used(
     cache: Path,  # noqa: F811
     present: Target,
     gone: Target,
-    tmp_path: Path,
 ) -> None:
     """As on kernels before 6.12: what else there is serves, or it is said."""
     claim(cache, threads=True, main_thread=False)
-    tracer = Tracelloc("-p", gone.pid, *OPTIONS, directory=tmp_path)
+    tracer = Tracelloc("-p", gone.pid, *OPTIONS)
     thread_id = Process(gone.pid).thread_id
     assert gone.ask("pass") == "ready"
     tracer.wait_for(f"process {gone.pid} goes on without thread {thread_id}: what it")
     assert tracer.stop() == 0
-    tracer = Tracelloc("-p", present.pid, *OPTIONS, directory=tmp_path)
+    tracer = Tracelloc("-p", present.pid, *OPTIONS)
     present.ask("leave")
     tracer.wait_for("goes on without its main thread, after which this kernel reports nothing")
     assert tracer.stop() == 0

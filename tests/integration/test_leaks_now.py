@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.harness import LIBRARIES, PATIENCE_S, Builder, Target, run_tracelloc, tracelloc_command
+from tests.harness import (
+    LIBRARIES,
+    PATIENCE_S,
+    Builder,
+    Target,
+    Targets,
+    run_tracelloc,
+    tracelloc_command,
+)
 from tests.integration.test_heapwalk import await_pauses, page_faults, resident_bytes
 
 pytestmark = pytest.mark.bpf
@@ -70,16 +78,14 @@ def program(builder: Builder) -> str:
     return str(builder.cpp("lostheap", "-pthread"))
 
 
-def test_each_lost_structure_and_nothing_else(program: str, targets: list[Target]) -> None:
+def test_each_lost_structure_and_nothing_else(program: str, targets: Targets) -> None:
     """Blocks that only a register, epoll, a timer, or a signal stack leads to are not lost."""
-    target = Target([program])
-    targets.append(target)
+    target = targets.start(program)
     check_lost(target)
 
 
-def test_suppressions(program: str, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([program])
-    targets.append(target)
+def test_suppressions(program: str, targets: Targets, tmp_path: Path) -> None:
+    target = targets.start(program)
     await_pauses(target.pid, 1)
     rules = tmp_path / "known.supp"
     rules.write_text("leak:^app::*\nleak:ring of\n")
@@ -91,15 +97,13 @@ def test_suppressions(program: str, targets: list[Target], tmp_path: Path) -> No
     assert search(target.pid, "--suppressions", rules)["groups"] == []
 
 
-def test_only_what_is_new(program: str, targets: list[Target]) -> None:
-    target = Target([program])
-    targets.append(target)
+def test_only_what_is_new(program: str, targets: Targets) -> None:
+    target = targets.start(program)
     await_pauses(target.pid, 1)
     command = tracelloc_command(
         "leaks", "-p", target.pid, "--json", "--every", "1s", "--count", "3"
     )
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         first = json.loads(process.stdout.readline())
         assert groups_of(first).keys() == LOST.keys()
         assert target.ask("lose") == "done"
@@ -112,10 +116,9 @@ def test_only_what_is_new(program: str, targets: list[Target]) -> None:
     assert later[-1]["known_blocks"] >= first["lost_blocks"]
 
 
-def test_without_the_right_to_use_bpf(program: str, targets: list[Target]) -> None:
+def test_without_the_right_to_use_bpf(program: str, targets: Targets) -> None:
     """It says what is missing; the list that a register leads to is lost, then."""
-    target = Target([program])
-    targets.append(target)
+    target = targets.start(program)
     await_pauses(target.pid, 1)
     dropped = "-bpf,-perfmon,-sys_admin"
     command = ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}"]
@@ -130,10 +133,9 @@ def test_without_the_right_to_use_bpf(program: str, targets: list[Target]) -> No
     assert done.returncode == 3
 
 
-def test_jemalloc(program: str, targets: list[Target]) -> None:
+def test_jemalloc(program: str, targets: Targets) -> None:
     library = str(LIBRARIES / "libjemalloc.so.2")
-    target = Target([program], env=os.environ | {"LD_PRELOAD": library})
-    targets.append(target)
+    target = targets.start(program, env=os.environ | {"LD_PRELOAD": library})
     await_pauses(target.pid, 1)
     found = search(target.pid)
     # Its size classes are others, so some groups are one here.
@@ -143,20 +145,17 @@ def test_jemalloc(program: str, targets: list[Target]) -> None:
     assert 0.98 * total <= found["lost_blocks"] <= total
 
 
-def test_a_clean_program(targets: list[Target]) -> None:
+def test_a_clean_program(targets: Targets) -> None:
     code = "kept = {n: bytes(600) for n in range(3000)}; print('ready', flush=True); input()"
-    target = Target(["/usr/bin/python3", "-c", code])
-    targets.append(target)
+    target = targets.start("/usr/bin/python3", "-c", code)
     done = run_tracelloc("leaks", "-p", target.pid)
     assert (done.returncode, done.stderr) == (0, "")
     found = re.fullmatch(r"==> .*: nothing lost of .* in ([\d,]+) blocks in use\n\n", done.stdout)
-    assert found is not None
     assert int(found[1].replace(",", "")) >= 3000
 
 
-def test_a_process_that_has_ended(program: str, targets: list[Target]) -> None:
-    target = Target([program])
-    targets.append(target)
+def test_a_process_that_has_ended(program: str, targets: Targets) -> None:
+    target = targets.start(program)
     target.process.kill()
     target.process.wait(PATIENCE_S)
     done = run_tracelloc("leaks", "-p", target.pid)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import Builder, Targets, Tracelloc, run_tracelloc
 from tests.unit.otlpmessages import resource_of
 from tests.unit.otlpmessages import sums as sums_by_type
 from tests.unit.test_export_formats import decoded, go_pprof
@@ -29,10 +29,9 @@ def fetch(url: str) -> bytes:
 
 
 @pytest.mark.long
-def test_listen(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("chain")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", "--listen", "0", directory=tmp_path)
+def test_listen(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+    target = targets.start(builder.c("chain"))
+    tracer = Tracelloc("-p", target.pid, "--json", "--listen", "0")
     url = tracer.wait_for("listening on").split()[-1]
     assert url.startswith("http://127.0.0.1:")
     assert target.ask("go") == "done"
@@ -54,14 +53,13 @@ def test_listen(builder: Builder, targets: list[Target], tmp_path: Path) -> None
         socket.create_connection(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])))
 
 
-def test_push(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("chain")])
-    targets.append(target)
+def test_push(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("chain"))
     with StandIn() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         options = ["--push", server.url, "--push-label", "env=test", "--push-interval", "1h"]
-        tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+        tracer = Tracelloc("-p", target.pid, *options)
         tracer.wait_for("pushing to")
         assert target.ask("go") == "done"
         # What happened until the end is in the last one.
@@ -74,15 +72,14 @@ def test_push(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     assert f"pid={target.pid},env=test" in got["query"]["name"]
 
 
-def test_push_by_otlp(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_push_by_otlp(builder: Builder, targets: Targets) -> None:
     program = builder.c("chain")
-    target = Target([program])
-    targets.append(target)
+    target = targets.start(program)
     with OtlpReceiver() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         options = ["--push", server.url, "--push-name", "shop", "--push-interval", "1h"]
-        tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+        tracer = Tracelloc("-p", target.pid, *options)
         tracer.wait_for("pushing to")
         assert target.ask("go") == "done"
         assert tracer.stop() == 0
@@ -116,9 +113,8 @@ def test_usage(arguments: list[str], status: int, words: str) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_port_that_is_taken(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.c("chain")])
-    targets.append(target)
+def test_a_port_that_is_taken(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("chain"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = run_tracelloc("-p", target.pid, "--listen", port)

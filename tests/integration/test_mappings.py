@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc
+from tests.harness import Builder, Targets, Tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 MIB = 1 << 20
@@ -29,18 +29,12 @@ def by_site(report: dict) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("attach", ["auto", "perf"])
-def test_mappings_equal_the_books(
-    builder: Builder, targets: list[Target], tmp_path: Path, attach: str
-) -> None:
-    target = Target([builder.c("mapper")])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, "--json", "--mmap", "--top", 100, "--attach", attach, directory=tmp_path
-    )
+def test_mappings_equal_the_books(builder: Builder, targets: Targets, attach: str) -> None:
+    target = targets.start(builder.c("mapper"))
+    tracer = Tracelloc("-p", target.pid, "--json", "--mmap", "--top", 100, "--attach", attach)
     target.ask("go")
     books = books_of(target.ask("again"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert by_site(report) == {site: size for site, size in books.items() if size}
     assert report["mappings"]["bytes"] == sum(books.values())
     # Blocks that malloc maps are blocks, and all of them were freed.
@@ -52,15 +46,12 @@ def test_mappings_equal_the_books(
 
 
 def test_mappings_in_text_and_not_unless_asked_for(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
-    target = Target([builder.c("mapper")])
-    targets.append(target)
-    plain = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    target = targets.start(builder.c("mapper"))
+    plain = Tracelloc("-p", target.pid, "--json")
     flames = tmp_path / "app.folded"
-    tracer = Tracelloc(
-        "-p", target.pid, "--text", "--mmap", "--flamegraph", flames, directory=tmp_path
-    )
+    tracer = Tracelloc("-p", target.pid, "--text", "--mmap", "--flamegraph", flames)
     books = books_of(target.ask("go"))
     assert tracer.stop() == plain.stop() == 0
     assert "mappings" not in plain.last()
@@ -70,18 +61,15 @@ def test_mappings_in_text_and_not_unless_asked_for(
     assert sum(int(line.rpartition(" ")[2]) for line in mapped) == sum(books.values())
 
 
-def test_what_is_mapped_explains_growth(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_what_is_mapped_explains_growth(builder: Builder, targets: Targets) -> None:
     """40 MiB in memory of 64 MiB that are mapped, and a block that malloc has mapped.
 
     Without accounts of memory by part, which would be the explanation once they are there.
     """
-    target = Target([builder.c("reserve")])
-    targets.append(target)
+    target = targets.start(builder.c("reserve"))
     arguments = ("-p", target.pid, "--json", "--interval", "100ms", "--no-search")
-    plain = Tracelloc(*arguments, directory=tmp_path)
-    tracer = Tracelloc(*arguments, "--mmap", directory=tmp_path)
+    plain = Tracelloc(*arguments)
+    tracer = Tracelloc(*arguments, "--mmap")
     assert target.ask("go") == "done"
 
     def is_whole(report: dict[str, Any]) -> bool:
@@ -109,15 +97,14 @@ def test_what_is_mapped_explains_growth(
 
 @pytest.mark.parametrize("attach", ["auto", "perf"])
 def test_mappings_of_a_family(
-    builder: Builder, targets: list[Target], tmp_path: Path, attach: str
+    builder: Builder, targets: Targets, tmp_path: Path, attach: str
 ) -> None:
     """Children begin with what their parents have mapped, programs with nothing."""
-    target = Target([builder.c("mapper")])
-    targets.append(target)
+    target = targets.start(builder.c("mapper"))
     flames = tmp_path / "all.folded"
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--mmap", "--follow", "--top", 100, "--interval", 60,
-        "--attach", attach, "-o", flames, directory=tmp_path,
+        "--attach", attach, "-o", flames,
     )  # fmt: skip
     target.ask("go")
     answers = [target.ask("fork 3"), *(target.hear() for _ in range(3))]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import LIBRARIES, Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import LIBRARIES, Builder, Target, Targets, Tracelloc, run_tracelloc
 from tests.integration.test_heapwalk import await_pauses
 from tracelloc.model.heapusage import HeapUsage, MemoryPart
 from tracelloc.record.heapwalk.measuring import measure_memory
@@ -28,7 +28,6 @@ MIMALLOC = next((path.name for path in LIBRARIES.glob("libmimalloc.so.*.*")), "l
 def rss_of(pid: int) -> int:
     """From smaps_rollup, which is exact, unlike statm."""
     found = re.search(r"^Rss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    assert found is not None
     return int(found[1]) << 10
 
 
@@ -46,11 +45,10 @@ def usage_of(pid: int) -> HeapUsage:
 
 
 @pytest.fixture
-def parts(builder: Builder, targets: list[Target], tmp_path: Path) -> Target:
+def parts(builder: Builder, targets: Targets, tmp_path: Path) -> Target:
     data = tmp_path / "mapped"
     data.write_bytes(bytes(6 * MIB))
-    target = Target([builder.c("memoryparts", "-pthread"), str(data)])
-    targets.append(target)
+    target = targets.start(builder.c("memoryparts", "-pthread"), str(data))
     await_pauses(target.pid, 4)  # until then, its threads may still fault code in
     return target
 
@@ -142,9 +140,9 @@ def test_who_pins_pages(parts: Target) -> None:
 
 
 @pytest.mark.bpf
-def test_text_has_it_once(parts: Target, tmp_path: Path) -> None:
+def test_text_has_it_once(parts: Target) -> None:
     title = "==> resident memory:"
-    tracer = Tracelloc("-p", parts.pid, "--text", "--interval", "0.3", directory=tmp_path)
+    tracer = Tracelloc("-p", parts.pid, "--text", "--interval", "0.3")
     tracer.await_text(title)
     assert tracer.stop() == 0
     # As soon as it is known, and in the last report, which is complete.
@@ -158,7 +156,6 @@ def running(*command: str, **environment: str) -> Iterator[int]:
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.PIPE,
         env=os.environ | environment,
     ) as process:  # fmt: skip
-        assert process.stdout is not None
         assert process.stdout.readline()
         call = Path(f"/proc/{process.pid}/syscall")
         assert any(call.read_text().startswith("0 ") or time.sleep(0.02) for _ in range(1000))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.harness import TARGETS, Target, run_tracelloc
+from tests.harness import TARGETS, Target, Targets, run_tracelloc
 from tracelloc.model.objects import TypeSuspect
 from tracelloc.record.facets import objects
 from tracelloc.record.facets.objects import ObjectsFacet
@@ -44,11 +44,9 @@ def looks_at(watch: PythonObjectWatch, target: Target, words: str) -> list[tuple
     for _ in range(LOOKS):
         target.ask(words)
         watch.update_findings()
-    assert watch.findings is not None
     assert watch.findings.trouble is None
     found = []
     for suspect in watch.findings.suspects:
-        assert suspect.holders is not None
         found.append((suspect.name, suspect.holders.holders[0].path))
     return found
 
@@ -68,26 +66,23 @@ def looks_at(watch: PythonObjectWatch, target: Target, words: str) -> list[tuple
     ids=lambda each: each if isinstance(each, str) else "",
 )
 def test_what_grows_is_found_with_who_keeps_it(
-    targets: list[Target], watch_of: Watches, words: str, found: list[tuple[str, str]]
+    targets: Targets, watch_of: Watches, words: str, found: list[tuple[str, str]]
 ) -> None:
-    target = Target([PYTHON, TARGETS / "holders.py"])
-    targets.append(target)
+    target = targets.start(PYTHON, TARGETS / "holders.py")
     suspects = looks_at(watch_of(target.pid), target, words)
     assert [name for name, _ in suspects] == [name for name, _ in found]
     for (_, path), (_, beginning) in zip(suspects, found, strict=True):
         assert path.startswith(beginning)
 
 
-def test_garbage_is_not_growth(targets: list[Target], watch_of: Watches) -> None:
+def test_garbage_is_not_growth(targets: Targets, watch_of: Watches) -> None:
     """Three of four new items wait for the collector: the rate is that of the others."""
-    target = Target([PYTHON, TARGETS / "holders.py"])
-    targets.append(target)
+    target = targets.start(PYTHON, TARGETS / "holders.py")
     watch = watch_of(target.pid)
     for _ in range(LOOKS):
         target.ask("garbage 300")
         target.ask("dict 100")
         watch.update_findings()
-    assert watch.findings is not None
     (suspect,) = watch.findings.suspects
     assert suspect.holders is not None
     assert (suspect.name, suspect.growth.count_per_min) == (ITEM, pytest.approx(1200, rel=0.15))
@@ -97,15 +92,11 @@ def test_garbage_is_not_growth(targets: list[Target], watch_of: Watches) -> None
     assert garbage.count > 2 * kept.count
 
 
-def test_what_would_take_too_much_memory_is_not_read(
-    targets: list[Target], watch_of: Watches
-) -> None:
-    target = Target([PYTHON, TARGETS / "holders.py"])
-    targets.append(target)
+def test_what_would_take_too_much_memory_is_not_read(targets: Targets, watch_of: Watches) -> None:
+    target = targets.start(PYTHON, TARGETS / "holders.py")
     watch = watch_of(target.pid)
     watch.most_bytes = 1 << 20
     watch.update_findings()
-    assert watch.findings is not None
     assert watch.findings.now is None
     assert "arenas are too much to be read (--max-memory)" in str(watch.findings.trouble)
     assert not watch.is_growing
@@ -113,14 +104,13 @@ def test_what_would_take_too_much_memory_is_not_read(
 
 @pytest.fixture
 def suspect_of(
-    targets: list[Target], monkeypatch: pytest.MonkeyPatch
+    targets: Targets, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], TypeSuspect]]:
     """Traces the program while it keeps something; a clock of its own counts objects."""
     # No counts but those that are asked for here.
     for pause in ("_PAUSE_NS", "_QUIET_NS"):
         monkeypatch.setattr(objects, pause, 1 << 62)
-    target = Target([PYTHON, TARGETS / "holders.py"])
-    targets.append(target)
+    target = targets.start(PYTHON, TARGETS / "holders.py")
     session, times_s = attach_to(Process(target.pid), TraceConfig()), iter(range(10**9, 10**10, 5))
     root = session.root
 
@@ -131,7 +121,6 @@ def suspect_of(
             session.snapshot()
             facet._watches[0].update_findings()
             findings = session.snapshot().root.objects
-        assert findings is not None
         (suspect,) = findings.suspects
         return suspect
 
@@ -160,7 +149,6 @@ def test_the_function_that_enlarges_what_keeps_them(
     suspect_of: Callable[[str], TypeSuspect], kind: str, line: str
 ) -> None:
     suspect = suspect_of(f"{kind} 300")
-    assert suspect.grower is not None
     assert (suspect.grower.function, suspect.grower.line) == (f"keep_{kind}", line_of(line))
     assert suspect.native is None
 
@@ -173,7 +161,6 @@ def test_memory_of_an_extension_belongs_to_its_objects(
     suspect = suspect_of("stream 100")
     native = suspect.native
     assert suspect.name == "zlib.Decompress"
-    assert native is not None
     each_bytes = native.bytes_per_min / (100 * 12)
     assert 7000 < each_bytes < 8000
     assert each_bytes.is_integer()
@@ -195,13 +182,12 @@ def test_memory_of_an_extension_belongs_to_its_objects(
     ids=["arenas", "malloc", "refused"],
 )
 def test_the_section_of_reports(
-    targets: list[Target],
+    targets: Targets,
     options: tuple[str, ...],
     environment: dict[str, str],
     trouble: str | None,
 ) -> None:
-    target = Target([PYTHON, TARGETS / "holders.py"], env=os.environ | environment)
-    targets.append(target)
+    target = targets.start(PYTHON, TARGETS / "holders.py", env=os.environ | environment)
     target.ask("dict 1000")
     done = run_tracelloc("-p", target.pid, "--json", "--count", 1, "--show", "objects", *options)
     found = json.loads(done.stdout.splitlines()[0])["objects"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import TARGETS, Target, run_tracelloc
+from tests.harness import TARGETS, Target, Targets, run_tracelloc
 from tracelloc.errors import TargetError
 from tracelloc.model.objects import ObjectCensus
 from tracelloc.record.process.procfs import Process
@@ -28,11 +28,9 @@ TRACKED = (
 )  # fmt: skip
 
 
-def open_program(targets: list[Target], *options: str, **variables: str) -> Target:
+def open_program(targets: Targets, *options: str, **variables: str) -> Target:
     command = [PYTHON, *options, TARGETS / "objects.py"]
-    target = Target(command, env=os.environ | variables)
-    targets.append(target)
-    return target
+    return targets.start(*command, env=os.environ | variables)
 
 
 def counts(census: ObjectCensus) -> dict[str, int]:
@@ -44,7 +42,7 @@ def sizes(census: ObjectCensus) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("hooks", ["", "variable", "option"])
-def test_all_objects_are_counted(targets: list[Target], hooks: str) -> None:
+def test_all_objects_are_counted(targets: Targets, hooks: str) -> None:
     """While nothing changes, to the last one; large tuples included, and with debug hooks."""
     options = ["-X", "dev"] if hooks == "option" else []
     variables = {"PYTHONMALLOC": "debug"} if hooks == "variable" else {}
@@ -67,7 +65,7 @@ def test_all_objects_are_counted(targets: list[Target], hooks: str) -> None:
     assert found["__main__.Session"] == 2800
 
 
-def test_bytes_with_tables(targets: list[Target]) -> None:
+def test_bytes_with_tables(targets: Targets) -> None:
     """As ``sys.getsizeof`` has it, in whole blocks of 16 bytes."""
     target = open_program(targets)
     censuses = Censuses(Process(target.pid))
@@ -84,7 +82,7 @@ def test_bytes_with_tables(targets: list[Target]) -> None:
     assert sizes(after)["list"] - sizes(before)["list"] == 1000 * (64 + 8)
 
 
-def test_while_it_runs(targets: list[Target], tmp_path: Path) -> None:
+def test_while_it_runs(targets: Targets, tmp_path: Path) -> None:
     """Counted while everything changes, the numbers are nearly right."""
     script = tmp_path / "busy.py"
     script.write_text(
@@ -93,14 +91,13 @@ def test_while_it_runs(targets: list[Target], tmp_path: Path) -> None:
         "while True:\n"
         "    for at in range(0, len(kept), 7): kept[at] = [at]\n"
     )
-    target = Target([PYTHON, script])
-    targets.append(target)
+    target = targets.start(PYTHON, script)
     censuses = Censuses(Process(target.pid))
     for _ in range(5):
         assert abs(counts(censuses.take_census())["list"] - 100_000) < 2_000
 
 
-def test_the_command(targets: list[Target]) -> None:
+def test_the_command(targets: Targets) -> None:
     target = open_program(targets)
     target.ask("grow 1000")
     os.kill(target.pid, signal.SIGSTOP)
@@ -128,18 +125,17 @@ def test_the_command(targets: list[Target]) -> None:
     ],
 )
 def test_nothing_to_count(
-    targets: list[Target], environment: dict[str, str], command: list[str | Path]
+    targets: Targets, environment: dict[str, str], command: list[str | Path]
 ) -> None:
     if command == ["/bin/cat"]:
         command = ["/bin/sh", "-c", "echo ready; exec cat"]
-    target = Target(command, env=os.environ | environment)
-    targets.append(target)
+    target = targets.start(*command, env=os.environ | environment)
     done = run_tracelloc("objects", "-p", target.pid)
     assert done.returncode == 1
     assert "no Python objects were found" in done.stderr
 
 
-def test_an_old_version_is_refused(targets: list[Target], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_version_is_refused(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines have no Python 3.10 any more: the search for one is made to find it."""
 
     def find(_: object) -> None:
@@ -155,12 +151,11 @@ def test_an_old_version_is_refused(targets: list[Target], monkeypatch: pytest.Mo
         counter.close()
     watch = PythonObjectWatch(Process(target.pid), AddressSpace(Process(target.pid)))
     watch.update_findings()
-    assert watch.findings is not None
     assert "can't be counted" in (watch.findings.trouble or "")
 
 
 def test_a_build_without_the_gil_is_refused(
-    targets: list[Target], monkeypatch: pytest.MonkeyPatch
+    targets: Targets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table of offsets tells."""
     table = struct.pack("<90Q", int.from_bytes(b"xdebugpy", "little"), 0, 1, *[0] * 87)

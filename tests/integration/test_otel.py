@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import PATIENCE_S, Builder, Targets, Tracelloc, run_tracelloc
 from tests.integration.test_attach import WAYS
 from tests.integration.test_record import Recorder, reports
 from tests.unit.otlpmessages import decoded_file, resource_of, sums
@@ -41,11 +41,10 @@ def assert_equal(report: dict, books: Books) -> None:
 
 
 @pytest.mark.parametrize("attach", WAYS)
-def test_books(builder: Builder, targets: list[Target], tmp_path: Path, attach: str) -> None:
-    target = Target([builder.c("reporter"), 4, 20_000])
-    targets.append(target)
+def test_books(builder: Builder, targets: Targets, attach: str) -> None:
+    target = targets.start(builder.c("reporter"), 4, 20_000)
     options = ["--source", "otel", "--json", "--top", 100, "--attach", attach]
-    tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, *options)
     # Each place that an alloc probe has raises the counter.
     assert target.ask("counters") in ("4 1", "1 1")
     books = json.loads(target.ask("run"))
@@ -62,38 +61,33 @@ def test_books(builder: Builder, targets: list[Target], tmp_path: Path, attach: 
     [('-DUSDT_CONSTRAINT="m"', "-O0"), ("-O2",)],
     ids=["in memory", "optimized"],
 )
-def test_wherever_arguments_are(
-    builder: Builder, targets: list[Target], tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_wherever_arguments_are(builder: Builder, targets: Targets, flags: tuple[str, ...]) -> None:
     program = builder.c("reporter", *flags)
     notes = subprocess.run(
         ["readelf", "-n", program], capture_output=True, text=True, check=True, timeout=60
     ).stdout
     assert ("(%rbp)" in notes) == (len(flags) == 2)
-    target = Target([program, 2, 5000])
-    targets.append(target)
+    target = targets.start(program, 2, 5000)
     options = ["--source", "otel", "--json", "--top", 100]
-    tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, *options)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     assert_equal(tracer.last(), books)
 
 
-def test_more_than_the_ring_holds(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("reporter"), 4, 60_000])
-    targets.append(target)
+def test_more_than_the_ring_holds(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("reporter"), 4, 60_000)
     options = ["--source", "otel", "--json", "--top", 100, "--events-size", "4k"]
-    tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, *options)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     assert tracer.last()["overflow_map_events"] > 0
     assert_equal(tracer.last(), books)
 
 
-def test_recordings(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_recordings(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """Also of every event, of which the blocks of a moment are made again."""
-    target = Target([builder.c("reporter"), 2, 5000])
-    targets.append(target)
+    target = targets.start(builder.c("reporter"), 2, 5000)
     path = tmp_path / "heap.rec"
     recorder = Recorder(path, "-p", target.pid, "--source", "otel", "--events")
     books = json.loads(target.ask("run"))
@@ -111,13 +105,10 @@ def test_recordings(builder: Builder, targets: list[Target], tmp_path: Path) -> 
     assert resource_of(one.resource)["process.executable.name"] == builder.c("reporter").name
 
 
-def test_counters_drop_when_we_are_killed(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
-    target = Target([builder.c("reporter"), 1, 100])
-    targets.append(target)
+def test_counters_drop_when_we_are_killed(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("reporter"), 1, 100)
     options = ["-p", target.pid, "--source", "otel", "--json"]
-    tracer = Tracelloc(*options, directory=tmp_path)
+    tracer = Tracelloc(*options)
     target.ask("run")
     assert target.ask("counters") != "0 0"
     tracer.kill()
@@ -128,10 +119,9 @@ def test_counters_drop_when_we_are_killed(
     assert json.loads(target.ask("run"))
 
 
-def test_forked_children_live(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("reporter"), 1, 100])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--source", "otel", "--json", directory=tmp_path)
+def test_forked_children_live(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("reporter"), 1, 100)
+    tracer = Tracelloc("-p", target.pid, "--source", "otel", "--json")
     target.ask("run")
     assert target.ask("fork") == "20"
     assert tracer.stop() == 0
@@ -140,9 +130,8 @@ def test_forked_children_live(builder: Builder, targets: list[Target], tmp_path:
     assert target.ask("fork") == "20"
 
 
-def test_harmful_places_are_refused(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.c("reporter", NOP5), 1, 100])
-    targets.append(target)
+def test_harmful_places_are_refused(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("reporter", NOP5), 1, 100)
     result = run_tracelloc("-p", target.pid, "--source", "otel", "--text")
     assert result.returncode == 1
     assert "a nop of five bytes or more" in result.stderr
@@ -150,13 +139,10 @@ def test_harmful_places_are_refused(builder: Builder, targets: list[Target]) -> 
     assert target.ask("counters") == "0 0"
 
 
-def test_when_there_is_nothing_else(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_when_there_is_nothing_else(builder: Builder, targets: Targets) -> None:
     """A static program without symbols."""
-    target = Target([builder.c("reporter", "-static", "-s"), 2, 1000])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 100, directory=tmp_path)
+    target = targets.start(builder.c("reporter", "-static", "-s"), 2, 1000)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 100)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     assert "its own sampled reports are used instead" in "".join(tracer.messages)
@@ -164,9 +150,8 @@ def test_when_there_is_nothing_else(
     assert report["live_bytes"] == sum(size for site, (_, size) in books.items() if site != "all")
 
 
-def test_programs_without_probes(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.c("chain")])
-    targets.append(target)
+def test_programs_without_probes(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("chain"))
     result = run_tracelloc("-p", target.pid, "--source", "otel", "--text")
     assert result.returncode == 1
     assert "has no probes otel_memory:alloc; leave --source out" in result.stderr

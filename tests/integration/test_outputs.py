@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import TARGETS, Builder, Target, Tracelloc
+from tests.harness import TARGETS, Builder, Targets, Tracelloc
 
 pytestmark = pytest.mark.bpf
 
@@ -86,20 +86,17 @@ def parse_text(text: str) -> list[list[tuple[str, re.Match[str]]]]:
     return [report for report in reports if report]
 
 
-def chain_traced(
-    builder: Builder, targets: list[Target], tmp_path: Path, *options: str | Path | int
-) -> Tracelloc:
+def chain_traced(builder: Builder, targets: Targets, *options: str | Path | int) -> Tracelloc:
     """tracelloc after it saw the four allocations of chain.c, and was ended by ^C."""
-    target = Target([builder.c("chain")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+    target = targets.start(builder.c("chain"))
+    tracer = Tracelloc("-p", target.pid, *options)
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     return tracer
 
 
-def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    tracer = chain_traced(builder, targets, tmp_path, "--text", "--top", 3)
+def test_text(builder: Builder, targets: Targets) -> None:
+    tracer = chain_traced(builder, targets, "--text", "--top", 3)
     report = parse_text(tracer.text())[-1]
     assert report[0][1][1] == str(targets[0].pid)
     assert [kind for kind, _ in report if kind not in ("account", "part")] == [
@@ -131,12 +128,10 @@ def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     assert report[-1][1].groups() == ("0", "0", "0")
 
 
-def test_text_age_and_filters(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_text_age_and_filters(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('[[rule]]\npattern = "mid"\n[[rule]]\npattern = "outermost"\n')
-    tracer = chain_traced(
-        builder, targets, tmp_path, "--top", 9, "--age", "500ms", "--filters", rules
-    )
+    tracer = chain_traced(builder, targets, "--top", 9, "--age", "500ms", "--filters", rules)
     report = parse_text(tracer.text())[-1]
     old = next(match for kind, match in report if kind == "old")
     assert old[2] == "0.5 s"
@@ -145,9 +140,7 @@ def test_text_age_and_filters(builder: Builder, targets: list[Target], tmp_path:
     assert not any(m["name"] == "middle" for kind, m in report if kind == "frame")
 
 
-def test_collapsed_frames_and_groups(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_collapsed_frames_and_groups(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     one, two = tmp_path / "one.toml", tmp_path / "two.toml"
     one.write_text(
         '[[rule]]\npattern = "recurse"\naction = "collapse"\nas = "round and round"\n'
@@ -157,7 +150,7 @@ def test_collapsed_frames_and_groups(
     options = ["--filters", one, "--filters", two, "--filter-group", "off=off"]
     options += ["--filter-group", "mid=on", "--top", 9]
     folded = tmp_path / "out.folded"
-    tracer = chain_traced(builder, targets, tmp_path, "--text", *options, "-o", folded)
+    tracer = chain_traced(builder, targets, "--text", *options, "-o", folded)
     report = parse_text(tracer.text())[-1]
     assert {match.groups() for kind, match in report if kind == "run"} == {("round and round", "5")}
     names = {match["name"] for kind, match in report if kind == "frame"}
@@ -168,8 +161,8 @@ def test_collapsed_frames_and_groups(
     assert not any(";middle;" in line for line in lines)
 
 
-def test_json(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    tracer = chain_traced(builder, targets, tmp_path, "--json", "--top", 3, "--age", "0")
+def test_json(builder: Builder, targets: Targets) -> None:
+    tracer = chain_traced(builder, targets, "--json", "--top", 3, "--age", "0")
     report = tracer.last()
     assert report.keys() >= REPORT_KEYS
     assert report["pid"] == targets[0].pid
@@ -202,11 +195,9 @@ def folded(path: Path) -> dict[str, int]:
     return lines
 
 
-def test_folded(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_folded(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     flames, second = tmp_path / "app.fg", tmp_path / "again.folded"
-    tracer = chain_traced(
-        builder, targets, tmp_path, "--json", "--flamegraph", flames, "-o", second
-    )
+    tracer = chain_traced(builder, targets, "--json", "--flamegraph", flames, "-o", second)
     root = builder.c("chain").name
     stacks = folded(flames)
     assert folded(second) == stacks
@@ -223,22 +214,19 @@ def test_folded(builder: Builder, targets: list[Target], tmp_path: Path) -> None
 
 
 def test_folded_equals_json_on_many_stacks(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
-    target = Target([builder.c("books"), 4, 5000, 5, 1000])
-    targets.append(target)
+    target = targets.start(builder.c("books"), 4, 5000, 5, 1000)
     flames = tmp_path / "app.fg"
-    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames)
     books: dict[str, Any] = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     assert sum(folded(flames).values()) == sum(size for _, size in books.values())
 
 
-def test_headless_shows_progress_only(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_headless_shows_progress_only(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     flames = tmp_path / "app.fg"
-    tracer = chain_traced(builder, targets, tmp_path, "--flamegraph", flames)
+    tracer = chain_traced(builder, targets, "--flamegraph", flames)
     assert tracer.text() == ""
     assert f"tracelloc: wrote {flames}" in tracer.messages
     assert any("7.58 KiB in 4 allocations from 4 stacks" in line for line in tracer.messages)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+from tests.harness import PATIENCE_S, Builder, Target, Targets, Tracelloc
 from tests.integration.test_exact import assert_equal, by_site
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -70,19 +70,16 @@ def blocks_by_identity(report: dict[str, Any]) -> int:
 )
 def test_books(
     builder: Builder,
-    targets: list[Target],
-    tmp_path: Path,
+    targets: Targets,
     threads: int,
     slots: int,
     stopped_s: float,
     attach: str,
 ) -> None:
-    target = Target([builder.c("books"), threads, 160_000 // threads, 1, slots])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--attach", attach, directory=tmp_path)
+    target = targets.start(builder.c("books"), threads, 160_000 // threads, 1, slots)
+    tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--attach", attach)
     books = run_unread(target, tracer, stopped_s)
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert_equal(report, books)
     assert report["unmatched_frees"] == 0
     assert report["live_allocations_bounds"] is None
@@ -90,33 +87,25 @@ def test_books(
     assert report["overflow_map_events"] > 1000
 
 
-def test_a_reader_that_does_not_read_at_all(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_a_reader_that_does_not_read_at_all(builder: Builder, targets: Targets) -> None:
     """The map holds net changes: however many events there are, these few addresses do."""
-    target = Target([builder.c("books"), 4, 60_000, 3, 1500])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, *SMALL_RING, "--overflow-entries", 8192, directory=tmp_path
-    )
+    target = targets.start(builder.c("books"), 4, 60_000, 3, 1500)
+    tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--overflow-entries", 8192)
     tracer.process.send_signal(signal.SIGSTOP)
     books = json.loads(target.ask("run"))
     tracer.process.send_signal(signal.SIGCONT)
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert_equal(report, books)
     assert report["overflow_map_events"] > 150_000
 
 
-def test_blocks_from_before(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_blocks_from_before(builder: Builder, targets: Targets) -> None:
     """Each of their frees is counted as such once, those of failed resizes are taken back."""
-    target = Target([builder.c("books"), 4, 60_000, 7, 2000])
-    targets.append(target)
+    target = targets.start(builder.c("books"), 4, 60_000, 7, 2000)
     before = json.loads(target.ask("run"))
-    tracer = Tracelloc("-p", target.pid, *SMALL_RING, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, *SMALL_RING)
     books = run_unread(target, tracer, SHORT_S)
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert report["lost_events"] == report["lost"]["address_reuses"] == 0
     # So many operations later none of the earlier blocks is left.
     assert report["unmatched_frees"] == sum(count for count, _ in before.values())
@@ -125,18 +114,14 @@ def test_blocks_from_before(builder: Builder, targets: list[Target], tmp_path: P
 
 @pytest.mark.parametrize("entries", [1024, 4096])
 def test_a_full_map_is_told_to_the_last_block(
-    builder: Builder, targets: list[Target], tmp_path: Path, entries: int
+    builder: Builder, targets: Targets, entries: int
 ) -> None:
-    target = Target([builder.c("books"), 4, 60_000, entries, 20_000])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, *SMALL_RING, "--overflow-entries", entries, directory=tmp_path
-    )
+    target = targets.start(builder.c("books"), 4, 60_000, entries, 20_000)
+    tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--overflow-entries", entries)
     tracer.process.send_signal(signal.SIGSTOP)
     books = json.loads(target.ask("run"))
     tracer.process.send_signal(signal.SIGCONT)
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     truth = sum(count for count, _ in books.values())
     assert min(report["lost"]["lost_allocs"], report["lost"]["lost_frees"]) > 1000
     assert blocks_by_identity(report) == truth
@@ -152,34 +137,28 @@ def test_a_full_map_is_told_to_the_last_block(
         pytest.param("fresh.flags = SPILL_RESTORED;", "return true;", id="restores left out"),
     ],
 )
-def test_these_tests_bite(
-    builder: Builder, targets: list[Target], tmp_path: Path, old: str, new: str
-) -> None:
+def test_these_tests_bite(builder: Builder, targets: Targets, old: str, new: str) -> None:
     """Without an essential part of the protocol the figures are wrong."""
     for _ in range(3):  # some of what is left out makes no difference once in a while
-        target = Target([builder.c("books"), 4, 40_000, 1, 3000])
-        targets.append(target)
+        target = targets.start(builder.c("books"), 4, 40_000, 1, 3000)
         tracer = Tracelloc(
-            old, new, "-p", target.pid, "--json", "--events-size", 4096, directory=tmp_path,
+            old, new, "-p", target.pid, "--json", "--events-size", 4096,
             module="tests.mutant",
         )  # fmt: skip
         books = run_unread(target, tracer, SHORT_S)
-        assert tracer.stop() == 0
-        report = tracer.last()
+        report = tracer.final_report()
         assert report["lost_events"] == 0
         if report["live_allocations"] != sum(count for count, _ in books.values()):
             return
     pytest.fail("nothing of it is ever seen")
 
 
-def test_samples(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_samples(builder: Builder, targets: Targets) -> None:
     """Each sampled block counts for the same when it comes and when it goes."""
-    target = Target([builder.c("books"), 4, 60_000, 21, 20_000])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--sample", 64, directory=tmp_path)
+    target = targets.start(builder.c("books"), 4, 60_000, 21, 20_000)
+    tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--sample", 64)
     books = run_unread(target, tracer, SHORT_S)
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     truth_bytes = sum(size for _, size in books.values())
     assert report["live_bytes"] == pytest.approx(truth_bytes, rel=0.03)
     assert report["allocations"] - report["frees"] == report["live_allocations"]
@@ -188,29 +167,25 @@ def test_samples(builder: Builder, targets: list[Target], tmp_path: Path) -> Non
     assert report["overflow_map_events"] > 1000
 
 
-def test_children_are_left_alone(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_children_are_left_alone(builder: Builder, targets: Targets) -> None:
     """Forks while the ring is full: children's calls are in no figure."""
-    target = Target([builder.c("forker"), 200])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", "--events-size", 4096, directory=tmp_path)
+    target = targets.start(builder.c("forker"), 200)
+    tracer = Tracelloc("-p", target.pid, "--json", "--events-size", 4096)
     tracer.process.send_signal(signal.SIGSTOP)
     assert target.ask("go") == "done"
     tracer.process.send_signal(signal.SIGCONT)
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
     assert report["allocations"] == 200
     assert report["lost_events"] == report["unmatched_frees"] == 0
     assert report["overflow_map_events"] > 100
 
 
-def test_memory_does_not_grow(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_memory_does_not_grow(builder: Builder, targets: Targets) -> None:
     """Two hundred overflows later the reader is as large as after fifty."""
-    target = Target([builder.c("books"), 4, 3000, 5, 3000])
-    targets.append(target)
+    target = targets.start(builder.c("books"), 4, 3000, 5, 3000)
     tracer = Tracelloc(
         "--no-search", "-p", target.pid, "--json", "--events-size", 4096, "--interval", "100ms",
-        directory=tmp_path,
     )  # fmt: skip
 
     def overflow_until(count: int) -> int:

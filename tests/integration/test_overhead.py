@@ -3,13 +3,12 @@
 import os
 import time
 from itertools import groupby
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from tests.harness import PATIENCE_S, PRELOADED, Builder, Target, Tracelloc
+from tests.harness import PATIENCE_S, PRELOADED, Builder, Target, Targets, Tracelloc
 from tests.integration.test_attach import METHODS, NEEDS_MULTI
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
@@ -32,10 +31,10 @@ def pairs_ns(target: Target, milliseconds: int) -> float:
     return int(took_ns) / int(done)
 
 
-def traced_with_share(target: Target, directory: Path) -> tuple[Tracelloc, float, float]:
+def traced_with_share(target: Target) -> tuple[Tracelloc, float, float]:
     """Traces until a report has the share. Returns the trace, and ns per pair before and then."""
     untraced_ns = pairs_ns(target, 100)
-    tracer = Tracelloc("-p", target.pid, "--json", "--interval", "100ms", directory=directory)
+    tracer = Tracelloc("-p", target.pid, "--json", "--interval", "100ms")
     traced_ns = pairs_ns(target, 2500)
     # On a busy machine it may not be known by then, nor can it be while the program waits.
     deadline = time.monotonic() + PATIENCE_S
@@ -44,13 +43,10 @@ def traced_with_share(target: Target, directory: Path) -> tuple[Tracelloc, float
     return tracer, untraced_ns, traced_ns
 
 
-def test_share_of_a_program_that_only_allocates(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_share_of_a_program_that_only_allocates(builder: Builder, targets: Targets) -> None:
     """Probes take nearly all of its time, and the estimate agrees."""
-    target = Target([builder.c("storm", "-O2"), 1, 12, 0])
-    targets.append(target)
-    tracer, untraced_ns, traced_ns = traced_with_share(target, tmp_path)
+    target = targets.start(builder.c("storm", "-O2"), 1, 12, 0)
+    tracer, untraced_ns, traced_ns = traced_with_share(target)
     share = next(r["probe_share"] for r in awaited(tracer) if r["probe_share"] is not None)
     deadline = time.monotonic() + PATIENCE_S
     while not check_rates(tracer.reports()) and time.monotonic() < deadline:
@@ -87,14 +83,11 @@ def rate_of(report: dict) -> float:
     return report["events_per_s"]
 
 
-def test_share_of_a_program_with_the_preloaded_library(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_share_of_a_program_with_the_preloaded_library(builder: Builder, targets: Targets) -> None:
     """The share is estimated from the library's events: there are no probes to measure."""
     environment = os.environ | {"LD_PRELOAD": str(PRELOADED)}
-    target = Target([builder.c("storm", "-O2"), 1, 12, 0], env=environment)
-    targets.append(target)
-    tracer, untraced_ns, traced_ns = traced_with_share(target, tmp_path)
+    target = targets.start(builder.c("storm", "-O2"), 1, 12, 0, env=environment)
+    tracer, untraced_ns, traced_ns = traced_with_share(target)
     assert tracer.stop() == 0
     shares = [report["probe_share"] for report in tracer.reports()]
     assert traced_ns > 3 * untraced_ns

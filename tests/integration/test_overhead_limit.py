@@ -5,22 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc
+from tests.harness import Builder, Targets, Tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 
 @pytest.mark.parametrize("mode", ["--json", "--text"])
 def test_a_trace_that_costs_too_much_ends_with_its_files(
-    builder: Builder, targets: list[Target], tmp_path: Path, mode: str
+    builder: Builder, targets: Targets, tmp_path: Path, mode: str
 ) -> None:
     """storm does nothing but allocate, and would be many times as slow."""
-    target = Target([builder.c("storm", "-O2"), 1, 12, 10])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, mode, "--max-overhead", "2%", "-o", tmp_path / "a.json",
-        directory=tmp_path,
-    )  # fmt: skip
+    target = targets.start(builder.c("storm", "-O2"), 1, 12, 10)
+    tracer = Tracelloc("-p", target.pid, mode, "--max-overhead", "2%", "-o", tmp_path / "a.json")
     target.say("4000")
     assert tracer.finish() == 1
     message = (
@@ -37,20 +33,17 @@ def test_a_trace_that_costs_too_much_ends_with_its_files(
 
 
 def test_probes_that_cost_less_stay_and_earlier_blocks_are_counted(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets
 ) -> None:
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+    target = targets.start(builder.c("lineage"))
     target.ask("alloc 30 1000")
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--json-full", "--max-overhead", "500%", "--earlier", "on",
-        directory=tmp_path,
     )  # fmt: skip
     target.ask("alloc 50 100")
     target.ask("free 35")
     tracer.await_report(lambda report: report["frees"] >= 35)
-    assert tracer.stop() == 0
-    last = tracer.last()
+    last = tracer.final_report()
     assert last["unmatched_frees"] == 0
     assert last["allocations"] - last["frees"] == last["live_allocations"]
     assert last["earlier"]["allocations"] > 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, made_once
+from tests.harness import Builder, Targets, made_once
 from tests.integration.test_without_bcc import check_all_ways
 from tracelloc import __version__
 
@@ -101,7 +101,7 @@ def test_wheel_is_complete(wheel: Path) -> None:
 @pytest.mark.bpf
 @pytest.mark.long
 def test_wheel_works_in_a_clean_environment(
-    wheel: Path, tmp_path: Path, builder: Builder, targets: list[Target]
+    wheel: Path, tmp_path: Path, builder: Builder, targets: Targets
 ) -> None:
     venv = tmp_path / "venv"
     subprocess.run(
@@ -111,8 +111,7 @@ def test_wheel_works_in_a_clean_environment(
         [venv / "bin/pip", "install", "--quiet", "--disable-pip-version-check", wheel],
         check=True, capture_output=True, timeout=300,
     )  # fmt: skip
-    target = Target([builder.c("chain")])
-    targets.append(target)
+    target = targets.start(builder.c("chain"))
     result = subprocess.run(
         [venv / "bin/tracelloc", "-p", str(target.pid), "--count", "1"],
         cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
@@ -145,7 +144,7 @@ def plain(wheel: Path) -> Iterator[Path]:
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_wheel_works_without_bcc(
-    plain: Path, builder: Builder, targets: list[Target], monkeypatch: pytest.MonkeyPatch
+    plain: Path, builder: Builder, targets: Targets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With pytest's plug-in, for nobody, who installed it, and for root."""
     for user in (AS_NOBODY, ()):
@@ -158,8 +157,7 @@ def test_wheel_works_without_bcc(
             monkeypatch.setenv("HOME", name)
             for program in ("endings", "lost"):
                 shutil.copy(builder.c(program), public / program)
-            target = Target([*user, public / "lost"])
-            targets.append(target)
+            target = targets.start(*user, public / "lost")
             command = [*user, plain / "tracelloc"]
             check_all_ways(command, public / "endings", target, is_root=not user)
             (public / "test_it.py").write_text("def test_it(): pass\n")

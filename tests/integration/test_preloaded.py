@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, PRELOADED, Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import PATIENCE_S, PRELOADED, Builder, Target, Targets, Tracelloc, run_tracelloc
 from tests.integration.test_exact import OPERATIONS, assert_equal
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
 from tracelloc import probes
@@ -35,18 +35,14 @@ BY_ITSELF = "events come by the preloaded library, not by probes"
 BY_PROBES = "events come by probes, not by the preloaded library: "
 
 
-def armed(command: list[Any], targets: list[Target], **options: Any) -> Target:
+def armed(command: list[Any], targets: Targets, **options: Any) -> Target:
     """A target with the library, which nobody has asked for anything."""
     environment = os.environ | {"LD_PRELOAD": str(PRELOADED)}
-    target = Target(command, env=environment, **options)
-    targets.append(target)
-    return target
+    return targets.start(*command, env=environment, **options)
 
 
-def traced(target: Target, tmp_path: Path, *options: str | int) -> Tracelloc:
-    return Tracelloc(
-        "-p", target.pid, "--json", "--top", 1000, "--preload", "on", *options, directory=tmp_path
-    )
+def traced(target: Target, *options: str | int) -> Tracelloc:
+    return Tracelloc("-p", target.pid, "--json", "--top", 1000, "--preload", "on", *options)
 
 
 def said(tracer: Tracelloc, words: str) -> bool:
@@ -57,13 +53,11 @@ def said(tracer: Tracelloc, words: str) -> bool:
     ("threads", "seed", "slots"),
     [(4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4), (300, 6, 3000)],
 )
-def test_books(
-    builder: Builder, targets: list[Target], tmp_path: Path, threads: int, seed: int, slots: int
-) -> None:
+def test_books(builder: Builder, targets: Targets, threads: int, seed: int, slots: int) -> None:
     """Exact, as probes are. 300 threads are more than there are rings."""
     command = [builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots]
     target = armed(command, targets)
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     assert said(tracer, BY_ITSELF)
@@ -75,7 +69,7 @@ def test_books(
 
 @pytest.mark.parametrize("clock", ["CLOCK_TSC", "CLOCK_COUNTER"])
 def test_clocks(
-    builder: Builder, targets: list[Target], monkeypatch: pytest.MonkeyPatch, clock: str
+    builder: Builder, targets: Targets, monkeypatch: pytest.MonkeyPatch, clock: str
 ) -> None:
     """Exact by either, over and over in one process."""
     monkeypatch.setattr(sharedarea, "usable_clock", lambda: getattr(ringmerge, clock))
@@ -98,13 +92,11 @@ def test_clocks(
             session.close()
 
 
-def test_size_limits(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_size_limits(builder: Builder, targets: Targets) -> None:
     """What is reported equals what probes say of those sizes, block by block."""
     target = armed([builder.c("books"), 4, OPERATIONS, 11, 3000], targets)
-    whole = Tracelloc(
-        "-p", target.pid, "--json", "--preload", "off", "--top", 100_000, directory=tmp_path
-    )
-    limited = traced(target, tmp_path, "--min-size", 100, "--max-size", "1k", "--top", 100_000)
+    whole = Tracelloc("-p", target.pid, "--json", "--preload", "off", "--top", 100_000)
+    limited = traced(target, "--min-size", 100, "--max-size", "1k", "--top", 100_000)
     books = json.loads(target.ask("run"))
     assert limited.stop() == whole.stop() == 0
     assert said(limited, BY_ITSELF)
@@ -126,13 +118,12 @@ def test_size_limits(builder: Builder, targets: list[Target], tmp_path: Path) ->
 
 @pytest.mark.parametrize(("sample", "tolerance"), [("64", 0.03), ("4k", 0.15), ("32k", 0.4)])
 def test_samples_estimate_the_books(
-    builder: Builder, targets: list[Target], tmp_path: Path, sample: str, tolerance: float
+    builder: Builder, targets: Targets, sample: str, tolerance: float
 ) -> None:
     target = armed([builder.c("books"), 4, OPERATIONS * 2, 21, 20_000], targets)
-    tracer = traced(target, tmp_path, "--sample", sample, "--top", 100_000)
+    tracer = traced(target, "--sample", sample, "--top", 100_000)
     books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     # What it shares with us is none of its growth.
     assert report["memory"]["shared_bytes"] == 0
     truth_bytes = sum(size for _, size in books.values())
@@ -144,15 +135,14 @@ def test_samples_estimate_the_books(
     assert len(report["top_allocations"]) < truth_blocks
 
 
-def test_stacks_that_come_and_go(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_stacks_that_come_and_go(builder: Builder, targets: Targets) -> None:
     """Fibers', signal handlers', and frame pointers to what is just being unmapped."""
     rounds = 500
     target = armed([builder.c("fibers"), rounds], targets)
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     assert said(tracer, BY_ITSELF)
     assert target.ask("go") == "done"
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     found: dict[int, int] = {}
     callers: dict[int, set[str]] = {}
     for each in report["top_allocators"]:
@@ -168,13 +158,12 @@ def test_stacks_that_come_and_go(builder: Builder, targets: list[Target], tmp_pa
     assert report["lost_events"] == report["unmatched_frees"] == 0
 
 
-def test_threads_that_come_and_go(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_threads_that_come_and_go(builder: Builder, targets: Targets) -> None:
     """More than there are rings; what ended threads leave behind is seen."""
     target = armed([builder.c("churn"), 700], targets)
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     assert target.ask("go") == "done"
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     kept = [each for each in report["top_allocators"] if each["bytes"] == 24 * each["allocations"]]
     assert sum(each["allocations"] for each in kept) == 700
     assert report["lost_events"] == 0
@@ -184,7 +173,7 @@ def test_threads_that_come_and_go(builder: Builder, targets: list[Target], tmp_p
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "musl"])
-def test_launched(builder: Builder, tmp_path: Path, kind: str) -> None:
+def test_launched(builder: Builder, kind: str) -> None:
     """From the first allocation on, constructors included."""
     program = builder.c("early", compiler="gcc" if kind == "dynamic" else "musl-gcc")
     done = run_tracelloc(*QUIET, "--preload", "on", "--", program, 7)
@@ -277,10 +266,10 @@ def test_executed_without_the_library(builder: Builder) -> None:
 EXECUTES = 'echo ready; read line; exec "$0" 7 begun'
 
 
-def test_executed_later(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_executed_later(builder: Builder, targets: Targets) -> None:
     """A process that nobody stops waits for the profiler by itself."""
     target = armed(["sh", "-c", EXECUTES, builder.c("early")], targets)
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     assert target.ask("go") == "begun"
     tracer.wait_for(BY_ITSELF)
     assert target.ask("end") == "end"
@@ -289,12 +278,10 @@ def test_executed_later(builder: Builder, targets: list[Target], tmp_path: Path)
     assert "missing" not in " ".join(tracer.messages)
 
 
-def test_executed_while_the_profiler_dies(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_executed_while_the_profiler_dies(builder: Builder, targets: Targets) -> None:
     """The process waits for one that is alive only."""
     target = armed(["sh", "-c", EXECUTES, builder.c("early")], targets)
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     tracer.process.send_signal(signal.SIGSTOP)
     target.say("go")
     awaited = Process(target.pid)
@@ -354,7 +341,7 @@ def test_setuid_programs_have_probes(builder: Builder, tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["deep", "namespace"])
 @pytest.mark.parametrize("when", ["during", "before"])
 def test_libraries_that_call_past_it(
-    builder: Builder, targets: list[Target], tmp_path: Path, way: str, when: str
+    builder: Builder, targets: Targets, tmp_path: Path, way: str, when: str
 ) -> None:
     """Probes take its place before such a library is there, and nothing is missed.
 
@@ -367,11 +354,11 @@ def test_libraries_that_call_past_it(
     said_so = BY_PROBES + f"process {target.pid} has a library "
     if when == "before":
         target.ask("go")
-        tracer = traced(target, tmp_path)
+        tracer = traced(target)
         assert said(tracer, said_so)
         assert tracer.stop() == 0
         return
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     assert said(tracer, BY_ITSELF)
     blocks, size_bytes = map(int, target.ask("go").split())
     assert tracer.stop() == 0
@@ -413,7 +400,7 @@ GIVEN_UP = ["strict", "prctl", "seccomp", "threads", "inline", "inline-strict"]
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("way", GIVEN_UP)
 def test_system_calls_are_given_up(
-    builder: Builder, targets: list[Target], tmp_path: Path, way: str, sample: list[str]
+    builder: Builder, targets: Targets, way: str, sample: list[str]
 ) -> None:
     """From then on the library makes none, which could end the program: probes take over.
 
@@ -421,7 +408,7 @@ def test_system_calls_are_given_up(
     """
     flags = ["-DINLINE"] if "inline" in way else []
     target = armed([builder.c("sandbox", *flags), way], targets)
-    tracer = traced(target, tmp_path, *sample)
+    tracer = traced(target, *sample)
     assert said(tracer, BY_PROBES if flags else BY_ITSELF)
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
@@ -439,7 +426,7 @@ def test_system_calls_are_given_up(
     assert report["completeness"] == {"state": "complete", "gaps": []}
     assert report["frees"] >= 100_000
     # Nor is anything reported to somebody who comes later.
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     assert said(tracer, BY_PROBES)
     target.say("end")
     assert tracer.finish() == 0
@@ -467,11 +454,9 @@ def pairs_ns(target: Target) -> float:
     return nanoseconds / max(1, count)
 
 
-def test_a_killed_profiler_leaves_it_idle(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_a_killed_profiler_leaves_it_idle(builder: Builder, targets: Targets) -> None:
     target = armed([builder.c("storm"), 2, 4, 100], targets)
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     assert said(tracer, BY_ITSELF)
     target.say("300")
     tracer.process.kill()
@@ -480,11 +465,10 @@ def test_a_killed_profiler_leaves_it_idle(
     word = holder_of(target)
     assert word[0] & 0x3FFFFFFF == 0
     # The next one finds everything as it should be.
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     assert said(tracer, BY_ITSELF)
     pairs_ns(target)
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert report["allocations"] > 0
     assert report["lost_events"] == 0
     assert holder_of(target)[0] == 0
@@ -515,11 +499,11 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("is_over", [False, True], ids=["goes on", "ends"])
 def test_a_stopped_profiler_is_waited_for_once(
-    builder: Builder, targets: list[Target], tmp_path: Path, *, is_over: bool
+    builder: Builder, targets: Targets, *, is_over: bool
 ) -> None:
     """The program goes on after --max-stall, and reports say what is missing."""
     target = armed([builder.c("storm"), 2, 4, 100], targets)
-    tracer = traced(target, tmp_path, "--max-stall", "300ms")
+    tracer = traced(target, "--max-stall", "300ms")
     tracer.process.send_signal(signal.SIGSTOP)
     begun_s = time.monotonic()
     pairs = [int(target.ask("300").split()[0]) for _ in range(2)]
@@ -551,12 +535,10 @@ def assert_told_or_counted(report: dict[str, Any], pairs: list[int]) -> None:
     assert sum(g["lost_events"] for g in report["completeness"]["gaps"]) == report["lost_events"]
 
 
-def test_a_profiler_that_is_stopped_at_any_moment(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_a_profiler_that_is_stopped_at_any_moment(builder: Builder, targets: Targets) -> None:
     dice = random.Random(20)
     target = armed([builder.c("storm"), 2, 4, 100], targets)
-    tracer = traced(target, tmp_path, "--max-stall", "50ms")
+    tracer = traced(target, "--max-stall", "50ms")
     pairs = []
     for _ in range(20):
         target.say("40")
@@ -596,11 +578,9 @@ def little_processor_time(pid: int) -> Iterator[None]:
         group.rmdir()
 
 
-def test_a_profiler_without_processor_time(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_a_profiler_without_processor_time(builder: Builder, targets: Targets) -> None:
     target = armed([builder.c("storm"), 2, 4, 100], targets)
-    tracer = traced(target, tmp_path, "--max-stall", "50ms")
+    tracer = traced(target, "--max-stall", "50ms")
     with little_processor_time(tracer.process.pid):
         pairs = [int(target.ask("300").split()[0]) for _ in range(3)]
     assert target.end() == 0
@@ -609,10 +589,10 @@ def test_a_profiler_without_processor_time(
     assert_told_or_counted(tracer.last(), pairs)
 
 
-def test_two_profilers(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_two_profilers(builder: Builder, targets: Targets) -> None:
     """The second one has probes, and both are exact."""
     target = armed([builder.c("books"), 4, OPERATIONS, 13, 300], targets)
-    tracers = [traced(target, tmp_path) for _ in range(2)]
+    tracers = [traced(target) for _ in range(2)]
     books = json.loads(target.ask("run"))
     assert [tracer.stop() for tracer in tracers] == [0, 0]
     assert said(tracers[0], BY_ITSELF)
@@ -626,27 +606,25 @@ def test_two_profilers(builder: Builder, targets: list[Target], tmp_path: Path) 
         assert not any(m.start <= a < m.end for a in addresses for m in own)
 
 
-def test_children_are_left_alone(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_children_are_left_alone(builder: Builder, targets: Targets) -> None:
     """Forked ones allocate as they like, and are in no figure."""
     target = armed([builder.c("forker"), 200], targets)
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     assert said(tracer, BY_ITSELF)
     assert target.ask("go") == "done"
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
     assert report["allocations"] == 200
     assert report["lost_events"] == report["unmatched_frees"] == 0
 
 
-def test_forks_in_signal_handlers(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_forks_in_signal_handlers(builder: Builder, targets: Targets) -> None:
     """Children go on in the middle of what their parents were reporting."""
     target = armed([builder.c("forkstorm"), 500], targets)
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     kept, bad = map(int, target.ask("go").split())
     assert bad == 0
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert said(tracer, BY_ITSELF)
     assert (report["live_allocations"], report["live_bytes"]) == (kept, 40 * kept)
     assert report["lost_events"] == report["unmatched_frees"] == 0
@@ -671,11 +649,11 @@ def limit(which: int, value: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(which, (value, value))
 
 
-def test_small_files(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_small_files(builder: Builder, targets: Targets) -> None:
     """Where the memory can't be shared, there are probes."""
     limited = limit(resource.RLIMIT_FSIZE, 1 << 20)
     target = armed([builder.c("books"), 2, 2000, 14, 300], targets, preexec_fn=limited)
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     assert said(tracer, BY_PROBES + "the process could not make the memory for it")
@@ -685,7 +663,7 @@ def test_small_files(builder: Builder, targets: list[Target], tmp_path: Path) ->
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_little_address_space(
-    builder: Builder, targets: list[Target], tmp_path: Path, when: str, sample: list[str]
+    builder: Builder, targets: Targets, when: str, sample: list[str]
 ) -> None:
     """Where address space is limited, none of it is taken, and there are probes."""
     command = [builder.c("books"), 1, 2000, 15, 300]
@@ -694,7 +672,7 @@ def test_little_address_space(
     target = armed(command, targets, preexec_fn=limited if when == "before" else None)
     if when == "after":
         resource.prlimit(target.pid, resource.RLIMIT_AS, (180 << 20, 180 << 20))
-    tracer = traced(target, tmp_path, *sample)
+    tracer = traced(target, *sample)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     why = {"before": "the process's address space is limited", "after": "the program has no room"}
@@ -706,12 +684,11 @@ def test_little_address_space(
     assert tracer.last()["live_allocations"] == pytest.approx(count, abs=5 if sample else 0)
 
 
-def test_locked_memory(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_locked_memory(builder: Builder, targets: Targets) -> None:
     """A program that locks its memory does not lock what it shares with tracelloc."""
     target = armed([builder.c("locker")], targets)
-    untraced = Target([builder.c("locker")])
-    targets.append(untraced)
-    tracer = traced(target, tmp_path)
+    untraced = targets.start(builder.c("locker"))
+    tracer = traced(target)
     assert said(tracer, BY_ITSELF)
     locked, expected = (int(each.ask("go")) for each in (target, untraced))
     assert locked < expected + 1024
@@ -752,13 +729,11 @@ TAKEN = BY_PROBES + "the program has written to tracelloc's part of its memory"
         ("endless", BY_ITSELF),
     ],
 )
-def test_programs_that_lie(
-    builder: Builder, targets: list[Target], tmp_path: Path, way: str, why: str
-) -> None:
+def test_programs_that_lie(builder: Builder, targets: Targets, way: str, why: str) -> None:
     """What a program writes into the shared memory does no harm but to its own figures."""
     target = armed([builder.c("liar", f"-I{probes.directory()}"), way], targets)
     begun_s = time.monotonic()
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     if not said(tracer, why):
         tracer.wait_for(why)
     tracer.await_report(lambda report: report["elapsed_s"] > 1)

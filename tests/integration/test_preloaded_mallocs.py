@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import LIBRARIES, PATIENCE_S, PRELOADED, Builder, Target, run_tracelloc
+from tests.harness import LIBRARIES, PATIENCE_S, PRELOADED, Builder, Target, Targets, run_tracelloc
 from tests.integration.test_allocators import PRELOADS, assert_lives, assert_totals
 from tests.integration.test_exact import OPERATIONS
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
@@ -28,11 +28,10 @@ def linked(malloc: str) -> tuple[str, ...]:
     return "-Wl,--no-as-needed", f"-l:{file_of(malloc)}"
 
 
-def begun(command: list, targets: list[Target], preloaded: str) -> Target:
+def begun(command: list, targets: Targets, preloaded: str) -> Target:
     """A target that has these preloaded, of which ``{ours}`` stands for the library."""
     environment = os.environ | {"LD_PRELOAD": preloaded.format(ours=PRELOADED)}
-    targets.append(Target(command, env=environment))
-    return targets[-1]
+    return targets.start(*command, env=environment)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +42,7 @@ def begun(command: list, targets: list[Target], preloaded: str) -> Target:
         ("tcmalloc", "shadowed"),
     ],
 )
-def test_books(
-    builder: Builder, targets: list[Target], tmp_path: Path, malloc: str, kind: str
-) -> None:
+def test_books(builder: Builder, targets: Targets, tmp_path: Path, malloc: str, kind: str) -> None:
     """Also where the C library's malloc comes before another one that the program has."""
     options = () if kind == "preloaded" else linked(malloc)
     program = builder.c("books", "-DNO_PVALLOC", *options)
@@ -65,7 +62,7 @@ def test_books(
     [("glibc", 0), ("jemalloc", 0), ("tcmalloc", 0), ("mimalloc", 0)],
 )
 def test_operators_that_throw(
-    builder: Builder, targets: list[Target], tmp_path: Path, malloc: str, limit_mib: int
+    builder: Builder, targets: Targets, tmp_path: Path, malloc: str, limit_mib: int
 ) -> None:
     """Exceptions pass, and what follows them is exact."""
     meek = ["meek"] if malloc == "mimalloc" else []
@@ -84,7 +81,7 @@ def test_operators_that_throw(
     assert target.end() == 0
 
 
-def test_jemallocs_own_functions(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_jemallocs_own_functions(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """Resizes in place as well."""
     target = begun([builder.c("prefixed", "-DLINKED", *linked("jemalloc"))], targets, "{ours}")
     tracer = traced(target, tmp_path)
@@ -115,7 +112,7 @@ def test_launched(builder: Builder, malloc: str) -> None:
     ],
 )  # fmt: skip
 def test_calls_past_it_have_probes(
-    builder: Builder, targets: list[Target], tmp_path: Path, flags: tuple[str, ...],
+    builder: Builder, targets: Targets, tmp_path: Path, flags: tuple[str, ...],
     malloc: str, preloaded: str, why: str,
 ) -> None:  # fmt: skip
     with_malloc = () if malloc == "glibc" else linked(malloc)
@@ -130,7 +127,7 @@ def test_calls_past_it_have_probes(
     assert report["live_bytes"] == sum(size for _, size in books.values())
 
 
-def test_what_was_opened_before_has_probes(targets: list[Target], tmp_path: Path) -> None:
+def test_what_was_opened_before_has_probes(targets: Targets, tmp_path: Path) -> None:
     """By somebody who calls it by its address."""
     code = (
         "import ctypes, sys\n"
@@ -152,7 +149,7 @@ def test_what_was_opened_before_has_probes(targets: list[Target], tmp_path: Path
 
 
 def test_libraries_that_call_past_it_later(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
     """Probes take over; what it allocated until then may be missing, which is said."""
     plugin = builder.c("plugin", "-shared", "-fPIC", "-Dmalloc=__libc_malloc")

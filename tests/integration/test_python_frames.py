@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Target
+from tests.harness import PATIENCE_S, TARGETS, Target, Targets
 from tests.integration.test_record import Recorder, reports
 from tracelloc.model.frames import RuntimeFrame
 from tracelloc.model.losses import Counter
@@ -58,14 +58,12 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def open_program(targets: list[Target], module: Path, python: str = PYTHON) -> Target:
-    target = Target([python, TARGETS / "pyframes.py", module, str(FIRST_SIZE)])
-    targets.append(target)
-    return target
+def open_program(targets: Targets, module: Path, python: str = PYTHON) -> Target:
+    return targets.start(python, TARGETS / "pyframes.py", module, str(FIRST_SIZE))
 
 
 @pytest.fixture
-def program(targets: list[Target], module: Path) -> Target:
+def program(targets: Targets, module: Path) -> Target:
     return open_program(targets, module)
 
 
@@ -93,7 +91,6 @@ def seen(
     found = {}
     for size, index in zip(blocks.size.tolist(), blocks.stack.tolist(), strict=True):
         frames = tracee.heap.stacks.frames(index)
-        assert frames is not None
         named = [tracee.space.files.runtime_frames.find(address) for address in frames]
         lines = [line(frame) for frame in named if frame is not None]
         found[size] = lines, tracee.heap.stacks.flags(index), list(frames)
@@ -124,7 +121,6 @@ def test_frames_are_pythons_own(session: Session, program: Target, kind: str) ->
     cut = StackFlag.TRUNCATED if kind == "recursion" else StackFlag(0)
     assert not any(flags & ~cut for _, flags, _ in found.values())
     merger = session.root.source.merger
-    assert merger is not None
     assert merger.uneven_count == (kind == "recursion")
     assert session.snapshot().root.losses.counters[Counter.LOST_PYTHON_FRAMES] == 0
     # None of the interpreter's loop is left.

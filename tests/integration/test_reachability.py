@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, frames_of
+from tests.harness import PATIENCE_S, Builder, Targets, frames_of
 from tracelloc.errors import TargetError
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.verdicts import Verdict
@@ -37,15 +37,13 @@ def by_function(session: Session, blocks: Blocks) -> Counter[str]:
     return counts
 
 
-def test_each_block_that_nothing_points_to(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.c("lost")])
-    targets.append(target)
+def test_each_block_that_nothing_points_to(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("lost"))
     session = attach_to(Process(target.pid), TraceConfig(reads_memory=False))
     try:
         assert target.ask(f"{ROUNDS} 0") == "done"
         session.snapshot()
         found = search(session.root.process, session.root.heap.table.blocks())
-        assert found is not None
         assert by_function(session, found.blocks.select(found.reachable)) == {
             name: ROUNDS * blocks for name, blocks in KEPT.items()
         }
@@ -58,19 +56,17 @@ def test_each_block_that_nothing_points_to(builder: Builder, targets: list[Targe
         session.close()
 
 
-def test_a_program_that_has_ended(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.c("lost")])
-    targets.append(target)
+def test_a_program_that_has_ended(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("lost"))
     os.kill(target.pid, signal.SIGKILL)
     target.process.wait(PATIENCE_S)
     with pytest.raises(TargetError, match="no process"):
         search(Process(target.pid), Blocks.empty())
 
 
-def test_what_is_lost_is_called_a_leak(builder: Builder, targets: list[Target]) -> None:
+def test_what_is_lost_is_called_a_leak(builder: Builder, targets: Targets) -> None:
     """Beside it as much is kept, at the same pace: that is none."""
-    target = Target([builder.c("lost")])
-    targets.append(target)
+    target = targets.start(builder.c("lost"))
     session = attach_to(Process(target.pid), TraceConfig())
     try:
         target.say("6000 50000")

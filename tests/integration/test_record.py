@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, read_line, run_tracelloc, tracelloc_command
+from tests.harness import PATIENCE_S, Builder, Targets, read_line, run_tracelloc, tracelloc_command
 from tests.integration.test_follow import assert_family
 from tests.terminal import Terminal
 from tracelloc.show.recording.reader import RecordedTrace
@@ -65,13 +65,12 @@ def reports(path: Path, *options: str) -> list[dict[str, Any]]:
 
 
 def test_figures_are_exact_and_need_no_program(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
     program = tmp_path / "gone"
     program.write_bytes(builder.c("lineage").read_bytes())
     program.chmod(0o755)
-    target = Target([program])
-    targets.append(target)
+    target = targets.start(program)
     recorder = Recorder(tmp_path / "a.rec", "-p", target.pid)
     recorder.await_moment(1).close()
     target.ask("alloc 100 1000")
@@ -102,10 +101,9 @@ def test_figures_are_exact_and_need_no_program(
 
 
 def test_children_have_moments_of_their_own(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+    target = targets.start(builder.c("lineage"))
     recorder = Recorder(tmp_path / "tree.rec", "-p", target.pid, "--follow")
     family = json.loads(target.ask("tree 4 0"))
     assert recorder.end() == 0, recorder.messages
@@ -115,10 +113,9 @@ def test_children_have_moments_of_their_own(
 
 
 def test_a_killed_recorder_leaves_all_but_the_last_seconds(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+    target = targets.start(builder.c("lineage"))
     recorder = Recorder(tmp_path / "killed.rec", "-p", target.pid)
     recorder.await_moment(1).close()
     target.ask("alloc 100 1000")
@@ -139,11 +136,10 @@ def test_a_killed_recorder_leaves_all_but_the_last_seconds(
 
 
 def test_a_recording_is_opened_while_it_is_written(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
     """The viewer comes and goes; the recorder's end stays its own."""
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+    target = targets.start(builder.c("lineage"))
     recorder = Recorder(tmp_path / "a.rec", "-p", target.pid)
     recorder.await_moment(1).close()
     target.ask("alloc 100 1000")
@@ -176,9 +172,8 @@ def test_a_recording_is_opened_while_it_is_written(
         terminal.wait_for("ended with 0")
 
 
-def test_a_copy_is_cut_on_a_signal(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+def test_a_copy_is_cut_on_a_signal(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+    target = targets.start(builder.c("lineage"))
     recorder = Recorder(tmp_path / "a.rec", "-p", target.pid, "--keep", "1m")
     recorder.await_moment(1).close()
     target.ask("alloc 100 1000")
@@ -202,7 +197,6 @@ def assert_blocks_are_exact(path: Path) -> int:
     known = 0
     for index in range(len(recording.moments)):
         for one in with_blocks(recording, index, recording.trace_at(index)).processes:
-            assert one.blocks is not None
             stack, size = one.blocks.stack, one.blocks.size.astype(np.int64)
             room = len(one.totals)
             assert np.bincount(stack, minlength=room).tolist() == one.totals.live_count.tolist()
@@ -215,11 +209,10 @@ def assert_blocks_are_exact(path: Path) -> int:
 
 
 def test_events_lead_to_the_blocks_of_each_moment(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
     """Two threads that replace blocks faster than the ring may be read."""
-    target = Target([builder.c("storm"), 2, 3, 1000])
-    targets.append(target)
+    target = targets.start(builder.c("storm"), 2, 3, 1000)
     recorder = Recorder(tmp_path / "a.rec", "-p", target.pid, "--events", "--events-size", "1MiB")
     recorder.await_moment(1).close()
     target.ask("2500")
@@ -231,9 +224,8 @@ def test_events_lead_to_the_blocks_of_each_moment(
     assert sum(each["allocations"] for each in report["sizes"]["bins"]) == 2000
 
 
-def test_events_of_a_whole_family(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+def test_events_of_a_whole_family(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+    target = targets.start(builder.c("lineage"))
     recorder = Recorder(tmp_path / "tree.rec", "-p", target.pid, "--follow", "--events")
     recorder.await_moment(1).close()
     target.ask("tree 4 1")
@@ -243,7 +235,7 @@ def test_events_of_a_whole_family(builder: Builder, targets: list[Target], tmp_p
     assert assert_blocks_are_exact(tmp_path / "tree.rec") > 0
 
 
-def test_what_can_not_be_recorded_is_one_line(targets: list[Target], tmp_path: Path) -> None:
+def test_what_can_not_be_recorded_is_one_line(targets: Targets, tmp_path: Path) -> None:
     there = tmp_path / "there.rec"
     there.write_text("mine")
     for words, status, said in (
@@ -274,11 +266,10 @@ def test_a_target_that_can_not_be_written_stops_the_program_from_starting(tmp_pa
 
 @pytest.mark.parametrize("is_moved", [False, True], ids=["removed", "moved"])
 def test_a_file_that_goes_is_missed_at_once(
-    builder: Builder, targets: list[Target], tmp_path: Path, is_moved: bool
+    builder: Builder, targets: Targets, tmp_path: Path, is_moved: bool
 ) -> None:
     """A new file has all later snapshots; a moved one is whole."""
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+    target = targets.start(builder.c("lineage"))
     path = tmp_path / "a.rec"
     recorder = Recorder(path, "-p", target.pid)
     recorder.await_moment(2).close()
@@ -299,17 +290,15 @@ def test_a_file_that_goes_is_missed_at_once(
 
 
 def test_a_directory_that_goes_ends_the_recording(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+    target = targets.start(builder.c("lineage"))
     directory = tmp_path / "there"
     directory.mkdir()
     recorder = Recorder(directory / "a.rec", "-p", target.pid)
     recorder.await_moment(1).close()
     directory.rename(tmp_path / "elsewhere")
     assert recorder.process.wait(PATIENCE_S) == 1
-    assert recorder.process.stderr is not None
     said = recorder.process.stderr.read().decode()
     assert "a.rec cannot be written: No such file or directory" in said
     assert "bug" not in said

@@ -71,7 +71,6 @@ def test_one_that_runs_cannot_be_followed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [program, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     ) as target:
-        assert target.stdout is not None
         assert target.stdout.readline() == b"ready\n"
         done = run_tracelloc("-p", target.pid, "--follow", "--text")
         assert done.returncode == 1

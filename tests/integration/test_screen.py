@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, tracelloc_command
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, tracelloc_command
 from tests.terminal import Terminal
 from tracelloc.text import format_size
 
@@ -23,10 +23,8 @@ LIVE_BYTES = 1111 + 2222 + 4096 + 333
 
 
 @pytest.fixture
-def target(builder: Builder, targets: list[Target]) -> Target:
-    target = Target([builder.c("chain")])
-    targets.append(target)
-    return target
+def target(builder: Builder, targets: Targets) -> Target:
+    return targets.start(builder.c("chain"))
 
 
 def trace(target: Target, directory: Path, *more: str, **options: object) -> Terminal:
@@ -103,10 +101,9 @@ def test_the_target_ends(target: Target, tmp_path: Path) -> None:
         assert terminal.quit() == 0
 
 
-def test_what_an_ended_process_did(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_what_an_ended_process_did(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """Threads are asked for after the end only; the figures are the program's own."""
-    relay = Target([builder.c("relay", "-pthread")])
-    targets.append(relay)
+    relay = targets.start(builder.c("relay", "-pthread"))
     with trace(relay, tmp_path, width=150, height=40) as terminal:
         terminal.wait_for("no allocations seen yet")
         assert relay.ask("go") == "done"
@@ -259,9 +256,8 @@ def test_a_command_beside_the_screen(builder: Builder, tmp_path: Path) -> None:
     assert b"hello qu/it\r\n" in copy.read_bytes()
 
 
-def test_processes_on_the_screen(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("lineage")])
-    targets.append(target)
+def test_processes_on_the_screen(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+    target = targets.start(builder.c("lineage"))
     command = tracelloc_command("-p", target.pid, "--follow")
     with Terminal(command, tmp_path, width=110, height=30) as terminal:
         terminal.wait_for("1 Allocators")
@@ -282,11 +278,10 @@ def test_processes_on_the_screen(builder: Builder, targets: list[Target], tmp_pa
         assert terminal.quit() == 0
 
 
-def test_workers_together(targets: list[Target], tmp_path: Path) -> None:
+def test_workers_together(targets: Targets, tmp_path: Path) -> None:
     """What the requests to a prefork server have left, whichever worker served them."""
     workers, requests, size = 3, 40, 5003
-    server = Target([sys.executable, TARGETS / "prefork.py", workers])
-    targets.append(server)
+    server = targets.start(sys.executable, TARGETS / "prefork.py", workers)
     command = tracelloc_command("-p", server.pid, "--follow")
     with Terminal(command, tmp_path, width=120, height=40) as terminal:
         terminal.wait_for("no allocations seen yet")

@@ -6,18 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc
+from tests.harness import Builder, Target, Targets, Tracelloc
 
 pytestmark = pytest.mark.bpf
 
 
-def traced(
-    builder: Builder, targets: list[Target], tmp_path: Path, *options: str | int
-) -> tuple[Tracelloc, Target]:
+def traced(builder: Builder, targets: Targets, *options: str | int) -> tuple[Tracelloc, Target]:
     """tracelloc after it saw all that relay.c does."""
-    target = Target([builder.c("relay", "-pthread")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+    target = targets.start(builder.c("relay", "-pthread"))
+    tracer = Tracelloc("-p", target.pid, *options)
     assert target.ask("go") == "done"
     tracer.stop()
     return tracer, target
@@ -27,8 +24,8 @@ def function_of(entry: dict[str, Any]) -> str:
     return next(f["symbol"] for f in entry["stack"] if "/relay" in f["module"])
 
 
-def test_json(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    tracer, target = traced(builder, targets, tmp_path, "--json", "--show", "all", "--top", "9")
+def test_json(builder: Builder, targets: Targets) -> None:
+    tracer, target = traced(builder, targets, "--json", "--show", "all", "--top", "9")
     report = tracer.last()
     assert report["lost_events"] == 0
 
@@ -71,18 +68,16 @@ def test_json(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     ("soon", "count"),
     [("0", 5000 + 200), ("64", 5000 + 400 + 50), ("1h", 5000 + 400 + 50)],
 )
-def test_what_is_temporary(
-    builder: Builder, targets: list[Target], tmp_path: Path, soon: str, count: int
-) -> None:
+def test_what_is_temporary(builder: Builder, targets: Targets, soon: str, count: int) -> None:
     options = ("--json", "--show", "temporary", "--temporary", soon)
-    tracer, _ = traced(builder, targets, tmp_path, *options)
+    tracer, _ = traced(builder, targets, *options)
     temporary = tracer.last()["temporary"]
     assert temporary["allocations"] == count
     assert temporary["most_s"] == (3600 if soon == "1h" else None)
 
 
-def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    tracer, target = traced(builder, targets, tmp_path, "--text", "--show", "all", "--top", "1")
+def test_text(builder: Builder, targets: Targets) -> None:
+    tracer, target = traced(builder, targets, "--text", "--show", "all", "--top", "1")
     report = tracer.text().split("\n\n")[-2].splitlines()
     lines = [line for line in report if not line.startswith("        ")]
     peak = next(line for line in lines if "==> peak " in line)
@@ -109,20 +104,18 @@ def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("metric", "line"), [("peak", "rise 5000000"), ("temporary", "nest 400")])
-def test_files(
-    builder: Builder, targets: list[Target], tmp_path: Path, metric: str, line: str
-) -> None:
+def test_files(builder: Builder, targets: Targets, tmp_path: Path, metric: str, line: str) -> None:
     """Stacks that hold nothing any more are in files that are about what they once did."""
     path = tmp_path / "out.folded"
-    traced(builder, targets, tmp_path, "--metric", metric, "-o", str(path))
+    traced(builder, targets, "--metric", metric, "-o", str(path))
     lines = path.read_text().splitlines()
     assert any(folded.endswith(f";{line}") for folded in lines), lines
 
 
-def test_snapshot_file(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_snapshot_file(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """The figures of every stack and of the whole target, in a file alone."""
     path = tmp_path / "out.json"
-    _, target = traced(builder, targets, tmp_path, "-o", str(path))
+    _, target = traced(builder, targets, "-o", str(path))
     content = json.loads(path.read_text())
     figures = content["figures"]
     assert (figures["peak"]["bytes"], figures["peak"]["allocations"]) == (5_070_000, 60)

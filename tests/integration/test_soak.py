@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc, tracelloc_command
+from tests.harness import Builder, Target, Targets, Tracelloc, tracelloc_command
 from tests.integration.test_exact import assert_equal
 from tests.terminal import Terminal
 from tracelloc.record.process.procfs import Process
@@ -29,16 +29,15 @@ MOST_GROWTH_BYTES = {
 SCREENS = (120, 40), (80, 24), (200, 60), (60, 20)
 
 
-def test_soak(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("books"), 4, OPERATIONS, 11, 3000])
-    targets.append(target)
+def test_soak(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+    target = targets.start(builder.c("books"), 4, OPERATIONS, 11, 3000)
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--top", 1000, "--interval", "2s",
-        "-o", tmp_path / "a.html", "-o", tmp_path / "a.pb.gz", directory=tmp_path,
+        "-o", tmp_path / "a.html", "-o", tmp_path / "a.pb.gz",
     )  # fmt: skip
     screen = Terminal(tracelloc_command("-p", target.pid), tmp_path, width=120, height=40)
     with screen:
-        run(target, tracer, screen, tmp_path)
+        run(target, tracer, screen)
         assert screen.quit() == 0
     assert target.process.poll() is None
 
@@ -56,7 +55,7 @@ def proportional(pid: int) -> int:
     return 0
 
 
-def run(target: Target, tracer: Tracelloc, screen: Terminal, tmp_path: Path) -> None:
+def run(target: Target, tracer: Tracelloc, screen: Terminal) -> None:
     screen.wait_for("Allocators")
     shown = Process(screen.pid).child_ids()
     assert len(shown) == 1
@@ -66,7 +65,7 @@ def run(target: Target, tracer: Tracelloc, screen: Terminal, tmp_path: Path) -> 
     books: dict[str, list[int]] = {}
     rounds = passing = 0
     while time.monotonic() - begun < SECONDS:
-        other = Tracelloc("-p", target.pid, "--text", directory=tmp_path)
+        other = Tracelloc("-p", target.pid, "--text")
         screen.resize(*SCREENS[rounds % len(SCREENS)])
         # A mark is kept with all its figures for as long as the screen is there.
         screen.press("Escape", "M" if rounds < 3 else "d", str(1 + rounds % 8))

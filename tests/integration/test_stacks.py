@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc
 
 pytestmark = pytest.mark.bpf
 
 
 def trace_once(
-    target: Target, tmp_path: Path, *options: str
+    target: Target, *options: str
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]:
     """The stacks by the size of their blocks, and the report, of what "go" allocates."""
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 100, *options, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 100, *options)
     assert target.ask("go") == "done"
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     assert report["lost_events"] == 0
     return {b["size_bytes"]: b["stack"] for b in report["top_allocations"]}, report
 
@@ -35,10 +34,9 @@ def symbols(stack: list[dict[str, Any]]) -> list[str | None]:
     return names
 
 
-def test_c(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("chain")])
-    targets.append(target)
-    stacks, report = trace_once(target, tmp_path)
+def test_c(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("chain"))
+    stacks, report = trace_once(target)
     assert symbols(stacks[1111]) == ["innermost", "middle", "outermost", "main", "libc"]
     assert symbols(stacks[2222]) == ["innermost", "middle", "main", "libc"]
     assert symbols(stacks[4096]) == ["recurse"] * 5 + ["main", "libc"]
@@ -53,25 +51,19 @@ def test_c(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [("-O2", "-fomit-frame-pointer"), ("-fno-omit-frame-pointer",)])
-def test_twins(
-    builder: Builder, targets: list[Target], tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_twins(builder: Builder, targets: Targets, flags: tuple[str, ...]) -> None:
     """Stacks that differ in one word of memory, far up, are told apart each time."""
-    target = Target([builder.c("twins", *flags)])
-    targets.append(target)
-    _, report = trace_once(target, tmp_path)
+    target = targets.start(builder.c("twins", *flags))
+    _, report = trace_once(target)
     assert {
         symbols(entry["stack"])[-3]: entry["allocations"] for entry in report["top_allocators"]
     } == {"one": 500, "two": 500, "left": 500, "right": 500}
 
 
-def test_frames_point_behind_their_calls(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_frames_point_behind_their_calls(builder: Builder, targets: Targets) -> None:
     """Offsets are those of the return address, as addr2line and gdb count them."""
-    target = Target([builder.c("chain")])
-    targets.append(target)
-    stacks, _ = trace_once(target, tmp_path)
+    target = targets.start(builder.c("chain"))
+    stacks, _ = trace_once(target)
     maps = Path(f"/proc/{target.pid}/maps").read_text().splitlines()
     for frame in stacks[1111][:4]:
         low, high = next(
@@ -82,57 +74,46 @@ def test_frames_point_behind_their_calls(
         assert low < frame["address"] <= high
 
 
-def test_call_at_the_end_of_a_function(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_call_at_the_end_of_a_function(builder: Builder, targets: Targets) -> None:
     """The return address of a call that never returns may lie in the next function."""
-    target = Target([builder.c("noreturn", "-O2", "-fno-reorder-functions")])
-    targets.append(target)
-    stacks, _ = trace_once(target, tmp_path)
+    target = targets.start(builder.c("noreturn", "-O2", "-fno-reorder-functions"))
+    stacks, _ = trace_once(target)
     assert symbols(stacks[888]) == ["never_returns", "ends_with_a_call", "main", "libc"]
     caller = stacks[888][1]
     assert caller["offset"] == caller["size"]
 
 
-def test_deep_recursion_is_marked(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("chain"), 300])
-    targets.append(target)
-    stacks, report = trace_once(target, tmp_path)
+def test_deep_recursion_is_marked(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("chain"), 300)
+    stacks, report = trace_once(target)
     assert symbols(stacks[4096]) == ["recurse"] * 127 + ["[partial: deeper than --max-frames]"]
     assert report["truncated_stacks"] == 1
     assert report["broken_stacks"] == 0
 
 
 @pytest.mark.parametrize("depth", [122, 123, 124])
-def test_depths_around_the_limit(
-    builder: Builder, targets: list[Target], tmp_path: Path, depth: int
-) -> None:
+def test_depths_around_the_limit(builder: Builder, targets: Targets, depth: int) -> None:
     """main, two of libc and _start are four more: 123 recursions fill the 127 frames exactly."""
-    target = Target([builder.c("chain"), depth])
-    targets.append(target)
-    stacks, report = trace_once(target, tmp_path)
+    target = targets.start(builder.c("chain"), depth)
+    stacks, report = trace_once(target)
     names = [frame["symbol"] for frame in stacks[4096]]
     assert names[: depth + 1] == ["recurse"] * depth + ["main"]
     assert len(names) == min(depth + 4, 127) + int(depth > 123)
     assert report["truncated_stacks"] == int(depth > 123)
 
 
-def test_more_frames(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("chain"), 500])
-    targets.append(target)
-    stacks, report = trace_once(target, tmp_path, "--max-frames", "512")
+def test_more_frames(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("chain"), 500)
+    stacks, report = trace_once(target, "--max-frames", "512")
     assert symbols(stacks[4096]) == ["recurse"] * 500 + ["main", "libc"]
     assert report["truncated_stacks"] == report["partial_allocations"] == 0
 
 
 @pytest.mark.parametrize("depth", [120, 125, 126])
-def test_frame_pointers_alone(
-    builder: Builder, targets: list[Target], tmp_path: Path, depth: int
-) -> None:
+def test_frame_pointers_alone(builder: Builder, targets: Targets, depth: int) -> None:
     """The same without call-frame information: one frame of libc's, which has no frame pointer."""
-    target = Target([builder.c("chain"), depth])
-    targets.append(target)
-    stacks, report = trace_once(target, tmp_path, "--stacks", "fp")
+    target = targets.start(builder.c("chain"), depth)
+    stacks, report = trace_once(target, "--stacks", "fp")
     expected = (["recurse"] * depth + ["main", "libc"])[:127]
     found = symbols(stacks[4096])
     assert found[:127] == expected
@@ -141,7 +122,7 @@ def test_frame_pointers_alone(
 
 
 def test_call_frame_information_that_cannot_be_read(
-    targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    targets: Targets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is said why, and what is missing for that; stacks that end there are counted."""
     (tmp_path / "zstandard.py").write_text("raise ImportError")
@@ -153,9 +134,8 @@ def test_call_frame_information_that_cannot_be_read(
          "-Wl,--compress-debug-sections=zstd", TARGETS / "chain.c", "-o", program],
         check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    target = Target([program])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 9, directory=tmp_path)
+    target = targets.start(program)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 9)
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     assert (
@@ -171,10 +151,9 @@ def test_call_frame_information_that_cannot_be_read(
     assert report["partial_allocations"] == report["allocations"]
 
 
-def test_cpp(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.cpp("chain")])
-    targets.append(target)
-    stacks, report = trace_once(target, tmp_path)
+def test_cpp(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.cpp("chain"))
+    stacks, report = trace_once(target)
     assert symbols(stacks[777]) == [
         "operator new(unsigned long)",
         "shop::Shelf<unsigned char, 777>::fill()",
@@ -215,13 +194,12 @@ RUST_CHAINS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("mangling", ["legacy", "v0"])
-def test_rust(builder: Builder, targets: list[Target], tmp_path: Path, mangling: str) -> None:
+def test_rust(builder: Builder, targets: Targets, mangling: str) -> None:
     """Around the program's own frames there are only the standard library's. Which ones
     depends on its version, and whether they reach main on its having frame pointers."""
     flags = [] if mangling == "legacy" else ["-C", "symbol-mangling-version=v0"]
-    target = Target([builder.rust("chain", *flags)])
-    targets.append(target)
-    stacks, _ = trace_once(target, tmp_path)
+    target = targets.start(builder.rust("chain", *flags))
+    stacks, _ = trace_once(target)
     assert set(stacks) == {800, 4400}
     for size, chain in RUST_CHAINS[mangling].items():
         names = symbols(stacks[size])
@@ -247,7 +225,7 @@ BUILDS = {
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS.keys())
 def test_other_c_libraries_without_frame_pointers(
-    targets: list[Target], tmp_path: Path, build: list[str]
+    targets: Targets, tmp_path: Path, build: list[str]
 ) -> None:
     program = tmp_path / "chain"
     subprocess.run(
@@ -256,9 +234,8 @@ def test_other_c_libraries_without_frame_pointers(
          TARGETS / "chain.c", "-o", program],
         check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    target = Target([program])
-    targets.append(target)
-    stacks, _ = trace_once(target, tmp_path)
+    target = targets.start(program)
+    stacks, _ = trace_once(target)
     names = {size: [frame["symbol"] for frame in stack] for size, stack in stacks.items()}
     assert names[1111][:4] == ["innermost", "middle", "outermost", "main"]
     assert names[333][:4] == ["innermost", "middle", "outermost", "in_thread"]
@@ -267,7 +244,7 @@ def test_other_c_libraries_without_frame_pointers(
 
 @pytest.mark.parametrize(("threads", "rounds"), [(1, 30), (3, 10)])
 def test_libraries_opened_and_closed_beside_each_other(
-    builder: Builder, tmp_path: Path, threads: int, rounds: int
+    builder: Builder, threads: int, rounds: int
 ) -> None:
     """What the preloaded library sends is whole, whichever state of the mappings it is of.
 
@@ -276,7 +253,7 @@ def test_libraries_opened_and_closed_beside_each_other(
     library = builder.c("plugin", "-shared", "-fPIC")
     tracer = Tracelloc(
         "--preload=on", "--json", "--top", 100, "--interval", 60, "--",
-        builder.c("plugins"), library, threads, rounds, directory=tmp_path,
+        builder.c("plugins"), library, threads, rounds,
     )  # fmt: skip
     assert tracer.finish() == 0
     report = tracer.last()

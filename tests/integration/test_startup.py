@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, tracelloc_command
+from tests.harness import PATIENCE_S, Builder, Target, Targets, Tracelloc, tracelloc_command
 
 pytestmark = pytest.mark.bpf
 
@@ -32,9 +32,8 @@ def shown(command: list[str], cache: Path, status: int = 0) -> str:
 
 
 @pytest.fixture
-def target(builder: Builder, targets: list[Target]) -> Target:
-    targets.append(Target([builder.c("plain")]))
-    return targets[-1]
+def target(builder: Builder, targets: Targets) -> Target:
+    return targets.start(builder.c("plain"))
 
 
 def test_a_running_process(target: Target, tmp_path: Path) -> None:
@@ -69,17 +68,17 @@ def test_errors_stand_alone(tmp_path: Path) -> None:
     assert text.count("\n") == 1
 
 
-def test_logs_are_without_it(target: Target, tmp_path: Path) -> None:
-    tracer = Tracelloc("-p", target.pid, "--text", "--count", 1, directory=tmp_path)
+def test_logs_are_without_it(target: Target) -> None:
+    tracer = Tracelloc("-p", target.pid, "--text", "--count", 1)
     assert tracer.finish() == 0
     assert tracer.messages[0].startswith(f"tracelloc: tracing {target.pid} ")
 
 
-def test_memory(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the compiler nor the disassembler, which workers have, are in it."""
     monkeypatch.setenv("LANG", "C.UTF-8" if os.environ.get("LANG") == "C" else "C")  # executes it
     options = ("--text", "--interval", "100ms")
-    tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, *options)
     try:
         tracer.await_text("==> lost")
         process = Path(f"/proc/{tracer.process.pid}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target
+from tests.harness import PATIENCE_S, Builder, Target, Targets
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.reachability.search import search
@@ -47,7 +47,6 @@ def swap_out(target: Target, what: str, at_least: int) -> int:
     while True:
         assert target.ask(what) == "done"
         found = read_resident(process)
-        assert found is not None
         if found.swapped >= at_least:
             return found.swapped
         # The kernel does not page out what is still in a queue of its own.
@@ -56,10 +55,9 @@ def swap_out(target: Target, what: str, at_least: int) -> int:
 
 
 @pytest.mark.usefixtures("_swap_space")
-def test_pointers_that_are_swapped_out(builder: Builder, targets: list[Target]) -> None:
+def test_pointers_that_are_swapped_out(builder: Builder, targets: Targets) -> None:
     """They may lead to whatever was not found. Lost blocks that are swapped out lead nowhere."""
-    target = Target([builder.c("pagedout")])
-    targets.append(target)
+    target = targets.start(builder.c("pagedout"))
     session = attach_to(Process(target.pid), TraceConfig(reads_memory=False))
     try:
         assert target.ask("allocate") == "done"
@@ -70,17 +68,13 @@ def test_pointers_that_are_swapped_out(builder: Builder, targets: list[Target]) 
     assert len(blocks) == 2 * COUNT
     process = Process(target.pid)
     found = search(process, blocks)
-    assert found is not None
     assert (np.count_nonzero(~found.reachable), found.swapped_bytes) == (COUNT, 0)
     swapped_bytes = swap_out(target, "lost", COUNT * (ROOM - 2 * PAGE))
     found = search(process, blocks)
-    assert found is not None
     assert (np.count_nonzero(~found.reachable), found.swapped_bytes) == (COUNT, 0)
     swap_out(target, "pointers", swapped_bytes + PAGE)
     found = search(process, blocks)
-    assert found is not None
     assert (np.count_nonzero(~found.reachable), found.swapped_bytes) == (2 * COUNT, PAGE)
     assert target.ask("touch") == "done"
     found = search(process, blocks)
-    assert found is not None
     assert (np.count_nonzero(~found.reachable), found.swapped_bytes) == (COUNT, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc, tracelloc_command
+from tests.harness import PATIENCE_S, TARGETS, Builder, Targets, Tracelloc, tracelloc_command
 
 
 def wait_for_block(tracer: Tracelloc, size: int) -> None:
@@ -24,13 +24,10 @@ def symbols(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.bpf
-def test_generated_code_in_a_report(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
-    target = Target([builder.c("jit"), "JS:*render /srv/page.js:12:3"])
-    targets.append(target)
+def test_generated_code_in_a_report(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("jit"), "JS:*render /srv/page.js:12:3")
     try:
-        tracer = Tracelloc("-p", target.pid, "--json", "--top", 3, directory=tmp_path)
+        tracer = Tracelloc("-p", target.pid, "--json", "--top", 3)
         assert target.ask("go") == "done"
         assert tracer.stop() == 0
     finally:
@@ -44,7 +41,7 @@ def test_generated_code_in_a_report(
 
 @pytest.mark.long
 @pytest.mark.bpf
-def test_javascript(targets: list[Target], tmp_path: Path) -> None:
+def test_javascript(targets: Targets, tmp_path: Path) -> None:
     """Functions of a real just-in-time compiler, named with file and line."""
     script = tmp_path / "shop.js"
     script.write_text(
@@ -58,20 +55,15 @@ def test_javascript(targets: list[Target], tmp_path: Path) -> None:
         "});\n"
         "process.stdout.write('ready\\n');\n"
     )
-    target = Target(
-        [
-            shutil.which("node") or "node",
-            "--perf-basic-prof",
-            "--interpreted-frames-native-stack",
-            script,
-        ],
+    target = targets.start(
+        shutil.which("node") or "node",
+        "--perf-basic-prof",
+        "--interpreted-frames-native-stack",
+        script,
         cwd=tmp_path,  # it leaves a log there
     )
-    targets.append(target)
     try:
-        tracer = Tracelloc(
-            "-p", target.pid, "--json", "--top", 400, "--interval", "100ms", directory=tmp_path
-        )
+        tracer = Tracelloc("-p", target.pid, "--json", "--top", 400, "--interval", "100ms")
         # The first time brings what the probes don't know yet, in one burst.
         assert target.ask("go") == "done"
         wait_for_block(tracer, 60001)
@@ -87,10 +79,9 @@ def test_javascript(targets: list[Target], tmp_path: Path) -> None:
         assert ("takeOrders", str(script), 5) in frames
 
 
-def test_symbols_of_a_process(builder: Builder, targets: list[Target]) -> None:
+def test_symbols_of_a_process(builder: Builder, targets: Targets) -> None:
     path = builder.c("chain")
-    target = Target([path])
-    targets.append(target)
+    target = targets.start(path)
     done = symbols("-p", target.pid)
     assert (done.returncode, done.stderr) == (0, "")
     paragraphs = done.stdout.split(f"{path}\n")
@@ -109,14 +100,13 @@ def test_symbols_of_a_process(builder: Builder, targets: list[Target]) -> None:
     assert len(reports[str(path)]["build_id"]) == 40
 
 
-def test_symbols_of_a_stripped_program(targets: list[Target], tmp_path: Path) -> None:
+def test_symbols_of_a_stripped_program(targets: Targets, tmp_path: Path) -> None:
     path = tmp_path / "stripped"
     subprocess.run(
         ["gcc", "-O1", "-s", "-pthread", TARGETS / "chain.c", "-o", path],
         check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    target = Target([path])
-    targets.append(target)
+    target = targets.start(path)
     text = symbols("-p", target.pid).stdout.partition(f"{path}\n")[2]
     lines = text.splitlines()[:4]
     assert lines[0].endswith("functions from its exported functions only (.dynsym)")

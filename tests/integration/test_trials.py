@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import Builder, Target, Targets, Tracelloc, run_tracelloc
 from tests.integration.test_attach import HAS_MULTI
 from tracelloc.architecture import native
 from tracelloc.record.kernel import childprogram, trials
@@ -74,11 +74,10 @@ def test_a_child_that_is_killed_is_noticed(cache: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
 def test_links_that_miss_threads_are_not_used(
-    cache: Path, builder: Builder, targets: list[Target]
+    cache: Path, builder: Builder, targets: Targets
 ) -> None:
     claim(cache, threads=False, seccomp=True, shadow_stack=True)
-    target = Target([builder.c("books"), 2, 100, 1, 100])
-    targets.append(target)
+    target = targets.start(builder.c("books"), 2, 100, 1, 100)
     session = attach_to(Process(target.pid), TraceConfig())
     try:
         assert session.method is Method.PERF
@@ -103,18 +102,16 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def sandboxed(targets: list[Target]) -> Target:
+def sandboxed(targets: Targets) -> Target:
     """One of its threads has a filter that kills at system calls it does not know."""
     directory = repr(str(Path(childprogram.__file__).parent))
     code = repr(killing_filter(native().system_calls.unassigned))
     program = SANDBOXED.replace("DIRECTORY", directory).replace("FILTER", code)
-    target = Target([sys.executable, "-c", program])
-    targets.append(target)
-    return target
+    return targets.start(sys.executable, "-c", program)
 
 
-def test_sandboxed_programs_live_on(sandboxed: Target, tmp_path: Path) -> None:
-    tracer = Tracelloc("-p", sandboxed.pid, "--json", directory=tmp_path)
+def test_sandboxed_programs_live_on(sandboxed: Target) -> None:
+    tracer = Tracelloc("-p", sandboxed.pid, "--json")
     assert sandboxed.ask("go") == "done"
     assert tracer.stop() == 0
     assert sandboxed.end() == 0
@@ -131,13 +128,10 @@ def test_sandboxed_programs_are_refused_where_they_would_be_killed(
     assert sandboxed.ask("go") == "done"
 
 
-def test_others_are_not(
-    cache: Path, builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_others_are_not(cache: Path, builder: Builder, targets: Targets) -> None:
     claim(cache, threads=True, seccomp=False, shadow_stack=False)
-    target = Target([builder.c("chain")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    target = targets.start(builder.c("chain"))
+    tracer = Tracelloc("-p", target.pid, "--json")
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, PRELOADED, TARGETS, Builder, Target, frames_of
+from tests.harness import PATIENCE_S, PRELOADED, TARGETS, Builder, Targets, frames_of
 from tracelloc.model import losses as counted
 from tracelloc.model.events import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
 from tracelloc.model.stacks import StackFlag
@@ -145,8 +145,6 @@ def compare(
         table.apply = note  # type: ignore[method-assign]
         os.kill(process.pid, signal.SIGCONT)
         if waits:
-            assert process.stdin is not None
-            assert process.stdout is not None
             answer(process.stdout.readline, process.stdin.write, session)
         else:
             answer(lambda: ours.recv(1), ours.send, session)
@@ -336,10 +334,9 @@ def test_other_library_at_the_same_address(truth: Path, tmp_path: Path, by: str)
     assert found.different == []
 
 
-def test_generated_code(builder: Builder, targets: list[Target]) -> None:
+def test_generated_code(builder: Builder, targets: Targets) -> None:
     """All of it has rows as soon as it is mapped, and its stacks are whole."""
-    target = Target([builder.c("jit"), "stub", "4000"])
-    targets.append(target)
+    target = targets.start(builder.c("jit"), "stub", "4000")
     session = attach_to(Process(target.pid), TraceConfig())
     try:
         assert target.ask("go") == "done"
@@ -355,9 +352,7 @@ def test_generated_code(builder: Builder, targets: list[Target]) -> None:
     assert {len(snapshot.frames(stat.index)) for stat in snapshot.top_stacks()} == {6}
 
 
-def test_go_library(
-    builder: Builder, targets: list[Target], tmp_path: Path, go_cache: Path
-) -> None:
+def test_go_library(builder: Builder, targets: Targets, tmp_path: Path, go_cache: Path) -> None:
     """C called from Go runs on another stack: its own part is whole, and nothing else."""
     library = tmp_path / "libpump.so"
     subprocess.run(
@@ -365,8 +360,7 @@ def test_go_library(
         env=os.environ | {"GOCACHE": str(go_cache), "GOFLAGS": "", "CGO_ENABLED": "1"},
         check=True, timeout=2 * PATIENCE_S, cwd=tmp_path,
     )  # fmt: skip
-    target = Target([builder.c("pumphost"), str(library)])
-    targets.append(target)
+    target = targets.start(builder.c("pumphost"), str(library))
     session = attach_to(Process(target.pid), TraceConfig())
     symbolizer = Symbolizer(session.root.space)
     try:

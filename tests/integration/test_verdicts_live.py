@@ -1,12 +1,11 @@
 """A real program with a leak among what only looks like one, judged while it runs."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, frames_of
+from tests.harness import PATIENCE_S, Builder, Targets, Tracelloc, frames_of
 from tracelloc.model.verdicts import Suspect, Verdict
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import attach_to
@@ -44,12 +43,9 @@ def best_suspect(session: Session, survivors: int) -> Suspect:
 
 
 @pytest.mark.alone
-def test_a_leak_is_the_first_suspect(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_a_leak_is_the_first_suspect(builder: Builder, targets: Targets) -> None:
     """20 blocks of 160 bytes a second (ten times the program's own speed)."""
-    target = Target([builder.c("specimens"), "steady", "3000", "10"])
-    targets.append(target)
+    target = targets.start(builder.c("specimens"), "steady", "3000", "10")
     session = attach_to(Process(target.pid), TraceConfig())
     try:
         target.say("go")

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target
+from tests.harness import PATIENCE_S, Builder, Targets
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import attach_to
@@ -17,9 +17,8 @@ EVERYTHING = Wanted(blocks=True)
 TICK_NS = 10_000_000 + (1 << 20)  # Births are of the timer's last tick: up to this much too early
 
 
-def test_copies_agree_with_totals(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.c("crowd"), 6, 200])
-    targets.append(target)
+def test_copies_agree_with_totals(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("crowd"), 6, 200)
     session = attach_to(Process(target.pid), TraceConfig())
     try:
         before = mark(session.snapshot().root, "start")
@@ -31,7 +30,6 @@ def test_copies_agree_with_totals(builder: Builder, targets: list[Target]) -> No
         deadline = time.monotonic() + PATIENCE_S
         while True:
             series = session.snapshot().root.series
-            assert series is not None
             if series.live_bytes[-1:].tolist() == [snapshot.live_bytes]:
                 break
             assert time.monotonic() < deadline

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc
+from tests.harness import Builder, Targets, Tracelloc
 from tests.integration.test_allocators import preloaded
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -19,19 +19,16 @@ pytestmark = [pytest.mark.bpf, pytest.mark.long]
 )
 def test_books(
     builder: Builder,
-    targets: list[Target],
-    tmp_path: Path,
+    targets: Targets,
     allocator: str,
     most: int,
     aligned: int,
 ) -> None:
-    target = Target([builder.c("usable")], env=preloaded(allocator))
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", "--show", "sizes", directory=tmp_path)
+    target = targets.start(builder.c("usable"), env=preloaded(allocator))
+    tracer = Tracelloc("-p", target.pid, "--json", "--show", "sizes")
     target.ask(f"fill 1 {most} {aligned}")
     books = json.loads(target.ask(f"fill 2 {most} {aligned}"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     sizes = report["sizes"]
     assert report["lost_events"] == 0
     assert report["live_allocations"] == books["blocks"] > 500
@@ -49,16 +46,10 @@ def test_books(
 
 
 @pytest.mark.parametrize("more", [(), ("--follow",)], ids=["alone", "with-descendants"])
-def test_static_program(
-    builder: Builder, targets: list[Target], tmp_path: Path, more: tuple[str, ...]
-) -> None:
+def test_static_program(builder: Builder, targets: Targets, more: tuple[str, ...]) -> None:
     """Its allocator is known by its functions' names alone."""
-    target = Target([builder.c("usable", "-static")])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, "--json", "--interval", "200ms", "--show", "sizes", *more,
-        directory=tmp_path,
-    )  # fmt: skip
+    target = targets.start(builder.c("usable", "-static"))
+    tracer = Tracelloc("-p", target.pid, "--json", "--interval", "200ms", "--show", "sizes", *more)
     books = json.loads(target.ask("fill 3 400000 1"))
     # What it has no time for in one report, it reads for the next.
     sizes = tracer.await_report(
@@ -80,7 +71,7 @@ def test_after_exec_in_a_child(builder: Builder, tmp_path: Path) -> None:
     script = f"(LD_PRELOAD= exec {builder.c('usable')} <{pipe} >{answers}); exit 3"
     tracer = Tracelloc(
         "--json", "--interval", "200ms", "--show", "sizes", "--follow",
-        "--", "env", f"LD_PRELOAD={library}", "sh", "-c", script, directory=tmp_path,
+        "--", "env", f"LD_PRELOAD={library}", "sh", "-c", script,
     )  # fmt: skip
     with pipe.open("w") as commands:
         commands.write("fill 1 400000 0\n")
@@ -109,15 +100,11 @@ def test_after_exec_in_a_child(builder: Builder, tmp_path: Path) -> None:
     assert tracer.finish() == 3
 
 
-def test_samples_estimate_it(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("usable")])
-    targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, "--json", "--show", "sizes", "--sample", 64, directory=tmp_path
-    )
+def test_samples_estimate_it(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("usable"))
+    tracer = Tracelloc("-p", target.pid, "--json", "--show", "sizes", "--sample", 64)
     books = json.loads(target.ask("fill 4 1000 0"))
-    assert tracer.stop() == 0
-    report = tracer.last()
+    report = tracer.final_report()
     sizes = report["sizes"]
     # Rounded once here, there for each stack.
     assert sizes["read_allocations"] == pytest.approx(report["live_allocations"], abs=5)
@@ -125,10 +112,9 @@ def test_samples_estimate_it(builder: Builder, targets: list[Target], tmp_path: 
     assert sizes["waste_bytes"] == pytest.approx(books["usable"] - books["bytes"], rel=0.25)
 
 
-def test_musl_is_not_known(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    target = Target([builder.c("usable", compiler="musl-gcc")])
-    targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--text", "--show", "sizes", directory=tmp_path)
+def test_musl_is_not_known(builder: Builder, targets: Targets) -> None:
+    target = targets.start(builder.c("usable", compiler="musl-gcc"))
+    tracer = Tracelloc("-p", target.pid, "--text", "--show", "sizes")
     books = json.loads(target.ask("fill 1 1000 0"))
     assert tracer.stop() == 0
     said = [line for line in tracer.text().splitlines() if line.startswith("==> usable sizes")]

@@ -6,22 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc
+from tests.harness import Builder, Targets, Tracelloc
 
 pytestmark = pytest.mark.bpf
 
 CHAIN_BYTES = 1111 + 2222 + 4096 + 333
 
 
-def test_a_broken_rule_ends_tracing(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
-    target = Target([builder.c("chain")])
-    targets.append(target)
+def test_a_broken_rule_ends_tracing(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+    target = targets.start(builder.c("chain"))
     folded = tmp_path / "at-the-end.folded"
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--interval", "100ms", "--fail-if", "rss > 1TiB",
-        "--fail-if", "live > 7500", "-o", folded, directory=tmp_path,
+        "--fail-if", "live > 7500", "-o", folded,
     )  # fmt: skip
     tracer.await_report(lambda report: report["live_bytes"] == 0)
     # 1111 + 2222 + 4096 + 333 bytes: the rule holds once all are there.
@@ -34,16 +31,12 @@ def test_a_broken_rule_ends_tracing(
     assert target.end() == 0
 
 
-def test_rules_that_hold_are_silent(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
-    target = Target([builder.c("chain")])
-    targets.append(target)
+def test_rules_that_hold_are_silent(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+    target = targets.start(builder.c("chain"))
     rules = tmp_path / "known.supp"
     rules.write_text("leak:innermost\n")
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--fail-if", "leak > 1MiB/min", "--suppressions", rules,
-        directory=tmp_path,
     )  # fmt: skip
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
@@ -52,16 +45,12 @@ def test_rules_that_hold_are_silent(
     }  # fmt: skip
 
 
-def test_what_has_come_since_a_mark(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
-    target = Target([builder.c("chain")])
-    targets.append(target)
+def test_what_has_come_since_a_mark(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+    target = targets.start(builder.c("chain"))
     written = tmp_path / "since.json"
     tracer = Tracelloc(
-        "-p", target.pid, "--json", "--interval", "100ms", "--since-mark", "-o", written,
-        directory=tmp_path,
-    )  # fmt: skip
+        "-p", target.pid, "--json", "--interval", "100ms", "--since-mark", "-o", written
+    )
     before = tracer.await_report(lambda report: report["live_bytes"] == 0)
     assert "since_mark" not in before
     tracer.process.send_signal(signal.SIGUSR2)

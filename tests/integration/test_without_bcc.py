@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, USES_LIBRARY, Builder, Target
+from tests.harness import PATIENCE_S, USES_LIBRARY, Builder, Target, Targets
 from tracelloc.errors import PrivilegeError
 from tracelloc.record.kernel.capabilities import why_no_probes
 
@@ -78,10 +78,9 @@ def check_all_ways(
 
 
 def test_everything_but_probes_works(
-    builder: Builder, targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    builder: Builder, targets: Targets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = Target([builder.c("lost")])
-    targets.append(target)
+    target = targets.start(builder.c("lost"))
     monkeypatch.chdir(tmp_path)
     check_all_ways(
         [sys.executable, "-c", WITHOUT], builder.c("endings"), target, is_root=os.geteuid() == 0

@@ -122,7 +122,6 @@ def run_once(row: Row, directory: Path) -> Result:
             env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace",
         )  # fmt: skip
-        assert guest.stdout is not None
         for line in guest.stdout:
             log.write(line)
             log.flush()

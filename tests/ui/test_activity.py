@@ -39,7 +39,6 @@ def source(tmp_path: Path) -> FakeSource:
 
 
 def nodes_of(app: LiveApp) -> Nodes:
-    assert app.state.picture is not None
     nodes = app.state.picture.content
     assert isinstance(nodes, Nodes)
     return nodes
@@ -105,7 +104,6 @@ def test_threads(source: FakeSource) -> None:
     source.apply([(2, block, 0, 0, 104)])
 
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        assert app.state.picture is not None
         assert app.state.picture.snapshot.threads is None, "nobody has asked for them"
         taken = source.taken
         await press(app, pilot, "7")
@@ -119,7 +117,6 @@ def test_threads(source: FakeSource) -> None:
         view = app.screen.query_one("#threads", Table)
         assert set(view.order) == {101, 102, 103, 104}
         activity = app.state.picture.snapshot.threads
-        assert activity is not None
         works = {work.tid: work for work in activity.threads}
         work = works[101]
         assert (work.freed_count, work.freed_for_others_bytes) == (SECONDS + HANDED, HANDED * 4096)
@@ -157,7 +154,6 @@ def test_threads_while_nothing_moves(source: FakeSource) -> None:
         assert "freed by other threads" not in "\n".join(text_of(app))
         await press(app, pilot, "space")
         await tick(app, pilot)
-        assert app.state.picture is not None
         assert app.state.picture.snapshot.threads is not None
 
     drive(source, steps)
@@ -231,7 +227,6 @@ def test_another_program_begins_anew(source: FakeSource) -> None:
         assert nodes_of(app).weight(ROOT) == own(app, "append_log") == 1000
         assert nodes_of(app).tree.steps[ROOT].name == "other"
         await press(app, pilot, "7")
-        assert app.state.picture is not None
         assert app.state.picture.content.order == [103]
 
     drive(source, steps)

@@ -5,22 +5,8 @@ from dataclasses import replace
 import pytest
 from textual.pilot import Pilot
 
-from tests.ui.screens import (
-    HOSTILE,
-    MIB,
-    SIZES,
-    ViewApp,
-    compare,
-    drive,
-    harmless,
-    styled,
-    text_of,
-)
-from tracelloc.model.figures import (
-    ThreadActivity,
-    ThreadFlow,
-    ThreadWork,
-)
+from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, drive, harmless, styled, text_of
+from tracelloc.model.figures import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.show.analysis.histograms import (
     AGE_STEPS_S,
     Bin,

@@ -7,14 +7,7 @@ from rich.cells import cell_len
 
 from tests.ui.screens import HOSTILE
 from tracelloc.text import signed_size
-from tracelloc.ui.tableview import (
-    bar,
-    crop,
-    fit,
-    right,
-    sparkline,
-    trend,
-)
+from tracelloc.ui.tableview import bar, crop, fit, right, sparkline, trend
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))

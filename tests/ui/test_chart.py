@@ -66,7 +66,6 @@ def test_rows_are_opened_and_stacks_charted(tmp_path: Path) -> None:
             assert MARKS[name] * 2 in line
         await press(app, pilot, "down", "enter")
         assert app.state.settings.view is FUNCTIONS
-        assert app.state.settings.function is not None
         assert app.state.settings.function.name == "cache_lookup"
         await press(app, pilot, "C", "l")
         assert isinstance(app.screen, SourceScreen)

@@ -33,7 +33,6 @@ class Collector(LineFilter):
             front = None if style is None else style.color
             if front is None or front.triplet is None or not any(map(str.isalnum, text)):
                 continue
-            assert style is not None
             back = style.bgcolor
             behind = background.rgb if back is None or back.triplet is None else tuple(back.triplet)
             self.seen.add((text, contrast(tuple(front.triplet), behind)))

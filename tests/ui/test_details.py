@@ -56,7 +56,6 @@ def test_figures_and_source(source: FakeSource) -> None:
         assert "2,401 blocks" in shown(app)
         await press(app, pilot, "escape")
         assert isinstance(app.screen, LiveScreen)
-        assert app.state.picture is not None
         assert app.state.picture.content.order[:2] == [LEAK, 4]
 
     drive(source, steps)
@@ -119,7 +118,6 @@ def test_hide_undo_collapse_save(source: FakeSource) -> None:
         await press(app, pilot, "z")
         assert "[dns::Message]" in shown(app)
         await press(app, pilot, "W", "escape")
-        assert app.state.picture is not None
         assert app.state.picture.labels[5] == "dns::Client::update_records (dns.rs:77) ← [tokio]"
 
     drive(source, steps)
@@ -189,18 +187,14 @@ def frame(symbol: str | None, module: str | None = "/opt/app") -> Frame:
 
 def test_rules_of_frames() -> None:
     hide = rule_for(frame("operator new[](unsigned long)"), collapse=False)
-    assert hide is not None
     assert hide.match is Match.REGEX
     assert hide.tester()("operator new[](unsigned long)")
     assert not hide.tester()("operator new[](unsigned long, int)")
     scoped = rule_for(frame("shop::arena::Arena<T>::grow"), collapse=True)
-    assert scoped is not None
     assert (scoped.pattern, scoped.label) == ("shop::arena::", "shop::arena")
     plain = rule_for(frame("grow"), collapse=True)
-    assert plain is not None
     assert (plain.pattern, plain.label) == ("^grow$", "grow")
     nameless = rule_for(frame(None), collapse=False)
-    assert nameless is not None
     assert (nameless.pattern, nameless.on) == ("/app", On.MODULE)
     assert rule_for(frame(None, None), collapse=False) is None
 

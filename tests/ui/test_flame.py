@@ -28,7 +28,6 @@ from tracelloc.ui.stacknames import Search
 
 
 def name_of(view: FlameView) -> str:
-    assert view._data is not None
     return view._data.tree.steps[view.selected].name
 
 

@@ -25,7 +25,6 @@ class GroupingSource(FakeSource):
     def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
         trace = super().take_snapshot(wanted)
         findings = trace.root.findings
-        assert findings is not None
         (found,) = findings.suspects
         members = tuple(Member(index, 0.5, 1e5) for index in (found.stack, LOG))
         group = replace(found, members=members)
@@ -167,7 +166,6 @@ def test_twins_that_grow_read_and_count_the_same(tmp_path: Path, is_one: bool) -
 def test_what_grows_too_recently_is_named_when_the_screen_is_left(tmp_path: Path) -> None:
     source = many_callers(tmp_path, 2, TwinSource)
     snapshot = source.take_snapshot(NOTHING_ELSE).root
-    assert snapshot.findings is not None
     sites = snapshot.findings.sites
     rates = sites.rate_bytes_per_min.copy()
     rates[list(TWINS)] = 1e5

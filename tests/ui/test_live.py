@@ -21,13 +21,7 @@ from tests.ui.source import (
     shop,
     tick,
 )
-from tracelloc.model.process import (
-    Limit,
-    MainLibrary,
-    MallocLibrary,
-    MemoryUsage,
-    Resident,
-)
+from tracelloc.model.process import Limit, MainLibrary, MallocLibrary, MemoryUsage, Resident
 from tracelloc.model.processlist import ProcessInfo
 from tracelloc.model.verdicts import Verdict
 from tracelloc.model.wanted import NOTHING_ELSE
@@ -92,7 +86,6 @@ def test_figures(source: FakeSource) -> None:
             assert format_size(size) in line_with(app, f"{name} (")
         leak = line_with(app, "record_request (")
         # 20 blocks of 160 bytes each second; as the verdict has it, which is a second older.
-        assert source.findings is not None
         rate = source.findings.suspects[0].judgement.rate_bytes_per_min
         assert rate == pytest.approx(60 * 20 * 160, rel=0.01)
         assert f"+{format_size(round(rate))} ▲" in leak
@@ -523,7 +516,6 @@ def test_leaving_asks_once_where_much_would_be_lost(source: FakeSource, keys: st
     source.writes_files = False
 
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        assert app.state.picture is not None
         assert app.state.picture.snapshot.elapsed_ns > 60 * NS_PER_S
         first, second = keys.split()
         await press(app, pilot, first)

@@ -70,7 +70,6 @@ def test_one_process_is_shown_and_the_others_are_a_key_away(source: FakeSource) 
         await press(app, pilot, "down", "down", "down", "down", "enter")
         assert (app.state.settings.process, app.state.settings.view) == (2, VIEWS[0])
         picture = app.state.picture
-        assert picture is not None
         assert picture.snapshot.target.pid == 4002
         assert any("4002" in line for line in text_of(app)[:3])
         await press(app, pilot, "M", "9", "home", "down", "down", "enter")
@@ -85,7 +84,6 @@ def test_what_is_no_longer_there_gives_way_to_the_first(source: FakeSource) -> N
         await press(app, pilot, "9", "end", "enter")
         source.others = ()
         await tick(app, pilot)
-        assert app.state.picture is not None
         assert app.state.picture.snapshot.target.number == 0
 
     drive(source, steps, SIZE)

@@ -80,9 +80,7 @@ async def go(app: LiveApp, pilot: Pilot[int], keys: str) -> None:
 
 def shown(app: LiveApp) -> int:
     """Index of the moment on the screen."""
-    assert app.state.picture is not None
     line = app.state.picture.line
-    assert line is not None
     wanted = traces(END_S)[line.index].root
     assert (
         app.state.picture.snapshot.totals.live_bytes.tolist() == wanted.totals.live_bytes.tolist()
@@ -144,7 +142,6 @@ def test_two_moments_are_compared(recorded: Path) -> None:
         assert "22:13:25 set start: ← → Enter" in text_of(app)[2], "the cursor is at what is shown"
         await press(app, pilot, "right", "home", "enter", "end", "enter")
         difference = app.state.settings.difference
-        assert difference is not None
         assert difference.title() == "22:13:25 → 22:20:00"
         first, last = (traces(END_S)[index].root.totals.live_bytes for index in (0, LAST))
         grown = last.copy()
@@ -371,7 +368,6 @@ def test_rows_of_later_stacks_go(tmp_path: Path) -> None:
         for view in app.state.views:
             await press(app, pilot, view.key, "down")
             await go(app, pilot, "(")
-            assert app.state.picture is not None
             assert app.state.picture.snapshot.live_bytes == 0
             await go(app, pilot, ")")
         assert app.state.picture.snapshot.live_bytes == last.live_bytes
@@ -388,7 +384,6 @@ def test_rates_are_those_since_the_moment_before(recorded: Path) -> None:
         before, now = (traces(END_S)[at].root for at in (index - 1, index))
         made = int(now.totals.allocated_count.sum() - before.totals.allocated_count.sum())
         seconds = (now.now_ns - before.now_ns) / NS_PER_S
-        assert app.state.picture is not None
         assert app.state.picture.header.allocations_per_s == pytest.approx(made / seconds)
 
     drive(source, steps)

@@ -29,7 +29,6 @@ class WalkedSource(FakeSource):
             one.time_s - 3, arenas=arenas, trimmable_bytes=270 * MIB,
             in_use=7, cached=1, free=282, top=2, stacks=3, files=4, data=1,
         )  # fmt: skip
-        assert one.series is not None
         kept_bytes = np.maximum(one.series.rss_bytes, 0) // 2
         one = replace(one, series=replace(one.series, kept_bytes=kept_bytes))
         first = usage(in_use=289, free=1, stacks=3, files=4, data=1)

@@ -149,7 +149,6 @@ def test_the_end_of_the_target(source: FakeSource) -> None:
         assert any("2,401" in line for line in text_of(app))
         # There is room for it, however long the name is.
         picture = app.state.picture
-        assert picture is not None
         longest = replace(picture.snapshot.target, command="x" * 15, pid=1 << 22)
         picture = replace(picture, snapshot=replace(picture.snapshot, target=longest))
         for width in (60, 80):

@@ -65,8 +65,6 @@ def test_lines_have_their_own_bytes_and_those_of_their_callees(tmp_path: Path) -
         await press(app, pilot, "escape", "escape")
         assert isinstance(app.screen, SourceScreen)
         await tick(app, pilot)
-        assert app.state.picture is not None
-        assert app.state.picture.listing is not None
         assert app.state.picture.listing.function.step.name == "record_request"
         await press(app, pilot, "escape")
         assert app.state.settings.listed is None

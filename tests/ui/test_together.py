@@ -271,7 +271,6 @@ def test_the_pane_shows_the_row_that_is_there_now(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         for _ in range(4):
             details = picture_of(app).details
-            assert details is not None
             assert details.stack.frames[0].symbol == "record_request"
             _, _, pane = "\n".join(text_of(app)).partition("function, innermost first")
             assert "record_request" in pane

@@ -120,7 +120,6 @@ def test_what_falls_is_not_growing(tmp_path: Path) -> None:
     """The verdict is older than the fall."""
     source = shop(tmp_path)
     findings = source.findings
-    assert findings is not None
     (suspect,) = findings.suspects
     assert suspect.judgement.verdict is Verdict.GROWING
     stack = suspect.stack

@@ -28,13 +28,7 @@ from tracelloc.model.heapusage import (
     SuspectHolders,
 )
 from tracelloc.model.losses import Gap
-from tracelloc.model.process import (
-    FollowCounts,
-    FoundLibrary,
-    Limit,
-    MallocLibrary,
-    Unseen,
-)
+from tracelloc.model.process import FollowCounts, FoundLibrary, Limit, MallocLibrary, Unseen
 from tracelloc.model.verdicts import Suppressed
 from tracelloc.model.wanted import Wanted
 from tracelloc.show import manual

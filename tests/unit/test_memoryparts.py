@@ -28,7 +28,6 @@ def walked(now: HeapUsage, first: HeapUsage) -> Snapshot:
 def test_growth_by_fragmentation_is_explained() -> None:
     first = usage(in_use=300, files=2)
     found = account(walked(usage(in_use=20, free=378, top=2, files=2), first))
-    assert found is not None
     assert found.sentence == (
         "RSS 402 MiB, +100 MiB since tracing began: +378 MiB freed, between blocks in use, "
         "-280 MiB heap blocks in use"
@@ -39,14 +38,11 @@ def test_growth_by_fragmentation_is_explained() -> None:
 def test_other_growth_is_named() -> None:
     snapshot = walked(usage(in_use=20, stacks=90), usage(in_use=20))
     found = account(snapshot)
-    assert found is not None
     assert found.traced_share == 0.0
     alert = alert_of(snapshot, found)
-    assert alert is not None
     assert "only 0 % of memory growth is traced" in alert.sentence
     assert "stacks of threads have grown" in alert.sentence
     mapped = alert_of(walked(usage(in_use=20, other=90), usage(in_use=20)))
-    assert mapped is not None
     assert "memory that the program maps itself; --mmap traces mappings" in mapped.sentence
 
 
@@ -54,11 +50,9 @@ def test_growth_without_a_heap_is_named() -> None:
     """A program that only maps memory: nothing was allocated, and there is no heap to walk."""
     whole = walked(usage(other=120, arenas=()), usage(other=20, arenas=()))
     idle = alert_of(replace(whole, events=0))
-    assert idle is not None
     assert "not: memory that the program maps itself; --mmap traces mappings" in idle.sentence
     # It uses a malloc library that keeps memory, maybe.
     busy = alert_of(whole)
-    assert busy is not None
     assert "maps itself, thread stacks or fragmentation" in busy.sentence
 
 
@@ -67,23 +61,19 @@ def test_shared_memory_that_grows_is_named() -> None:
     items = (("memfd:frames\x1b", 100 * MIB), ("small", MIB))
     now = replace(now, account=replace(now.account, items={MemoryPart.SHARED: items}))
     snapshot = with_memory()
-    assert snapshot.memory is not None
     memory = replace(snapshot.memory, now=replace(snapshot.memory.now, shared=100 * MIB))
     snapshot = replace(snapshot, facets={"heap": HeapUsages(now, usage(arenas=()))}, memory=memory)
     alert = alert_of(snapshot)
-    assert alert is not None
     assert alert.sentence.endswith(
         ": shared memory has grown, mostly memfd:frames\\x1b; --mmap traces mappings"
     )
     assert alert.short == "0 % of growth traced: shared memory: memfd:frames\\x1b"
     traced = alert_of(replace(snapshot, memory=replace(memory, mapped_bytes=0)))
-    assert traced is not None
     assert traced.sentence.endswith("; pmap -X PID lists it")
 
 
 def test_memory_of_tracelloc_is_no_growth() -> None:
     found = account(walked(usage(in_use=20, tracelloc=19), usage(in_use=20)))
-    assert found is not None
     assert found.sentence == "RSS 20.0 MiB, 0 B since tracing began"
     assert list(part_lines(usage(in_use=20, tracelloc=19).account))[-1].endswith(
         "RSS; besides, 4.00 KiB of page tables, 19.0 MiB tracelloc's library and probes"
@@ -93,7 +83,6 @@ def test_memory_of_tracelloc_is_no_growth() -> None:
 def test_code_that_becomes_resident_is_no_growth_to_trace() -> None:
     """A program that tracelloc has launched begins with nothing, not even its code."""
     found = account(walked(usage(in_use=2, files=4, data=1), usage()))
-    assert found is not None
     assert found.traced_share == 1.0
 
 
@@ -153,7 +142,6 @@ def test_why_memory_is_kept() -> None:
     peak = usage(in_use=20, free=80, arenas=arenas, trimmable_bytes=79 * MIB)
     assert "the program can call malloc_trim(0)" in list(kept_sentences(peak))[-1]
     alert = alert_of(replace(with_memory(), facets={"heap": HeapUsages(found, found)}))
-    assert alert is not None
     assert alert.short == "100 MiB freed, but kept by glibc"
     jemalloc = usage(in_use=20, free=90, arenas=(arena("all arenas", 0, MallocLibrary.JEMALLOC),))
     assert list(kept_sentences(jemalloc))[-1].startswith("MALLOC_CONF=background_thread:true")

@@ -10,11 +10,7 @@ from tests.pythonobjects import SESSION, census, growing
 from tests.snapshots import with_facets
 from tests.unit.leaks import watched
 from tests.unit.reports import json_report, text_report
-from tracelloc.model.objects import (
-    Holder,
-    Holders,
-    ObjectFindings,
-)
+from tracelloc.model.objects import Holder, Holders, ObjectFindings
 from tracelloc.model.verdicts import Verdict
 from tracelloc.record.runtimes.cpython.growth import TypeHistory
 from tracelloc.record.runtimes.cpython.holders import CYCLE

@@ -26,12 +26,7 @@ from tests.unit.leaks import (
 from tests.unit.reports import json_report, text_report
 from tracelloc.model.frames import FIRST_ADDRESS, Frame
 from tracelloc.model.heapusage import SuspectHolders
-from tracelloc.model.verdicts import (
-    CODE_OF,
-    Findings,
-    Judgement,
-    Verdict,
-)
+from tracelloc.model.verdicts import CODE_OF, Findings, Judgement, Verdict
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.combined import difference, profile_of
@@ -240,7 +235,6 @@ def test_what_grows_is_ranked_by_its_rate_however_sure_that_is() -> None:
     """A minute into tracing, the largest growth is no suspect yet, and a small group is one."""
     snapshot = watched(400.0).snapshot()
     findings = snapshot.findings
-    assert findings is not None
     small = findings.suspects[-1]
     judgement = replace(small.judgement, verdict=Verdict.GROWING, rate_bytes_per_min=1e3)
     members = {member.stack for member in small.members}
@@ -294,7 +288,6 @@ def test_who_holds_what_is_no_suspect_yet_is_said() -> None:
     found = watched(400.0)
     snapshot = found.snapshot()
     findings = snapshot.findings
-    assert findings is not None
     codes = np.full_like(findings.codes, CODE_OF[Verdict.GROWING])
     sites = replace(findings.sites, code=codes)
     changed = replace(findings, sites=sites, suspects=(), suspect_of={})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.commands import run
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, frames_of, refused
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, frames_of, refused
 from tests.unit.test_elf import nm
 from tracelloc.files.dwarf import SourceLines
 from tracelloc.model.codefiles import Unresolved
@@ -42,9 +42,8 @@ def frames_at(pid: int, *addresses: int, sources: SourceMap | None = None) -> li
         return frames_of(symbolizer, addresses, PATIENCE_S)
 
 
-def begin(targets: list[Target], *command: str | Path) -> Target:
-    targets.append(Target(command))
-    return targets[-1]
+def begin(targets: Targets, *command: str | Path) -> Target:
+    return targets.start(*command)
 
 
 def address_in(pid: int, path: Path, name: str) -> int:
@@ -55,7 +54,7 @@ def address_in(pid: int, path: Path, name: str) -> int:
 
 
 @pytest.fixture
-def chain(builder: Builder, targets: list[Target]) -> tuple[Target, Path]:
+def chain(builder: Builder, targets: Targets) -> tuple[Target, Path]:
     path = builder.c("chain")
     return begin(targets, path), path
 
@@ -78,7 +77,7 @@ def test_frames_with_lines(chain: tuple[Target, Path]) -> None:
 
 
 def test_inlined_functions_are_frames_of_their_own(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
     source = tmp_path / "inlined.cpp"
     source.write_text(
@@ -193,9 +192,7 @@ def test_kernel_functions_have_names(chain: tuple[Target, Path]) -> None:
     assert (frame.module, frame.offset) == ("[vdso]", 2)
 
 
-def test_deleted_file_keeps_its_names(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
+def test_deleted_file_keeps_its_names(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     path = tmp_path / "gone"
     shutil.copy(builder.c("chain"), path)
     target = begin(targets, path)
@@ -210,7 +207,7 @@ def test_deleted_file_keeps_its_names(
 
 
 def test_stripped_program_with_debug_file(
-    builder: Builder, targets: list[Target], tmp_path: Path
+    builder: Builder, targets: Targets, tmp_path: Path
 ) -> None:
     """Names and lines of a stripped file come from the debug file beside it."""
     original = tmp_path / "original"
@@ -229,9 +226,7 @@ def test_stripped_program_with_debug_file(
     assert frame.line is not None
 
 
-def test_generated_code_is_named_when_its_map_appears(
-    builder: Builder, targets: list[Target]
-) -> None:
+def test_generated_code_is_named_when_its_map_appears(builder: Builder, targets: Targets) -> None:
     target = begin(targets, builder.c("jit"), "JS:*render /srv/page.js:12:3")
     perf_map = Path(f"/tmp/perf-{target.pid}.map")
     try:

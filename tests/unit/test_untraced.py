@@ -84,7 +84,6 @@ def grown(by: str, size_bytes: int) -> Snapshot:
 def test_what_has_grown_instead_is_said_first(by: str, words: str) -> None:
     snapshot = grown(by, 100 * MIB)
     found = untraced_growth(snapshot)
-    assert found is not None
     assert re.match("only [0-4] % of memory growth is traced, ", found.sentence)
     assert words in found.sentence
     parts = found.clause.partition(": ")[2].split("; ")

@@ -77,7 +77,6 @@ def fault(program: Path, directory: Path, code: str) -> Path:
 
 
 def pid_of(worker: FileWorker) -> int:
-    assert worker._process is not None
     return worker._process.pid
 
 
@@ -126,7 +125,6 @@ def test_functions_are_those_of_the_readers(program: Path) -> None:
                 exits = CodeReader(elf).exits(address)
                 assert file.exits(address) == FunctionExits(sorted(exits.rets), exits.trouble)
                 symbol = elf.symbols.find(address + 1)
-                assert symbol is not None
                 assert file.function_at(address + 1) == symbol.name
         file.close()
 
@@ -148,7 +146,6 @@ def test_unwind_entries_are_those_of_the_readers(program: Path) -> None:
             assert tables.is_start(site) == cfi.is_start(site)
         tables.note_passed(some[3:])
         tables.note_passed(some)
-        assert tables.passed_rows is not None
         assert tables.passed_rows[0].tolist() == some.tolist()
         assert tables.passed_rows[1].tolist() == cfi.rows(some).tolist()
         tables.close()
@@ -194,7 +191,6 @@ def test_stacks_are_followed_as_by_the_readers(program: Path) -> None:
     assert any(found.met_unmapped for found in followed)
     for address, row in rows.items():
         rules = look_up(address, 3)
-        assert rules is not None
         assert rules.row(address) == row
     file.close()
 
@@ -381,7 +377,6 @@ def test_whose_rights_it_has_in_user_namespaces(count: int, user: int | None) ->
     command = [sys.executable, "-I", "-c", IN_NAMESPACE]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, bufsize=0, **pipes) as process:
-        assert process.stdout is not None
         assert process.stdin is not None
         if process.stdout.read(1) != b".":
             process.kill()
@@ -455,7 +450,6 @@ def test_what_forks_it_was_killed_by_somebody(program: Path, opened: Open) -> No
     file = opened(program)
     file.symbols([1])
     forks = client.ZYGOTE
-    assert forks._process is not None
     os.kill(forks._process.pid, signal.SIGKILL)
     # What there is goes on.
     assert file.symbols([1]) == [None]

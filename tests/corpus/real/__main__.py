@@ -68,7 +68,6 @@ def start(
 
 def main() -> None:
     """The command."""
-    assert __doc__ is not None
     parser = argparse.ArgumentParser("tests.corpus.real", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=20.0, help="of each program (20)")
     parser.add_argument("--half", choices=["seen", "unseen"], help="only this half (both)")

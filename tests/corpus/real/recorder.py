@@ -169,7 +169,6 @@ def record(pid: int, seconds: float, skipped: Path) -> RealRecording:
     session = attach_to(Process(pid), config)
     taken: list[Events] = []
     log = session.root.heap.table.log
-    assert log is not None
     log.add = lambda events: taken.append(events.copy())  # type: ignore[method-assign]
     samples: list[tuple[int, int]] = []
     searches: list[tuple[int, Blocks]] = []
