@@ -5,6 +5,8 @@ Chromium, so that they change only when these do. ``img/sources.sha256`` says of
 the sources they are.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 import re

@@ -8,7 +8,10 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial, update_wrapper
+from inspect import Parameter, Signature, signature
 from pathlib import Path
+from typing import Any
 
 import textual._wait
 from rich.segment import Segment
@@ -80,6 +83,36 @@ def drive(
             await steps(app, pilot)
 
     asyncio.run(run())
+
+
+def as_test(
+    run: Callable[..., None], coroutine: Callable[..., Awaitable[None]], *made: str, needs: str = ""
+) -> Callable[..., None]:
+    """A test that runs a coroutine. Its fixtures: the parameters after the app and its pilot."""
+    names = [name for name in list(signature(coroutine).parameters)[2:] if name not in made]
+    if needs and needs not in names:
+        names.append(needs)
+    update_wrapper(run, coroutine)
+    run.__signature__ = Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in names])
+    return run
+
+
+def on_screen(
+    widget: Callable[[], Widget] | None = None, size: tuple[int, int] = (80, 24)
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Makes a test of a coroutine: on a screen with a widget, which it gets as ``view``."""
+
+    def decorate(coroutine: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        wants_view = "view" in signature(coroutine).parameters
+
+        def run(**fixtures: Any) -> None:
+            view = widget() if widget else None
+            given = {**fixtures, "view": view} if wants_view else fixtures
+            drive(view, fixtures.get("size", size), partial(coroutine, **given))
+
+        return as_test(run, coroutine, "view")
+
+    return decorate
 
 
 def lines_of(app: App[None]) -> list[list[Segment]]:

@@ -8,14 +8,16 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 from textual.pilot import Pilot
 
 from tests.snapshots import snapshot_of
-from tests.ui.screens import text_of
+from tests.ui.screens import as_test, text_of
 from tests.unit.events import records
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
@@ -332,3 +334,20 @@ def drive(
 
     asyncio.run(run())
     return app
+
+
+def on_live_screen(
+    size: tuple[int, int] = (120, 40), **options: bool
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Makes a test of a coroutine: on the screen of the fixture ``source``; see ``drive``."""
+
+    def decorate(coroutine: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        wants_source = "source" in signature(coroutine).parameters
+
+        def run(source: FakeSource, **fixtures: Any) -> None:
+            given = {**fixtures, "source": source} if wants_source else fixtures
+            drive(source, partial(coroutine, **given), fixtures.get("size", size), **options)
+
+        return as_test(run, coroutine, needs="source")
+
+    return decorate

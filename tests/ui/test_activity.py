@@ -17,8 +17,8 @@ from tests.ui.source import (
     STACKS,
     FakeSource,
     drive,
+    on_live_screen,
     press,
-    shop,
     tick,
 )  # fmt: skip
 from tracelloc.heap.table import LiveTable
@@ -31,11 +31,6 @@ PAGE_BYTES = 50_000
 # Each second a page is made, while all that stays is there, and freed at once.
 PEAK_BYTES = sum(LIVE.values()) + PAGE_BYTES
 HANDED = SECONDS - 30  # Entries of the cache that another thread has freed
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> FakeSource:
-    return shop(tmp_path)
 
 
 def nodes_of(app: LiveApp) -> Nodes:
@@ -58,44 +53,40 @@ def line_of(app: LiveApp, word: str) -> str:
     return next(line for line in text_of(app) if word in line)
 
 
-def test_tree_by_each_metric(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+@on_live_screen()
+async def test_tree_by_each_metric(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "w")
+    assert nodes_of(app).metric is Metric.BYTES, "elsewhere it leads to the tree"
+    assert nodes_of(app).weight(ROOT) == sum(LIVE.values())
+    found = {}
+    for metric in (Metric.BLOCKS, Metric.ALLOCATED, Metric.GROWTH, Metric.PEAK):
         await press(app, pilot, "w")
-        assert nodes_of(app).metric is Metric.BYTES, "elsewhere it leads to the tree"
-        assert nodes_of(app).weight(ROOT) == sum(LIVE.values())
-        found = {}
-        for metric in (Metric.BLOCKS, Metric.ALLOCATED, Metric.GROWTH, Metric.PEAK):
-            await press(app, pilot, "w")
-            assert nodes_of(app).metric is metric
-            assert f"by {metric.value} (w)" in line_of(app, "4 Tree")
-            found[metric] = nodes_of(app).weight(ROOT)
-        assert found[Metric.BLOCKS] == SECONDS * 20 + 30 + 2
-        assert found[Metric.ALLOCATED] == PEAK_BYTES + HANDED * 4096 + (SECONDS - 1) * PAGE_BYTES
-        assert found[Metric.PEAK] == PEAK_BYTES
-        assert own(app, "render_page") == PAGE_BYTES, "though it holds nothing"
-        assert own(app, "cache_lookup") == 30 * 4096
-        assert "peak" in line_of(app, "callees")
-        await press(app, pilot, "w")
-        assert (nodes_of(app).weight(ROOT), own(app, "render_page")) == (SECONDS, SECONDS)
-        await press(app, pilot, "3")
-        assert f"temporary {SECONDS}" in line_of(app, "colors: module")
-        await press(app, pilot, "w")
-        assert app.state.settings.metric is Metric.BYTES
-
-    drive(source, steps)
+        assert nodes_of(app).metric is metric
+        assert f"by {metric.value} (w)" in line_of(app, "4 Tree")
+        found[metric] = nodes_of(app).weight(ROOT)
+    assert found[Metric.BLOCKS] == SECONDS * 20 + 30 + 2
+    assert found[Metric.ALLOCATED] == PEAK_BYTES + HANDED * 4096 + (SECONDS - 1) * PAGE_BYTES
+    assert found[Metric.PEAK] == PEAK_BYTES
+    assert own(app, "render_page") == PAGE_BYTES, "though it holds nothing"
+    assert own(app, "cache_lookup") == 30 * 4096
+    assert "peak" in line_of(app, "callees")
+    await press(app, pilot, "w")
+    assert (nodes_of(app).weight(ROOT), own(app, "render_page")) == (SECONDS, SECONDS)
+    await press(app, pilot, "3")
+    assert f"temporary {SECONDS}" in line_of(app, "colors: module")
+    await press(app, pilot, "w")
+    assert app.state.settings.metric is Metric.BYTES
 
 
-def test_limits_leave_out_what_is_freed(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, *"4wwww")
-        assert own(app, "render_page") == PAGE_BYTES
-        limits = replace(app.state.settings.limits, min_size_bytes=4096)
-        app.state.change(limits=limits)
-        await tick(app, pilot)
-        assert own(app, "render_page") == own(app, "record_request") == 0
-        assert nodes_of(app).weight(ROOT) == LIVE["cache_lookup"] + LIVE["append_log"] + 5 * 1024
-
-    drive(source, steps)
+@on_live_screen()
+async def test_limits_leave_out_what_is_freed(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, *"4wwww")
+    assert own(app, "render_page") == PAGE_BYTES
+    limits = replace(app.state.settings.limits, min_size_bytes=4096)
+    app.state.change(limits=limits)
+    await tick(app, pilot)
+    assert own(app, "render_page") == own(app, "record_request") == 0
+    assert nodes_of(app).weight(ROOT) == LIVE["cache_lookup"] + LIVE["append_log"] + 5 * 1024
 
 
 def test_threads(source: FakeSource) -> None:
@@ -143,20 +134,19 @@ def test_threads(source: FakeSource) -> None:
     drive(source, steps, (140, 40))
 
 
-def test_threads_while_nothing_moves(source: FakeSource) -> None:
+@on_live_screen()
+async def test_threads_while_nothing_moves(
+    app: LiveApp, pilot: Pilot[int], source: FakeSource
+) -> None:
     """What was not asked for before is not there; the rest is as ever."""
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        taken = source.taken
-        await press(app, pilot, "space", "7")
-        assert source.taken == taken
-        assert "worker-2" in "\n".join(text_of(app))
-        assert "freed by other threads" not in "\n".join(text_of(app))
-        await press(app, pilot, "space")
-        await tick(app, pilot)
-        assert app.state.picture.snapshot.threads is not None
-
-    drive(source, steps)
+    taken = source.taken
+    await press(app, pilot, "space", "7")
+    assert source.taken == taken
+    assert "worker-2" in "\n".join(text_of(app))
+    assert "freed by other threads" not in "\n".join(text_of(app))
+    await press(app, pilot, "space")
+    await tick(app, pilot)
+    assert app.state.picture.snapshot.threads is not None
 
 
 def test_header_says_when_most_was_held(source: FakeSource) -> None:
@@ -177,13 +167,11 @@ def test_header_says_when_most_was_held(source: FakeSource) -> None:
         (PAGE, f"at heap peak: 48.8 KiB (8.4 %)   temporary {SECONDS} (100.0 %)"),
     ],
 )
-def test_details(source: FakeSource, stack: int, words: str) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        app.state.open_details(stack)
-        await tick(app, pilot)
-        assert line_of(app, "at heap peak:") == f" {words}"
-
-    drive(source, steps)
+@on_live_screen()
+async def test_details(app: LiveApp, pilot: Pilot[int], stack: int, words: str) -> None:
+    app.state.open_details(stack)
+    await tick(app, pilot)
+    assert line_of(app, "at heap peak:") == f" {words}"
 
 
 def test_temporary_column(source: FakeSource) -> None:
@@ -216,17 +204,17 @@ def test_estimates_are_marked(tmp_path: Path) -> None:
     drive(source, steps, (180, 40))
 
 
-def test_another_program_begins_anew(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, *"4wwww")
-        source.table = LiveTable(source.table.stacks)
-        source.table.cohorts.begin(source.now_ns)
-        source.target = replace(source.target, command="other", exec_count=1)
-        source.allocate(LOG, 1000, tid=103)
-        await tick(app, pilot)
-        assert nodes_of(app).weight(ROOT) == own(app, "append_log") == 1000
-        assert nodes_of(app).tree.steps[ROOT].name == "other"
-        await press(app, pilot, "7")
-        assert app.state.picture.content.order == [103]
-
-    drive(source, steps)
+@on_live_screen()
+async def test_another_program_begins_anew(
+    app: LiveApp, pilot: Pilot[int], source: FakeSource
+) -> None:
+    await press(app, pilot, *"4wwww")
+    source.table = LiveTable(source.table.stacks)
+    source.table.cohorts.begin(source.now_ns)
+    source.target = replace(source.target, command="other", exec_count=1)
+    source.allocate(LOG, 1000, tid=103)
+    await tick(app, pilot)
+    assert nodes_of(app).weight(ROOT) == own(app, "append_log") == 1000
+    assert nodes_of(app).tree.steps[ROOT].name == "other"
+    await press(app, pilot, "7")
+    assert app.state.picture.content.order == [103]

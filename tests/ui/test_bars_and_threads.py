@@ -5,7 +5,18 @@ from dataclasses import replace
 import pytest
 from textual.pilot import Pilot
 
-from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, drive, harmless, styled, text_of
+from tests.ui.screens import (
+    HOSTILE,
+    MIB,
+    SIZES,
+    ViewApp,
+    compare,
+    drive,
+    harmless,
+    on_screen,
+    styled,
+    text_of,
+)
 from tracelloc.model.figures import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.show.analysis.histograms import (
     AGE_STEPS_S,
@@ -70,15 +81,13 @@ def threads_by(column: str, threads: list[ThreadRow] = THREADS) -> TableRows:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_sizes_picture(size: tuple[int, int]) -> None:
-    view = Table(columns("size"))
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(bar_rows(size_rows(BINS[:-1], FREQUENT[1:]), size_label, Sorting("count")))
-        await pilot.press("down")
-        await compare("sizes", app, pilot)
-
-    drive(view, size, steps)
+@on_screen(lambda: Table(columns("size")))
+async def test_sizes_picture(
+    app: ViewApp, pilot: Pilot[None], view: Table, size: tuple[int, int]
+) -> None:
+    view.show(bar_rows(size_rows(BINS[:-1], FREQUENT[1:]), size_label, Sorting("count")))
+    await pilot.press("down")
+    await compare("sizes", app, pilot)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -104,27 +113,23 @@ def test_waste_picture(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_ages_picture(size: tuple[int, int]) -> None:
-    view = Table(columns("age"))
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(bar_rows(AGES, age_label))
-        await pilot.press("end")
-        await compare("ages", app, pilot)
-
-    drive(view, size, steps)
+@on_screen(lambda: Table(columns("age")))
+async def test_ages_picture(
+    app: ViewApp, pilot: Pilot[None], view: Table, size: tuple[int, int]
+) -> None:
+    view.show(bar_rows(AGES, age_label))
+    await pilot.press("end")
+    await compare("ages", app, pilot)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_threads_picture(size: tuple[int, int]) -> None:
-    view = Table(COLUMNS)
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(threads_by("bytes"))
-        await pilot.press("down")
-        await compare("threads", app, pilot)
-
-    drive(view, size, steps)
+@on_screen(lambda: Table(COLUMNS))
+async def test_threads_picture(
+    app: ViewApp, pilot: Pilot[None], view: Table, size: tuple[int, int]
+) -> None:
+    view.show(threads_by("bytes"))
+    await pilot.press("down")
+    await compare("threads", app, pilot)
 
 
 def test_what_threads_did() -> None:
@@ -157,114 +162,96 @@ def test_what_threads_did() -> None:
     drive(view, (130, 24), steps)
 
 
-def test_choosing_a_bar() -> None:
-    view = Table(columns("size"))
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(bar_rows(size_rows(BINS, FREQUENT), size_label))
-        await pilot.press("down", "down", "enter", "end", "enter", "up", "up", "enter")
-        chosen = [message.key[:2] for message in app.sent]
-        assert chosen == [(512, 1023), (1536, 1536)], "no heading"
-        view.show(bar_rows(size_rows(BINS[2:], FREQUENT), size_label), at_once=True)
-        await pilot.press("home", "down", "up")
-        view.show(bar_rows(size_rows(BINS, FREQUENT), size_label), at_once=True)
-        assert view.key == (512, 1023, 0), "the cursor stays on its bar"
-        await pilot.pause()
-        assert "8 TiB - 16 TiB" in text_of(app)[6]
-        assert "0.0 %" in text_of(app)[3]
-        view.show(bar_rows(size_rows(BINS, FREQUENT), size_label, Sorting("count")), at_once=True)
-        await pilot.pause()
-        assert "blocks ▼" in text_of(app)[0]
-        assert "99.9 %" in text_of(app)[4]
-        settings = SIZES_VIEW.choose((512, 1023, 0), Settings(SIZES_VIEW))
-        assert isinstance(settings, Settings)
-        limits = settings.limits
-        assert (limits.min_size_bytes, limits.max_size_bytes) == (512, 1023)
-
-    drive(view, (80, 24), steps)
+@on_screen(lambda: Table(columns("size")))
+async def test_choosing_a_bar(app: ViewApp, pilot: Pilot[None], view: Table) -> None:
+    view.show(bar_rows(size_rows(BINS, FREQUENT), size_label))
+    await pilot.press("down", "down", "enter", "end", "enter", "up", "up", "enter")
+    chosen = [message.key[:2] for message in app.sent]
+    assert chosen == [(512, 1023), (1536, 1536)], "no heading"
+    view.show(bar_rows(size_rows(BINS[2:], FREQUENT), size_label), at_once=True)
+    await pilot.press("home", "down", "up")
+    view.show(bar_rows(size_rows(BINS, FREQUENT), size_label), at_once=True)
+    assert view.key == (512, 1023, 0), "the cursor stays on its bar"
+    await pilot.pause()
+    assert "8 TiB - 16 TiB" in text_of(app)[6]
+    assert "0.0 %" in text_of(app)[3]
+    view.show(bar_rows(size_rows(BINS, FREQUENT), size_label, Sorting("count")), at_once=True)
+    await pilot.pause()
+    assert "blocks ▼" in text_of(app)[0]
+    assert "99.9 %" in text_of(app)[4]
+    settings = SIZES_VIEW.choose((512, 1023, 0), Settings(SIZES_VIEW))
+    assert isinstance(settings, Settings)
+    limits = settings.limits
+    assert (limits.min_size_bytes, limits.max_size_bytes) == (512, 1023)
 
 
-def test_equal_sizes_are_two_rows() -> None:
+@on_screen(lambda: Table(columns("size")))
+async def test_equal_sizes_are_two_rows(app: ViewApp, pilot: Pilot[None], view: Table) -> None:
     """A bin of one size and that size among the frequent ones: the cursor passes both."""
-    view = Table(columns("size"))
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        rows = bar_rows(size_rows([Bin(1, 1, 5, 5)], [Bin(1, 1, 5, 5)]), size_label)
-        view.show(rows)
-        await pilot.press("end")
-        assert (view.cursor, view.key) == (2, (1, 1, 1))
-        view.show(rows, at_once=True)
-        assert view.cursor == 2
-        assert text_of(app)[1].split()[-2:] == text_of(app)[3].split()[-2:]
-        assert "100.0 %" in text_of(app)[1], "what is counted twice is one whole"
-
-    drive(view, (80, 24), steps)
+    rows = bar_rows(size_rows([Bin(1, 1, 5, 5)], [Bin(1, 1, 5, 5)]), size_label)
+    view.show(rows)
+    await pilot.press("end")
+    assert (view.cursor, view.key) == (2, (1, 1, 1))
+    view.show(rows, at_once=True)
+    assert view.cursor == 2
+    assert text_of(app)[1].split()[-2:] == text_of(app)[3].split()[-2:]
+    assert "100.0 %" in text_of(app)[1], "what is counted twice is one whole"
 
 
-def test_choosing_an_age() -> None:
-    view = Table(columns("age"))
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(bar_rows(AGES, age_label))
-        await pilot.press("down", "enter", "end", "enter")
-        assert [message.key[:2] for message in app.sent] == [
-            (NS_PER_S, 3 * NS_PER_S), (86_400 * NS_PER_S, None)
-        ]  # fmt: skip
-        assert app.sent[0].view is view
-        settings = AGES_VIEW.choose(app.sent[0].key, Settings(AGES_VIEW))
-        assert isinstance(settings, Settings)
-        assert settings.limits.min_age_ns == NS_PER_S
-        assert settings.limits.max_age_ns == 3 * NS_PER_S - 1, "what is older is in the next one"
-        settings = AGES_VIEW.choose(app.sent[1].key, Settings(AGES_VIEW))
-        assert isinstance(settings, Settings)
-        assert settings.limits.min_age_ns == 86_400 * NS_PER_S
-        assert settings.limits.max_age_ns is None
-
-    drive(view, (80, 24), steps)
+@on_screen(lambda: Table(columns("age")))
+async def test_choosing_an_age(app: ViewApp, pilot: Pilot[None], view: Table) -> None:
+    view.show(bar_rows(AGES, age_label))
+    await pilot.press("down", "enter", "end", "enter")
+    assert [message.key[:2] for message in app.sent] == [
+        (NS_PER_S, 3 * NS_PER_S), (86_400 * NS_PER_S, None)
+    ]  # fmt: skip
+    assert app.sent[0].view is view
+    settings = AGES_VIEW.choose(app.sent[0].key, Settings(AGES_VIEW))
+    assert isinstance(settings, Settings)
+    assert settings.limits.min_age_ns == NS_PER_S
+    assert settings.limits.max_age_ns == 3 * NS_PER_S - 1, "what is older is in the next one"
+    settings = AGES_VIEW.choose(app.sent[1].key, Settings(AGES_VIEW))
+    assert isinstance(settings, Settings)
+    assert settings.limits.min_age_ns == 86_400 * NS_PER_S
+    assert settings.limits.max_age_ns is None
 
 
-def test_sorting_threads() -> None:
-    view = Table(COLUMNS)
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(threads_by("bytes", THREADS[:4]))
-        await pilot.press("end")
-        view.show(threads_by("growth", THREADS[:4]), at_once=True)
-        assert view.order == [4242, 4250, 4_194_303, 4243]
-        assert view.key == 4_194_303, "the cursor stays on its thread"
-        await pilot.click(view, offset=(52, 0))
-        assert [message.key for message in app.sent] == ["count"]
-        app.sent.clear()
-        view.show(threads_by("count", THREADS[:4]), at_once=True)
-        assert view.order == [4243, 4242, 4250, 4_194_303]
-        view.show(threads_by("thread", THREADS[:4]), at_once=True)
-        assert view.order == [4242, 4243, 4250, 4_194_303]
-        view.show(threads_by("count", THREADS[:3]), at_once=True)
-        assert view.order == [4243, 4242, 4250]
-        await pilot.press("home", "enter")
-        assert [message.key for message in app.sent] == [4243]
-        await pilot.click(view, offset=(20, 2), times=2)
-        assert [message.key for message in app.sent] == [4243, 4242]
-        assert any("4242" in text for text in styled(app, "bold"))
-        settings = THREADS_VIEW.choose(4242, Settings(THREADS_VIEW))
-        assert isinstance(settings, Settings)
-        assert settings.limits.tid == 4242
-
-    drive(view, (80, 24), steps)
+@on_screen(lambda: Table(COLUMNS))
+async def test_sorting_threads(app: ViewApp, pilot: Pilot[None], view: Table) -> None:
+    view.show(threads_by("bytes", THREADS[:4]))
+    await pilot.press("end")
+    view.show(threads_by("growth", THREADS[:4]), at_once=True)
+    assert view.order == [4242, 4250, 4_194_303, 4243]
+    assert view.key == 4_194_303, "the cursor stays on its thread"
+    await pilot.click(view, offset=(52, 0))
+    assert [message.key for message in app.sent] == ["count"]
+    app.sent.clear()
+    view.show(threads_by("count", THREADS[:4]), at_once=True)
+    assert view.order == [4243, 4242, 4250, 4_194_303]
+    view.show(threads_by("thread", THREADS[:4]), at_once=True)
+    assert view.order == [4242, 4243, 4250, 4_194_303]
+    view.show(threads_by("count", THREADS[:3]), at_once=True)
+    assert view.order == [4243, 4242, 4250]
+    await pilot.press("home", "enter")
+    assert [message.key for message in app.sent] == [4243]
+    await pilot.click(view, offset=(20, 2), times=2)
+    assert [message.key for message in app.sent] == [4243, 4242]
+    assert any("4242" in text for text in styled(app, "bold"))
+    settings = THREADS_VIEW.choose(4242, Settings(THREADS_VIEW))
+    assert isinstance(settings, Settings)
+    assert settings.limits.tid == 4242
 
 
 @pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
-def test_hostile_threads(size: tuple[int, int]) -> None:
-    view = Table(COLUMNS)
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        names = dict(enumerate(HOSTILE, 1))
-        held = [ThreadStat(tid, name, MIB, 1, 0.1, 1) for tid, name in names.items()]
-        flows = tuple(ThreadFlow(tid, tid % len(names) + 1, 1, MIB) for tid in names)
-        activity = ThreadActivity((), flows, names)
-        threads = thread_rows(held, activity, narrowed=False)
-        view.show(table_rows(threads, activity, Sorting("bytes"), ""))
-        await pilot.press("down")
-        assert harmless(app)
-
-    drive(view, size, steps)
+@on_screen(lambda: Table(COLUMNS))
+async def test_hostile_threads(
+    app: ViewApp, pilot: Pilot[None], view: Table, size: tuple[int, int]
+) -> None:
+    names = dict(enumerate(HOSTILE, 1))
+    held = [ThreadStat(tid, name, MIB, 1, 0.1, 1) for tid, name in names.items()]
+    flows = tuple(ThreadFlow(tid, tid % len(names) + 1, 1, MIB) for tid in names)
+    activity = ThreadActivity((), flows, names)
+    threads = thread_rows(held, activity, narrowed=False)
+    view.show(table_rows(threads, activity, Sorting("bytes"), ""))
+    await pilot.press("down")
+    assert harmless(app)

@@ -5,7 +5,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import CACHE, LEAK, LIVE, SECONDS, drive, press, shop, tick
+from tests.ui.source import CACHE, LEAK, LIVE, SECONDS, drive, on_live_screen, press, shop, tick
 from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.chart import ChartView
@@ -30,56 +30,52 @@ def chart_of(app: LiveApp) -> list[str]:
     return text_of(app)[top : top + view.header_lines - 1]
 
 
-def test_layers_are_as_high_as_what_they_had(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "C")
-        lines = chart_of(app)
-        axis = next(at for at, line in enumerate(lines) if line.startswith("       0┼"))
-        assert lines[0].startswith(" 600 KiB┤")
-        per_row = 600 * 1024 / axis
-        now = column(lines, max(len(line) for line in lines[:axis]) - 1)
-        height = 0.0
-        for name, mark in MARKS.items():
-            before = round(height / per_row)
-            height += LIVE[name]
-            assert now.count(mark) == round(height / per_row) - before, name
-        assert now == "".join(sorted(now, key="█▓▒░".index)), "the largest at the bottom"
-        # What leaks grew, what is cached filled up in a quarter of the time.
-        middle = column(lines, 9 + (len(lines[axis]) - 9) // 2)
-        assert 0.4 < middle.count("█") / now.count("█") < 0.6
-        assert abs(middle.count("▓") - now.count("▓")) <= 1
-
-    drive(shop(tmp_path), steps)
+@on_live_screen()
+async def test_layers_are_as_high_as_what_they_had(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "C")
+    lines = chart_of(app)
+    axis = next(at for at, line in enumerate(lines) if line.startswith("       0┼"))
+    assert lines[0].startswith(" 600 KiB┤")
+    per_row = 600 * 1024 / axis
+    now = column(lines, max(len(line) for line in lines[:axis]) - 1)
+    height = 0.0
+    for name, mark in MARKS.items():
+        before = round(height / per_row)
+        height += LIVE[name]
+        assert now.count(mark) == round(height / per_row) - before, name
+    assert now == "".join(sorted(now, key="█▓▒░".index)), "the largest at the bottom"
+    # What leaks grew, what is cached filled up in a quarter of the time.
+    middle = column(lines, 9 + (len(lines[axis]) - 9) // 2)
+    assert 0.4 < middle.count("█") / now.count("█") < 0.6
+    assert abs(middle.count("▓") - now.count("▓")) <= 1
 
 
-def test_rows_are_opened_and_stacks_charted(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        def rows() -> list[str]:
-            texts = text_of(app)
-            title = next(at for at, line in enumerate(texts) if "live bytes of" in line)
-            return texts[title + 1 : title + 5]
+@on_live_screen()
+async def test_rows_are_opened_and_stacks_charted(app: LiveApp, pilot: Pilot[int]) -> None:
+    def rows() -> list[str]:
+        texts = text_of(app)
+        title = next(at for at, line in enumerate(texts) if "live bytes of" in line)
+        return texts[title + 1 : title + 5]
 
-        await press(app, pilot, "C")
-        for line, (name, size_bytes) in zip(rows(), LIVE.items(), strict=True):
-            assert line.endswith(f"  {name}")
-            assert line.count(format_size(size_bytes)) == 2, "live now, and at its peak"
-            assert MARKS[name] * 2 in line
-        await press(app, pilot, "down", "enter")
-        assert app.state.settings.view is FUNCTIONS
-        assert app.state.settings.function.name == "cache_lookup"
-        await press(app, pilot, "C", "l")
-        assert isinstance(app.screen, SourceScreen)
-        assert "cache_lookup" in text_of(app)[0]
-        await press(app, pilot, "escape", "C")
-        assert "live bytes of call stacks" in "\n".join(text_of(app))
-        assert rows()[0].endswith("record_request (server.c:32) ← handle_request")
-        await press(app, pilot, "home", "enter")
-        assert isinstance(app.screen, DetailScreen)
-        await press(app, pilot, "escape", "slash", *"dns", "enter")
-        assert "dns::Message::decode" in rows()[0]
-        assert "record_request" not in "\n".join(rows())
-
-    drive(shop(tmp_path), steps)
+    await press(app, pilot, "C")
+    for line, (name, size_bytes) in zip(rows(), LIVE.items(), strict=True):
+        assert line.endswith(f"  {name}")
+        assert line.count(format_size(size_bytes)) == 2, "live now, and at its peak"
+        assert MARKS[name] * 2 in line
+    await press(app, pilot, "down", "enter")
+    assert app.state.settings.view is FUNCTIONS
+    assert app.state.settings.function.name == "cache_lookup"
+    await press(app, pilot, "C", "l")
+    assert isinstance(app.screen, SourceScreen)
+    assert "cache_lookup" in text_of(app)[0]
+    await press(app, pilot, "escape", "C")
+    assert "live bytes of call stacks" in "\n".join(text_of(app))
+    assert rows()[0].endswith("record_request (server.c:32) ← handle_request")
+    await press(app, pilot, "home", "enter")
+    assert isinstance(app.screen, DetailScreen)
+    await press(app, pilot, "escape", "slash", *"dns", "enter")
+    assert "dns::Message::decode" in rows()[0]
+    assert "record_request" not in "\n".join(rows())
 
 
 def test_what_has_gone_keeps_its_layer_and_small_ones_are_together(tmp_path: Path) -> None:
@@ -108,15 +104,15 @@ def test_what_has_gone_keeps_its_layer_and_small_ones_are_together(tmp_path: Pat
     drive(source, steps)
 
 
-def test_without_room_rows_are_left_and_without_blocks_a_word(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "C")
-        assert chart_of(app) == []
-        assert "record_request" in "\n".join(text_of(app))
-        await press(app, pilot, "slash", *"nothing", "enter")
-        assert "no stacks match /nothing" in "\n".join(text_of(app))
-
-    drive(shop(tmp_path), steps, (80, 14))
+@on_live_screen((80, 14))
+async def test_without_room_rows_are_left_and_without_blocks_a_word(
+    app: LiveApp, pilot: Pilot[int]
+) -> None:
+    await press(app, pilot, "C")
+    assert chart_of(app) == []
+    assert "record_request" in "\n".join(text_of(app))
+    await press(app, pilot, "slash", *"nothing", "enter")
+    assert "no stacks match /nothing" in "\n".join(text_of(app))
 
 
 def test_a_step_is_drawn_in_the_column_that_ends_with_it() -> None:

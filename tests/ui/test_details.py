@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 
 from tests.blockholders import KEPT
 from tests.ui.screens import SIZES, compare, text_of
-from tests.ui.source import LEAK, FakeSource, drive, press, shop, tick, until
+from tests.ui.source import LEAK, FakeSource, drive, on_live_screen, press, tick, until
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters import Action, Match, On
 from tracelloc.show.filters.rules import parse_rules
@@ -18,47 +18,38 @@ from tracelloc.ui.live_screen import LiveScreen
 from tracelloc.ui.tableview import Table
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> FakeSource:
-    return shop(tmp_path)
-
-
 def shown(app: LiveApp) -> str:
     return "\n".join(text_of(app))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_picture(source: FakeSource, size: tuple[int, int]) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "enter")
-        # The line of keys comes by itself, a moment later.
-        await pilot.pause()
-        await compare("details", app, pilot)
-
-    drive(source, steps, size)
+@on_live_screen()
+async def test_picture(app: LiveApp, pilot: Pilot[int], size: tuple[int, int]) -> None:
+    await press(app, pilot, "enter")
+    # The line of keys comes by itself, a moment later.
+    await pilot.pause()
+    await compare("details", app, pilot)
 
 
-def test_figures_and_source(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "enter")
-        assert "record_request (server.c:32) ← handle_request" in text_of(app)[0]
-        assert "375 KiB in 2,400 blocks" in shown(app)
-        assert "allocated 2,400   freed 0 (0.0 %)" in shown(app)
-        assert "worker-1 (101)" in shown(app)
-        assert "›    32  int line_32;" in shown(app)
-        # The source follows the cursor.
-        await press(app, pilot, "down")
-        assert "›    95  int line_95;" in shown(app)
-        # Figures go on, the stack stays, whatever rows do behind it.
-        source.allocate(4, 10 << 20)
-        source.allocate(LEAK, 160)
-        await tick(app, pilot)
-        assert "2,401 blocks" in shown(app)
-        await press(app, pilot, "escape")
-        assert isinstance(app.screen, LiveScreen)
-        assert app.state.picture.content.order[:2] == [LEAK, 4]
-
-    drive(source, steps)
+@on_live_screen()
+async def test_figures_and_source(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
+    await press(app, pilot, "enter")
+    assert "record_request (server.c:32) ← handle_request" in text_of(app)[0]
+    assert "375 KiB in 2,400 blocks" in shown(app)
+    assert "allocated 2,400   freed 0 (0.0 %)" in shown(app)
+    assert "worker-1 (101)" in shown(app)
+    assert "›    32  int line_32;" in shown(app)
+    # The source follows the cursor.
+    await press(app, pilot, "down")
+    assert "›    95  int line_95;" in shown(app)
+    # Figures go on, the stack stays, whatever rows do behind it.
+    source.allocate(4, 10 << 20)
+    source.allocate(LEAK, 160)
+    await tick(app, pilot)
+    assert "2,401 blocks" in shown(app)
+    await press(app, pilot, "escape")
+    assert isinstance(app.screen, LiveScreen)
+    assert app.state.picture.content.order[:2] == [LEAK, 4]
 
 
 def test_who_holds_its_blocks(source: FakeSource) -> None:
@@ -92,17 +83,15 @@ def test_the_pane_takes_what_the_table_leaves(source: FakeSource) -> None:
     drive(source, steps, (80, 24))
 
 
-def test_hidden_frames_on_demand(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "end", "enter")
-        assert "(2 frames hidden)" in shown(app)
-        assert "finish_grow" not in shown(app)
-        await press(app, pilot, "h")
-        assert "alloc::raw_vec::finish_grow" in shown(app)
-        await press(app, pilot, "h")
-        assert "finish_grow" not in shown(app)
-
-    drive(source, steps)
+@on_live_screen()
+async def test_hidden_frames_on_demand(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "end", "enter")
+    assert "(2 frames hidden)" in shown(app)
+    assert "finish_grow" not in shown(app)
+    await press(app, pilot, "h")
+    assert "alloc::raw_vec::finish_grow" in shown(app)
+    await press(app, pilot, "h")
+    assert "finish_grow" not in shown(app)
 
 
 def test_hide_undo_collapse_save(source: FakeSource) -> None:
@@ -127,17 +116,17 @@ def test_hide_undo_collapse_save(source: FakeSource) -> None:
     ]
 
 
-def test_added_rules_in_the_filter_dialog(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "enter", "H", "escape", "f", "end")
-        assert "hide ^record_request$" in shown(app)
-        await press(app, pilot, "W")
-        text = source.invoker.filters.read_text()
-        assert parse_rules(text, "filters.toml").rules[0].pattern == "^record_request$"
-        await press(app, pilot, "delete", "escape")
-        assert source.filters.added == ()
-
-    drive(source, steps)
+@on_live_screen()
+async def test_added_rules_in_the_filter_dialog(
+    app: LiveApp, pilot: Pilot[int], source: FakeSource
+) -> None:
+    await press(app, pilot, "enter", "H", "escape", "f", "end")
+    assert "hide ^record_request$" in shown(app)
+    await press(app, pilot, "W")
+    text = source.invoker.filters.read_text()
+    assert parse_rules(text, "filters.toml").rules[0].pattern == "^record_request$"
+    await press(app, pilot, "delete", "escape")
+    assert source.filters.added == ()
 
 
 def test_copy_and_editor(
@@ -169,16 +158,14 @@ def test_copy_and_editor(
     ]
 
 
-def test_help_and_export_from_here(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "enter", "question_mark")
-        text = "\n".join(map(str, app.screen.query_one(Table).order))
-        for binding in DetailScreen.BINDINGS:
-            assert binding.tooltip in text  # type: ignore[union-attr]
-        await press(app, pilot, "escape", "e", "escape", "q")
-        assert isinstance(app.screen, LiveScreen)
-
-    drive(source, steps)
+@on_live_screen()
+async def test_help_and_export_from_here(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "enter", "question_mark")
+    text = "\n".join(map(str, app.screen.query_one(Table).order))
+    for binding in DetailScreen.BINDINGS:
+        assert binding.tooltip in text  # type: ignore[union-attr]
+    await press(app, pilot, "escape", "e", "escape", "q")
+    assert isinstance(app.screen, LiveScreen)
 
 
 def frame(symbol: str | None, module: str | None = "/opt/app") -> Frame:

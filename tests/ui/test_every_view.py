@@ -12,7 +12,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.ui.screens import compare
-from tests.ui.source import FakeSource, drive, press
+from tests.ui.source import FakeSource, on_live_screen, press
 from tests.ui.test_lists import await_output
 from tests.ui.test_objects import python_shop
 from tracelloc.model.process import Target
@@ -47,12 +47,10 @@ def source(tmp_path: Path) -> Iterator[FakeSource]:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_every_view(source: FakeSource, size: tuple[int, int]) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        for name, keys in KEYS.items():
-            await press(app, pilot, *keys.split())
-            await compare(f"view-{name}", app, pilot)
-            if name in LEFT:
-                await press(app, pilot, "escape")
-
-    drive(source, steps, size)
+@on_live_screen()
+async def test_every_view(app: LiveApp, pilot: Pilot[int], size: tuple[int, int]) -> None:
+    for name, keys in KEYS.items():
+        await press(app, pilot, *keys.split())
+        await compare(f"view-{name}", app, pilot)
+        if name in LEFT:
+            await press(app, pilot, "escape")

@@ -11,9 +11,9 @@ from tests.ui.screens import (
     SIZES,
     ViewApp,
     compare,
-    drive,
     harmless,
     hostile_tree,
+    on_screen,
     path,
     sample_tree,
     styled,
@@ -134,131 +134,109 @@ def test_colours() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_picture(size: tuple[int, int]) -> None:
+@on_screen(FlameView)
+async def test_picture(
+    app: ViewApp, pilot: Pilot[None], view: FlameView, size: tuple[int, int]
+) -> None:
     """Three levels down with a search."""
-    view = FlameView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(sample_tree(), search=Search("json")), at_once=True)
-        await pilot.press("down", "down", "down", "down", "right")
-        await compare("flame", app, pilot)
-        marked = styled(app, "underline")
-        assert all("*" in text or "found: 10.4 %" in text for text in marked)
-        assert len(marked) == 2
-
-    drive(view, size, steps)
+    view.show(Nodes(sample_tree(), search=Search("json")), at_once=True)
+    await pilot.press("down", "down", "down", "down", "right")
+    await compare("flame", app, pilot)
+    marked = styled(app, "underline")
+    assert all("*" in text or "found: 10.4 %" in text for text in marked)
+    assert len(marked) == 2
 
 
-def test_walk_with_keys() -> None:
-    view = FlameView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(sample_tree()), at_once=True)
-        seen = []
-        for key in ("down", "right", "left", "down", "down", "down", "right", "up", "end", "home"):
-            await pilot.press(key)
-            seen.append(name_of(view))
-        assert seen == [
-            "main", "start_thread", "main", "server::run", "http::serve", "Session::open",
-            "json::parse", "http::serve", "Vec<T>::push", "api-server",
-        ]  # fmt: skip
-        await pilot.press("down", "down", "down", "down", "enter")
-        assert view.zoomed == view.selected
-        assert "▏cache::insert" in text_of(app)[5]
-        await pilot.press("down", "down", "enter")
-        assert [message.key for message in app.sent] == [1]
-        await pilot.press("escape")
-        assert name_of(view) == "Vec<T>::push"
-        assert view._data.tree.steps[view.zoomed].name == "http::serve"
-        await pilot.press("backspace", "backspace", "escape")
-        assert view.zoomed == ROOT
-        assert not view.check_action("zoom_out", ())
-        await pilot.press("o", "c")
-        assert [message.key for message in app.sent] == [1, 1]
-        assert view.colouring == "growth"
-        assert "colors: growth" in text_of(app)[-2]
-
-    drive(view, (100, 24), steps)
+@on_screen(FlameView, (100, 24))
+async def test_walk_with_keys(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
+    view.show(Nodes(sample_tree()), at_once=True)
+    seen = []
+    for key in ("down", "right", "left", "down", "down", "down", "right", "up", "end", "home"):
+        await pilot.press(key)
+        seen.append(name_of(view))
+    assert seen == [
+        "main", "start_thread", "main", "server::run", "http::serve", "Session::open",
+        "json::parse", "http::serve", "Vec<T>::push", "api-server",
+    ]  # fmt: skip
+    await pilot.press("down", "down", "down", "down", "enter")
+    assert view.zoomed == view.selected
+    assert "▏cache::insert" in text_of(app)[5]
+    await pilot.press("down", "down", "enter")
+    assert [message.key for message in app.sent] == [1]
+    await pilot.press("escape")
+    assert name_of(view) == "Vec<T>::push"
+    assert view._data.tree.steps[view.zoomed].name == "http::serve"
+    await pilot.press("backspace", "backspace", "escape")
+    assert view.zoomed == ROOT
+    assert not view.check_action("zoom_out", ())
+    await pilot.press("o", "c")
+    assert [message.key for message in app.sent] == [1, 1]
+    assert view.colouring == "growth"
+    assert "colors: growth" in text_of(app)[-2]
 
 
-def test_mouse() -> None:
-    view = FlameView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(sample_tree()), at_once=True)
-        await pilot.pause()
-        column = text_of(app)[5].index("▏tls")
-        await pilot.click(view, offset=(column, 5))
-        assert name_of(view) == "tls::accept"
-        await pilot.click(view, offset=(79, 5))
-        assert name_of(view) == "tls::accept", "there is no box"
-        await pilot.click(view, offset=(2, 4), times=2)
-        assert view._data.tree.steps[view.zoomed].name == "Session::open"
-
-    drive(view, (80, 24), steps)
+@on_screen(FlameView)
+async def test_mouse(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
+    view.show(Nodes(sample_tree()), at_once=True)
+    await pilot.pause()
+    column = text_of(app)[5].index("▏tls")
+    await pilot.click(view, offset=(column, 5))
+    assert name_of(view) == "tls::accept"
+    await pilot.click(view, offset=(79, 5))
+    assert name_of(view) == "tls::accept", "there is no box"
+    await pilot.click(view, offset=(2, 4), times=2)
+    assert view._data.tree.steps[view.zoomed].name == "Session::open"
 
 
-def test_new_figures_keep_zoom_and_cursor() -> None:
-    view = FlameView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(sample_tree()), at_once=True)
-        await pilot.press("down", "down", "enter", "down", "down", "right")
-        assert name_of(view) == "json::parse"
-        view.show(Nodes(sample_tree(without=frozenset({1, 4, 5}))), at_once=True)
-        assert name_of(view) == "json::parse"
-        assert view._data.tree.steps[view.zoomed].name == "server::run"
-        view.show(Nodes(sample_tree(inverted=True), inverted=True), at_once=True)
-        assert (view.zoomed, view.selected) == (ROOT, ROOT)
-        await pilot.pause()
-        assert "inverted" in text_of(app)[-2]
-
-    drive(view, (80, 24), steps)
+@on_screen(FlameView)
+async def test_new_figures_keep_zoom_and_cursor(
+    app: ViewApp, pilot: Pilot[None], view: FlameView
+) -> None:
+    view.show(Nodes(sample_tree()), at_once=True)
+    await pilot.press("down", "down", "enter", "down", "down", "right")
+    assert name_of(view) == "json::parse"
+    view.show(Nodes(sample_tree(without=frozenset({1, 4, 5}))), at_once=True)
+    assert name_of(view) == "json::parse"
+    assert view._data.tree.steps[view.zoomed].name == "server::run"
+    view.show(Nodes(sample_tree(inverted=True), inverted=True), at_once=True)
+    assert (view.zoomed, view.selected) == (ROOT, ROOT)
+    await pilot.pause()
+    assert "inverted" in text_of(app)[-2]
 
 
-def test_narrower_than_a_box() -> None:
+@on_screen(FlameView, (120, 24))
+async def test_narrower_than_a_box(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
     """The cursor goes to the nearest box that is left."""
-    view = FlameView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(sample_tree()), at_once=True)
-        await pilot.press("down", "down", "right", "right")
-        assert name_of(view) == "metrics::render"
-        await pilot.resize_terminal(20, 5)
-        while view.width > 20:
-            await pilot.pause(0.01)
-        await pilot.pause()
-        assert name_of(view) in ("main", "api-server")
-        assert harmless(app)
-
-    drive(view, (120, 24), steps)
+    view.show(Nodes(sample_tree()), at_once=True)
+    await pilot.press("down", "down", "right", "right")
+    assert name_of(view) == "metrics::render"
+    await pilot.resize_terminal(20, 5)
+    while view.width > 20:
+        await pilot.pause(0.01)
+    await pilot.pause()
+    assert name_of(view) in ("main", "api-server")
+    assert harmless(app)
 
 
-def test_nothing_to_show() -> None:
-    view = FlameView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape", "c")
-        assert "computing…" in text_of(app)[0]
-        nothing = Nodes(build_tree([], Step("app", None)), search=Search("x"), empty="none")
-        view.show(nothing, at_once=True)
-        await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape")
-        assert "none" in text_of(app)[0]
-
-    drive(view, (80, 24), steps)
+@on_screen(FlameView)
+async def test_nothing_to_show(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
+    await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape", "c")
+    assert "computing…" in text_of(app)[0]
+    nothing = Nodes(build_tree([], Step("app", None)), search=Search("x"), empty="none")
+    view.show(nothing, at_once=True)
+    await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape")
+    assert "none" in text_of(app)[0]
 
 
 @pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
-def test_hostile_names(size: tuple[int, int]) -> None:
-    view = FlameView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(hostile_tree(), search=Search("x")), at_once=True)
-        for _ in range(13):
-            view.action_cursor(1)
-            await pilot.pause()
-            assert harmless(app)
-        await pilot.press("home", "enter", "right", "right", "enter")
+@on_screen(FlameView)
+async def test_hostile_names(
+    app: ViewApp, pilot: Pilot[None], view: FlameView, size: tuple[int, int]
+) -> None:
+    view.show(Nodes(hostile_tree(), search=Search("x")), at_once=True)
+    for _ in range(13):
+        view.action_cursor(1)
+        await pilot.pause()
         assert harmless(app)
-
-    drive(view, size, steps)
+    await pilot.press("home", "enter", "right", "right", "enter")
+    assert harmless(app)

@@ -7,7 +7,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import LIVE, drive, press, shop
+from tests.ui.source import LIVE, on_live_screen, press, shop
 from tracelloc.text import format_size
 from tracelloc.ui import functions
 from tracelloc.ui.app import LiveApp
@@ -48,35 +48,35 @@ def test_what_takes_too_long_is_counted_in_the_next_picture(
     assert shown(picture) == rows
 
 
-def test_flat_and_cumulative_then_callers_and_callees(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        def table() -> Table:
-            return app.screen.query_one("#functions", Table)
+@on_live_screen()
+async def test_flat_and_cumulative_then_callers_and_callees(
+    app: LiveApp, pilot: Pilot[int]
+) -> None:
+    def table() -> Table:
+        return app.screen.query_one("#functions", Table)
 
-        def line(words: str) -> str:
-            return next(line for line in text_of(app)[8:] if words in line)
+    def line(words: str) -> str:
+        return next(line for line in text_of(app)[8:] if words in line)
 
-        await press(app, pilot, "F")
-        own = {name: LIVE[name] for name in ("record_request", "cache_lookup", "append_log")}
-        for name, size_bytes in own.items():
-            assert line(name).count(format_size(size_bytes)) == 2, "allocated in it, and below"
-        handled = format_size(sum(own.values()))
-        assert f" {handled} " in line("handle_request")
-        assert " 0 B " in line("handle_request")
-        names = [key.step.name for key in table().order if isinstance(key, FunctionKey)]
-        await press(app, pilot, *(["down"] * names.index("handle_request")), "enter")
-        shown = [key for key in table().order if isinstance(key, FunctionKey) and key.role]
-        assert [(key.step.name, key.role) for key in shown] == [
-            ("serve", "callers"), ("record_request", "callees"), ("cache_lookup", "callees"),
-            ("append_log", "callees"),
-        ]  # fmt: skip
-        assert [key.size_bytes for key in shown[1:]] == list(own.values())
-        assert app.state.settings.view is FUNCTIONS
-        await press(app, pilot, "escape")
-        assert not any(isinstance(key, FunctionKey) and key.role for key in table().order)
-        await press(app, pilot, "slash", *"cache", "enter")
-        assert [key.step.name for key in table().order] == ["cache_lookup"]  # type: ignore[attr-defined]
-        await press(app, pilot, "escape", "escape")
-        assert app.state.settings.view is STACKS
-
-    drive(shop(tmp_path), steps)
+    await press(app, pilot, "F")
+    own = {name: LIVE[name] for name in ("record_request", "cache_lookup", "append_log")}
+    for name, size_bytes in own.items():
+        assert line(name).count(format_size(size_bytes)) == 2, "allocated in it, and below"
+    handled = format_size(sum(own.values()))
+    assert f" {handled} " in line("handle_request")
+    assert " 0 B " in line("handle_request")
+    names = [key.step.name for key in table().order if isinstance(key, FunctionKey)]
+    await press(app, pilot, *(["down"] * names.index("handle_request")), "enter")
+    shown = [key for key in table().order if isinstance(key, FunctionKey) and key.role]
+    assert [(key.step.name, key.role) for key in shown] == [
+        ("serve", "callers"), ("record_request", "callees"), ("cache_lookup", "callees"),
+        ("append_log", "callees"),
+    ]  # fmt: skip
+    assert [key.size_bytes for key in shown[1:]] == list(own.values())
+    assert app.state.settings.view is FUNCTIONS
+    await press(app, pilot, "escape")
+    assert not any(isinstance(key, FunctionKey) and key.role for key in table().order)
+    await press(app, pilot, "slash", *"cache", "enter")
+    assert [key.step.name for key in table().order] == ["cache_lookup"]  # type: ignore[attr-defined]
+    await press(app, pilot, "escape", "escape")
+    assert app.state.settings.view is STACKS

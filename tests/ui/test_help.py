@@ -1,85 +1,75 @@
 """The help: keys by what they are for, verdicts and terms; and the column of differences."""
 
-from pathlib import Path
-
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from tests.ui.screens import text_of
-from tests.ui.source import CACHE, drive, press, shop, tick
+from tests.ui.source import CACHE, FakeSource, on_live_screen, press, tick
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.tableview import Table
 
 
-def test_keys_are_grouped_and_terms_explained(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "question_mark")
-        assert "Search names, files, modules (regex)" in "\n".join(text_of(app))
-        keys = list(app.screen.query_one(Table).order)
-        texts = [" ".join(key) if isinstance(key, tuple) else str(key) for key in keys]
-        for words in ("Find", "Sort", "Compare", "Verdicts", "Glossary"):
-            assert words in texts
-        assert any(text.startswith("leaking") and "unreachable" in text for text in texts)
-        assert any("a free of a block from before tracing began" in text for text in texts)
-        assert len(set(map(str, keys))) >= len(keys) - 4, "headings' blanks apart, rows are unique"
-        await press(app, pilot, "end")
-        assert "verdict" in "\n".join(text_of(app))
-
-    drive(shop(tmp_path), steps)
+@on_live_screen()
+async def test_keys_are_grouped_and_terms_explained(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "question_mark")
+    assert "Search names, files, modules (regex)" in "\n".join(text_of(app))
+    keys = list(app.screen.query_one(Table).order)
+    texts = [" ".join(key) if isinstance(key, tuple) else str(key) for key in keys]
+    for words in ("Find", "Sort", "Compare", "Verdicts", "Glossary"):
+        assert words in texts
+    assert any(text.startswith("leaking") and "unreachable" in text for text in texts)
+    assert any("a free of a block from before tracing began" in text for text in texts)
+    assert len(set(map(str, keys))) >= len(keys) - 4, "headings' blanks apart, rows are unique"
+    await press(app, pilot, "end")
+    assert "verdict" in "\n".join(text_of(app))
 
 
-def test_help_is_searched_and_terms_are_whole(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        live = app.screen
-        await press(app, pilot, "question_mark", "slash", *"uprobe")
-        shown = [line.strip(" │›") for line in text_of(app)]
-        assert "probe, return probe" in shown, "longer than the keys above"
-        table = app.screen.query_one(Table)
-        assert len(table.order) < 6
-        await press(app, pilot, "enter")
-        assert table.has_focus
-        await press(app, pilot, "slash", *"zz")
-        assert "nothing has these words" in "\n".join(text_of(app))
-        await press(app, pilot, "escape")
-        assert len(table.order) > 60
-        await press(app, pilot, "escape")
-        assert app.screen is live
-
-    drive(shop(tmp_path), steps)
+@on_live_screen()
+async def test_help_is_searched_and_terms_are_whole(app: LiveApp, pilot: Pilot[int]) -> None:
+    live = app.screen
+    await press(app, pilot, "question_mark", "slash", *"uprobe")
+    shown = [line.strip(" │›") for line in text_of(app)]
+    assert "probe, return probe" in shown, "longer than the keys above"
+    table = app.screen.query_one(Table)
+    assert len(table.order) < 6
+    await press(app, pilot, "enter")
+    assert table.has_focus
+    await press(app, pilot, "slash", *"zz")
+    assert "nothing has these words" in "\n".join(text_of(app))
+    await press(app, pilot, "escape")
+    assert len(table.order) > 60
+    await press(app, pilot, "escape")
+    assert app.screen is live
 
 
-def test_a_word_of_the_header_is_explained(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot)
-        line = text_of(app)[1]
-        await pilot.click("#header", offset=(line.index("growing"), 1))
-        await pilot.pause()
-        assert app.screen.query_one(Input).value == "growing"
-        rows = app.screen.query_one(Table).order
-        assert len(rows) < 20
-        assert any(isinstance(row, tuple) and row[0] == "growing" for row in rows)
-        await press(app, pilot, "escape")
-        assert len(app.screen.query_one(Table).order) > 60
-
-    drive(shop(tmp_path), steps)
+@on_live_screen()
+async def test_a_word_of_the_header_is_explained(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot)
+    line = text_of(app)[1]
+    await pilot.click("#header", offset=(line.index("growing"), 1))
+    await pilot.pause()
+    assert app.screen.query_one(Input).value == "growing"
+    rows = app.screen.query_one(Table).order
+    assert len(rows) < 20
+    assert any(isinstance(row, tuple) and row[0] == "growing" for row in rows)
+    await press(app, pilot, "escape")
+    assert len(app.screen.query_one(Table).order) > 60
 
 
-def test_differences_have_a_column_of_their_own(tmp_path: Path) -> None:
-    source = shop(tmp_path)
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "M")
-        source.pass_second()
-        source.allocate(CACHE, 3000)
-        await tick(app, pilot)
-        await press(app, pilot, "d")
-        titles = next(line for line in text_of(app) if "growth/min" in line)
-        assert "change" in titles
-        assert "live" not in titles
-        assert "share" not in titles
-        await press(app, pilot, "d")
-        titles = next(line for line in text_of(app) if "growth/min" in line)
-        assert "change" not in titles
-        assert "live" in titles
-
-    drive(source, steps, (160, 40))
+@on_live_screen((160, 40))
+async def test_differences_have_a_column_of_their_own(
+    app: LiveApp, pilot: Pilot[int], source: FakeSource
+) -> None:
+    await press(app, pilot, "M")
+    source.pass_second()
+    source.allocate(CACHE, 3000)
+    await tick(app, pilot)
+    await press(app, pilot, "d")
+    titles = next(line for line in text_of(app) if "growth/min" in line)
+    assert "change" in titles
+    assert "live" not in titles
+    assert "share" not in titles
+    await press(app, pilot, "d")
+    titles = next(line for line in text_of(app) if "growth/min" in line)
+    assert "change" not in titles
+    assert "live" in titles

@@ -2,7 +2,6 @@
 
 import sys
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 from textual.binding import BindingsMap
@@ -14,7 +13,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import FakeSource, drive, press, shop, until
+from tests.ui.source import FakeSource, on_live_screen, press, until
 from tracelloc.ui import machinescreen
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.driver import KeyParser
@@ -24,23 +23,18 @@ from tracelloc.ui.player import PLAYER_KEYS
 from tracelloc.ui.state import VIEWS
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> FakeSource:
-    return shop(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("typed", "first"),
     [("leak", "V Suspects"), ("suspects", "V Suspects"), ("diff", "d Changes"),
      ("flame", "3 Flame"), ("pid", "P Choose process"), ("theme", "Theme")],
 )  # fmt: skip
-def test_palette_finds_by_synonyms(source: FakeSource, typed: str, first: str) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "ctrl+p", *typed)
-        found = app.screen.query_one(CommandList)
-        await until(app, pilot, lambda: first in prompts(found)[:2])
-
-    drive(source, steps)
+@on_live_screen()
+async def test_palette_finds_by_synonyms(
+    app: LiveApp, pilot: Pilot[int], typed: str, first: str
+) -> None:
+    await press(app, pilot, "ctrl+p", *typed)
+    found = app.screen.query_one(CommandList)
+    await until(app, pilot, lambda: first in prompts(found)[:2])
 
 
 def prompts(found: CommandList) -> list[str]:
@@ -49,30 +43,30 @@ def prompts(found: CommandList) -> list[str]:
     return [" ".join(line.split()) for line in lines]
 
 
-def test_palette_shows_keys_and_has_no_twins(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        commands = list(commands_of(app.screen))
-        words = [each.word for each in commands]
-        assert len(set(words)) == len(words)
-        assert {each.word for each in commands if not each.key} == {"Theme", "Screenshot"}
-        assert [each.title for each in commands[:3]] == [
-            "⏎     Details",
-            "l     Source",
-            "M     Mark",
-        ]
-        actions = {each.action.removeprefix("app.") for each in (*LIVE_KEYS, *view_keys(VIEWS))}
-        assert set(SYNONYMS) <= actions
-        await press(app, pilot, "ctrl+p")
-        found = app.screen.query_one(CommandList)
-        await until(app, pilot, lambda: "M Mark" in prompts(found))
-        await press(app, pilot, "escape", "enter", "ctrl+p")
-        found = app.screen.query_one(CommandList)
-        await until(app, pilot, lambda: "H Hide" in prompts(found))
-        assert "M Mark" not in prompts(found)
-        await press(app, pilot, *"hide", "enter")
-        await until(app, pilot, lambda: bool(source.filters.added))
-
-    drive(source, steps)
+@on_live_screen()
+async def test_palette_shows_keys_and_has_no_twins(
+    app: LiveApp, pilot: Pilot[int], source: FakeSource
+) -> None:
+    commands = list(commands_of(app.screen))
+    words = [each.word for each in commands]
+    assert len(set(words)) == len(words)
+    assert {each.word for each in commands if not each.key} == {"Theme", "Screenshot"}
+    assert [each.title for each in commands[:3]] == [
+        "⏎     Details",
+        "l     Source",
+        "M     Mark",
+    ]
+    actions = {each.action.removeprefix("app.") for each in (*LIVE_KEYS, *view_keys(VIEWS))}
+    assert set(SYNONYMS) <= actions
+    await press(app, pilot, "ctrl+p")
+    found = app.screen.query_one(CommandList)
+    await until(app, pilot, lambda: "M Mark" in prompts(found))
+    await press(app, pilot, "escape", "enter", "ctrl+p")
+    found = app.screen.query_one(CommandList)
+    await until(app, pilot, lambda: "H Hide" in prompts(found))
+    assert "M Mark" not in prompts(found)
+    await press(app, pilot, *"hide", "enter")
+    await until(app, pilot, lambda: bool(source.filters.added))
 
 
 # What letters do that have several actions.
@@ -100,31 +94,27 @@ def test_a_letter_means_one_thing() -> None:
     assert several == set(ONE_MEANING)
 
 
-def test_footer_is_of_what_has_the_focus(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        def footer() -> str:
-            return text_of(app)[-1]
+@on_live_screen((80, 24))
+async def test_footer_is_of_what_has_the_focus(app: LiveApp, pilot: Pilot[int]) -> None:
+    def footer() -> str:
+        return text_of(app)[-1]
 
-        usual = "⏎ Details l Source M Mark d Changes e Export / Search ? Help q Quit ^p Commands"
-        await until(app, pilot, lambda: footer() == usual)
-        await press(app, pilot, "slash")
-        await until(app, pilot, lambda: footer() == "⏎ Keep the search esc Clear it ^p Commands")
-        await press(app, pilot, "escape", "3")
-        await until(app, pilot, lambda: footer().startswith("⏎ Zoom w Weight o Stack c Colors l "))
-        assert footer().endswith("? Help q Quit")
-        await press(app, pilot, "1", "x")
-        await until(app, pilot, lambda: footer().startswith("← Earlier → Later ⏎ Set esc Cancel"))
-
-    drive(source, steps, (80, 24))
+    usual = "⏎ Details l Source M Mark d Changes e Export / Search ? Help q Quit ^p Commands"
+    await until(app, pilot, lambda: footer() == usual)
+    await press(app, pilot, "slash")
+    await until(app, pilot, lambda: footer() == "⏎ Keep the search esc Clear it ^p Commands")
+    await press(app, pilot, "escape", "3")
+    await until(app, pilot, lambda: footer().startswith("⏎ Zoom w Weight o Stack c Colors l "))
+    assert footer().endswith("? Help q Quit")
+    await press(app, pilot, "1", "x")
+    await until(app, pilot, lambda: footer().startswith("← Earlier → Later ⏎ Set esc Cancel"))
 
 
-def test_a_trace_is_not_suspended(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "ctrl+z")
-        said = "Can't be suspended while it traces"
-        await until(app, pilot, lambda: said in " ".join(text_of(app)))
-
-    drive(source, steps, notifications=True)
+@on_live_screen(notifications=True)
+async def test_a_trace_is_not_suspended(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "ctrl+z")
+    said = "Can't be suspended while it traces"
+    await until(app, pilot, lambda: said in " ".join(text_of(app)))
 
 
 # Keys by what is read; None: nothing within Textual's time.

@@ -11,8 +11,8 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.trees import build_tree
-from tests.ui.screens import ViewApp, drive, path, text_of, weights
-from tests.ui.source import FakeSource, press, settle
+from tests.ui.screens import ViewApp, drive, on_screen, path, text_of, weights
+from tests.ui.source import FakeSource, on_live_screen, press, settle
 from tests.ui.source import drive as drive_live
 from tests.ui.test_picker import API, opened
 from tracelloc.model.process import Target
@@ -91,42 +91,36 @@ LISTS = [view.name for view in VIEWS if view.name not in ("flame", "objects", "r
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_views(source: FakeSource, name: str) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, next(view.key for view in VIEWS if view.name == name))
-        rows = app.screen.query_one(f"#{name}", LineView)
-        assert rows.has_focus
-        await walk(rows, lambda key: press(app, pilot, key))
-
-    drive_live(source, steps, SIZE)
+@on_live_screen(SIZE)
+async def test_views(app: LiveApp, pilot: Pilot[int], name: str) -> None:
+    await press(app, pilot, next(view.key for view in VIEWS if view.name == name))
+    rows = app.screen.query_one(f"#{name}", LineView)
+    assert rows.has_focus
+    await walk(rows, lambda key: press(app, pilot, key))
 
 
 @pytest.mark.parametrize(
     "keys", [("f",), ("e", "tab"), ("t", "t", "g", "enter"), ("question_mark",)], ids=str
 )
-def test_dialogs_and_a_stack(source: FakeSource, keys: tuple[str, ...]) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        live = app.screen
-        await press(app, pilot, *keys)
-        assert app.screen is not live
-        rows = app.screen.focused
-        assert isinstance(rows, LineView)
-        await walk(rows, lambda key: press(app, pilot, key))
-        await press(app, pilot, "escape")
-        assert app.screen is live
-
-    drive_live(source, steps, SIZE)
+@on_live_screen(SIZE)
+async def test_dialogs_and_a_stack(app: LiveApp, pilot: Pilot[int], keys: tuple[str, ...]) -> None:
+    live = app.screen
+    await press(app, pilot, *keys)
+    assert app.screen is not live
+    rows = app.screen.focused
+    assert isinstance(rows, LineView)
+    await walk(rows, lambda key: press(app, pilot, key))
+    await press(app, pilot, "escape")
+    assert app.screen is live
 
 
-def test_processes() -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        await opened(app, pilot, [replace(API, pid=n) for n in range(MANY)])
-        rows = app.screen.query_one(Table)
-        await walk(rows, pilot.press, letters=False)
-        await pilot.press("j")
-        assert "j" in text_of(app)[1], "letters are typed into the search"
-
-    drive(None, SIZE, steps)
+@on_screen(size=SIZE)
+async def test_processes(app: ViewApp, pilot: Pilot[None]) -> None:
+    await opened(app, pilot, [replace(API, pid=n) for n in range(MANY)])
+    rows = app.screen.query_one(Table)
+    await walk(rows, pilot.press, letters=False)
+    await pilot.press("j")
+    assert "j" in text_of(app)[1], "letters are typed into the search"
 
 
 def test_flame_walks_boxes_with_the_same_keys() -> None:
@@ -151,34 +145,31 @@ def test_flame_walks_boxes_with_the_same_keys() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in LISTS if name != "output"])
-def test_mouse(source: FakeSource, name: str) -> None:
+@on_live_screen(SIZE)
+async def test_mouse(app: LiveApp, pilot: Pilot[int], name: str) -> None:
     """A click puts the cursor, two choose, the wheel scrolls and leaves the cursor alone."""
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        view = next(view for view in VIEWS if view.name == name)
-        await press(app, pilot, view.key)
-        rows = app.screen.query_one(f"#{name}", LineView)
-        top = rows.region.y + rows.header_lines
-        await pilot.click(offset=(20, top + 2))
+    view = next(view for view in VIEWS if view.name == name)
+    await press(app, pilot, view.key)
+    rows = app.screen.query_one(f"#{name}", LineView)
+    top = rows.region.y + rows.header_lines
+    await pilot.click(offset=(20, top + 2))
+    await settle(app, pilot)
+    assert rows.cursor == 2
+    fits = rows.row_count() <= rows.page_rows
+    for _ in range(5):
+        await pilot._post_mouse_events([_scroll_event()], offset=(20, top + 1))
+    for _ in range(1000):  # it scrolls smoothly
         await settle(app, pilot)
-        assert rows.cursor == 2
-        fits = rows.row_count() <= rows.page_rows
-        for _ in range(5):
-            await pilot._post_mouse_events([_scroll_event()], offset=(20, top + 1))
-        for _ in range(1000):  # it scrolls smoothly
-            await settle(app, pilot)
-            if fits or rows.scroll_offset.y:
-                break
-            await pilot.pause(0.01)
-        assert rows.cursor == 2
-        assert (rows.scroll_offset.y == 0) == fits
-        await press(app, pilot, "home")
-        chosen: list[object] = []
-        rows.chosen = lambda: chosen.append(rows.cursor)  # type: ignore[method-assign]
-        await pilot.click(offset=(20, top + 1), times=2)
-        assert chosen == [1]
-
-    drive_live(source, steps, SIZE)
+        if fits or rows.scroll_offset.y:
+            break
+        await pilot.pause(0.01)
+    assert rows.cursor == 2
+    assert (rows.scroll_offset.y == 0) == fits
+    await press(app, pilot, "home")
+    chosen: list[object] = []
+    rows.chosen = lambda: chosen.append(rows.cursor)  # type: ignore[method-assign]
+    await pilot.click(offset=(20, top + 1), times=2)
+    assert chosen == [1]
 
 
 def _scroll_event() -> type:

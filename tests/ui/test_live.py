@@ -16,6 +16,7 @@ from tests.ui.source import (
     SECONDS,
     FakeSource,
     drive,
+    on_live_screen,
     press,
     settle,
     shop,
@@ -38,11 +39,6 @@ from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.state import MOST_MARKS
 from tracelloc.ui.tableview import GROWING, Table, growth_cell
 from tracelloc.ui.tree import TREE
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> FakeSource:
-    return shop(tmp_path)
 
 
 def rows(app: LiveApp) -> list[str]:
@@ -70,33 +66,28 @@ BY_BYTES = ["record_request", "cache_lookup", "append_log", "dns::Message::decod
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_first_screen(source: FakeSource, size: tuple[int, int]) -> None:
+@on_live_screen()
+async def test_first_screen(app: LiveApp, pilot: Pilot[int], size: tuple[int, int]) -> None:
     """Is the heap growing, how fast, which stack is it: without a key pressed."""
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await compare("live", app, pilot)
-        assert rows(app) == BY_BYTES
-
-    drive(source, steps, size)
+    await compare("live", app, pilot)
+    assert rows(app) == BY_BYTES
 
 
-def test_figures(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        for name, size in LIVE.items():
-            assert format_size(size) in line_with(app, f"{name} (")
-        leak = line_with(app, "record_request (")
-        # 20 blocks of 160 bytes each second; as the verdict has it, which is a second older.
-        rate = source.findings.suspects[0].judgement.rate_bytes_per_min
-        assert rate == pytest.approx(60 * 20 * 160, rel=0.01)
-        assert f"+{format_size(round(rate))} ▲" in leak
-        assert f"{SECONDS * 20:,}" in leak
-        total = sum(LIVE.values())
-        assert f"Heap {format_size(total):>8}" in line_with(app, "Heap")
-        assert line_with(app, "shop-server (2954)").endswith("26.8k events/s   overhead low")
-        # The pane holds the stack, what is hidden counted.
-        assert "(1 frame hidden)" in "\n".join(text_of(app))
-
-    drive(source, steps)
+@on_live_screen()
+async def test_figures(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
+    for name, size in LIVE.items():
+        assert format_size(size) in line_with(app, f"{name} (")
+    leak = line_with(app, "record_request (")
+    # 20 blocks of 160 bytes each second; as the verdict has it, which is a second older.
+    rate = source.findings.suspects[0].judgement.rate_bytes_per_min
+    assert rate == pytest.approx(60 * 20 * 160, rel=0.01)
+    assert f"+{format_size(round(rate))} ▲" in leak
+    assert f"{SECONDS * 20:,}" in leak
+    total = sum(LIVE.values())
+    assert f"Heap {format_size(total):>8}" in line_with(app, "Heap")
+    assert line_with(app, "shop-server (2954)").endswith("26.8k events/s   overhead low")
+    # The pane holds the stack, what is hidden counted.
+    assert "(1 frame hidden)" in "\n".join(text_of(app))
 
 
 ORDERS = {
@@ -107,62 +98,58 @@ ORDERS = {
 }
 
 
-def test_sorting(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "A")
-        for key, order in ORDERS.items():
-            if app.state.settings.sorting.column != {"A": "age", "a": "count", "p": "growth"}.get(
-                key, "bytes"
-            ):
-                await press(app, pilot, key)
-            assert rows(app) == order, key
-        await press(app, pilot, "t")
-        assert rows(app) == BY_BYTES
-        await press(app, pilot, "S")
-        assert rows(app) == BY_BYTES[::-1]
-        await press(app, pilot, "s")
-        assert app.state.settings.sorting.column == "count"
-        assert "blocks ▼" in line_with(app, " live ")
-        await press(app, pilot, *"ssssss")
-        assert app.state.settings.sorting.column == "name"
-        assert rows(app) == sorted(BY_BYTES)
-        # A click on a title sorts, another one turns the order round.
-        table = app.screen.query_one("#stacks", Table)
-        await pilot.click(table, offset=(6, 0))
-        await settle(app, pilot)
-        assert rows(app) == BY_BYTES
-        await pilot.click(table, offset=(6, 0))
-        await settle(app, pilot)
-        assert rows(app) == BY_BYTES[::-1]
-
-    drive(source, steps)
-
-
-def test_views(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        said = {
-            "2": "0x7f",
-            "3": "▏record_request",
-            "4": "callees ↓",
-            "5": "exact sizes with most bytes",
-            "6": "10 s - 30 s",
-            "7": "worker-1",
-            "8": "uprobe sessions",
-            "1": "verdict ▼",
-        }
-        for key, words in said.items():
+@on_live_screen()
+async def test_sorting(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "A")
+    for key, order in ORDERS.items():
+        if app.state.settings.sorting.column != {"A": "age", "a": "count", "p": "growth"}.get(
+            key, "bytes"
+        ):
             await press(app, pilot, key)
-            assert any(words in line for line in text_of(app)), (key, text_of(app))
-        await pilot.click("#tabs", offset=(18, 0))
-        await settle(app, pilot)
-        assert app.state.settings.view is BLOCKS
-        assert rows(app)[0] == "append_log"
-        await press(app, pilot, "A")
-        assert rows(app)[:2] == ["append_log", "dns::Message::decode"]
-        await press(app, pilot, "S")
-        assert rows(app)[0] == "record_request"
+        assert rows(app) == order, key
+    await press(app, pilot, "t")
+    assert rows(app) == BY_BYTES
+    await press(app, pilot, "S")
+    assert rows(app) == BY_BYTES[::-1]
+    await press(app, pilot, "s")
+    assert app.state.settings.sorting.column == "count"
+    assert "blocks ▼" in line_with(app, " live ")
+    await press(app, pilot, *"ssssss")
+    assert app.state.settings.sorting.column == "name"
+    assert rows(app) == sorted(BY_BYTES)
+    # A click on a title sorts, another one turns the order round.
+    table = app.screen.query_one("#stacks", Table)
+    await pilot.click(table, offset=(6, 0))
+    await settle(app, pilot)
+    assert rows(app) == BY_BYTES
+    await pilot.click(table, offset=(6, 0))
+    await settle(app, pilot)
+    assert rows(app) == BY_BYTES[::-1]
 
-    drive(source, steps)
+
+@on_live_screen()
+async def test_views(app: LiveApp, pilot: Pilot[int]) -> None:
+    said = {
+        "2": "0x7f",
+        "3": "▏record_request",
+        "4": "callees ↓",
+        "5": "exact sizes with most bytes",
+        "6": "10 s - 30 s",
+        "7": "worker-1",
+        "8": "uprobe sessions",
+        "1": "verdict ▼",
+    }
+    for key, words in said.items():
+        await press(app, pilot, key)
+        assert any(words in line for line in text_of(app)), (key, text_of(app))
+    await pilot.click("#tabs", offset=(18, 0))
+    await settle(app, pilot)
+    assert app.state.settings.view is BLOCKS
+    assert rows(app)[0] == "append_log"
+    await press(app, pilot, "A")
+    assert rows(app)[:2] == ["append_log", "dns::Message::decode"]
+    await press(app, pilot, "S")
+    assert rows(app)[0] == "record_request"
 
 
 def test_waste(source: FakeSource) -> None:
@@ -179,158 +166,142 @@ def test_waste(source: FakeSource) -> None:
     drive(source, steps)
 
 
-def test_search(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "slash", "c", "a")
-        assert rows(app) == ["cache_lookup"]
-        await type_search(app, pilot, "CACHE")
-        assert rows(app) == []
-        await type_search(app, pilot, "cache|append")
-        assert rows(app) == ["cache_lookup", "append_log"]
-        await press(app, pilot, "enter")
-        assert "/cache|append: 2" in line_with(app, "Allocators")
-        # The keys are the table's again, and the view goes on obeying.
-        await press(app, pilot, "2")
-        assert set(rows(app)) == {"cache_lookup", "append_log"}
-        await press(app, pilot, "5")
-        assert "160 B" not in "\n".join(text_of(app))
-        await press(app, pilot, "1", "escape")
-        assert rows(app) == BY_BYTES
-        assert not app.screen.query_one("#search", Input).display
-        # Hidden frames, files and modules are found as well.
-        for words, found in {
-            "finish_grow": ["dns::Message::decode"],
-            "page.c": [],
-            "/src/log": ["append_log"],
-            "nowhere": [],
-            "(": [],
-        }.items():
-            await press(app, pilot, "slash")
-            await type_search(app, pilot, words)
-            assert rows(app) == found, words
-            if not found:
-                assert "no stacks match" in "\n".join(text_of(app))
-            await press(app, pilot, "escape")
-
-    drive(source, steps)
+@on_live_screen()
+async def test_search(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "slash", "c", "a")
+    assert rows(app) == ["cache_lookup"]
+    await type_search(app, pilot, "CACHE")
+    assert rows(app) == []
+    await type_search(app, pilot, "cache|append")
+    assert rows(app) == ["cache_lookup", "append_log"]
+    await press(app, pilot, "enter")
+    assert "/cache|append: 2" in line_with(app, "Allocators")
+    # The keys are the table's again, and the view goes on obeying.
+    await press(app, pilot, "2")
+    assert set(rows(app)) == {"cache_lookup", "append_log"}
+    await press(app, pilot, "5")
+    assert "160 B" not in "\n".join(text_of(app))
+    await press(app, pilot, "1", "escape")
+    assert rows(app) == BY_BYTES
+    assert not app.screen.query_one("#search", Input).display
+    # Hidden frames, files and modules are found as well.
+    for words, found in {
+        "finish_grow": ["dns::Message::decode"],
+        "page.c": [],
+        "/src/log": ["append_log"],
+        "nowhere": [],
+        "(": [],
+    }.items():
+        await press(app, pilot, "slash")
+        await type_search(app, pilot, words)
+        assert rows(app) == found, words
+        if not found:
+            assert "no stacks match" in "\n".join(text_of(app))
+        await press(app, pilot, "escape")
 
 
-def test_slash_takes_what_is_typed_behind_it(source: FakeSource) -> None:
+@on_live_screen()
+async def test_slash_takes_what_is_typed_behind_it(app: LiveApp, pilot: Pilot[int]) -> None:
     """However fast: nothing of it becomes a command."""
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await pilot.press("slash", "a", "p", "p")
-        await settle(app, pilot)
-        assert app.state.settings.search == "app"
-        assert app.state.settings.sorting.column == "verdict"
-
-    drive(source, steps)
+    await pilot.press("slash", "a", "p", "p")
+    await settle(app, pilot)
+    assert app.state.settings.search == "app"
+    assert app.state.settings.sorting.column == "verdict"
 
 
-def test_baseline(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "b")
-        assert rows(app) == []
-        assert "no live blocks allocated since the baseline" in "\n".join(text_of(app))
-        source.now_ns += 1
-        source.allocate(CACHE, 777)
-        source.free(source.allocate(LEAK, 160))
+@on_live_screen()
+async def test_baseline(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
+    await press(app, pilot, "b")
+    assert rows(app) == []
+    assert "no live blocks allocated since the baseline" in "\n".join(text_of(app))
+    source.now_ns += 1
+    source.allocate(CACHE, 777)
+    source.free(source.allocate(LEAK, 160))
+    source.pass_second()
+    await tick(app, pilot)
+    assert rows(app) == ["cache_lookup"]
+    assert "777 B" in line_with(app, "cache_lookup (")
+    assert "since baseline (b)" in line_with(app, "Allocators")
+    await press(app, pilot, "2")
+    assert rows(app) == ["cache_lookup"]
+    await press(app, pilot, "1", "b")
+    assert rows(app) == BY_BYTES
+
+
+@on_live_screen()
+async def test_marks_and_differences(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
+    await press(app, pilot, "d")
+    assert app.state.settings.difference is None
+    await press(app, pilot, "M")
+    for _ in range(30):
         source.pass_second()
-        await tick(app, pilot)
-        assert rows(app) == ["cache_lookup"]
-        assert "777 B" in line_with(app, "cache_lookup (")
-        assert "since baseline (b)" in line_with(app, "Allocators")
-        await press(app, pilot, "2")
-        assert rows(app) == ["cache_lookup"]
-        await press(app, pilot, "1", "b")
-        assert rows(app) == BY_BYTES
-
-    drive(source, steps)
-
-
-def test_marks_and_differences(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "d")
-        assert app.state.settings.difference is None
-        await press(app, pilot, "M")
-        for _ in range(30):
-            source.pass_second()
-        source.allocate(LEAK, 1000)
-        await tick(app, pilot)
-        await press(app, pilot, "M")
-        source.pass_second()
-        source.allocate(CACHE, 3000)
-        await tick(app, pilot)
-        assert any("┆m1" in line and "┆m2" in line for line in text_of(app))
-        await press(app, pilot, "d")
-        assert "change m2 → now" in line_with(app, "Allocators")
-        assert rows(app) == ["cache_lookup"]
-        assert "+2.93 KiB" in line_with(app, "cache_lookup (")
-        await press(app, pilot, "d")
-        assert "change m1 → m2" in line_with(app, "Allocators")
-        assert rows(app) == ["record_request"]
-        assert "+1000 B" in line_with(app, "record_request (")
-        await press(app, pilot, "d")
-        assert app.state.settings.difference is None
-        assert len(rows(app)) == 4
-        await press(app, pilot, "d", "escape")
-        assert app.state.settings.difference is None
-
-    drive(source, steps)
+    source.allocate(LEAK, 1000)
+    await tick(app, pilot)
+    await press(app, pilot, "M")
+    source.pass_second()
+    source.allocate(CACHE, 3000)
+    await tick(app, pilot)
+    assert any("┆m1" in line and "┆m2" in line for line in text_of(app))
+    await press(app, pilot, "d")
+    assert "change m2 → now" in line_with(app, "Allocators")
+    assert rows(app) == ["cache_lookup"]
+    assert "+2.93 KiB" in line_with(app, "cache_lookup (")
+    await press(app, pilot, "d")
+    assert "change m1 → m2" in line_with(app, "Allocators")
+    assert rows(app) == ["record_request"]
+    assert "+1000 B" in line_with(app, "record_request (")
+    await press(app, pilot, "d")
+    assert app.state.settings.difference is None
+    assert len(rows(app)) == 4
+    await press(app, pilot, "d", "escape")
+    assert app.state.settings.difference is None
 
 
-def test_the_newest_marks_are_kept(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        for _ in range(MOST_MARKS + 2):
-            app.state.set_mark()
-        await tick(app, pilot)
-        names = [mark.name for mark in app.state.settings.marks]
-        assert names == [f"m{number}" for number in range(3, MOST_MARKS + 3)]
-
-    drive(source, steps)
+@on_live_screen()
+async def test_the_newest_marks_are_kept(app: LiveApp, pilot: Pilot[int]) -> None:
+    for _ in range(MOST_MARKS + 2):
+        app.state.set_mark()
+    await tick(app, pilot)
+    names = [mark.name for mark in app.state.settings.marks]
+    assert names == [f"m{number}" for number in range(3, MOST_MARKS + 3)]
 
 
-def test_only_some_verdicts(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        for said, found in {
-            "leaking or growing": ["record_request"],
-            "cache": ["cache_lookup"],
-            "busy": [],
-            "start-up": ["append_log", "dns::Message::decode"],
-            "deciding or unknown": [],
-            "lost or earlier": [],
-        }.items():
-            await press(app, pilot, "V")
-            assert f"only {said} (V)" in line_with(app, "Allocators")
-            assert rows(app) == found, said
-            await press(app, pilot, "2")
-            assert set(rows(app)) == set(found)
-            await press(app, pilot, "1")
-        assert "no stacks have this verdict" in "\n".join(text_of(app))
+@on_live_screen()
+async def test_only_some_verdicts(app: LiveApp, pilot: Pilot[int]) -> None:
+    for said, found in {
+        "leaking or growing": ["record_request"],
+        "cache": ["cache_lookup"],
+        "busy": [],
+        "start-up": ["append_log", "dns::Message::decode"],
+        "deciding or unknown": [],
+        "lost or earlier": [],
+    }.items():
         await press(app, pilot, "V")
-        assert rows(app) == BY_BYTES
-        await press(app, pilot, "V", "escape")
-        assert rows(app) == BY_BYTES
+        assert f"only {said} (V)" in line_with(app, "Allocators")
+        assert rows(app) == found, said
+        await press(app, pilot, "2")
+        assert set(rows(app)) == set(found)
+        await press(app, pilot, "1")
+    assert "no stacks have this verdict" in "\n".join(text_of(app))
+    await press(app, pilot, "V")
+    assert rows(app) == BY_BYTES
+    await press(app, pilot, "V", "escape")
+    assert rows(app) == BY_BYTES
 
-    drive(source, steps)
 
-
-def test_suspects_come_first(source: FakeSource) -> None:
+@on_live_screen()
+async def test_suspects_come_first(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     """What holds most is on top of those that are none, however large."""
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        source.allocate(LOG, 10 << 20)
-        await tick(app, pilot)
-        assert rows(app)[:2] == ["record_request", "append_log"]
-        assert "1 growing 187 KiB/min" in line_with(app, "Heap")
-        await press(app, pilot, "t")
-        assert rows(app)[:2] == ["append_log", "record_request"]
-        await press(app, pilot, "v")
-        assert rows(app)[:2] == ["record_request", "append_log"]
-        await press(app, pilot, "v")
-        assert rows(app)[-1] == "record_request"
-
-    drive(source, steps)
+    source.allocate(LOG, 10 << 20)
+    await tick(app, pilot)
+    assert rows(app)[:2] == ["record_request", "append_log"]
+    assert "1 growing 187 KiB/min" in line_with(app, "Heap")
+    await press(app, pilot, "t")
+    assert rows(app)[:2] == ["append_log", "record_request"]
+    await press(app, pilot, "v")
+    assert rows(app)[:2] == ["record_request", "append_log"]
+    await press(app, pilot, "v")
+    assert rows(app)[-1] == "record_request"
 
 
 def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> None:
@@ -361,27 +332,23 @@ def test_what_fills_is_not_shown_as_a_leak() -> None:
     assert growth_cell(1 << 20, None).style == GROWING
 
 
-def test_pause(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "space")
-        assert "FROZEN" in text_of(app)[0]
-        await press(app, pilot, "space")
-        assert "FROZEN" not in text_of(app)[0]
-
-    drive(source, steps)
+@on_live_screen()
+async def test_pause(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "space")
+    assert "FROZEN" in text_of(app)[0]
+    await press(app, pilot, "space")
+    assert "FROZEN" not in text_of(app)[0]
 
 
-def test_invert(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "i")
-        assert app.state.settings.view is TREE
-        assert "callers ↓" in line_with(app, "share")
-        await press(app, pilot, "i")
-        assert "callees ↓" in line_with(app, "share")
-        await press(app, pilot, "3", "slash", *"dns", "enter")
-        assert any("found:" in line for line in text_of(app))
-
-    drive(source, steps)
+@on_live_screen()
+async def test_invert(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "i")
+    assert app.state.settings.view is TREE
+    assert "callers ↓" in line_with(app, "share")
+    await press(app, pilot, "i")
+    assert "callees ↓" in line_with(app, "share")
+    await press(app, pilot, "3", "slash", *"dns", "enter")
+    assert any("found:" in line for line in text_of(app))
 
 
 @pytest.mark.parametrize(("tids", "shown"), [((0, 101), None), ((0, 101, 102), 101)])
@@ -401,68 +368,62 @@ def test_one_thread_alone_is_not_a_limit(
     drive(source, steps)
 
 
-def test_threads(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "m")
-        assert "thread 101" in line_with(app, "Allocators")
-        assert rows(app) == ["record_request", "append_log"]
-        await press(app, pilot, "greater_than_sign")
-        assert rows(app) == ["record_request", "cache_lookup"]
-        await press(app, pilot, "greater_than_sign")
-        assert rows(app) == ["dns::Message::decode"]
-        await press(app, pilot, "less_than_sign", "m")
-        assert app.state.settings.limits.tid is None
-        await press(app, pilot, "7", "down", "enter")
-        assert app.state.settings.view is STACKS
-        assert app.state.settings.limits.tid is not None
-        await press(app, pilot, "escape")
-        assert app.state.settings.limits == ALL
-
-    drive(source, steps)
+@on_live_screen()
+async def test_threads(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "m")
+    assert "thread 101" in line_with(app, "Allocators")
+    assert rows(app) == ["record_request", "append_log"]
+    await press(app, pilot, "greater_than_sign")
+    assert rows(app) == ["record_request", "cache_lookup"]
+    await press(app, pilot, "greater_than_sign")
+    assert rows(app) == ["dns::Message::decode"]
+    await press(app, pilot, "less_than_sign", "m")
+    assert app.state.settings.limits.tid is None
+    await press(app, pilot, "7", "down", "enter")
+    assert app.state.settings.view is STACKS
+    assert app.state.settings.limits.tid is not None
+    await press(app, pilot, "escape")
+    assert app.state.settings.limits == ALL
 
 
-def test_limits(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "L", *"100s", "enter")
-        assert app.state.settings.limits.min_age_ns == 100 * 10**9
-        assert "age ≥ 1 m 40 s" in line_with(app, "Allocators")
-        assert rows(app) == ["record_request", "append_log", "dns::Message::decode"]
-        await press(app, pilot, "L", "tab", "tab", *"4k", "enter")
-        assert rows(app) == ["append_log", "dns::Message::decode"]
-        await press(app, pilot, "L", "tab", *"never", "enter")
-        assert "is not a duration" in "\n".join(text_of(app))
-        await press(app, pilot, "escape")
-        assert rows(app) == ["append_log", "dns::Message::decode"]
-        await press(app, pilot, "escape")
-        assert rows(app) == BY_BYTES
-        # A bar of a histogram is a limit, too.
-        await press(app, pilot, "6", "end", "enter")
-        assert app.state.settings.view is STACKS
-        assert app.state.settings.limits.min_age_ns > 0
-
-    drive(source, steps)
+@on_live_screen()
+async def test_limits(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "L", *"100s", "enter")
+    assert app.state.settings.limits.min_age_ns == 100 * 10**9
+    assert "age ≥ 1 m 40 s" in line_with(app, "Allocators")
+    assert rows(app) == ["record_request", "append_log", "dns::Message::decode"]
+    await press(app, pilot, "L", "tab", "tab", *"4k", "enter")
+    assert rows(app) == ["append_log", "dns::Message::decode"]
+    await press(app, pilot, "L", "tab", *"never", "enter")
+    assert "is not a duration" in "\n".join(text_of(app))
+    await press(app, pilot, "escape")
+    assert rows(app) == ["append_log", "dns::Message::decode"]
+    await press(app, pilot, "escape")
+    assert rows(app) == BY_BYTES
+    # A bar of a histogram is a limit, too.
+    await press(app, pilot, "6", "end", "enter")
+    assert app.state.settings.view is STACKS
+    assert app.state.settings.limits.min_age_ns > 0
 
 
-def test_filters(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "n")
-        assert "finish_grow" in rows(app)[-1]
-        assert "filters off (n)" in line_with(app, "Allocators")
-        await press(app, pilot, "n")
-        assert rows(app) == BY_BYTES
-        await press(app, pilot, "f")
-        assert "[x] rust" in "\n".join(text_of(app))
-        names = list(source.filters.groups)
-        await press(app, pilot, *["down"] * names.index("rust"), "space")
-        assert source.filters.groups["rust"] is False
-        assert "[ ] rust" in "\n".join(text_of(app))
-        await press(app, pilot, "escape")
-        assert "finish_grow" in rows(app)[-1]
-        await press(app, pilot, "f", "n", "escape")
-        assert all(source.filters.groups.values())
-        assert rows(app) == BY_BYTES
-
-    drive(source, steps)
+@on_live_screen()
+async def test_filters(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
+    await press(app, pilot, "n")
+    assert "finish_grow" in rows(app)[-1]
+    assert "filters off (n)" in line_with(app, "Allocators")
+    await press(app, pilot, "n")
+    assert rows(app) == BY_BYTES
+    await press(app, pilot, "f")
+    assert "[x] rust" in "\n".join(text_of(app))
+    names = list(source.filters.groups)
+    await press(app, pilot, *["down"] * names.index("rust"), "space")
+    assert source.filters.groups["rust"] is False
+    assert "[ ] rust" in "\n".join(text_of(app))
+    await press(app, pilot, "escape")
+    assert "finish_grow" in rows(app)[-1]
+    await press(app, pilot, "f", "n", "escape")
+    assert all(source.filters.groups.values())
+    assert rows(app) == BY_BYTES
 
 
 def test_export(source: FakeSource, tmp_path: Path) -> None:
@@ -486,19 +447,17 @@ def test_export(source: FakeSource, tmp_path: Path) -> None:
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == sum(LIVE.values())
 
 
-def test_help_shows_every_key(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "question_mark")
-        shown = "\n".join(map(str, app.screen.query_one(Table).order))
-        for binding in (*LIVE_KEYS, *view_keys(app.state.views)):
-            assert binding.tooltip in shown, binding
-        for _, _, _, text in LIST_KEYS:
-            assert text in shown
-        assert "Open the row" in shown
-        await press(app, pilot, "escape")
-        assert not isinstance(app.screen, DetailScreen)
-
-    drive(source, steps, (100, 60))
+@on_live_screen((100, 60))
+async def test_help_shows_every_key(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "question_mark")
+    shown = "\n".join(map(str, app.screen.query_one(Table).order))
+    for binding in (*LIVE_KEYS, *view_keys(app.state.views)):
+        assert binding.tooltip in shown, binding
+    for _, _, _, text in LIST_KEYS:
+        assert text in shown
+    assert "Open the row" in shown
+    await press(app, pilot, "escape")
+    assert not isinstance(app.screen, DetailScreen)
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
@@ -552,22 +511,18 @@ def test_another_process_is_chosen_while_tracing_goes_on(
     assert drive(source, steps).return_value == 77
 
 
-def test_copy(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "y")
-        assert "record_request+0x4/0x10 in /opt/shop/server (/src/server.c:32)" in app.clipboard
-
-    drive(source, steps)
+@on_live_screen()
+async def test_copy(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "y")
+    assert "record_request+0x4/0x10 in /opt/shop/server (/src/server.c:32)" in app.clipboard
 
 
-def test_back_says_how_to_quit(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "4", "escape")
-        assert app.state.settings.view is STACKS
-        await press(app, pilot, "escape")
-        assert app.is_running
-
-    drive(source, steps)
+@on_live_screen()
+async def test_back_says_how_to_quit(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "4", "escape")
+    assert app.state.settings.view is STACKS
+    await press(app, pilot, "escape")
+    assert app.is_running
 
 
 def test_what_stays_when_the_screen_is_left(tmp_path: Path) -> None:
@@ -583,22 +538,20 @@ def test_what_stays_when_the_screen_is_left(tmp_path: Path) -> None:
     assert list(parting_lines(snapshot, namer, 0)) == ["1 more suspect"]
 
 
-def test_suspects_stay_first_in_a_difference(tmp_path: Path) -> None:
+@on_live_screen((160, 40))
+async def test_suspects_stay_first_in_a_difference(
+    app: LiveApp, pilot: Pilot[int], source: FakeSource
+) -> None:
     """A cache has changed by far more than what leaks."""
-    source = shop(tmp_path)
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await tick(app, pilot)
-        first = rows(app)[0]
-        await press(app, pilot, "M")
-        source.pass_second()
-        source.allocate(CACHE, 300_000)
-        source.allocate(LEAK, 160)
-        await tick(app, pilot)
-        await press(app, pilot, "d")
-        assert rows(app)[0] == first
-        assert "cache_lookup" in rows(app)[1]
-        await press(app, pilot, "s")
-        assert "cache_lookup" in rows(app)[0], "by change"
-
-    drive(source, steps, (160, 40))
+    await tick(app, pilot)
+    first = rows(app)[0]
+    await press(app, pilot, "M")
+    source.pass_second()
+    source.allocate(CACHE, 300_000)
+    source.allocate(LEAK, 160)
+    await tick(app, pilot)
+    await press(app, pilot, "d")
+    assert rows(app)[0] == first
+    assert "cache_lookup" in rows(app)[1]
+    await press(app, pilot, "s")
+    assert "cache_lookup" in rows(app)[0], "by change"

@@ -9,7 +9,16 @@ import pytest
 from textual.containers import Vertical
 from textual.pilot import Pilot
 
-from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, drive, harmless, text_of
+from tests.ui.screens import (
+    HOSTILE,
+    MIB,
+    SIZES,
+    ViewApp,
+    compare,
+    harmless,
+    on_screen,
+    text_of,
+)
 from tracelloc.command import machinescreen
 from tracelloc.machine.machinememory import (
     GroupMemory,
@@ -54,12 +63,10 @@ async def opened(
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_picture(size: tuple[int, int]) -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        await opened(app, pilot)
-        await compare("machine", app, pilot)
-
-    drive(None, size, steps)
+@on_screen()
+async def test_picture(app: ViewApp, pilot: Pilot[None], size: tuple[int, int]) -> None:
+    await opened(app, pilot)
+    await compare("machine", app, pilot)
 
 
 @pytest.mark.parametrize(
@@ -70,61 +77,55 @@ def test_picture(size: tuple[int, int]) -> None:
         (["down", "down", "enter"], ["objects", "-p", "4242"]),
     ],
 )
-def test_what_can_be_done_about_a_process(keys: list[str], words: list[str]) -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        screen, result = await opened(app, pilot)
-        await pilot.press("enter")
-        assert str(app.screen.query_one(Vertical).border_title) == "shopd (4242)"
-        await pilot.press("escape")
-        assert app.screen is screen
-        assert result == []
-        await pilot.press("enter", *keys)
-        assert result == [words]
-
-    drive(None, (80, 24), steps)
-
-
-def test_groups_and_order() -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        _, result = await opened(app, pilot)
-        assert "has grown by 11.0 MiB a minute for 12 m" in text_of(app)[-2]
-        await pilot.press("s", "home")
-        assert "mysqld" in text_of(app)[2]
-        assert "shopd" in text_of(app)[3]
-        await pilot.press("s", "tab", "home")
-        assert "container 3f2a90d1c0de" in text_of(app)[2]
-        assert text_of(app)[-2].strip() == "/docker/a"
-        # What is for processes only is not offered.
-        await pilot.press("enter")
-        assert len(app.screen.query_one(Table).order) == 1
-        await pilot.press("enter")
-        assert result == [["--group", "/docker/a"]]
-
-    drive(None, (120, 40), steps)
+@on_screen()
+async def test_what_can_be_done_about_a_process(
+    app: ViewApp, pilot: Pilot[None], keys: list[str], words: list[str]
+) -> None:
+    screen, result = await opened(app, pilot)
+    await pilot.press("enter")
+    assert str(app.screen.query_one(Vertical).border_title) == "shopd (4242)"
+    await pilot.press("escape")
+    assert app.screen is screen
+    assert result == []
+    await pilot.press("enter", *keys)
+    assert result == [words]
 
 
-def test_leaving() -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        _, result = await opened(app, pilot)
-        await pilot.press("escape")
-        assert result == [None]
+@on_screen(size=(120, 40))
+async def test_groups_and_order(app: ViewApp, pilot: Pilot[None]) -> None:
+    _, result = await opened(app, pilot)
+    assert "has grown by 11.0 MiB a minute for 12 m" in text_of(app)[-2]
+    await pilot.press("s", "home")
+    assert "mysqld" in text_of(app)[2]
+    assert "shopd" in text_of(app)[3]
+    await pilot.press("s", "tab", "home")
+    assert "container 3f2a90d1c0de" in text_of(app)[2]
+    assert text_of(app)[-2].strip() == "/docker/a"
+    # What is for processes only is not offered.
+    await pilot.press("enter")
+    assert len(app.screen.query_one(Table).order) == 1
+    await pilot.press("enter")
+    assert result == [["--group", "/docker/a"]]
 
-    drive(None, (80, 24), steps)
+
+@on_screen()
+async def test_leaving(app: ViewApp, pilot: Pilot[None]) -> None:
+    _, result = await opened(app, pilot)
+    await pilot.press("escape")
+    assert result == [None]
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
-def test_hostile_names(name: str) -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        shop = replace(SHOP, command=name, arguments=name)
-        group = replace(CONTAINER, name=name, path=f"/{name}")
-        await opened(app, pilot, replace(MACHINE, processes=(shop,), groups=(group,)))
-        assert harmless(app)
-        await pilot.press("enter")
-        assert harmless(app)
-        await pilot.press("escape", "tab", "enter")
-        assert harmless(app)
-
-    drive(None, (80, 24), steps)
+@on_screen()
+async def test_hostile_names(app: ViewApp, pilot: Pilot[None], name: str) -> None:
+    shop = replace(SHOP, command=name, arguments=name)
+    group = replace(CONTAINER, name=name, path=f"/{name}")
+    await opened(app, pilot, replace(MACHINE, processes=(shop,), groups=(group,)))
+    assert harmless(app)
+    await pilot.press("enter")
+    assert harmless(app)
+    await pilot.press("escape", "tab", "enter")
+    assert harmless(app)
 
 
 def test_commands_run_in_between(monkeypatch: pytest.MonkeyPatch) -> None:

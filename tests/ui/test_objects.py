@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 from tests.pythonobjects import SESSION, census, growing
 from tests.snapshots import with_facets
 from tests.ui.screens import SIZES, compare, text_of
-from tests.ui.source import LEAK, FakeSource, drive, press, shop, tick
+from tests.ui.source import LEAK, FakeSource, drive, on_live_screen, press, shop, tick
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.wanted import Wanted
 from tracelloc.snapshots.snapshot import TraceSnapshot
@@ -82,13 +82,11 @@ def test_until_objects_are_counted_a_row_says_so(tmp_path: Path) -> None:
     drive(source, steps)
 
 
-def test_without_python_there_is_no_such_tab(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        assert "Objects" not in " ".join(text_of(app))
-        await press(app, pilot, "O")
-        assert app.state.settings.view.name == "stacks"
-
-    drive(shop(tmp_path), steps)
+@on_live_screen()
+async def test_without_python_there_is_no_such_tab(app: LiveApp, pilot: Pilot[int]) -> None:
+    assert "Objects" not in " ".join(text_of(app))
+    await press(app, pilot, "O")
+    assert app.state.settings.view.name == "stacks"
 
 
 def test_what_is_not_counted_is_said(tmp_path: Path) -> None:

@@ -8,7 +8,16 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, drive, harmless, text_of
+from tests.ui.screens import (
+    HOSTILE,
+    MIB,
+    SIZES,
+    ViewApp,
+    compare,
+    harmless,
+    on_screen,
+    text_of,
+)
 from tracelloc.model.processlist import ProcessInfo, Trouble
 from tracelloc.record.process.processlist import ProcessScan, by_growth
 from tracelloc.ui.picker import PickerScreen
@@ -53,110 +62,96 @@ def current(screen: PickerScreen) -> int | None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_picture(size: tuple[int, int]) -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        screen, _ = await opened(app, pilot, INFOS, "api 77 has ended")
-        screen.query_one(Input).cursor_blink = False
-        await pilot.press("down")
-        await compare("picker", app, pilot)
-
-    drive(None, size, steps)
+@on_screen()
+async def test_picture(app: ViewApp, pilot: Pilot[None], size: tuple[int, int]) -> None:
+    screen, _ = await opened(app, pilot, INFOS, "api 77 has ended")
+    screen.query_one(Input).cursor_blink = False
+    await pilot.press("down")
+    await compare("picker", app, pilot)
 
 
-def test_type_and_enter() -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        screen, result = await opened(app, pilot, INFOS)
-        await pilot.press(*"NODE")
-        assert current(screen) == 900
-        assert "1 of 3 processes" in text_of(app)[0]
-        await pilot.press("enter")
-        assert result.value == 900
-
-    drive(None, (80, 24), steps)
+@on_screen()
+async def test_type_and_enter(app: ViewApp, pilot: Pilot[None]) -> None:
+    screen, result = await opened(app, pilot, INFOS)
+    await pilot.press(*"NODE")
+    assert current(screen) == 900
+    assert "1 of 3 processes" in text_of(app)[0]
+    await pilot.press("enter")
+    assert result.value == 900
 
 
-def test_refusal_says_why() -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        screen, result = await opened(app, pilot, INFOS)
-        await pilot.press("down", "enter")
-        assert current(screen) == 1
-        assert result.value is NOTHING
-        assert text_of(app)[-2].strip() == "cannot be traced (may not be inspected): /sbin/init"
-        await pilot.press("pageup", "enter")
-        assert result.value == 4242
-
-    drive(None, (80, 24), steps)
+@on_screen()
+async def test_refusal_says_why(app: ViewApp, pilot: Pilot[None]) -> None:
+    screen, result = await opened(app, pilot, INFOS)
+    await pilot.press("down", "enter")
+    assert current(screen) == 1
+    assert result.value is NOTHING
+    assert text_of(app)[-2].strip() == "cannot be traced (may not be inspected): /sbin/init"
+    await pilot.press("pageup", "enter")
+    assert result.value == 4242
 
 
-def test_escape_clears_then_leaves() -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        screen, result = await opened(app, pilot, INFOS)
-        await pilot.press(*"zzz")
-        assert "No process matches" in text_of(app)[3]
-        await pilot.press("enter", "escape")
-        assert screen.query_one(Input).value == ""
-        assert result.value is NOTHING
-        assert "3 of 3 processes" in text_of(app)[0]
-        await pilot.press("escape")
-        assert result.value is None
-
-    drive(None, (80, 24), steps)
+@on_screen()
+async def test_escape_clears_then_leaves(app: ViewApp, pilot: Pilot[None]) -> None:
+    screen, result = await opened(app, pilot, INFOS)
+    await pilot.press(*"zzz")
+    assert "No process matches" in text_of(app)[3]
+    await pilot.press("enter", "escape")
+    assert screen.query_one(Input).value == ""
+    assert result.value is NOTHING
+    assert "3 of 3 processes" in text_of(app)[0]
+    await pilot.press("escape")
+    assert result.value is None
 
 
-def test_cursor_belongs_to_a_process_once_it_was_moved() -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        screen, _ = await opened(app, pilot, INFOS)
-        screen.show([NODE, API, INIT])
-        assert current(screen) == 900, "the first, whatever it is"
-        await pilot.press("down")
-        assert current(screen) == 4242
-        screen.show(sorted([replace(NODE, growth_bytes_per_min=9 * MIB), INIT, API], key=by_growth))
-        assert current(screen) == 4242
-        screen.show([NODE, INIT])
-        assert current(screen) == 1, "it has ended: the next one stands in its place"
-
-    drive(None, (80, 24), steps)
-
-
-def test_mouse() -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        screen, result = await opened(app, pilot, INFOS)
-        await pilot.click(Table, offset=(4, 3))
-        assert current(screen) == 900
-        await pilot.press(*"api")
-        assert current(screen) == 4242, "the search still has the keys"
-        await pilot.click(Table, offset=(4, 1), times=2)
-        assert result.value == 4242
-
-    drive(None, (80, 24), steps)
+@on_screen()
+async def test_cursor_belongs_to_a_process_once_it_was_moved(
+    app: ViewApp, pilot: Pilot[None]
+) -> None:
+    screen, _ = await opened(app, pilot, INFOS)
+    screen.show([NODE, API, INIT])
+    assert current(screen) == 900, "the first, whatever it is"
+    await pilot.press("down")
+    assert current(screen) == 4242
+    screen.show(sorted([replace(NODE, growth_bytes_per_min=9 * MIB), INIT, API], key=by_growth))
+    assert current(screen) == 4242
+    screen.show([NODE, INIT])
+    assert current(screen) == 1, "it has ended: the next one stands in its place"
 
 
-def test_real_processes() -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        screen = PickerScreen(ProcessScan().refresh, refresh_s=0.2)
-        await app.push_screen(screen)
-        screen.query_one(Input).value = f"{os.getpid()} itself"
-        deadline = time.monotonic() + 30
-        while current(screen) != os.getpid():
-            assert time.monotonic() < deadline
-            await pilot.pause(0.02)
-        await pilot.pause()
-        assert text_of(app)[-2].startswith(" cannot be traced (tracelloc itself)")
+@on_screen()
+async def test_mouse(app: ViewApp, pilot: Pilot[None]) -> None:
+    screen, result = await opened(app, pilot, INFOS)
+    await pilot.click(Table, offset=(4, 3))
+    assert current(screen) == 900
+    await pilot.press(*"api")
+    assert current(screen) == 4242, "the search still has the keys"
+    await pilot.click(Table, offset=(4, 1), times=2)
+    assert result.value == 4242
 
-    drive(None, (80, 24), steps)
+
+@on_screen()
+async def test_real_processes(app: ViewApp, pilot: Pilot[None]) -> None:
+    screen = PickerScreen(ProcessScan().refresh, refresh_s=0.2)
+    await app.push_screen(screen)
+    screen.query_one(Input).value = f"{os.getpid()} itself"
+    deadline = time.monotonic() + 30
+    while current(screen) != os.getpid():
+        assert time.monotonic() < deadline
+        await pilot.pause(0.02)
+    await pilot.pause()
+    assert text_of(app)[-2].startswith(" cannot be traced (tracelloc itself)")
 
 
 @pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
-def test_hostile_commands(size: tuple[int, int]) -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        infos = [
-            replace(API, pid=n, command=name, arguments=name, user=name, allocator=name)
-            for n, name in enumerate(HOSTILE)
-        ]
-        await opened(app, pilot, infos, HOSTILE[1])
-        for _ in infos:
-            assert harmless(app)
-            app.screen.query_one(Table).action_cursor(1)
-            await pilot.pause()
-
-    drive(None, size, steps)
+@on_screen()
+async def test_hostile_commands(app: ViewApp, pilot: Pilot[None], size: tuple[int, int]) -> None:
+    infos = [
+        replace(API, pid=n, command=name, arguments=name, user=name, allocator=name)
+        for n, name in enumerate(HOSTILE)
+    ]
+    await opened(app, pilot, infos, HOSTILE[1])
+    for _ in infos:
+        assert harmless(app)
+        app.screen.query_one(Table).action_cursor(1)
+        await pilot.pause()

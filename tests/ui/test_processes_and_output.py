@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import FakeSource, drive, press, settle, shop, tick
+from tests.ui.source import FakeSource, drive, on_live_screen, press, settle, shop, tick
 from tests.ui.test_lists import await_output
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
 from tracelloc.model.wanted import NOTHING_ELSE
@@ -59,47 +59,45 @@ def test_processes_stand_below_their_parents(source: FakeSource) -> None:
     ]  # fmt: skip
 
 
-def test_one_process_is_shown_and_the_others_are_a_key_away(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "9")
-        text = text_of(app)
-        assert any("● shop-server" in line for line in text)
-        assert any("worker ended" in line for line in text)
-        assert any("helper" in line and "\x1b" not in line for line in text)
-        assert any("5 of 6 processes running" in line for line in text)
-        await press(app, pilot, "down", "down", "down", "down", "enter")
-        assert (app.state.settings.process, app.state.settings.view) == (2, VIEWS[0])
-        picture = app.state.picture
-        assert picture.snapshot.target.pid == 4002
-        assert any("4002" in line for line in text_of(app)[:3])
-        await press(app, pilot, "M", "9", "home", "down", "down", "enter")
-        # A mark is about one process.
-        assert (app.state.settings.process, app.state.settings.marks) == (0, ())
-
-    drive(source, steps, SIZE)
-
-
-def test_what_is_no_longer_there_gives_way_to_the_first(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "9", "end", "enter")
-        source.others = ()
-        await tick(app, pilot)
-        assert app.state.picture.snapshot.target.number == 0
-
-    drive(source, steps, SIZE)
+@on_live_screen(SIZE)
+async def test_one_process_is_shown_and_the_others_are_a_key_away(
+    app: LiveApp, pilot: Pilot[int]
+) -> None:
+    await press(app, pilot, "9")
+    text = text_of(app)
+    assert any("● shop-server" in line for line in text)
+    assert any("worker ended" in line for line in text)
+    assert any("helper" in line and "\x1b" not in line for line in text)
+    assert any("5 of 6 processes running" in line for line in text)
+    await press(app, pilot, "down", "down", "down", "down", "enter")
+    assert (app.state.settings.process, app.state.settings.view) == (2, VIEWS[0])
+    picture = app.state.picture
+    assert picture.snapshot.target.pid == 4002
+    assert any("4002" in line for line in text_of(app)[:3])
+    await press(app, pilot, "M", "9", "home", "down", "down", "enter")
+    # A mark is about one process.
+    assert (app.state.settings.process, app.state.settings.marks) == (0, ())
 
 
-def test_processes_are_sorted(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "9")
-        table = app.screen.query_one("#processes", Table)
-        assert list(table.order) == [ALL_PROCESSES, RUNNING_PROCESSES, 0, 1, 2, 3, 4, 5]
-        await press(app, pilot, "s")
-        assert app.state.settings.sorting.column == "bytes"
-        await press(app, pilot, "S")
-        assert app.state.settings.sorting.descending is False
+@on_live_screen(SIZE)
+async def test_what_is_no_longer_there_gives_way_to_the_first(
+    app: LiveApp, pilot: Pilot[int], source: FakeSource
+) -> None:
+    await press(app, pilot, "9", "end", "enter")
+    source.others = ()
+    await tick(app, pilot)
+    assert app.state.picture.snapshot.target.number == 0
 
-    drive(source, steps, SIZE)
+
+@on_live_screen(SIZE)
+async def test_processes_are_sorted(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "9")
+    table = app.screen.query_one("#processes", Table)
+    assert list(table.order) == [ALL_PROCESSES, RUNNING_PROCESSES, 0, 1, 2, 3, 4, 5]
+    await press(app, pilot, "s")
+    assert app.state.settings.sorting.column == "bytes"
+    await press(app, pilot, "S")
+    assert app.state.settings.sorting.descending is False
 
 
 def test_without_them_there_are_no_such_tabs(tmp_path: Path) -> None:

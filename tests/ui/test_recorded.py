@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from tests.ui.screens import compare, text_of
-from tests.ui.source import drive, press, settle, tick
+from tests.ui.source import drive, on_live_screen, press, settle, tick
 from tests.unit.recordedtraces import namers, traces, traces_with_events
 from tracelloc.heap import eventlog
 from tracelloc.model.codefiles import Unresolved
@@ -67,6 +67,11 @@ def source_of(path: Path) -> RecordedSource:
     return RecordedSource(recording, Namers(recording, Filters()))
 
 
+@pytest.fixture
+def source(recorded: Path) -> RecordedSource:
+    return source_of(recorded)
+
+
 KEYS = {
     "[": "left_square_bracket", "]": "right_square_bracket", "{": "left_curly_bracket",
     "}": "right_curly_bracket", "(": "left_parenthesis", ")": "right_parenthesis", "@": "at",
@@ -89,74 +94,68 @@ def shown(app: LiveApp) -> int:
     return line.index
 
 
-def test_keys_go_to_moments(recorded: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        assert shown(app) == LAST
-        assert "end, 22:20:00" in text_of(app)[0]
-        for keys, index in (
-            ("[", LAST - 1), ("[[", LAST - 3), ("]", LAST - 2), ("]]]]", LAST), ("(", 0), ("[", 0),
-            ("]", 1), ("}", 5), ("{", 1), ("{{", 0), ("}}}", 12), (")", LAST), ("}", LAST),
-        ):  # fmt: skip
-            await go(app, pilot, keys)
-            assert shown(app) == index, keys
-        await go(app, pilot, "(")
-        assert " at 22:13:25 " in text_of(app)[0]
-        # All of the curve is there to go back to, with the moment marked on it.
-        assert any("┆22:13:25" in line for line in text_of(app)[2:9])
-        assert "█" in text_of(app)[7]
-
-    drive(source_of(recorded), steps)
+@on_live_screen()
+async def test_keys_go_to_moments(app: LiveApp, pilot: Pilot[int]) -> None:
+    assert shown(app) == LAST
+    assert "end, 22:20:00" in text_of(app)[0]
+    for keys, index in (
+        ("[", LAST - 1), ("[[", LAST - 3), ("]", LAST - 2), ("]]]]", LAST), ("(", 0), ("[", 0),
+        ("]", 1), ("}", 5), ("{", 1), ("{{", 0), ("}}}", 12), (")", LAST), ("}", LAST),
+    ):  # fmt: skip
+        await go(app, pilot, keys)
+        assert shown(app) == index, keys
+    await go(app, pilot, "(")
+    assert " at 22:13:25 " in text_of(app)[0]
+    # All of the curve is there to go back to, with the moment marked on it.
+    assert any("┆22:13:25" in line for line in text_of(app)[2:9])
+    assert "█" in text_of(app)[7]
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 20)])
-def test_it_looks_as_it_should(recorded: Path, size: tuple[int, int]) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await go(app, pilot, "{{{{")
-        await compare("recorded", app, pilot)
+@on_live_screen()
+async def test_it_looks_as_it_should(
+    app: LiveApp, pilot: Pilot[int], size: tuple[int, int]
+) -> None:
+    await go(app, pilot, "{{{{")
+    await compare("recorded", app, pilot)
 
-    drive(source_of(recorded), steps, size)
 
-
-def test_a_time_is_typed_or_clicked(recorded: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        for text, index in (("22:14", 7), ("+10s", 2), ("-5s", LAST - 1)):
-            await go(app, pilot, "@")
-            app.screen.query_one(Input).value = text
-            await press(app, pilot, "enter")
-            assert shown(app) == index, text
+@on_live_screen()
+async def test_a_time_is_typed_or_clicked(app: LiveApp, pilot: Pilot[int]) -> None:
+    for text, index in (("22:14", 7), ("+10s", 2), ("-5s", LAST - 1)):
         await go(app, pilot, "@")
-        app.screen.query_one(Input).value = "23:00"
+        app.screen.query_one(Input).value = text
         await press(app, pilot, "enter")
-        assert "23:00 is not recorded" in "\n".join(text_of(app))
-        await press(app, pilot, "escape")
-        await pilot.click("#plot", offset=(LABELS + 50, 3))
-        await settle(app, pilot)
-        assert abs(shown(app) - LAST // 2) <= 3
+        assert shown(app) == index, text
+    await go(app, pilot, "@")
+    app.screen.query_one(Input).value = "23:00"
+    await press(app, pilot, "enter")
+    assert "23:00 is not recorded" in "\n".join(text_of(app))
+    await press(app, pilot, "escape")
+    await pilot.click("#plot", offset=(LABELS + 50, 3))
+    await settle(app, pilot)
+    assert abs(shown(app) - LAST // 2) <= 3
 
-    drive(source_of(recorded), steps)
 
-
-def test_two_moments_are_compared(recorded: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await go(app, pilot, "(x")
-        assert "22:13:25 set start: ← → Enter" in text_of(app)[2], "the cursor is at what is shown"
-        await press(app, pilot, "right", "home", "enter", "end", "enter")
-        difference = app.state.settings.difference
-        assert difference.title() == "22:13:25 → 22:20:00"
-        first, last = (traces(END_S)[index].root.totals.live_bytes for index in (0, LAST))
-        grown = last.copy()
-        grown[: len(first)] -= first
-        text = "\n".join(text_of(app))
-        assert "change 22:13:25 → 22:20:00" in text
-        assert f"+{format_size(int(grown.max()))}" in text
-        await press(app, pilot, "escape")
-        assert app.state.settings.difference is None
-        # The same by marks.
-        await go(app, pilot, "(M)d")
-        assert "change m1 → 22:20:00" in "\n".join(text_of(app))
-        assert f"+{format_size(int(grown.max()))}" in "\n".join(text_of(app))
-
-    drive(source_of(recorded), steps)
+@on_live_screen()
+async def test_two_moments_are_compared(app: LiveApp, pilot: Pilot[int]) -> None:
+    await go(app, pilot, "(x")
+    assert "22:13:25 set start: ← → Enter" in text_of(app)[2], "the cursor is at what is shown"
+    await press(app, pilot, "right", "home", "enter", "end", "enter")
+    difference = app.state.settings.difference
+    assert difference.title() == "22:13:25 → 22:20:00"
+    first, last = (traces(END_S)[index].root.totals.live_bytes for index in (0, LAST))
+    grown = last.copy()
+    grown[: len(first)] -= first
+    text = "\n".join(text_of(app))
+    assert "change 22:13:25 → 22:20:00" in text
+    assert f"+{format_size(int(grown.max()))}" in text
+    await press(app, pilot, "escape")
+    assert app.state.settings.difference is None
+    # The same by marks.
+    await go(app, pilot, "(M)d")
+    assert "change m1 → 22:20:00" in "\n".join(text_of(app))
+    assert f"+{format_size(int(grown.max()))}" in "\n".join(text_of(app))
 
 
 def test_it_plays_to_the_end(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,30 +203,28 @@ def test_it_is_watched_while_it_is_written(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_every_view_shows_the_moment(recorded: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        names = [view.name for view in app.state.views]
-        assert not {"sizes", "ages", "threads", "output"} & set(names)
-        await go(app, pilot, "(}}")
-        index = shown(app)
-        for view in app.state.views:
-            await press(app, pilot, view.key)
-            assert app.state.settings.view is view
-        await press(app, pilot, "2")
-        largest = traces(END_S)[index].root.top_blocks.largest
-        text = "\n".join(text_of(app))
-        assert all(f"0x{block.address:x}" in text for block in largest)
-        assert "ten largest blocks" in text
-        await press(app, pilot, "1", "enter")
-        assert " at 22:14:05" in "\n".join(text_of(app))
-        await press(app, pilot, "escape")
-        # What needs blocks or the process does nothing.
-        before = app.state.settings
-        await press(app, pilot, "b", "L", "m", "P", "greater_than_sign")
-        assert app.state.settings == before
-        assert len(app.screen_stack) == 1
-
-    drive(source_of(recorded), steps)
+@on_live_screen()
+async def test_every_view_shows_the_moment(app: LiveApp, pilot: Pilot[int]) -> None:
+    names = [view.name for view in app.state.views]
+    assert not {"sizes", "ages", "threads", "output"} & set(names)
+    await go(app, pilot, "(}}")
+    index = shown(app)
+    for view in app.state.views:
+        await press(app, pilot, view.key)
+        assert app.state.settings.view is view
+    await press(app, pilot, "2")
+    largest = traces(END_S)[index].root.top_blocks.largest
+    text = "\n".join(text_of(app))
+    assert all(f"0x{block.address:x}" in text for block in largest)
+    assert "ten largest blocks" in text
+    await press(app, pilot, "1", "enter")
+    assert " at 22:14:05" in "\n".join(text_of(app))
+    await press(app, pilot, "escape")
+    # What needs blocks or the process does nothing.
+    before = app.state.settings
+    await press(app, pilot, "b", "L", "m", "P", "greater_than_sign")
+    assert app.state.settings == before
+    assert len(app.screen_stack) == 1
 
 
 def test_gaps_between_snapshots_are_gaps_of_the_curves(tmp_path: Path) -> None:
@@ -375,15 +372,11 @@ def test_rows_of_later_stacks_go(tmp_path: Path) -> None:
     drive(source_of(path), steps)
 
 
-def test_rates_are_those_since_the_moment_before(recorded: Path) -> None:
-    source = source_of(recorded)
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await go(app, pilot, "(}){")
-        index = shown(app)
-        before, now = (traces(END_S)[at].root for at in (index - 1, index))
-        made = int(now.totals.allocated_count.sum() - before.totals.allocated_count.sum())
-        seconds = (now.now_ns - before.now_ns) / NS_PER_S
-        assert app.state.picture.header.allocations_per_s == pytest.approx(made / seconds)
-
-    drive(source, steps)
+@on_live_screen()
+async def test_rates_are_those_since_the_moment_before(app: LiveApp, pilot: Pilot[int]) -> None:
+    await go(app, pilot, "(}){")
+    index = shown(app)
+    before, now = (traces(END_S)[at].root for at in (index - 1, index))
+    made = int(now.totals.allocated_count.sum() - before.totals.allocated_count.sum())
+    seconds = (now.now_ns - before.now_ns) / NS_PER_S
+    assert app.state.picture.header.allocations_per_s == pytest.approx(made / seconds)

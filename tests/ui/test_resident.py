@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.ui.screens import SIZES, compare, text_of
-from tests.ui.source import FakeSource, drive, press, shop
+from tests.ui.source import FakeSource, drive, on_live_screen, press, shop
 from tests.unit.memoryusages import arena, usage
 from tracelloc.model.heapusage import HeapUsages, MemoryPart
 from tracelloc.model.wanted import Wanted
@@ -52,12 +52,10 @@ def test_parts_and_what_is_kept(tmp_path: Path, size: tuple[int, int]) -> None:
     drive(shop(tmp_path, WalkedSource), steps, size=size)
 
 
-def test_before_memory_was_examined(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "R")
-        assert "resident memory is being examined" in " ".join(text_of(app))
-
-    drive(shop(tmp_path), steps)
+@on_live_screen()
+async def test_before_memory_was_examined(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "R")
+    assert "resident memory is being examined" in " ".join(text_of(app))
 
 
 class MappedSource(FakeSource):

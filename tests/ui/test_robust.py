@@ -13,7 +13,16 @@ from textual.pilot import Pilot
 from textual.widgets._footer import FooterKey
 
 from tests.ui.screens import HOSTILE, SIZES, harmless, text_of
-from tests.ui.source import LEAK, FakeSource, drive, press, settle, shop, tick, until
+from tests.ui.source import (
+    LEAK,
+    FakeSource,
+    drive,
+    on_live_screen,
+    press,
+    settle,
+    tick,
+    until,
+)
 from tracelloc.errors import TargetError
 from tracelloc.model.process import Target
 from tracelloc.show.tables import Column
@@ -31,25 +40,18 @@ pytestmark = pytest.mark.long
 EVERY_VIEW = [str(number) for number in range(1, 9)]
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> FakeSource:
-    return shop(tmp_path)
-
-
 @pytest.mark.parametrize("size", [(20, 5), (1, 1), (40, 10), (300, 80)], ids=str)
-def test_odd_sizes(source: FakeSource, size: tuple[int, int]) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        for key in EVERY_VIEW:
-            await press(app, pilot, key)
-            assert harmless(app)
-        await press(app, pilot, "1")
-        if size == (20, 5):
-            # Nothing but the figures and the table is left, and the rows are there.
-            assert any("375 KiB" in line for line in text_of(app))
-        await press(app, pilot, "enter", "escape", "L", "escape", "question_mark", "escape")
+@on_live_screen()
+async def test_odd_sizes(app: LiveApp, pilot: Pilot[int], size: tuple[int, int]) -> None:
+    for key in EVERY_VIEW:
+        await press(app, pilot, key)
         assert harmless(app)
-
-    drive(source, steps, size)
+    await press(app, pilot, "1")
+    if size == (20, 5):
+        # Nothing but the figures and the table is left, and the rows are there.
+        assert any("375 KiB" in line for line in text_of(app))
+    await press(app, pilot, "enter", "escape", "L", "escape", "question_mark", "escape")
+    assert harmless(app)
 
 
 def test_a_screen_that_goes_before_it_is_drawn(
@@ -72,18 +74,16 @@ def test_a_screen_that_goes_before_it_is_drawn(
     drive(source, steps)
 
 
-def test_resize(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        for width, height in ((60, 20), (120, 40), (20, 5), (80, 24)):
-            await pilot.resize_terminal(width, height)
-            assert app.size == Size(width, height)
-            await until(
-                app,
-                pilot,
-                lambda: harmless(app) and any("375 KiB" in line for line in text_of(app)),
-            )
-
-    drive(source, steps)
+@on_live_screen()
+async def test_resize(app: LiveApp, pilot: Pilot[int]) -> None:
+    for width, height in ((60, 20), (120, 40), (20, 5), (80, 24)):
+        await pilot.resize_terminal(width, height)
+        assert app.size == Size(width, height)
+        await until(
+            app,
+            pilot,
+            lambda: harmless(app) and any("375 KiB" in line for line in text_of(app)),
+        )
 
 
 @pytest.mark.parametrize("size", [*SIZES, (20, 5)], ids=str)
@@ -221,19 +221,17 @@ def test_readers_are_heard(source: FakeSource) -> None:
     assert heard == [b"x"]
 
 
-def test_messages(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        app.say("[b]/tmp/x[/b]\x1b[31m")
-        for _ in range(1000):
-            await settle(app, pilot)
-            if any("[b]/tmp/x[/b]\\x1b[31m" in line for line in text_of(app)):
-                break
-            await asyncio.sleep(0.002)
-        else:
-            raise AssertionError(text_of(app))
-        assert harmless(app)
-
-    drive(source, steps, notifications=True)
+@on_live_screen(notifications=True)
+async def test_messages(app: LiveApp, pilot: Pilot[int]) -> None:
+    app.say("[b]/tmp/x[/b]\x1b[31m")
+    for _ in range(1000):
+        await settle(app, pilot)
+        if any("[b]/tmp/x[/b]\\x1b[31m" in line for line in text_of(app)):
+            break
+        await asyncio.sleep(0.002)
+    else:
+        raise AssertionError(text_of(app))
+    assert harmless(app)
 
 
 # --- the table: who moves, and when ---
@@ -337,19 +335,16 @@ def test_a_snapshot_per_tick(source: FakeSource) -> None:
     assert source.taken == before + 3
 
 
-def test_keys_that_were_replaced_are_gone(source: FakeSource) -> None:
+@on_live_screen()
+async def test_keys_that_were_replaced_are_gone(app: LiveApp, pilot: Pilot[int]) -> None:
     """What the footer has shown is not kept, however often other keys work."""
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        for _ in range(3):
-            await press(app, pilot, "1", "8", "enter", "escape")
-        gc.collect()
-        kept = sum(isinstance(one, FooterKey) for one in gc.get_objects())
-        shown = len(app.screen.query(FooterKey))
-        # Those that were replaced last are dropped with the next ones.
-        assert 0 < shown <= kept <= 3 * shown
-
-    drive(source, steps)
+    for _ in range(3):
+        await press(app, pilot, "1", "8", "enter", "escape")
+    gc.collect()
+    kept = sum(isinstance(one, FooterKey) for one in gc.get_objects())
+    shown = len(app.screen.query(FooterKey))
+    # Those that were replaced last are dropped with the next ones.
+    assert 0 < shown <= kept <= 3 * shown
 
 
 def test_keys_are_replaced_by_others_only(source: FakeSource) -> None:

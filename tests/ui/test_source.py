@@ -5,7 +5,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import LEAK, LIVE, drive, press, shop, tick
+from tests.ui.source import LEAK, LIVE, drive, on_live_screen, press, shop, tick
 from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen
@@ -72,25 +72,23 @@ def test_lines_have_their_own_bytes_and_those_of_their_callees(tmp_path: Path) -
     drive(source, steps)
 
 
-def test_a_function_of_the_view_of_functions(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "F")
-        order = app.screen.query_one("#functions", Table).order
-        names = [key.step.name for key in order if isinstance(key, FunctionKey)]
-        await press(app, pilot, *(["down"] * names.index("cache_lookup")), "l")
-        # Its file can't be read: lines with bytes are there without their text.
-        text = "\n".join(text_of(app))
-        assert " /src/cache.c" in text
-        assert "cannot read source: No such file or directory (--sources OLD=NEW)" in text
-        table = app.screen.query_one(Table)
-        assert list(table.order) == [47]
-        size = format_size(LIVE["cache_lookup"]).split()
-        assert cells(text_of(app)[5]) == [*size, *size, "30", "47"]
-        await press(app, pilot, "escape", "home", "n")
-        order = app.screen.query_one("#functions", Table).order
-        names = [key.step.name for key in order if isinstance(key, FunctionKey)]
-        await press(app, pilot, *(["down"] * names.index("start_thread")), "l")
-        assert "no source lines known for this function" in "\n".join(text_of(app))
-        await press(app, pilot, "enter", "J", "E")
-
-    drive(shop(tmp_path), steps)
+@on_live_screen()
+async def test_a_function_of_the_view_of_functions(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "F")
+    order = app.screen.query_one("#functions", Table).order
+    names = [key.step.name for key in order if isinstance(key, FunctionKey)]
+    await press(app, pilot, *(["down"] * names.index("cache_lookup")), "l")
+    # Its file can't be read: lines with bytes are there without their text.
+    text = "\n".join(text_of(app))
+    assert " /src/cache.c" in text
+    assert "cannot read source: No such file or directory (--sources OLD=NEW)" in text
+    table = app.screen.query_one(Table)
+    assert list(table.order) == [47]
+    size = format_size(LIVE["cache_lookup"]).split()
+    assert cells(text_of(app)[5]) == [*size, *size, "30", "47"]
+    await press(app, pilot, "escape", "home", "n")
+    order = app.screen.query_one("#functions", Table).order
+    names = [key.step.name for key in order if isinstance(key, FunctionKey)]
+    await press(app, pilot, *(["down"] * names.index("start_thread")), "l")
+    assert "no source lines known for this function" in "\n".join(text_of(app))
+    await press(app, pilot, "enter", "J", "E")

@@ -8,7 +8,18 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import CACHE, LEAK, LIVE, STACKS, FakeSource, drive, press, shop, tick
+from tests.ui.source import (
+    CACHE,
+    LEAK,
+    LIVE,
+    STACKS,
+    FakeSource,
+    drive,
+    on_live_screen,
+    press,
+    shop,
+    tick,
+)
 from tests.unit.leaks import watched
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
 from tracelloc.model.wanted import Wanted
@@ -73,34 +84,32 @@ def row(app: LiveApp, name: str) -> str:
     return next(line for line in text_of(app) if name in line and "tracelloc" not in line)
 
 
-def test_the_first_row_is_all_of_them(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        assert "shop-server (2954) 1 of 6 (T: all)" in text_of(app)[0]
-        await press(app, pilot, "9")
-        table = app.screen.query_one("#processes", Table)
-        first = row(app, "all 6 processes")
-        assert format_size(EVERY) in first
-        assert f"{COUNT + 120 + 5:,}" in first
-        assert format_size(24 * MIB + 18 * MIB) in first
-        assert format_size(RUNNING) in row(app, "3 running processes")
-        assert table.order[:2] == [ALL_PROCESSES, RUNNING_PROCESSES]
-        # However they are sorted, they stay above.
-        await press(app, pilot, "s", "S")
-        assert table.order[:2] == [ALL_PROCESSES, RUNNING_PROCESSES]
-        await press(app, pilot, "home", "enter")
-        assert app.state.settings.process == ALL_PROCESSES
-        assert "all 6 processes" in text_of(app)[0]
-        header = " ".join(text_of(app)[1:3])
-        assert f"Heap  {format_size(EVERY)}" in header
-        assert f"{format_size(50_021)} of 3 ended" in header
-        assert f"RSS sum {format_size(42 * MIB)}" in header
-        leak = row(app, "record_request")
-        assert format_size(ALL_LEAK) in leak
-        assert f" {120 * 20 + 120:,} " in leak
-        await press(app, pilot, "9")
-        assert "● all 6 processes" in row(app, "all 6 processes")
-
-    drive(source, steps, SIZE)
+@on_live_screen(SIZE)
+async def test_the_first_row_is_all_of_them(app: LiveApp, pilot: Pilot[int]) -> None:
+    assert "shop-server (2954) 1 of 6 (T: all)" in text_of(app)[0]
+    await press(app, pilot, "9")
+    table = app.screen.query_one("#processes", Table)
+    first = row(app, "all 6 processes")
+    assert format_size(EVERY) in first
+    assert f"{COUNT + 120 + 5:,}" in first
+    assert format_size(24 * MIB + 18 * MIB) in first
+    assert format_size(RUNNING) in row(app, "3 running processes")
+    assert table.order[:2] == [ALL_PROCESSES, RUNNING_PROCESSES]
+    # However they are sorted, they stay above.
+    await press(app, pilot, "s", "S")
+    assert table.order[:2] == [ALL_PROCESSES, RUNNING_PROCESSES]
+    await press(app, pilot, "home", "enter")
+    assert app.state.settings.process == ALL_PROCESSES
+    assert "all 6 processes" in text_of(app)[0]
+    header = " ".join(text_of(app)[1:3])
+    assert f"Heap  {format_size(EVERY)}" in header
+    assert f"{format_size(50_021)} of 3 ended" in header
+    assert f"RSS sum {format_size(42 * MIB)}" in header
+    leak = row(app, "record_request")
+    assert format_size(ALL_LEAK) in leak
+    assert f" {120 * 20 + 120:,} " in leak
+    await press(app, pilot, "9")
+    assert "● all 6 processes" in row(app, "all 6 processes")
 
 
 def test_two_processes_are_shown_together_at_once(source: FakeSource) -> None:
@@ -160,67 +169,63 @@ def test_one_process_has_no_row_for_all(source: FakeSource) -> None:
     drive(source, steps, SIZE)
 
 
-def test_every_view_is_of_all_that_run(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "T", "T")
-        assert "3 running processes" in text_of(app)[0]
-        assert format_size(RUNNING_LEAK) in row(app, "record_request")
-        await press(app, pilot, "2")
-        assert len(app.screen.query_one("#blocks", Table).order) == 2000
-        await press(app, pilot, "3")
-        assert format_size(RUNNING) in " ".join(text_of(app))
-        await press(app, pilot, "4")
-        assert format_size(RUNNING) in row(app, "running processes")
-        # The peak of all is nowhere: each had its own.
-        for _ in Metric:
-            await press(app, pilot, "w")
-            assert app.state.settings.metric is not Metric.PEAK
-        await press(app, pilot, "5")
-        assert f" {COUNT - 120 * 20 - 32 + 72:,} " not in row(app, "512 - 1023 B")
-        assert format_size(70_000) in row(app, "512 - 1023 B")
-        assert any("choose a single process" in line for line in text_of(app))
-        await press(app, pilot, "6")
-        ages = app.screen.query_one("#ages", Table)
-        counts = [str(ages._rows.cells(key, "count")) for key in ages.order]
-        assert sum(int(count.replace(",", "")) for count in counts) == COUNT + 72
-        await press(app, pilot, "7")
-        assert format_size(50_007) in row(app, "mine-1")
-        assert format_size(20_007) in row(app, "mine-3")
-        await press(app, pilot, "8")
-        assert any(line.startswith("target     3 running processes") for line in text_of(app))
-
-    drive(source, steps, SIZE)
+@on_live_screen(SIZE)
+async def test_every_view_is_of_all_that_run(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "T", "T")
+    assert "3 running processes" in text_of(app)[0]
+    assert format_size(RUNNING_LEAK) in row(app, "record_request")
+    await press(app, pilot, "2")
+    assert len(app.screen.query_one("#blocks", Table).order) == 2000
+    await press(app, pilot, "3")
+    assert format_size(RUNNING) in " ".join(text_of(app))
+    await press(app, pilot, "4")
+    assert format_size(RUNNING) in row(app, "running processes")
+    # The peak of all is nowhere: each had its own.
+    for _ in Metric:
+        await press(app, pilot, "w")
+        assert app.state.settings.metric is not Metric.PEAK
+    await press(app, pilot, "5")
+    assert f" {COUNT - 120 * 20 - 32 + 72:,} " not in row(app, "512 - 1023 B")
+    assert format_size(70_000) in row(app, "512 - 1023 B")
+    assert any("choose a single process" in line for line in text_of(app))
+    await press(app, pilot, "6")
+    ages = app.screen.query_one("#ages", Table)
+    counts = [str(ages._rows.cells(key, "count")) for key in ages.order]
+    assert sum(int(count.replace(",", "")) for count in counts) == COUNT + 72
+    await press(app, pilot, "7")
+    assert format_size(50_007) in row(app, "mine-1")
+    assert format_size(20_007) in row(app, "mine-3")
+    await press(app, pilot, "8")
+    assert any(line.startswith("target     3 running processes") for line in text_of(app))
 
 
-def test_search_details_limits_and_marks(source: FakeSource, tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "T", "M")
-        await press(app, pilot, "slash", *"record", "enter", "enter")
-        text = text_of(app)
-        assert any(
-            f" {format_size(ALL_LEAK)} in {120 * 20 + 120:,} blocks" in line for line in text
-        )
-        assert any("peak at least" in line for line in text)
-        assert any("server.c:32" in line for line in text)
-        await press(app, pilot, "escape", "escape")
-        source.allocate_many(LEAK, 160, 10)
-        more = worker(tmp_path, 6, 5)
-        source.others = (*source.others, more)
-        await tick(app, pilot)
-        await press(app, pilot, "d")
-        assert format_size(1600 + 5000) in row(app, "record_request")
-        assert picture_of(app).settings.marks
-        await press(app, pilot, "escape")
-        export = tmp_path / "all.json"
-        await press(app, pilot, "e")
-        app.screen.query_one("#path").value = str(export)  # type: ignore[attr-defined]
-        await press(app, pilot, "enter")
-        await app.workers.wait_for_complete()
-        written = json.loads(export.read_text())
-        assert sum(stack["bytes"] for stack in written["stacks"]) == EVERY + 1600 + 5007
-        assert written["command"] == "all processes"
-
-    drive(source, steps, SIZE)
+@on_live_screen(SIZE)
+async def test_search_details_limits_and_marks(
+    app: LiveApp, pilot: Pilot[int], source: FakeSource, tmp_path: Path
+) -> None:
+    await press(app, pilot, "T", "M")
+    await press(app, pilot, "slash", *"record", "enter", "enter")
+    text = text_of(app)
+    assert any(f" {format_size(ALL_LEAK)} in {120 * 20 + 120:,} blocks" in line for line in text)
+    assert any("peak at least" in line for line in text)
+    assert any("server.c:32" in line for line in text)
+    await press(app, pilot, "escape", "escape")
+    source.allocate_many(LEAK, 160, 10)
+    more = worker(tmp_path, 6, 5)
+    source.others = (*source.others, more)
+    await tick(app, pilot)
+    await press(app, pilot, "d")
+    assert format_size(1600 + 5000) in row(app, "record_request")
+    assert picture_of(app).settings.marks
+    await press(app, pilot, "escape")
+    export = tmp_path / "all.json"
+    await press(app, pilot, "e")
+    app.screen.query_one("#path").value = str(export)  # type: ignore[attr-defined]
+    await press(app, pilot, "enter")
+    await app.workers.wait_for_complete()
+    written = json.loads(export.read_text())
+    assert sum(stack["bytes"] for stack in written["stacks"]) == EVERY + 1600 + 5007
+    assert written["command"] == "all processes"
 
 
 def test_who_has_ended_takes_one_line(source: FakeSource) -> None:
@@ -265,15 +270,12 @@ def test_who_leaks_or_has_children_is_seen(source: FakeSource, tmp_path: Path) -
     ]  # fmt: skip
 
 
-def test_the_pane_shows_the_row_that_is_there_now(source: FakeSource) -> None:
+@on_live_screen(SIZE)
+async def test_the_pane_shows_the_row_that_is_there_now(app: LiveApp, pilot: Pilot[int]) -> None:
     """Whatever numbers stacks have: those of the server, or of all."""
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        for _ in range(4):
-            details = picture_of(app).details
-            assert details.stack.frames[0].symbol == "record_request"
-            _, _, pane = "\n".join(text_of(app)).partition("function, innermost first")
-            assert "record_request" in pane
-            await press(app, pilot, "T")
-
-    drive(source, steps, SIZE)
+    for _ in range(4):
+        details = picture_of(app).details
+        assert details.stack.frames[0].symbol == "record_request"
+        _, _, pane = "\n".join(text_of(app)).partition("function, innermost first")
+        assert "record_request" in pane
+        await press(app, pilot, "T")

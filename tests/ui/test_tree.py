@@ -8,9 +8,9 @@ from tests.ui.screens import (
     SIZES,
     ViewApp,
     compare,
-    drive,
     harmless,
     hostile_tree,
+    on_screen,
     path,
     sample_tree,
     styled,
@@ -42,200 +42,164 @@ HOTTEST = [
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_picture(size: tuple[int, int]) -> None:
+@on_screen(TreeView)
+async def test_picture(
+    app: ViewApp, pilot: Pilot[None], view: TreeView, size: tuple[int, int]
+) -> None:
     """The heaviest path is open without a key pressed."""
-    view = TreeView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(sample_tree()), at_once=True)
-        await pilot.press("down", "down", "down")
-        await compare("tree", app, pilot)
-        assert shown(view) == HOTTEST
-        assert any("http::serve" in text for text in styled(app, "bold"))
-
-    drive(view, size, steps)
+    view.show(Nodes(sample_tree()), at_once=True)
+    await pilot.press("down", "down", "down")
+    await compare("tree", app, pilot)
+    assert shown(view) == HOTTEST
+    assert any("http::serve" in text for text in styled(app, "bold"))
 
 
-def test_inverted_picture() -> None:
-    view = TreeView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(sample_tree(inverted=True), Metric.BLOCKS, inverted=True), at_once=True)
-        await pilot.press("end", "right")
-        await compare("tree-inverted-blocks", app, pilot)
-
-    drive(view, (80, 24), steps)
+@on_screen(TreeView)
+async def test_inverted_picture(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
+    view.show(Nodes(sample_tree(inverted=True), Metric.BLOCKS, inverted=True), at_once=True)
+    await pilot.press("end", "right")
+    await compare("tree-inverted-blocks", app, pilot)
 
 
-def test_keys() -> None:
-    view = TreeView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(sample_tree()), at_once=True)
-        await pilot.press("end", "right")
-        assert shown(view)[-3:] == ["start_thread", "worker", "queue::pop"]
-        assert name_of(view) == "start_thread"
-        await pilot.press("right", "right")
-        assert name_of(view) == "queue::pop"
-        await pilot.press("enter")
-        assert [message.key for message in app.sent] == [6]
-        await pilot.press("left", "left")
-        assert shown(view)[-2:] == ["start_thread", "worker"]
-        assert name_of(view) == "worker"
-        await pilot.press("left", "enter", "minus")
-        assert shown(view) == ["api-server", "main", "start_thread"]
-        assert name_of(view) == "start_thread"
-        await pilot.press("up", "enter")
-        assert shown(view)[1:5] == ["main", "server::run", "config::load", "metrics::render"]
-        await pilot.press("minus", "home", "asterisk")
-        assert "queue::pop" in shown(view)
-        assert "plugin_00" not in shown(view), "less than 1 %"
-        await pilot.press("o")
-        assert [message.key for message in app.sent] == [6, 1]
-
-    drive(view, (80, 24), steps)
+@on_screen(TreeView)
+async def test_keys(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
+    view.show(Nodes(sample_tree()), at_once=True)
+    await pilot.press("end", "right")
+    assert shown(view)[-3:] == ["start_thread", "worker", "queue::pop"]
+    assert name_of(view) == "start_thread"
+    await pilot.press("right", "right")
+    assert name_of(view) == "queue::pop"
+    await pilot.press("enter")
+    assert [message.key for message in app.sent] == [6]
+    await pilot.press("left", "left")
+    assert shown(view)[-2:] == ["start_thread", "worker"]
+    assert name_of(view) == "worker"
+    await pilot.press("left", "enter", "minus")
+    assert shown(view) == ["api-server", "main", "start_thread"]
+    assert name_of(view) == "start_thread"
+    await pilot.press("up", "enter")
+    assert shown(view)[1:5] == ["main", "server::run", "config::load", "metrics::render"]
+    await pilot.press("minus", "home", "asterisk")
+    assert "queue::pop" in shown(view)
+    assert "plugin_00" not in shown(view), "less than 1 %"
+    await pilot.press("o")
+    assert [message.key for message in app.sent] == [6, 1]
 
 
-def test_chains_open_in_one_step() -> None:
-    view = TreeView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        stacks = [
-            (1, path("hot"), weights(100, 1, 0)),
-            (2, path("a", "b", "c", "d"), weights(9, 1, 0)),
-            (3, path("a", "b", "c", "e"), weights(1, 1, 0)),
-            (4, path("nothing", "held"), weights(0, 0, 0)),
-        ]
-        view.show(Nodes(build_tree(stacks, Step("app", None))), at_once=True)
-        assert shown(view) == ["app", "hot", "a"]
-        await pilot.press("end", "right")
-        assert shown(view) == ["app", "hot", "a", "b", "c", "d", "e"]
-        assert [indent for _, indent in view._rows] == [0, 1, 1, 1, 1, 2, 2]
-
-    drive(view, (80, 24), steps)
+@on_screen(TreeView)
+async def test_chains_open_in_one_step(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
+    stacks = [
+        (1, path("hot"), weights(100, 1, 0)),
+        (2, path("a", "b", "c", "d"), weights(9, 1, 0)),
+        (3, path("a", "b", "c", "e"), weights(1, 1, 0)),
+        (4, path("nothing", "held"), weights(0, 0, 0)),
+    ]
+    view.show(Nodes(build_tree(stacks, Step("app", None))), at_once=True)
+    assert shown(view) == ["app", "hot", "a"]
+    await pilot.press("end", "right")
+    assert shown(view) == ["app", "hot", "a", "b", "c", "d", "e"]
+    assert [indent for _, indent in view._rows] == [0, 1, 1, 1, 1, 2, 2]
 
 
-def test_new_figures_keep_what_is_open_and_the_cursor() -> None:
-    view = TreeView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(sample_tree()), at_once=True)
-        await pilot.press("end", "right", "down")
-        assert name_of(view) == "worker"
-        view.show(Nodes(sample_tree(without=frozenset({1, 2, 3, 4, 5}))), at_once=True)
-        assert name_of(view) == "worker"
-        assert shown(view) == [
-            "api-server", "start_thread", "worker", "queue::pop", "main", "plugins"
-        ]  # fmt: skip
-        view.show(Nodes(sample_tree(without=frozenset({6}))), at_once=True)
-        assert name_of(view) == "api-server", "its function is gone"
-
-    drive(view, (80, 24), steps)
+@on_screen(TreeView)
+async def test_new_figures_keep_what_is_open_and_the_cursor(
+    app: ViewApp, pilot: Pilot[None], view: TreeView
+) -> None:
+    view.show(Nodes(sample_tree()), at_once=True)
+    await pilot.press("end", "right", "down")
+    assert name_of(view) == "worker"
+    view.show(Nodes(sample_tree(without=frozenset({1, 2, 3, 4, 5}))), at_once=True)
+    assert name_of(view) == "worker"
+    assert shown(view) == [
+        "api-server", "start_thread", "worker", "queue::pop", "main", "plugins"
+    ]  # fmt: skip
+    view.show(Nodes(sample_tree(without=frozenset({6}))), at_once=True)
+    assert name_of(view) == "api-server", "its function is gone"
 
 
-def test_search() -> None:
-    view = TreeView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(sample_tree()), at_once=True)
-        assert "found" not in text_of(app)[-1]
-        searched = Nodes(sample_tree(), search=Search("plugin_0[12]|push"))
-        view.show(searched, at_once=True)
-        await pilot.pause()
-        assert "found: 60.1 %" in text_of(app)[-1]
-        assert sum("*Vec<T>" in line for line in text_of(app)) == 1
-        await pilot.press("end", "up", "right", "end")
-        assert sum("*plugin_0" in line for line in text_of(app)) == 2
-        view.show(Nodes(sample_tree(), search=Search("no such function")), at_once=True)
-        await pilot.pause()
-        assert "found: 0.0 %" in text_of(app)[-1]
-
-    drive(view, (80, 24), steps)
+@on_screen(TreeView)
+async def test_search(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
+    view.show(Nodes(sample_tree()), at_once=True)
+    assert "found" not in text_of(app)[-1]
+    searched = Nodes(sample_tree(), search=Search("plugin_0[12]|push"))
+    view.show(searched, at_once=True)
+    await pilot.pause()
+    assert "found: 60.1 %" in text_of(app)[-1]
+    assert sum("*Vec<T>" in line for line in text_of(app)) == 1
+    await pilot.press("end", "up", "right", "end")
+    assert sum("*plugin_0" in line for line in text_of(app)) == 2
+    view.show(Nodes(sample_tree(), search=Search("no such function")), at_once=True)
+    await pilot.pause()
+    assert "found: 0.0 %" in text_of(app)[-1]
 
 
-def test_mouse() -> None:
-    view = TreeView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(sample_tree()), at_once=True)
-        await pilot.pause()
-        await pilot.click(view, offset=(30, 9))
-        assert name_of(view) == "json::parse"
-        await pilot.click(view, offset=(30, 9), times=2)
-        assert "wrap" in shown(view)
-
-    drive(view, (80, 24), steps)
+@on_screen(TreeView)
+async def test_mouse(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
+    view.show(Nodes(sample_tree()), at_once=True)
+    await pilot.pause()
+    await pilot.click(view, offset=(30, 9))
+    assert name_of(view) == "json::parse"
+    await pilot.click(view, offset=(30, 9), times=2)
+    assert "wrap" in shown(view)
 
 
-def test_only_visible_rows_are_drawn() -> None:
+@on_screen(TreeView, (80, 12))
+async def test_only_visible_rows_are_drawn(
+    app: ViewApp, pilot: Pilot[None], view: TreeView
+) -> None:
     """Scrolling follows the cursor, fixed lines stay."""
-    view = TreeView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(sample_tree()), at_once=True)
-        while name_of(view) != "plugins":
-            await pilot.press("down")
-        await pilot.press("right", "end")
-        await pilot.pause()
-        screen = text_of(app)
-        assert "live" in screen[0]
-        assert "start_thread" in screen[-2]
-        assert "start_thread" in screen[-1]
-        await pilot.press("pageup", "pageup", "pageup", "pageup", "pageup")
-        await pilot.pause()
-        assert "api-server" in text_of(app)[1]
-
-    drive(view, (80, 12), steps)
+    view.show(Nodes(sample_tree()), at_once=True)
+    while name_of(view) != "plugins":
+        await pilot.press("down")
+    await pilot.press("right", "end")
+    await pilot.pause()
+    screen = text_of(app)
+    assert "live" in screen[0]
+    assert "start_thread" in screen[-2]
+    assert "start_thread" in screen[-1]
+    await pilot.press("pageup", "pageup", "pageup", "pageup", "pageup")
+    await pilot.pause()
+    assert "api-server" in text_of(app)[1]
 
 
-def test_nothing_to_show() -> None:
-    view = TreeView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        keys = ("down", "enter", "right", "left", "asterisk", "minus", "o", "end")
-        await pilot.press(*keys)
-        view.show(Nodes(build_tree([], Step("app", None)), empty="none"), at_once=True)
-        await pilot.press(*keys)
-        assert "none" in text_of(app)[1]
-        assert not app.sent
-
-    drive(view, (80, 24), steps)
+@on_screen(TreeView)
+async def test_nothing_to_show(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
+    keys = ("down", "enter", "right", "left", "asterisk", "minus", "o", "end")
+    await pilot.press(*keys)
+    view.show(Nodes(build_tree([], Step("app", None)), empty="none"), at_once=True)
+    await pilot.press(*keys)
+    assert "none" in text_of(app)[1]
+    assert not app.sent
 
 
 @pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
-def test_hostile_names(size: tuple[int, int]) -> None:
-    view = TreeView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(Nodes(hostile_tree()), at_once=True)
-        await pilot.press("asterisk")
-        assert harmless(app)
-        for _ in range(4):
-            for _ in range(5):
-                view.action_cursor(1)
-            await pilot.pause()
-            assert harmless(app)
-
-    drive(view, size, steps)
-
-
-def test_very_deep() -> None:
-    """However deep, the name has room."""
-    view = TreeView()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        deep = [f"f{n}" for n in range(120)]
-        stacks = [(n, path(*deep[:n], f"end{n}"), weights(2000 - n, 1, 0)) for n in range(120)]
-        view.show(Nodes(build_tree(stacks, Step("app", None))), at_once=True)
-        await pilot.press("asterisk", "end", "up", "up", "up")
-        assert harmless(app)
-        while "end119" not in shown(view):
-            view.move_to(len(shown(view)) - 1)
-            while not view._weighty(view.selected):
-                view.move_to(view.cursor - 1)
-            view.action_open_all()
-        view.move_to(shown(view).index("end119"))
+@on_screen(TreeView)
+async def test_hostile_names(
+    app: ViewApp, pilot: Pilot[None], view: TreeView, size: tuple[int, int]
+) -> None:
+    view.show(Nodes(hostile_tree()), at_once=True)
+    await pilot.press("asterisk")
+    assert harmless(app)
+    for _ in range(4):
+        for _ in range(5):
+            view.action_cursor(1)
         await pilot.pause()
-        assert any("end119" in line for line in text_of(app)[:-1])
+        assert harmless(app)
 
-    drive(view, (60, 20), steps)
+
+@on_screen(TreeView, (60, 20))
+async def test_very_deep(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
+    """However deep, the name has room."""
+    deep = [f"f{n}" for n in range(120)]
+    stacks = [(n, path(*deep[:n], f"end{n}"), weights(2000 - n, 1, 0)) for n in range(120)]
+    view.show(Nodes(build_tree(stacks, Step("app", None))), at_once=True)
+    await pilot.press("asterisk", "end", "up", "up", "up")
+    assert harmless(app)
+    while "end119" not in shown(view):
+        view.move_to(len(shown(view)) - 1)
+        while not view._weighty(view.selected):
+            view.move_to(view.cursor - 1)
+        view.action_open_all()
+    view.move_to(shown(view).index("end119"))
+    await pilot.pause()
+    assert any("end119" in line for line in text_of(app)[:-1])
