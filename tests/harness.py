@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import pytest
 
@@ -104,6 +104,15 @@ def own_libc(directory: Path) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": str(directory)}
 
 
+def wait_until(is_so: Callable[[], Any]) -> Any:
+    """Waits until the function's result is true, and returns it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := is_so()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
 def read_line(stream: Any, what: str) -> str:
     """One line from an unbuffered pipe, or an error when it does not come."""
     deadline = time.monotonic() + PATIENCE_S
@@ -137,6 +146,12 @@ class Target:
         )
         self.pid = self.process.pid
         assert self.hear() == "ready"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def hear(self) -> str:
         return read_line(self.process.stdout, "the target")
@@ -285,6 +300,12 @@ class Tracelloc:
         self.messages: list[str] = []
         self.wait_for("tracing")
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
     def wait_for(self, words: str) -> str:
         """The next message on standard error that holds these words."""
         while True:
@@ -364,8 +385,10 @@ def reports_among(messages: str) -> str:
     return "".join(line for line in messages.splitlines(keepends=True) if line.startswith("{"))
 
 
-def run_tracelloc(*arguments: str | Path | int, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs tracelloc to its end, both outputs kept."""
+def run_tracelloc(
+    *arguments: str | Path | int, status: int | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs tracelloc to its end, both outputs kept. ``status``: what it has to end with."""
     with started(
         *arguments,
         module="tracelloc",
@@ -380,6 +403,7 @@ def run_tracelloc(*arguments: str | Path | int, **options: Any) -> subprocess.Co
         except BaseException:
             process.kill()
             raise
+    assert status in (None, process.returncode), errors
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,8 +83,7 @@ def _shift(function: AllocatorFunction) -> int:
 
 def find_allocator(pid: int) -> Allocator:
     """libc's malloc and free in this process. Raises SkippedError if it has none."""
-    space = AddressSpace(Process(pid))
-    try:
+    with closing(AddressSpace(Process(pid))) as space:
         by_kind = {
             kind: function
             for function in functions_of(discover(space.refresh(), MallocChoice("libc.so")))
@@ -101,5 +101,3 @@ def find_allocator(pid: int) -> Allocator:
             malloc_shift_bytes=_shift(malloc),
             free_shift_bytes=_shift(free),
         )
-    finally:
-        space.close()

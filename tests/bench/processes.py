@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +105,8 @@ class Program:
 @contextmanager
 def program(command: Sequence[str | Path]) -> Iterator[Program]:
     """A Program that is gone afterwards."""
-    running = Program(command)
-    try:
+    with closing(Program(command)) as running:
         yield running
-    finally:
-        running.close()
 
 
 def cpu_seconds(pid: int) -> float:

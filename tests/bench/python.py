@@ -63,14 +63,11 @@ def measure_here() -> dict[str, Any]:
     """The figures, in this process: the least of some rounds."""
     figures: dict[str, Any] = {"depths": DEPTHS, "pythons": {}}
     for python in os.environ.get("PYTHONS", "/usr/bin/python3").split():
-        target = Target([python, "-c", _PROGRAM])
-        try:
+        with Target([python, "-c", _PROGRAM]) as target:
             runs = [
                 (_measure(target, merged=False), _measure(target, merged=True))
                 for _ in range(ROUNDS)
             ]
-        finally:
-            target.kill()
         plain = {depth: min(run[0][depth] for run in runs) for depth in DEPTHS}
         merged = {depth: min(run[1][depth] for run in runs) for depth in DEPTHS}
         figures["pythons"][python] = {

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,14 +52,15 @@ TARGETS = {
 
 def measure(seconds: float = 6.0) -> dict[str, Any]:
     """All figures. Raises SkippedError."""
-    with tempfile.TemporaryDirectory(prefix="bench-tui-") as name:
-        program = Program([Builder(Path(name)).c("thicket", "-O2"), str(DEPTH), str(BLOCKS)])
-        try:
-            command = tracelloc_command("-p", program.pid, "--events-size", "64MiB")
-            with Terminal(command, Path(name), width=120, height=40) as terminal:
-                return _measure(program, terminal, seconds)
-        finally:
-            program.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-tui-") as name,
+        closing(
+            Program([Builder(Path(name)).c("thicket", "-O2"), str(DEPTH), str(BLOCKS)])
+        ) as program,
+    ):
+        command = tracelloc_command("-p", program.pid, "--events-size", "64MiB")
+        with Terminal(command, Path(name), width=120, height=40) as terminal:
+            return _measure(program, terminal, seconds)
 
 
 def _measure(program: Program, terminal: Terminal, seconds: float) -> dict[str, Any]:

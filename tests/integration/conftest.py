@@ -37,15 +37,8 @@ def _begin_long_watch(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def long_watch(builder: Builder) -> Iterator[Tracelloc]:
     """Reports on ``specimens beside``, a few events a second, since the first test."""
-    target = Target([builder.c("specimens"), "beside", str(LONGEST_S)])
-    try:
-        tracer = Tracelloc(
-            "-p", target.pid, "--json", "--interval", "5s", "--top", 10,
-        )  # fmt: skip
-        try:
-            target.say("go")
-            yield tracer
-        finally:
-            tracer.kill()
-    finally:
-        target.kill()
+    with Target([builder.c("specimens"), "beside", str(LONGEST_S)]) as target, Tracelloc(
+        "-p", target.pid, "--json", "--interval", "5s", "--top", 10,
+    ) as tracer:  # fmt: skip
+        target.say("go")
+        yield tracer

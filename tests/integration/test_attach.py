@@ -6,13 +6,12 @@ import os
 import platform
 import signal
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Targets, Tracelloc, own_libc
+from tests.harness import Builder, Target, Targets, Tracelloc, own_libc, wait_until
 from tests.integration.test_allocators import preloaded
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel import attach
@@ -177,10 +176,7 @@ def test_children_get_their_code_back(targets: Targets, tmp_path: Path, method: 
         for _ in range(2):
             children.append(int(target.ask("fork")))
             assert code(children[-1]) != before
-            deadline = time.monotonic() + PATIENCE_S
-            while code(children[-1]) != before:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: code(children[-1]) == before)
         assert code(target.pid) != before
     finally:
         for child in children:

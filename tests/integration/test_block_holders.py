@@ -47,12 +47,9 @@ def program(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def target(program: Path) -> Iterator[Target]:
-    running = Target([program])
-    try:
+    with Target([program]) as running:
         await_pauses(running.pid, 3)
         yield running
-    finally:
-        running.kill()
 
 
 @pytest.fixture(scope="module")
@@ -196,8 +193,7 @@ def test_roots_that_keep_most(finder: HolderFinder, target: Target) -> None:
 
 
 def test_text_and_json(target: Target) -> None:
-    done = run_tracelloc("holders", "-p", target.pid, "--top", 2)
-    assert done.returncode == 0, done.stderr
+    done = run_tracelloc("holders", "-p", target.pid, "--top", 2, status=0)
     lines = done.stdout.splitlines()
     assert re.fullmatch(
         r"==> .* holdings \(\d+\): 4\.\d\d MiB in 11,\d\d\d blocks in use, .*", lines[0]
@@ -218,8 +214,7 @@ def test_text_and_json(target: Target) -> None:
         {"class": "", "usable_bytes": 56, "blocks": 3000},
         {"class": "app::Session", "usable_bytes": 0, "blocks": 3000},
     ]
-    done = run_tracelloc("holders", "-p", target.pid, "Nothing")
-    assert done.returncode == 1
+    done = run_tracelloc("holders", "-p", target.pid, "Nothing", status=1)
     assert "no block in use is an object of a class Nothing; tracelloc heap" in done.stderr
 
 

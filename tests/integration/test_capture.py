@@ -7,7 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -107,11 +107,8 @@ def test_nested_abandoned_and_chained_calls(builder: Builder, targets: Targets) 
 @contextmanager
 def tracing(target: Target, **config: int) -> Iterator[Session]:
     """A session on the target, in this process."""
-    session = attach_to(Process(target.pid), TraceConfig(CaptureConfig(**config)))
-    try:
+    with closing(attach_to(Process(target.pid), TraceConfig(CaptureConfig(**config)))) as session:
         yield session
-    finally:
-        session.close()
 
 
 def test_times_of_birth(builder: Builder, targets: Targets) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,11 +53,8 @@ def test_the_second_time_nothing_is_compiled(cache: Path, compilations: list[str
     assert len(compilations) == 1
     (file,) = cache.iterdir()
     assert (file.stat().st_mode & 0o777, cache.stat().st_mode & 0o777) == (0o600, 0o700)
-    capture = Capture(CONFIG, Method.PERF)
-    try:
+    with closing(Capture(CONFIG, Method.PERF)) as capture:
         capture.load()
-    finally:
-        capture.close()
     assert len(compilations) == 1
 
 
@@ -171,8 +169,7 @@ def test_the_verifier_has_not_much_to_do(
         monkeypatch.setattr(captureconfig, "type_numbers", lambda: None)
     elif type_numbers() is None:
         pytest.skip("this kernel has no iterators to count with")
-    capture = Capture(config)
-    try:
+    with closing(Capture(config)) as capture:
         capture.load()
         verified = {n: program_info(fd).verified_insns for n, fd in capture.loaded.items()}
         if iterates:
@@ -184,20 +181,15 @@ def test_the_verifier_has_not_much_to_do(
         walkers = [count for name, count in verified.items() if name.startswith(WALKER)]
         assert len(walkers) == config.python
         assert all(count < 100_000 for count in walkers)
-    finally:
-        capture.close()
 
 
 def test_a_kernel_that_refuses_iterators_counts_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iterators, "type_numbers", lambda: dict.fromkeys(iterators.FUNCTIONS, 1))
     monkeypatch.setattr(captureconfig, "type_numbers", dict)
-    capture = Capture(CONFIG)
-    try:
+    with closing(Capture(CONFIG)) as capture:
         capture.load()
         verified = {n: program_info(fd).verified_insns for n, fd in capture.loaded.items()}
         assert max(verified.values()) > 50_000
-    finally:
-        capture.close()
 
 
 def test_what_the_verifier_says_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,12 +203,9 @@ int do_nothing(struct pt_regs *ctx)
 	return *(int *)PT_REGS_SP(ctx);""")  # fmt: skip
 
     monkeypatch.setattr(probes, "source_text", broken)
-    capture = Capture(CONFIG, Method.PERF)
-    try:
+    with closing(Capture(CONFIG, Method.PERF)) as capture:
         with pytest.raises(
             UnsupportedError, match=r"refused to load .* \(do_nothing: .+\)"
         ) as error:
             capture.load()
         assert "--debug" in error.value.hint
-    finally:
-        capture.close()

@@ -5,7 +5,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import Builder, Target, Tracelloc, run_tracelloc, wait_until
 from tracelloc.files.elf.file import ElfFile
 from tracelloc.record.symbolization.debuginfod import DebugServers, server_urls
 
@@ -55,10 +54,7 @@ def server(program: tuple[Path, Path, str]) -> Iterator[tuple[str, subprocess.Po
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not _has(f"{url}/buildid/{program[2]}/debuginfo"):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: _has(f"{url}/buildid/{program[2]}/debuginfo"))
         yield url, process
     finally:
         process.kill()
@@ -75,8 +71,7 @@ def _has(address: str) -> bool:
 
 def listed(target: Target, program: Path) -> dict[str, Any]:
     """The entry of the program's file in ``tracelloc symbols --json``."""
-    done = run_tracelloc("symbols", "-p", target.pid, "--json")
-    assert done.returncode == 0, done.stderr
+    done = run_tracelloc("symbols", "-p", target.pid, "--json", status=0)
     (found,) = [each for each in json.loads(done.stdout) if each["module"] == str(program)]
     assert isinstance(found, dict)
     return found
@@ -90,8 +85,7 @@ def test_a_stripped_program_has_names_and_lines(
 ) -> None:
     """Also when the server is gone: the file is kept."""
     stripped, _, build_id = program
-    target = Target([stripped])
-    try:
+    with Target([stripped]) as target:
         assert listed(target, stripped)["lines"] is None
         # Of two servers, the first one is not there.
         monkeypatch.setenv("DEBUGINFOD_URLS", f"http://127.0.0.1:1 {server[0]}/")
@@ -113,8 +107,6 @@ def test_a_stripped_program_has_names_and_lines(
             f"DWARF in {address}",
         )
         assert len(list(cache.rglob("*.debug"))) == 1
-    finally:
-        target.kill()
 
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -193,8 +185,7 @@ def test_what_a_server_sends_must_have_the_build_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     other = builder.c("beside").read_bytes()
-    target = Target([program[0]])
-    try:
+    with Target([program[0]]) as target:
         for content in (other, b"\x7fELF" + bytes(100), b"<html>"):
             monkeypatch.setenv("DEBUGINFOD_URLS", hostile(_sends(content)))
             found = listed(target, program[0])
@@ -203,8 +194,6 @@ def test_what_a_server_sends_must_have_the_build_id(
                 True
             ]
             shutil.rmtree(cache)
-    finally:
-        target.kill()
 
 
 def test_the_variable() -> None:

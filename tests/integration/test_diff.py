@@ -26,8 +26,7 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_text(two: tuple[Path, Path]) -> None:
-    result = run_tracelloc("diff", *two)
-    assert result.returncode == 0, result.stderr
+    result = run_tracelloc("diff", *two, status=0)
     assert result.stderr == ""
     assert result.stdout.splitlines()[:10] == [
         "==> server (42) to server (42): +1.71 KiB live (1.30 KiB to 3.01 KiB)",
@@ -143,8 +142,9 @@ def test_rules_and_noise(tmp_path: Path) -> None:
     after = [total(tmp_path, f"b{n}.json", 1100 + 10 * n) for n in range(3)]
     runs = [before[1], after[1], "--before", before[0], "--before", before[2]]
     runs += ["--after", after[0], "--after", after[2]]
-    result = run_tracelloc("diff", *runs, "--fail-if", "bytes > +5%", "--fail-if", "blocks > 0")
-    assert result.returncode == 3
+    result = run_tracelloc(
+        "diff", *runs, "--fail-if", "bytes > +5%", "--fail-if", "blocks > 0", status=3
+    )
     assert result.stderr == (
         "tracelloc: --fail-if: bytes > +5%: +90 B, +8.8 % (1020 B to 1.08 KiB)\n"
     )
@@ -155,8 +155,7 @@ def test_rules_and_noise(tmp_path: Path) -> None:
     assert run_tracelloc("diff", *runs, "--fail-if", "bytes > +9%").returncode == 0
     # One of the later runs is as low as the earlier ones.
     runs += ["--after", total(tmp_path, "b3.json", 1040)]
-    result = run_tracelloc("diff", *runs, "--fail-if", "bytes > 1B", "--markdown")
-    assert result.returncode == 0
+    result = run_tracelloc("diff", *runs, "--fail-if", "bytes > 1B", "--markdown", status=0)
     assert "✅ `bytes > 1B`: +80 B, +7.8 % (1020 B to 1.07 KiB), within noise" in result.stdout
     result = run_tracelloc("diff", *runs, "--fail-if", "rss > 1%")
     assert (result.returncode, result.stdout) == (2, "")
@@ -165,8 +164,9 @@ def test_rules_and_noise(tmp_path: Path) -> None:
 
 def test_markdown(tmp_path: Path) -> None:
     before, after = total(tmp_path, "a.json", 1000), total(tmp_path, "b.json", 3000)
-    result = run_tracelloc("diff", before, after, "--markdown", "--fail-if", "bytes > 10%")
-    assert result.returncode == 3
+    result = run_tracelloc(
+        "diff", before, after, "--markdown", "--fail-if", "bytes > 10%", status=3
+    )
     assert result.stdout.splitlines() == [
         "### Memory of server: live bytes +1.95 KiB, +200.0 % (1000 B to 2.93 KiB)",
         "",

@@ -14,8 +14,7 @@ from tracelloc.command.finding import Finding, FindingState
 @pytest.mark.bpf
 def test_a_process_that_can_be_traced(builder: Builder, targets: Targets) -> None:
     target = targets.start(builder.c("manystacks"))
-    done = run_tracelloc("doctor", "-p", target.pid)
-    assert done.returncode == 0, done
+    done = run_tracelloc("doctor", "-p", target.pid, status=0)
     lines = done.stdout.splitlines()
     assert lines[0].startswith("tracelloc -p PID traces by probes, tracelloc -- CMD by the ")
     assert any(line.split()[:4] == ["ok", "malloc", "glibc", "in"] for line in lines)
@@ -39,8 +38,7 @@ def test_probes_of_another_tool_are_found(builder: Builder, targets: Targets) ->
 def test_a_process_that_has_ended() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    done = run_tracelloc("doctor", "-p", process.pid)
-    assert done.returncode == 1
+    done = run_tracelloc("doctor", "-p", process.pid, status=1)
     assert f"there is no process {process.pid}" in done.stdout
     assert "error: the process can't be traced" in done.stderr
 

@@ -266,14 +266,12 @@ def test_compile_failure_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_debug_shows_the_traceback() -> None:
-    result = run_tracelloc("-p", free_pid(), "--debug")
-    assert result.returncode == 1
+    result = run_tracelloc("-p", free_pid(), "--debug", status=1)
     assert "Traceback" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("tracelloc: error: ")
 
 
 def test_help_and_version_need_nothing() -> None:
-    shown = run_tracelloc("--help-all")
-    assert shown.returncode == 0
+    shown = run_tracelloc("--help-all", status=0)
     assert "--flamegraph FILE" in shown.stdout
     assert run_tracelloc("--version").stdout.startswith("tracelloc 0.")

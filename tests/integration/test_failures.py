@@ -3,13 +3,21 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Targets, Tracelloc, read_line, run_tracelloc
+from tests.harness import (
+    PATIENCE_S,
+    Builder,
+    Target,
+    Targets,
+    Tracelloc,
+    read_line,
+    run_tracelloc,
+    wait_until,
+)
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -46,8 +54,7 @@ def live_bytes_in(path: Path) -> int:
 
 def recorded_bytes(path: Path) -> int:
     """Live bytes at the last moment of a recording."""
-    done = run_tracelloc("report", path, "--format", "json")
-    assert done.returncode == 0, done.stderr
+    done = run_tracelloc("report", path, "--format", "json", status=0)
     found: int = json.loads(done.stdout.splitlines()[-1])["live_bytes"]
     return found
 
@@ -99,9 +106,7 @@ def test_a_recording_holds_what_was_seen(target: Target, flag: Path, tmp_path: P
             while "lost" not in read_line(tracer.stderr, "tracelloc"):
                 pass
             assert target.ask("go") == "done"
-            deadline = time.monotonic() + PATIENCE_S
-            while recorded_bytes(recording) != LIVE_BYTES:
-                assert time.monotonic() < deadline
+            wait_until(lambda: recorded_bytes(recording) == LIVE_BYTES)
             flag.touch()
             messages = tracer.stderr.read().decode().splitlines()
             assert tracer.wait(PATIENCE_S) == 1

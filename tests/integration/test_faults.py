@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from tests.faultyworker import CRASH, add_fault
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, run_tracelloc, tracelloc_command
+from tests.harness import (
+    PATIENCE_S,
+    Builder,
+    Target,
+    Tracelloc,
+    run_tracelloc,
+    tracelloc_command,
+    wait_until,
+)
 from tests.integration.test_interrupts import IN_DISCOVERY, IN_ENDING, IN_ROWS, SlowTracelloc
 from tracelloc.errors import TargetError
 from tracelloc.record.process.procfs import Process
@@ -127,10 +135,7 @@ def test_stopped_while_the_target_runs(busy: Target, tmp_path: Path) -> None:
             tracelloc_command("-p", busy.pid, "--json", "--interval", "60"),
             stdin=subprocess.DEVNULL, stdout=(tmp_path / "out").open("wb"), stderr=said,
         )  # fmt: skip
-        deadline = time.monotonic() + PATIENCE_S
-        while b"tracing" not in (tmp_path / "said").read_bytes():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: b"tracing" in (tmp_path / "said").read_bytes())
         process.send_signal(signal.SIGSTOP)
         for _ in range(5):
             assert busy.ask("go").split()[:2] == ["3", "4"]
@@ -215,15 +220,12 @@ def test_another_process_with_the_same_pid(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_file_that_ends_what_reads_it(builder: Builder, tmp_path: Path) -> None:
     """Its names are missing, which is said; the figures are exact, and others have their names."""
     path = add_fault(builder.c("books"), CRASH, tmp_path / "books")
-    target = Target([path, 4, 20_000, 11, 300])
-    try:
+    with Target([path, 4, 20_000, 11, 300]) as target:
         tracer = Tracelloc("-p", target.pid, "--json", module="tests.faultyworker")
         target.ask("run")
         said = tracer.wait_for("names in")
         books = json.loads(target.ask("run"))
         assert tracer.stop() == 0, tracer.messages
-    finally:
-        target.kill()
     assert said == (
         f"tracelloc: warning: names in {path} are missing: what reads them was killed by signal 11"
     )
@@ -254,8 +256,7 @@ def test_a_file_that_ends_who_finds_functions_and_stacks(
 ) -> None:
     """What it was asked for is missing, which is said once; the figures are exact."""
     path = add_fault(builder.c("books"), CRASH, tmp_path / "books", *sections)
-    target = Target([path, 4, 20_000, 11, 300])
-    try:
+    with Target([path, 4, 20_000, 11, 300]) as target:
         tracer = Tracelloc("-p", target.pid, "--json", module="tests.faultyworker")
         target.ask("run")
         what = f"tracelloc: warning: {missing.format(path=path, pid=target.pid)} are missing"
@@ -263,8 +264,6 @@ def test_a_file_that_ends_who_finds_functions_and_stacks(
         said = before[0] if before else tracer.wait_for(what)
         books = json.loads(target.ask("run"))
         assert tracer.stop() == 0, tracer.messages
-    finally:
-        target.kill()
     assert said == f"{what}: what reads them was killed by signal 11"
     assert tracer.messages.count(said) == 1
     report = tracer.last()

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tests.harness import (
     reports_among,
     run_tracelloc,
     tracelloc_command,
+    wait_until,
 )
 from tests.integration.test_attach import NEEDS_MULTI
 from tests.integration.test_launch import by_function
@@ -175,9 +175,8 @@ def test_a_command_and_its_children(builder: Builder, tmp_path: Path) -> None:
     flames, profile = tmp_path / "out.folded", tmp_path / "out.pb.gz"
     done = run_tracelloc(
         *QUIET, "-o", flames, "-o", profile, "--follow", "--", "sh", "-c",
-        f"{program} 0; {static} 0; exec {program} 5",
+        f"{program} 0; {static} 0; exec {program} 5", status=5
     )  # fmt: skip
-    assert done.returncode == 5, done.stderr
     reports = by_process(reports_among(done.stderr))
     early = [r for r in reports.values() if r["command"] == program.name[:15]]
     assert len(early) == 2
@@ -279,8 +278,9 @@ def test_commands_by_name(builder: Builder) -> None:
     """Others run at their own speed, and are in no report."""
     program = builder.c("early")
     script = f"ls / >/dev/null; {program} 0; cat /dev/null; exec {program} 4"
-    done = run_tracelloc(*QUIET, f"--follow={program.name[:15]}", "--", "sh", "-c", script)
-    assert done.returncode == 4, done.stderr
+    done = run_tracelloc(
+        *QUIET, f"--follow={program.name[:15]}", "--", "sh", "-c", script, status=4
+    )
     reports = by_process(reports_among(done.stderr))
     assert [report["command"] for report in reports.values()] == [program.name[:15]] * 2
 
@@ -297,18 +297,10 @@ def test_more_processes_than_are_wanted(builder: Builder, targets: Targets) -> N
     assert tracer.last()["untraced_processes"] == 4
 
 
-def await_that(is_so: Callable[[], bool]) -> None:
-    for _ in range(int(PATIENCE_S * 100)):
-        if is_so():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never was so")
-
-
 def test_a_stopped_target_stays_stopped(builder: Builder, targets: Targets) -> None:
     target = targets.start(builder.c("lineage"))
     os.kill(target.pid, signal.SIGSTOP)
-    await_that(lambda: Process(target.pid).state() == "T")
+    wait_until(lambda: Process(target.pid).state() == "T")
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow")
     assert Process(target.pid).state() in "Tt"
     os.kill(target.pid, signal.SIGCONT)
@@ -322,7 +314,7 @@ def test_a_stopped_target_stays_stopped(builder: Builder, targets: Targets) -> N
     os.kill(target.pid, signal.SIGSTOP)
     assert os.waitpid(target.pid, os.WUNTRACED)[1] & 0xFF == 0x7F
     assert tracer.stop() == 0, tracer.messages
-    await_that(lambda: Process(target.pid).tracer_id() == 0)
+    wait_until(lambda: Process(target.pid).tracer_id() == 0)
     assert Process(target.pid).state() == "T"
     os.kill(target.pid, signal.SIGCONT)
     assert json.loads(target.ask("alloc 1 1")) == [6, 321]
@@ -334,7 +326,7 @@ def test_killed_while_following(builder: Builder, targets: Targets) -> None:
     target = targets.start(builder.c("lineage"))
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow")
     target.say("tree 15 0")
-    await_that(lambda: len(children_of(target.pid)) > 0)
+    wait_until(lambda: len(children_of(target.pid)) > 0)
     tracer.process.kill()
     tracer.finish()
     family = json.loads(target.hear())
@@ -353,7 +345,7 @@ def test_somebody_else_traces_it(builder: Builder, targets: Targets) -> None:
         ["strace", "-f", "-o", "/dev/null", "-p", str(target.pid)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as other:  # fmt: skip
-        await_that(lambda: Process(target.pid).tracer_id() != 0)
+        wait_until(lambda: Process(target.pid).tracer_id() != 0)
         done = run_tracelloc("-p", target.pid, "--follow", "--text", "--count", 1)
         other.terminate()
     assert done.returncode == 1

@@ -7,14 +7,12 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness import (
-    PATIENCE_S,
     Builder,
     Target,
     Targets,
@@ -22,6 +20,7 @@ from tests.harness import (
     read_line,
     run_tracelloc,
     started,
+    wait_until,
 )
 from tests.integration.test_follow import assert_family, by_process, kept
 from tracelloc.machine.groups import find_group, members_of
@@ -156,8 +155,7 @@ def test_what_cannot_be_traced_is_left_out(
 
 def test_groups_that_are_not_there(group: ControlGroup) -> None:
     for name in ("none.service", group.id[:12], "/"):
-        done = run_tracelloc("--group", name, "--text")
-        assert done.returncode == 1
+        done = run_tracelloc("--group", name, "--text", status=1)
         assert "no control group with processes is called" in done.stderr
         assert len(done.stderr.splitlines()) == 1
     done = run_tracelloc("--group", "a", "-p", os.getpid())
@@ -237,8 +235,7 @@ def test_a_group_that_is_waited_for(builder: Builder, group: ControlGroup, tmp_p
 
 
 def test_waiting_needs_a_name() -> None:
-    done = run_tracelloc("-p", os.getpid(), "--wait")
-    assert done.returncode == 2
+    done = run_tracelloc("-p", os.getpid(), "--wait", status=2)
     assert "--wait needs -n NAME or --group NAME" in done.stderr
 
 
@@ -276,7 +273,4 @@ def test_a_caught_program_runs_if_the_tracer_is_killed(builder: Builder, tmp_pat
 
 def await_state(pid: int, state: str) -> None:
     """Waits until a process is in a state, as /proc/PID/stat names it."""
-    deadline = time.monotonic() + PATIENCE_S
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != state:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == state)

@@ -20,8 +20,7 @@ from tracelloc.record.process.procfs import Process
 
 
 def heap_of(target: Target, *options: str) -> dict[str, Any]:
-    done = run_tracelloc("heap", "-p", target.pid, "--json", *options)
-    assert done.returncode == 0, done.stderr
+    done = run_tracelloc("heap", "-p", target.pid, "--json", *options, status=0)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -159,8 +158,7 @@ def test_another_library_is_refused_by_name(builder: Builder, targets: Targets) 
     target = targets.start(
         builder.cpp("heapusage", "-pthread"), env=os.environ | {"LD_PRELOAD": str(library)}
     )
-    done = run_tracelloc("heap", "-p", target.pid)
-    assert done.returncode == 1
+    done = run_tracelloc("heap", "-p", target.pid, status=1)
     (line,) = set(done.stderr.splitlines()) - {"tracelloc: walking the heap…"}
     assert f"the heap of mimalloc ({library.name}) can't be walked" in line
 
@@ -212,8 +210,7 @@ def test_a_heap_that_lies(builder: Builder, targets: Targets) -> None:
 
 def test_text(builder: Builder, targets: Targets) -> None:
     target = targets.start(builder.cpp("heapusage", "-pthread"))
-    done = run_tracelloc("heap", "-p", target.pid, "--contents", "--largest", "2")
-    assert done.returncode == 0, done.stderr
+    done = run_tracelloc("heap", "-p", target.pid, "--contents", "--largest", "2", status=0)
     assert re.search(r"==> .* in use in [\d,]+ blocks, .* free but resident", done.stdout)
     assert re.search(r"1,000  app::Square$", done.stdout, re.MULTILINE)
     assert done.stdout.count("\n  0x") + done.stdout.count("\n    0x") == 2

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -70,8 +71,7 @@ def held_in(session: Session, one: Snapshot, name: str) -> BlockHolders:
 
 @pytest.mark.usefixtures("hasty")
 def test_who_holds_a_map_that_grows(target: Target) -> None:
-    session = attach_to(Process(target.pid), TraceConfig())
-    try:
+    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         one = next(one for one in steps(session, target, "keep") if are_growing(one))
         # Now it waits. Blocks that it is inserting may lead to the map, too, so the search counts
         # that begins when all of them are old.
@@ -94,14 +94,11 @@ def test_who_holds_a_map_that_grows(target: Target) -> None:
         assert keeper.retained.count >= 2 * found.blocks.count
         (sentence,) = retained_by_message(found, found.heap.time_s)
         assert sentence.startswith("all of it is kept by app::g_sessions (hoarder")
-    finally:
-        session.close()
 
 
 @pytest.mark.usefixtures("hasty")
 def test_no_search_for_what_is_proven_lost(target: Target) -> None:
-    session = attach_to(Process(target.pid), TraceConfig())
-    try:
+    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         searches = None
         for one in steps(session, target, "lose"):
             now = session.root.heap.unreachable.searches
@@ -112,5 +109,3 @@ def test_no_search_for_what_is_proven_lost(target: Target) -> None:
         assert session.root.heap.unreachable.last_counts()[1].any()
         assert not one.holders
         assert session.root.facets["holders"].result is None
-    finally:
-        session.close()

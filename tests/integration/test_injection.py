@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +121,10 @@ def test_nothing_leads_to_a_withdrawn_library(builder: Builder, targets: Targets
         assert int.from_bytes(state, "little") == 6
     finally:
         space.close()
-    session = attach_to(process, TraceConfig())
-    try:
+    with closing(attach_to(process, TraceConfig())) as session:
         assert target.ask("100") == "done"
         session.stop()
         assert live_count(session) >= 600
-    finally:
-        session.close()
 
 
 def test_a_killed_tracelloc(builder: Builder, targets: Targets) -> None:
@@ -145,8 +143,7 @@ def test_a_second_tracelloc(builder: Builder, targets: Targets) -> None:
     """It may not inject the library, and uses probes unasked; both are exact."""
     target = targets.start(builder.c("books"), 4, OPERATIONS, 13, 300)
     first = traced(target)
-    run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject")
-    assert run.returncode == 1
+    run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject", status=1)
     assert "another tracelloc uses the library in it" in run.stderr
     second = Tracelloc("-p", target.pid, "--json", "--top", 1000)
     books = json.loads(target.ask("run"))
@@ -161,8 +158,7 @@ def test_a_second_c_library_is_refused(builder: Builder, targets: Targets, tmp_p
     library.write_bytes(builder.c("besides", "-shared", "-fPIC").read_bytes())
     target = targets.start(builder.c("beside", "-ldl"), "namespace", library)
     target.ask("go")
-    run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject")
-    assert run.returncode == 1
+    run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject", status=1)
     assert "libc.so.6 twice" in run.stderr
 
 
@@ -228,8 +224,7 @@ def test_what_is_refused(
     plain = builder.c("plain")
     words = [str(each).format(plain=plain) for each in arguments]
     target = targets.start(builder.c(name, *flags), *words)
-    run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject")
-    assert run.returncode == 1
+    run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject", status=1)
     assert why in run.stderr
     assert len(run.stderr.splitlines()) == 1
 
@@ -237,8 +232,7 @@ def test_what_is_refused(
 def test_a_traced_program_is_refused(builder: Builder, targets: Targets) -> None:
     target = targets.start("strace", "-qq", "-o", "/dev/null", builder.c("books"), 4, 10, 1, 10)
     (pid,) = Process(target.pid).child_ids()
-    run = run_tracelloc("-p", pid, "--text", "--preload", "inject")
-    assert run.returncode == 1
+    run = run_tracelloc("-p", pid, "--text", "--preload", "inject", status=1)
     assert "another debugger traces it" in run.stderr
 
 
@@ -246,8 +240,7 @@ def test_a_stopped_program_is_refused(builder: Builder, targets: Targets) -> Non
     target = targets.start(builder.c("books"), 4, 10, 1, 10)
     os.kill(target.pid, signal.SIGSTOP)
     assert os.WIFSTOPPED(os.waitpid(target.pid, os.WUNTRACED)[1])
-    run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject")
-    assert run.returncode == 1
+    run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject", status=1)
     assert "it is stopped (SIGSTOP)" in run.stderr
     os.kill(target.pid, signal.SIGCONT)
     assert json.loads(target.ask("run"))
@@ -256,8 +249,9 @@ def test_a_stopped_program_is_refused(builder: Builder, targets: Targets) -> Non
 def test_threads_wait_only_briefly(builder: Builder, targets: Targets) -> None:
     """All threads of a program with many of them go on, and none is left stopped."""
     target = targets.start(builder.c("crowd"), 48, 600)
-    session = attach_to(Process(target.pid), TraceConfig(use_library=True, injects=True))
-    try:
+    with closing(
+        attach_to(Process(target.pid), TraceConfig(use_library=True, injects=True))
+    ) as session:
         begun_s = time.monotonic()
         assert target.ask("go") == "done"
         assert time.monotonic() - begun_s < PATIENCE_S
@@ -265,8 +259,6 @@ def test_threads_wait_only_briefly(builder: Builder, targets: Targets) -> None:
         snapshot = session.snapshot().root
         assert snapshot.totals.allocated_count.sum() == 48 * 600
         assert snapshot.losses.events == 0
-    finally:
-        session.close()
     states = {
         Path(f"/proc/{target.pid}/task/{each}/stat").read_text().rpartition(")")[2].split()[0]
         for each in Process(target.pid).thread_ids()

@@ -71,8 +71,7 @@ def test_constructors(
     program = builder.c("early", "-DNEEDED", str(needed), f"-Wl,-rpath,{needed.parent}")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(needed.parent))
     monkeypatch.setenv("LD_PRELOAD", str(preloaded))
-    done = run_tracelloc(*QUIET, *options, "--", program, 7)
-    assert done.returncode == 7, done.stderr
+    done = run_tracelloc(*QUIET, *options, "--", program, 7, status=7)
     assert by_function(last_report(done.stderr)) == PROGRAM | NEEDED | PRELOADED
 
 
@@ -83,8 +82,7 @@ def test_stacks_are_whole_from_the_first_event(builder: Builder, tmp_path: Path)
     for library in libraries:
         library.write_bytes(plugin.read_bytes())
     program = builder.c("bursts", "-fomit-frame-pointer")
-    done = run_tracelloc(*QUIET, "--", program, 10_000, *libraries)
-    assert done.returncode == 0, done.stderr
+    done = run_tracelloc(*QUIET, "--", program, 10_000, *libraries, status=0)
     report = last_report(done.stderr)
     bursts = [each for each in report["top_allocators"] if each["allocations"] == 10_000]
     assert len(bursts) == len(libraries)
@@ -102,8 +100,7 @@ def test_c_libraries(builder: Builder, tmp_path: Path, kind: str) -> None:
             ["musl-gcc", "-O1", "-g", "-fno-builtin", *static, TARGETS / "early.c", "-o", program],
             check=True, timeout=PATIENCE_S,
         )  # fmt: skip
-    done = run_tracelloc(*QUIET, "--", program, 0)
-    assert done.returncode == 0, done.stderr
+    done = run_tracelloc(*QUIET, "--", program, 0, status=0)
     report = last_report(done.stderr)
     assert by_function(report) == PROGRAM
     assert report["command"] == program.name[:15]
@@ -163,8 +160,7 @@ def test_a_program_without_an_allocator(tmp_path: Path) -> None:
         ["gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", program],
         input=source, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    done = run_tracelloc("--text", "--", program)
-    assert done.returncode == 1
+    done = run_tracelloc("--text", "--", program, status=1)
     assert "has no malloc library" in done.stderr
 
 
@@ -197,8 +193,7 @@ def test_usage() -> None:
         (("--tui", "--", "true"), "--tui needs a terminal"),
         (("--program-output", "x", "--", "true"), "redirect the program's own output"),
     ]:
-        done = run_tracelloc(*arguments)
-        assert done.returncode == 2
+        done = run_tracelloc(*arguments, status=2)
         assert words in done.stderr
 
 
@@ -238,9 +233,8 @@ def test_no_variable_of_tracellocs_reaches_the_program(options: tuple[str, ...])
         env=os.environ | SUDO | {
             "TRACELLOC_PUSH_PASSWORD": "one", "TRACELLOC_LISTEN_TOKEN": "two", "TRACELLOC_X": "3",
             "KEPT": "4",
-        },
+        }, status=0
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert "KEPT=4" in lines
     assert [line for line in lines if line.startswith("TRACELLOC_")] == []
@@ -258,8 +252,7 @@ int main(void) {{ open("{tmp_path}/mark", O_CREAT, 0600); pause(); }}
         ["gcc", "-x", "c", "-", "-o", program],
         input=source, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    done = run_tracelloc("--text", "--allocator", "nothing-like-it", *more, "--", program)
-    assert done.returncode == 1
+    done = run_tracelloc("--text", "--allocator", "nothing-like-it", *more, "--", program, status=1)
     # Whoever follows it sees it being killed while the trace ends.
     assert "no malloc library 'nothing-like-it'" in done.stderr
     assert not (tmp_path / "mark").exists()

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,9 @@ def test_what_another_trace_takes_away_is_said(
     target, other = Target([program]), Target([program])
     targets += [target, other]
     said: list[str] = []
-    session = attach_to(Process(target.pid), TraceConfig(CaptureConfig()), said.append)
-    try:
+    with closing(
+        attach_to(Process(target.pid), TraceConfig(CaptureConfig()), said.append)
+    ) as session:
         another = attach_to(Process(other.pid), TraceConfig(CaptureConfig()))
         with session._lock:
             target.ask("leave")
@@ -128,8 +130,6 @@ def test_what_another_trace_takes_away_is_said(
             r"until this was noticed, for at most \d+ ms, is missing",
             said[0],
         )
-    finally:
-        session.close()
 
 
 def test_perf_events_say_what_they_miss(present: Target) -> None:
@@ -227,7 +227,6 @@ def test_one_that_has_ended_altogether_is_refused(gone: Target) -> None:
     """A zombie that nobody has waited for yet."""
     gone.process.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, gone.pid, os.WEXITED | os.WNOWAIT)
-    done = run_tracelloc("-p", gone.pid, "--text")
-    assert done.returncode == 1
+    done = run_tracelloc("-p", gone.pid, "--text", status=1)
     assert f"process {gone.pid} (leaderless" in done.stderr
     assert "has already ended" in done.stderr

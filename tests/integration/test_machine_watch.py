@@ -9,14 +9,14 @@ import sqlite3
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, tracelloc_command
+from tests.harness import PATIENCE_S, Builder, Target, tracelloc_command, wait_until
 from tests.integration.test_groups import ControlGroup
 from tests.unit.test_docs import DOCS
 
@@ -45,7 +45,7 @@ class Watcher:
 
     def wait_for(self, words: str) -> str:
         """The first line with these words."""
-        return until(lambda: re.search(f".*{re.escape(words)}.*\n", self.text()))[0]
+        return wait_until(lambda: re.search(f".*{re.escape(words)}.*\n", self.text()))[0]
 
     def recording(self) -> Path | None:
         """The file that is being recorded to, once it has a snapshot."""
@@ -67,22 +67,13 @@ class Watcher:
         self.process.wait()
 
 
-def until(look: Callable[[], Any]) -> Any:
-    """Waits until the function's result is true, and returns it."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
-
-
 @pytest.fixture
 def group() -> Iterator[ControlGroup]:
     made = ControlGroup()
     name = "memory.max" if (made.path / "memory.max").exists() else "memory.limit_in_bytes"
     (made.path / name).write_text(str(LIMIT))
     yield made
-    until(lambda: not (made.path / "cgroup.procs").read_text())
+    wait_until(lambda: not (made.path / "cgroup.procs").read_text())
     made.remove()
 
 
@@ -113,11 +104,11 @@ def test_a_killed_process_is_explained(group: ControlGroup, shop: Target, tmp_pa
         assert json.loads(shop.ask(f"alloc 4000 {SIZE}")) == [4000, 4000 * SIZE]
         fired = watcher.wait_for("event=rule")
         assert fired.endswith(f"pid={shop.pid}\n")
-        recording = until(watcher.recording)
+        recording = wait_until(watcher.recording)
         assert json.loads(shop.ask(f"alloc 3000 {SIZE}")) == [7000, 7000 * SIZE]
         shop.say(f"alloc 20000 {SIZE}")
         line = watcher.wait_for("event=killed")
-        hooked = json.loads(until((tmp_path / "hook").read_text))
+        hooked = json.loads(wait_until((tmp_path / "hook").read_text))
     finally:
         watcher.kill()
     assert watcher.text().count("event=rule") == watcher.text().count("event=killed") == 1
@@ -154,7 +145,7 @@ def test_restarts(builder: Builder, group: ControlGroup, shop: Target, tmp_path:
     watcher = Watcher(tmp_path, rule)
     try:
         watcher.wait_for("event=rule")
-        recording = until(watcher.recording)
+        recording = wait_until(watcher.recording)
         watcher.stop()
     finally:
         watcher.kill()
@@ -162,7 +153,7 @@ def test_restarts(builder: Builder, group: ControlGroup, shop: Target, tmp_path:
     assert not recording.with_name(f"{recording.name}-wal").exists()
     # The kernel kills it while nobody watches.
     shop.say(f"alloc 20000 {SIZE}")
-    until(lambda: not (group.path / "cgroup.procs").read_text())
+    wait_until(lambda: not (group.path / "cgroup.procs").read_text())
     # One that breaks the rule, too.
     other = Target([builder.c("lineage")])
     group.take(other.pid)
@@ -224,10 +215,10 @@ def test_prometheus(group: ControlGroup, shop: Target, tmp_path: Path) -> None:
         }
 
     try:
-        until(lambda: (asked("query?query=tracelloc_processes") or {}).get("result"))
+        wait_until(lambda: (asked("query?query=tracelloc_processes") or {}).get("result"))
         assert firing() == {}
         shop.ask(f"alloc 11500 {SIZE}")
-        alert = until(lambda: firing().get("GroupNearMemoryLimit"))
+        alert = wait_until(lambda: firing().get("GroupNearMemoryLimit"))
         assert alert["labels"]["group"] == f"container {group.id[:12]}"
         assert 0 < float(alert["value"]) < 0.1
         (target,) = asked("targets")["activeTargets"]

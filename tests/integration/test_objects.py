@@ -5,6 +5,7 @@ import os
 import signal
 import struct
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -130,8 +131,7 @@ def test_nothing_to_count(
     if command == ["/bin/cat"]:
         command = ["/bin/sh", "-c", "echo ready; exec cat"]
     target = targets.start(*command, env=os.environ | environment)
-    done = run_tracelloc("objects", "-p", target.pid)
-    assert done.returncode == 1
+    done = run_tracelloc("objects", "-p", target.pid, status=1)
     assert "no Python objects were found" in done.stderr
 
 
@@ -143,12 +143,11 @@ def test_an_old_version_is_refused(targets: Targets, monkeypatch: pytest.MonkeyP
 
     target = open_program(targets)
     monkeypatch.setattr(holders, "find_cpython", find)
-    counter = object_counter(Process(target.pid))
-    try:
-        with pytest.raises(TargetError, match=r"objects of Python 3\.10 or older can't be counted"):
-            counter.count()
-    finally:
-        counter.close()
+    with (
+        closing(object_counter(Process(target.pid))) as counter,
+        pytest.raises(TargetError, match=r"objects of Python 3\.10 or older can't be counted"),
+    ):
+        counter.count()
     watch = PythonObjectWatch(Process(target.pid), AddressSpace(Process(target.pid)))
     watch.update_findings()
     assert "can't be counted" in (watch.findings.trouble or "")
@@ -162,9 +161,8 @@ def test_a_build_without_the_gil_is_refused(
     target = open_program(targets)
     monkeypatch.setattr(CPython, "_find_version", lambda _: (3, 13))
     monkeypatch.setattr(CPython, "read", lambda *_: table)
-    counter = object_counter(Process(target.pid))
-    try:
-        with pytest.raises(TargetError, match=r"objects of Python 3\.13 without the GIL can't be"):
-            counter.count()
-    finally:
-        counter.close()
+    with (
+        closing(object_counter(Process(target.pid))) as counter,
+        pytest.raises(TargetError, match=r"objects of Python 3\.13 without the GIL can't be"),
+    ):
+        counter.count()

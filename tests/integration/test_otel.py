@@ -3,12 +3,11 @@
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Targets, Tracelloc, run_tracelloc
+from tests.harness import Builder, Targets, Tracelloc, run_tracelloc, wait_until
 from tests.integration.test_attach import WAYS
 from tests.integration.test_record import Recorder, reports
 from tests.unit.otlpmessages import decoded_file, resource_of, sums
@@ -97,8 +96,7 @@ def test_recordings(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     assert (report["sample_bytes"], report["live_bytes"]) == (0, live)
     assert sum(each["bytes"] for each in report["sizes"]["bins"]) == live
     otlp = tmp_path / "heap.otlp"
-    result = run_tracelloc("report", path, "-o", otlp)
-    assert result.returncode == 0, result.stderr
+    run_tracelloc("report", path, "-o", otlp, status=0)
     message = decoded_file(otlp.read_bytes())
     assert sums(message)["inuse_space"] == live
     (one,) = message.resource_profiles
@@ -113,9 +111,7 @@ def test_counters_drop_when_we_are_killed(builder: Builder, targets: Targets) ->
     assert target.ask("counters") != "0 0"
     tracer.kill()
     # Processes that it was starting may have its descriptors for a moment longer.
-    deadline = time.monotonic() + PATIENCE_S
-    while target.ask("counters") != "0 0":
-        assert time.monotonic() < deadline
+    wait_until(lambda: target.ask("counters") == "0 0")
     assert json.loads(target.ask("run"))
 
 
@@ -132,8 +128,7 @@ def test_forked_children_live(builder: Builder, targets: Targets) -> None:
 
 def test_harmful_places_are_refused(builder: Builder, targets: Targets) -> None:
     target = targets.start(builder.c("reporter", NOP5), 1, 100)
-    result = run_tracelloc("-p", target.pid, "--source", "otel", "--text")
-    assert result.returncode == 1
+    result = run_tracelloc("-p", target.pid, "--source", "otel", "--text", status=1)
     assert "a nop of five bytes or more" in result.stderr
     assert "leave --source out" in result.stderr
     assert target.ask("counters") == "0 0"
@@ -152,15 +147,13 @@ def test_when_there_is_nothing_else(builder: Builder, targets: Targets) -> None:
 
 def test_programs_without_probes(builder: Builder, targets: Targets) -> None:
     target = targets.start(builder.c("chain"))
-    result = run_tracelloc("-p", target.pid, "--source", "otel", "--text")
-    assert result.returncode == 1
+    result = run_tracelloc("-p", target.pid, "--source", "otel", "--text", status=1)
     assert "has no probes otel_memory:alloc; leave --source out" in result.stderr
 
 
 @pytest.mark.parametrize("option", ["--sample=1m", "--mmap", "--malloc=libc", "--preload=on"])
 def test_what_excludes_it(option: str) -> None:
-    result = run_tracelloc("-p", os.getpid(), "--source", "otel", option)
-    assert result.returncode == 2
+    result = run_tracelloc("-p", os.getpid(), "--source", "otel", option, status=2)
     assert f"--source=otel excludes {option.partition('=')[0]}" in result.stderr
 
 

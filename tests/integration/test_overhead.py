@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import closing
 from itertools import groupby
 from types import SimpleNamespace
 from typing import cast
@@ -112,12 +113,9 @@ def awaited(tracer: Tracelloc) -> list[dict]:
 def test_traps(method: Method) -> None:
     """Costs have the right order. The smallest of several rounds counts: other load only adds."""
     config = CaptureConfig(events_size_bytes=4096, stacks_size_bytes=4096)
-    capture = Capture(config, method)
-    try:
+    with closing(Capture(config, method)) as capture:
         capture.load()
         rounds = [measure_traps(method, capture.program, neighbours=True) for _ in range(5)]
-    finally:
-        capture.close()
     for costs in rounds:
         assert 0 < costs.cheap_ns <= costs.stepped_ns
         assert costs.return_ns >= 0
@@ -132,16 +130,15 @@ def test_family() -> None:
 
     Other load disturbs single rounds, so one of them has to agree with the truth.
     """
-    capture = Capture(CaptureConfig(events_size_bytes=4096, stacks_size_bytes=4096), Method.MULTI)
-    try:
+    with closing(
+        Capture(CaptureConfig(events_size_bytes=4096, stacks_size_bytes=4096), Method.MULTI)
+    ) as capture:
         capture.load()
         for left in reversed(range(ROUNDS)):
             estimate_ns, truth_ns, alone_ns = family_ns(capture)
             if truth_ns > alone_ns and estimate_ns == pytest.approx(truth_ns, rel=0.5):
                 break
             assert left, (estimate_ns, truth_ns, alone_ns)
-    finally:
-        capture.close()
 
 
 def family_ns(capture: Capture) -> tuple[float, float, float]:

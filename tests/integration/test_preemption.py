@@ -6,6 +6,7 @@ processor, although they can be preempted (probes/preemption.h): the kernel oops
 
 import itertools
 import platform
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -73,14 +74,11 @@ def test_native_code(config: CaptureConfig, method: Method) -> None:
     needed = {Method.SESSION: (6, 13), Method.MULTI: (6, 6), Method.PERF: (6, 1)}[method]
     if not kernel_is_at_least(platform.release(), needed):
         pytest.skip("this kernel lacks it")
-    capture = Capture(config, method)
-    try:
+    with closing(Capture(config, method)) as capture:
         programs = all_programs(capture)
         assert {*capture.programs, "process_execs"} <= set(programs)
         assert any(name.startswith(WALKER) for name in programs) == config.python
         assert [name for name, fd in programs.items() if has_private_stack(fd)] == []
-    finally:
-        capture.close()
 
 
 def test_these_tests_bite(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,9 +96,8 @@ def test_these_tests_bite(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stack_bytes(code) >= STACK_LIMIT_BYTES
     assert "tail_call" not in calls_of(code)
     if kernel_is_at_least(platform.release(), (6, 13)):
-        capture = Capture(config, Method.PERF)
-        try:
-            with pytest.raises(UnsupportedError, match="other threads' probes overwrite"):
-                capture.load()
-        finally:
-            capture.close()
+        with (
+            closing(Capture(config, Method.PERF)) as capture,
+            pytest.raises(UnsupportedError, match="other threads' probes overwrite"),
+        ):
+            capture.load()

@@ -11,14 +11,23 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, PRELOADED, Builder, Target, Targets, Tracelloc, run_tracelloc
+from tests.harness import (
+    PATIENCE_S,
+    PRELOADED,
+    Builder,
+    Target,
+    Targets,
+    Tracelloc,
+    run_tracelloc,
+    wait_until,
+)
 from tests.integration.test_exact import OPERATIONS, assert_equal
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
 from tracelloc import probes
@@ -76,8 +85,7 @@ def test_clocks(
     target = armed([builder.c("books"), 4, OPERATIONS, 8, 64], targets)
     for _ in range(2):
         before = json.loads(target.ask("run"))
-        session = attach_to(Process(target.pid), TraceConfig(use_library=True))
-        try:
+        with closing(attach_to(Process(target.pid), TraceConfig(use_library=True))) as session:
             assert session.root.probes.is_replaced
             after = json.loads(target.ask("run"))
             session.stop()
@@ -88,8 +96,6 @@ def test_clocks(
                 old - table.oddities.unmatched_frees
             )
             assert table.oddities.address_reuses == 0
-        finally:
-            session.close()
 
 
 def test_size_limits(builder: Builder, targets: Targets) -> None:
@@ -176,8 +182,7 @@ def test_threads_that_come_and_go(builder: Builder, targets: Targets) -> None:
 def test_launched(builder: Builder, kind: str) -> None:
     """From the first allocation on, constructors included."""
     program = builder.c("early", compiler="gcc" if kind == "dynamic" else "musl-gcc")
-    done = run_tracelloc(*QUIET, "--preload", "on", "--", program, 7)
-    assert done.returncode == 7, done.stderr
+    done = run_tracelloc(*QUIET, "--preload", "on", "--", program, 7, status=7)
     assert BY_ITSELF in done.stderr
     assert by_function(last_report(done.stderr)) == PROGRAM
 
@@ -185,9 +190,8 @@ def test_launched(builder: Builder, kind: str) -> None:
 def test_executed_by_a_shell(builder: Builder) -> None:
     """Whatever comes before it: nothing of it is missed."""
     done = run_tracelloc(
-        *QUIET, "--preload", "on", "--", "sh", "-c", 'exec "$0" 7', builder.c("early")
+        *QUIET, "--preload", "on", "--", "sh", "-c", 'exec "$0" 7', builder.c("early"), status=7
     )
-    assert done.returncode == 7, done.stderr
     assert done.stderr.count(BY_ITSELF) >= 1
     assert by_function(last_report(done.stderr, execs=1)) == PROGRAM
 
@@ -213,8 +217,7 @@ def test_executed_by(
     )
     command = [builder.c("executor"), way, "/bin/sh", script]
     alone = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
-    done = run_tracelloc("--text", "--report", tmp_path / "r", "--", *command)
-    assert done.returncode == 0, done.stderr
+    done = run_tracelloc("--text", "--report", tmp_path / "r", "--", *command, status=0)
     assert done.stderr.count(BY_ITSELF) == 2, done.stderr
     assert done.stdout == alone.stdout
 
@@ -231,8 +234,7 @@ def test_setuid_programs_are_executed_as_they_are(
     monkeypatch.setenv("LD_PRELOAD", "libm.so.6")
     command = [builder.c("executor"), "execve", program]
     alone = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
-    done = run_tracelloc("--text", "--report", tmp_path / "r", "--", *command)
-    assert done.returncode == 0, done.stderr
+    done = run_tracelloc("--text", "--report", tmp_path / "r", "--", *command, status=0)
     assert BY_ITSELF in done.stderr
     assert done.stdout == alone.stdout
     assert "TRACELLOC" not in done.stdout
@@ -247,8 +249,7 @@ def test_sanitized_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     subprocess.run(build, input=code, text=True, check=True)
     monkeypatch.setenv("PATH", f"/nonexistent:{tmp_path}:{os.environ['PATH']}")
     for script in (f"exec {program}", "exec sanitized"):
-        done = run_tracelloc("-o", tmp_path / "o.fg", "--", "sh", "-c", script)
-        assert done.returncode == 0, done.stderr
+        done = run_tracelloc("-o", tmp_path / "o.fg", "--", "sh", "-c", script, status=0)
         assert BY_ITSELF in done.stderr
         assert BY_PROBES in done.stderr
     assert run_tracelloc("-o", tmp_path / "o.fg", "--", program).returncode == 0
@@ -257,8 +258,7 @@ def test_sanitized_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_executed_without_the_library(builder: Builder) -> None:
     """While programs begin, they are stopped until there are probes."""
     command = (builder.c("executor"), "syscall", builder.c("early"), 7)
-    done = run_tracelloc(*QUIET, "--preload", "on", "--", *command)
-    assert done.returncode == 7, done.stderr
+    done = run_tracelloc(*QUIET, "--preload", "on", "--", *command, status=7)
     assert f"{BY_PROBES}the program has not preloaded it\n" in done.stderr
     assert by_function(last_report(done.stderr, execs=1)) == PROGRAM
 
@@ -296,8 +296,7 @@ def test_executed_while_the_profiler_dies(builder: Builder, targets: Targets) ->
 @pytest.mark.parametrize("preload", ["on", "off"])
 def test_threads_that_end(builder: Builder, preload: str) -> None:
     """What glibc frees once more of what they had cached is in no figure."""
-    done = run_tracelloc(*QUIET, "--preload", preload, "--", builder.c("shortlived"))
-    assert done.returncode == 0, done.stderr
+    done = run_tracelloc(*QUIET, "--preload", preload, "--", builder.c("shortlived"), status=0)
     report = last_report(done.stderr)
     assert report["frees"] == 80 * 50
     assert report["unmatched_frees"] == report["lost_events"] == 0
@@ -312,16 +311,16 @@ def test_libraries_that_are_closed_again(builder: Builder, preload: str) -> None
     """
     plugin = builder.c("plugin", "-shared", "-fPIC")
     program = builder.c("reopener", "-ldl")
-    done = run_tracelloc(*QUIET, "--preload", preload, "--", program, plugin, 300, 5)
-    assert done.returncode == 0, done.stderr
+    done = run_tracelloc(*QUIET, "--preload", preload, "--", program, plugin, 300, 5, status=0)
     report = last_report(done.stderr)
     assert report["allocations"] >= int(done.stdout) > 0
     assert (report["unknown_stacks"], report["partial_allocations"]) == (0, 0)
 
 
 def test_static_programs_have_probes(builder: Builder) -> None:
-    done = run_tracelloc(*QUIET, "--preload", "on", "--", builder.c("early", "-static"), 7)
-    assert done.returncode == 7, done.stderr
+    done = run_tracelloc(
+        *QUIET, "--preload", "on", "--", builder.c("early", "-static"), 7, status=7
+    )
     assert f"{BY_PROBES}early" in done.stderr
     assert by_function(last_report(done.stderr)) == PROGRAM
 
@@ -332,8 +331,7 @@ def test_setuid_programs_have_probes(builder: Builder, tmp_path: Path) -> None:
     shutil.copy(builder.c("early"), program)
     os.chown(program, 65534, 65534)
     program.chmod(0o4755)
-    done = run_tracelloc(*QUIET, "--preload", "on", "--", program, 7)
-    assert done.returncode == 7, done.stderr
+    done = run_tracelloc(*QUIET, "--preload", "on", "--", program, 7, status=7)
     assert f"{BY_PROBES}the program has not preloaded it\n" in done.stderr
     assert by_function(last_report(done.stderr)) == PROGRAM
 
@@ -444,8 +442,7 @@ def test_system_calls_were_given_up_before(builder: Builder, way: str) -> None:
         done = subprocess.run(words, env=environment, timeout=PATIENCE_S, check=False)
         assert done.returncode == 7
         return
-    done = run_tracelloc(*QUIET, "--preload", "on", "--", *command)
-    assert done.returncode == 7, done.stderr
+    done = run_tracelloc(*QUIET, "--preload", "on", "--", *command, status=7)
     assert by_function(last_report(done.stderr, execs=1)) == PROGRAM
 
 
@@ -488,13 +485,6 @@ def maps_of(process: Process) -> list[Mapping]:
 
 def is_area(mapping: Mapping) -> bool:
     return bool(sharedarea.area_mappings([mapping]))
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("is_over", [False, True], ids=["goes on", "ends"])

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,8 @@ def session(program: Target) -> Iterator[Session]:
 
 def traced(program: Target, method: Method | None = None, **config: object) -> Iterator[Session]:
     capture = CaptureConfig(min_block_bytes=FIRST_SIZE, **config)  # type: ignore[arg-type]
-    session = attach_to(Process(program.pid), TraceConfig(capture, method=method))
-    try:
+    with closing(attach_to(Process(program.pid), TraceConfig(capture, method=method))) as session:
         yield session
-    finally:
-        session.close()
 
 
 def seen(

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections import Counter
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -39,8 +40,7 @@ def by_function(session: Session, blocks: Blocks) -> Counter[str]:
 
 def test_each_block_that_nothing_points_to(builder: Builder, targets: Targets) -> None:
     target = targets.start(builder.c("lost"))
-    session = attach_to(Process(target.pid), TraceConfig(reads_memory=False))
-    try:
+    with closing(attach_to(Process(target.pid), TraceConfig(reads_memory=False))) as session:
         assert target.ask(f"{ROUNDS} 0") == "done"
         session.snapshot()
         found = search(session.root.process, session.root.heap.table.blocks())
@@ -52,8 +52,6 @@ def test_each_block_that_nothing_points_to(builder: Builder, targets: Targets) -
         }
         assert found.edges_left_out == 0
         assert target.ask("1 0") == "done"
-    finally:
-        session.close()
 
 
 def test_a_program_that_has_ended(builder: Builder, targets: Targets) -> None:
@@ -67,8 +65,7 @@ def test_a_program_that_has_ended(builder: Builder, targets: Targets) -> None:
 def test_what_is_lost_is_called_a_leak(builder: Builder, targets: Targets) -> None:
     """Beside it as much is kept, at the same pace: that is none."""
     target = targets.start(builder.c("lost"))
-    session = attach_to(Process(target.pid), TraceConfig())
-    try:
+    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         target.say("6000 50000")
         deadline_s = time.monotonic() + VERDICT_S
         leaking: set[str] = set()
@@ -81,8 +78,6 @@ def test_what_is_lost_is_called_a_leak(builder: Builder, targets: Targets) -> No
                     leaking |= by_function(session, stacks_only(stacks)).keys()
                     assert "nothing in the process points to" in suspect.judgement.evidence
         assert leaking == LOST.keys()
-    finally:
-        session.close()
 
 
 def stacks_only(stacks: np.ndarray) -> Blocks:

@@ -1,12 +1,11 @@
 """Programs with sanitizers: traced, they do what they do untraced."""
 
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, run_tracelloc
+from tests.harness import PATIENCE_S, TARGETS, run_tracelloc, wait_until
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import has_leak_sanitizer
 from tracelloc.record.process.space import AddressSpace
@@ -56,11 +55,10 @@ def test_a_program_that_ends_soon(tmp_path: Path, kind: str) -> None:
 def test_a_shell_that_runs_it_is_followed(tmp_path: Path) -> None:
     """The program is left alone, the others are not; all ends are noticed."""
     program = build(tmp_path, *KINDS["address"])
-    done = run_tracelloc(
+    run_tracelloc(
         "--json", "--report", tmp_path / "report", "--follow", "--",
-        "sh", "-c", f"{program}; true; cat /dev/null; exit 3",
+        "sh", "-c", f"{program}; true; cat /dev/null; exit 3", status=3
     )  # fmt: skip
-    assert done.returncode == 3, done.stderr
     report = (tmp_path / "report").read_text()
     assert '"command":"sanitized"' in report
     assert '"command":"cat"' in report
@@ -72,8 +70,7 @@ def test_one_that_runs_cannot_be_followed(tmp_path: Path) -> None:
         [program, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     ) as target:
         assert target.stdout.readline() == b"ready\n"
-        done = run_tracelloc("-p", target.pid, "--follow", "--text")
-        assert done.returncode == 1
+        done = run_tracelloc("-p", target.pid, "--follow", "--text", status=1)
         (line,) = [line for line in done.stderr.splitlines() if "error" in line]
         assert "LeakSanitizer fails under ptrace; leave --follow out" in line
         _, _ = target.communicate(b"end\n", PATIENCE_S)
@@ -83,9 +80,7 @@ def test_one_that_runs_cannot_be_followed(tmp_path: Path) -> None:
 def test_others_have_none() -> None:
     with subprocess.Popen(["sleep", "600"]) as target:
         space = AddressSpace(Process(target.pid))
-        deadline = time.monotonic() + PATIENCE_S
-        while not any("libc" in module.path for module in space.refresh()):
-            assert time.monotonic() < deadline
+        wait_until(lambda: any("libc" in module.path for module in space.refresh()))
         assert not has_leak_sanitizer(space)
         space.close()
         target.kill()

@@ -78,8 +78,7 @@ def test_memory(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the compiler nor the disassembler, which workers have, are in it."""
     monkeypatch.setenv("LANG", "C.UTF-8" if os.environ.get("LANG") == "C" else "C")  # executes it
     options = ("--text", "--interval", "100ms")
-    tracer = Tracelloc("-p", target.pid, *options)
-    try:
+    with Tracelloc("-p", target.pid, *options) as tracer:
         tracer.await_text("==> lost")
         process = Path(f"/proc/{tracer.process.pid}")
         status = (process / "status").read_text()
@@ -89,5 +88,3 @@ def test_memory(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "libc.so" in maps
         assert "libcapstone" not in maps
         assert "libbcc" not in maps
-    finally:
-        tracer.kill()

@@ -4,6 +4,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -58,13 +59,10 @@ def swap_out(target: Target, what: str, at_least: int) -> int:
 def test_pointers_that_are_swapped_out(builder: Builder, targets: Targets) -> None:
     """They may lead to whatever was not found. Lost blocks that are swapped out lead nowhere."""
     target = targets.start(builder.c("pagedout"))
-    session = attach_to(Process(target.pid), TraceConfig(reads_memory=False))
-    try:
+    with closing(attach_to(Process(target.pid), TraceConfig(reads_memory=False))) as session:
         assert target.ask("allocate") == "done"
         session.snapshot()
         blocks = session.root.heap.table.blocks()
-    finally:
-        session.close()
     assert len(blocks) == 2 * COUNT
     process = Process(target.pid)
     found = search(process, blocks)

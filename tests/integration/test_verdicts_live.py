@@ -1,6 +1,7 @@
 """A real program with a leak among what only looks like one, judged while it runs."""
 
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -46,8 +47,7 @@ def best_suspect(session: Session, survivors: int) -> Suspect:
 def test_a_leak_is_the_first_suspect(builder: Builder, targets: Targets) -> None:
     """20 blocks of 160 bytes a second (ten times the program's own speed)."""
     target = targets.start(builder.c("specimens"), "steady", "3000", "10")
-    session = attach_to(Process(target.pid), TraceConfig())
-    try:
+    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         target.say("go")
         suspect = best_suspect(session, 150)
         names = frames_of(
@@ -64,8 +64,6 @@ def test_a_leak_is_the_first_suspect(builder: Builder, targets: Targets) -> None
             census = cohorts.census(session.root.started_ns, len(totals))
             assert census.alive_bytes.sum() == totals.live_bytes.sum()
             assert census.born.sum() == totals.allocated_count.sum()
-    finally:
-        session.close()
 
 
 def test_a_leak_is_called_leaking(long_watch: Tracelloc) -> None:

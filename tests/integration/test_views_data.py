@@ -1,6 +1,7 @@
 """What views are given of a real process: copies, the time line, marks, thread names."""
 
 import time
+from contextlib import closing
 
 import pytest
 
@@ -19,8 +20,7 @@ TICK_NS = 10_000_000 + (1 << 20)  # Births are of the timer's last tick: up to t
 
 def test_copies_agree_with_totals(builder: Builder, targets: Targets) -> None:
     target = targets.start(builder.c("crowd"), 6, 200)
-    session = attach_to(Process(target.pid), TraceConfig())
-    try:
+    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         before = mark(session.snapshot().root, "start")
         time.sleep(TICK_NS / 1e9)
         assert target.ask("go") == "done"
@@ -33,8 +33,6 @@ def test_copies_agree_with_totals(builder: Builder, targets: Targets) -> None:
             if series.live_bytes[-1:].tolist() == [snapshot.live_bytes]:
                 break
             assert time.monotonic() < deadline
-    finally:
-        session.close()
     assert session.root.outside.thread_names.all()[target.pid].startswith("crowd")
     assert snapshot.blocks is not None
     blocks = snapshot.blocks

@@ -5,6 +5,7 @@ import os
 import random
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from tests.commands import run
@@ -25,11 +26,8 @@ def find_debug(
     references = references_of(elf)
 
     def fits(found: DebugFile) -> bool:
-        debug = ElfFile(os.dup(found.descriptor()))
-        try:
+        with closing(ElfFile(os.dup(found.descriptor()))) as debug:
             return belongs_to(debug, references, by_name=found.by_name)
-        finally:
-            debug.close()
 
     return find_debug_file(references, path, roots, fits, troubles)
 

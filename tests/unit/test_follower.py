@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.harness import PATIENCE_S
+from tests.harness import PATIENCE_S, wait_until
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.follower import Follower
@@ -92,10 +92,7 @@ def test_a_parent_that_is_killed_before_its_fork_is_seen(is_late: bool) -> None:
         # Whether the parent's end or the child's stop is seen first is the kernel's choice.
         is_late |= parent_id != parent.pid
         os.kill(child, signal.SIGKILL)
-        deadline = time.monotonic() + PATIENCE_S
-        while not is_late and set(told.ends) != {parent.pid, child}:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: is_late or set(told.ends) == {parent.pid, child})
         assert told.failures == []
     finally:
         parent.kill()

@@ -322,30 +322,29 @@ def test_real_processes() -> None:
         "print('shared', flush=True)\nsys.stdin.readline()\n"
     )
     now_s = 0.0
-    target = Target([sys.executable, "-c", program])
-    try:
-        with closing(ProcessReader(clock_s=lambda: now_s)) as reader:
+    with (
+        Target([sys.executable, "-c", program]) as target,
+        closing(ProcessReader(clock_s=lambda: now_s)) as reader,
+    ):
 
-            def look() -> tuple[int, ...]:
-                found = {process.pid: process for process in reader.look().processes}
-                assert os.getpid() in found
-                return found[target.pid].kinds
+        def look() -> tuple[int, ...]:
+            found = {process.pid: process for process in reader.look().processes}
+            assert os.getpid() in found
+            return found[target.pid].kinds
 
-            first = look()
-            assert target.ask("grow") == "grown"
-            now_s += 60
-            second = look()
-            grown = [b - a for a, b in zip(first, second, strict=True)]
-            assert 8 * MIB <= grown[0] < 9 * MIB
-            assert target.ask("share") == "shared"
-            now_s += 60
-            third = look()
-            assert 4 * MIB <= third[2] - second[2] < 5 * MIB
-            target.kill()
-            now_s += 60
-            assert target.pid not in {process.pid for process in reader.look().processes}
-    finally:
+        first = look()
+        assert target.ask("grow") == "grown"
+        now_s += 60
+        second = look()
+        grown = [b - a for a, b in zip(first, second, strict=True)]
+        assert 8 * MIB <= grown[0] < 9 * MIB
+        assert target.ask("share") == "shared"
+        now_s += 60
+        third = look()
+        assert 4 * MIB <= third[2] - second[2] < 5 * MIB
         target.kill()
+        now_s += 60
+        assert target.pid not in {process.pid for process in reader.look().processes}
 
 
 def test_the_command() -> None:

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -21,12 +21,11 @@ def preloading(
 ) -> Iterator[tuple[subprocess.Popen[bytes], AddressSpace]]:
     pipe = subprocess.PIPE
     environment = {"LD_PRELOAD": library}
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, env=environment) as process:
-        space = AddressSpace(Process(process.pid))
-        try:
-            yield process, space
-        finally:
-            space.close()
+    with (
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, env=environment) as process,
+        closing(AddressSpace(Process(process.pid))) as space,
+    ):
+        yield process, space
 
 
 def test_what_was_preloaded_is_known_after_the_end() -> None:

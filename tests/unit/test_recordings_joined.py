@@ -77,8 +77,7 @@ def test_merge_writes_what_open_shows(tmp_path: Path) -> None:
     first = write(tmp_path / "first.rec", every[:8])
     second = write(tmp_path / "second.rec", every[4:])
     whole = tmp_path / "whole.rec"
-    run = run_tracelloc("merge", first, second, "-o", whole)
-    assert run.returncode == 0, run.stderr
+    run_tracelloc("merge", first, second, "-o", whole, status=0)
     joined, merged = open_recordings([first, second]), RecordedTrace(whole)
     assert len(merged.moments) == len(joined.moments)
     for index in range(len(joined.moments)):

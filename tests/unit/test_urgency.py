@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
@@ -100,13 +101,12 @@ def test_what_is_created_meanwhile_does_not_get_it() -> None:
     ("policy", "priority"), [(os.SCHED_BATCH, 0), (os.SCHED_RR, 1), (os.SCHED_FIFO, 3)]
 )
 def test_what_others_have_set_stays(policy: int, priority: int) -> None:
-    thread = Idle(lambda: os.sched_setscheduler(0, policy, os.sched_param(priority)))
-    try:
+    with closing(
+        Idle(lambda: os.sched_setscheduler(0, policy, os.sched_param(priority)))
+    ) as thread:
         with Urgency():
             assert policy_of(thread.id) == (policy, priority)
         assert policy_of(thread.id) == (policy, priority)
-    finally:
-        thread.close()
 
 
 def test_a_wait_is_urgent_until_the_next_one(idle: Idle) -> None:

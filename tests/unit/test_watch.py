@@ -6,12 +6,12 @@ import pwd
 import resource
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.harness import wait_until
 from tests.options import parse_options
 from tests.unit.leaks import LEAK, SESSIONS, Watched, watched
 from tests.unit.reports import text_report
@@ -186,13 +186,6 @@ def test_what_is_no_suppression(tmp_path: Path, text: str) -> None:
         Suppressions([tmp_path / "none"])
 
 
-def await_that(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def script(tmp_path: Path, text: str) -> list[str]:
     path = tmp_path / "script.py"
     path.write_text(f"import os, sys, time\n{text}\n")
@@ -246,11 +239,11 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     began = time.monotonic()
     give(command, 200.0)
     assert time.monotonic() - began < PATIENCE_S / 2, "nobody waits for it"
-    await_that(lambda: bool(said))
+    wait_until(lambda: bool(said))
     assert "took more than 3 s and was killed" in said[0]
     command.close()
     for pid in map(int, pids.read_text().split()):
-        await_that(lambda pid=pid: not _runs(pid))
+        wait_until(lambda pid=pid: not _runs(pid))
 
 
 def _runs(pid: int) -> bool:
