@@ -160,9 +160,9 @@ def builder(shared: Path) -> Builder:
 
 
 @pytest.fixture
-def targets() -> Iterator[Targets]:
+def targets(builder: Builder) -> Iterator[Targets]:
     """Targets started by a test; whatever is left of them is killed at its end."""
-    started = Targets()
+    started = Targets(builder)
     yield started
     for target in started:
         target.kill()

@@ -178,7 +178,27 @@ class Target:
 
 
 class Targets(list[Target]):
-    """The targets that a test has started."""
+    """The targets that a test has started. ``c``, ``cpp`` and ``rust`` compile what they start."""
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__()
+        self.builder = builder
+
+    def c(
+        self, name: str, *arguments: str | Path | int, flags: Sequence[str] = (),
+        compiler: str = "gcc", **options: Any,
+    ) -> Target:  # fmt: skip
+        return self.start(self.builder.c(name, *flags, compiler=compiler), *arguments, **options)
+
+    def cpp(
+        self, name: str, *arguments: str | Path | int, flags: Sequence[str] = (), **options: Any
+    ) -> Target:
+        return self.start(self.builder.cpp(name, *flags), *arguments, **options)
+
+    def rust(
+        self, name: str, *arguments: str | Path | int, flags: Sequence[str] = (), **options: Any
+    ) -> Target:
+        return self.start(self.builder.rust(name, *flags), *arguments, **options)
 
     def start(self, *command: str | Path | int, **options: Any) -> Target:
         """Starts one, which is killed at the end of the test."""

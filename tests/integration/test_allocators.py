@@ -57,11 +57,9 @@ def assert_totals(report: dict, books: dict[str, list[int]]) -> None:
     ("allocator", "attach"),
     [("jemalloc", "auto"), ("tcmalloc", "auto"), ("mimalloc", "auto"), ("tcmalloc", "perf")],
 )
-def test_every_function_of_malloc(
-    builder: Builder, targets: Targets, allocator: str, attach: str
-) -> None:
-    target = targets.start(
-        builder.c("books", "-DNO_PVALLOC"), 4, OPERATIONS, 5, 1500, env=preloaded(allocator)
+def test_every_function_of_malloc(targets: Targets, allocator: str, attach: str) -> None:
+    target = targets.c(
+        "books", 4, OPERATIONS, 5, 1500, flags=("-DNO_PVALLOC",), env=preloaded(allocator)
     )
     tracer = Tracelloc("-p", target.pid, "--json", "--attach", attach)
     books = json.loads(target.ask("run"))
@@ -119,9 +117,9 @@ def test_operators_that_throw(
     assert target.end() == 0
 
 
-def test_prefixed_jemalloc(builder: Builder, targets: Targets) -> None:
+def test_prefixed_jemalloc(targets: Targets) -> None:
     """Found by its names' ending, as in Rust programs; with resizes in place."""
-    target = targets.start(builder.c("prefixed"))
+    target = targets.c("prefixed")
     tracer = Tracelloc("-p", target.pid, "--json")
     books = json.loads(target.ask("go"))
     report = tracer.final_report()
@@ -159,11 +157,11 @@ functions = [
 """
 
 
-def test_pools_that_the_user_names(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+def test_pools_that_the_user_names(targets: Targets, tmp_path: Path) -> None:
     """Their blocks count, each once, be their memory from malloc or not."""
     names = tmp_path / "pools.toml"
     names.write_text(POOLS)
-    target = targets.start(builder.c("pool"))
+    target = targets.c("pool")
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 10, "--allocators", names)
     books = json.loads(target.ask("go"))
     report = tracer.final_report()
@@ -174,13 +172,11 @@ def test_pools_that_the_user_names(builder: Builder, targets: Targets, tmp_path:
     assert {found["name"] for found in report["malloc_libraries"]} == {"slices", "chunks", "malloc"}
 
 
-def test_sizes_that_cannot_be_are_left_out_and_counted(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_sizes_that_cannot_be_are_left_out_and_counted(targets: Targets, tmp_path: Path) -> None:
     """The pool's first argument is a pointer."""
     names = tmp_path / "pools.toml"
     names.write_text(POOLS.replace("size = 3", "size = 1"))
-    target = targets.start(builder.c("pool"))
+    target = targets.c("pool")
     tracer = Tracelloc("-p", target.pid, "--json", "--allocators", names)
     books = json.loads(target.ask("go"))
     report = tracer.final_report()
@@ -190,14 +186,12 @@ def test_sizes_that_cannot_be_are_left_out_and_counted(
     assert report["live_bytes"] == sum(size for _, size in books.values())
 
 
-def test_exceptions_pass_through_a_pool_of_the_users(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_exceptions_pass_through_a_pool_of_the_users(targets: Targets, tmp_path: Path) -> None:
     names = tmp_path / "pools.toml"
     names.write_text(
         '[[allocator]]\nfunctions = [{ name = "*cellar_take*", kind = "alloc", size = 2 }]\n'
     )
-    target = targets.start(builder.cpp("cellar"))
+    target = targets.cpp("cellar")
     tracer = Tracelloc("-p", target.pid, "--json", "--allocators", names)
     books = json.loads(target.ask("go"))
     report = tracer.final_report()
@@ -206,8 +200,8 @@ def test_exceptions_pass_through_a_pool_of_the_users(
     assert target.end() == 0
 
 
-def test_rust_with_std_only(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.rust("vault"))
+def test_rust_with_std_only(targets: Targets) -> None:
+    target = targets.rust("vault")
     tracer = Tracelloc("-p", target.pid, "--json")
     books = [json.loads(target.ask("go")) for _ in range(3)]
     report = tracer.final_report()

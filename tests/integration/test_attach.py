@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Targets, Tracelloc, own_libc, wait_until
+from tests.harness import Target, Targets, Tracelloc, own_libc, wait_until
 from tests.integration.test_allocators import preloaded
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel import attach
@@ -45,8 +45,8 @@ pytestmark = pytest.mark.bpf
 
 
 @pytest.fixture
-def target(builder: Builder, targets: Targets, tmp_path: Path) -> Target:
-    return targets.start(builder.c("storm", "-O2"), 2, 12, 100, env=own_libc(tmp_path))
+def target(targets: Targets, tmp_path: Path) -> Target:
+    return targets.c("storm", 2, 12, 100, flags=("-O2",), env=own_libc(tmp_path))
 
 
 def code(pid: int) -> dict[int, bytes]:
@@ -123,9 +123,9 @@ def test_the_best_way_is_taken(target: Target) -> None:
 
 
 @pytest.mark.skipif(not HAS_SESSIONS, reason="sessions came with Linux 6.13")
-def test_operators_are_in_no_session(builder: Builder, targets: Targets) -> None:
+def test_operators_are_in_no_session(targets: Targets) -> None:
     """Their program is the same one, and all else stays in sessions."""
-    target = targets.start(builder.cpp("operators", "-pthread"), 0, env=preloaded("tcmalloc"))
+    target = targets.cpp("operators", 0, flags=("-pthread",), env=preloaded("tcmalloc"))
     with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         assert session.method is Method.SESSION
         programs = session._probes.programs

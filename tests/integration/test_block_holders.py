@@ -232,8 +232,8 @@ def test_jemalloc(program: Path, targets: Targets) -> None:
 
 
 @pytest.mark.long
-def test_rust(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.rust("holdings"))
+def test_rust(targets: Targets) -> None:
+    target = targets.rust("holdings")
     with closing(HolderFinder(Process(target.pid))) as finder:
         found = find(finder, "300")
     assert found.blocks.count == 400
@@ -259,9 +259,9 @@ def test_without_symbols_words_are_roots(program: Path, targets: Targets, tmp_pa
     assert keeper.held.count == 3000
 
 
-def test_unusual_roots(builder: Builder, targets: Targets) -> None:
+def test_unusual_roots(targets: Targets) -> None:
     """Blocks that only a register, epoll, a timer, or a signal stack leads to."""
-    target = targets.start(builder.cpp("lostheap", "-pthread"))
+    target = targets.cpp("lostheap", flags=("-pthread",))
     await_pauses(target.pid, 1)
 
     def path_to(finder: HolderFinder, size: str) -> HolderPath:
@@ -289,9 +289,9 @@ def test_without_the_right_to_use_bpf(target: Target) -> None:
     assert found["kept_by"][0]["root"] == "app::g_sessions"
 
 
-def test_a_list_whose_head_moves(builder: Builder, targets: Targets) -> None:
+def test_a_list_whose_head_moves(targets: Targets) -> None:
     """Its variable points to a node that the walk of the heap has not seen."""
-    target = targets.start(builder.c("movinghead"))
+    target = targets.c("movinghead")
     with closing(HolderFinder(Process(target.pid))) as finder:
         for _ in range(3):
             first = finder.top(3).keepers[0]
@@ -300,9 +300,9 @@ def test_a_list_whose_head_moves(builder: Builder, targets: Targets) -> None:
             assert first.retained.count >= 19_900
 
 
-def test_a_map_that_grows_meanwhile(builder: Builder, targets: Targets) -> None:
+def test_a_map_that_grows_meanwhile(targets: Targets) -> None:
     """Blocks that are newer than the walk, and the malloc library's data, share nothing."""
-    target = targets.start(builder.cpp("movingmap"))
+    target = targets.cpp("movingmap")
     counts = []
     with closing(HolderFinder(Process(target.pid))) as finder:
         for _ in range(3):

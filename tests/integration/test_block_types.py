@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Targets, Tracelloc
+from tests.harness import PATIENCE_S, Targets, Tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]  # they take Rust and Go
 
@@ -30,10 +30,8 @@ ARRAYS = {
 }
 
 
-def test_types_equal_what_the_program_allocates(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
-    target = targets.start(builder.cpp("typed"), str(COUNT))
+def test_types_equal_what_the_program_allocates(targets: Targets, tmp_path: Path) -> None:
+    target = targets.cpp("typed", str(COUNT))
     profile = tmp_path / "t.pb.gz"
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--show", "types", "--top", 30, "--interval", "0.2s",
@@ -65,9 +63,9 @@ def test_types_equal_what_the_program_allocates(
 
 
 @pytest.mark.parametrize("flags", [(), ("-C", "symbol-mangling-version=v0")])
-def test_rust(builder: Builder, targets: Targets, tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_rust(targets: Targets, tmp_path: Path, flags: tuple[str, ...]) -> None:
     """Rust's older symbols have no types: these come from debug information."""
-    target = targets.start(builder.rust("kept", "-g", *flags), str(COUNT))
+    target = targets.rust("kept", str(COUNT), flags=("-g", *flags))
     folded = tmp_path / "rows.folded"
     tracer = Tracelloc("-p", target.pid, "--json", "--show", "types", "--top", 30, "-o", folded)
     assert target.ask("go") == "done"

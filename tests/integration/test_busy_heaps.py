@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.harness import Builder, Targets
+from tests.harness import Targets
 from tests.integration.test_leaks_now import search
 
 pytestmark = pytest.mark.bpf
@@ -14,9 +14,9 @@ LOST, LOST_LATER, LOST_BYTES = 300, 50, 5000
 SLACK_BYTES = 32  # A rest too small for a block is left with the one before it
 
 
-def test_only_what_is_lost(builder: Builder, targets: Targets) -> None:
+def test_only_what_is_lost(targets: Targets) -> None:
     """No block that threads move about meanwhile, and nearly each that is lost."""
-    target = targets.start(builder.c("juggler"), THREADS, SLOTS)
+    target = targets.c("juggler", THREADS, SLOTS)
     target.say("go")
     operations = int(target.ask("lose"))
     found = search(target.pid)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc
+from tests.harness import PATIENCE_S, TARGETS, Target, Targets, Tracelloc
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.kernel.bpfmaps import set_entry
 from tracelloc.record.kernel.captureconfig import CaptureConfig
@@ -25,9 +25,9 @@ from tracelloc.record.session.session import Session
 pytestmark = pytest.mark.bpf
 
 
-def test_no_two_threads_are_mixed_up(builder: Builder, targets: Targets) -> None:
+def test_no_two_threads_are_mixed_up(targets: Targets) -> None:
     """With many more threads than processors each stack spells its block's size."""
-    target = targets.start(builder.c("crowd"), 48, 600)
+    target = targets.c("crowd", 48, 600)
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 5000)
     assert target.ask("go") == "done"
     report = tracer.final_report()
@@ -48,7 +48,7 @@ def test_no_two_threads_are_mixed_up(builder: Builder, targets: Targets) -> None
     assert sizes == set(range(1000, 1729, 4))
 
 
-def test_library_loaded_later(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+def test_library_loaded_later(targets: Targets, tmp_path: Path) -> None:
     """Its frames have names while it is there, and keep them when it is gone."""
     library = tmp_path / "libplugin.so"
     subprocess.run(
@@ -56,7 +56,7 @@ def test_library_loaded_later(builder: Builder, targets: Targets, tmp_path: Path
          TARGETS / "plugin.c"],
         check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    target = targets.start(builder.c("loader"), library)
+    target = targets.c("loader", library)
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 50, "--interval", "100ms")
     assert target.ask("go") == "done"
     reported(tracer, 4321)
@@ -85,9 +85,9 @@ def reported(tracer: Tracelloc, size: int) -> list[dict]:
     raise TimeoutError(f"no block of {size} bytes was reported")
 
 
-def test_nested_abandoned_and_chained_calls(builder: Builder, targets: Targets) -> None:
+def test_nested_abandoned_and_chained_calls(targets: Targets) -> None:
     """A malloc around malloc counts once; a longjmp out of it silences nothing."""
-    target = targets.start(builder.c("jumper", "-rdynamic", "-foptimize-sibling-calls"))
+    target = targets.c("jumper", flags=("-rdynamic", "-foptimize-sibling-calls"))
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 50, "--interval", "100ms")
     assert target.ask("go") == "first"
     reported(tracer, 1001)
@@ -111,9 +111,9 @@ def tracing(target: Target, **config: int) -> Iterator[Session]:
         yield session
 
 
-def test_times_of_birth(builder: Builder, targets: Targets) -> None:
+def test_times_of_birth(targets: Targets) -> None:
     """They are of the timer's last tick: at most one tick too early, never too late."""
-    target = targets.start(builder.c("jumper", "-rdynamic", "-foptimize-sibling-calls"))
+    target = targets.c("jumper", flags=("-rdynamic", "-foptimize-sibling-calls"))
     longest_tick_ns = 10_000_000
     with tracing(target) as session:
         before_ns = time.monotonic_ns()
@@ -126,9 +126,9 @@ def test_times_of_birth(builder: Builder, targets: Targets) -> None:
     assert answered_ns - block.age_ns >= before_ns - longest_tick_ns
 
 
-def test_thread_churn(builder: Builder, targets: Targets) -> None:
+def test_thread_churn(targets: Targets) -> None:
     """Threads that ended leave nothing behind in the probes' tables."""
-    target = targets.start(builder.c("churn"), 300)
+    target = targets.c("churn", 300)
     with tracing(target) as session:
         for _ in range(3):
             assert target.ask("go") == "done"
@@ -146,11 +146,9 @@ def test_thread_churn(builder: Builder, targets: Targets) -> None:
         assert sum(s.live_count for s in kept) == 900
 
 
-def test_a_thread_that_begins_while_ended_ones_are_dropped(
-    builder: Builder, targets: Targets
-) -> None:
+def test_a_thread_that_begins_while_ended_ones_are_dropped(targets: Targets) -> None:
     """It keeps its record: it may be in its first call."""
-    target = targets.start(builder.c("churn"), 1)
+    target = targets.c("churn", 1)
     with tracing(target) as session:
         forget = session._probes.forget_threads
         assert target.ask("go") == "done"
@@ -169,11 +167,9 @@ def test_a_thread_that_begins_while_ended_ones_are_dropped(
         assert len(set(begun) - set(listed)) == len(listed)
 
 
-def test_nothing_is_left_of_the_thread_that_had_the_slot_before(
-    builder: Builder, targets: Targets
-) -> None:
+def test_nothing_is_left_of_the_thread_that_had_the_slot_before(targets: Targets) -> None:
     """A record that an ended thread has left in the middle of a call is as good as none."""
-    target = targets.start(builder.c("churn"), 60)
+    target = targets.c("churn", 60)
     with tracing(target, max_threads=512) as session:
         left = ctypes.c_uint64.from_buffer(bytearray(b"\xff" * 4096))
         for slot in range(512):
@@ -185,8 +181,8 @@ def test_nothing_is_left_of_the_thread_that_had_the_slot_before(
         assert [s.live_count for s in snapshot.top_stacks() if s.live_bytes == 60 * 24] == [60]
 
 
-def test_too_many_threads_are_counted(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("churn"), 300)
+def test_too_many_threads_are_counted(targets: Targets) -> None:
+    target = targets.c("churn", 300)
     with tracing(target, max_threads=32) as session:
         assert target.ask("go") == "done"
         session.stop()
@@ -195,12 +191,12 @@ def test_too_many_threads_are_counted(builder: Builder, targets: Targets) -> Non
         assert losses.events >= 200
 
 
-def test_overflow_is_counted_and_said(builder: Builder, targets: Targets) -> None:
+def test_overflow_is_counted_and_said(targets: Targets) -> None:
     """Without a spill map, a ring far too small loses events.
 
     Each is counted, and the report says what it means.
     """
-    target = targets.start(builder.c("books"), 4, 20_000, 1, 3000)
+    target = targets.c("books", 4, 20_000, 1, 3000)
     tracer = Tracelloc(
         "-p", target.pid, "--text", "--events-size", 4096, "--overflow-entries", 0,
         "--interval", "10s",
@@ -213,9 +209,9 @@ def test_overflow_is_counted_and_said(builder: Builder, targets: Targets) -> Non
     assert re.search(r"at least [\d,]+ and at most [\d,]+ live allocations, bytes unknown$", last)
 
 
-def test_stacks_that_find_no_room(builder: Builder, targets: Targets) -> None:
+def test_stacks_that_find_no_room(targets: Targets) -> None:
     """Without a map beside the ring their records are lost and counted; blocks are not."""
-    target = targets.start(builder.c("crowd"), 4, 4000)
+    target = targets.c("crowd", 4, 4000)
     with tracing(target, stacks_size_bytes=4096, spill_entries=0) as session:
         assert target.ask("go") == "done"
         session.stop()
@@ -230,9 +226,9 @@ def test_stacks_that_find_no_room(builder: Builder, targets: Targets) -> None:
         assert sizes == set(range(1000, 1729, 4))
 
 
-def test_stacks_that_find_room_elsewhere(builder: Builder, targets: Targets) -> None:
+def test_stacks_that_find_room_elsewhere(targets: Targets) -> None:
     """With it none is lost, and none is left in it."""
-    target = targets.start(builder.c("crowd"), 4, 4000)
+    target = targets.c("crowd", 4, 4000)
     with tracing(target, stacks_size_bytes=4096) as session:
         assert target.ask("go") == "done"
         session.stop()
@@ -243,9 +239,9 @@ def test_stacks_that_find_room_elsewhere(builder: Builder, targets: Targets) -> 
         assert all(snapshot.frames(site.index) for site in snapshot.top_stacks())
 
 
-def test_few_stacks_remembered(builder: Builder, targets: Targets) -> None:
+def test_few_stacks_remembered(targets: Targets) -> None:
     """A full table of known stacks costs time, not truth."""
-    target = targets.start(builder.c("crowd"), 4, 2000)
+    target = targets.c("crowd", 4, 2000)
     with tracing(target, max_stacks=16) as session:
         assert target.ask("go") == "done"
         session.stop()
@@ -256,9 +252,9 @@ def test_few_stacks_remembered(builder: Builder, targets: Targets) -> None:
 
 
 @pytest.mark.parametrize("ways", [[], ["--attach", "perf"]])
-def test_children_are_left_alone(builder: Builder, targets: Targets, ways: list[str]) -> None:
+def test_children_are_left_alone(targets: Targets, ways: list[str]) -> None:
     """They run on with the probes in their copy of the code, and are in no figure."""
-    target = targets.start(builder.c("forker"), 200)
+    target = targets.c("forker", 200)
     tracer = Tracelloc("-p", target.pid, "--json", *ways)
     assert target.ask("go") == "done"
     report = tracer.final_report()
@@ -267,8 +263,8 @@ def test_children_are_left_alone(builder: Builder, targets: Targets, ways: list[
     assert report["lost_events"] == report["unmatched_frees"] == 0
 
 
-def test_static_program(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("books", "-static"), 4, 5000, 3, 300)
+def test_static_program(targets: Targets) -> None:
+    target = targets.c("books", 4, 5000, 3, 300, flags=("-static",))
     tracer = Tracelloc("-p", target.pid, "--json")
     books = json.loads(target.ask("run"))
     report = tracer.final_report()

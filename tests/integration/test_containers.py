@@ -129,8 +129,8 @@ def refused(pid: int) -> str:
     return result.stderr
 
 
-def test_stripped_static_program(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("plain", "-static", "-s"))
+def test_stripped_static_program(targets: Targets) -> None:
+    target = targets.c("plain", flags=("-static", "-s"))
     line = refused(target.pid)
     assert "it is a static program without symbols" in line
     assert "strip --strip-debug" in line

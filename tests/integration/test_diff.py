@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Targets, Tracelloc, run_tracelloc
+from tests.harness import Targets, Tracelloc, run_tracelloc
 from tests.unit.profiles import frame, large, peaked, profile, sample, small
 from tests.unit.test_export_formats import decoded
 from tests.unit.test_reading import save
@@ -79,8 +79,8 @@ def test_every_format(two: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.bpf
-def test_growth_of_a_process(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    target = targets.start(builder.c("chain"))
+def test_growth_of_a_process(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("chain")
     tracer = Tracelloc("-p", target.pid, "-o", tmp_path / "a.pb.gz")
     tracer.process.send_signal(signal.SIGUSR1)
     tracer.wait_for("wrote")

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from tests.harness import Builder, Targets, Tracelloc, run_tracelloc
+from tests.harness import Targets, Tracelloc, run_tracelloc
 from tracelloc.command.doctor import _rights, diagnosis_lines, why_not_traced
 from tracelloc.command.finding import Finding, FindingState
 
 
 @pytest.mark.bpf
-def test_a_process_that_can_be_traced(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("manystacks"))
+def test_a_process_that_can_be_traced(targets: Targets) -> None:
+    target = targets.c("manystacks")
     done = run_tracelloc("doctor", "-p", target.pid, status=0)
     lines = done.stdout.splitlines()
     assert lines[0].startswith("tracelloc -p PID traces by probes, tracelloc -- CMD by the ")
@@ -22,8 +22,8 @@ def test_a_process_that_can_be_traced(builder: Builder, targets: Targets) -> Non
 
 
 @pytest.mark.bpf
-def test_probes_of_another_tool_are_found(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("hoard"), 1)
+def test_probes_of_another_tool_are_found(targets: Targets) -> None:
+    target = targets.c("hoard", 1)
     words = "another tool has probes or breakpoints there: "
     assert words not in run_tracelloc("doctor", "-p", target.pid).stdout
     other = Tracelloc("-p", target.pid, "--text")

@@ -11,7 +11,6 @@ import pytest
 from tests.harness import (
     PATIENCE_S,
     USES_LIBRARY,
-    Builder,
     Target,
     Targets,
     Tracelloc,
@@ -29,8 +28,8 @@ def folded_sum(path: Path) -> int:
 
 
 @pytest.fixture
-def target(builder: Builder, targets: Targets) -> Target:
-    return targets.start(builder.c("chain"))
+def target(targets: Targets) -> Target:
+    return targets.c("chain")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -282,11 +281,9 @@ def held(tracer: Tracelloc) -> list[tuple[int, int, list[int]]]:
     ]
 
 
-def test_many_stacks_are_written_at_the_end(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_many_stacks_are_written_at_the_end(targets: Targets, tmp_path: Path) -> None:
     """65,536 of them, one block on each: all are in the file."""
-    target = targets.start(builder.c("thicket", "-O1", "-fno-optimize-sibling-calls"), "16", "1")
+    target = targets.c("thicket", "16", "1", flags=("-O1", "-fno-optimize-sibling-calls"))
     out = tmp_path / "out.folded"
     tracer = Tracelloc("-p", target.pid, "--json", "-o", out)
     done = 0

@@ -155,15 +155,15 @@ def test_32_bit_target(builder: Builder, targets: Targets) -> None:
 
 
 @pytest.mark.bpf
-def test_target_without_an_allocator(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("plain", "-static", "-s"))
+def test_target_without_an_allocator(targets: Targets) -> None:
+    target = targets.c("plain", flags=("-static", "-s"))
     line = said(run_tracelloc("-p", target.pid), 1)
     assert "has no malloc library that tracelloc knows" in line
 
 
 @pytest.mark.bpf
-def test_allocator_that_is_not_there(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("plain"))
+def test_allocator_that_is_not_there(targets: Targets) -> None:
+    target = targets.c("plain")
     line = said(run_tracelloc("-p", target.pid, "--allocator", "jemalloc"), 1)
     assert "no malloc library 'jemalloc'" in line
 

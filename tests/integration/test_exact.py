@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.harness import Builder, Targets, Tracelloc
+from tests.harness import Targets, Tracelloc
 from tests.integration.test_attach import WAYS
 
 pytestmark = pytest.mark.bpf
@@ -41,14 +41,13 @@ def assert_equal(report: dict, books: dict[str, list[int]]) -> None:
     ("threads", "seed", "slots"), [(4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4)]
 )
 def test_books(
-    builder: Builder,
     targets: Targets,
     threads: int,
     seed: int,
     slots: int,
     attach: str,
 ) -> None:
-    target = targets.start(builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots)
+    target = targets.c("books", threads, OPERATIONS * 4 // threads, seed, slots)
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000, "--attach", attach)
     books = json.loads(target.ask("run"))
     report = tracer.final_report()
@@ -58,9 +57,9 @@ def test_books(
     assert report["allocations"] > OPERATIONS // 2
 
 
-def test_blocks_from_before_are_counted_apart(builder: Builder, targets: Targets) -> None:
+def test_blocks_from_before_are_counted_apart(targets: Targets) -> None:
     """What was outstanding at the attach and is freed later shows up as just that."""
-    target = targets.start(builder.c("books"), 4, OPERATIONS, 7, 2000)
+    target = targets.c("books", 4, OPERATIONS, 7, 2000)
     before = json.loads(target.ask("run"))
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000)
     books = json.loads(target.ask("run"))
@@ -73,9 +72,9 @@ def test_blocks_from_before_are_counted_apart(builder: Builder, targets: Targets
     assert report["live_allocations"] == all_blocks - (old_blocks - report["unmatched_frees"])
 
 
-def test_size_limits(builder: Builder, targets: Targets) -> None:
+def test_size_limits(targets: Targets) -> None:
     """With limits, what is reported equals what a full trace says of those sizes."""
-    target = targets.start(builder.c("books"), 4, OPERATIONS, 11, 3000)
+    target = targets.c("books", 4, OPERATIONS, 11, 3000)
     whole = Tracelloc("-p", target.pid, "--json", "--top", 100_000)
     limited = Tracelloc(
         "-p", target.pid, "--json", "--top", 100_000, "--min-size", 100, "--max-size", "1k",
@@ -103,11 +102,9 @@ def test_size_limits(builder: Builder, targets: Targets) -> None:
         pytest.param("32k", 0.4, marks=pytest.mark.long),
     ],
 )
-def test_samples_estimate_the_books(
-    builder: Builder, targets: Targets, sample: str, tolerance: float
-) -> None:
+def test_samples_estimate_the_books(targets: Targets, sample: str, tolerance: float) -> None:
     """Outstanding bytes and blocks within a few standard errors; frees all find their block."""
-    target = targets.start(builder.c("books"), 4, OPERATIONS * 2, 21, 20_000)
+    target = targets.c("books", 4, OPERATIONS * 2, 21, 20_000)
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 100_000, "--sample", sample)
     books = json.loads(target.ask("run"))
     report = tracer.final_report()

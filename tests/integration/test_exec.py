@@ -27,10 +27,8 @@ def kept(report: dict) -> list[int]:
 
 @pytest.mark.parametrize("attach", WAYS)
 @pytest.mark.parametrize("way", ["exec", "texec"])
-def test_the_new_program_has_its_own_books(
-    builder: Builder, targets: Targets, attach: str, way: str
-) -> None:
-    target = targets.start(builder.c("lineage"))
+def test_the_new_program_has_its_own_books(targets: Targets, attach: str, way: str) -> None:
+    target = targets.c("lineage")
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--top", 1000, "--attach", attach, "--interval", 0.1
     )
@@ -50,8 +48,8 @@ def test_the_new_program_has_its_own_books(
     assert {cause: n for cause, n in report["lost"].items() if n} == {}
 
 
-def test_text_says_so(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("lineage"))
+def test_text_says_so(targets: Targets) -> None:
+    target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, "--text")
     target.ask("alloc 50 100")
     target.ask("exec")
@@ -61,7 +59,7 @@ def test_text_says_so(builder: Builder, targets: Targets) -> None:
     assert any("executed exe; its live table was reset" in line for line in tracer.messages)
 
 
-def test_a_program_without_an_allocator(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+def test_a_program_without_an_allocator(targets: Targets, tmp_path: Path) -> None:
     """It is said; tracing goes on, and finds nothing."""
     bare = tmp_path / "bare"
     source = 'void _start(void) { for (;;) __asm__ volatile("syscall" :: "a"(34) : "rcx", "r11"); }'
@@ -69,7 +67,7 @@ def test_a_program_without_an_allocator(builder: Builder, targets: Targets, tmp_
         ["gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", bare],
         input=source, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    target = targets.start(builder.c("lineage"))
+    target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, "--json")
     target.ask("alloc 50 100")
     target.say(f"become {bare}")
@@ -132,9 +130,7 @@ def test_a_program_whose_libraries_are_not_mapped_yet(builder: Builder, tmp_path
     assert tracer.last()["allocations"] > 0
 
 
-def test_a_program_that_ends_before_it_is_checked(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_a_program_that_ends_before_it_is_checked(targets: Targets, tmp_path: Path) -> None:
     """That it had no malloc library, or none that was found, is said when it ends."""
     bare = tmp_path / "bare"
     source = (
@@ -146,7 +142,7 @@ def test_a_program_that_ends_before_it_is_checked(
         ["gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", bare],
         input=source, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    target = targets.start(builder.c("lineage"))
+    target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, "--json", "--preload=off")
     target.ask("alloc 50 100")
     target.say(f"become {bare}")

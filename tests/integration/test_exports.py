@@ -32,8 +32,8 @@ def folded_sum(path: Path) -> int:
 
 
 @pytest.mark.long
-def test_all_formats_equal_the_report(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    target = targets.start(builder.c("books"), 4, 5000, 5, 1000)
+def test_all_formats_equal_the_report(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("books", 4, 5000, 5, 1000)
     names = ["a.pb.gz", "a.json", "a.csv", "a.speedscope.json", "a.trace.json", "a.folded",
              "a.otlp"]  # fmt: skip
     options = [word for name in names for word in ("-o", str(tmp_path / name))]
@@ -109,11 +109,11 @@ def test_pprof_has_build_ids_lines_and_places(
 
 
 def test_metrics_and_owners(
-    builder: Builder, targets: Targets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    targets: Targets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SUDO_UID", "1234")
     monkeypatch.setenv("SUDO_GID", "4321")
-    target = targets.start(builder.c("chain"))
+    target = targets.c("chain")
     path = tmp_path / "a.folded"
     tracer = Tracelloc("-p", target.pid, "-o", path, "--metric", "blocks")
     assert target.ask("go") == "done"
@@ -124,8 +124,8 @@ def test_metrics_and_owners(
     assert stat.S_IMODE(status.st_mode) == 0o600
 
 
-def test_files_at_every_signal(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    target = targets.start(builder.c("chain"))
+def test_files_at_every_signal(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("chain")
     tracer = Tracelloc("-p", target.pid, "-o", tmp_path / "a-%t.json")
     assert target.ask("go") == "done"
     tracer.process.send_signal(signal.SIGUSR1)
@@ -136,15 +136,13 @@ def test_files_at_every_signal(builder: Builder, targets: Targets, tmp_path: Pat
     assert json.loads(written[-1].read_text())["figures"]["live_allocations"] == 4
 
 
-def test_a_full_disk_costs_one_file_only(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_a_full_disk_costs_one_file_only(targets: Targets, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", disk], check=True)
     try:
         (disk / "a.html").write_text("old")
-        target = targets.start(builder.c("chain"))
+        target = targets.c("chain")
         tracer = Tracelloc("-p", target.pid, "-o", disk / "a.html", "-o", tmp_path / "b.folded")
         assert target.ask("go") == "done"
         assert tracer.stop() == 1

@@ -43,8 +43,8 @@ def sabotaged(flag: Path) -> Sabotaged:
 
 
 @pytest.fixture
-def target(builder: Builder, targets: Targets) -> Target:
-    return targets.start(builder.c("chain"))
+def target(targets: Targets) -> Target:
+    return targets.c("chain")
 
 
 def live_bytes_in(path: Path) -> int:

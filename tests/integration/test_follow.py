@@ -86,14 +86,13 @@ def assert_family(reports: dict[int, dict[str, Any]], family: list[list[int]]) -
     ],
 )
 def test_a_tree(
-    builder: Builder,
     targets: Targets,
     descendants: int,
     threads: int,
     options: tuple[str, ...],
 ) -> None:
     """What each has inherited, allocated and freed."""
-    target = targets.start(builder.c("lineage"))
+    target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", *options)
     family = json.loads(target.ask(f"tree {descendants} {threads}"))
     assert len(family) == 1 + descendants
@@ -106,9 +105,9 @@ def test_a_tree(
     assert ended == {pid for pid, *_ in family} - {target.pid}
 
 
-def test_who_has_priority(builder: Builder, targets: Targets) -> None:
+def test_who_has_priority(targets: Targets) -> None:
     """Threads that work only while a process waits; the others only at such times."""
-    target = targets.start(builder.c("lineage"))
+    target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow")
     target.ask("tree 4 0")
 
@@ -128,9 +127,9 @@ def test_who_has_priority(builder: Builder, targets: Targets) -> None:
     assert tracer.stop() == 0, tracer.messages
 
 
-def test_a_full_ring(builder: Builder, targets: Targets) -> None:
+def test_a_full_ring(targets: Targets) -> None:
     """Forks keep their place when events go another way."""
-    target = targets.start(builder.c("lineage"))
+    target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", "--events-size", "4k")
     family = json.loads(target.ask("tree 5 4"))
     assert tracer.stop() == 0, tracer.messages
@@ -138,9 +137,9 @@ def test_a_full_ring(builder: Builder, targets: Targets) -> None:
 
 
 @pytest.mark.parametrize("way", ["exec", "texec"])
-def test_programs(builder: Builder, targets: Targets, way: str) -> None:
+def test_programs(targets: Targets, way: str) -> None:
     """Exact from the first instruction of each."""
-    target = targets.start(builder.c("lineage"))
+    target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow")
     for number in range(1, 4):
         target.ask("alloc 5 50")
@@ -153,9 +152,9 @@ def test_programs(builder: Builder, targets: Targets, way: str) -> None:
     assert report["exec_count"] == 3
 
 
-def test_what_is_spawned(builder: Builder, targets: Targets) -> None:
+def test_what_is_spawned(targets: Targets) -> None:
     """By fork, vfork and posix_spawn; memory that is shared stays the parent's."""
-    target = targets.start(builder.c("lineage"))
+    target = targets.c("lineage")
     tracer = Tracelloc(
         "-p", target.pid, *QUIET, "--follow", "--show", "temporary", "--temporary", 5
     )
@@ -233,8 +232,8 @@ def test_libraries_that_are_opened(builder: Builder, targets: Targets) -> None:
     assert sum(entry["bytes"] for entry in found) == 14_000
 
 
-def test_the_endpoint_serves_every_process(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("lineage"))
+def test_the_endpoint_serves_every_process(targets: Targets) -> None:
+    target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", "--listen", 0)
     url = tracer.wait_for("listening on").split()[-1]
     family = json.loads(target.ask("tree 3 0"))
@@ -252,9 +251,9 @@ def test_the_endpoint_serves_every_process(builder: Builder, targets: Targets) -
     assert sum(sample.value[1] for sample in message.sample) == total
 
 
-def test_what_has_come_since_a_mark(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+def test_what_has_come_since_a_mark(targets: Targets, tmp_path: Path) -> None:
     """Of each process by itself; all of one that was not there then."""
-    target = targets.start(builder.c("lineage"))
+    target = targets.c("lineage")
     out = tmp_path / "since.folded"
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", "--since-mark", "-o", out)
     target.ask("alloc 10 1000")
@@ -285,8 +284,8 @@ def test_commands_by_name(builder: Builder) -> None:
     assert [report["command"] for report in reports.values()] == [program.name[:15]] * 2
 
 
-def test_more_processes_than_are_wanted(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("lineage"))
+def test_more_processes_than_are_wanted(targets: Targets) -> None:
+    target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow-limit", 1, "--follow")
     family = json.loads(target.ask("tree 4 0"))
     tracer.wait_for("more than 1 processes at a time")
@@ -297,8 +296,8 @@ def test_more_processes_than_are_wanted(builder: Builder, targets: Targets) -> N
     assert tracer.last()["untraced_processes"] == 4
 
 
-def test_a_stopped_target_stays_stopped(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("lineage"))
+def test_a_stopped_target_stays_stopped(targets: Targets) -> None:
+    target = targets.c("lineage")
     os.kill(target.pid, signal.SIGSTOP)
     wait_until(lambda: Process(target.pid).state() == "T")
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow")
@@ -321,9 +320,9 @@ def test_a_stopped_target_stays_stopped(builder: Builder, targets: Targets) -> N
     assert kept(tracer.last_of(target.pid)) == [5, 320]
 
 
-def test_killed_while_following(builder: Builder, targets: Targets) -> None:
+def test_killed_while_following(targets: Targets) -> None:
     """kill -9, in the middle of forks: everything runs on."""
-    target = targets.start(builder.c("lineage"))
+    target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow")
     target.say("tree 15 0")
     wait_until(lambda: len(children_of(target.pid)) > 0)
@@ -339,8 +338,8 @@ def children_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
-def test_somebody_else_traces_it(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("lineage"))
+def test_somebody_else_traces_it(targets: Targets) -> None:
+    target = targets.c("lineage")
     with subprocess.Popen(
         ["strace", "-f", "-o", "/dev/null", "-p", str(target.pid)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.harness import LIBRARIES, Builder, Target, Targets, run_tracelloc
+from tests.harness import LIBRARIES, Target, Targets, run_tracelloc
 from tracelloc.record.heapwalk import glibc, mallocstate
 from tracelloc.record.heapwalk.measuring import measure_heap
 from tracelloc.record.heapwalk.walked import NotWalkableError
@@ -92,17 +92,15 @@ def check_trim(target: Target) -> None:
 @pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
 @pytest.mark.parametrize("flags", [(), ("-static",)], ids=["shared", "static"])
 def test_glibc_to_the_byte(
-    builder: Builder, targets: Targets, flags: tuple[str, ...], words: tuple[str, ...]
+    targets: Targets, flags: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    target = targets.start(builder.cpp("heapusage", "-pthread", *flags), *words)
+    target = targets.cpp("heapusage", *words, flags=("-pthread", *flags))
     check_to_the_byte(target)
 
 
-def test_heaps_in_any_order(
-    builder: Builder, targets: Targets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_heaps_in_any_order(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel places a new heap of an arena above the others or below."""
-    target = targets.start(builder.cpp("heapusage", "-pthread"), "heaps")
+    target = targets.cpp("heapusage", "heaps", flags=("-pthread",))
     check_to_the_byte(target)
     process, orders = Process(target.pid), []
 
@@ -122,16 +120,14 @@ def test_heaps_in_any_order(
 
 
 @pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
-def test_what_a_trim_returns(builder: Builder, targets: Targets, words: tuple[str, ...]) -> None:
-    target = targets.start(builder.cpp("heapusage", "-pthread"), *words)
+def test_what_a_trim_returns(targets: Targets, words: tuple[str, ...]) -> None:
+    target = targets.cpp("heapusage", *words, flags=("-pthread",))
     check_trim(target)
 
 
-def test_jemalloc(builder: Builder, targets: Targets) -> None:
+def test_jemalloc(targets: Targets) -> None:
     library = str(LIBRARIES / "libjemalloc.so.2")
-    target = targets.start(
-        builder.cpp("heapusage", "-pthread"), env=os.environ | {"LD_PRELOAD": library}
-    )
+    target = targets.cpp("heapusage", flags=("-pthread",), env=os.environ | {"LD_PRELOAD": library})
     heap = heap_of(target)
     used = next(arena for arena in heap["arenas"] if arena["library"] == "jemalloc")
     # 4,000 objects, half of 20,000 blocks, 3 times 2,000, 8 large ones, and a few of libraries.
@@ -143,20 +139,18 @@ def test_jemalloc(builder: Builder, targets: Targets) -> None:
 
 
 @pytest.mark.parametrize("size", [100, 224, 448, 896])
-def test_jemalloc_with_slabs_of_seven_pages(builder: Builder, targets: Targets, size: int) -> None:
+def test_jemalloc_with_slabs_of_seven_pages(targets: Targets, size: int) -> None:
     library = str(LIBRARIES / "libjemalloc.so.2")
-    target = targets.start(
-        builder.c("oneclass"), str(size), env=os.environ | {"LD_PRELOAD": library}
-    )
+    target = targets.c("oneclass", str(size), env=os.environ | {"LD_PRELOAD": library})
     usable = {100: 112}.get(size, size)
     found = {row["usable_bytes"]: row["blocks"] for row in heap_of(target)["sizes"]}
     assert 10_000 <= found[usable] < 10_100
 
 
-def test_another_library_is_refused_by_name(builder: Builder, targets: Targets) -> None:
+def test_another_library_is_refused_by_name(targets: Targets) -> None:
     (library,) = LIBRARIES.glob("libmimalloc.so.*.*")
-    target = targets.start(
-        builder.cpp("heapusage", "-pthread"), env=os.environ | {"LD_PRELOAD": str(library)}
+    target = targets.cpp(
+        "heapusage", flags=("-pthread",), env=os.environ | {"LD_PRELOAD": str(library)}
     )
     done = run_tracelloc("heap", "-p", target.pid, status=1)
     (line,) = set(done.stderr.splitlines()) - {"tracelloc: walking the heap…"}
@@ -190,9 +184,9 @@ def damage(process: Process, random: np.random.Generator, *, everywhere: bool) -
 
 
 @pytest.mark.long
-def test_a_heap_that_lies(builder: Builder, targets: Targets) -> None:
+def test_a_heap_that_lies(targets: Targets) -> None:
     """Damaged all over, a little more each time: a walk ends soon, and says what is wrong."""
-    target = targets.start(builder.cpp("heapusage", "-pthread"))
+    target = targets.cpp("heapusage", flags=("-pthread",))
     target.ask("info")
     random = np.random.default_rng(7)
     process = Process(target.pid)
@@ -208,8 +202,8 @@ def test_a_heap_that_lies(builder: Builder, targets: Targets) -> None:
     assert walks >= 40
 
 
-def test_text(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.cpp("heapusage", "-pthread"))
+def test_text(targets: Targets) -> None:
+    target = targets.cpp("heapusage", flags=("-pthread",))
     done = run_tracelloc("heap", "-p", target.pid, "--contents", "--largest", "2", status=0)
     assert re.search(r"==> .* in use in [\d,]+ blocks, .* free but resident", done.stdout)
     assert re.search(r"1,000  app::Square$", done.stdout, re.MULTILINE)

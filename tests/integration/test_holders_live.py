@@ -7,7 +7,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Targets, frames_of
+from tests.harness import PATIENCE_S, Target, Targets, frames_of
 from tracelloc.model.heapusage import BlockHolders
 from tracelloc.model.verdicts import CODE_OF, Verdict
 from tracelloc.record.facets import holders, pointers
@@ -27,8 +27,8 @@ EACH = 500
 
 
 @pytest.fixture
-def target(builder: Builder, targets: Targets) -> Target:
-    return targets.start(builder.cpp("hoarder"))
+def target(targets: Targets) -> Target:
+    return targets.cpp("hoarder")
 
 
 @pytest.fixture

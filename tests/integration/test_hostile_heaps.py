@@ -53,11 +53,9 @@ def search_of(process: Process, searches: list[LostBlockSearch]) -> LostBlockSea
     return searches[-1]
 
 
-def test_a_heap_that_lies(
-    builder: Builder, targets: Targets, searches: list[LostBlockSearch]
-) -> None:
+def test_a_heap_that_lies(targets: Targets, searches: list[LostBlockSearch]) -> None:
     """Sizes, links and pointers are damaged at random, a little more each time."""
-    target = targets.start(builder.cpp("lostheap", "-pthread"))
+    target = targets.cpp("lostheap", flags=("-pthread",))
     await_pauses(target.pid, 1)
     process = Process(target.pid)
     search = search_of(process, searches)
@@ -73,9 +71,9 @@ def test_a_heap_that_lies(
 
 
 @pytest.mark.parametrize("kind", ["mappings", "reserved", "restless", "copies", "tangle"])
-def test_memory_that_sprawls(builder: Builder, targets: Targets, kind: str) -> None:
+def test_memory_that_sprawls(targets: Targets, kind: str) -> None:
     """What is lost is found, and nothing else, in bounded time and memory."""
-    target = targets.start(builder.c("sprawl"), kind)
+    target = targets.c("sprawl", kind)
     status, found, usage = run_measured("leaks", "-p", target.pid, "--json")
     assert status == 3
     assert usage.ru_maxrss << 10 < MOST_BYTES
@@ -89,9 +87,9 @@ def test_memory_that_sprawls(builder: Builder, targets: Targets, kind: str) -> N
     assert not blocks
 
 
-def test_what_only_looks_like_blocks(builder: Builder, targets: Targets) -> None:
+def test_what_only_looks_like_blocks(targets: Targets) -> None:
     """Headers in memory that is not glibc's, as of a virtual machine's programs."""
-    target = targets.start(builder.c("sprawl"), "copies")
+    target = targets.c("sprawl", "copies")
     found = json.loads(run_tracelloc("heap", "-p", target.pid, "--json").stdout)
     assert found["coverage"] == 1
     (own,) = (arena for arena in found["arenas"] if arena["name"] == "mappings")
@@ -100,11 +98,11 @@ def test_what_only_looks_like_blocks(builder: Builder, targets: Targets) -> None
 
 
 def test_what_only_looks_like_blocks_where_all_of_it_is_searched(
-    builder: Builder, targets: Targets, monkeypatch: pytest.MonkeyPatch
+    targets: Targets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stands for mapped blocks of glibc that do not begin lines of maps."""
     monkeypatch.setattr(mapped, "_at_starts", lambda *_: [])
-    target = targets.start(builder.c("sprawl"), "copies")
+    target = targets.c("sprawl", "copies")
     found = measure_heap(Process(target.pid))
     (own,) = (arena for arena in found.arenas if arena.name == "mappings")
     assert (own.in_use.count, own.system_bytes) == (3, 3 * 303_104)
@@ -131,7 +129,6 @@ class SteppedSearch(LostBlockSearch):
 
 @pytest.mark.parametrize("kind", ["glibc", "no room", "jemalloc"])
 def test_what_happens_between_searches(
-    builder: Builder,
     targets: Targets,
     searches: list[LostBlockSearch],
     monkeypatch: pytest.MonkeyPatch,
@@ -141,7 +138,7 @@ def test_what_happens_between_searches(
     if kind == "no room":
         monkeypatch.setattr(wordlog, "_MOST_WORDS", 0)
     library = {"LD_PRELOAD": JEMALLOC} if kind == "jemalloc" else {}
-    target = targets.start(builder.c("reveal"), env=os.environ | library)
+    target = targets.c("reveal", env=os.environ | library)
     for _ in ("freed", "pointed to"):
         search = SteppedSearch(target)
         searches.append(search)
@@ -153,13 +150,12 @@ def test_what_happens_between_searches(
 
 
 def test_searches_that_do_not_agree(
-    builder: Builder,
     targets: Targets,
     searches: list[LostBlockSearch],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A note reports that the last two searches differ."""
-    target = targets.start(builder.c("reveal"))
+    target = targets.c("reveal")
     for most, expected in ((1, 1), (2, 0)):
         monkeypatch.setattr(lostblocks, "_MOST_SEARCHES", most)
         found = search_of(Process(target.pid), searches).find()
@@ -191,8 +187,8 @@ def test_processes_that_are_killed_meanwhile(
     assert said
 
 
-def test_a_zombie(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("sprawl"))
+def test_a_zombie(targets: Targets) -> None:
+    target = targets.c("sprawl")
     target.process.kill()
     os.waitid(os.P_PID, target.pid, os.WEXITED | os.WNOWAIT)
     done = run_tracelloc("leaks", "-p", target.pid, status=1)

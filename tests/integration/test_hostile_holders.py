@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 import numpy as np
 import pytest
 
-from tests.harness import Builder, Targets, run_measured
+from tests.harness import Targets, run_measured
 from tests.integration.test_heapwalk import await_pauses, damage
 from tracelloc.errors import TargetError
 from tracelloc.record.heapwalk.walked import NotWalkableError
@@ -20,9 +20,9 @@ MOST_BYTES = 400 << 20
 MOST_CPU_S = 30
 
 
-def test_a_heap_that_lies(builder: Builder, targets: Targets) -> None:
+def test_a_heap_that_lies(targets: Targets) -> None:
     """Sizes, links and pointers are damaged at random, a little more each time."""
-    target = targets.start(builder.cpp("holdings", "-pthread"))
+    target = targets.cpp("holdings", flags=("-pthread",))
     await_pauses(target.pid, 3)
     process = Process(target.pid)
     random = np.random.default_rng(11)
@@ -44,8 +44,8 @@ def test_a_heap_that_lies(builder: Builder, targets: Targets) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mappings", "reserved", "restless", "tangle"])
-def test_memory_that_sprawls(builder: Builder, targets: Targets, kind: str) -> None:
-    target = targets.start(builder.c("sprawl"), kind)
+def test_memory_that_sprawls(targets: Targets, kind: str) -> None:
+    target = targets.c("sprawl", kind)
     status, found, usage = run_measured("holders", "-p", target.pid, "--json")
     assert status == 0
     assert found["holders"]
@@ -53,11 +53,9 @@ def test_memory_that_sprawls(builder: Builder, targets: Targets, kind: str) -> N
     assert usage.ru_utime + usage.ru_stime < MOST_CPU_S
 
 
-def test_no_memory_for_so_many_blocks(
-    builder: Builder, targets: Targets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_memory_for_so_many_blocks(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so before it begins."""
-    target = targets.start(builder.cpp("holdings", "-pthread"))
+    target = targets.cpp("holdings", flags=("-pthread",))
     await_pauses(target.pid, 3)
     monkeypatch.setattr(blockgraph, "_BLOCK_BYTES", 1 << 40)
     with closing(HolderFinder(Process(target.pid))) as finder:
@@ -66,8 +64,8 @@ def test_no_memory_for_so_many_blocks(
             finder.top(1)
 
 
-def test_a_process_that_has_ended(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.cpp("holdings", "-pthread"))
+def test_a_process_that_has_ended(targets: Targets) -> None:
+    target = targets.cpp("holdings", flags=("-pthread",))
     with closing(HolderFinder(Process(target.pid))) as finder:
         target.kill()
         with pytest.raises(TargetError, match=r"has ended|no process"):

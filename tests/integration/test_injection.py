@@ -54,9 +54,9 @@ def run_traced(target: Target) -> tuple[dict[str, Any], dict[str, list[int]]]:
 @pytest.mark.parametrize(
     ("threads", "seed", "slots"), [(4, 1, 3000), (16, 4, 8000), (4, 5, 4), (300, 6, 3000)]
 )
-def test_books(builder: Builder, targets: Targets, threads: int, seed: int, slots: int) -> None:
+def test_books(targets: Targets, threads: int, seed: int, slots: int) -> None:
     """Exact, and the library can be injected again."""
-    target = targets.start(builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots)
+    target = targets.c("books", threads, OPERATIONS * 4 // threads, seed, slots)
     assert_equal(*run_traced(target))
     tracer = traced(target)
     assert said(tracer, INJECTED)
@@ -127,9 +127,9 @@ def test_nothing_leads_to_a_withdrawn_library(builder: Builder, targets: Targets
         assert live_count(session) >= 600
 
 
-def test_a_killed_tracelloc(builder: Builder, targets: Targets) -> None:
+def test_a_killed_tracelloc(targets: Targets) -> None:
     """The program goes on, and the next tracelloc uses the library that it finds."""
-    target = targets.start(builder.c("books"), 4, OPERATIONS, 1, 3000)
+    target = targets.c("books", 4, OPERATIONS, 1, 3000)
     tracer = traced(target)
     tracer.kill()
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000)
@@ -139,9 +139,9 @@ def test_a_killed_tracelloc(builder: Builder, targets: Targets) -> None:
     assert_equal(tracer.last(), books)
 
 
-def test_a_second_tracelloc(builder: Builder, targets: Targets) -> None:
+def test_a_second_tracelloc(targets: Targets) -> None:
     """It may not inject the library, and uses probes unasked; both are exact."""
-    target = targets.start(builder.c("books"), 4, OPERATIONS, 13, 300)
+    target = targets.c("books", 4, OPERATIONS, 13, 300)
     first = traced(target)
     run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject", status=1)
     assert "another tracelloc uses the library in it" in run.stderr
@@ -162,9 +162,9 @@ def test_a_second_c_library_is_refused(builder: Builder, targets: Targets, tmp_p
     assert "libc.so.6 twice" in run.stderr
 
 
-def test_filters_of_system_calls(builder: Builder, targets: Targets) -> None:
+def test_filters_of_system_calls(targets: Targets) -> None:
     """Probes take over before the program has one."""
-    target = targets.start(builder.c("sandbox"), "prctl")
+    target = targets.c("sandbox", "prctl")
     tracer = traced(target)
     assert said(tracer, INJECTED)
     target.ask("go")
@@ -173,9 +173,9 @@ def test_filters_of_system_calls(builder: Builder, targets: Targets) -> None:
     assert tracer.last()["lost_events"] == 0
 
 
-def test_forks_in_signal_handlers(builder: Builder, targets: Targets) -> None:
+def test_forks_in_signal_handlers(targets: Targets) -> None:
     """Children go on in the middle of what their parents were reporting."""
-    target = targets.start(builder.c("forkstorm"), 500)
+    target = targets.c("forkstorm", 500)
     tracer = traced(target)
     kept, bad = map(int, target.ask("go").split())
     assert bad == 0
@@ -183,9 +183,9 @@ def test_forks_in_signal_handlers(builder: Builder, targets: Targets) -> None:
     assert (report["live_allocations"], report["live_bytes"]) == (kept, 40 * kept)
 
 
-def test_children_are_left_alone(builder: Builder, targets: Targets) -> None:
+def test_children_are_left_alone(targets: Targets) -> None:
     """Forked ones allocate as they like, and are in no figure."""
-    target = targets.start(builder.c("forker"), 200)
+    target = targets.c("forker", 200)
     tracer = traced(target)
     assert target.ask("go") == "done"
     report = tracer.final_report()
@@ -236,8 +236,8 @@ def test_a_traced_program_is_refused(builder: Builder, targets: Targets) -> None
     assert "another debugger traces it" in run.stderr
 
 
-def test_a_stopped_program_is_refused(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("books"), 4, 10, 1, 10)
+def test_a_stopped_program_is_refused(targets: Targets) -> None:
+    target = targets.c("books", 4, 10, 1, 10)
     os.kill(target.pid, signal.SIGSTOP)
     assert os.WIFSTOPPED(os.waitpid(target.pid, os.WUNTRACED)[1])
     run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject", status=1)
@@ -246,9 +246,9 @@ def test_a_stopped_program_is_refused(builder: Builder, targets: Targets) -> Non
     assert json.loads(target.ask("run"))
 
 
-def test_threads_wait_only_briefly(builder: Builder, targets: Targets) -> None:
+def test_threads_wait_only_briefly(targets: Targets) -> None:
     """All threads of a program with many of them go on, and none is left stopped."""
-    target = targets.start(builder.c("crowd"), 48, 600)
+    target = targets.c("crowd", 48, 600)
     with closing(
         attach_to(Process(target.pid), TraceConfig(use_library=True, injects=True))
     ) as session:

@@ -29,8 +29,8 @@ def fetch(url: str) -> bytes:
 
 
 @pytest.mark.long
-def test_listen(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    target = targets.start(builder.c("chain"))
+def test_listen(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("chain")
     tracer = Tracelloc("-p", target.pid, "--json", "--listen", "0")
     url = tracer.wait_for("listening on").split()[-1]
     assert url.startswith("http://127.0.0.1:")
@@ -53,8 +53,8 @@ def test_listen(builder: Builder, targets: Targets, tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])))
 
 
-def test_push(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("chain"))
+def test_push(targets: Targets) -> None:
+    target = targets.c("chain")
     with StandIn() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
@@ -113,8 +113,8 @@ def test_usage(arguments: list[str], status: int, words: str) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_port_that_is_taken(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("chain"))
+def test_a_port_that_is_taken(targets: Targets) -> None:
+    target = targets.c("chain")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = run_tracelloc("-p", target.pid, "--listen", port)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Builder, Targets, Tracelloc
+from tests.harness import Targets, Tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 MIB = 1 << 20
@@ -29,8 +29,8 @@ def by_site(report: dict) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("attach", ["auto", "perf"])
-def test_mappings_equal_the_books(builder: Builder, targets: Targets, attach: str) -> None:
-    target = targets.start(builder.c("mapper"))
+def test_mappings_equal_the_books(targets: Targets, attach: str) -> None:
+    target = targets.c("mapper")
     tracer = Tracelloc("-p", target.pid, "--json", "--mmap", "--top", 100, "--attach", attach)
     target.ask("go")
     books = books_of(target.ask("again"))
@@ -45,10 +45,8 @@ def test_mappings_equal_the_books(builder: Builder, targets: Targets, attach: st
     assert target.end() == 0
 
 
-def test_mappings_in_text_and_not_unless_asked_for(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
-    target = targets.start(builder.c("mapper"))
+def test_mappings_in_text_and_not_unless_asked_for(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("mapper")
     plain = Tracelloc("-p", target.pid, "--json")
     flames = tmp_path / "app.folded"
     tracer = Tracelloc("-p", target.pid, "--text", "--mmap", "--flamegraph", flames)
@@ -61,12 +59,12 @@ def test_mappings_in_text_and_not_unless_asked_for(
     assert sum(int(line.rpartition(" ")[2]) for line in mapped) == sum(books.values())
 
 
-def test_what_is_mapped_explains_growth(builder: Builder, targets: Targets) -> None:
+def test_what_is_mapped_explains_growth(targets: Targets) -> None:
     """40 MiB in memory of 64 MiB that are mapped, and a block that malloc has mapped.
 
     Without accounts of memory by part, which would be the explanation once they are there.
     """
-    target = targets.start(builder.c("reserve"))
+    target = targets.c("reserve")
     arguments = ("-p", target.pid, "--json", "--interval", "100ms", "--no-search")
     plain = Tracelloc(*arguments)
     tracer = Tracelloc(*arguments, "--mmap")
@@ -96,11 +94,9 @@ def test_what_is_mapped_explains_growth(builder: Builder, targets: Targets) -> N
 
 
 @pytest.mark.parametrize("attach", ["auto", "perf"])
-def test_mappings_of_a_family(
-    builder: Builder, targets: Targets, tmp_path: Path, attach: str
-) -> None:
+def test_mappings_of_a_family(targets: Targets, tmp_path: Path, attach: str) -> None:
     """Children begin with what their parents have mapped, programs with nothing."""
-    target = targets.start(builder.c("mapper"))
+    target = targets.c("mapper")
     flames = tmp_path / "all.folded"
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--mmap", "--follow", "--top", 100, "--interval", 60,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import LIBRARIES, Builder, Target, Targets, Tracelloc, run_tracelloc
+from tests.harness import LIBRARIES, Target, Targets, Tracelloc, run_tracelloc
 from tests.integration.test_heapwalk import await_pauses
 from tracelloc.model.heapusage import HeapUsage, MemoryPart
 from tracelloc.record.heapwalk.measuring import measure_memory
@@ -45,10 +45,10 @@ def usage_of(pid: int) -> HeapUsage:
 
 
 @pytest.fixture
-def parts(builder: Builder, targets: Targets, tmp_path: Path) -> Target:
+def parts(targets: Targets, tmp_path: Path) -> Target:
     data = tmp_path / "mapped"
     data.write_bytes(bytes(6 * MIB))
-    target = targets.start(builder.c("memoryparts", "-pthread"), str(data))
+    target = targets.c("memoryparts", str(data), flags=("-pthread",))
     await_pauses(target.pid, 4)  # until then, its threads may still fault code in
     return target
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Targets, run_tracelloc
+from tests.harness import Targets, run_tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 
-def test_an_endless_number_of_stacks(builder: Builder, tmp_path: Path, targets: Targets) -> None:
-    target = targets.start(builder.c("manystacks"))
+def test_an_endless_number_of_stacks(tmp_path: Path, targets: Targets) -> None:
+    target = targets.c("manystacks")
     done = run_tracelloc(
         "-p", target.pid, "--json", "--interval", "60", "--max-memory", "160MiB",
         "-o", tmp_path / "last.json", "--stacks", "fp", status=1

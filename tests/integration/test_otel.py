@@ -40,8 +40,8 @@ def assert_equal(report: dict, books: Books) -> None:
 
 
 @pytest.mark.parametrize("attach", WAYS)
-def test_books(builder: Builder, targets: Targets, attach: str) -> None:
-    target = targets.start(builder.c("reporter"), 4, 20_000)
+def test_books(targets: Targets, attach: str) -> None:
+    target = targets.c("reporter", 4, 20_000)
     options = ["--source", "otel", "--json", "--top", 100, "--attach", attach]
     tracer = Tracelloc("-p", target.pid, *options)
     # Each place that an alloc probe has raises the counter.
@@ -74,8 +74,8 @@ def test_wherever_arguments_are(builder: Builder, targets: Targets, flags: tuple
     assert_equal(tracer.last(), books)
 
 
-def test_more_than_the_ring_holds(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("reporter"), 4, 60_000)
+def test_more_than_the_ring_holds(targets: Targets) -> None:
+    target = targets.c("reporter", 4, 60_000)
     options = ["--source", "otel", "--json", "--top", 100, "--events-size", "4k"]
     tracer = Tracelloc("-p", target.pid, *options)
     books = json.loads(target.ask("run"))
@@ -103,8 +103,8 @@ def test_recordings(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     assert resource_of(one.resource)["process.executable.name"] == builder.c("reporter").name
 
 
-def test_counters_drop_when_we_are_killed(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("reporter"), 1, 100)
+def test_counters_drop_when_we_are_killed(targets: Targets) -> None:
+    target = targets.c("reporter", 1, 100)
     options = ["-p", target.pid, "--source", "otel", "--json"]
     tracer = Tracelloc(*options)
     target.ask("run")
@@ -115,8 +115,8 @@ def test_counters_drop_when_we_are_killed(builder: Builder, targets: Targets) ->
     assert json.loads(target.ask("run"))
 
 
-def test_forked_children_live(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("reporter"), 1, 100)
+def test_forked_children_live(targets: Targets) -> None:
+    target = targets.c("reporter", 1, 100)
     tracer = Tracelloc("-p", target.pid, "--source", "otel", "--json")
     target.ask("run")
     assert target.ask("fork") == "20"
@@ -126,17 +126,17 @@ def test_forked_children_live(builder: Builder, targets: Targets) -> None:
     assert target.ask("fork") == "20"
 
 
-def test_harmful_places_are_refused(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("reporter", NOP5), 1, 100)
+def test_harmful_places_are_refused(targets: Targets) -> None:
+    target = targets.c("reporter", 1, 100, flags=(NOP5,))
     result = run_tracelloc("-p", target.pid, "--source", "otel", "--text", status=1)
     assert "a nop of five bytes or more" in result.stderr
     assert "leave --source out" in result.stderr
     assert target.ask("counters") == "0 0"
 
 
-def test_when_there_is_nothing_else(builder: Builder, targets: Targets) -> None:
+def test_when_there_is_nothing_else(targets: Targets) -> None:
     """A static program without symbols."""
-    target = targets.start(builder.c("reporter", "-static", "-s"), 2, 1000)
+    target = targets.c("reporter", 2, 1000, flags=("-static", "-s"))
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 100)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
@@ -145,8 +145,8 @@ def test_when_there_is_nothing_else(builder: Builder, targets: Targets) -> None:
     assert report["live_bytes"] == sum(size for site, (_, size) in books.items() if site != "all")
 
 
-def test_programs_without_probes(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("chain"))
+def test_programs_without_probes(targets: Targets) -> None:
+    target = targets.c("chain")
     result = run_tracelloc("-p", target.pid, "--source", "otel", "--text", status=1)
     assert "has no probes otel_memory:alloc; leave --source out" in result.stderr
 

@@ -213,10 +213,8 @@ def test_folded(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     assert {stack.split(";")[0] for stack in stacks} == {root}
 
 
-def test_folded_equals_json_on_many_stacks(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
-    target = targets.start(builder.c("books"), 4, 5000, 5, 1000)
+def test_folded_equals_json_on_many_stacks(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("books", 4, 5000, 5, 1000)
     flames = tmp_path / "app.fg"
     tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames)
     books: dict[str, Any] = json.loads(target.ask("run"))

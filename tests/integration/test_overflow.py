@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Targets, Tracelloc
+from tests.harness import PATIENCE_S, Target, Targets, Tracelloc
 from tests.integration.test_exact import assert_equal, by_site
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -69,14 +69,13 @@ def blocks_by_identity(report: dict[str, Any]) -> int:
     ("threads", "slots", "stopped_s"), [(4, 3000, LONG_S), (8, 64, SHORT_S), (4, 8000, SHORT_S)]
 )
 def test_books(
-    builder: Builder,
     targets: Targets,
     threads: int,
     slots: int,
     stopped_s: float,
     attach: str,
 ) -> None:
-    target = targets.start(builder.c("books"), threads, 160_000 // threads, 1, slots)
+    target = targets.c("books", threads, 160_000 // threads, 1, slots)
     tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--attach", attach)
     books = run_unread(target, tracer, stopped_s)
     report = tracer.final_report()
@@ -87,9 +86,9 @@ def test_books(
     assert report["overflow_map_events"] > 1000
 
 
-def test_a_reader_that_does_not_read_at_all(builder: Builder, targets: Targets) -> None:
+def test_a_reader_that_does_not_read_at_all(targets: Targets) -> None:
     """The map holds net changes: however many events there are, these few addresses do."""
-    target = targets.start(builder.c("books"), 4, 60_000, 3, 1500)
+    target = targets.c("books", 4, 60_000, 3, 1500)
     tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--overflow-entries", 8192)
     tracer.process.send_signal(signal.SIGSTOP)
     books = json.loads(target.ask("run"))
@@ -99,9 +98,9 @@ def test_a_reader_that_does_not_read_at_all(builder: Builder, targets: Targets) 
     assert report["overflow_map_events"] > 150_000
 
 
-def test_blocks_from_before(builder: Builder, targets: Targets) -> None:
+def test_blocks_from_before(targets: Targets) -> None:
     """Each of their frees is counted as such once, those of failed resizes are taken back."""
-    target = targets.start(builder.c("books"), 4, 60_000, 7, 2000)
+    target = targets.c("books", 4, 60_000, 7, 2000)
     before = json.loads(target.ask("run"))
     tracer = Tracelloc("-p", target.pid, *SMALL_RING)
     books = run_unread(target, tracer, SHORT_S)
@@ -113,10 +112,8 @@ def test_blocks_from_before(builder: Builder, targets: Targets) -> None:
 
 
 @pytest.mark.parametrize("entries", [1024, 4096])
-def test_a_full_map_is_told_to_the_last_block(
-    builder: Builder, targets: Targets, entries: int
-) -> None:
-    target = targets.start(builder.c("books"), 4, 60_000, entries, 20_000)
+def test_a_full_map_is_told_to_the_last_block(targets: Targets, entries: int) -> None:
+    target = targets.c("books", 4, 60_000, entries, 20_000)
     tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--overflow-entries", entries)
     tracer.process.send_signal(signal.SIGSTOP)
     books = json.loads(target.ask("run"))
@@ -137,10 +134,10 @@ def test_a_full_map_is_told_to_the_last_block(
         pytest.param("fresh.flags = SPILL_RESTORED;", "return true;", id="restores left out"),
     ],
 )
-def test_these_tests_bite(builder: Builder, targets: Targets, old: str, new: str) -> None:
+def test_these_tests_bite(targets: Targets, old: str, new: str) -> None:
     """Without an essential part of the protocol the figures are wrong."""
     for _ in range(3):  # some of what is left out makes no difference once in a while
-        target = targets.start(builder.c("books"), 4, 40_000, 1, 3000)
+        target = targets.c("books", 4, 40_000, 1, 3000)
         tracer = Tracelloc(
             old, new, "-p", target.pid, "--json", "--events-size", 4096,
             module="tests.mutant",
@@ -153,9 +150,9 @@ def test_these_tests_bite(builder: Builder, targets: Targets, old: str, new: str
     pytest.fail("nothing of it is ever seen")
 
 
-def test_samples(builder: Builder, targets: Targets) -> None:
+def test_samples(targets: Targets) -> None:
     """Each sampled block counts for the same when it comes and when it goes."""
-    target = targets.start(builder.c("books"), 4, 60_000, 21, 20_000)
+    target = targets.c("books", 4, 60_000, 21, 20_000)
     tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--sample", 64)
     books = run_unread(target, tracer, SHORT_S)
     report = tracer.final_report()
@@ -167,9 +164,9 @@ def test_samples(builder: Builder, targets: Targets) -> None:
     assert report["overflow_map_events"] > 1000
 
 
-def test_children_are_left_alone(builder: Builder, targets: Targets) -> None:
+def test_children_are_left_alone(targets: Targets) -> None:
     """Forks while the ring is full: children's calls are in no figure."""
-    target = targets.start(builder.c("forker"), 200)
+    target = targets.c("forker", 200)
     tracer = Tracelloc("-p", target.pid, "--json", "--events-size", 4096)
     tracer.process.send_signal(signal.SIGSTOP)
     assert target.ask("go") == "done"
@@ -181,9 +178,9 @@ def test_children_are_left_alone(builder: Builder, targets: Targets) -> None:
     assert report["overflow_map_events"] > 100
 
 
-def test_memory_does_not_grow(builder: Builder, targets: Targets) -> None:
+def test_memory_does_not_grow(targets: Targets) -> None:
     """Two hundred overflows later the reader is as large as after fifty."""
-    target = targets.start(builder.c("books"), 4, 3000, 5, 3000)
+    target = targets.c("books", 4, 3000, 5, 3000)
     tracer = Tracelloc(
         "--no-search", "-p", target.pid, "--json", "--events-size", 4096, "--interval", "100ms",
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from tests.harness import PATIENCE_S, PRELOADED, Builder, Target, Targets, Tracelloc
+from tests.harness import PATIENCE_S, PRELOADED, Target, Targets, Tracelloc
 from tests.integration.test_attach import METHODS, NEEDS_MULTI
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
@@ -44,9 +44,9 @@ def traced_with_share(target: Target) -> tuple[Tracelloc, float, float]:
     return tracer, untraced_ns, traced_ns
 
 
-def test_share_of_a_program_that_only_allocates(builder: Builder, targets: Targets) -> None:
+def test_share_of_a_program_that_only_allocates(targets: Targets) -> None:
     """Probes take nearly all of its time, and the estimate agrees."""
-    target = targets.start(builder.c("storm", "-O2"), 1, 12, 0)
+    target = targets.c("storm", 1, 12, 0, flags=("-O2",))
     tracer, untraced_ns, traced_ns = traced_with_share(target)
     share = next(r["probe_share"] for r in awaited(tracer) if r["probe_share"] is not None)
     deadline = time.monotonic() + PATIENCE_S
@@ -84,10 +84,10 @@ def rate_of(report: dict) -> float:
     return report["events_per_s"]
 
 
-def test_share_of_a_program_with_the_preloaded_library(builder: Builder, targets: Targets) -> None:
+def test_share_of_a_program_with_the_preloaded_library(targets: Targets) -> None:
     """The share is estimated from the library's events: there are no probes to measure."""
     environment = os.environ | {"LD_PRELOAD": str(PRELOADED)}
-    target = targets.start(builder.c("storm", "-O2"), 1, 12, 0, env=environment)
+    target = targets.c("storm", 1, 12, 0, flags=("-O2",), env=environment)
     tracer, untraced_ns, traced_ns = traced_with_share(target)
     assert tracer.stop() == 0
     shares = [report["probe_share"] for report in tracer.reports()]

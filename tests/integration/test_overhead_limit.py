@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Targets, Tracelloc
+from tests.harness import Targets, Tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 
 @pytest.mark.parametrize("mode", ["--json", "--text"])
 def test_a_trace_that_costs_too_much_ends_with_its_files(
-    builder: Builder, targets: Targets, tmp_path: Path, mode: str
+    targets: Targets, tmp_path: Path, mode: str
 ) -> None:
     """storm does nothing but allocate, and would be many times as slow."""
-    target = targets.start(builder.c("storm", "-O2"), 1, 12, 10)
+    target = targets.c("storm", 1, 12, 10, flags=("-O2",))
     tracer = Tracelloc("-p", target.pid, mode, "--max-overhead", "2%", "-o", tmp_path / "a.json")
     target.say("4000")
     assert tracer.finish() == 1
@@ -32,10 +32,8 @@ def test_a_trace_that_costs_too_much_ends_with_its_files(
     assert int(target.ask("50").split()[0]) > 0  # it runs on, without probes
 
 
-def test_probes_that_cost_less_stay_and_earlier_blocks_are_counted(
-    builder: Builder, targets: Targets
-) -> None:
-    target = targets.start(builder.c("lineage"))
+def test_probes_that_cost_less_stay_and_earlier_blocks_are_counted(targets: Targets) -> None:
+    target = targets.c("lineage")
     target.ask("alloc 30 1000")
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--json-full", "--max-overhead", "500%", "--earlier", "on",

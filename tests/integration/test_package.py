@@ -100,9 +100,7 @@ def test_wheel_is_complete(wheel: Path) -> None:
 
 @pytest.mark.bpf
 @pytest.mark.long
-def test_wheel_works_in_a_clean_environment(
-    wheel: Path, tmp_path: Path, builder: Builder, targets: Targets
-) -> None:
+def test_wheel_works_in_a_clean_environment(wheel: Path, tmp_path: Path, targets: Targets) -> None:
     venv = tmp_path / "venv"
     subprocess.run(
         ["/usr/bin/python3", "-m", "venv", "--system-site-packages", venv], check=True, timeout=120
@@ -111,7 +109,7 @@ def test_wheel_works_in_a_clean_environment(
         [venv / "bin/pip", "install", "--quiet", "--disable-pip-version-check", wheel],
         check=True, capture_output=True, timeout=300,
     )  # fmt: skip
-    target = targets.start(builder.c("chain"))
+    target = targets.c("chain")
     result = subprocess.run(
         [venv / "bin/tracelloc", "-p", str(target.pid), "--count", "1"],
         cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,

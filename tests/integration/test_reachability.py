@@ -9,7 +9,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Targets, frames_of
+from tests.harness import PATIENCE_S, Targets, frames_of
 from tracelloc.errors import TargetError
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.verdicts import Verdict
@@ -38,8 +38,8 @@ def by_function(session: Session, blocks: Blocks) -> Counter[str]:
     return counts
 
 
-def test_each_block_that_nothing_points_to(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("lost"))
+def test_each_block_that_nothing_points_to(targets: Targets) -> None:
+    target = targets.c("lost")
     with closing(attach_to(Process(target.pid), TraceConfig(reads_memory=False))) as session:
         assert target.ask(f"{ROUNDS} 0") == "done"
         session.snapshot()
@@ -54,17 +54,17 @@ def test_each_block_that_nothing_points_to(builder: Builder, targets: Targets) -
         assert target.ask("1 0") == "done"
 
 
-def test_a_program_that_has_ended(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("lost"))
+def test_a_program_that_has_ended(targets: Targets) -> None:
+    target = targets.c("lost")
     os.kill(target.pid, signal.SIGKILL)
     target.process.wait(PATIENCE_S)
     with pytest.raises(TargetError, match="no process"):
         search(Process(target.pid), Blocks.empty())
 
 
-def test_what_is_lost_is_called_a_leak(builder: Builder, targets: Targets) -> None:
+def test_what_is_lost_is_called_a_leak(targets: Targets) -> None:
     """Beside it as much is kept, at the same pace: that is none."""
-    target = targets.start(builder.c("lost"))
+    target = targets.c("lost")
     with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         target.say("6000 50000")
         deadline_s = time.monotonic() + VERDICT_S

@@ -98,10 +98,8 @@ def test_figures_are_exact_and_need_no_program(
     assert "+112 KiB" in run.stdout
 
 
-def test_children_have_moments_of_their_own(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
-    target = targets.start(builder.c("lineage"))
+def test_children_have_moments_of_their_own(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("lineage")
     recorder = Recorder(tmp_path / "tree.rec", "-p", target.pid, "--follow")
     family = json.loads(target.ask("tree 4 0"))
     assert recorder.end() == 0, recorder.messages
@@ -111,9 +109,9 @@ def test_children_have_moments_of_their_own(
 
 
 def test_a_killed_recorder_leaves_all_but_the_last_seconds(
-    builder: Builder, targets: Targets, tmp_path: Path
+    targets: Targets, tmp_path: Path
 ) -> None:
-    target = targets.start(builder.c("lineage"))
+    target = targets.c("lineage")
     recorder = Recorder(tmp_path / "killed.rec", "-p", target.pid)
     recorder.await_moment(1).close()
     target.ask("alloc 100 1000")
@@ -133,11 +131,9 @@ def test_a_killed_recorder_leaves_all_but_the_last_seconds(
     assert report["live_allocations"] == 100
 
 
-def test_a_recording_is_opened_while_it_is_written(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_a_recording_is_opened_while_it_is_written(targets: Targets, tmp_path: Path) -> None:
     """The viewer comes and goes; the recorder's end stays its own."""
-    target = targets.start(builder.c("lineage"))
+    target = targets.c("lineage")
     recorder = Recorder(tmp_path / "a.rec", "-p", target.pid)
     recorder.await_moment(1).close()
     target.ask("alloc 100 1000")
@@ -170,8 +166,8 @@ def test_a_recording_is_opened_while_it_is_written(
         terminal.wait_for("ended with 0")
 
 
-def test_a_copy_is_cut_on_a_signal(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    target = targets.start(builder.c("lineage"))
+def test_a_copy_is_cut_on_a_signal(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("lineage")
     recorder = Recorder(tmp_path / "a.rec", "-p", target.pid, "--keep", "1m")
     recorder.await_moment(1).close()
     target.ask("alloc 100 1000")
@@ -206,11 +202,9 @@ def assert_blocks_are_exact(path: Path) -> int:
     return known
 
 
-def test_events_lead_to_the_blocks_of_each_moment(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_events_lead_to_the_blocks_of_each_moment(targets: Targets, tmp_path: Path) -> None:
     """Two threads that replace blocks faster than the ring may be read."""
-    target = targets.start(builder.c("storm"), 2, 3, 1000)
+    target = targets.c("storm", 2, 3, 1000)
     recorder = Recorder(tmp_path / "a.rec", "-p", target.pid, "--events", "--events-size", "1MiB")
     recorder.await_moment(1).close()
     target.ask("2500")
@@ -222,8 +216,8 @@ def test_events_lead_to_the_blocks_of_each_moment(
     assert sum(each["allocations"] for each in report["sizes"]["bins"]) == 2000
 
 
-def test_events_of_a_whole_family(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    target = targets.start(builder.c("lineage"))
+def test_events_of_a_whole_family(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("lineage")
     recorder = Recorder(tmp_path / "tree.rec", "-p", target.pid, "--follow", "--events")
     recorder.await_moment(1).close()
     target.ask("tree 4 1")
@@ -263,10 +257,10 @@ def test_a_target_that_can_not_be_written_stops_the_program_from_starting(tmp_pa
 
 @pytest.mark.parametrize("is_moved", [False, True], ids=["removed", "moved"])
 def test_a_file_that_goes_is_missed_at_once(
-    builder: Builder, targets: Targets, tmp_path: Path, is_moved: bool
+    targets: Targets, tmp_path: Path, is_moved: bool
 ) -> None:
     """A new file has all later snapshots; a moved one is whole."""
-    target = targets.start(builder.c("lineage"))
+    target = targets.c("lineage")
     path = tmp_path / "a.rec"
     recorder = Recorder(path, "-p", target.pid)
     recorder.await_moment(2).close()
@@ -286,10 +280,8 @@ def test_a_file_that_goes_is_missed_at_once(
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.rec", "b.rec"][: 1 + is_moved]
 
 
-def test_a_directory_that_goes_ends_the_recording(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
-    target = targets.start(builder.c("lineage"))
+def test_a_directory_that_goes_ends_the_recording(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("lineage")
     directory = tmp_path / "there"
     directory.mkdir()
     recorder = Recorder(directory / "a.rec", "-p", target.pid)

@@ -23,8 +23,8 @@ LIVE_BYTES = 1111 + 2222 + 4096 + 333
 
 
 @pytest.fixture
-def target(builder: Builder, targets: Targets) -> Target:
-    return targets.start(builder.c("chain"))
+def target(targets: Targets) -> Target:
+    return targets.c("chain")
 
 
 def trace(target: Target, directory: Path, *more: str, **options: object) -> Terminal:
@@ -101,9 +101,9 @@ def test_the_target_ends(target: Target, tmp_path: Path) -> None:
         assert terminal.quit() == 0
 
 
-def test_what_an_ended_process_did(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+def test_what_an_ended_process_did(targets: Targets, tmp_path: Path) -> None:
     """Threads are asked for after the end only; the figures are the program's own."""
-    relay = targets.start(builder.c("relay", "-pthread"))
+    relay = targets.c("relay", flags=("-pthread",))
     with trace(relay, tmp_path, width=150, height=40) as terminal:
         terminal.wait_for("no allocations seen yet")
         assert relay.ask("go") == "done"
@@ -256,8 +256,8 @@ def test_a_command_beside_the_screen(builder: Builder, tmp_path: Path) -> None:
     assert b"hello qu/it\r\n" in copy.read_bytes()
 
 
-def test_processes_on_the_screen(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    target = targets.start(builder.c("lineage"))
+def test_processes_on_the_screen(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("lineage")
     command = tracelloc_command("-p", target.pid, "--follow")
     with Terminal(command, tmp_path, width=110, height=30) as terminal:
         terminal.wait_for("1 Allocators")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Targets, Tracelloc, tracelloc_command
+from tests.harness import Target, Targets, Tracelloc, tracelloc_command
 from tests.integration.test_exact import assert_equal
 from tests.terminal import Terminal
 from tracelloc.record.process.procfs import Process
@@ -29,8 +29,8 @@ MOST_GROWTH_BYTES = {
 SCREENS = (120, 40), (80, 24), (200, 60), (60, 20)
 
 
-def test_soak(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    target = targets.start(builder.c("books"), 4, OPERATIONS, 11, 3000)
+def test_soak(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("books", 4, OPERATIONS, 11, 3000)
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--top", 1000, "--interval", "2s",
         "-o", tmp_path / "a.html", "-o", tmp_path / "a.pb.gz",

@@ -51,18 +51,18 @@ def test_c(builder: Builder, targets: Targets) -> None:
 
 
 @pytest.mark.parametrize("flags", [("-O2", "-fomit-frame-pointer"), ("-fno-omit-frame-pointer",)])
-def test_twins(builder: Builder, targets: Targets, flags: tuple[str, ...]) -> None:
+def test_twins(targets: Targets, flags: tuple[str, ...]) -> None:
     """Stacks that differ in one word of memory, far up, are told apart each time."""
-    target = targets.start(builder.c("twins", *flags))
+    target = targets.c("twins", flags=(*flags,))
     _, report = trace_once(target)
     assert {
         symbols(entry["stack"])[-3]: entry["allocations"] for entry in report["top_allocators"]
     } == {"one": 500, "two": 500, "left": 500, "right": 500}
 
 
-def test_frames_point_behind_their_calls(builder: Builder, targets: Targets) -> None:
+def test_frames_point_behind_their_calls(targets: Targets) -> None:
     """Offsets are those of the return address, as addr2line and gdb count them."""
-    target = targets.start(builder.c("chain"))
+    target = targets.c("chain")
     stacks, _ = trace_once(target)
     maps = Path(f"/proc/{target.pid}/maps").read_text().splitlines()
     for frame in stacks[1111][:4]:
@@ -74,17 +74,17 @@ def test_frames_point_behind_their_calls(builder: Builder, targets: Targets) -> 
         assert low < frame["address"] <= high
 
 
-def test_call_at_the_end_of_a_function(builder: Builder, targets: Targets) -> None:
+def test_call_at_the_end_of_a_function(targets: Targets) -> None:
     """The return address of a call that never returns may lie in the next function."""
-    target = targets.start(builder.c("noreturn", "-O2", "-fno-reorder-functions"))
+    target = targets.c("noreturn", flags=("-O2", "-fno-reorder-functions"))
     stacks, _ = trace_once(target)
     assert symbols(stacks[888]) == ["never_returns", "ends_with_a_call", "main", "libc"]
     caller = stacks[888][1]
     assert caller["offset"] == caller["size"]
 
 
-def test_deep_recursion_is_marked(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("chain"), 300)
+def test_deep_recursion_is_marked(targets: Targets) -> None:
+    target = targets.c("chain", 300)
     stacks, report = trace_once(target)
     assert symbols(stacks[4096]) == ["recurse"] * 127 + ["[partial: deeper than --max-frames]"]
     assert report["truncated_stacks"] == 1
@@ -92,9 +92,9 @@ def test_deep_recursion_is_marked(builder: Builder, targets: Targets) -> None:
 
 
 @pytest.mark.parametrize("depth", [122, 123, 124])
-def test_depths_around_the_limit(builder: Builder, targets: Targets, depth: int) -> None:
+def test_depths_around_the_limit(targets: Targets, depth: int) -> None:
     """main, two of libc and _start are four more: 123 recursions fill the 127 frames exactly."""
-    target = targets.start(builder.c("chain"), depth)
+    target = targets.c("chain", depth)
     stacks, report = trace_once(target)
     names = [frame["symbol"] for frame in stacks[4096]]
     assert names[: depth + 1] == ["recurse"] * depth + ["main"]
@@ -102,17 +102,17 @@ def test_depths_around_the_limit(builder: Builder, targets: Targets, depth: int)
     assert report["truncated_stacks"] == int(depth > 123)
 
 
-def test_more_frames(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("chain"), 500)
+def test_more_frames(targets: Targets) -> None:
+    target = targets.c("chain", 500)
     stacks, report = trace_once(target, "--max-frames", "512")
     assert symbols(stacks[4096]) == ["recurse"] * 500 + ["main", "libc"]
     assert report["truncated_stacks"] == report["partial_allocations"] == 0
 
 
 @pytest.mark.parametrize("depth", [120, 125, 126])
-def test_frame_pointers_alone(builder: Builder, targets: Targets, depth: int) -> None:
+def test_frame_pointers_alone(targets: Targets, depth: int) -> None:
     """The same without call-frame information: one frame of libc's, which has no frame pointer."""
-    target = targets.start(builder.c("chain"), depth)
+    target = targets.c("chain", depth)
     stacks, report = trace_once(target, "--stacks", "fp")
     expected = (["recurse"] * depth + ["main", "libc"])[:127]
     found = symbols(stacks[4096])
@@ -151,8 +151,8 @@ def test_call_frame_information_that_cannot_be_read(
     assert report["partial_allocations"] == report["allocations"]
 
 
-def test_cpp(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.cpp("chain"))
+def test_cpp(targets: Targets) -> None:
+    target = targets.cpp("chain")
     stacks, report = trace_once(target)
     assert symbols(stacks[777]) == [
         "operator new(unsigned long)",
@@ -194,11 +194,11 @@ RUST_CHAINS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("mangling", ["legacy", "v0"])
-def test_rust(builder: Builder, targets: Targets, mangling: str) -> None:
+def test_rust(targets: Targets, mangling: str) -> None:
     """Around the program's own frames there are only the standard library's. Which ones
     depends on its version, and whether they reach main on its having frame pointers."""
     flags = [] if mangling == "legacy" else ["-C", "symbol-mangling-version=v0"]
-    target = targets.start(builder.rust("chain", *flags))
+    target = targets.rust("chain", flags=(*flags,))
     stacks, _ = trace_once(target)
     assert set(stacks) == {800, 4400}
     for size, chain in RUST_CHAINS[mangling].items():

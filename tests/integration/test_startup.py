@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Targets, Tracelloc, tracelloc_command
+from tests.harness import PATIENCE_S, Target, Targets, Tracelloc, tracelloc_command
 
 pytestmark = pytest.mark.bpf
 
@@ -32,8 +32,8 @@ def shown(command: list[str], cache: Path, status: int = 0) -> str:
 
 
 @pytest.fixture
-def target(builder: Builder, targets: Targets) -> Target:
-    return targets.start(builder.c("plain"))
+def target(targets: Targets) -> Target:
+    return targets.c("plain")
 
 
 def test_a_running_process(target: Target, tmp_path: Path) -> None:

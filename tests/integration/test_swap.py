@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Targets
+from tests.harness import PATIENCE_S, Target, Targets
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.reachability.search import search
@@ -56,9 +56,9 @@ def swap_out(target: Target, what: str, at_least: int) -> int:
 
 
 @pytest.mark.usefixtures("_swap_space")
-def test_pointers_that_are_swapped_out(builder: Builder, targets: Targets) -> None:
+def test_pointers_that_are_swapped_out(targets: Targets) -> None:
     """They may lead to whatever was not found. Lost blocks that are swapped out lead nowhere."""
-    target = targets.start(builder.c("pagedout"))
+    target = targets.c("pagedout")
     with closing(attach_to(Process(target.pid), TraceConfig(reads_memory=False))) as session:
         assert target.ask("allocate") == "done"
         session.snapshot()

@@ -24,8 +24,8 @@ def symbols(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.bpf
-def test_generated_code_in_a_report(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("jit"), "JS:*render /srv/page.js:12:3")
+def test_generated_code_in_a_report(targets: Targets) -> None:
+    target = targets.c("jit", "JS:*render /srv/page.js:12:3")
     try:
         tracer = Tracelloc("-p", target.pid, "--json", "--top", 3)
         assert target.ask("go") == "done"

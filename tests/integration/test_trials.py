@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Targets, Tracelloc, run_tracelloc
+from tests.harness import Target, Targets, Tracelloc, run_tracelloc
 from tests.integration.test_attach import HAS_MULTI
 from tracelloc.architecture import native
 from tracelloc.record.kernel import childprogram, trials
@@ -73,11 +73,9 @@ def test_a_child_that_is_killed_is_noticed(cache: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
-def test_links_that_miss_threads_are_not_used(
-    cache: Path, builder: Builder, targets: Targets
-) -> None:
+def test_links_that_miss_threads_are_not_used(cache: Path, targets: Targets) -> None:
     claim(cache, threads=False, seccomp=True, shadow_stack=True)
-    target = targets.start(builder.c("books"), 2, 100, 1, 100)
+    target = targets.c("books", 2, 100, 1, 100)
     with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         assert session.method is Method.PERF
 
@@ -124,9 +122,9 @@ def test_sandboxed_programs_are_refused_where_they_would_be_killed(
     assert sandboxed.ask("go") == "done"
 
 
-def test_others_are_not(cache: Path, builder: Builder, targets: Targets) -> None:
+def test_others_are_not(cache: Path, targets: Targets) -> None:
     claim(cache, threads=True, seccomp=False, shadow_stack=False)
-    target = targets.start(builder.c("chain"))
+    target = targets.c("chain")
     tracer = Tracelloc("-p", target.pid, "--json")
     assert target.ask("go") == "done"
     assert tracer.stop() == 0

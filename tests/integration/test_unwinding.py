@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, PRELOADED, TARGETS, Builder, Targets, frames_of
+from tests.harness import PATIENCE_S, PRELOADED, TARGETS, Targets, frames_of
 from tracelloc.model import losses as counted
 from tracelloc.model.events import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
 from tracelloc.model.stacks import StackFlag
@@ -334,9 +334,9 @@ def test_other_library_at_the_same_address(truth: Path, tmp_path: Path, by: str)
     assert found.different == []
 
 
-def test_generated_code(builder: Builder, targets: Targets) -> None:
+def test_generated_code(targets: Targets) -> None:
     """All of it has rows as soon as it is mapped, and its stacks are whole."""
-    target = targets.start(builder.c("jit"), "stub", "4000")
+    target = targets.c("jit", "stub", "4000")
     session = attach_to(Process(target.pid), TraceConfig())
     try:
         assert target.ask("go") == "done"
@@ -352,7 +352,7 @@ def test_generated_code(builder: Builder, targets: Targets) -> None:
     assert {len(snapshot.frames(stat.index)) for stat in snapshot.top_stacks()} == {6}
 
 
-def test_go_library(builder: Builder, targets: Targets, tmp_path: Path, go_cache: Path) -> None:
+def test_go_library(targets: Targets, tmp_path: Path, go_cache: Path) -> None:
     """C called from Go runs on another stack: its own part is whole, and nothing else."""
     library = tmp_path / "libpump.so"
     subprocess.run(
@@ -360,7 +360,7 @@ def test_go_library(builder: Builder, targets: Targets, tmp_path: Path, go_cache
         env=os.environ | {"GOCACHE": str(go_cache), "GOFLAGS": "", "CGO_ENABLED": "1"},
         check=True, timeout=2 * PATIENCE_S, cwd=tmp_path,
     )  # fmt: skip
-    target = targets.start(builder.c("pumphost"), str(library))
+    target = targets.c("pumphost", str(library))
     session = attach_to(Process(target.pid), TraceConfig())
     symbolizer = Symbolizer(session.root.space)
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Targets, Tracelloc, frames_of
+from tests.harness import PATIENCE_S, Targets, Tracelloc, frames_of
 from tracelloc.model.verdicts import Suspect, Verdict
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import attach_to
@@ -44,9 +44,9 @@ def best_suspect(session: Session, survivors: int) -> Suspect:
 
 
 @pytest.mark.alone
-def test_a_leak_is_the_first_suspect(builder: Builder, targets: Targets) -> None:
+def test_a_leak_is_the_first_suspect(targets: Targets) -> None:
     """20 blocks of 160 bytes a second (ten times the program's own speed)."""
-    target = targets.start(builder.c("specimens"), "steady", "3000", "10")
+    target = targets.c("specimens", "steady", "3000", "10")
     with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         target.say("go")
         suspect = best_suspect(session, 150)

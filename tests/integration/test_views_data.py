@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Targets
+from tests.harness import PATIENCE_S, Targets
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import attach_to
@@ -18,8 +18,8 @@ EVERYTHING = Wanted(blocks=True)
 TICK_NS = 10_000_000 + (1 << 20)  # Births are of the timer's last tick: up to this much too early
 
 
-def test_copies_agree_with_totals(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("crowd"), 6, 200)
+def test_copies_agree_with_totals(targets: Targets) -> None:
+    target = targets.c("crowd", 6, 200)
     with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         before = mark(session.snapshot().root, "start")
         time.sleep(TICK_NS / 1e9)

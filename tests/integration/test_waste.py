@@ -18,13 +18,12 @@ pytestmark = [pytest.mark.bpf, pytest.mark.long]
     [("glibc", 400_000, 1), ("jemalloc", 400_000, 0), ("mimalloc", 131_072, 0)],
 )
 def test_books(
-    builder: Builder,
     targets: Targets,
     allocator: str,
     most: int,
     aligned: int,
 ) -> None:
-    target = targets.start(builder.c("usable"), env=preloaded(allocator))
+    target = targets.c("usable", env=preloaded(allocator))
     tracer = Tracelloc("-p", target.pid, "--json", "--show", "sizes")
     target.ask(f"fill 1 {most} {aligned}")
     books = json.loads(target.ask(f"fill 2 {most} {aligned}"))
@@ -46,9 +45,9 @@ def test_books(
 
 
 @pytest.mark.parametrize("more", [(), ("--follow",)], ids=["alone", "with-descendants"])
-def test_static_program(builder: Builder, targets: Targets, more: tuple[str, ...]) -> None:
+def test_static_program(targets: Targets, more: tuple[str, ...]) -> None:
     """Its allocator is known by its functions' names alone."""
-    target = targets.start(builder.c("usable", "-static"))
+    target = targets.c("usable", flags=("-static",))
     tracer = Tracelloc("-p", target.pid, "--json", "--interval", "200ms", "--show", "sizes", *more)
     books = json.loads(target.ask("fill 3 400000 1"))
     # What it has no time for in one report, it reads for the next.
@@ -100,8 +99,8 @@ def test_after_exec_in_a_child(builder: Builder, tmp_path: Path) -> None:
     assert tracer.finish() == 3
 
 
-def test_samples_estimate_it(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("usable"))
+def test_samples_estimate_it(targets: Targets) -> None:
+    target = targets.c("usable")
     tracer = Tracelloc("-p", target.pid, "--json", "--show", "sizes", "--sample", 64)
     books = json.loads(target.ask("fill 4 1000 0"))
     report = tracer.final_report()
@@ -112,8 +111,8 @@ def test_samples_estimate_it(builder: Builder, targets: Targets) -> None:
     assert sizes["waste_bytes"] == pytest.approx(books["usable"] - books["bytes"], rel=0.25)
 
 
-def test_musl_is_not_known(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("usable", compiler="musl-gcc"))
+def test_musl_is_not_known(targets: Targets) -> None:
+    target = targets.c("usable", compiler="musl-gcc")
     tracer = Tracelloc("-p", target.pid, "--text", "--show", "sizes")
     books = json.loads(target.ask("fill 1 1000 0"))
     assert tracer.stop() == 0

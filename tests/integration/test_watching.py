@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Targets, Tracelloc
+from tests.harness import Targets, Tracelloc
 
 pytestmark = pytest.mark.bpf
 
 CHAIN_BYTES = 1111 + 2222 + 4096 + 333
 
 
-def test_a_broken_rule_ends_tracing(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    target = targets.start(builder.c("chain"))
+def test_a_broken_rule_ends_tracing(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("chain")
     folded = tmp_path / "at-the-end.folded"
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--interval", "100ms", "--fail-if", "rss > 1TiB",
@@ -31,8 +31,8 @@ def test_a_broken_rule_ends_tracing(builder: Builder, targets: Targets, tmp_path
     assert target.end() == 0
 
 
-def test_rules_that_hold_are_silent(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    target = targets.start(builder.c("chain"))
+def test_rules_that_hold_are_silent(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("chain")
     rules = tmp_path / "known.supp"
     rules.write_text("leak:innermost\n")
     tracer = Tracelloc(
@@ -45,8 +45,8 @@ def test_rules_that_hold_are_silent(builder: Builder, targets: Targets, tmp_path
     }  # fmt: skip
 
 
-def test_what_has_come_since_a_mark(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    target = targets.start(builder.c("chain"))
+def test_what_has_come_since_a_mark(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("chain")
     written = tmp_path / "since.json"
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--interval", "100ms", "--since-mark", "-o", written

@@ -9,16 +9,7 @@ import pytest
 from textual.containers import Vertical
 from textual.pilot import Pilot
 
-from tests.ui.screens import (
-    HOSTILE,
-    MIB,
-    SIZES,
-    ViewApp,
-    compare,
-    harmless,
-    on_screen,
-    text_of,
-)
+from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, harmless, on_screen, text_of
 from tracelloc.command import machinescreen
 from tracelloc.machine.machinememory import (
     GroupMemory,

@@ -13,16 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets._footer import FooterKey
 
 from tests.ui.screens import HOSTILE, SIZES, harmless, text_of
-from tests.ui.source import (
-    LEAK,
-    FakeSource,
-    drive,
-    on_live_screen,
-    press,
-    settle,
-    tick,
-    until,
-)
+from tests.ui.source import LEAK, FakeSource, drive, on_live_screen, press, settle, tick, until
 from tracelloc.errors import TargetError
 from tracelloc.model.process import Target
 from tracelloc.show.tables import Column

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness import LIBRARIES, Builder, Targets
+from tests.harness import LIBRARIES, Targets
 from tests.unit.events import A, table_of
 from tests.unit.test_views import snapshot_of
 from tracelloc.files.elf import ElfFile
@@ -62,12 +62,10 @@ def blocks_of(address: list[int], size: list[int], birth_ns: int = 1) -> Blocks:
 
 
 @pytest.mark.parametrize("library", FILES)
-def test_formulas(
-    builder: Builder, targets: Targets, tmp_path: Path, library: MallocLibrary
-) -> None:
+def test_formulas(targets: Targets, tmp_path: Path, library: MallocLibrary) -> None:
     """Whatever size is known is what the library itself says, to the byte."""
     preload = "" if library is MallocLibrary.GLIBC else str(path_of(library))
-    target = targets.start(builder.c("usable"), env={**os.environ, "LD_PRELOAD": preload})
+    target = targets.c("usable", env={**os.environ, "LD_PRELOAD": preload})
     assert target.ask(f"table {tmp_path / 'table'}") == "done"
     truth = np.fromfile(tmp_path / "table", np.uint64)
     asked = sizes()
