@@ -172,12 +172,14 @@ def folder() -> Iterator[Path]:
         yield directory
 
 
-def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *options: str, status: int) -> subprocess.CompletedProcess[str]:
     """Runs pytest as nobody, with no plug-in that is not needed."""
-    return subprocess.run(
+    done = subprocess.run(
         as_nobody("-p", "no:cacheprovider", *options, module="pytest"),
         cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
 
 
 def figures(path: Path) -> dict[str, dict[str, Any]]:
@@ -225,8 +227,7 @@ TESTS_LINES = {
 
 
 def test_figures_and_limits(folder: Path) -> None:
-    done = run(folder, "--tracelloc", "--tracelloc-json", "out.json")
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run(folder, "--tracelloc", "--tracelloc-json", "out.json", status=1)
     assert done.stderr == ""
     check(figures(folder / "out.json"))
     text = done.stdout
@@ -243,19 +244,17 @@ def test_figures_and_limits(folder: Path) -> None:
 
 @pytest.mark.long
 def test_xdist(folder: Path) -> None:
-    done = run(folder, "--tracelloc", "--tracelloc-json", "both.json", "-n", "2")
-    assert done.returncode == 1, done.stdout + done.stderr
+    run(folder, "--tracelloc", "--tracelloc-json", "both.json", "-n", "2", status=1)
     check(figures(folder / "both.json"))
 
 
 def test_without_the_option(folder: Path) -> None:
     """Markers are known and do nothing, and nothing is imported for them."""
-    done = run(folder, "--strict-markers", "-q")
+    done = run(folder, "--strict-markers", "-q", status=1)
     assert "1 failed, 14 passed" in done.stdout
     (folder / "test_imports.py").write_text(
         "import sys\ndef test_imports():\n"
         "    ours = {name for name in sys.modules if name.startswith('tracelloc')}\n"
         "    assert ours == {'tracelloc', 'tracelloc.testing', 'tracelloc.testing.plugin'}\n"
     )
-    done = run(folder, "test_imports.py")
-    assert done.returncode == 0, done.stdout
+    done = run(folder, "test_imports.py", status=0)

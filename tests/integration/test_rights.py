@@ -65,15 +65,18 @@ def run(
     beside: str = "",
     preload: str = "",
     patience_s: float = PATIENCE_S,
+    status: int | None = None,
     **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     options = [*(["--beside", beside, "100"] if beside else []), "--preload", preload]
     bytecode = {"PYTHONPYCACHEPREFIX": bytecode_of_nobody()} if row == "user" else {}
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "tests.rights", row, *options, "--", *map(str, command)],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patience_s, check=False,
         cwd=ROOT, env=os.environ | bytecode | variables,
     )  # fmt: skip
+    assert status in (None, done.returncode), done
+    return done
 
 
 def reports_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
@@ -106,8 +109,7 @@ def test_some_tests(row: str, place: Path) -> None:
     variables = f"TEST_SKIPPED={place}/skipped", f"PYTHONPATH={SEEN_AT}"
     options = "-p", "no:cacheprovider", f"--basetemp={place}/tests"
     pytest_here = *CLEAN, f"--chdir={SEEN_AT}", *variables, PYTHON, "-m", "pytest", *options
-    done = run(row, *pytest_here, *SOME_TESTS)
-    assert done.returncode == 0, done
+    done = run(row, *pytest_here, *SOME_TESTS, status=0)
     skipped = (place / "skipped").read_text()
     assert re.fullmatch(f"3 skipped: {re.escape(REFUSED[row])}.*\n", skipped)
     assert " passed, 3 skipped in " in done.stdout.splitlines()[-1]
@@ -124,8 +126,7 @@ def test_from_nothing(row: str, place: Path) -> None:
     if row == "user":
         subprocess.run(["chown", "-R", f"{USER}:{USER}", clone], check=True)
     make, link = make_in(row, clone, place)
-    done = run(row, *make, "install", patience_s=1800)
-    assert done.returncode == 0, done
+    done = run(row, *make, "install", patience_s=1800, status=0)
     assert run(row, *CLEAN, link, "doctor").returncode == 0
     done = run(row, *make, "test", patience_s=3 * 3600)
     assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-1000:]
@@ -138,8 +139,7 @@ def test_from_nothing(row: str, place: Path) -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_doctor(row: str) -> None:
-    done = run(row, *TRACELLOC, "doctor")
-    assert done.returncode == 0, done
+    done = run(row, *TRACELLOC, "doctor", status=0)
     found = re.findall(r"^(yes|no) +(\S+(?: \S+)*)  ", done.stdout, re.MULTILINE)
     others = "attach by the library", "start a program", "look into a heap", "whole machine"
     probes = "yes" if row == "root" else "no"
@@ -152,8 +152,7 @@ def test_doctor(row: str) -> None:
 
 @pytest.mark.parametrize("row", WITHOUT_BPF)
 def test_attaching_names_what_works(row: str, leaky: str) -> None:
-    done = run(row, *TRACELLOC, "-p", "PID", "--text", beside=leaky)
-    assert done.returncode == 1, done
+    done = run(row, *TRACELLOC, "-p", "PID", "--text", beside=leaky, status=1)
     (line,) = done.stderr.splitlines()
     assert line.startswith(
         f"tracelloc: error: {REFUSED[row]}what works here: tracelloc leaks -p "
@@ -165,8 +164,7 @@ def test_attaching_names_what_works(row: str, leaky: str) -> None:
 
 
 def test_a_process_of_another_user_leaves_what_one_can_start() -> None:
-    done = run("user", *TRACELLOC, "-p", "1", "--text")
-    assert done.returncode == 1, done
+    done = run("user", *TRACELLOC, "-p", "1", "--text", status=1)
     assert done.stderr == (
         "tracelloc: error: probes need root (sudo); what works here: tracelloc -- CMD, "
         "LD_PRELOAD=$(tracelloc library-path) CMD, then -p; tracelloc doctor says how to get "
@@ -190,8 +188,7 @@ def test_injecting(row: str, leaky: str) -> None:
 def test_after_injection_the_error_names_it(leaky: str) -> None:
     command = " ".join(TRACELLOC)
     twice = f"{command} -p $1 --preload inject --json --count 1 && {command} -p $1 --text"
-    done = run("user", "sh", "-c", twice, "sh", "PID", beside=leaky)
-    assert done.returncode == 1, done
+    done = run("user", "sh", "-c", twice, "sh", "PID", beside=leaky, status=1)
     last = done.stderr.splitlines()[-1]
     assert "it was injected earlier, and is idle (--preload inject uses it again)" in last
 
@@ -208,8 +205,7 @@ def test_a_program_with_the_library_needs_no_rights(leaky: str) -> None:
 def test_yama_leaves_what_is_started(leaky: str) -> None:
     """Nobody but root inspects processes that are no children: kernel.yama.ptrace_scope is 1."""
     yama = PYTHON, "-m", "tests.yama"
-    done = run("user", *yama, "doctor")
-    assert done.returncode == 0, done
+    done = run("user", *yama, "doctor", status=0)
     assert done.stdout.startswith(
         "tracelloc -p PID traces by the library only, tracelloc -- CMD by the preloaded library\n"
     )
@@ -218,28 +214,26 @@ def test_yama_leaves_what_is_started(leaky: str) -> None:
     )
     assert started in done.stdout
     assert "no       look into a heap" in done.stdout
-    done = run("user", *yama, "-p", "PID", "--text", beside=leaky)
-    assert done.returncode == 1
+    done = run("user", *yama, "-p", "PID", "--text", beside=leaky, status=1)
     assert (
         "what works here: tracelloc -- CMD, LD_PRELOAD=$(tracelloc library-path) CMD" in done.stderr
     )
-    done = run("user", *yama, "-p", "PID", "--preload", "inject", beside=leaky)
-    assert done.returncode == 1
+    done = run("user", *yama, "-p", "PID", "--preload", "inject", beside=leaky, status=1)
     assert "can't be injected into process" in done.stderr
     assert "this user may not read its memory; tracelloc doctor has other ways" in done.stderr
     options = "--json", "--count", "2", "--interval", "1"
     library = str(SEEN_AT / LIBRARY.relative_to(ROOT))
     done = run("user", *yama, "-p", "PID", *options, beside=leaky, preload=library)
     assert reports_of(done)[-1]["lost_events"] == 0
-    done = run("user", *yama, "--text", "--", leaky, "1")
-    assert done.returncode == 0
+    done = run("user", *yama, "--text", "--", leaky, "1", status=0)
     assert "lost 0 events" in done.stderr
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_starting_a_program(row: str, leaky: str, place: Path) -> None:
-    done = run(row, *TRACELLOC, "--json", "--report", place / "report.json", "--", leaky, "1")
-    assert done.returncode == 0, done
+    done = run(
+        row, *TRACELLOC, "--json", "--report", place / "report.json", "--", leaky, "1", status=0
+    )
     last = json.loads((place / "report.json").read_text().splitlines()[-1])
     assert last["live_allocations"] == last["allocations"] - last["frees"]
     assert last["lost_events"] == last["unmatched_frees"] == 0
@@ -248,17 +242,14 @@ def test_starting_a_program(row: str, leaky: str, place: Path) -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_recording(row: str, leaky: str, place: Path) -> None:
-    done = run(row, *TRACELLOC, "record", "-o", place / "a.rec", "--", leaky, "1")
-    assert done.returncode == 0, done
-    done = run(row, *TRACELLOC, "report", place / "a.rec")
-    assert done.returncode == 0, done
+    done = run(row, *TRACELLOC, "record", "-o", place / "a.rec", "--", leaky, "1", status=0)
+    done = run(row, *TRACELLOC, "report", place / "a.rec", status=0)
     assert "==> lost 0 events, 0 unmatched frees, 0 truncated stacks" in done.stdout
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_checking_for_leaks(row: str, leaky: str) -> None:
-    done = run(row, *TRACELLOC, "run", "--leaks", "--", leaky, "1")
-    assert done.returncode == 3, done
+    done = run(row, *TRACELLOC, "run", "--leaks", "--", leaky, "1", status=3)
     assert "record_request" in done.stderr
 
 
@@ -275,8 +266,9 @@ def test_looking_into_a_heap(row: str, command: str, leaky: str) -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_whole_machine(row: str, leaky: str) -> None:
-    done = run(row, *TRACELLOC, "top", "--json", "--count", "1", "--interval", "1", beside=leaky)
-    assert done.returncode == 0, done
+    done = run(
+        row, *TRACELLOC, "top", "--json", "--count", "1", "--interval", "1", beside=leaky, status=0
+    )
     assert '"leaky"' in done.stdout
 
 
@@ -284,8 +276,7 @@ def test_the_whole_machine(row: str, leaky: str) -> None:
 def test_pytest(row: str, place: Path) -> None:
     (place / "test_one.py").write_text("def test_one():\n    assert len(b'x' * 1_000_000)\n")
     words = "-m", "pytest", "-p", "no:cacheprovider", "--tracelloc", "-c", "/dev/null"
-    done = run(row, PYTHON, *words, f"--rootdir={place}", place / "test_one.py")
-    assert done.returncode == 0, done
+    done = run(row, PYTHON, *words, f"--rootdir={place}", place / "test_one.py", status=0)
     assert "1 passed" in done.stdout
     assert "977 KiB" in done.stdout
 
@@ -296,8 +287,7 @@ def test_demo(row: str, leaky: str, place: Path) -> None:
     tracelloc.write_text(f'#!/bin/sh\nexec {" ".join(TRACELLOC)} "$@"\n')
     tracelloc.chmod(0o755)
     words = SEEN_AT / "tests/demo.sh", leaky, tracelloc, place / "leaky.html"
-    done = run(row, *words, DEMO_SECONDS="2")
-    assert done.returncode == 0, done
+    done = run(row, *words, DEMO_SECONDS="2", status=0)
     way = "Probes work here" if row == "root" else "it is started with the library"
     assert way in done.stdout
     assert "2 s were too short for a verdict" in done.stdout
@@ -309,8 +299,7 @@ def test_the_leak_is_proven_without_rights(leaky: str, place: Path) -> None:
     report = place / "report.json"
     options = "--json", "--report", report, "--interval", "5", "--fail-if", "leak"
     end = f"{SEEN_AT}/tests/demo.sh end"
-    done = run("user", *TRACELLOC, *options, "--on-leak", end, "--", leaky, "150")
-    assert done.returncode == 3, done
+    done = run("user", *TRACELLOC, *options, "--on-leak", end, "--", leaky, "150", status=3)
     last = json.loads(report.read_text().splitlines()[-1])
     (suspect,) = [one for one in last["suspects"] if one["verdict"] == "leaking"]
     assert suspect["stack"][0]["symbol"] == "record_request"

@@ -94,6 +94,20 @@ def test_values(c_side: dict[str, int], prefix: str, enum: EnumMeta) -> None:
     assert in_header == [prefix + member.name for member in enum]
 
 
+def test_every_program_is_loaded() -> None:
+    source = (probes.directory() / "heap.bpf.c").read_text()
+    programs = re.findall(
+        r"^(?:int |CALL_PROGRAM\()(\w+)(?:\(struct pt_regs|,)", source, re.MULTILINE
+    )
+    assert set(programs) == set(bpf.PROGRAMS)
+    assert set(re.findall(r"^int (\w+)\(u64 \*arguments", source, re.MULTILINE)) == set(
+        bpf.TRACEPOINTS
+    )
+    source = (probes.directory() / "otel.bpf.c").read_text()
+    reports = re.findall(r"^int (\w+)\(struct pt_regs", source, re.MULTILINE)
+    assert set(reports) == set(bpf.OTEL_PROGRAMS) - set(programs)
+
+
 def test_constants(c_side: dict[str, int]) -> None:
     assert c_side["EVENT_SIZE_BITS"] == EVENT_SIZE_BITS
     assert c_side["EVENT_KIND_MASK"] == EVENT_KIND_MASK
@@ -113,29 +127,9 @@ def test_constants(c_side: dict[str, int]) -> None:
     assert c_side["offsetof(struct python_stack, code_id)"] == frames
     assert c_side["TAG_BITS"] == abi.TAG_BITS
     assert c_side["ROW_SALT_BITS"] == abi.SALT_BITS
-
-
-def test_every_program_is_loaded() -> None:
-    source = (probes.directory() / "heap.bpf.c").read_text()
-    programs = re.findall(
-        r"^(?:int |CALL_PROGRAM\()(\w+)(?:\(struct pt_regs|,)", source, re.MULTILINE
-    )
-    assert set(programs) == set(bpf.PROGRAMS)
-    assert set(re.findall(r"^int (\w+)\(u64 \*arguments", source, re.MULTILINE)) == set(
-        bpf.TRACEPOINTS
-    )
-    source = (probes.directory() / "otel.bpf.c").read_text()
-    reports = re.findall(r"^int (\w+)\(struct pt_regs", source, re.MULTILINE)
-    assert set(reports) == set(bpf.OTEL_PROGRAMS) - set(programs)
-
-
-def test_sizes_of_maps() -> None:
     maps = (probes.directory() / "maps.h").read_text()
     sizes = re.findall(r"^#define NEAR_SPACES (\d+)$", maps, re.MULTILINE)
     assert sizes == [str(abi.NEAR_SPACES)]
-
-
-def test_every_kind_of_function_has_its_code() -> None:
     codes = {kind.name for kind in abi.FunctionCode} - {"CACHE_DRAIN", "RETURN", "EXIT"}
     assert {kind.name for kind in FunctionKind} == codes
 

@@ -228,7 +228,13 @@ def test_change_between_marks_and_what_has_come_since() -> None:
     assert change(None, snapshot).live_bytes.tolist() == snapshot.totals.live_bytes.tolist()
 
 
-def test_sizes_by_powers_of_two() -> None:
+def test_sums_of_huge_sizes_are_exact() -> None:
+    odd = (1 << 55) - 1
+    blocks = made(*[(odd, 1, 1, 1)] * 8, (1, 1, 1, 1))
+    assert held_by_stack(blocks, 2, None).size_bytes.tolist() == [0, 8 * odd + 1]
+
+
+def test_bins_of_sizes() -> None:
     sizes = [0, 1, 2, 3, 4, 7, 8, 100, 127, 128, (1 << 40) - 1]
     bins = size_bins(made(*[(size, 1, 1, 1) for size in sizes]))
     assert [(b.low, b.high) for b in bins[:5]] == [(0, 0), (1, 1), (2, 3), (4, 7), (8, 15)]
@@ -239,15 +245,6 @@ def test_sizes_by_powers_of_two() -> None:
     huge = size_bins(made(((1 << 54) - 1, 1, 1, 1), (1 << 54, 1, 1, 1)))
     assert [(b.low, b.count) for b in huge] == [(1 << 53, 1), (1 << 54, 1)]
     assert size_bins(Blocks.empty()) == frequent_sizes(Blocks.empty(), 3) == []
-
-
-def test_sums_of_huge_sizes_are_exact() -> None:
-    odd = (1 << 55) - 1
-    blocks = made(*[(odd, 1, 1, 1)] * 8, (1, 1, 1, 1))
-    assert held_by_stack(blocks, 2, None).size_bytes.tolist() == [0, 8 * odd + 1]
-
-
-def test_frequent_sizes() -> None:
     blocks = made(*[(24, 1, 1, 1)] * 100, *[(4096, 1, 1, 1)] * 3, (100, 1, 1, 1), (50, 1, 1, 1))
     found = frequent_sizes(blocks, 3)
     assert [(s.low, s.count, s.size_bytes) for s in found] == [

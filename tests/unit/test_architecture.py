@@ -67,10 +67,6 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def test_every_module_is_in_a_room() -> None:
-    assert {room(path) for path in MODULES} == set(KNOWS)
-
-
 @pytest.mark.parametrize("own", KNOWS)
 def test_rooms_know_only_what_they_may(own: str) -> None:
     for path in MODULES:
@@ -167,7 +163,7 @@ def test_only_one_place_knows_a_library() -> None:
 PYTHON = [path for path in MODULES if path.suffix == ".py"]
 
 
-def test_sizes() -> None:
+def test_modules_are_small_and_have_docstrings() -> None:
     """Far beyond the usual 100 to 300 lines, a module holds two things."""
     for path in PYTHON:
         text = path.read_text()
@@ -176,14 +172,12 @@ def test_sizes() -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or 0) - node.lineno + 1
                 assert length <= 60, f"{path}:{node.name} has {length} lines"
-
-
-def test_every_module_has_a_docstring() -> None:
     for path in PYTHON:
         assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
-def test_every_room_is_packaged() -> None:
+def test_every_module_is_in_a_room_and_every_room_is_packaged() -> None:
+    assert {room(path) for path in MODULES} == set(KNOWS)
     project = tomllib.loads((TOP / "pyproject.toml").read_text())
     rooms = {path.parent.relative_to(TOP) for path in PACKAGE.rglob("__init__.py")}
     packages = set(project["tool"]["setuptools"]["packages"])

@@ -41,19 +41,6 @@ def test_stacks_share_their_callers() -> None:
     assert list(tree.stacks) == [None, None, 8, 7, 9, 5]
 
 
-def test_same_name_in_another_file_is_another_function() -> None:
-    tree = build_tree(
-        [(0, [Step("f", "/a")], weights(1)), (1, [Step("f", "/b")], weights(2))], Step("app", None)
-    )
-    assert len(tree) == 3
-
-
-def test_recursion_is_as_deep_as_it_was() -> None:
-    tree = build_tree([(0, path("f", "f", "f"), weights(8))], Step("app", None))
-    assert tree.depth.tolist() == [0, 1, 2, 3]
-    assert tree.totals[Metric.BYTES].tolist() == [8, 8, 8, 8]
-
-
 def test_everything_adds_up() -> None:
     rng = random.Random(4)
     names = [[rng.choice("abcd") for _ in range(rng.randrange(1, 9))] for _ in range(500)]
@@ -67,7 +54,14 @@ def test_everything_adds_up() -> None:
             assert totals[node] == own[node] + totals[children].sum()
 
 
-def test_no_stacks() -> None:
+def test_names_recursion_and_no_stacks() -> None:
+    tree = build_tree(
+        [(0, [Step("f", "/a")], weights(1)), (1, [Step("f", "/b")], weights(2))], Step("app", None)
+    )
+    assert len(tree) == 3
+    tree = build_tree([(0, path("f", "f", "f"), weights(8))], Step("app", None))
+    assert tree.depth.tolist() == [0, 1, 2, 3]
+    assert tree.totals[Metric.BYTES].tolist() == [8, 8, 8, 8]
     tree = build_tree([], Step("app", None))
     assert len(tree) == 1
     assert tree.totals[Metric.BYTES].tolist() == [0]

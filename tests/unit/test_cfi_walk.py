@@ -289,7 +289,7 @@ def rule_set(register: int, offset: int, **more: object) -> RuleSet:
     return RuleSet(register, offset, registers=registers, **more)  # type: ignore[arg-type]
 
 
-def test_rules_by_hand() -> None:
+def test_walks_by_hand() -> None:
     stack = words(0x11, 0x200, 0x33, BASE + 24)
     whole = Walk((0x100, 0x200), End.OUTERMOST, 0)
     assert walk(rule_set(RSP, 16), stack) == whole
@@ -303,9 +303,6 @@ def test_rules_by_hand() -> None:
     assert walk(rule_set(RSP, 8, ra=(core.EXPRESSION, 0, b"\x30\x22")), stack) == whole
     assert walk(rule_set(RSP, 8, ra=(core.VAL_EXPRESSION, 0, b"\x0a\0\2")), stack) == whole
     assert walk(RuleSet(-1, 0, b"\x77\x18\x06\x38\x1c", {RIP: RA}), stack) == whole
-
-
-def test_ends_by_hand() -> None:
     stack = words(0x11, 0x200, 0, 0)
     alone = (0x100,)
     assert walk(None, stack) == Walk(alone, End.NO_MODULE, 0)
@@ -321,10 +318,7 @@ def test_ends_by_hand() -> None:
     # A register that could not be read is missed only where it is needed.
     unread = rule_set(RSP, 16, saved={RBP: (core.OFFSET, 800, b"")})
     assert walk(unread, stack) == Walk((0x100, 0x200), End.OUTERMOST, 0)
-
-
-def test_fallback_by_hand() -> None:
-    """Frames by the frame pointer are counted, and end where it is zero."""
+    # Frames by the frame pointer are counted, and end where it is zero.
     stack = words(0, 0x200, 0, 0)
     assert walk(FRAME_POINTER, stack, bp=BASE) == Walk((0x100, 0x200), End.OUTERMOST, 1)
     assert walk(FRAME_POINTER, stack, bp=0) == Walk((0x100,), End.OUTERMOST, 1)

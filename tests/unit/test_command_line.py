@@ -88,16 +88,6 @@ def test_wrong_calls_say_what_to_do(call: str, said: str) -> None:
     assert str(raised.value) == said
 
 
-def test_a_process_needs_no_option() -> None:
-    """By its PID, or by a name that a process has; with --wait, one that some process will have."""
-    assert parse_options(["123", "--json"]).pid == 123
-    assert parse_options(["--top", "3", "123"]).pid == 123
-    name = Path(sys.executable).resolve().name
-    assert parse_options([name, "--json"]).name == name
-    assert parse_options(["--json", name]).name == name
-    assert parse_options(["no-such-name", "--wait"]).name == "no-such-name"
-
-
 @pytest.mark.parametrize(
     ("subcommand", "call", "pid", "name", "what"),
     [
@@ -142,17 +132,21 @@ def test_wrong_calls_of_subcommands(
     assert capsys.readouterr().err == f"tracelloc: error: {said}\n"
 
 
-def test_pids_are_numbers() -> None:
+def test_a_process_needs_no_option() -> None:
+    """By its PID, or by a name that a process has; with --wait, one that some process will have."""
+    assert parse_options(["123", "--json"]).pid == 123
+    assert parse_options(["--top", "3", "123"]).pid == 123
+    name = Path(sys.executable).resolve().name
+    assert parse_options([name, "--json"]).name == name
+    assert parse_options(["--json", name]).name == name
+    assert parse_options(["no-such-name", "--wait"]).name == "no-such-name"
     with pytest.raises(UsageError, match=r"'redis' is not a PID.*; -n takes a name"):
         parse_options(["-p", "redis"])
 
 
-def test_old_name_of_an_option() -> None:
+def test_old_names_and_defaults() -> None:
     for option in ("--malloc", "--allocator"):
         assert parse_options(["-p", "1", option, "jemalloc"]).trace.selection.only == "jemalloc"
-
-
-def test_memory_is_searched_unless_told_otherwise() -> None:
     assert parse_options(["-p", "1"]).trace.reads_memory
     assert not parse_options(["-p", "1", "--no-search"]).trace.reads_memory
 

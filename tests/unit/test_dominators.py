@@ -174,14 +174,11 @@ def test_runs_are_one_step(kinds: list[int], folded: list[int]) -> None:
     assert chain(kinds) == folded
 
 
-def test_a_fold_has_an_end() -> None:
+def test_long_and_many_folds() -> None:
     found = chain([n * n for n in range(1, 2000)])
     assert len(found) == 25
     assert found[-1] == ANY_KIND
-
-
-def test_many_folds() -> None:
-    """More than the table has room for at first, and all found again."""
+    # More than the table has room for at first, and all found again.
     count = 5000
     folds, found = fold([(count, n) for n in range(count)], [*range(count), count])
     assert found[:count] == [[n] for n in range(count)]

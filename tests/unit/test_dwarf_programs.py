@@ -91,17 +91,6 @@ BODY = (
 )
 
 
-def test_instructions() -> None:
-    program = Source(BODY).program()
-    expected = {
-        0xFFF: None, 0x1000: (1, 10), 0x1003: (1, 10), 0x1004: (1, 12), 0x1087: (1, 12),
-        0x1088: (2, 12), 0x1098: (2, 12), 0x1099: (2, 11), 0x2098: (2, 11), 0x2099: (2, 11),
-        0x209A: (2, 0), 0x209F: (2, 0), 0x20A0: None, 0: None, (1 << 64) - 1: None,
-    }  # fmt: skip
-    assert {address: program.find(address) for address in expected} == expected
-    assert program.ranges() == [(0x1000, 0x20A0)]
-
-
 @pytest.mark.parametrize("version", [2, 3, 4])
 @pytest.mark.parametrize("wide", [False, True])
 def test_versions(version: int, wide: bool) -> None:
@@ -128,27 +117,29 @@ def test_version_5() -> None:
     assert names == ["/comp/a.c", "/elsewhere/inc/b.c", None]
 
 
-def test_unit_of_addresses() -> None:
-    """Instructions of 4 bytes, except for the one that counts in bytes."""
+def test_instructions() -> None:
+    program = Source(BODY).program()
+    expected = {
+        0xFFF: None, 0x1000: (1, 10), 0x1003: (1, 10), 0x1004: (1, 12), 0x1087: (1, 12),
+        0x1088: (2, 12), 0x1098: (2, 12), 0x1099: (2, 11), 0x2098: (2, 11), 0x2099: (2, 11),
+        0x209A: (2, 0), 0x209F: (2, 0), 0x20A0: None, 0: None, (1 << 64) - 1: None,
+    }  # fmt: skip
+    assert {address: program.find(address) for address in expected} == expected
+    assert program.ranges() == [(0x1000, 0x20A0)]
+    # Instructions of 4 bytes, except for the one that counts in bytes.
     body = at(0x1000) + b"\x01" + special(2, 1) + b"\x02\x03\x01\x09\x05\x00\x01" + END
     program = Source(body, unit=4).program()
     assert program.ranges() == [(0x1000, 0x1019)]
     assert program.find(0x1007) == (1, 1)
     assert program.find(0x1008) == (1, 2)
     assert program.find(0x1013) == (1, 2)
-
-
-def test_instructions_of_the_future() -> None:
-    """Standard ones that nobody knows yet say how many numbers follow."""
+    # Standard ones that nobody knows yet say how many numbers follow.
     counts = STANDARD + bytes([2, 0])
     body = at(0x1000) + b"\x0d\x85\x01\x07\x0e\x01\x0d\x00\x00\x0e\x02\x05" + END
     program = Source(body, counts=counts).program()
     assert program.find(0x1004) == (1, 1)
     assert program.find(0x1005) is None
-
-
-def test_few_instructions() -> None:
-    """A program may give its special instructions numbers that are standard elsewhere."""
+    # A program may give its special instructions numbers that are standard elsewhere.
     body = at(0x1000) + bytes([10 + 5 + 1 + 14]) + bytes([10 + 5 + 14 * 3]) + END
     program = Source(body, counts=STANDARD[:9]).program()
     assert program.find(0x1001) == (1, 2)
@@ -172,9 +163,6 @@ def test_sequences() -> None:
         assert program.find((n << 12) + 16) is None
     assert program.find(0x4000) is None
     assert program.find(8) is None
-
-
-def test_rows_that_go_backwards() -> None:
     body = at(0x2000) + b"\x01" + at(0x1000) + special(0, 3) + at(0x3000) + END
     assert Source(body).program().find(0x2800) == (1, 1)
 
@@ -253,9 +241,6 @@ def test_pairs() -> None:
     ]  # fmt: skip
     assert old(1, 1, GONE - 1, GONE - 1, 16, 32) == [(BASE + 16, BASE + 32)]
     assert old(32, 16) == []
-
-
-def test_many_pairs() -> None:
     values = [n * 16 + part for n in range(1000) for part in (2, 10)]
     assert old(*values) == [(BASE + n * 16 + 2, BASE + n * 16 + 10) for n in range(1000)]
 

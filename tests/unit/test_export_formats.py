@@ -205,14 +205,6 @@ def test_go_reads_pprof(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_go_subtracts_pprof(tmp_path: Path) -> None:
-    a = saved(tmp_path / "a.pb.gz", profile(list(small().samples[:1])))
-    top = go_pprof(tmp_path, *TOP, f"-diff_base={a}", saved(tmp_path / "b.pb.gz", small()))
-    assert "[runtime]" in top
-    assert "grow" not in top
-
-
-@pytest.mark.long
 def test_go_reads_templates_whole(tmp_path: Path) -> None:
     found = large(20, 6)
     path = saved(tmp_path / "a.pb.gz", found)
@@ -221,7 +213,11 @@ def test_go_reads_templates_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_go_reads_a_difference(tmp_path: Path) -> None:
+def test_go_reads_differences(tmp_path: Path) -> None:
+    a = saved(tmp_path / "a.pb.gz", profile(list(small().samples[:1])))
+    top = go_pprof(tmp_path, *TOP, f"-diff_base={a}", saved(tmp_path / "b.pb.gz", small()))
+    assert "[runtime]" in top
+    assert "grow" not in top
     found = difference(small(), profile(list(small().samples[1:])))
     assert "-400B" in go_pprof(tmp_path, *TOP, saved(tmp_path / "d.pb.gz", found))
 
@@ -241,9 +237,6 @@ def test_speedscope() -> None:
     first = [frames[n] for n in content["profiles"][0]["samples"][0]]
     assert [f["name"] for f in first] == ["server", "main", "handle", "push", "grow"]
     assert first[-1] == {"name": "grow", "file": "src/grow.cpp", "line": 7}
-
-
-def test_speedscope_has_peaks_and_temporary_allocations_if_there_are_any() -> None:
     content = json.loads(written(".speedscope.json", peaked(), Metric.TEMPORARY))
     assert [each["endValue"] for each in content["profiles"]] == [716, 4, 6316, 60, 4650, 6]
     assert content["profiles"][content["activeProfileIndex"]]["name"] == "temporary allocations"
@@ -284,20 +277,10 @@ def test_csv() -> None:
     assert rows[0]["module"] == APP
     assert rows[0]["stack"] == "server;main;handle;push;grow"
     assert rows[0]["growth_bytes_per_min"] == "60"
-
-
-def test_csv_holds_no_formulas() -> None:
     names = [row["function"] for row in rows_of(hostile())]
     assert len(names) == len(HOSTILE)
     assert not any(name.startswith(("=", "+", "-", "@")) for name in names)
     assert any(name.startswith("'=cmd") for name in names)
-
-
-def test_counters() -> None:
-    content = json.loads(written(".trace.json", small()))
-    events = [event for event in content["traceEvents"] if event["ph"] == "C"]
-    assert [(e["ts"], e["args"]["bytes"]) for e in events] == [(0, 0), (1e6, 500), (9e7, 716)]
-    assert {e["pid"] for e in content["traceEvents"]} == {42}
 
 
 @pytest.mark.parametrize("suffix", EXPORTERS)
@@ -311,6 +294,13 @@ def test_nothing_and_hostile_names(suffix: str) -> None:
         assert b"\x1b" not in content
         if suffix.endswith(".json"):
             json.loads(content)
+
+
+def test_counters() -> None:
+    content = json.loads(written(".trace.json", small()))
+    events = [event for event in content["traceEvents"] if event["ph"] == "C"]
+    assert [(e["ts"], e["args"]["bytes"]) for e in events] == [(0, 0), (1e6, 500), (9e7, 716)]
+    assert {e["pid"] for e in content["traceEvents"]} == {42}
 
 
 def test_every_metric_adds_up() -> None:

@@ -245,12 +245,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_rules(tmp_path / "latin")
 
 
-def test_no_file_of_ones_own(me: Invoker) -> None:
+def test_the_own_file_is_read_and_checked(me: Invoker) -> None:
     assert own_rules(me) == (None, "")
     assert own_rules(Invoker(me.uid, me.gid, me.config / "nowhere", me.cache)) == (None, "")
-
-
-def test_an_own_file_is_read_and_checked(me: Invoker) -> None:
     write(me.filters, '[[rule]]\npattern = "x"\n')
     rules, warning = own_rules(me)
     assert (rules.rules, warning) == ((Rule("x"),), "")

@@ -200,7 +200,7 @@ def lines(filters: Filters, name: str) -> list[str]:
     return result
 
 
-def test_a_rust_servers_stack() -> None:
+def test_stacks_of_a_rust_server_and_a_cpp_program() -> None:
     """67 frames, six of which matter."""
     filters = Filters([shipped_rules()])
     stack = [
@@ -216,9 +216,6 @@ def test_a_rust_servers_stack() -> None:
     for group in filters.groups:
         filters.set_group(group, False)
     assert len(lines(filters, "tokio")) == 67
-
-
-def test_a_cpp_programs_stack() -> None:
     expected = ["(11)", "shop::Clerk::serve", "shop::Worker::operator", "(6)"]
     assert lines(Filters([shipped_rules()]), "cpp") == expected
 

@@ -19,16 +19,13 @@ FOUND = (
 )
 
 
-def test_lines() -> None:
+def test_lines_and_json() -> None:
     """One for all that is traced, one for each reason why something is not; hostile names tamed."""
     first, second = found_lines(FOUND)
     assert first.startswith("malloc libraries: malloc in /lib/libc.so.6 (2 functions), pool")
     assert "\x1b" not in first
     assert second == f"not probed: f0, f1, f2 and 2 more in app: {REASON}"
     assert list(found_lines(())) == []
-
-
-def test_json_has_all_names() -> None:
     first, second = found_json(FOUND)
     assert first == {
         "name": "malloc", "file": "/lib/libc.so.6", "functions": ["malloc", "free"],

@@ -124,15 +124,6 @@ def losses(*, shared: bool = False, **counts: int) -> LossCounts:
     return take_losses(counters, Oddities(unmatched_frees=3), 2, shared=shared)
 
 
-def test_nothing_lost() -> None:
-    """However much found the ring full."""
-    fine = losses(spilled=1000, spill_unmatched=4)
-    assert fine.bounds(50) is None
-    assert (fine.events, fine.spilled_events, fine.overflows) == (0, 1000, 2)
-    assert fine.oddities.unmatched_frees == 7
-    assert not any(fine.by_cause.values())
-
-
 def test_bounds() -> None:
     """Each lost event by what it would have done; unmatched frees may be of other blocks."""
     assert losses(lost_allocs=10).bounds(50) == (57, 60)
@@ -141,7 +132,10 @@ def test_bounds() -> None:
     assert losses(lost_inner_frees=2).bounds(50) == (45, 50)
     assert losses(call_table_full=5).bounds(50) == (42, 55)
     assert losses(lost_frees=100).bounds(50) == (0, 0)
-
-
-def test_counts_of_several_programs_bound_none_of_them() -> None:
+    # However much found the ring full.
+    fine = losses(spilled=1000, spill_unmatched=4)
+    assert fine.bounds(50) is None
+    assert (fine.events, fine.spilled_events, fine.overflows) == (0, 1000, 2)
+    assert fine.oddities.unmatched_frees == 7
+    assert not any(fine.by_cause.values())
     assert losses(lost_frees=10, shared=True).bounds(50) is None

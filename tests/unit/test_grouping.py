@@ -71,13 +71,6 @@ def test_groups_by_their_innermost_frames(seed: int) -> None:
     np.testing.assert_array_equal(groups.largest(weights), largest)
 
 
-def test_no_groups() -> None:
-    groups = group_by_prefix(np.full((3, len(P.prefix_depths)), -1), np.arange(3))
-    assert len(groups) == 0
-    assert groups.total(np.ones(3)).tolist() == []
-    assert groups.largest(np.ones(3)).tolist() == []
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_nodes_are_where_stacks_part(seed: int) -> None:
     """Every set of stacks that share outermost frames, once, with all frames that they share."""
@@ -107,6 +100,10 @@ def test_nodes_are_where_stacks_part(seed: int) -> None:
 
 
 def test_without_stacks() -> None:
+    groups = group_by_prefix(np.full((3, len(P.prefix_depths)), -1), np.arange(3))
+    assert len(groups) == 0
+    assert groups.total(np.ones(3)).tolist() == []
+    assert groups.largest(np.ones(3)).tolist() == []
     assert len(SharedCallers().groups(np.zeros(0, np.bool_))) == 0
     assert shared_prefixes([0]) == []
     assert common_length([(1, 2, 3), (1, 2)]) == 2
@@ -143,9 +140,6 @@ def test_what_only_grows_does_not_hide_what_leaks() -> None:
     assert chosen((LEAKING, 100.0), (LEAKING, 10.0)) == [0]
     assert chosen((GROWING, 100.0), (GROWING, 10.0)) == [0]
     assert chosen((GROWING, 100.0), (GROWING, 80.0)) == [1]
-
-
-def test_nor_from_the_other_end_of_the_stacks() -> None:
     group = partial(Group, bytes_kept=np.ones(2), frame=None, retracted=0)
     leaking = group(sites_of((LEAKING, 10.0)), np.array([0, 1]), sharing=2)
     growing = group(sites_of((GROWING, 100.0)), np.array([0, 1]), sharing=2)

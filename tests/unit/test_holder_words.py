@@ -118,22 +118,13 @@ def test_who_keeps_a_suspect() -> None:
     assert not list(retained_by_message(replace(KEPT, blocks=BlockSum()), 0))
 
 
-def test_old_findings_say_their_age() -> None:
+def test_limits_of_findings_are_said() -> None:
     (text,) = retained_by_message(KEPT, KEPT.heap.time_s + 240)
     assert text.endswith("freeing that would free 156 KiB (found 4 m ago)")
-
-
-def test_a_sample_counts_no_holders() -> None:
     text = sentence(replace(KEPT, is_sample=True))
     assert "app::g_sessions (server) → block of 56 B → Session; freeing" in text
-
-
-def test_what_was_not_searched_is_said() -> None:
     found = replace(KEPT, heap=replace(HEAP, swapped_bytes=4096))
     assert sentence(found).endswith("156 KiB (a part of the memory was not searched)")
-
-
-def test_a_block_that_several_roots_share() -> None:
     keeper = replace(KEPT.keepers[0], step=PathStep("", 4096, 1), address=0x5000)
     assert sentence(replace(KEPT, keepers=(keeper,))) == (
         "all of it is kept by the block of 4.00 KiB at 0x5000, to which several roots lead, "

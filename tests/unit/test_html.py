@@ -117,7 +117,7 @@ def test_zoom_by_click_and_keys(chrome: Chrome, tmp_path: Path) -> None:
     assert place(chrome, "[runtime]")["width"] == pytest.approx(whole, abs=0.5)
 
 
-def test_search_gives_the_share(chrome: Chrome, tmp_path: Path) -> None:
+def test_search(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     plain = pixel(chrome, "push")
     chrome.key("/")
@@ -134,9 +134,6 @@ def test_search_gives_the_share(chrome: Chrome, tmp_path: Path) -> None:
     chrome.evaluate("document.getElementById('search').select()")
     chrome.type("/(/")
     assert text(chrome, "#share") == "not a regular expression"
-
-
-def test_search_finds_files(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     chrome.key("/")
     chrome.type("libstore")

@@ -72,16 +72,13 @@ def test_shared_memory_that_grows_is_named() -> None:
     assert traced.sentence.endswith("; pmap -X PID lists it")
 
 
-def test_memory_of_tracelloc_is_no_growth() -> None:
+def test_what_is_no_growth_to_trace() -> None:
     found = account(walked(usage(in_use=20, tracelloc=19), usage(in_use=20)))
     assert found.sentence == "RSS 20.0 MiB, 0 B since tracing began"
     assert list(part_lines(usage(in_use=20, tracelloc=19).account))[-1].endswith(
         "RSS; besides, 4.00 KiB of page tables, 19.0 MiB tracelloc's library and probes"
     )
-
-
-def test_code_that_becomes_resident_is_no_growth_to_trace() -> None:
-    """A program that tracelloc has launched begins with nothing, not even its code."""
+    # A program that tracelloc has launched begins with nothing, not even its code.
     found = account(walked(usage(in_use=2, files=4, data=1), usage()))
     assert found.traced_share == 1.0
 
@@ -105,16 +102,8 @@ def test_the_table_adds_up() -> None:
         "  10.0 MiB   25.0 %          0 B  pages of mapped files (libc.so.6 1.00 MiB)",
         "  40.0 MiB             +20.0 MiB  RSS; besides, 4.00 KiB of page tables",
     ]
-
-
-def test_a_part_that_is_gone_has_a_share_of_zero() -> None:
     lines = list(part_lines(usage(in_use=30).account, usage(in_use=30, free=10).account))
     assert "       0 B    0.0 %    -10.0 MiB  freed, between blocks in use" in lines
-
-
-def test_little_that_is_kept_is_not_said() -> None:
-    assert not list(kept_sentences(usage(in_use=5, free=3)))
-    assert not list(kept_sentences(usage(in_use=90, free=10)))
 
 
 def test_why_memory_is_kept() -> None:
@@ -145,6 +134,8 @@ def test_why_memory_is_kept() -> None:
     assert alert.short == "100 MiB freed, but kept by glibc"
     jemalloc = usage(in_use=20, free=90, arenas=(arena("all arenas", 0, MallocLibrary.JEMALLOC),))
     assert list(kept_sentences(jemalloc))[-1].startswith("MALLOC_CONF=background_thread:true")
+    assert not list(kept_sentences(usage(in_use=5, free=3)))
+    assert not list(kept_sentences(usage(in_use=90, free=10)))
 
 
 def test_json() -> None:

@@ -23,16 +23,10 @@ def paces(shares: list[float], waits_ms: tuple[float, float]) -> list[float]:
     return seen
 
 
-def test_rings_are_read_when_they_are_half_full() -> None:
+def test_waits_follow_how_full_rings_are() -> None:
     assert paces([1.0, 1.0, 0.5, 0.25], (0, 10)) == pytest.approx([5, 2.5, 2.5, 3.125])
-
-
-def test_idle_rings_are_left_alone_longer_and_longer() -> None:
     seen = paces([1.0, *[0.0] * 20], (0, 10))
     assert seen[1] == pytest.approx(1.25 * seen[0])
     assert seen[-1] == pytest.approx(10)
-
-
-def test_no_wait_is_shorter_or_longer_than_allowed() -> None:
     assert paces([1.0] * 8, (5, 100))[-1] == pytest.approx(5)
     assert paces([0.0] * 8, (5, 100))[-1] == pytest.approx(100)

@@ -85,13 +85,6 @@ def test_single_stepped_offsets(code: str) -> None:
     assert place_in(code + RET) == (0, True)
 
 
-def test_only_the_arguments_of_the_signature_count() -> None:
-    code = bytes.fromhex("31 f6 ba 01 00 00 00 55 c3")  # xor %esi,%esi; mov $1,%edx; push
-    assert find_probe_offset(code, ["rdi"]).offset == 7
-    assert find_probe_offset(code, ["rdi", "rsi"]).is_single_stepped
-    assert find_probe_offset(code, ["rdi", "rdx"]).is_single_stepped
-
-
 @pytest.mark.parametrize(
     ("code", "offset", "stepped"),
     [
@@ -112,7 +105,11 @@ def test_branches_back(code: str, offset: int, stepped: bool) -> None:
     assert place_in(code + RET) == (offset, stepped)
 
 
-def test_code_that_cannot_be_read_to_its_end_is_probed_at_its_entry() -> None:
+def test_instructions_and_arguments_that_count() -> None:
+    code = bytes.fromhex("31 f6 ba 01 00 00 00 55 c3")  # xor %esi,%esi; mov $1,%edx; push
+    assert find_probe_offset(code, ["rdi"]).offset == 7
+    assert find_probe_offset(code, ["rdi", "rsi"]).is_single_stepped
+    assert find_probe_offset(code, ["rdi", "rdx"]).is_single_stepped
     assert find_probe_offset(bytes.fromhex("4885ff7400 06"), ["rdi"]).is_single_stepped
     assert find_probe_offset(bytes(70_000), ["rdi"]).is_single_stepped
 

@@ -27,7 +27,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
 """
 
 
-def test_parse_maps() -> None:
+def test_maps() -> None:
     maps = list(parse_maps(MAPS).values())
     assert len(maps) == 8
     code = maps[1]
@@ -42,16 +42,10 @@ def test_parse_maps() -> None:
     assert maps[5].is_file
     assert parse_maps("") == {}
     assert list(parse_maps(MAPS, parse_maps(MAPS)).values()) == maps
-
-
-def test_names_of_files_make_no_mappings() -> None:
-    """The kernel escapes line feeds only; a name may hold whatever else ends a line somewhere."""
+    # The kernel escapes line feeds only; a name may hold whatever else ends a line somewhere.
     hostile = "/tmp/a\x0b1000-2000 r-xp 00000000 00:01 5 /lib/libc.so.6\u2028b"
     (mapping,) = parse_maps(f"7000-8000 r--p 00000000 00:01 4 {hostile}\n").values()
     assert (mapping.start, mapping.path) == (0x7000, hostile)
-
-
-def test_address_map() -> None:
     maps = AddressMap(parse_maps(MAPS).values())
     assert maps.find(0x55D0C0A01000).offset == 0x1000
     assert maps.find(0x55D0C0A04FFF).offset == 0x1000

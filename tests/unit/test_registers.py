@@ -55,9 +55,6 @@ def test_registers_of_arm() -> None:
     kept = registers_of(9, found)
     assert kept[:4] == (9, ARM_POINTER, 0xFFFF_F000_0000, 0)
     assert kept.words.tolist() == found.words
-
-
-def test_a_thread_of_arm_in_no_call() -> None:
     for call in (struct.pack("<i", -1), b""):
         found = Registers.unpack(AARCH64.general, arm_registers(), entered_call=call)
         assert (found.entered_call, found.thread_pointer) == (NO_CALL, 0)

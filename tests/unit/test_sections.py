@@ -42,13 +42,7 @@ def test_names_of_sections() -> None:
     for wrong in ("", "sizes,", "shapes"):
         with pytest.raises(UsageError, match=r"is not a section; known are .*sizes.* and all"):
             shown(wrong)
-
-
-def test_reports_have_the_sections_that_can_be_asked_for() -> None:
     assert [section.name for section in REPORT if section.is_optional] == list(SECTIONS)
-
-
-def test_what_snapshots_must_have() -> None:
     assert wanted_by(frozenset()) == NOTHING_ELSE
     assert wanted_by({"sizes"}).blocks
     assert Wanted(blocks=True) | Wanted(threads=True) == Wanted(blocks=True, threads=True)

@@ -54,10 +54,6 @@ def test_parts_of_one_object_allocated_in_several_functions() -> None:
     # Nothing is known of lines or names: the two are told apart by nothing.
     bare = [[frame(10 + n, "order_new"), main] for n in range(3)]
     assert said(bare, MAIN) == ("order_new", [])
-
-
-def test_hidden_functions_are_not_named() -> None:
-    main = frame(MAIN, "main", 40)
     stacks = [
         [frame(10 + n, f"part_{n}", 1), frame(30 + n, "plumbing"), frame(20 + n, "order_new"), main]
         for n in (0, 1)

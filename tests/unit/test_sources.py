@@ -29,15 +29,12 @@ def source(kind: type[FakeCapture] = FakeCapture, addresses: tuple[int, ...] = (
     return made
 
 
-def test_a_source_that_fails_ends_alone() -> None:
+def test_a_source_that_fails_ends_alone_unless_it_is_the_probes() -> None:
     failing, probes = source(Failing), source(addresses=(1, 2))
     batch, has_stacks = Sources(probes, failing).take_events()
     assert batch.events["address"].tolist() == [1, 2]
     assert has_stacks
     assert str(failing.failure) == "a wild length"
-
-
-def test_nothing_replaces_the_probes() -> None:
     probes = source()
     probes.take_events = Failing.take_events.__get__(probes)
     with pytest.raises(ValueError, match="a wild length"):

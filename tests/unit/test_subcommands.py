@@ -19,16 +19,13 @@ ALL = all_subcommands()
 ids = [one.name for one in ALL]
 
 
-def test_names_are_those_of_the_modules() -> None:
+def test_names_and_groups() -> None:
     assert subcommand_names() == [
         "completion", "diff", "doctor", "heap", "help", "holders", "leaks", "library-path", "mcp",
         "merge", "objects", "open", "record", "report", "run", "symbols", "top", "watch",
     ]  # fmt: skip
     assert sorted(ids) == subcommand_names()
     assert find_subcommand("library-path").module.endswith(".subcommands.library_path")
-
-
-def test_groups_keep_together() -> None:
     order = [one.group for one in ALL]
     assert list(dict.fromkeys(order)) == list(SubcommandGroup)
     assert order == sorted(order, key=list(SubcommandGroup).index)

@@ -67,7 +67,7 @@ def test_ages_are_those_of_the_blocks() -> None:
     np.testing.assert_allclose(reached, truth, rtol=0.01, atol=15)
 
 
-def test_the_tail_begins_where_the_last_die() -> None:
+def test_tails() -> None:
     random = np.random.default_rng(2)
     births = np.sort(random.uniform(0, 400, 8000))
     lives = np.where(random.random(8000) < 0.05, np.inf, random.uniform(1, 20, 8000))
@@ -77,9 +77,6 @@ def test_the_tail_begins_where_the_last_die() -> None:
     assert 11 <= tail.age_s[0] <= 23
     assert tail.kept[0] > 0.7
     assert deaths_from(population)[0, 0] == np.count_nonzero(births + lives < 400)
-
-
-def test_no_tail_where_all_die_in_the_end() -> None:
     random = np.random.default_rng(3)
     births = np.sort(random.uniform(0, 400, 8000))
     assert not find_tails(population_of(births, random.exponential(60, 8000), 400)).found[0]
@@ -121,7 +118,7 @@ def test_proportion(seed: int) -> None:
     assert not in_proportion(one[:6], one[:6]), "too little to tell"
 
 
-def test_a_gap_starts_the_count_afresh() -> None:
+def test_after_a_gap_the_count_starts_afresh() -> None:
     gaps = Gaps()
     assert gaps.clean_from_ns() is None
     gaps.note(0, 10 * NS_PER_S)
@@ -130,9 +127,6 @@ def test_a_gap_starts_the_count_afresh() -> None:
     gaps.note(5, 30 * NS_PER_S)
     assert gaps.clean_from_ns() == 20 * NS_PER_S
     assert not gaps.last
-
-
-def test_losses_that_never_cease_are_no_gap() -> None:
     gaps = Gaps()
     for second in range(0, 200, 5):
         gaps.note(second + 1, second * NS_PER_S)

@@ -40,28 +40,6 @@ COLUMNS: Columns[Fruit] = (
 )
 
 
-def test_text_of_a_table() -> None:
-    lines = list(table_lines(COLUMNS, FRUITS, more=2000, below=lambda fruit: fruit.name[3:]))
-    assert lines == [
-        "  fruits      bytes  kind",
-        "  ~1,200  ~3.00 MiB  APPLE",
-        "le",
-        "      ~7             FIG",
-        "      ~7     ~512 B  PEAR",
-        "r",
-        "                     and 2,000 more",
-    ]
-    assert row_line(COLUMNS, FRUITS[1]) == lines[3]
-    assert list(table_lines(COLUMNS, [], more=-3)) == lines[:1]
-
-
-def test_json_of_a_table_has_the_values() -> None:
-    assert table_json(COLUMNS, FRUITS[:2]) == [
-        {"count": 1200, "bytes": 3 << 20, "name": "apple"},
-        {"count": 7, "bytes": 0, "name": "fig"},
-    ]
-
-
 def test_rows_of_the_screen_are_sorted_by_the_values() -> None:
     items = {fruit.name: fruit for fruit in FRUITS}
     rows = sorted_rows(items, COLUMNS, Sorting("count"), 2, empty="none")
@@ -81,7 +59,23 @@ def test_only_columns_with_a_width_are_right_aligned() -> None:
     assert not Column("name", "kind", 8, left=True).right
 
 
-def test_sums_of_blocks() -> None:
+def test_text_and_json_of_a_table() -> None:
+    lines = list(table_lines(COLUMNS, FRUITS, more=2000, below=lambda fruit: fruit.name[3:]))
+    assert lines == [
+        "  fruits      bytes  kind",
+        "  ~1,200  ~3.00 MiB  APPLE",
+        "le",
+        "      ~7             FIG",
+        "      ~7     ~512 B  PEAR",
+        "r",
+        "                     and 2,000 more",
+    ]
+    assert row_line(COLUMNS, FRUITS[1]) == lines[3]
+    assert list(table_lines(COLUMNS, [], more=-3)) == lines[:1]
+    assert table_json(COLUMNS, FRUITS[:2]) == [
+        {"count": 1200, "bytes": 3 << 20, "name": "apple"},
+        {"count": 7, "bytes": 0, "name": "fig"},
+    ]
     lines = table_lines(sum_columns("kind"), [(BlockSum(1200, 3 << 20), "fig")])
     assert list(lines) == [
         "     bytes       blocks  kind",

@@ -67,12 +67,9 @@ def test_format_estimate(seconds: float, text: str) -> None:
     assert module.format_estimate(seconds) == text
 
 
-def test_format_percent() -> None:
+def test_percent_and_plural() -> None:
     assert [module.format_percent(n) for n in (0, 0.1449, 1)] == ["0.0 %", "14.5 %", "100.0 %"]
     assert module.format_percent(0.05, 0) == "5 %"
-
-
-def test_plural() -> None:
     assert module.plural(1, "free") == "1 free"
     assert module.plural(0, "free") == "0 frees"
 

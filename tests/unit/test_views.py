@@ -177,9 +177,6 @@ def test_folded(table: LiveTable) -> None:
         "app;[partial: code without frame pointers or call-frame information];main;app+0x34 300",
         "app;main;mid\\x0a\\x1b[31mdle;leaf:x 400",
     ]
-
-
-def test_folded_root_is_not_the_runtime() -> None:
     frames = [
         frame("f", module="/lib/libfoo.so"),
         frame("main"),

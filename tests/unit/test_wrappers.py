@@ -32,16 +32,10 @@ def calls(
     ]
 
 
-def test_many_callers_with_unlike_sizes_call_a_wrapper() -> None:
+def test_a_wrapper_has_many_callers_with_unlike_sizes() -> None:
     assert measured_wrappers(calls(12, sizes=8)) == {"take_memory"}
-
-
-def test_a_function_that_makes_one_kind_of_object_is_none() -> None:
     assert not measured_wrappers(calls(40, sizes=1, name="new_session"))
     assert not measured_wrappers(calls(7, sizes=8))
-
-
-def test_what_serves_one_caller_mostly_is_none() -> None:
     own = (stack("malloc", "take_memory", "caller_0", "main"), 1 << 20, 9)
     assert not measured_wrappers([*calls(12, sizes=8), own])
 
