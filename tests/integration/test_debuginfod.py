@@ -94,7 +94,7 @@ def test_a_stripped_program_has_names_and_lines(
         tracer.stop()
         frames = [frame for row in tracer.last()["top_allocators"] for frame in row["stack"]]
         found = {(frame["symbol"], frame["line"]) for frame in frames}
-        assert {("innermost", 15), ("middle", 20), ("outermost", 26)} <= found
+        assert {("innermost", 10), ("middle", 15), ("outermost", 21)} <= found
         messages = [message for message in tracer.messages if "debug information" in message]
         assert [message.split()[1] for message in messages[:2]] == ["downloading", "warning:"]
         server[1].kill()

@@ -9,10 +9,6 @@
 // 20 it ends them, and answers with what it keeps: blocks and bytes.
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "command.h"
 

@@ -9,16 +9,9 @@
 // answers each time with the books as one line of JSON.
 #define _GNU_SOURCE
 #include <malloc.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "command.h"
-
-#define NOINLINE __attribute__((noinline))
 
 enum site {
     MALLOC, CALLOC, REALLOC, REALLOCARRAY, MEMALIGN, ALIGNED_ALLOC, POSIX_MEMALIGN,
@@ -236,7 +229,6 @@ static void *outside_the_heap(size_t size)
 
 int main(int argc, char **argv)
 {
-    char line[64];
     long threads;
 
     if (argc < 5)
@@ -258,7 +250,7 @@ int main(int argc, char **argv)
     }
     say("ready\n");
     for (;;) {
-        hear(line, sizeof(line));
+        wait_for_line();
         pthread_barrier_wait(&begin);
         pthread_barrier_wait(&end);
         say_books();

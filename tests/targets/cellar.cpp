@@ -7,8 +7,6 @@ extern "C" {
 #include "command.h"
 }
 
-#define NOINLINE __attribute__((noinline))
-
 struct Cellar {
     char *next;
     char *end;

@@ -1,12 +1,7 @@
 // One allocation per known call chain, made after the word to go on.
 //
 //   chain [DEPTH]    DEPTH levels of recursion above an allocation of 4096 bytes (default 5)
-#include <pthread.h>
-#include <stdlib.h>
-
 #include "command.h"
-
-#define NOINLINE __attribute__((noinline))
 
 static void *volatile kept[16];
 
@@ -51,7 +46,6 @@ static void *in_thread(void *argument)
 int main(int argc, char **argv)
 {
     pthread_t thread;
-    char line[64];
 
     pthread_barrier_init(&barrier, NULL, 2);
     pthread_create(&thread, NULL, in_thread, NULL);
@@ -61,7 +55,6 @@ int main(int argc, char **argv)
     recurse(argc > 1 ? atoi(argv[1]) : 5);
     pthread_barrier_wait(&barrier);
     pthread_barrier_wait(&barrier);
-    say("done\n");
-    hear(line, sizeof(line));
+    finish();
     return 0;
 }

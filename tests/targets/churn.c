@@ -1,9 +1,6 @@
 // Starts and ends many threads, each of which leaves one block of 24 bytes behind.
 //
 //   churn THREADS      the number of threads per line that it hears
-#include <pthread.h>
-#include <stdlib.h>
-
 #include "command.h"
 
 static void *volatile kept;
@@ -22,13 +19,11 @@ static void *work(void *argument)
 
 int main(int argc, char **argv)
 {
-    char line[64];
-
     if (argc < 2)
         return 2;
     say("ready\n");
     for (;;) {
-        hear(line, sizeof(line));
+        wait_for_line();
         for (long left = atol(argv[1]); left > 0; left--) {
             pthread_t thread;
 

@@ -2,10 +2,15 @@
 //
 // The test writes one line per command to standard input and reads one line per answer
 // from standard output.
-#include <stdarg.h>
+#include <pthread.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define NOINLINE __attribute__((noinline))
 
 static inline void say(const char *text)
 {
@@ -39,11 +44,23 @@ static inline void hear(char *line, size_t room)
     line[used] = 0;
 }
 
-// Says "ready" and waits for the word to go on.
-static inline void wait_for_go(void)
+static inline void wait_for_line(void)
 {
     char line[64];
 
-    say("ready\n");
     hear(line, sizeof(line));
+}
+
+// Says "ready" and waits for the word to go on.
+static inline void wait_for_go(void)
+{
+    say("ready\n");
+    wait_for_line();
+}
+
+// Says "done" and waits until the test has no more to ask.
+static inline void finish(void)
+{
+    say("done\n");
+    wait_for_line();
 }

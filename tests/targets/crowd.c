@@ -5,12 +5,7 @@
 // A chain is a number below 3^DEPTH; its digits say which of digit_0, digit_1, digit_2
 // calls which. A block made at the end of chain n has 1000 + n bytes. Whoever sees a
 // block of that size with any other stack has mixed two threads up.
-#include <pthread.h>
-#include <stdlib.h>
-
 #include "command.h"
-
-#define NOINLINE __attribute__((noinline))
 
 enum { DEPTH = 6, CHAINS = 729 };
 
@@ -70,7 +65,6 @@ static void *wander(void *number)
 
 int main(int argc, char **argv)
 {
-    char line[64];
     long threads;
 
     if (argc < 3)
@@ -87,7 +81,6 @@ int main(int argc, char **argv)
     wait_for_go();
     pthread_barrier_wait(&barrier);
     pthread_barrier_wait(&barrier);
-    say("done\n");
-    hear(line, sizeof(line));
+    finish();
     return 0;
 }

@@ -67,7 +67,6 @@ int main(int argc, char **argv)
     snprintf(line, sizeof(line), "leak_pair %ld %ld %.1f\n", 2 * leaked, 2 * leaked * block_bytes,
              onset_s);
     say(line);
-    say("done\n");
-    hear(line, sizeof(line));
+    finish();
     return 0;
 }

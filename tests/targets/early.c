@@ -8,12 +8,9 @@
 //   early STATUS [WORD]   copies WORD and a line of input to its output, exits with STATUS;
 //                         STATUS below 0: ends itself by that signal
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "command.h"
 
-#define NOINLINE __attribute__((noinline))
 #define JOINED(a, b) a##b
 #define NAMED(a, b) JOINED(a, b)
 

@@ -13,17 +13,12 @@
 // Then it answers "done".
 #define _GNU_SOURCE
 #include <alloca.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
 #include "command.h"
 
-#define NOINLINE __attribute__((noinline))
 #define PAGE 4096UL
 #define ARENA (256 * PAGE)
 
@@ -175,7 +170,6 @@ int main(int argc, char **argv)
     static const unsigned char code[] = {0x55, 0x48, 0x89, 0xf5, 0xff, 0xd2, 0x5d, 0xc3};
     struct sigaction action = {.sa_handler = in_handler, .sa_flags = SA_ONSTACK};
     pthread_t other, third;
-    char line[64];
 
     if (argc < 2)
         return 2;
@@ -192,7 +186,6 @@ int main(int argc, char **argv)
     pthread_join(other, NULL);
     is_over = 1;
     pthread_join(third, NULL);
-    say("done\n");
-    hear(line, sizeof(line));
+    finish();
     return 0;
 }

@@ -5,8 +5,6 @@
 // Has LIVE blocks outstanding by then. Children execute PROGRAM, or end at once. Reads
 // milliseconds, answers with the children made, the nanoseconds that they took, and the
 // median of the nanoseconds that the calls of fork took.
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <time.h>
 

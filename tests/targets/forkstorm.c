@@ -8,11 +8,8 @@
 // the number of children that did not end as they should.
 #define _GNU_SOURCE
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "command.h"
 

@@ -7,10 +7,6 @@
 // "resize" makes every block half as large again, "clear" frees all. "fork" has a child do all of
 // that, and answers with its exit status instead; "pairs" allocates and frees in one thread,
 // and answers with the nanoseconds of processor time for each such pair.
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>

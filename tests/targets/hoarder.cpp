@@ -4,8 +4,6 @@
 #include "command.h"
 #include <cstdlib>
 
-#define NOINLINE __attribute__((noinline))
-
 namespace app {
 struct Session {
     virtual ~Session() {}

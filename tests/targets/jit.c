@@ -6,11 +6,7 @@
 // COUNT functions (one), the first of them named NAME in /tmp/perf-PID.map. Says "ready"; at
 // each line it hears it allocates 5000 bytes through each and answers "done". Leaves the file
 // behind.
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "command.h"
 

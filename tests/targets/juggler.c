@@ -4,11 +4,6 @@
 // held has up to 1,500 bytes. Loses 300 blocks of 5,000 bytes, says "ready", begins when it hears a
 // line, and ends with its input. For each further line it loses 50 such blocks more, and
 // answers with the operations so far.
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "command.h"

@@ -1,10 +1,7 @@
 // Brings its own malloc, which wraps libc's and leaves by longjmp when asked for 13 bytes.
 #include <setjmp.h>
-#include <stdlib.h>
 
 #include "command.h"
-
-#define NOINLINE __attribute__((noinline))
 
 void *__libc_malloc(size_t size);
 void *__libc_realloc(void *old, size_t size);
@@ -53,19 +50,16 @@ NOINLINE static void try_to_allocate(size_t size, int depth)
 
 int main(void)
 {
-    char line[64];
-
     wait_for_go();
     try_to_allocate(1001, 3);
     say("first\n");
-    hear(line, sizeof(line));
+    wait_for_line();
     try_to_allocate(13, 1); // left by longjmp
     allocate(1002, 9);      // deeper than the call that was left
     free(kept);
     allocate(1003, 9);
     kept = realloc(kept, 1004);
     free(malloc(5));
-    say("done\n");
-    hear(line, sizeof(line));
+    finish();
     return 0;
 }

@@ -12,11 +12,8 @@
 #include "command.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
 

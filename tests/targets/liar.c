@@ -18,13 +18,8 @@
 #include <fcntl.h>
 #include <linux/types.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 #include <x86intrin.h>
 
 #include "preloaded/area.h"

@@ -17,18 +17,13 @@
 //
 // The books are kept outside the heap.
 #define _GNU_SOURCE
-#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
 #include "command.h"
 
-#define NOINLINE __attribute__((noinline))
 #define MOST_BLOCKS 65536
 #define MOST_PROCESSES 256
 

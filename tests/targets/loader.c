@@ -1,6 +1,5 @@
 // Loads the library named by its argument when told to, allocates through it, unloads it.
 #include <dlfcn.h>
-#include <stdlib.h>
 
 #include "command.h"
 
@@ -15,7 +14,6 @@ __attribute__((noinline)) static void *use(void *library)
 
 int main(int argc, char **argv)
 {
-    char line[64];
     void *library;
 
     if (argc < 2)
@@ -25,10 +23,9 @@ int main(int argc, char **argv)
     if (!library)
         return 3;
     use(library);
-    say("done\n");
-    hear(line, sizeof(line));
+    finish();
     dlclose(library);
     say("closed\n");
-    hear(line, sizeof(line));
+    wait_for_line();
     return 0;
 }

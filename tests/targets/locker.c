@@ -4,8 +4,6 @@
 //
 // Says "ready". At a line it hears, it keeps 100 blocks of 1000 bytes, locks its memory, keeps 100
 // more, and answers with how much is locked then, in KiB.
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "command.h"

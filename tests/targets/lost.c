@@ -9,15 +9,9 @@
 //   keep_in_code a block that only an instruction leads to, at an odd address
 //
 // "ROUNDS MICROSECONDS" on its input: so many rounds, with a pause after each. Then it says "done".
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "command.h"
-
-#define NOINLINE __attribute__((noinline))
 
 enum { MOST = 1 << 16 };
 

@@ -9,17 +9,11 @@
 // before. "exec" begins the program again.
 #define _GNU_SOURCE
 #include <malloc.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "command.h"
 
-#define NOINLINE __attribute__((noinline))
 #define PAGE ((unsigned long)sysconf(_SC_PAGESIZE))
 #define ROOM (1ul << 16)
 #define SLOTS 64

@@ -1,19 +1,12 @@
 // An allocation under a function whose last instruction is a call that never returns.
-#include <stdlib.h>
-
 #include "command.h"
-
-#define NOINLINE __attribute__((noinline))
 
 static void *volatile kept;
 
 NOINLINE __attribute__((noreturn)) static void never_returns(void)
 {
-    char line[64];
-
     kept = malloc(888);
-    say("done\n");
-    hear(line, sizeof(line));
+    finish();
     _exit(0);
 }
 

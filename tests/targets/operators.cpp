@@ -22,10 +22,7 @@ extern "C" {
 #include "command.h"
 }
 
-#define NOINLINE __attribute__((noinline))
-
 namespace {
-
 enum class How { PLAIN, ARRAY, NOTHROW, ALIGNED, ALIGNED_ARRAY, ALIGNED_NOTHROW, SIZED, COUNT };
 
 struct Slot {
@@ -135,8 +132,6 @@ void answer()
 
 int main(int argc, char **argv)
 {
-    char line[64];
-
     void *outside = mmap(nullptr, sizeof(Slot) * SLOTS * THREADS, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     slots = static_cast<Slot *>(outside);
@@ -161,7 +156,7 @@ int main(int argc, char **argv)
     }
     say("ready\n");
     for (;;) {
-        hear(line, sizeof(line));
+        wait_for_line();
         turn++;
         pthread_barrier_wait(&begin);
         pthread_barrier_wait(&end);

@@ -3,10 +3,6 @@
 // On "allocate", it allocates COUNT blocks to which only a mapping points, and COUNT to which
 // nothing does. On "pointers" and "lost", it has the kernel page out the mapping, and the whole
 // pages of the lost blocks; on "touch", it reads the mapping. It answers each with a line.
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "command.h"

@@ -5,12 +5,9 @@
 //
 // Answers "done" when all of them are through.
 #include <dlfcn.h>
-#include <pthread.h>
-#include <stdlib.h>
 
 #include "command.h"
 
-#define NOINLINE __attribute__((noinline))
 #define MOST_THREADS 16
 
 static const char *path;
@@ -39,7 +36,6 @@ static void *run(void *nothing)
 int main(int argc, char **argv)
 {
     pthread_t threads[MOST_THREADS];
-    char line[64];
     int count;
 
     if (argc < 4 || (count = atoi(argv[2])) > MOST_THREADS)
@@ -51,7 +47,6 @@ int main(int argc, char **argv)
             return 4;
     for (int n = 0; n < count; n++)
         pthread_join(threads[n], NULL);
-    say("done\n");
-    hear(line, sizeof(line));
+    finish();
     return 0;
 }

@@ -6,17 +6,11 @@
 // as many others, runs a forked child that allocates as well, and answers "done", or what is wrong.
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 
 #include "command.h"
-
-#define NOINLINE __attribute__((noinline))
 
 struct functions {
     void *(*allocate)(size_t);

@@ -3,13 +3,7 @@
 //
 // Says "ready", then works once per line it hears and answers with its books: blocks and
 // bytes by where they come from.
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "command.h"
-
-#define NOINLINE __attribute__((noinline))
 
 struct pool {
     char *next;

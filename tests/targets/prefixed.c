@@ -2,13 +2,9 @@
 // program that uses all of it and keeps books. Its memory does not come from malloc.
 //
 //   -DLINKED    uses jemalloc itself, which is to be linked
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "command.h"
 
+#undef NOINLINE
 #define NOINLINE __attribute__((noinline, noclone))
 #define SLOTS 400
 #define ROOM 4096 // each slot of the arena

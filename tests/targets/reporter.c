@@ -7,10 +7,6 @@
 // books, {"by_one": [blocks, bytes], …, "all": [blocks, bytes]}, of what is outstanding and of all
 // that was allocated; "counters" answers with both semaphores; "fork" with how many of some forked
 // children, which report too, have come to their end.
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 
 #include "command.h"

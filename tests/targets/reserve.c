@@ -2,8 +2,6 @@
 //
 // Says "ready", then on each line maps 64 MiB by itself, writes to 40 MiB of them, allocates
 // 8 MiB (so large a block that malloc maps it) and writes to all of it, and says "done".
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "command.h"
@@ -12,13 +10,11 @@ enum { MIB = 1 << 20, MAPPED = 64 * MIB, USED = 40 * MIB, BLOCK = 8 * MIB };
 
 int main(void)
 {
-    char line[64];
-
     say("ready\n");
     for (;;) {
         char *room, *block;
 
-        hear(line, sizeof(line));
+        wait_for_line();
         room = mmap(NULL, MAPPED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         block = malloc(BLOCK);
         if (room == MAP_FAILED || !block)

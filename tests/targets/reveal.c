@@ -3,10 +3,6 @@
 // Makes 50 blocks of 3,000 bytes, each of which leads to one of 4,000 bytes, and holds their addresses
 // inverted. Says "ready". For the first line it frees them all, for the second it makes such blocks
 // again, and for the third it stores their addresses in a block that it holds. Ends with its input.
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "command.h"
 
 enum { COUNT = 50 };
@@ -51,13 +47,12 @@ __attribute__((noinline)) static void clear(void)
 int main(void)
 {
     void (*steps[])(void) = {hide, let_go, hide, reveal};
-    char line[64];
 
     shelf = calloc(COUNT, sizeof(*shelf));
     for (size_t step = 0;; step++) {
         steps[step % 4]();
         clear();
         say(step ? "done\n" : "ready\n");
-        hear(line, sizeof(line));
+        wait_for_line();
     }
 }

@@ -11,13 +11,8 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <pthread.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "command.h"
 
@@ -87,12 +82,11 @@ static void elsewhere(void)
 int main(int n, char **words)
 {
     const char *way = words[n - 1];
-    char line[16];
     int is_strict = !!strstr(way, "strict"), is_shared = !strcmp(way, "threads");
     pthread_t thread;
 
     say("ready\n");
-    hear(line, sizeof(line));
+    wait_for_line();
     kept[0] = malloc(100);
     if (is_shared)
         pthread_create(&thread, NULL, allocate, NULL);
@@ -118,7 +112,6 @@ int main(int n, char **words)
     deep(1);
     for (int i = 0; i < 100000; i++)
         free(malloc(300));
-    say("done\n");
-    hear(line, sizeof(line));
+    finish();
     syscall(is_strict ? SYS_exit : SYS_exit_group, 0);
 }

@@ -8,15 +8,9 @@
 //   leak_request 1800 288000 0.1
 //
 // The program's clock runs SPEED times faster than the real one (default 1).
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "command.h"
-
-#define NOINLINE __attribute__((noinline))
 
 enum { STEPS_PER_S = 10, PENDING = 1 << 16 };
 
@@ -484,7 +478,6 @@ int main(int argc, char **argv)
                  leak->onset_s);
         say(line);
     }
-    say("done\n");
-    hear(line, sizeof(line));
+    finish();
     return 0;
 }

@@ -8,12 +8,7 @@
 //   tangle    100,000 blocks, each with seven pointers to any others; all are lost
 //
 // Loses 100 blocks of 1,000 bytes, says "ready", and ends with its input.
-#include <pthread.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "command.h"
 
@@ -101,7 +96,6 @@ __attribute__((noinline)) static void clear(void)
 int main(int count, char **words)
 {
     const char *kind = count > 1 ? words[1] : "";
-    char line[64];
     pthread_t thread;
 
     lose();
@@ -130,6 +124,6 @@ int main(int count, char **words)
     }
     clear();
     say("ready\n");
-    hear(line, sizeof(line));
+    wait_for_line();
     return 0;
 }

@@ -5,15 +5,10 @@
 // Each thread keeps ALIVE blocks of 32 to 287 bytes and replaces them in random order; 0
 // means that each block is freed at once. Hears a number of milliseconds, runs that long,
 // answers with the number of pairs and the nanoseconds they took.
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include "command.h"
-
-#define NOINLINE __attribute__((noinline))
 
 static pthread_barrier_t barrier;
 static atomic_int stopped;

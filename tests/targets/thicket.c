@@ -4,13 +4,9 @@
 //
 // Hears a number of milliseconds, replaces blocks for that long, leaf after leaf, and
 // answers with the number of pairs of free and malloc.
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include "command.h"
-
-#define NOINLINE __attribute__((noinline))
 
 static long depth, blocks;
 static void **alive;

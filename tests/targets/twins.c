@@ -3,12 +3,8 @@
 //
 // On "go" each of one(), two(), left() and right() leaves 500 blocks of 16 bytes behind, by
 // turns, and in the order of a sequence that does not repeat soon.
-#include <stdint.h>
-#include <stdlib.h>
-
 #include "command.h"
 
-#define NOINLINE __attribute__((noinline))
 #define UNITS 8
 #define UNIT_BYTES 64
 

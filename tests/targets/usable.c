@@ -7,10 +7,6 @@
 // and frees blocks at random, of up to MOST bytes, some of them aligned if ALIGNED is not 0,
 // and answers with those that are outstanding: number, bytes asked for, bytes usable.
 #include <malloc.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "command.h"
 
