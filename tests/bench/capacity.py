@@ -1,19 +1,17 @@
 """How much memory does the live table take per block, and how fast is it read?
 
 Runs in a process of its own, so that the peak of resident memory is its own as well:
-``python -m tests.bench.capacity [BLOCKS]`` prints one JSON object.
+``python -m tests.bench.capacity`` prints one JSON object.
 """
 
 import json
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.bench.processes import figures_of
 from tests.snapshots import snapshot_of
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
@@ -27,7 +25,6 @@ STACKS = 1000
 MIN_AGE_NS = 1_000_000
 SLOT_BYTES = 32  # Bytes of a slot in the hash table of blocks
 ROUNDS = 5
-TIMEOUT_S = 240.0
 
 
 def _peak_rss_bytes() -> int:
@@ -76,7 +73,7 @@ def _snapshot_s(table: LiveTable, now_ns: int) -> float:
     return took_s
 
 
-def measure_here(blocks: int) -> dict[str, Any]:
+def measure(blocks: int = BLOCKS) -> dict[str, Any]:
     """The figures, in this process."""
     _filled(BATCH_EVENTS)
     peak_before_bytes = _peak_rss_bytes()
@@ -94,10 +91,5 @@ def measure_here(blocks: int) -> dict[str, Any]:
     }
 
 
-def measure(blocks: int = BLOCKS) -> dict[str, Any]:
-    """The figures, from a process of its own. Raises SkippedError."""
-    return figures_of("capacity", str(blocks), timeout_s=TIMEOUT_S)
-
-
 if __name__ == "__main__":
-    print(json.dumps(measure_here(int(sys.argv[1]) if len(sys.argv) > 1 else BLOCKS)))
+    print(json.dumps(measure()))

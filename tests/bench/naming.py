@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from tests.bench.processes import figures_of
 from tracelloc.files.elf.file import ElfFile
 from tracelloc.record.kernel.compiler import import_bcc
 from tracelloc.record.process.procfs import Process
@@ -26,7 +25,6 @@ from tracelloc.system.invoker import invoker
 STACKS = 10_000
 FRAMES = 40
 SITES = 20_000  # Distinct return addresses: stacks share most of their callers
-TIMEOUT_S = 240.0
 
 
 def _sites(space: AddressSpace, order: np.random.Generator) -> list[int]:
@@ -50,7 +48,7 @@ def _seconds_for(namer: Namer, snapshot: Any) -> float:
     return time.perf_counter() - began_s
 
 
-def measure_here() -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     """The figures, in this process. Lines are left out and measured apart."""
     import_bcc()
     order = np.random.default_rng(1)
@@ -92,10 +90,5 @@ def measure_here() -> dict[str, Any]:
     }
 
 
-def measure() -> dict[str, Any]:
-    """The figures, from a process of its own. Raises SkippedError."""
-    return figures_of("naming", timeout_s=TIMEOUT_S)
-
-
 if __name__ == "__main__":
-    print(json.dumps(measure_here()))
+    print(json.dumps(measure()))

@@ -1,19 +1,17 @@
 """How fast is the overflow map emptied, and how much kernel memory does it take?
 
-Runs in a process of its own: ``python -m tests.bench.overflow [ENTRIES]`` prints one JSON
-object. What the target pays is measured by storm.
+Runs in a process of its own: ``python -m tests.bench.overflow`` prints one JSON object.
+What the target pays is measured by storm.
 """
 
 import json
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.bench.processes import figures_of
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.record.abi import SPILL_KEY_FIELDS, SPILLED_FIELDS, SpillFlag
@@ -26,7 +24,6 @@ ENTRIES = 1 << 18
 STACKS = 1000
 ROUNDS = 5
 BPF_MAP_UPDATE_BATCH = 26
-TIMEOUT_S = 120.0
 
 
 def _fill(map_fd: int, entries: int, address: int, parity: int) -> None:
@@ -50,7 +47,7 @@ def _kernel_bytes(map_fd: int) -> int:
     return int(match[1])
 
 
-def measure_here(entries: int) -> dict[str, Any]:
+def measure(entries: int = ENTRIES) -> dict[str, Any]:
     """The figures, in this process. Best of some rounds, the first of which warms up."""
     capture = Capture(CaptureConfig(spill_entries=entries))
     map_fd = capture._bpf.map_fd("spill")
@@ -81,10 +78,5 @@ def measure_here(entries: int) -> dict[str, Any]:
     }
 
 
-def measure(entries: int = ENTRIES) -> dict[str, Any]:
-    """The figures, from a process of its own. Raises SkippedError."""
-    return figures_of("overflow", str(entries), timeout_s=TIMEOUT_S)
-
-
 if __name__ == "__main__":
-    print(json.dumps(measure_here(int(sys.argv[1]) if len(sys.argv) > 1 else ENTRIES)))
+    print(json.dumps(measure()))

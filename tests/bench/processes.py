@@ -16,6 +16,7 @@ from tests.harness import read_line
 
 # How long anything may take before it is given up; never how long it is waited for.
 PATIENCE_S = 60.0
+PART_S = 240  # At most, for a part that runs in a process of its own
 ERROR = re.compile(r"error|exception:|failed|invalid|cannot|unable|denied", re.IGNORECASE)
 # What tools say about errors that don't end them.
 HARMLESS = re.compile(r"RLIMIT_MEMLOCK|atexit|modprobe")
@@ -37,19 +38,19 @@ def end(process: subprocess.Popen[bytes], *, whole_group: bool = False) -> None:
     process.wait(PATIENCE_S)
 
 
-def figures_of(part: str, *arguments: str, timeout_s: float) -> dict[str, Any]:
+def figures_of(part: str) -> dict[str, Any]:
     """The JSON object that ``tests.bench.PART`` prints, run as a program. Raises SkippedError."""
-    command = [sys.executable, "-m", f"tests.bench.{part}", *arguments]
+    command = [sys.executable, "-m", f"tests.bench.{part}"]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-            timeout=timeout_s,
+            timeout=PART_S,
         )  # fmt: skip
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or [f"status {error.returncode}"]
         raise SkippedError(f"{part}: {lines[-1]}") from error
     except subprocess.TimeoutExpired as error:
-        raise SkippedError(f"{part}: took longer than {timeout_s:.0f} s") from error
+        raise SkippedError(f"{part}: took longer than {PART_S} s") from error
     figures: dict[str, Any] = json.loads(done.stdout)
     return figures
 

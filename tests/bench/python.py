@@ -11,7 +11,6 @@ import os
 from typing import Any, Final
 from unittest.mock import patch
 
-from tests.bench.processes import figures_of
 from tests.harness import Target
 from tracelloc.record.kernel.proginfo import program_info, statistics
 from tracelloc.record.process.procfs import Process
@@ -21,7 +20,6 @@ from tracelloc.record.session.config import TraceConfig
 DEPTHS: Final = (1, 10, 50, 200)
 PAIRS: Final = 20_000
 ROUNDS: Final = 3
-TIMEOUT_S: Final = 180.0
 
 _PROGRAM: Final = f"""
 import sys
@@ -59,7 +57,7 @@ def _measure(target: Target, *, merged: bool) -> dict[int, float]:
     return found
 
 
-def measure_here() -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     """The figures, in this process: the least of some rounds."""
     figures: dict[str, Any] = {"depths": DEPTHS, "pythons": {}}
     for python in os.environ.get("PYTHONS", "/usr/bin/python3").split():
@@ -79,10 +77,5 @@ def measure_here() -> dict[str, Any]:
     return figures
 
 
-def measure() -> dict[str, Any]:
-    """The figures, from a process of its own. Raises SkippedError."""
-    return figures_of("python", timeout_s=TIMEOUT_S)
-
-
 if __name__ == "__main__":
-    print(json.dumps(measure_here()))
+    print(json.dumps(measure()))

@@ -14,14 +14,12 @@ from tests.bench import (
     following,
     naming,
     overflow,
-    python,
     start,
     storm,
     tui,
-    unwinding,
     workloads,
 )
-from tests.bench.processes import SkippedError
+from tests.bench.processes import SkippedError, figures_of
 from tests.bench.storm import Case, Sample
 from tests.bench.tools import LIVE_NAMES, TOOLS, Tool
 from tests.harness import Builder
@@ -45,14 +43,15 @@ RATIOS: tuple[tuple[str, str, str, dict[storm.Case, float]], ...] = (
 )
 # Why a tool is left out; the others go on.
 TROUBLE = (SkippedError, OSError, EOFError, TimeoutError, subprocess.SubprocessError)
-# Parts that are measured once, by name (also of the field in `Results`), and of what.
-SINGLE: tuple[tuple[str, str, Callable[[], dict[str, Any]]], ...] = (
+# Parts that are measured once, by name (also of the field in `Results`), of what, and by what; None:
+# in a process of its own.
+SINGLE: tuple[tuple[str, str, Callable[[], dict[str, Any]] | None], ...] = (
     ("start", f"{len(start.TARGETS)} commands, {start.ROUNDS} times", start.measure),
-    ("overflow", f"{overflow.ENTRIES:,} entries of the spill map", overflow.measure),
-    ("capacity", f"{capacity.BLOCKS:,} blocks in the live table", capacity.measure),
-    ("naming", f"{naming.STACKS:,} stacks of {naming.FRAMES} frames", naming.measure),
-    ("unwinding", "stacks without frame pointers", unwinding.measure),
-    ("python", "frames of Python", python.measure),
+    ("overflow", f"{overflow.ENTRIES:,} entries of the spill map", None),
+    ("capacity", f"{capacity.BLOCKS:,} blocks in the live table", None),
+    ("naming", f"{naming.STACKS:,} stacks of {naming.FRAMES} frames", None),
+    ("unwinding", "stacks without frame pointers", None),
+    ("python", "frames of Python", None),
     ("tui", f"{1 << tui.DEPTH:,} stacks, {tui.BLOCKS << tui.DEPTH:,} blocks", tui.measure),
 )
 
@@ -117,7 +116,7 @@ class Bench:
             if name in plan.parts:
                 self._say(f"{name}: {about}")
                 try:
-                    setattr(self.results, name, measure())
+                    setattr(self.results, name, measure() if measure else figures_of(name))
                 except (*TROUBLE, AssertionError) as reason:
                     self._skip(name, str(reason))
         return self.results

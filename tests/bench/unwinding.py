@@ -18,7 +18,6 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench.processes import figures_of
 from tracelloc.model.codefiles import Mapping
 from tracelloc.model.losses import Counter
 from tracelloc.record.kernel.captureconfig import CaptureConfig
@@ -28,7 +27,6 @@ from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.unwinding.ahead import RowsAhead, RowsOf
 
 SECONDS: Final = 4.0
-TIMEOUT_S: Final = 120.0
 _TICK_S: Final = 0.05
 _STEADY_SHARE: Final = 0.99  # Of all misses: when these have been seen, it is called steady
 
@@ -93,7 +91,7 @@ def _run(command: list[str]) -> dict[str, Any]:
     }
 
 
-def measure_here() -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     """The figures, in this process."""
     runs = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -112,10 +110,5 @@ def measure_here() -> dict[str, Any]:
     }
 
 
-def measure() -> dict[str, Any]:
-    """The figures, from a process of its own. Raises SkippedError."""
-    return figures_of("unwinding", timeout_s=TIMEOUT_S)
-
-
 if __name__ == "__main__":
-    print(json.dumps(measure_here()))
+    print(json.dumps(measure()))
