@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.forked import PATIENCE_S
 from tracelloc import probes
 
 
-def run(*command: object, timeout: float = 120, **options: Any) -> str:
+def run(*command: object, timeout: float = PATIENCE_S, **options: Any) -> str:
     """Runs a command, which must succeed. Returns its standard output."""
     words = [str(word) for word in command]
     return subprocess.run(

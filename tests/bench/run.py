@@ -43,8 +43,8 @@ RATIOS: tuple[tuple[str, str, str, dict[storm.Case, float]], ...] = (
 )
 # Why a tool is left out; the others go on.
 TROUBLE = (SkippedError, OSError, EOFError, TimeoutError, subprocess.SubprocessError)
-# Parts that are measured once, by name (also of the field in `Results`), of what, and by what; None:
-# in a process of its own.
+# Parts that are measured once, by name (also of the field in `Results`), of what, and by what;
+# None: in a process of its own.
 SINGLE: tuple[tuple[str, str, Callable[[], dict[str, Any]] | None], ...] = (
     ("start", f"{len(start.TARGETS)} commands, {start.ROUNDS} times", start.measure),
     ("overflow", f"{overflow.ENTRIES:,} entries of the spill map", None),

@@ -7,7 +7,6 @@ import io
 import os
 import socket
 import struct
-import subprocess
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.commands import run
 from tests.fuzz import mallocheap, pythonheap, sharedarea
 from tests.unit.hostile import MadeSection, elf_bytes, symbol_sections
 from tracelloc.architecture import native, of_elf
@@ -454,7 +454,7 @@ def _program(directory: Path) -> bytes:
     )
     program = directory / "small"
     command = ["gcc", "-O1", "-g", "-nostdlib", "-static", "-fno-pic", "-no-pie", "-o"]
-    subprocess.run([*command, program, source], check=True)
+    run(*command, program, source)
     return program.read_bytes()
 
 

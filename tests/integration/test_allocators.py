@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import LIBRARIES, PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -213,10 +214,7 @@ def test_rust_with_std_only(targets: Targets) -> None:
 def test_allocator_that_is_loaded_later(targets: Targets, tmp_path: Path) -> None:
     """Nobody calls malloc after it is there: the loader alone tells."""
     library = tmp_path / "liblate.so"
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-O1", "-Dmain=unused", "-o", library, TARGETS / "prefixed.c"],
-        check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    run("gcc", "-shared", "-fPIC", "-O1", "-Dmain=unused", "-o", library, TARGETS / "prefixed.c")
     code = (
         "import ctypes, sys\n"
         "def answer(word): print(word, flush=True); sys.stdin.readline()\n"

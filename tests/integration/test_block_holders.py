@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.commands import run
 from tests.harness import (
     LIBRARIES,
     PATIENCE_S,
@@ -246,7 +247,7 @@ def test_rust(targets: Targets) -> None:
 def test_without_symbols_words_are_roots(program: Path, targets: Targets, tmp_path: Path) -> None:
     """Each word by itself; what several lead to belongs to the module's data."""
     stripped = tmp_path / "stripped"
-    subprocess.run(["strip", "-o", stripped, program], check=True, timeout=PATIENCE_S)
+    run("strip", "-o", stripped, program)
     target = targets.start(stripped)
     await_pauses(target.pid, 3)
     with closing(HolderFinder(Process(target.pid))) as finder:

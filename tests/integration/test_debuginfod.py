@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import run
 from tests.harness import Builder, Target, Tracelloc, run_tracelloc, wait_until
 from tracelloc.files.elf.file import ElfFile
 from tracelloc.record.symbolization.debuginfod import DebugServers, server_urls
@@ -27,9 +28,9 @@ def program(builder: Builder, tmp_path: Path) -> tuple[Path, Path, str]:
     whole = builder.c("chain", "-Wl,--build-id")
     stripped, debug = tmp_path / "stripped", tmp_path / "files" / "chain.debug"
     debug.parent.mkdir()
-    subprocess.run(["objcopy", "--only-keep-debug", whole, debug], check=True)
+    run("objcopy", "--only-keep-debug", whole, debug)
     shutil.copy(whole, stripped)
-    subprocess.run(["strip", "--strip-all", stripped], check=True)
+    run("strip", "--strip-all", stripped)
     elf = ElfFile(stripped.read_bytes())
     assert elf.build_id
     return stripped, debug, elf.build_id

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import (
     PATIENCE_S,
     USES_LIBRARY,
@@ -208,7 +209,7 @@ def test_full_disk(target: Target, tmp_path: Path) -> None:
     """What can't be written is said, the rest is written, the old file stays whole."""
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", small], check=True)
+    run("mount", "-t", "tmpfs", "-o", "size=4k", "none", small)
     try:
         full, fine = small / "a.fg", tmp_path / "b.fg"
         full.write_bytes(b"old 1\n")
@@ -224,7 +225,7 @@ def test_full_disk(target: Target, tmp_path: Path) -> None:
         assert folded_sum(fine) == LIVE_BYTES
         assert tracer.last()["live_bytes"] == LIVE_BYTES
     finally:
-        subprocess.run(["umount", small], check=True)
+        run("umount", small)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S, Builder, Targets, Tracelloc
 from tests.integration.test_attach import WAYS
 
@@ -63,10 +64,7 @@ def test_a_program_without_an_allocator(targets: Targets, tmp_path: Path) -> Non
     """It is said; tracing goes on, and finds nothing."""
     bare = tmp_path / "bare"
     source = 'void _start(void) { for (;;) __asm__ volatile("syscall" :: "a"(34) : "rcx", "r11"); }'
-    subprocess.run(
-        ["gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", bare],
-        input=source, text=True, check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    run("gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", bare, input=source)
     target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, "--json")
     target.ask("alloc 50 100")
@@ -138,10 +136,7 @@ def test_a_program_that_ends_before_it_is_checked(targets: Targets, tmp_path: Pa
         ' char c; __asm__ volatile("syscall" :: "a"(0), "D"(0), "S"(&c), "d"(1) : "rcx", "r11");'
         ' __asm__ volatile("mov $60, %eax; xor %edi, %edi; syscall"); }'
     )
-    subprocess.run(
-        ["gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", bare],
-        input=source, text=True, check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    run("gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", bare, input=source)
     target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, "--json", "--preload=off")
     target.ask("alloc 50 100")

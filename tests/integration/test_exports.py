@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import stat
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands import run
 from tests.harness import Builder, Targets, Tracelloc, run_tracelloc
 from tests.unit.otlpmessages import attributes_of, decoded_file, sums
 from tests.unit.otlpmessages import profiles as profiles_in
@@ -139,7 +139,7 @@ def test_files_at_every_signal(targets: Targets, tmp_path: Path) -> None:
 def test_a_full_disk_costs_one_file_only(targets: Targets, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", disk], check=True)
+    run("mount", "-t", "tmpfs", "-o", "size=16k", "none", disk)
     try:
         (disk / "a.html").write_text("old")
         target = targets.c("chain")
@@ -153,7 +153,7 @@ def test_a_full_disk_costs_one_file_only(targets: Targets, tmp_path: Path) -> No
         assert (disk / "a.html").read_text() == "old"
         assert folded_sum(tmp_path / "b.folded") == 1111 + 2222 + 4096 + 333
     finally:
-        subprocess.run(["umount", disk], check=True)
+        run("umount", disk)
 
 
 @pytest.mark.parametrize(

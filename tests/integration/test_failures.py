@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import (
     PATIENCE_S,
     Builder,
@@ -134,7 +135,7 @@ def test_a_program_goes_on_with_its_own_exit_status(
 ) -> None:
     """Whatever becomes of tracing."""
     fifo = tmp_path / "fifo"
-    subprocess.run(["mkfifo", fifo], check=True, timeout=PATIENCE_S)
+    run("mkfifo", fifo)
     for part, options in (("pump", ()), ("reports", ()), ("follower", ("--follow",))):
         flag.unlink(missing_ok=True)
         tracer = sabotaged(

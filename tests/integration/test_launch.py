@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import run
 from tests.harness import (
     PATIENCE_S,
     TARGETS,
@@ -96,10 +97,7 @@ def test_c_libraries(builder: Builder, tmp_path: Path, kind: str) -> None:
     else:
         program = tmp_path / "early"
         static = ["-static"] if "static" in kind else []
-        subprocess.run(
-            ["musl-gcc", "-O1", "-g", "-fno-builtin", *static, TARGETS / "early.c", "-o", program],
-            check=True, timeout=PATIENCE_S,
-        )  # fmt: skip
+        run("musl-gcc", "-O1", "-g", "-fno-builtin", *static, TARGETS / "early.c", "-o", program)
     done = run_tracelloc(*QUIET, "--", program, 0, status=0)
     report = last_report(done.stderr)
     assert by_function(report) == PROGRAM
@@ -156,10 +154,7 @@ def test_what_cannot_be_executed(command: str, status: int, words: str) -> None:
 def test_a_program_without_an_allocator(tmp_path: Path) -> None:
     source = 'void _start(void) { __asm__ volatile("mov $60, %eax; xor %edi, %edi; syscall"); }'
     program = tmp_path / "bare"
-    subprocess.run(
-        ["gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", program],
-        input=source, text=True, check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    run("gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", program, input=source)
     done = run_tracelloc("--text", "--", program, status=1)
     assert "has no malloc library" in done.stderr
 
@@ -248,10 +243,7 @@ def test_what_can_not_be_traced_is_not_run(tmp_path: Path, more: tuple[str, ...]
 int main(void) {{ open("{tmp_path}/mark", O_CREAT, 0600); pause(); }}
 """
     program = tmp_path / "without"
-    subprocess.run(
-        ["gcc", "-x", "c", "-", "-o", program],
-        input=source, text=True, check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    run("gcc", "-x", "c", "-", "-o", program, input=source)
     done = run_tracelloc("--text", "--allocator", "nothing-like-it", *more, "--", program, status=1)
     # Whoever follows it sees it being killed while the trace ends.
     assert "no malloc library 'nothing-like-it'" in done.stderr

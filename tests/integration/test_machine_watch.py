@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S, Builder, Target, tracelloc_command, wait_until
 from tests.integration.test_groups import ControlGroup
 from tests.unit.test_docs import DOCS
@@ -174,7 +175,7 @@ def test_restarts(builder: Builder, group: ControlGroup, shop: Target, tmp_path:
 def test_prometheus(group: ControlGroup, shop: Target, tmp_path: Path) -> None:
     """It scrapes, and the shipped alert fires for the group that is nearly full."""
     alerts = DOCS / "files" / "prometheus-alerts.yml"
-    subprocess.run(["promtool", "check", "rules", alerts], check=True, capture_output=True)
+    run("promtool", "check", "rules", alerts)
     ports = [free_port(), free_port()]
     watcher = Watcher(tmp_path, f'listen = "127.0.0.1:{ports[0]}"')
     rules = tmp_path / "alerts.yml"

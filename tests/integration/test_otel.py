@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import Builder, Targets, Tracelloc, run_tracelloc, wait_until
 from tests.integration.test_attach import WAYS
 from tests.integration.test_record import Recorder, reports
@@ -62,9 +62,7 @@ def test_books(targets: Targets, attach: str) -> None:
 )
 def test_wherever_arguments_are(builder: Builder, targets: Targets, flags: tuple[str, ...]) -> None:
     program = builder.c("reporter", *flags)
-    notes = subprocess.run(
-        ["readelf", "-n", program], capture_output=True, text=True, check=True, timeout=60
-    ).stdout
+    notes = run("readelf", "-n", program)
     assert ("(%rbp)" in notes) == (len(flags) == 2)
     target = targets.start(program, 2, 5000)
     options = ["--source", "otel", "--json", "--top", 100]

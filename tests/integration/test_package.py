@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import Builder, Targets, made_once
 from tests.integration.test_without_bcc import check_all_ways
 from tracelloc import __version__
@@ -22,10 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 def tracked(*under: str) -> list[str]:
     """Files that git tracks; in some folders only, if any are named."""
-    return subprocess.run(
-        ["git", "ls-files", *under],
-        cwd=ROOT, capture_output=True, text=True, check=True, timeout=60,
-    ).stdout.splitlines()  # fmt: skip
+    return run("git", "ls-files", *under, cwd=ROOT).splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +42,7 @@ def build_packages(out: Path) -> None:
     project = source / "pyproject.toml"
     project.write_text(re.sub(r'\["-O\d", "-g0"\]', '["-O0", "-g0"]', project.read_text()))
     for command in (["init", "--quiet"], ["add", "--all"]):
-        subprocess.run(["git", *command], cwd=source, check=True, timeout=60)
+        run("git", *command, cwd=source)
     settings = source.with_name("build.cfg")
     settings.write_text(f"[build_ext]\nparallel = {os.cpu_count()}\n")
     # `make install` shows that what a build requires is complete.
@@ -102,13 +100,8 @@ def test_wheel_is_complete(wheel: Path) -> None:
 @pytest.mark.long
 def test_wheel_works_in_a_clean_environment(wheel: Path, tmp_path: Path, targets: Targets) -> None:
     venv = tmp_path / "venv"
-    subprocess.run(
-        ["/usr/bin/python3", "-m", "venv", "--system-site-packages", venv], check=True, timeout=120
-    )
-    subprocess.run(
-        [venv / "bin/pip", "install", "--quiet", "--disable-pip-version-check", wheel],
-        check=True, capture_output=True, timeout=300,
-    )  # fmt: skip
+    run("/usr/bin/python3", "-m", "venv", "--system-site-packages", venv)
+    run(venv / "bin/pip", "install", "--quiet", "--disable-pip-version-check", wheel, timeout=300)
     target = targets.c("chain")
     result = subprocess.run(
         [venv / "bin/tracelloc", "-p", str(target.pid), "--count", "1"],
@@ -130,7 +123,7 @@ def plain(wheel: Path) -> Iterator[Path]:
         os.chown(place, 65534, 65534)
         place.chmod(0o755)
         shutil.copy(wheel, place)
-        subprocess.run([*AS_NOBODY, "/usr/bin/python3", "-m", "venv", place / "venv"], check=True)
+        run(*AS_NOBODY, "/usr/bin/python3", "-m", "venv", place / "venv")
         subprocess.run(
             [*AS_NOBODY, place / "venv/bin/pip", "install", "--quiet", "--no-cache-dir",
              "--disable-pip-version-check", place / wheel.name, "pytest"],

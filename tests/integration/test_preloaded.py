@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.commands import run
 from tests.harness import (
     PATIENCE_S,
     PRELOADED,
@@ -246,7 +247,7 @@ def test_sanitized_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     program = tmp_path / "sanitized"
     code = "#include <stdlib.h>\nint main(void) { void *volatile p = malloc(9); return !p; }"
     build = ["gcc", "-fsanitize=address", "-o", program, "-x", "c", "-"]
-    subprocess.run(build, input=code, text=True, check=True)
+    run(*build, input=code)
     monkeypatch.setenv("PATH", f"/nonexistent:{tmp_path}:{os.environ['PATH']}")
     for script in (f"exec {program}", "exec sanitized"):
         done = run_tracelloc("-o", tmp_path / "o.fg", "--", "sh", "-c", script, status=0)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S, TARGETS, Target, Targets
 from tests.integration.test_record import Recorder, reports
 from tracelloc.model.frames import RuntimeFrame
@@ -47,10 +48,7 @@ def _all_rows_first(monkeypatch: pytest.MonkeyPatch) -> None:
 def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the C module, which any CPython from 3.11 on can load."""
     directory = tmp_path_factory.mktemp("pyframes")
-    include = subprocess.run(
-        [PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('include'))"],
-        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
-    ).stdout.strip()  # fmt: skip
+    include = run(PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('include'))").strip()
     subprocess.run(
         ["gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{include}",
          TARGETS / "pyframes.c", "-o", directory / "pyframes.abi3.so"],

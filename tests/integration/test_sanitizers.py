@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S, TARGETS, run_tracelloc, wait_until
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import has_leak_sanitizer
@@ -23,10 +24,7 @@ KINDS = {
 
 def build(directory: Path, *flags: str) -> Path:
     program = directory / "sanitized"
-    subprocess.run(
-        ["gcc", "-g", *flags, "-o", program, TARGETS / "sanitized.c"],
-        check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    run("gcc", "-g", *flags, "-o", program, TARGETS / "sanitized.c")
     return program
 
 

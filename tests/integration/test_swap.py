@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S, Target, Targets
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import read_resident
@@ -35,7 +36,7 @@ def _swap_space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         subprocess.run(["mkswap", file], check=True, stdout=subprocess.DEVNULL)
         if subprocess.run(["swapon", file], check=False).returncode == 0:
             yield
-            subprocess.run(["swapoff", file], check=True)
+            run("swapoff", file)
             file.unlink()
             return
         file.unlink()

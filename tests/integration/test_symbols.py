@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S, TARGETS, Builder, Targets, Tracelloc, tracelloc_command
 
 
@@ -94,7 +95,7 @@ def test_symbols_of_a_process(builder: Builder, targets: Targets) -> None:
         "-p", target.pid, "--json").stdout)}  # fmt: skip
     assert reports[str(path)]["advice"] is None
     assert reports["[vdso]"]["functions"] >= 4
-    nm = subprocess.run(["nm", "-n", path], capture_output=True, text=True, check=True).stdout
+    nm = run("nm", "-n", path)
     functions = {line.split()[2] for line in nm.splitlines() if " t " in line or " T " in line}
     assert reports[str(path)]["functions"] >= len(functions) - 3  # some are no functions
     assert len(reports[str(path)]["build_id"]) == 40
@@ -102,10 +103,7 @@ def test_symbols_of_a_process(builder: Builder, targets: Targets) -> None:
 
 def test_symbols_of_a_stripped_program(targets: Targets, tmp_path: Path) -> None:
     path = tmp_path / "stripped"
-    subprocess.run(
-        ["gcc", "-O1", "-s", "-pthread", TARGETS / "chain.c", "-o", path],
-        check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    run("gcc", "-O1", "-s", "-pthread", TARGETS / "chain.c", "-o", path)
     target = targets.start(path)
     text = symbols("-p", target.pid).stdout.partition(f"{path}\n")[2]
     lines = text.splitlines()[:4]

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S, PRELOADED, TARGETS, Targets, frames_of
 from tracelloc.model import losses as counted
 from tracelloc.model.events import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
@@ -66,10 +67,7 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compile_c(out: Path, name: str, *flags: str) -> None:
-    subprocess.run(
-        ["gcc", "-g", "-pthread", *flags, TARGETS / f"{name}.c", "-o", out],
-        check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    run("gcc", "-g", "-pthread", *flags, TARGETS / f"{name}.c", "-o", out)
 
 
 @dataclass
@@ -300,10 +298,7 @@ def test_programs(truth: Path, tmp_path: Path, name: str, by: str) -> None:
 
 def test_cpp(truth: Path, tmp_path: Path) -> None:
     program = tmp_path / "thrower"
-    subprocess.run(
-        ["g++", "-O2", "-fomit-frame-pointer", TARGETS / "thrower.cpp", "-o", program],
-        check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    run("g++", "-O2", "-fomit-frame-pointer", TARGETS / "thrower.cpp", "-o", program)
     found = compare([program], truth, tmp_path)
     assert found.compared > 1000
     assert (found.different, found.partial) == ([], 0)
@@ -311,10 +306,7 @@ def test_cpp(truth: Path, tmp_path: Path) -> None:
 
 def test_rust(truth: Path, tmp_path: Path) -> None:
     program = tmp_path / "boxes"
-    subprocess.run(
-        ["rustc", "--edition=2021", "-O", TARGETS / "boxes.rs", "-o", program],
-        check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    run("rustc", "--edition=2021", "-O", TARGETS / "boxes.rs", "-o", program)
     found = compare([program], truth, tmp_path)
     assert found.compared > 1000
     assert (found.different, found.partial) == ([], 0)

@@ -2,12 +2,13 @@
 
 import ast
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.commands import run
 
 PACKAGE = Path(__file__).parents[2] / "tracelloc"
 TOP = PACKAGE.parent
@@ -120,7 +121,7 @@ def test_headers_form_no_circle() -> None:
 )
 def test_headers_of_the_library_include_what_they_need(header: Path) -> None:
     options = ["-fsyntax-only", "-std=gnu11", "-Werror=implicit-function-declaration"]
-    subprocess.run(["gcc", *options, "-x", "c", str(header)], check=True, timeout=60)
+    run("gcc", *options, "-x", "c", str(header))
 
 
 def test_showing_needs_nothing_of_a_tracing_machine() -> None:
@@ -139,7 +140,7 @@ for package in (tracelloc.show, tracelloc.ui):
 wing = [name for name in sys.modules if name.startswith("tracelloc.record.")]
 assert not wing, wing
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    run(sys.executable, "-c", program)
 
 
 # Libraries, and the one folder that knows each.

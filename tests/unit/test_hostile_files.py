@@ -4,7 +4,6 @@ import lzma
 import os
 import resource
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.unit.hostile import (
     MadeSection,
     elf_bytes,
@@ -265,7 +265,7 @@ def test_directories_that_no_system_call_takes(tmp_path: Path) -> None:
     """What such a path leads to is missing, and that is said."""
     source, program = tmp_path / "split.s", tmp_path / "split"
     source.write_text(SPLIT.format(directory="d" * 5000, name="split.dwo"))
-    subprocess.run(["gcc", "-nostdlib", "-static", "-o", program, source], check=True)
+    run("gcc", "-nostdlib", "-static", "-o", program, source)
     elf = ElfFile(os.open(program, os.O_RDONLY))
     lines = SourceLines(elf)
     start = elf.find_functions(["_start"])["_start"]
