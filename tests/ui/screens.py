@@ -7,8 +7,9 @@ instead of compared, to be read as a change like any other.
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
-from functools import partial, update_wrapper
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import update_wrapper
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
@@ -69,20 +70,15 @@ class ViewApp(App[None]):
     on_line_view_chosen = on_table_sort_asked = keep
 
 
-def drive(
-    widget: Widget | None,
-    size: tuple[int, int],
-    steps: Callable[[ViewApp, Pilot[None]], Awaitable[None]],
-) -> None:
-    """Runs an app with the widget and does the steps."""
-
-    async def run() -> None:
-        app = ViewApp(widget)
-        async with app.run_test(size=size) as pilot:
-            await pilot.pause()
-            await steps(app, pilot)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def shown_on(
+    widget: Widget | None, size: tuple[int, int]
+) -> AsyncIterator[tuple[ViewApp, Pilot[None]]]:
+    """An app with the widget, and its pilot, until the block ends."""
+    app = ViewApp(widget)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        yield app, pilot
 
 
 def as_test(
@@ -108,7 +104,12 @@ def on_screen(
         def run(**fixtures: Any) -> None:
             view = widget() if widget else None
             given = {**fixtures, "view": view} if wants_view else fixtures
-            drive(view, fixtures.get("size", size), partial(coroutine, **given))
+
+            async def steps() -> None:
+                async with shown_on(view, fixtures.get("size", size)) as (app, pilot):
+                    await coroutine(app, pilot, **given)
+
+            asyncio.run(steps())
 
         return as_test(run, coroutine, "view")
 

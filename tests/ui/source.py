@@ -6,7 +6,8 @@ files are missing.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
@@ -312,34 +313,40 @@ async def tick(app: LiveApp, pilot: Pilot[int]) -> None:
     await settle(app, pilot)
 
 
-def drive(
+@asynccontextmanager
+async def live(
     source: FakeSource,
-    steps: Steps,
     size: tuple[int, int] = (120, 40),
     *,
     notifications: bool = False,
     together: bool = False,
-) -> LiveApp:
-    """Runs the application on a source and does the steps. Returns it, ended.
+) -> AsyncIterator[tuple[LiveApp, Pilot[int]]]:
+    """The application on a source, and its pilot, until the block ends.
 
     ``together``: whether it begins to show all processes once there are two.
     """
     app = LiveApp(source, interval_s=None)
     app.state.has_chosen_process |= not together
+    async with app.run_test(size=size, notifications=notifications) as pilot:
+        await settle(app, pilot)
+        yield app, pilot
 
-    async def run() -> None:
-        async with app.run_test(size=size, notifications=notifications) as pilot:
-            await settle(app, pilot)
+
+def drive(source: FakeSource, steps: Steps, *size: tuple[int, int], **options: bool) -> LiveApp:
+    """Runs the application on a source and does the steps. Returns it, ended."""
+
+    async def run() -> LiveApp:
+        async with live(source, *size, **options) as (app, pilot):
             await steps(app, pilot)
+        return app
 
-    asyncio.run(run())
-    return app
+    return asyncio.run(run())
 
 
 def on_live_screen(
     size: tuple[int, int] = (120, 40), **options: bool
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """Makes a test of a coroutine: on the screen of the fixture ``source``; see ``drive``."""
+    """Makes a test of a coroutine: on the screen of the fixture ``source``; see ``live``."""
 
     def decorate(coroutine: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         wants_source = "source" in signature(coroutine).parameters

@@ -16,7 +16,7 @@ from tests.ui.source import (
     SECONDS,
     STACKS,
     FakeSource,
-    drive,
+    live,
     on_live_screen,
     press,
     tick,
@@ -89,12 +89,11 @@ async def test_limits_leave_out_what_is_freed(app: LiveApp, pilot: Pilot[int]) -
     assert nodes_of(app).weight(ROOT) == LIVE["cache_lookup"] + LIVE["append_log"] + 5 * 1024
 
 
-def test_threads(source: FakeSource) -> None:
+async def test_threads(source: FakeSource) -> None:
     # Somebody who only ever frees.
     block = source.allocate(LOG, 10_000, tid=101)
     source.apply([(2, block, 0, 0, 104)])
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, (140, 40)) as (app, pilot):
         assert app.state.picture.snapshot.threads is None, "nobody has asked for them"
         taken = source.taken
         await press(app, pilot, "7")
@@ -131,8 +130,6 @@ def test_threads(source: FakeSource) -> None:
         await tick(app, pilot)
         assert app.state.picture.snapshot.threads is None
 
-    drive(source, steps, (140, 40))
-
 
 @on_live_screen()
 async def test_threads_while_nothing_moves(
@@ -149,14 +146,11 @@ async def test_threads_while_nothing_moves(
     assert app.state.picture.snapshot.threads is not None
 
 
-def test_header_says_when_most_was_held(source: FakeSource) -> None:
+async def test_header_says_when_most_was_held(source: FakeSource) -> None:
     source.now_ns += 34_000_000_000
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        assert "peak 581 KiB 35 s ago" in text_of(app)[1]
-
     assert round(PEAK_BYTES / 1024) == 581
-    drive(source, steps, (180, 40))
+    async with live(source, (180, 40)) as (app, _pilot):
+        assert "peak 581 KiB 35 s ago" in text_of(app)[1]
 
 
 @pytest.mark.parametrize(
@@ -174,34 +168,28 @@ async def test_details(app: LiveApp, pilot: Pilot[int], stack: int, words: str) 
     assert line_of(app, "at heap peak:") == f" {words}"
 
 
-def test_temporary_column(source: FakeSource) -> None:
+async def test_temporary_column(source: FakeSource) -> None:
     block = source.allocate(LOG, 7)
     source.free(block)
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, (180, 40)) as (app, pilot):
         assert "50.0 %" in line_of(app, "append_log")
         app.screen.action_sort_by("temporary")
         await tick(app, pilot)
         first = next(line for line in text_of(app) if line.startswith("›"))
         assert "append_log" in first
 
-    drive(source, steps, (180, 40))
 
-
-def test_estimates_are_marked(tmp_path: Path) -> None:
+async def test_estimates_are_marked(tmp_path: Path) -> None:
     source = FakeSource(STACKS, tmp_path, sample_bytes=512)
     source.allocate(LOG, 1 << 20)
     source.free(source.allocate(PAGE, 1 << 20))
     source.pass_second()
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, (180, 40)) as (app, pilot):
         assert "peak ~2.00 MiB" in text_of(app)[1]
         await press(app, pilot, *"4wwww")
         assert "~2.00 MiB" in line_of(app, "▾ shop-server")
         await press(app, pilot, "7")
         assert "~1.00 MiB" in line_of(app, "worker-1")
-
-    drive(source, steps, (180, 40))
 
 
 @on_live_screen()

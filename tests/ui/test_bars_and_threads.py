@@ -11,9 +11,9 @@ from tests.ui.screens import (
     SIZES,
     ViewApp,
     compare,
-    drive,
     harmless,
     on_screen,
+    shown_on,
     styled,
     text_of,
 )
@@ -91,7 +91,7 @@ async def test_sizes_picture(
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_waste_picture(size: tuple[int, int]) -> None:
+async def test_waste_picture(size: tuple[int, int]) -> None:
     """Where there is room for it: what the allocator wastes, as far as that is known."""
     view = Table(columns("size"))
     wastes = [
@@ -103,13 +103,10 @@ def test_waste_picture(size: tuple[int, int]) -> None:
     ]
     bins = [replace(b, waste=waste) for b, waste in zip(BINS, wastes, strict=False)]
     frequent = [replace(FREQUENT[1], waste=Waste(70_000 * 1544, 70_000 * 8, 0))]
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+    async with shown_on(view, size) as (app, pilot):
         waste = "usable sizes (glibc): 143 MiB, 28.6 MiB wasted (20.0%)"
         view.show(bar_rows(size_rows(bins, frequent, waste), size_label))
         await compare("waste", app, pilot)
-
-    drive(view, size, steps)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -132,13 +129,12 @@ async def test_threads_picture(
     await compare("threads", app, pilot)
 
 
-def test_what_threads_did() -> None:
+async def test_what_threads_did() -> None:
     assert [row.tid for row in thread_rows(HELD, ACTIVITY, narrowed=True)] == [
         4242, 4243, 4250, 4_194_303,
     ]  # fmt: skip
     view = Table(COLUMNS)
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+    async with shown_on(view, (130, 24)) as (app, pilot):
         view.show(threads_by("bytes"))
         await pilot.pause()
         text = "\n".join(text_of(app))
@@ -158,8 +154,6 @@ def test_what_threads_did() -> None:
         await pilot.pause()
         assert "~3.00 MiB in ~160 blocks" in text_of(app)[-2]
         assert "~52.0 MiB" in text_of(app)[1]
-
-    drive(view, (130, 24), steps)
 
 
 @on_screen(lambda: Table(columns("size")))

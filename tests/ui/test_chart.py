@@ -5,7 +5,17 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import CACHE, LEAK, LIVE, SECONDS, drive, on_live_screen, press, shop, tick
+from tests.ui.source import (
+    CACHE,
+    LEAK,
+    LIVE,
+    SECONDS,
+    live,
+    on_live_screen,
+    press,
+    shop,
+    tick,
+)
 from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.chart import ChartView
@@ -78,7 +88,7 @@ async def test_rows_are_opened_and_stacks_charted(app: LiveApp, pilot: Pilot[int
     assert "record_request" not in "\n".join(rows())
 
 
-def test_what_has_gone_keeps_its_layer_and_small_ones_are_together(tmp_path: Path) -> None:
+async def test_what_has_gone_keeps_its_layer_and_small_ones_are_together(tmp_path: Path) -> None:
     source = shop(tmp_path)
     many = {100 + n: [(f"small_{n}", None, None, None)] for n in range(8)}
     source = type(source)({**source.stacks, **many}, tmp_path)
@@ -90,8 +100,7 @@ def test_what_has_gone_keeps_its_layer_and_small_ones_are_together(tmp_path: Pat
         if second == SECONDS // 2:
             source.free(held)
         source.pass_second()
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         await press(app, pilot, "C")
         await tick(app, pilot)
         shown = text_of(app)
@@ -100,8 +109,6 @@ def test_what_has_gone_keeps_its_layer_and_small_ones_are_together(tmp_path: Pat
         assert format_size(1 << 20) in first
         rest = next(line for line in shown if "all others" in line)
         assert format_size(4000) in rest
-
-    drive(source, steps)
 
 
 @on_live_screen((80, 14))

@@ -4,11 +4,10 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-
-from textual.pilot import Pilot
+from functools import partial
 
 from tests.trees import build_tree
-from tests.ui.screens import ViewApp, drive, path, weights
+from tests.ui.screens import ViewApp, path, shown_on, weights
 from tracelloc.show.analysis.histograms import ThreadStat, thread_rows
 from tracelloc.show.presentation.calltree import Step
 from tracelloc.ui.flame import FlameView
@@ -45,34 +44,28 @@ def median_s(app: ViewApp, work: Callable[[], None]) -> float:
     return statistics.median(times)
 
 
-def test_trees() -> None:
+async def test_trees() -> None:
     nodes = large()
     for view in (FlameView(), TreeView()):
-
-        async def steps(
-            app: ViewApp, pilot: Pilot[None], view: FlameView | TreeView = view
-        ) -> None:
-            assert median_s(app, lambda: view.show(nodes, at_once=True)) < 2 * REFRESH_S
-            assert median_s(app, lambda: view.action_cursor(1)) < 2 * REFRESH_S
-
-        drive(view, (150, 50), steps)
+        async with shown_on(view, (150, 50)) as (app, _pilot):
+            show = partial(view.show, nodes, at_once=True)
+            assert median_s(app, show) < 2 * REFRESH_S
+            assert median_s(app, partial(view.action_cursor, 1)) < 2 * REFRESH_S
 
 
-def test_threads() -> None:
+async def test_threads() -> None:
     view = Table(COLUMNS)
     held = [ThreadStat(n, f"thread {n}", 100 * n, n, 0.1, n) for n in range(10_000)]
     stats = thread_rows(held, None, narrowed=False)
+    async with shown_on(view, (150, 50)) as (app, _pilot):
 
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
         def show() -> None:
             view.show(table_rows(stats, None, Sorting("bytes"), ""), at_once=True)
 
         assert median_s(app, show) < 2 * REFRESH_S
 
-    drive(view, (150, 50), steps)
 
-
-def test_only_rows_in_view_are_made() -> None:
+async def test_only_rows_in_view_are_made() -> None:
     class Counting(LineView[None]):
         made = 0
 
@@ -84,8 +77,7 @@ def test_only_rows_in_view_are_made() -> None:
             return [(str(row), None)]
 
     view = Counting()
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+    async with shown_on(view, (80, 24)) as (_app, pilot):
         view.rows_changed()
         await pilot.pause()
         Counting.made = 0
@@ -94,5 +86,3 @@ def test_only_rows_in_view_are_made() -> None:
             await pilot.pause(0.01)
         assert view.cursor == 999_999
         assert 0 < Counting.made <= 100
-
-    drive(view, (80, 24), steps)

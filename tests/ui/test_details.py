@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 
 from tests.blockholders import KEPT
 from tests.ui.screens import SIZES, compare, text_of
-from tests.ui.source import LEAK, FakeSource, drive, on_live_screen, press, tick, until
+from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, tick, until
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters import Action, Match, On
 from tracelloc.show.filters.rules import parse_rules
@@ -52,23 +52,19 @@ async def test_figures_and_source(app: LiveApp, pilot: Pilot[int], source: FakeS
     assert app.state.picture.content.order[:2] == [LEAK, 4]
 
 
-def test_who_holds_its_blocks(source: FakeSource) -> None:
+async def test_who_holds_its_blocks(source: FakeSource) -> None:
     """In the pane of the tables, and in the stack's own screen."""
     source.holders = {LEAK: KEPT}
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, (160, 40)) as (app, pilot):
         assert "all of it is kept by app::g_sessions (server)" in shown(app)
         await press(app, pilot, "enter")
         assert "kept by app::g_sessions (server)" in shown(app)
 
-    drive(source, steps, (160, 40))
 
-
-def test_the_pane_takes_what_the_table_leaves(source: FakeSource) -> None:
+async def test_the_pane_takes_what_the_table_leaves(source: FakeSource) -> None:
     """Few rows leave lines for it on a small screen, and on a larger one for source lines."""
     source.holders = {LEAK: KEPT}
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, (80, 24)) as (app, pilot):
         assert "function, innermost first" in shown(app)
         assert "all of it is kept by" in shown(app)
         assert "server.c:32: int line_32;" in shown(app)
@@ -79,8 +75,6 @@ def test_the_pane_takes_what_the_table_leaves(source: FakeSource) -> None:
         await until(app, pilot, lambda: sentence in shown(app) and "int line_36;" in shown(app))
         assert "→ 32  int line_32;" in shown(app)
         assert shown(app).count("  int line_") == 9
-
-    drive(source, steps, (80, 24))
 
 
 @on_live_screen()
@@ -94,8 +88,8 @@ async def test_hidden_frames_on_demand(app: LiveApp, pilot: Pilot[int]) -> None:
     assert "finish_grow" not in shown(app)
 
 
-def test_hide_undo_collapse_save(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_hide_undo_collapse_save(source: FakeSource) -> None:
+    async with live(source) as (app, pilot):
         await press(app, pilot, "end", "enter")
         assert app.screen.query_one("#frames", Table).cursor == 1, "hidden frames are above"
         await press(app, pilot, "H")
@@ -108,8 +102,6 @@ def test_hide_undo_collapse_save(source: FakeSource) -> None:
         assert "[dns::Message]" in shown(app)
         await press(app, pilot, "W", "escape")
         assert app.state.picture.labels[5] == "dns::Client::update_records (dns.rs:77) ← [tokio]"
-
-    drive(source, steps)
     rules = parse_rules(source.invoker.filters.read_text(), "filters.toml").rules
     assert [(r.pattern, r.action, r.label) for r in rules] == [
         ("dns::Message::", Action.COLLAPSE, "dns::Message")
@@ -129,7 +121,7 @@ async def test_added_rules_in_the_filter_dialog(
     assert source.filters.added == ()
 
 
-def test_copy_and_editor(
+async def test_copy_and_editor(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     started: list[list[str]] = []
@@ -138,8 +130,7 @@ def test_copy_and_editor(
         "tracelloc.ui.sourcefiles.subprocess.run",
         lambda command, check: started.append(command) or type("R", (), {"returncode": 0}),
     )
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         from contextlib import nullcontext
 
         app.suspend = nullcontext  # type: ignore[assignment,method-assign]
@@ -150,8 +141,6 @@ def test_copy_and_editor(
         await press(app, pilot, "E")
         await press(app, pilot, "down", "enter")
         await press(app, pilot, "end", "E")
-
-    drive(source, steps)
     assert started == [
         ["ed", "--plain", "+32", "/src/server.c"],
         ["ed", "--plain", "+95", "/src/server.c"],

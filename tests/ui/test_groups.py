@@ -4,16 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import APP, LEAK, LOG, Call, FakeSource, drive, press, shop
+from tests.ui.source import APP, LEAK, LOG, Call, FakeSource, live, press, shop
 from tracelloc.model.verdicts import CODE_OF, Member, Suspect, Verdict
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.show.presentation.suspects import parting_lines
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import NS_PER_S
-from tracelloc.ui.app import LiveApp
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.tableview import PathCell, Table, TitleCell
 from tracelloc.verdict.evidence import stack_judgement
@@ -32,10 +30,10 @@ class GroupingSource(FakeSource):
         return replace(trace, processes=(replace(trace.root, findings=grouped),))
 
 
-def test_a_group_is_one_row_that_expands(tmp_path: Path) -> None:
+async def test_a_group_is_one_row_that_expands(tmp_path: Path) -> None:
     source = shop(tmp_path, GroupingSource)
+    async with live(source) as (app, pilot):
 
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         def order() -> list[object]:
             return list(app.screen.query_one("#stacks", Table).order)
 
@@ -56,8 +54,6 @@ def test_a_group_is_one_row_that_expands(tmp_path: Path) -> None:
         assert len(order()) == 3
         await press(app, pilot, "t")
         assert not any(isinstance(key, GroupKey) for key in order())
-
-    drive(source, steps)
 
 
 def many_callers(directory: Path, callers: int, kind: type[FakeSource] = FakeSource) -> FakeSource:
@@ -81,11 +77,11 @@ def many_callers(directory: Path, callers: int, kind: type[FakeSource] = FakeSou
     return source
 
 
-def test_equal_rows_and_single_blocks_are_one_row_each(tmp_path: Path) -> None:
+async def test_equal_rows_and_single_blocks_are_one_row_each(tmp_path: Path) -> None:
     callers = 40
     source = many_callers(tmp_path, callers)
+    async with live(source) as (app, pilot):
 
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         def shown() -> list[str]:
             lines = text_of(app)
             first = next(at for at, line in enumerate(lines) if "allocated in" in line)
@@ -108,8 +104,6 @@ def test_equal_rows_and_single_blocks_are_one_row_each(tmp_path: Path) -> None:
         assert len(table.order) == 1
         await press(app, pilot, "t")
         assert len(table.order) == callers
-
-    drive(source, steps)
 
 
 TWINS = 1, 2
@@ -143,20 +137,17 @@ class TwinSource(FakeSource):
 
 
 @pytest.mark.parametrize("is_one", [True, False])
-def test_twins_that_grow_read_and_count_the_same(tmp_path: Path, is_one: bool) -> None:
+async def test_twins_that_grow_read_and_count_the_same(tmp_path: Path, is_one: bool) -> None:
     """Whether they are judged as one: the name is that of their rows, the rate that of both."""
     source = many_callers(tmp_path, 2, TwinSource)
     assert isinstance(source, TwinSource)
     source.is_one = is_one
-
-    async def steps(app: LiveApp, _pilot: Pilot[int]) -> None:
+    async with live(source) as (app, _pilot):
         (line,) = (line for line in text_of(app) if "▸ leaf" in line)
         words = "+195 KiB ▲ growing 6 s ▸ leaf (a.c:3) ×2 stacks ← serve"
         assert " ".join(line.split()[4:]) == words
         assert any(line.startswith("─growing 195 KiB/min for ") for line in text_of(app))
         assert any("the first of 2 stacks: " in line for line in text_of(app)) is not is_one
-
-    drive(source, steps)
     snapshot = source.take_snapshot(NOTHING_ELSE).root
     last = next(parting_lines(snapshot, source.namer(snapshot.target), 1))
     name = "leaf (a.c:3) ×2 stacks ← serve, 3.12" if is_one else "leaf (a.c:3) ← serve, 1.56"
@@ -190,10 +181,9 @@ def test_cells_leave_out_what_does_not_fit_whole() -> None:
     assert PathCell("/usr/src/shop/server.c:32").within(12) == "…server.c:32"
 
 
-def test_folding_and_unfolding_lays_the_screen_out_once_or_twice(tmp_path: Path) -> None:
+async def test_folding_and_unfolding_lays_the_screen_out_once_or_twice(tmp_path: Path) -> None:
     source = many_callers(tmp_path, 200)
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         layouts: list[bool] = []
         app.screen.screen_layout_refresh_signal.subscribe(
             app.screen, lambda _screen: layouts.append(True), immediate=True
@@ -206,5 +196,3 @@ def test_folding_and_unfolding_lays_the_screen_out_once_or_twice(tmp_path: Path)
             assert len(table.order) == rows
             # For the rows and their scroll bar; for the height of the details below.
             assert len(layouts) <= 2
-
-    drive(source, steps)

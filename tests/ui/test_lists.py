@@ -11,9 +11,8 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.trees import build_tree
-from tests.ui.screens import ViewApp, drive, on_screen, path, text_of, weights
-from tests.ui.source import FakeSource, on_live_screen, press, settle
-from tests.ui.source import drive as drive_live
+from tests.ui.screens import ViewApp, on_screen, path, shown_on, text_of, weights
+from tests.ui.source import FakeSource, live, on_live_screen, press, settle
 from tests.ui.test_picker import API, opened
 from tracelloc.model.process import Target
 from tracelloc.model.wanted import NOTHING_ELSE
@@ -123,11 +122,10 @@ async def test_processes(app: ViewApp, pilot: Pilot[None]) -> None:
     assert "j" in text_of(app)[1], "letters are typed into the search"
 
 
-def test_flame_walks_boxes_with_the_same_keys() -> None:
+async def test_flame_walks_boxes_with_the_same_keys() -> None:
     view = FlameView()
     stacks = [(1, path("a", "b", "c"), weights(9, 1, 0)), (2, path("d"), weights(5, 1, 0))]
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+    async with shown_on(view, SIZE) as (_app, pilot):
         nodes = Nodes(build_tree(stacks, Step("app", None)))
         view.show(nodes, at_once=True)
         found = []
@@ -140,8 +138,6 @@ def test_flame_walks_boxes_with_the_same_keys() -> None:
             await pilot.press(key)
             found.append(nodes.tree.steps[view.selected].name)
         assert found[-5:] == ["app", "c", "app", "c", "app"]
-
-    drive(view, SIZE, steps)
 
 
 @pytest.mark.parametrize("name", [name for name in LISTS if name != "output"])
@@ -178,10 +174,9 @@ def _scroll_event() -> type:
     return MouseScrollDown
 
 
-def test_the_list_may_become_shorter_than_what_is_in_view() -> None:
+async def test_the_list_may_become_shorter_than_what_is_in_view() -> None:
     table = Table([])
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+    async with shown_on(table, SIZE) as (_app, pilot):
         table.show(TableRows(range(MANY), lambda _key, _column: ""))
         await pilot.press("end")
         assert table.scroll_offset.y == MANY - 24
@@ -189,26 +184,21 @@ def test_the_list_may_become_shorter_than_what_is_in_view() -> None:
         await pilot.pause()
         assert (table.cursor, table.scroll_offset.y) == (29, 30 - 24)
 
-    drive(table, SIZE, steps)
 
-
-def test_notes_need_no_report_of_a_new_size(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_notes_need_no_report_of_a_new_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Textual does not send it if something asks for a size before the new layout is drawn."""
     monkeypatch.setattr(Table, "on_resize", lambda _table: None)
     table = Table([Column("name", "name", 0)])
     table.low = 0
     table.styles.height = 2
     rows = TableRows(("one",), lambda key, _column: str(key), footer=[lambda _key: "a note"])
-
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+    async with shown_on(table, (40, 10)) as (app, pilot):
         table.show(rows, at_once=True)
         await pilot.pause()
         assert "a note" not in "\n".join(text_of(app))
         table.styles.height = 6
         await pilot.pause()
         assert "a note" in "\n".join(text_of(app))
-
-    drive(table, (40, 10), steps)
 
 
 # --- the registry ---
@@ -224,7 +214,7 @@ def test_names_and_keys_are_unique() -> None:
     assert not taken & set(keys)
 
 
-def test_a_view_more_and_one_that_a_run_lacks(
+async def test_a_view_more_and_one_that_a_run_lacks(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new view is one more entry: tab, key, content, choice, sorting and cost come with it."""
@@ -254,8 +244,7 @@ def test_a_view_more_and_one_that_a_run_lacks(
         for view in VIEWS
     )
     monkeypatch.setattr("tracelloc.ui.state.VIEWS", (*views, more))
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, SIZE) as (app, pilot):
         tabs = next(line for line in text_of(app) if "Allocators" in line)
         assert "5 Sizes 7 Threads 8 Log" in tabs
         assert "9 Processes 0 Output R Memory F Functions Y Types C Chart z" in tabs
@@ -281,5 +270,3 @@ def test_a_view_more_and_one_that_a_run_lacks(
         shown = "\n".join(map(str, app.screen.query_one(Table).order))
         assert "Show More" in shown
         assert "Show Ages" not in shown
-
-    drive_live(source, steps, SIZE)

@@ -16,6 +16,7 @@ from tests.ui.source import (
     SECONDS,
     FakeSource,
     drive,
+    live,
     on_live_screen,
     press,
     settle,
@@ -152,18 +153,15 @@ async def test_views(app: LiveApp, pilot: Pilot[int]) -> None:
     assert rows(app)[0] == "record_request"
 
 
-def test_waste(source: FakeSource) -> None:
+async def test_waste(source: FakeSource) -> None:
     """glibc gives 8 bytes more for each of these blocks."""
     source.allocator = MainLibrary(MallocLibrary.GLIBC, "/usr/lib/libc.so.6", ())
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         await press(app, pilot, "5")
         assert "19.0 KiB wasted (3.4 %), 19.0 KiB more in headers" in line_with(app, "usable sizes")
         assert "18.8 KiB    4.8 %" in line_with(app, "128 - 255 B")
         await press(app, pilot, "slash", *"cache", "enter")
         assert "240 B wasted (0.2 %), 240 B more in headers" in line_with(app, "usable sizes")
-
-    drive(source, steps)
 
 
 @on_live_screen()
@@ -304,7 +302,7 @@ async def test_suspects_come_first(app: LiveApp, pilot: Pilot[int], source: Fake
     assert rows(app)[-1] == "record_request"
 
 
-def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> None:
+async def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> None:
     grown = 1 << 20
     source.memory = MemoryUsage(
         now=Resident(20 << 20, 4 << 20, 0, 0),
@@ -313,8 +311,7 @@ def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> None:
         limit=Limit("cgroup", 64 << 20, 40 << 20),
         history=tuple((60 * n * 10**9, (20 + n) << 20) for n in range(4)),
     )
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, (160, 40)) as (app, pilot):
         await tick(app, pilot)
         # 532 KiB of 1 MiB; a MiB a minute into 40 MiB.
         line = line_with(app, "Heap")
@@ -322,8 +319,6 @@ def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> None:
         assert "cgroup full in 40 m" in line
         await press(app, pilot, "8")
         assert "limit of 64.0 MiB is reached in 40 m" in line_with(app, "memory growth")
-
-    drive(source, steps, (160, 40))
 
 
 def test_what_fills_is_not_shown_as_a_leak() -> None:
@@ -352,7 +347,7 @@ async def test_invert(app: LiveApp, pilot: Pilot[int]) -> None:
 
 
 @pytest.mark.parametrize(("tids", "shown"), [((0, 101), None), ((0, 101, 102), 101)])
-def test_one_thread_alone_is_not_a_limit(
+async def test_one_thread_alone_is_not_a_limit(
     tmp_path: Path, tids: tuple[int, ...], shown: int | None
 ) -> None:
     """Blocks from before tracing have no thread: they are not those of another one."""
@@ -360,12 +355,9 @@ def test_one_thread_alone_is_not_a_limit(
     for tid in tids:
         source.allocate(1, 100, tid)
     source.pass_second()
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         await press(app, pilot, "m")
         assert app.state.settings.limits == replace(ALL, tid=shown)
-
-    drive(source, steps)
 
 
 @on_live_screen()
@@ -471,10 +463,9 @@ def test_leaving(source: FakeSource, key: str) -> None:
 
 
 @pytest.mark.parametrize("keys", ["q q", "q enter", "ctrl+c ctrl+c"])
-def test_leaving_asks_once_where_much_would_be_lost(source: FakeSource, keys: str) -> None:
+async def test_leaving_asks_once_where_much_would_be_lost(source: FakeSource, keys: str) -> None:
     source.writes_files = False
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         assert app.state.picture.snapshot.elapsed_ns > 60 * NS_PER_S
         first, second = keys.split()
         await press(app, pilot, first)
@@ -486,8 +477,6 @@ def test_leaving_asks_once_where_much_would_be_lost(source: FakeSource, keys: st
             assert isinstance(app.screen, ExportDialog)
             await press(app, pilot, "escape", first)
         await pilot.press(second)
-
-    drive(source, steps)
 
 
 def test_another_process_is_chosen_while_tracing_goes_on(

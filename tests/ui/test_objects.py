@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 from tests.pythonobjects import SESSION, census, growing
 from tests.snapshots import with_facets
 from tests.ui.screens import SIZES, compare, text_of
-from tests.ui.source import LEAK, FakeSource, drive, on_live_screen, press, shop, tick
+from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, shop, tick
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.wanted import Wanted
 from tracelloc.snapshots.snapshot import TraceSnapshot
@@ -32,10 +32,9 @@ def python_shop(directory: Path) -> FakeSource:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_type_that_grows_leads_to_all_types(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_a_type_that_grows_leads_to_all_types(tmp_path: Path, size: tuple[int, int]) -> None:
     source = python_shop(tmp_path)
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, size=size) as (app, pilot):
         table = app.screen.query_one("#stacks", Table)
         assert table.order[0] == TypeKey(SESSION)
         await compare("types-grow", app, pilot)
@@ -52,8 +51,6 @@ def test_a_type_that_grows_leads_to_all_types(tmp_path: Path, size: tuple[int, i
         await press(app, pilot, "slash", *"sess", "enter")
         assert app.screen.query_one("#objects", Table).order == [TypeKey(SESSION)]
 
-    drive(source, steps, size=size)
-
 
 class CountingSource(FakeSource):
     """A server in Python that is traced only since a moment."""
@@ -66,11 +63,10 @@ class CountingSource(FakeSource):
         return TraceSnapshot((with_facets(one, objects=ObjectFindings(now, first)),))
 
 
-def test_until_objects_are_counted_a_row_says_so(tmp_path: Path) -> None:
+async def test_until_objects_are_counted_a_row_says_so(tmp_path: Path) -> None:
     source = shop(tmp_path, CountingSource)
     assert isinstance(source, CountingSource)
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         table = app.screen.query_one("#stacks", Table)
         assert table.order[:2] == [Heading("Python objects: counting, 13 s"), LEAK]
         assert "Python objects: counting, 13 s" in " ".join(text_of(app))
@@ -78,8 +74,6 @@ def test_until_objects_are_counted_a_row_says_so(tmp_path: Path) -> None:
         source.counted_s = 20.0
         await tick(app, pilot)
         assert table.order[0] == table.key == LEAK
-
-    drive(source, steps)
 
 
 @on_live_screen()
@@ -89,12 +83,9 @@ async def test_without_python_there_is_no_such_tab(app: LiveApp, pilot: Pilot[in
     assert app.state.settings.view.name == "stacks"
 
 
-def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
+async def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
     source = shop(tmp_path)
     source.has_python = True
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         await press(app, pilot, "O")
         assert "not a Python program" in " ".join(text_of(app))
-
-    drive(source, steps)

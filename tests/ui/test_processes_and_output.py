@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import FakeSource, drive, on_live_screen, press, settle, shop, tick
+from tests.ui.source import FakeSource, live, on_live_screen, press, settle, shop, tick
 from tests.ui.test_lists import await_output
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
 from tracelloc.model.wanted import NOTHING_ELSE
@@ -100,13 +100,11 @@ async def test_processes_are_sorted(app: LiveApp, pilot: Pilot[int]) -> None:
     assert app.state.settings.sorting.descending is False
 
 
-def test_without_them_there_are_no_such_tabs(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_without_them_there_are_no_such_tabs(tmp_path: Path) -> None:
+    async with live(shop(tmp_path), SIZE) as (app, pilot):
         await press(app, pilot, "9", "0")
         assert app.state.settings.view is VIEWS[0]
         assert not any("Processes" in line for line in text_of(app))
-
-    drive(shop(tmp_path), steps, SIZE)
 
 
 @pytest.fixture
@@ -117,12 +115,13 @@ def terminal() -> Iterator[ProgramTerminal]:
     terminal.join()
 
 
-def test_output_is_followed_and_typed_into(source: FakeSource, terminal: ProgramTerminal) -> None:
+async def test_output_is_followed_and_typed_into(
+    source: FakeSource, terminal: ProgramTerminal
+) -> None:
     source.terminal = terminal
     os.write(terminal._its, b"\x1b[32mhello\x1b[0m\nname? ")
     await_output(terminal, b"name? ")
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, SIZE) as (app, pilot):
         await press(app, pilot, "0")
         assert any(line.startswith("name?") for line in text_of(app))
         view = app.screen.query_one(OutputView)
@@ -133,15 +132,12 @@ def test_output_is_followed_and_typed_into(source: FakeSource, terminal: Program
         await press(app, pilot, "ctrl+right_square_bracket", "q")
         assert not app.is_running
 
-    drive(source, steps, SIZE)
 
-
-def test_who_reads_is_not_moved(source: FakeSource, terminal: ProgramTerminal) -> None:
+async def test_who_reads_is_not_moved(source: FakeSource, terminal: ProgramTerminal) -> None:
     source.terminal = terminal
     os.write(terminal._its, b"".join(b"line %d\n" % n for n in range(100)))
     await_output(terminal, b"line 99\r\n")
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, SIZE) as (app, pilot):
         await press(app, pilot, "0")
         view = app.screen.query_one(OutputView)
         assert view.cursor == 99
@@ -157,5 +153,3 @@ def test_who_reads_is_not_moved(source: FakeSource, terminal: ProgramTerminal) -
         await tick(app, pilot)
         await settle(app, pilot)
         assert view.cursor == 101
-
-    drive(source, steps, SIZE)

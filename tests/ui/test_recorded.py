@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from tests.ui.screens import compare, text_of
-from tests.ui.source import drive, on_live_screen, press, settle, tick
+from tests.ui.source import live, on_live_screen, press, settle, tick
 from tests.unit.recordedtraces import namers, traces, traces_with_events
 from tracelloc.heap import eventlog
 from tracelloc.model.codefiles import Unresolved
@@ -158,10 +158,9 @@ async def test_two_moments_are_compared(app: LiveApp, pilot: Pilot[int]) -> None
     assert f"+{format_size(int(grown.max()))}" in "\n".join(text_of(app))
 
 
-def test_it_plays_to_the_end(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_plays_to_the_end(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracelloc.ui.player.PLAY_S", 0.03)
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source_of(recorded)) as (app, pilot):
         app.simulate_key("space")
         seen = set()
         for _ in range(5000):
@@ -178,14 +177,11 @@ def test_it_plays_to_the_end(recorded: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert shown(app) == LAST - 3
         assert " at " in text_of(app)[0]
 
-    drive(source_of(recorded), steps)
 
-
-def test_it_is_watched_while_it_is_written(tmp_path: Path) -> None:
+async def test_it_is_watched_while_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "growing.rec"
     writer = write(path, traces(END_S)[:20])
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source_of(path)) as (app, pilot):
         assert shown(app) == 19
         assert "newest, " in text_of(app)[0]
         writer.add(traces(END_S)[20], namers(END_S))
@@ -198,8 +194,6 @@ def test_it_is_watched_while_it_is_written(tmp_path: Path) -> None:
         assert shown(app) == 1
         await go(app, pilot, ")")
         assert shown(app) == LAST
-
-    drive(source_of(path), steps)
     writer.close()
 
 
@@ -227,13 +221,12 @@ async def test_every_view_shows_the_moment(app: LiveApp, pilot: Pilot[int]) -> N
     assert len(app.screen_stack) == 1
 
 
-def test_gaps_between_snapshots_are_gaps_of_the_curves(tmp_path: Path) -> None:
+async def test_gaps_between_snapshots_are_gaps_of_the_curves(tmp_path: Path) -> None:
     """A quarter of the recording has no snapshots."""
     every = traces(END_S)
     first, last = LAST // 2, 3 * LAST // 4
     write(tmp_path / "gap.rec", [*every[: first + 1], *every[last:]]).close()
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source_of(tmp_path / "gap.rec")) as (app, pilot):
         columns = app.size.width - LABELS - BEHIND
         start_ns, end_ns = every[-1].root.started_ns, every[-1].root.now_ns
         begin, end = (
@@ -251,32 +244,26 @@ def test_gaps_between_snapshots_are_gaps_of_the_curves(tmp_path: Path) -> None:
                 key
             )
 
-    drive(source_of(tmp_path / "gap.rec"), steps)
 
-
-def test_who_recorded_it(tmp_path: Path) -> None:
+async def test_who_recorded_it(tmp_path: Path) -> None:
     path = tmp_path / "other.rec"
     trace = traces(10.0)[0]
     root = replace(trace.root, target=replace(trace.root.target, machine="arm64"))
     writer = write(path, [replace(trace, processes=(root,))])
     writer.describe({"host": "box", "version": "1.2"})
     writer.close()
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source_of(path)) as (app, pilot):
         await go(app, pilot, next(view.key for view in app.state.views if view.name == "log"))
         assert "by tracelloc 1.2 on box (arm64) in" in "\n".join(text_of(app))
 
-    drive(source_of(path), steps)
 
-
-def test_a_single_profile_shows_what_it_has(tmp_path: Path) -> None:
+async def test_a_single_profile_shows_what_it_has(tmp_path: Path) -> None:
     """Views that have nothing to show say so; nothing claims that there were no events."""
     path = tmp_path / "a.folded"
     path.write_text("shop;serve;order 5000\nshop;serve;session 3000\n")
     recording = open_recording(path)
     source = RecordedSource(recording, Namers(recording, Filters()))
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         lines = text_of(app)
         assert "shop" in lines[0]
         assert "single profile, " in lines[0]
@@ -299,10 +286,8 @@ def test_a_single_profile_shows_what_it_has(tmp_path: Path) -> None:
         await press(app, pilot, "enter")
         assert "4.88 KiB in 1 block   peak 4.88 KiB" in text_of(app)[1]
 
-    drive(source, steps)
 
-
-def test_snapshots_before_the_events_say_when_these_begin(
+async def test_snapshots_before_the_events_say_when_these_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(eventlog, "_LEAST", 300)
@@ -314,8 +299,7 @@ def test_snapshots_before_the_events_say_when_these_begin(
     since_s = writer.events_since_s()
     writer.close()
     assert since_s is not None
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source_of(path)) as (app, pilot):
         view = next(view for view in app.state.views if view.name == "sizes")
         await go(app, pilot, ")" + view.key)
         assert "events begin" not in "\n".join(text_of(app))
@@ -323,10 +307,8 @@ def test_snapshots_before_the_events_say_when_these_begin(
         said = f"the recorded events begin at {format_time(since_s)}"
         assert said in "\n".join(text_of(app))
 
-    drive(source_of(path), steps)
 
-
-def test_processes_are_summed_as_of_the_moment(tmp_path: Path) -> None:
+async def test_processes_are_summed_as_of_the_moment(tmp_path: Path) -> None:
     """A child ends half-way: earlier on it runs, whichever way one comes."""
     every = []
     for index, trace in enumerate(traces(END_S)):
@@ -335,8 +317,7 @@ def test_processes_are_summed_as_of_the_moment(tmp_path: Path) -> None:
         every.append(replace(trace, processes=(trace.root, replace(child, target=target))))
     path = tmp_path / "child.rec"
     write(path, every).close()
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source_of(path)) as (app, pilot):
         await press(app, pilot, "T")
         assert app.state.settings.process == ALL_PROCESSES
         for keys, index in ((")", LAST), ("(", 0), ("}", 4), (")", LAST), ("{{", LAST - 8)):
@@ -348,10 +329,8 @@ def test_processes_are_summed_as_of_the_moment(tmp_path: Path) -> None:
             assert picture.snapshot.live_bytes == wanted.live_bytes, keys
             assert picture.snapshot.merged == wanted.merged
 
-    drive(source_of(path), steps)
 
-
-def test_rows_of_later_stacks_go(tmp_path: Path) -> None:
+async def test_rows_of_later_stacks_go(tmp_path: Path) -> None:
     """Rows stay where they are after a key, also those of stacks that were not there then."""
     first, last = traces(END_S)[0], traces(END_S)[LAST].root
     none = replace(first.root, totals=Totals.empty(1), growth_per_min=np.zeros(1, np.int64))
@@ -360,16 +339,13 @@ def test_rows_of_later_stacks_go(tmp_path: Path) -> None:
     )
     path = tmp_path / "few.rec"
     write(path, [TraceSnapshot((none,)), TraceSnapshot((last,))]).close()
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source_of(path)) as (app, pilot):
         for view in app.state.views:
             await press(app, pilot, view.key, "down")
             await go(app, pilot, "(")
             assert app.state.picture.snapshot.live_bytes == 0
             await go(app, pilot, ")")
         assert app.state.picture.snapshot.live_bytes == last.live_bytes
-
-    drive(source_of(path), steps)
 
 
 @on_live_screen()

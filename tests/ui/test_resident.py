@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.ui.screens import SIZES, compare, text_of
-from tests.ui.source import FakeSource, drive, on_live_screen, press, shop
+from tests.ui.source import FakeSource, live, on_live_screen, press, shop
 from tests.unit.memoryusages import arena, usage
 from tracelloc.model.heapusage import HeapUsages, MemoryPart
 from tracelloc.model.wanted import Wanted
@@ -36,8 +36,8 @@ class WalkedSource(FakeSource):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_parts_and_what_is_kept(tmp_path: Path, size: tuple[int, int]) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_parts_and_what_is_kept(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with live(shop(tmp_path, WalkedSource), size=size) as (app, pilot):
         await press(app, pilot, "R")
         table = app.screen.query_one("#resident", Table)
         assert table.has_focus
@@ -48,8 +48,6 @@ def test_parts_and_what_is_kept(tmp_path: Path, size: tuple[int, int]) -> None:
             MemoryPart.IN_USE, MemoryPart.CACHED, MemoryPart.FREE, MemoryPart.TOP,
             MemoryPart.STACKS, MemoryPart.FILES, MemoryPart.DATA,
         }  # fmt: skip
-
-    drive(shop(tmp_path, WalkedSource), steps, size=size)
 
 
 @on_live_screen()
@@ -69,12 +67,10 @@ class MappedSource(FakeSource):
         return TraceSnapshot((replace(one, facets={"heap": HeapUsages(now, now)}),))
 
 
-def test_only_large_items_of_a_part_are_named(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_only_large_items_of_a_part_are_named(tmp_path: Path) -> None:
+    async with live(shop(tmp_path, MappedSource)) as (app, pilot):
         await press(app, pilot, "R")
         text = " ".join(text_of(app))
         assert MemoryPart.OTHER.value in text
         assert "RSS 307 MiB, examined" in text
         assert "[vdso]" not in text
-
-    drive(shop(tmp_path, MappedSource), steps)

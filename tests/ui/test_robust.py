@@ -13,7 +13,17 @@ from textual.pilot import Pilot
 from textual.widgets._footer import FooterKey
 
 from tests.ui.screens import HOSTILE, SIZES, harmless, text_of
-from tests.ui.source import LEAK, FakeSource, drive, on_live_screen, press, settle, tick, until
+from tests.ui.source import (
+    LEAK,
+    FakeSource,
+    drive,
+    live,
+    on_live_screen,
+    press,
+    settle,
+    tick,
+    until,
+)
 from tracelloc.errors import TargetError
 from tracelloc.model.process import Target
 from tracelloc.show.tables import Column
@@ -45,13 +55,13 @@ async def test_odd_sizes(app: LiveApp, pilot: Pilot[int], size: tuple[int, int])
     assert harmless(app)
 
 
-def test_a_screen_that_goes_before_it_is_drawn(
+async def test_a_screen_that_goes_before_it_is_drawn(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(_screen: DetailScreen) -> None:
         """What Textual does for a screen that is removed: what waits is never called."""
 
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         await press(app, pilot, "enter")
         await until(app, pilot, lambda: isinstance(app.screen, DetailScreen))
         monkeypatch.setattr(DetailScreen, "_invoke_and_clear_callbacks", nothing)
@@ -61,8 +71,6 @@ def test_a_screen_that_goes_before_it_is_drawn(
             await asyncio.sleep(0.001)
         await press(app, pilot, "escape", "5")
         assert any("2,401" in line for line in text_of(app))
-
-    drive(source, steps)
 
 
 @on_live_screen()
@@ -78,7 +86,7 @@ async def test_resize(app: LiveApp, pilot: Pilot[int]) -> None:
 
 
 @pytest.mark.parametrize("size", [*SIZES, (20, 5)], ids=str)
-def test_hostile_names(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_hostile_names(tmp_path: Path, size: tuple[int, int]) -> None:
     stacks = {
         n: [(name or "x", f"/opt/{name}", f"/src/{name}.c", n), ("main", "/opt/app", None, None)]
         for n, name in enumerate(HOSTILE, 1)
@@ -87,8 +95,7 @@ def test_hostile_names(tmp_path: Path, size: tuple[int, int]) -> None:
     for stack in stacks:
         source.allocate(stack, 1000 * stack)
     source.pass_second()
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, size) as (app, pilot):
         for key in EVERY_VIEW:
             await press(app, pilot, key)
             assert harmless(app), text_of(app)
@@ -105,32 +112,24 @@ def test_hostile_names(tmp_path: Path, size: tuple[int, int]) -> None:
         await press(app, pilot, "escape", "slash", "left_square_bracket")
         assert harmless(app), text_of(app)
 
-    drive(source, steps, size)
 
-
-def test_nothing_yet(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_nothing_yet(tmp_path: Path) -> None:
+    async with live(FakeSource({}, tmp_path)) as (app, pilot):
         assert any("no allocations seen yet" in line for line in text_of(app))
         for key in (*EVERY_VIEW, "1", "enter", "b", "M", "d", "y", "m", "space"):
             await press(app, pilot, key)
         assert harmless(app)
 
-    drive(FakeSource({}, tmp_path), steps)
 
-
-def test_losses_are_loud(source: FakeSource) -> None:
+async def test_losses_are_loud(source: FakeSource) -> None:
     source.lost = 3
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, _pilot):
         assert re.search(r"lost 3, [\d,]+ to [\d,]+ blocks live", text_of(app)[0])
 
-    drive(source, steps)
 
-
-def test_the_end_of_the_target(source: FakeSource) -> None:
+async def test_the_end_of_the_target(source: FakeSource) -> None:
     stopped: list[int] = []
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         source.allocate(LEAK, 160)
         source.rss_bytes = None
         app.end("process 2954 has ended", lambda: stopped.append(1))
@@ -153,8 +152,6 @@ def test_the_end_of_the_target(source: FakeSource) -> None:
         assert source.taken == taken
         await press(app, pilot, "8")
         assert any("process 2954 has ended" in line for line in text_of(app)[9:])
-
-    drive(source, steps)
 
 
 def test_a_failure_ends_it_and_is_raised(source: FakeSource) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import LEAK, LIVE, drive, on_live_screen, press, shop, tick
+from tests.ui.source import LEAK, LIVE, live, on_live_screen, press, shop, tick
 from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen
@@ -23,11 +23,10 @@ def cells(text: str) -> list[str]:
     return " ".join(text.replace("›", " ").split()).split()
 
 
-def test_lines_have_their_own_bytes_and_those_of_their_callees(tmp_path: Path) -> None:
+async def test_lines_have_their_own_bytes_and_those_of_their_callees(tmp_path: Path) -> None:
     source = shop(tmp_path)
     handled = sum(LIVE[name] for name in ("record_request", "cache_lookup", "append_log"))
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         await press(app, pilot, "l")
         assert isinstance(app.screen, SourceScreen)
         table = app.screen.query_one(Table)
@@ -68,8 +67,6 @@ def test_lines_have_their_own_bytes_and_those_of_their_callees(tmp_path: Path) -
         assert app.state.picture.listing.function.step.name == "record_request"
         await press(app, pilot, "escape")
         assert app.state.settings.listed is None
-
-    drive(source, steps)
 
 
 @on_live_screen()

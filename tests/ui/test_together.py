@@ -15,6 +15,7 @@ from tests.ui.source import (
     STACKS,
     FakeSource,
     drive,
+    live,
     on_live_screen,
     press,
     shop,
@@ -112,10 +113,9 @@ async def test_the_first_row_is_all_of_them(app: LiveApp, pilot: Pilot[int]) -> 
     assert "● all 6 processes" in row(app, "all 6 processes")
 
 
-def test_two_processes_are_shown_together_at_once(source: FakeSource) -> None:
+async def test_two_processes_are_shown_together_at_once(source: FakeSource) -> None:
     others, source.others = source.others, ()
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, SIZE, together=True) as (app, pilot):
         assert app.state.settings.process == 0
         assert "process " not in row(app, "allocated in")
         source.others = others
@@ -132,11 +132,12 @@ def test_two_processes_are_shown_together_at_once(source: FakeSource) -> None:
         await tick(app, pilot)
         assert app.state.settings.process == 0
 
-    drive(source, steps, SIZE, together=True)
 
+async def test_a_key_goes_round(source: FakeSource) -> None:
+    def help_of(app: LiveApp, pilot: Pilot[int]) -> list[str]:
+        return [f"{b.key} {b.tooltip}" for b in app.screen._bindings.key_to_bindings["T"]]
 
-def test_a_key_goes_round(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, SIZE) as (app, pilot):
         await press(app, pilot, "9", "end", "up", "enter")
         number = app.state.settings.process
         assert number > 0
@@ -151,22 +152,14 @@ def test_a_key_goes_round(source: FakeSource) -> None:
         ]  # fmt: skip
         assert any("T " in line and "All processes" in line for line in help_of(app, pilot))
 
-    def help_of(app: LiveApp, pilot: Pilot[int]) -> list[str]:
-        return [f"{b.key} {b.tooltip}" for b in app.screen._bindings.key_to_bindings["T"]]
 
-    drive(source, steps, SIZE)
-
-
-def test_one_process_has_no_row_for_all(source: FakeSource) -> None:
+async def test_one_process_has_no_row_for_all(source: FakeSource) -> None:
     source.others = ()
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, SIZE) as (app, pilot):
         await press(app, pilot, "T", "9")
         assert app.state.settings.process == 0
         assert app.screen.query_one("#processes", Table).order == [0]
         assert "(T: all)" not in text_of(app)[0]
-
-    drive(source, steps, SIZE)
 
 
 @on_live_screen(SIZE)
