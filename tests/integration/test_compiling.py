@@ -118,7 +118,7 @@ def test_what_is_damaged_or_not_ours_is_compiled_again(
 
 
 def test_the_cache_of_the_user_who_called_sudo_is_not_believed(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That user could have the kernel run anything."""
     monkeypatch.setenv("SUDO_UID", "65534")

@@ -15,7 +15,6 @@ import pytest
 from tests.harness import (
     Builder,
     Target,
-    Targets,
     Tracelloc,
     read_line,
     run_tracelloc,
@@ -165,10 +164,10 @@ def test_groups_that_are_not_there(group: ControlGroup) -> None:
 class WaitingTracelloc(Tracelloc):
     """One that is told to wait; what it waits for is begun when it does."""
 
-    def __init__(self, begin: Callable[[], object], *arguments: str | int, directory: Path) -> None:
+    def __init__(self, begin: Callable[[], object], *arguments: str | int) -> None:
         self._begin = begin
         more = ("--json", "--top", 1000, "--interval", "0.3s", "--earlier", "off")
-        super().__init__(*arguments, "--wait", *more, directory=directory)
+        super().__init__(*arguments, "--wait", *more)
 
     def wait_for(self, words: str) -> str:
         if words == "tracing":
@@ -182,7 +181,7 @@ def test_a_program_that_is_waited_for(builder: Builder, tmp_path: Path) -> None:
     name = f"late{os.getpid()}"
     program = shutil.copy(builder.c("lineage"), tmp_path / name)
     others = [Target([program])]
-    targets: Targets = []
+    targets: list[Target] = []
     threads = [
         threading.Thread(target=lambda: targets.append(Target([program]))),
         threading.Thread(target=lambda: others.append(Target([builder.c("lineage")]))),
@@ -192,7 +191,7 @@ def test_a_program_that_is_waited_for(builder: Builder, tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
 
-    tracer = WaitingTracelloc(begin, "-n", name, directory=tmp_path)
+    tracer = WaitingTracelloc(begin, "-n", name)
     try:
         for thread in threads:
             thread.join()
@@ -216,14 +215,14 @@ def test_a_program_that_is_waited_for(builder: Builder, tmp_path: Path) -> None:
     assert kept(found[target.pid])[0] > 60
 
 
-def test_a_group_that_is_waited_for(builder: Builder, group: ControlGroup, tmp_path: Path) -> None:
-    targets: Targets = []
+def test_a_group_that_is_waited_for(builder: Builder, group: ControlGroup) -> None:
+    targets: list[Target] = []
 
     def begin() -> None:
-        targets.start(builder.c("lineage"))
+        targets.append(Target([builder.c("lineage")]))
         group.take(targets[0].pid)
 
-    tracer = WaitingTracelloc(begin, "--group", group.id[:12], directory=tmp_path)
+    tracer = WaitingTracelloc(begin, "--group", group.id[:12])
     try:
         targets[0].ask(f"alloc 10 {SIZE}")
         targets[0].end()

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -42,14 +41,14 @@ def begun(command: list, targets: Targets, preloaded: str) -> Target:
         ("tcmalloc", "shadowed"),
     ],
 )
-def test_books(builder: Builder, targets: Targets, tmp_path: Path, malloc: str, kind: str) -> None:
+def test_books(builder: Builder, targets: Targets, malloc: str, kind: str) -> None:
     """Also where the C library's malloc comes before another one that the program has."""
     options = () if kind == "preloaded" else linked(malloc)
     program = builder.c("books", "-DNO_PVALLOC", *options)
     behind = {"linked": "", "preloaded": file_of(malloc), "shadowed": "libc.so.6"}[kind]
     preloaded = f"{{ours}}:{behind}"
     target = begun([program, 4, OPERATIONS, 12, 300], targets, preloaded)
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     assert said(tracer, BY_ITSELF)
@@ -62,14 +61,14 @@ def test_books(builder: Builder, targets: Targets, tmp_path: Path, malloc: str, 
     [("glibc", 0), ("jemalloc", 0), ("tcmalloc", 0), ("mimalloc", 0)],
 )
 def test_operators_that_throw(
-    builder: Builder, targets: Targets, tmp_path: Path, malloc: str, limit_mib: int
+    builder: Builder, targets: Targets, malloc: str, limit_mib: int
 ) -> None:
     """Exceptions pass, and what follows them is exact."""
     meek = ["meek"] if malloc == "mimalloc" else []
     command = [builder.cpp("operators", "-pthread"), limit_mib, *meek]
     behind = "" if malloc == "glibc" else file_of(malloc)
     target = begun(command, targets, f"{{ours}}:{behind}")
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     target.ask("go")
     books = json.loads(target.ask("again"))
     assert tracer.stop() == 0
@@ -81,10 +80,10 @@ def test_operators_that_throw(
     assert target.end() == 0
 
 
-def test_jemallocs_own_functions(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+def test_jemallocs_own_functions(builder: Builder, targets: Targets) -> None:
     """Resizes in place as well."""
     target = begun([builder.c("prefixed", "-DLINKED", *linked("jemalloc"))], targets, "{ours}")
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     books = json.loads(target.ask("go"))
     assert tracer.stop() == 0
     assert said(tracer, BY_ITSELF)
@@ -111,13 +110,13 @@ def test_launched(builder: Builder, malloc: str) -> None:
     ],
 )  # fmt: skip
 def test_calls_past_it_have_probes(
-    builder: Builder, targets: Targets, tmp_path: Path, flags: tuple[str, ...],
+    builder: Builder, targets: Targets, flags: tuple[str, ...],
     malloc: str, preloaded: str, why: str,
 ) -> None:  # fmt: skip
     with_malloc = () if malloc == "glibc" else linked(malloc)
     program = builder.c("books", "-DNO_PVALLOC", *flags, "-Wno-all", *with_malloc)
     target = begun([program, 4, OPERATIONS, 12, 300], targets, preloaded)
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     assert any(BY_PROBES in line and line.endswith(why) for line in tracer.messages)
@@ -126,7 +125,7 @@ def test_calls_past_it_have_probes(
     assert report["live_bytes"] == sum(size for _, size in books.values())
 
 
-def test_what_was_opened_before_has_probes(targets: Targets, tmp_path: Path) -> None:
+def test_what_was_opened_before_has_probes(targets: Targets) -> None:
     """By somebody who calls it by its address."""
     code = (
         "import ctypes, sys\n"
@@ -139,7 +138,7 @@ def test_what_was_opened_before_has_probes(targets: Targets, tmp_path: Path) -> 
         "answer('done')\n"
     )
     target = begun(["python3", "-c", code], targets, "{ours}")
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     assert any(BY_PROBES in line and "libmimalloc" in line for line in tracer.messages)
@@ -147,13 +146,11 @@ def test_what_was_opened_before_has_probes(targets: Targets, tmp_path: Path) -> 
     assert sizes.count(1234) == 40
 
 
-def test_libraries_that_call_past_it_later(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_libraries_that_call_past_it_later(builder: Builder, targets: Targets) -> None:
     """Probes take over; what it allocated until then may be missing, which is said."""
     plugin = builder.c("plugin", "-shared", "-fPIC", "-Dmalloc=__libc_malloc")
     target = begun([builder.c("loader", "-ldl"), plugin], targets, "{ours}")
-    tracer = traced(target, tmp_path)
+    tracer = traced(target)
     assert said(tracer, BY_ITSELF)
     assert target.ask("go") == "done"
     called = f"the program has loaded a library: {plugin.name} calls __libc_malloc directly"

@@ -1,7 +1,5 @@
 """One stack in full, its keys, and the rules they make."""
 
-from pathlib import Path
-
 import pytest
 from textual.pilot import Pilot
 
@@ -121,9 +119,7 @@ async def test_added_rules_in_the_filter_dialog(
     assert source.filters.added == ()
 
 
-async def test_copy_and_editor(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_copy_and_editor(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
     monkeypatch.setenv("VISUAL", "ed --plain")
     monkeypatch.setattr(

@@ -105,7 +105,7 @@ def test_growth_needs_a_minute() -> None:
     assert breach(rule, replace(later, growth_per_min=grown)) is not None
 
 
-def test_usage(tmp_path: Path) -> None:
+def test_usage() -> None:
     rule = ["--fail-if", "leak"]
     assert parse_options(["-p", "1", *rule], terminal=True).mode is Mode.TEXT
     assert parse_options(["-p", "1"], terminal=True).mode is Mode.TUI
