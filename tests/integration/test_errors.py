@@ -114,17 +114,6 @@ def test_a_pid_of_another_namespace() -> None:
     assert "in a container's PID namespace" in line
 
 
-def test_missing_and_malformed_pid() -> None:
-    assert "required" in said(run_tracelloc(), 2)
-    assert "whole number" in said(run_tracelloc("-p", "x"), 2)
-    assert "whole number" in said(run_tracelloc("-p", "0"), 2)
-
-
-def test_no_such_process() -> None:
-    pid = free_pid()
-    assert f"there is no process {pid}" in said(run_tracelloc("-p", pid), 1)
-
-
 def test_kernel_thread() -> None:
     name = Path("/proc/2/comm")
     if not name.exists() or name.read_text() != "kthreadd\n":
@@ -137,7 +126,12 @@ def test_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cannot trace itself" in capsys.readouterr().err
 
 
-def test_zombie() -> None:
+def test_pids_of_nobody_and_of_zombies() -> None:
+    assert "required" in said(run_tracelloc(), 2)
+    assert "whole number" in said(run_tracelloc("-p", "x"), 2)
+    assert "whole number" in said(run_tracelloc("-p", "0"), 2)
+    pid = free_pid()
+    assert f"there is no process {pid}" in said(run_tracelloc("-p", pid), 1)
     process = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.DEVNULL)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert "has already ended" in said(run_tracelloc("-p", process.pid), 1)
@@ -155,14 +149,10 @@ def test_32_bit_target(builder: Builder, targets: Targets) -> None:
 
 
 @pytest.mark.bpf
-def test_target_without_an_allocator(targets: Targets) -> None:
+def test_targets_without_the_allocator(targets: Targets) -> None:
     target = targets.c("plain", flags=("-static", "-s"))
     line = said(run_tracelloc("-p", target.pid), 1)
     assert "has no malloc library that tracelloc knows" in line
-
-
-@pytest.mark.bpf
-def test_allocator_that_is_not_there(targets: Targets) -> None:
     target = targets.c("plain")
     line = said(run_tracelloc("-p", target.pid, "--allocator", "jemalloc"), 1)
     assert "no malloc library 'jemalloc'" in line
@@ -214,26 +204,17 @@ def raised(call: object, *arguments: object) -> str:
     return str(caught.value)
 
 
-def test_old_kernel() -> None:
+def test_what_the_machine_lacks() -> None:
     assert "needs 6.1 or newer" in raised(system.check_kernel, "5.15.0-150-generic")
     assert "needs 6.1 or newer" in raised(system.check_kernel, "6.0.19")
     for release in ("6.1.0-28-amd64", "6.6.0", "6.18.44", "10.0"):
         system.check_kernel(release)
-
-
-def test_foreign_machine() -> None:
     assert "does not run on riscv64" in raised(system.check_machine, "riscv64")
-
-
-def test_capabilities() -> None:
     bpf, perfmon, ptrace, admin = 1 << 39, 1 << 38, 1 << 19, 1 << 21
     for held in (0, bpf, bpf | perfmon):
         assert "probes need" in raised(system.check_capabilities, f"CapEff:\t{held:016x}\n")
     for held in (admin, bpf | perfmon | ptrace, (1 << 41) - 1):
         system.check_capabilities(f"Name:\tx\nCapEff:\t{held:016x}\n")
-
-
-def test_no_bpf() -> None:
     assert "CONFIG_BPF_SYSCALL" in raised(system.explain_bpf_refusal, 38)
     assert "the kernel refuses BPF" in raised(system.explain_bpf_refusal, 1)
     assert "cannot create BPF maps" in raised(system.explain_bpf_refusal, 22)

@@ -16,16 +16,6 @@ from tests.integration.test_attach import WAYS
 pytestmark = pytest.mark.bpf
 
 
-def kept(report: dict) -> list[int]:
-    """[blocks, bytes] of what ``keep`` in ``lineage.c`` has allocated."""
-    mine = [
-        entry
-        for entry in report["top_allocators"]
-        if any(frame["symbol"] == "keep" for frame in entry["stack"])
-    ]
-    return [sum(entry[key] for entry in mine) for key in ("allocations", "bytes")]
-
-
 @pytest.mark.parametrize("attach", WAYS)
 @pytest.mark.parametrize("way", ["exec", "texec"])
 def test_the_new_program_has_its_own_books(targets: Targets, attach: str, way: str) -> None:
@@ -78,6 +68,7 @@ def test_a_program_without_an_allocator(targets: Targets, tmp_path: Path) -> Non
 IN_A_NAMESPACE = """
 import sys
 from tests.harness import Target
+from tests.integration.test_follow import kept, kept
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.begin import attach_to

@@ -126,15 +126,12 @@ def test_tracing(target: Target, tmp_path: Path, options: tuple[str, ...]) -> No
     assert target.process.poll() is None
 
 
-def test_symbols(target: Target, tmp_path: Path) -> None:
+def test_symbols_and_doctor(target: Target, tmp_path: Path) -> None:
     run = Bounded(tmp_path, "symbols", "-p", target.pid)
     assert run.finish() == 0, run.said
     text = (tmp_path / "out").read_text()
     for words in ("is not read", r"\x1b[2J\x0b7000-8000"):
         assert words in text, text
-
-
-def test_doctor(target: Target, tmp_path: Path) -> None:
     run = Bounded(tmp_path, "doctor", "-p", target.pid)
     assert run.finish() == 0, run.said
 

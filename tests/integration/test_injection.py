@@ -229,14 +229,11 @@ def test_what_is_refused(
     assert len(run.stderr.splitlines()) == 1
 
 
-def test_a_traced_program_is_refused(builder: Builder, targets: Targets) -> None:
+def test_traced_and_stopped_programs_are_refused(builder: Builder, targets: Targets) -> None:
     target = targets.start("strace", "-qq", "-o", "/dev/null", builder.c("books"), 4, 10, 1, 10)
     (pid,) = Process(target.pid).child_ids()
     run = run_tracelloc("-p", pid, "--text", "--preload", "inject", status=1)
     assert "another debugger traces it" in run.stderr
-
-
-def test_a_stopped_program_is_refused(targets: Targets) -> None:
     target = targets.c("books", 4, 10, 1, 10)
     os.kill(target.pid, signal.SIGSTOP)
     assert os.WIFSTOPPED(os.waitpid(target.pid, os.WUNTRACED)[1])

@@ -159,15 +159,12 @@ def test_a_program_without_an_allocator(tmp_path: Path) -> None:
     assert "has no malloc library" in done.stderr
 
 
-def test_signal_mask_and_dispositions_are_the_callers(tmp_path: Path) -> None:
+def test_nothing_of_ours_is_inherited(tmp_path: Path) -> None:
     """What we do with signals is not inherited."""
     command = ["grep", "^Sig[BI]", "/proc/self/status"]
     plain = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     traced = run_tracelloc("--flamegraph", tmp_path / "out.fg", "--", *command)
     assert traced.stdout == plain.stdout
-
-
-def test_nothing_of_ours_is_inherited(tmp_path: Path) -> None:
     program = ["ls", "/proc/self/fd"]
     traced = run_tracelloc("--flamegraph", tmp_path / "out.fg", "--", *program)
     # Standard streams, and the directory that is listed.

@@ -124,14 +124,6 @@ def test_forked_children_live(targets: Targets) -> None:
     assert target.ask("fork") == "20"
 
 
-def test_harmful_places_are_refused(targets: Targets) -> None:
-    target = targets.c("reporter", 1, 100, flags=(NOP5,))
-    result = run_tracelloc("-p", target.pid, "--source", "otel", "--text", status=1)
-    assert "a nop of five bytes or more" in result.stderr
-    assert "leave --source out" in result.stderr
-    assert target.ask("counters") == "0 0"
-
-
 def test_when_there_is_nothing_else(targets: Targets) -> None:
     """A static program without symbols."""
     target = targets.c("reporter", 2, 1000, flags=("-static", "-s"))
@@ -143,7 +135,12 @@ def test_when_there_is_nothing_else(targets: Targets) -> None:
     assert report["live_bytes"] == sum(size for site, (_, size) in books.items() if site != "all")
 
 
-def test_programs_without_probes(targets: Targets) -> None:
+def test_harmful_places_and_programs_without_probes_are_refused(targets: Targets) -> None:
+    target = targets.c("reporter", 1, 100, flags=(NOP5,))
+    result = run_tracelloc("-p", target.pid, "--source", "otel", "--text", status=1)
+    assert "a nop of five bytes or more" in result.stderr
+    assert "leave --source out" in result.stderr
+    assert target.ask("counters") == "0 0"
     target = targets.c("chain")
     result = run_tracelloc("-p", target.pid, "--source", "otel", "--text", status=1)
     assert "has no probes otel_memory:alloc; leave --source out" in result.stderr
