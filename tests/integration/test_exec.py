@@ -12,6 +12,7 @@ import pytest
 from tests.commands import run
 from tests.harness import PATIENCE_S, Builder, Targets, Tracelloc
 from tests.integration.test_attach import WAYS
+from tests.integration.test_follow import kept
 
 pytestmark = pytest.mark.bpf
 
@@ -68,7 +69,6 @@ def test_a_program_without_an_allocator(targets: Targets, tmp_path: Path) -> Non
 IN_A_NAMESPACE = """
 import sys
 from tests.harness import Target
-from tests.integration.test_follow import kept, kept
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.begin import attach_to
