@@ -127,8 +127,12 @@ def test_a_search_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "pointer search of process 1 failed: it takes more than 600 s" in said
         assert (one.heap.unreachable.is_refused, two.heap.unreachable.is_refused) == (True, False)
         lab.schedule.close()
+        assert stuck is not None
     finally:
         for_ever.set()
+    # What has begun late must not search in the next test.
+    stuck[1].result(10)
+    lab.schedule.wait(10)
 
 
 def test_a_search_that_takes_too_much_time(monkeypatch: pytest.MonkeyPatch) -> None:
