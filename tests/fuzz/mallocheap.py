@@ -48,9 +48,9 @@ def play(data: bytes) -> None:
     if not count:
         return
     entries[count] = stop | BlockState.END
-    heap = WalkedHeap([Arena("", MallocLibrary.GLIBC, entries[: count + 1], 0)], [])
+    heap = WalkedHeap([Arena("", MallocLibrary.GLIBC, 0).add(entries[: count + 1])], [])
     rows = np.empty(count + 1, np.intp)
-    assert blocks_between(heap.arenas[0].entries, 0, 64, rows) <= count
+    assert blocks_between(entries[: count + 1], 0, 64, rows) <= count
     rows = np.empty(len(words) + 1, np.intp)
     inside = rows[: words_within(words, _SPANS[:1], rows)]
     assert np.all((words[inside] >= BASE) & (words[inside] < _SPANS[0, 1]))

@@ -139,7 +139,9 @@ def heap() -> WalkedHeap:
     mapped = [(4096, BlockState.MAPPED), (8192, BlockState.END)]
     return WalkedHeap(
         [
-            Arena("", MallocLibrary.GLIBC, words_of(*(BASE + at | state for at, state in some)), 0)
+            Arena("", MallocLibrary.GLIBC, 0).add(
+                words_of(*(BASE + at | state for at, state in some))
+            )
             for some in (rows, mapped, [])
         ],
         [],
@@ -186,8 +188,8 @@ def test_words_within_ranges() -> None:
 
 
 def test_blocks_of_some_sizes() -> None:
-    (arena, _, _) = heap().arenas
-    rows = np.empty(len(arena.entries), np.intp)
-    assert rows[: blocks_between(arena.entries, 32, 32, rows)].tolist() == [0]
-    assert rows[: blocks_between(arena.entries, 32, 64, rows)].tolist() == [0, 2]
-    assert blocks_between(arena.entries[:0], 32, 64, rows) == 0
+    (entries,) = heap().arenas[0].entries()
+    rows = np.empty(len(entries), np.intp)
+    assert rows[: blocks_between(entries, 32, 32, rows)].tolist() == [0]
+    assert rows[: blocks_between(entries, 32, 64, rows)].tolist() == [0, 2]
+    assert blocks_between(entries[:0], 32, 64, rows) == 0

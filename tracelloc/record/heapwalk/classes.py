@@ -20,7 +20,7 @@ from tracelloc.files.demangle.cxxnames import read as read_cxx_name
 from tracelloc.model.heapusage import BlockSum, ClassUsage, StackClass
 from tracelloc.record.heapwalk.chunks import words_within
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import ADDRESS_BITS, STATE_BITS, BlockState
+from tracelloc.record.heapwalk.walked import ADDRESS_BITS, STATE_BITS, BlockState, Entries
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.regions import Region
 
@@ -44,14 +44,14 @@ class ClassTally:
         self.blocks: list[tuple[U64, U64]] | None = [] if keeps_blocks else None
         """Addresses of the blocks, and of their tables; None if they are not kept."""
 
-    def note(self, entries: U64, rows: Rows, firsts: U64) -> None:
+    def note(self, entries: Entries, rows: Rows, firsts: U64) -> None:
         """Adds some rows of a heap's entries, with the first words of their contents."""
-        states = entries[rows] & STATE_BITS
+        found = entries.at(rows)
+        states, addresses = found & STATE_BITS, found & ADDRESS_BITS
         used = (states == BlockState.IN_USE) | (states == BlockState.MAPPED)
         used &= self.are_tables(firsts)
-        rows = rows[used]
-        sizes = (entries[rows + 1] & ADDRESS_BITS) - (entries[rows] & ADDRESS_BITS)
-        self.add(firsts[used], sizes, (entries[rows] & ADDRESS_BITS) + np.uint64(16))
+        sizes = (entries.at(rows[used] + 1) & ADDRESS_BITS) - addresses[used]
+        self.add(firsts[used], sizes, addresses[used] + np.uint64(16))
 
     def are_tables(self, words: U64) -> Mask:
         """Which words may be addresses of virtual tables."""
