@@ -13,6 +13,7 @@ from tracelloc.record.heapwalk.chunks import in_use_blocks
 from tracelloc.record.heapwalk.classes import Rows
 from tracelloc.record.heapwalk.walked import (
     ADDRESS_BITS,
+    NO_ENTRIES,
     STATE_BITS,
     Arena,
     BlockState,
@@ -57,14 +58,36 @@ class BlockRanges:
 
     @classmethod
     def some_in_use(cls, heap: WalkedHeap) -> Iterator[BlockRanges]:
-        """Yields all blocks in use, some at a time: by address in each arena."""
+        """Yields all blocks in use, some at a time, by address."""
+        parts = [(part, user_offset(arena)) for arena in heap.arenas for part in arena.parts]
+        for part, offset in sorted(parts, key=lambda row: row[0].span):
+            for entries in part.some():
+                yield cls._of(entries, offset)
+
+    @classmethod
+    def _of(cls, entries: U64, offset: int) -> BlockRanges:
+        starts, reaches = np.empty((2, len(entries)), np.uint64)
+        overhead_bytes = np.empty(len(entries), np.uint8)
+        count = in_use_blocks(entries, offset, starts, reaches, overhead_bytes)
+        return cls(starts[:count], reaches[:count], overhead_bytes[:count])
+
+    @classmethod
+    def in_use_between(cls, heap: WalkedHeap, low: int, high: int) -> BlockRanges:
+        """The blocks in use that start in a range of addresses, which includes both ends."""
+        found = [cls(NO_ENTRIES, NO_ENTRIES, np.empty(0, np.uint8))]
         for arena in heap.arenas:
-            for entries in arena.entries():
-                most = len(entries)
-                found = np.empty(most, np.uint64), np.empty(most, np.uint64)
-                overhead_bytes = np.empty(most, np.uint8)
-                count = in_use_blocks(entries, user_offset(arena), *found, overhead_bytes)
-                yield cls(found[0][:count], found[1][:count], overhead_bytes[:count])
+            offset = user_offset(arena)
+            limits = np.array([max(low - offset, 0), max(high - offset + 8, 0)], np.uint64)
+            for part in arena.parts:
+                first, last = part.place(limits).tolist()
+                if first < last:
+                    found.append(cls._of(part.at(slice(first, last + 1)), offset))
+        found.sort(key=lambda some: int(some.starts[0]) if len(some.starts) else 0)
+        return cls(
+            np.concatenate([some.starts for some in found]),
+            np.concatenate([some.reaches for some in found]),
+            np.concatenate([some.overhead_bytes for some in found]),
+        )
 
     def still_in_use(self, heap: WalkedHeap) -> BlockRanges:
         """Returns the blocks that a later walk has in use, with the same size."""

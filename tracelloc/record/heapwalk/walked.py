@@ -80,6 +80,11 @@ class Entries(NamedTuple):
         found: U64 = self.codes[rows].astype(np.uint64) + self.base
         return found
 
+    def some(self) -> Iterator[U64]:
+        """All entries, some at a time; the last one is the first one of the next array."""
+        for at in range(0, len(self.codes) - 1, _SLICE):
+            yield self.at(slice(at, at + _SLICE + 1))
+
     def place(self, entries: U64) -> npt.NDArray[np.intp]:
         """The row of the first entry that is not below each of these."""
         most = np.iinfo(self.codes.dtype).max
@@ -129,10 +134,9 @@ class Arena:
         return held + self.header_bytes + self.foreign_bytes
 
     def entries(self) -> Iterator[U64]:
-        """The entries, some at a time; the last one is the first one of the next array, if any."""
+        """The entries, some at a time; see ``Entries.some``."""
         for part in self.parts:
-            for at in range(0, len(part.codes) - 1, _SLICE):
-                yield part.at(slice(at, at + _SLICE + 1))
+            yield from part.some()
 
     def slices(self) -> Iterator[EntrySlice]:
         """The entries decoded, some at a time: all at once would take four times the memory."""
