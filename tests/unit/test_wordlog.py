@@ -75,8 +75,7 @@ def test_marking_agrees_with_a_plain_search(seed: int, *, are_roots: bool, is_pa
             marks.scan_packed(packed, BASE + 8 * first, are_roots)
         else:
             marks.scan(some, BASE + 8 * first, are_roots)
-    reachable = np.zeros(len(starts), np.uint8)
-    marks.finish(reachable)
+    reachable = marks.finish()
     assert reachable.astype(bool).tolist() == plainly(starts, ends, words, are_roots=are_roots)
     assert 100 < np.count_nonzero(reachable) < BLOCKS - 100
 

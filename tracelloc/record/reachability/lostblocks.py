@@ -114,12 +114,11 @@ class LostBlockSearch:
         tally = ClassTally(regions)
         heap = walk_heap(reader, tally)
         blocks = candidates.still_in_use(heap) if candidates else BlockRanges.in_use(heap)
-        scanner = MemoryScanner(
-            memory, blocks.starts, blocks.reaches, _MOST_EDGES, others=heap if candidates else None
-        )
+        marks = Marks(blocks.starts, blocks.reaches, _MOST_EDGES)
+        scanner = MemoryScanner(memory, marks, others=heap if candidates else None)
         scanner.mark(self._root_words.read(self._whole))
         scanner.scan_all(kinds_of(self._process, reader, heap), log)
-        return _Search(heap, blocks, tally, scanner.finish(), scanner.marks)
+        return _Search(heap, blocks, tally, marks.finish().view(np.bool_), marks)
 
     def _report(
         self, search: _Search, in_use: BlockSum, searches: int, *, is_settled: bool
