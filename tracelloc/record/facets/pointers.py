@@ -18,6 +18,8 @@ from tracelloc.text import NS_PER_S
 
 _PAUSE_NS: Final = 10 * NS_PER_S  # Least time from one search to the next
 _FIRST: Final = 2
+# Searches of a process in which nothing happens, after which there are no more: all that count.
+_SETTLED: Final = 4
 _QUIET_NS: Final = 60 * NS_PER_S  # Time between searches of processes in which nothing grows
 _BYTES_A_BYTE: Final = 1 / 16  # Memory for each byte of RSS at most
 
@@ -46,6 +48,8 @@ class PointersFacet(Facet[SearchResult]):
         unreachable.is_refused |= not self.context.reads_memory
         began_ns = self.process.heap.table.cohorts.start_ns
         if unreachable.is_refused or began_ns is None or now_ns - began_ns <= OLD_NS * 3 // 2:
+            return None
+        if self.has_settled(_SETTLED):
             return None
         # Lost blocks need two searches to be known, those from before tracing as well.
         is_soon = self.process.is_growing or unreachable.searches < _FIRST
