@@ -74,7 +74,7 @@ class BlockRanges:
     @classmethod
     def in_use_between(cls, heap: WalkedHeap, low: int, high: int) -> BlockRanges:
         """The blocks in use that start in a range of addresses, which includes both ends."""
-        found = [cls(NO_ENTRIES, NO_ENTRIES, np.empty(0, np.uint8))]
+        found: list[BlockRanges] = []
         for arena in heap.arenas:
             offset = user_offset(arena)
             limits = np.array([max(low - offset, 0), max(high - offset + 8, 0)], np.uint64)
@@ -83,10 +83,15 @@ class BlockRanges:
                 if first < last:
                     found.append(cls._of(part.at(slice(first, last + 1)), offset))
         found.sort(key=lambda some: int(some.starts[0]) if len(some.starts) else 0)
+        return cls.concatenate(found)
+
+    @classmethod
+    def concatenate(cls, parts: list[BlockRanges]) -> BlockRanges:
+        """All blocks of the parts, in their order."""
         return cls(
-            np.concatenate([some.starts for some in found]),
-            np.concatenate([some.reaches for some in found]),
-            np.concatenate([some.overhead_bytes for some in found]),
+            np.concatenate([NO_ENTRIES, *(some.starts for some in parts)]),
+            np.concatenate([NO_ENTRIES, *(some.reaches for some in parts)]),
+            np.concatenate([np.empty(0, np.uint8), *(some.overhead_bytes for some in parts)]),
         )
 
     def still_in_use(self, heap: WalkedHeap) -> BlockRanges:

@@ -65,6 +65,7 @@ cdef class BlockBits:
     cdef Py_ssize_t part_count, part_room
     cdef LargeBlock* large  # by address
     cdef Py_ssize_t large_count, large_room
+    cdef int address_bits
     cdef uint64_t address_mask, lowest, highest
     cdef uint64_t* edges  # the block with a pointer in the upper half, the block it leads to
     cdef readonly Py_ssize_t edge_count
@@ -77,6 +78,7 @@ cdef class BlockBits:
     def __cinit__(self, Py_ssize_t most_edges, int address_bits=native_bits()):
         """``most_edges``: limit; 8 bytes each. ``address_bits``: those of user-space addresses."""
         self.group_count = <Py_ssize_t>1 << (address_bits - PART_BITS - GROUP_BITS)
+        self.address_bits = address_bits
         self.address_mask = (<uint64_t>1 << address_bits) - 1
         self.groups = <Part***>calloc(self.group_count, sizeof(Part**))
         self.most_edges, self.is_sorted = most_edges, True
@@ -349,6 +351,20 @@ cdef class BlockBits:
                     count += word - first < span
                 self.follow(found, places, count, address, are_roots)
                 at = most
+
+    def scan_packed(self, const uint64_t[::1] packed, uint64_t address, bint are_roots=True):
+        """Scans words of contiguous memory that ``select_words`` has selected; see ``scan``."""
+        cdef Py_ssize_t at = 0, count, n
+        cdef uint64_t found[BATCH]
+        cdef uint32_t places[BATCH]
+        with nogil:
+            while at < packed.shape[0]:
+                count = min(packed.shape[0] - at, BATCH)
+                for n in range(count):
+                    found[n] = packed[at + n] << 3 & self.address_mask
+                    places[n] = <uint32_t>(packed[at + n] >> (self.address_bits - 3))
+                self.follow(found, places, count, address, are_roots)
+                at += count
 
     cdef void follow(
         self, uint64_t* words, uint32_t* places, Py_ssize_t count, uint64_t address, bint are_roots

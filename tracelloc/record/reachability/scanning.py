@@ -68,7 +68,7 @@ class MemoryScanner:
     def scan_all(self, kinds: MemoryKinds, log: WordLog | None = None) -> bool:
         """Scans all resident memory that is not dead; see ``scan``.
 
-        ``log``: words of what was read before, which is not read again; with ``Marks`` only.
+        ``log``: words of what was read before, which is not read again.
         """
         areas = list(searched_areas(self._memory.process.maps_text()))
         runs: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
@@ -115,5 +115,4 @@ class MemoryScanner:
         if kind == QUIET and self._others is not None:
             words = words[are_in_use(self._others, piece.addresses(words))]
             kind = ROOT
-        assert isinstance(self.marks, Marks)
         self.marks.scan_packed(words, piece.start, kind == ROOT)
