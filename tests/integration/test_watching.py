@@ -40,9 +40,7 @@ def test_rules_that_hold_are_silent(targets: Targets, tmp_path: Path) -> None:
     )  # fmt: skip
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
-    assert tracer.last()["suppressed"] == {
-        "stacks": 0, "rate_bytes_per_min": 0, "live_bytes": 0,
-    }  # fmt: skip
+    assert tracer.last()["suppressed"] == {"stacks": 0, "rate_bytes_per_min": 0, "live_bytes": 0}
 
 
 def test_what_has_come_since_a_mark(targets: Targets, tmp_path: Path) -> None:

@@ -31,9 +31,7 @@ async def test_a_span_is_chosen_by_keys_and_left_by_escape(app: LiveApp, pilot: 
     assert " set end:" in text_of(app)[2]
     await press(app, pilot, "shift+right", "shift+right", "right", "right", "enter")
     first, last = ((moment - START_NS) / NS_PER_S for moment in app.state.settings.span)
-    assert (round(first, 6), round(last, 6)) == (
-        round(column_s(1), 6), round(column_s(23), 6),
-    )  # fmt: skip
+    assert (round(first, 6), round(last, 6)) == (round(column_s(1), 6), round(column_s(23), 6))
     # Births are whole seconds: those from 2 to 34.
     assert (int(first), int(last)) == (1, 34)
     size = format_size(33 * LEAKED_PER_S)
@@ -65,9 +63,7 @@ async def test_a_span_is_chosen_by_the_mouse(app: LiveApp, pilot: Pilot[int]) ->
     await pilot.mouse_up("#plot", offset=(LABELS + 31, 2))
     await settle(app, pilot)
     first, last = ((moment - START_NS) / NS_PER_S for moment in app.state.settings.span)
-    assert (round(first, 6), round(last, 6)) == (
-        round(column_s(31), 6), round(column_s(51), 6),
-    )  # fmt: skip
+    assert (round(first, 6), round(last, 6)) == (round(column_s(31), 6), round(column_s(51), 6))
     count = int(last) - int(first)
     assert format_size(count * LEAKED_PER_S) in leaked(app)
     await press(app, pilot, "escape")

@@ -110,9 +110,7 @@ async def test_new_figures_keep_what_is_open_and_the_cursor(
     assert name_of(view) == "worker"
     view.show(Nodes(sample_tree(without=frozenset({1, 2, 3, 4, 5}))), at_once=True)
     assert name_of(view) == "worker"
-    assert shown(view) == [
-        "api-server", "start_thread", "worker", "queue::pop", "main", "plugins"
-    ]  # fmt: skip
+    assert shown(view) == ["api-server", "start_thread", "worker", "queue::pop", "main", "plugins"]
     view.show(Nodes(sample_tree(without=frozenset({6}))), at_once=True)
     assert name_of(view) == "api-server", "its function is gone"
 
