@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 from tests.forked import PATIENCE_S
@@ -17,6 +18,16 @@ def run(*command: object, timeout: float = PATIENCE_S, **options: Any) -> str:
     return subprocess.run(
         words, capture_output=True, text=True, check=True, timeout=timeout, **options
     ).stdout
+
+
+def outcome(*command: object, timeout: float = PATIENCE_S, **options: Any) -> CompletedProcess[str]:
+    """Runs a command to its end, whatever that is; both outputs are kept."""
+    words = [str(word) for word in command]
+    if "input" not in options:
+        options.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=timeout, **options
+    )
 
 
 def c_values(directory: Path, header: str, expressions: Iterable[str]) -> dict[str, int]:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.commands import run
+from tests.commands import outcome, run
 from tests.harness import (
     LIBRARIES,
-    PATIENCE_S,
     Builder,
     Target,
     Targets,
@@ -281,10 +279,7 @@ def test_without_the_right_to_use_bpf(target: Target) -> None:
     """It says what is missing."""
     dropped = "-bpf,-perfmon,-sys_admin"
     command = ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}"]
-    done = subprocess.run(
-        [*command, *tracelloc_command("holders", "-p", target.pid, "Session", "--json")],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    done = outcome(*command, *tracelloc_command("holders", "-p", target.pid, "Session", "--json"))
     found = json.loads(done.stdout)
     assert any("registers were not searched" in note for note in found["notes"])
     assert found["kept_by"][0]["root"] == "app::g_sessions"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import outcome
 from tests.harness import (
     PATIENCE_S,
     Builder,
@@ -105,10 +106,7 @@ def test_a_name_of_many_processes(tmp_path: Path) -> None:
 @pytest.mark.bpf
 def test_a_pid_of_another_namespace() -> None:
     inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "tracelloc"]
-    done = subprocess.run(
-        [*inside, "-p", str(os.getpid()), "--text"],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=ROOT,
-    )  # fmt: skip
+    done = outcome(*inside, "-p", str(os.getpid()), "--text", cwd=ROOT)
     line = said(done, 1)
     assert f"there is no process {os.getpid()}" in line
     assert "in a container's PID namespace" in line

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import run
+from tests.commands import outcome, run
 from tests.harness import (
     PATIENCE_S,
     Builder,
@@ -157,9 +157,6 @@ def test_a_program_goes_on_with_its_own_exit_status(
 def test_a_program_goes_on_if_tracing_does_not_begin(flag: Path) -> None:
     flag.touch()
     command = ["-m", "tests.sabotage", "beginning", flag, "--text", "--", "sh", "-c", "exit 7"]
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=PATIENCE_S,
-        stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
+    done = outcome(sys.executable, *command)
     assert done.returncode == 7, done.stderr
     assert "made up" in done.stderr

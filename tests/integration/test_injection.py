@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from contextlib import closing
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import outcome
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc, run_tracelloc
 from tests.integration.test_exact import OPERATIONS, assert_equal, by_site
 from tests.integration.test_preloaded import said
@@ -195,10 +195,7 @@ def test_children_are_left_alone(targets: Targets) -> None:
 def test_killed_at_any_step(builder: Builder) -> None:
     """The program goes on as before."""
     command = [str(builder.c("pointers")), str(plugin(builder))]
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.breakoff", "9", *command],
-        cwd=TARGETS.parents[1], capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    run = outcome(sys.executable, "-m", "tests.breakoff", "9", *command, cwd=TARGETS.parents[1])
     words = run.stdout.split()
     assert words[1::2] == ["steps", "steps"], (run.stdout, run.stderr)
     assert int(words[0]) > 100

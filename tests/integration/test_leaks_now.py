@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import outcome
 from tests.harness import (
     LIBRARIES,
     PATIENCE_S,
@@ -122,10 +123,7 @@ def test_without_the_right_to_use_bpf(program: str, targets: Targets) -> None:
     await_pauses(target.pid, 1)
     dropped = "-bpf,-perfmon,-sys_admin"
     command = ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}"]
-    done = subprocess.run(
-        [*command, *tracelloc_command("leaks", "-p", target.pid, "--json")],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    done = outcome(*command, *tracelloc_command("leaks", "-p", target.pid, "--json"))
     found = json.loads(done.stdout)
     assert any("registers were not searched" in note for note in found["notes"])
     lists = [group for group in found["groups"] if group["shape"] == "list"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import outcome
 from tests.harness import PATIENCE_S, TARGETS, as_nobody, made_once
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
@@ -174,10 +175,7 @@ def folder() -> Iterator[Path]:
 
 def run(folder: Path, *options: str, status: int) -> subprocess.CompletedProcess[str]:
     """Runs pytest as nobody, with no plug-in that is not needed."""
-    done = subprocess.run(
-        as_nobody("-p", "no:cacheprovider", *options, module="pytest"),
-        cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-    )  # fmt: skip
+    done = outcome(*as_nobody("-p", "no:cacheprovider", *options, module="pytest"), cwd=folder)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import outcome
 from tests.harness import PATIENCE_S
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -74,10 +75,7 @@ def test_the_first_leak_is_as_shown(tmp_path: Path) -> None:
     ]
     try:
         for _ in range(5):
-            done = subprocess.run(
-                command("leaks", target.pid), cwd=tmp_path, capture_output=True, text=True,
-                timeout=PATIENCE_S, check=False,
-            )  # fmt: skip
+            done = outcome(*command("leaks", target.pid), cwd=tmp_path)
             assert done.returncode == 3
             # If the heap changes while it is read, the report says that there may be more.
             if "there may be more" not in done.stdout:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import run
+from tests.commands import outcome, run
 from tests.harness import PATIENCE_S, TARGETS, run_tracelloc, wait_until
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import has_leak_sanitizer
@@ -34,9 +34,7 @@ def test_a_program_that_ends_soon(tmp_path: Path, kind: str) -> None:
     program = build(tmp_path, *KINDS[kind])
     assert not preloads(bytes(program))
     for arguments in ((), ("leak",)):
-        alone = subprocess.run(
-            [program, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        alone = outcome(program, *arguments)
         assert (alone.returncode != 0) is bool(arguments), alone.stderr
         for options in ((), ("--follow",)):
             done = run_tracelloc(

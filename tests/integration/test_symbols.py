@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import run
-from tests.harness import PATIENCE_S, TARGETS, Builder, Targets, Tracelloc, tracelloc_command
+from tests.commands import outcome, run
+from tests.harness import TARGETS, Builder, Targets, Tracelloc, tracelloc_command
 
 
 def wait_for_block(tracer: Tracelloc, size: int) -> None:
@@ -18,10 +18,7 @@ def wait_for_block(tracer: Tracelloc, size: int) -> None:
 
 
 def symbols(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        tracelloc_command("symbols", *map(str, arguments)),
-        capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    return outcome(*tracelloc_command("symbols", *map(str, arguments)))
 
 
 @pytest.mark.bpf

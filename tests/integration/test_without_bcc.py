@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, USES_LIBRARY, Builder, Target, Targets
+from tests.commands import outcome
+from tests.harness import USES_LIBRARY, Builder, Target, Targets
 from tracelloc.errors import PrivilegeError
 from tracelloc.record.kernel.capabilities import why_no_probes
 
@@ -37,11 +38,7 @@ def check_all_ways(
     """
 
     def run(status: int, *arguments: object) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [str(word) for word in (*command, *arguments)],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S,
-            check=False,
-        )  # fmt: skip
+        done = outcome(*command, *arguments)
         assert done.returncode == status, (arguments, done.stdout, done.stderr)
         return done
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import outcome
 from tracelloc.errors import MalformedError
 from tracelloc.record.worker import channel
 from tracelloc.show.recording.changes import arrays_packed, arrays_unpacked, packed
@@ -43,7 +44,7 @@ sys.exit(done.returncode)
 def measured(*arguments: str | Path) -> tuple[int, str, int]:
     """Exit status, standard error and peak resident bytes of tracelloc."""
     command = [sys.executable, "-c", MEASURE, sys.executable, "-m", "tracelloc", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = outcome(*command, timeout=100)
     return done.returncode, done.stderr, int(done.stdout) << 10
 
 

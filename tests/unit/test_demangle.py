@@ -3,7 +3,6 @@
 import functools
 import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 import pyderust
 import pytest
 
-from tests.commands import run
+from tests.commands import outcome, run
 from tests.harness import PATIENCE_S, Builder
 from tracelloc.files import demangle as module
 from tracelloc.files.demangle import (
@@ -331,7 +330,7 @@ def test_helper_lives_no_longer_than_we() -> None:
         "print(cxxnames._helper._process.pid, flush=True)\n"
     )
     for end in ("pass", "os.kill(os.getpid(), 9)"):
-        done = subprocess.run([sys.executable, "-c", code + end], capture_output=True, text=True)
+        done = outcome(sys.executable, "-c", code + end)
         assert done.stderr == ""
         deadline = time.monotonic() + PATIENCE_S
         while Path(f"/proc/{int(done.stdout)}").exists() and time.monotonic() < deadline:

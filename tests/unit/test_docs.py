@@ -3,7 +3,6 @@
 import ast
 import re
 import shlex
-import subprocess
 import sys
 from argparse import SUPPRESS
 from collections.abc import Iterable, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import outcome
 from tests.options import parse_options
 from tests.unit.test_architecture import MODULES
 from tracelloc.command.commandline import split_command
@@ -220,10 +220,7 @@ def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     assert f"```ini\n{unit}```" in (DOCS / "recipes.md").read_text()
     command = f'ExecStart="{sys.executable}" -m tracelloc'
     (tmp_path / "tracelloc@.service").write_text(unit.replace("ExecStart=tracelloc", command))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", tmp_path / "tracelloc@shop.service"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = outcome("systemd-analyze", "verify", "--man=no", tmp_path / "tracelloc@shop.service")
     assert done.returncode == 0
     assert "tracelloc@" not in done.stderr
 

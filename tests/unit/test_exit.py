@@ -1,9 +1,8 @@
 """The end of the process, with threads at work."""
 
-import subprocess
 import sys
 
-from tests.harness import PATIENCE_S
+from tests.commands import outcome
 
 BUSY = """
 import atexit, sys, threading, time
@@ -37,9 +36,6 @@ sys.exit(__main__.main())
 
 def test_threads_in_numpy_do_not_abort() -> None:
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", BUSY], stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=PATIENCE_S, check=False,
-        )  # fmt: skip
+        done = outcome(sys.executable, "-c", BUSY)
         assert (done.returncode, done.stderr) == (7, "")
         assert done.stdout == "some text last steps are done\n"

@@ -1,10 +1,11 @@
 """What is not needed is not imported: that is most of what the start of a command costs."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.commands import outcome
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
 # Libraries that a command without a trace has no use for.
@@ -28,9 +29,7 @@ print(*sorted(sys.modules), file=sys.stderr)
 
 def imported_by(program: str) -> set[str]:
     """Names of all modules at its end."""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = outcome(sys.executable, "-c", program)
     assert "Traceback" not in done.stderr
     return set(done.stderr.splitlines()[-1].split())
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,6 +13,7 @@ import pytest
 import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from tests.commands import outcome
 from tests.unit.test_docs import DOCS
 from tests.unit.test_machine import Machine
 from tracelloc.errors import UsageError
@@ -377,13 +377,7 @@ def test_the_service_is_valid(tmp_path: Path) -> None:
     unit = (FILES / "tracelloc-watch.service").read_text()
     path = tmp_path / "tracelloc-watch.service"
     path.write_text(unit.replace("=tracelloc w", f'="{sys.executable}" -m tracelloc w'))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", path],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = outcome("systemd-analyze", "verify", "--man=no", path)
     assert done.returncode == 0
     assert "tracelloc-watch" not in done.stderr
 

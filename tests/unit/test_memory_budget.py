@@ -1,11 +1,11 @@
 """What is given up, in which order, when memory runs short; and that it is said."""
 
 import resource
-import subprocess
 import sys
 
 import numpy as np
 
+from tests.commands import outcome
 from tests.unit.events import sent_stacks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
@@ -94,6 +94,6 @@ except MemoryError:
 
 
 def test_one_step_that_asks_for_too_much_fails_by_itself() -> None:
-    done = subprocess.run([sys.executable, "-c", ENFORCED], capture_output=True, text=True)
+    done = outcome(sys.executable, "-c", ENFORCED)
     assert (done.stdout, done.stderr) == ("refused\n", "")
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY

@@ -1,12 +1,12 @@
 """OTLP files, read by the official definitions."""
 
-import subprocess
 import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.commands import outcome
 from tests.unit.otlpmessages import (
     attributes_of,
     decoded_file,
@@ -209,9 +209,7 @@ def test_large_profiles() -> None:
 def test_without_the_definitions(prelude: str, words: str, option: str) -> None:
     program = f"import sys; {prelude}\nfrom tracelloc.__main__ import main\n"
     program += f"sys.argv = ['tracelloc', '-p', '1', *{option.split()!r}]; sys.exit(main())"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = outcome(sys.executable, "-c", program)
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1

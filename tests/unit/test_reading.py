@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import outcome
 from tests.unit import profiles
 from tests.unit.profiles import PprofProfile, large, peaked, profile, sample, small
 from tracelloc.errors import TracellocError
@@ -303,7 +304,5 @@ def test_memory_has_a_limit_where_files_are_read(tmp_path: Path) -> None:
         "main(['diff', sys.argv[1], sys.argv[1]])\n"
         "print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "a.folded"], capture_output=True, text=True
-    )
+    done = outcome(sys.executable, "-c", code, tmp_path / "a.folded")
     assert 0 < int(done.stdout.split()[-1]) < 1 << 62

@@ -3,7 +3,6 @@
 import os
 import socket
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import outcome
 from tracelloc.command.outputs import open_report
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel.compiler import CompiledProbes
@@ -407,7 +407,7 @@ def test_reports_by_the_command(place: Path) -> None:
     path = link(place / "alice/a.folded", place / "own/secret", ALICE)
     command = [sys.executable, "-m", "tracelloc", "report", RECORDING, "-o", path]
     environment = {**os.environ, "SUDO_UID": str(ALICE.uid), "SUDO_GID": str(ALICE.gid)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = outcome(*command, env=environment)
     assert done.returncode != 0
     assert "a.folded is a link that another user could have made" in done.stderr
     assert untouched(place)

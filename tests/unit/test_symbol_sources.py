@@ -4,14 +4,13 @@ import lzma
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.commands import run
+from tests.commands import outcome, run
 from tests.harness import TARGETS
 from tests.unit.references import find_debug, open_elf, without_section_headers
 from tests.unit.test_elf import nm
@@ -50,9 +49,7 @@ def test_plt_stubs_equal_objdump(flags: list[str], tmp_path: Path) -> None:
     run("gcc", "-O1", "-fPIC", "-pthread", *flags, TARGETS / "leaky.c", "-o", path)
     labels = set()
     for section in (".plt", ".plt.sec", ".plt.got"):
-        listing = subprocess.run(
-            ["objdump", "-d", "-j", section, path], capture_output=True, text=True, timeout=60
-        ).stdout
+        listing = outcome("objdump", "-d", "-j", section, path).stdout
         for address, name in re.findall(r"^([0-9a-f]+) <(\S+@plt)>:", listing, re.MULTILINE):
             labels.add((int(address, 16), name))
     assert len(labels) >= 8
