@@ -246,7 +246,7 @@ def test_all_but_one_of_four_searches_have_to_agree() -> None:
 
 
 def test_all_four_have_to_agree_where_a_collector_moves_what_points_to_blocks() -> None:
-    unreachable, one = UnreachableBlocks(collects=True), blocks(1)
+    unreachable, one = UnreachableBlocks(moves=True), blocks(1)
     lost = []
     for is_pointed_to in (False, False, False, False, True, False, False, False, False):
         unreachable.note(one, np.array([is_pointed_to]))
