@@ -6,20 +6,21 @@ unchanged memory, differs from the first.
 
 import numpy as np
 
+from tests.marked import bits_of, finished, links_of, plainly
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.chunks import blocks_between, follow_chunks, words_within
 from tracelloc.record.heapwalk.ranges import BlockRanges, are_in_use
 from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import U64
-from tracelloc.record.reachability.blockbits import BlockBits
-from tracelloc.record.reachability.marking import Marks, select_words, set_bits
+from tracelloc.record.reachability.blockbits import BlockBits, select_words, set_bits
+from tracelloc.record.reachability.lostgroups import BlockLinks
 from tracelloc.record.reachability.structures import components, gather, led_to
 from tracelloc.record.reachability.wordlog import LoggedPiece
 
 BASE = 0x7F0000000000
 _MOST_WORDS = 1 << 12
 _SPANS = np.array([[BASE, BASE + (1 << 20)], [0, 0]], np.uint64)
-_ADDRESS_BITS = (1 << 47) - 1
+_ADDRESS_BITS = np.uint64((1 << 47) - 1)
 
 
 def honest() -> bytes:
@@ -60,70 +61,39 @@ def play(data: bytes) -> None:
 
 
 def _search(words: U64, blocks: BlockRanges, heap: WalkedHeap) -> None:
-    marks = Marks(blocks.starts, blocks.reaches, 1 << 16)
-    marks.scan(words[:1], 8)
-    marks.scan(words, BASE, are_roots=False)
-    reachable = marks.finish().view(np.bool_)
-    assert reachable.tolist() == _plainly(words, blocks)
-    assert reachable.tolist() == _by_bits(words, blocks)
-    lost = blocks.select(~reachable).still_in_use(heap)
-    assert len(lost.starts) == np.count_nonzero(~reachable)
-    bits = np.zeros(64, np.uint8)
-    set_bits(lost.starts, lost.reaches, bits)
-    packed = np.empty(len(words) + 256, np.uint64)
-    packed = packed[: select_words(words, _SPANS, bits, packed)]
-    piece = LoggedPiece(BASE, BASE + words.nbytes, packed)
-    packed = packed[are_in_use(heap, piece.addresses(packed))]
-    again = Marks(lost.starts, lost.reaches, 1 << 16)
-    again.scan_packed(packed, BASE, are_roots=True)
-    assert not again.finish().any()
-    links = _structures(again, len(lost.starts))
-    first = np.zeros(len(blocks.starts), np.uint32)
-    first[~reachable] = np.arange(1, len(lost.starts) + 1, dtype=np.uint32)
-    begins, targets = np.zeros(len(lost.starts) + 1, np.uint32), np.empty(1 << 16, np.uint32)
-    assert links == targets[: marks.links_among(first, begins, targets)].tolist()
-
-
-def _by_bits(words: U64, blocks: BlockRanges) -> list[bool]:
-    bits = BlockBits(1 << 16)
-    bits.add(blocks.starts, blocks.reaches)
-    found = np.zeros(len(blocks.starts), np.uint8)
-    bits.ask(blocks.starts, found)
-    assert found.all()
+    bits = bits_of(blocks.starts, blocks.reaches)
     bits.scan(words[:1], 8)
     bits.scan(words, BASE, False)
-    bits.finish()
-    bits.are_reachable(blocks.starts, found)
-    return found.astype(bool).tolist()
+    reachable = finished(bits, blocks.starts)
+    places = np.uint64(BASE) + np.uint64(8) * np.arange(len(words), dtype=np.uint64)
+    places[0] = 8
+    inside = words.copy()
+    inside[(places < BASE) | (places >= int(blocks.reaches[-1]))] &= np.uint64(0)
+    roots = np.flatnonzero(
+        (blocks.starts <= words[0] & _ADDRESS_BITS) & (blocks.reaches > words[0] & _ADDRESS_BITS)
+    )
+    assert reachable.tolist() == plainly(
+        blocks.starts, blocks.reaches, places, inside, roots.tolist(), are_roots=False
+    )
+    lost = blocks.select(~reachable).still_in_use(heap)
+    assert len(lost.starts) == np.count_nonzero(~reachable)
+    filter_bits = np.zeros(64, np.uint8)
+    set_bits(lost.starts, lost.reaches, filter_bits)
+    packed = np.empty(len(words) + 256, np.uint64)
+    packed = packed[: select_words(words, _SPANS, filter_bits, packed)]
+    piece = LoggedPiece(BASE, BASE + words.nbytes, packed)
+    packed = packed[are_in_use(heap, piece.addresses(packed))]
+    again = bits_of(lost.starts, lost.reaches)
+    again.scan_packed(packed, BASE, True)
+    assert not finished(again, lost.starts).any()
+    links = _structures(again, lost.starts)
+    assert links == links_of(bits, lost.starts)[1]
 
 
-def _plainly(words: U64, blocks: BlockRanges) -> list[bool]:
-    """Which blocks can be reached: word by word, without an index."""
-    block_of = {
-        address: number
-        for number, (start, reach) in enumerate(
-            zip(blocks.starts.tolist(), blocks.reaches.tolist(), strict=True)
-        )
-        for address in range(start & -8, reach, 8)
-    }
-    targets = [block_of.get(word & _ADDRESS_BITS & -8) for word in words.tolist()]
-    waiting = [] if targets[0] is None else [targets[0]]
-    found = set(waiting)
-    while waiting:
-        number = waiting.pop()
-        first, last = int(blocks.starts[number]), int(blocks.reaches[number])
-        held = targets[(first - BASE) // 8 : (last - BASE) // 8]
-        fresh = {target for target in held if target is not None} - found
-        found |= fresh
-        waiting += fresh
-    return [number in found for number in range(len(blocks.starts))]
-
-
-def _structures(marks: Marks, count: int) -> list[int]:
+def _structures(bits: BlockBits, starts: U64) -> list[int]:
     """Gathers lost blocks into structures: each is in one. Returns what they lead to, in order."""
-    begins, targets = np.zeros(count + 1, np.uint32), np.empty(1 << 16, np.uint32)
-    numbers = np.arange(1, count + 1, dtype=np.uint32)
-    targets = targets[: marks.links_among(numbers, begins, targets)]
+    links, count = BlockLinks.among(bits, starts), len(starts)
+    begins, targets = links.begins, links.targets
     component = np.empty(count, np.uint32)
     number = components(begins, targets, component)
     is_led_to = np.zeros(number, np.uint8)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from tests.marked import bits_of, finished, links_of, plainly, reachable_of
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.blocks import Blocks
-from tracelloc.model.figures import U64, Mask
+from tracelloc.model.figures import U64
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.blockbits import BlockBits
-from tracelloc.record.reachability.marking import Marks
 
 BASE = 0x7F0000000000
 SIZE = 64
@@ -30,10 +30,6 @@ def reached(
     order of addresses, word by word.
     """
     starts = np.array([block(n) for n in range(count)], np.uint64)
-    marks = Marks(starts, starts + np.uint64(SIZE), most_edges)
-    for where in sorted(pointers):
-        marks.scan(np.array([pointers[where]], np.uint64), where)
-    numbers = np.flatnonzero(marks.finish()).tolist()
     bits = BlockBits(most_edges)
     bits.add(starts, starts + np.uint64(SIZE))
     for where in sorted(pointers):
@@ -42,30 +38,7 @@ def reached(
     bits = bits_of(starts, starts + np.uint64(SIZE), most_edges)
     for where in sorted(pointers):
         bits.scan(np.array([pointers[where]], np.uint64), where)
-    assert np.flatnonzero(finished(bits, starts)).tolist() == numbers
-    assert bits.edges_left_out == marks.edges_left_out
-    return numbers, marks.edges_left_out
-
-
-def bits_of(starts: U64, ends: U64, most_edges: int = 1 << 20) -> BlockBits:
-    """Blocks, of which none is known to be reachable."""
-    bits = BlockBits(most_edges)
-    bits.add(starts, ends)
-    found = np.zeros(len(starts), np.uint8)
-    bits.ask(starts, found)
-    assert found.all()
-    return bits
-
-
-def reachable_of(bits: BlockBits, starts: U64) -> Mask:
-    found = np.zeros(len(starts), np.uint8)
-    bits.are_reachable(starts, found)
-    return found.view(np.bool_)
-
-
-def finished(bits: BlockBits, starts: U64) -> Mask:
-    bits.finish()
-    return reachable_of(bits, starts)
+    return np.flatnonzero(finished(bits, starts)).tolist(), bits.edges_left_out
 
 
 MIB = 1 << 20
@@ -88,7 +61,7 @@ def layout(random: np.random.Generator, count: int) -> tuple[U64, U64]:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("is_forward", [True, False])
-def test_bits_agree_with_marks(seed: int, *, is_forward: bool) -> None:
+def test_bits_agree_with_a_plain_search(seed: int, *, is_forward: bool) -> None:
     """Pointers to anywhere within blocks, behind and between them, in any order of memory."""
     random = np.random.default_rng(seed)
     starts, ends = layout(random, 400)
@@ -99,15 +72,15 @@ def test_bits_agree_with_marks(seed: int, *, is_forward: bool) -> None:
         np.uint64
     )
     order = np.argsort(places) if is_forward else random.permutation(700)
-    marks, bits = Marks(starts, ends, 1 << 20), bits_of(starts, ends)
-    for one in (marks, bits):
-        one.scan(starts[:20].copy(), 8)
-        for at in order.tolist():
-            one.scan(words[at : at + 1], int(places[at]))
-    assert bits.edge_count == marks.edge_count
-    reachable = marks.finish().view(np.bool_)
+    bits = bits_of(starts, ends)
+    bits.scan(starts[:20].copy(), 8)
+    for at in order.tolist():
+        bits.scan(words[at : at + 1], int(places[at]))
+    reachable = finished(bits, starts)
     assert 30 < np.count_nonzero(reachable) < 390
-    assert finished(bits, starts).tolist() == reachable.tolist()
+    assert reachable.tolist() == plainly(
+        starts, ends, places, words, list(range(20)), are_roots=True
+    )
     for low, high in random.integers(0, 400, (60, 2)).tolist():
         start, end = int(starts[min(low, high)]), int(ends[max(low, high)])
         inside = reachable[min(low, high) : max(low, high) + 1]
@@ -244,7 +217,7 @@ def test_all_but_one_of_four_searches_have_to_agree() -> None:
 
 
 def test_all_four_have_to_agree_where_a_collector_moves_what_points_to_blocks() -> None:
-    unreachable, one = UnreachableBlocks(collects=True), blocks(1)
+    unreachable, one = UnreachableBlocks(moves=True), blocks(1)
     lost = []
     for is_pointed_to in (False, False, False, False, True, False, False, False, False):
         unreachable.note(one, np.array([is_pointed_to]))
@@ -307,35 +280,27 @@ def test_nothing_was_searched() -> None:
     ]  # fmt: skip
 
 
-def marks_of(*blocks: tuple[int, int]) -> Marks:
-    """Marks of blocks, each from its start to its end."""
-    return Marks(*np.array(blocks, np.uint64).T.copy(), 1000)
-
-
 def test_what_lies_between_blocks_of_a_heap_is_no_root() -> None:
-    marks = marks_of((BASE, BASE + 64), (BASE + 128, BASE + 192))
-    marks.scan(np.array([BASE + 128], np.uint64), BASE + 64, are_roots=False)
-    marks.scan(np.array([BASE], np.uint64), BASE + 128, are_roots=False)
-    reachable = marks.finish()
-    assert not reachable.any()
-    begins, targets = np.zeros(3, np.uint32), np.zeros(marks.edge_count, np.uint32)
-    assert marks.links_among(np.array([2, 1], np.uint32), begins, targets) == 1
-    assert (begins.tolist(), targets[:1].tolist()) == ([0, 1, 1], [1])
-    begins = np.zeros(2, np.uint32)
-    assert marks.links_among(np.array([0, 1], np.uint32), begins, targets) == 0
-    assert begins.tolist() == [0, 0]
+    starts = np.array([BASE, BASE + 128], np.uint64)
+    bits = bits_of(starts, starts + np.uint64(64))
+    bits.scan(np.array([BASE + 128], np.uint64), BASE + 64, are_roots=False)
+    for _ in range(2):
+        bits.scan(np.array([BASE], np.uint64), BASE + 128, are_roots=False)
+    assert not finished(bits, starts).any()
+    assert links_of(bits, starts) == ([0, 0, 1], [0])
+    assert links_of(bits, starts[1:]) == ([0, 0], [])
 
 
-@pytest.mark.parametrize("size", [1, 8, 1023, 1024, 1025, 1 << 20, 1 << 28, (1 << 28) + 1, 1 << 41])
-@pytest.mark.parametrize("start", [LOW, LOW + 8, LOW + 1016, LOW + (1 << 28) - 8])
+@pytest.mark.parametrize("size", [16, 1008, 1024, 1040, MIB, MIB + 16, 1 << 28, 1 << 41])
+@pytest.mark.parametrize("start", [LOW, LOW + 16, LOW + 1008, LOW + (1 << 28) - 16])
 def test_blocks_of_any_size_are_found_by_their_first_and_last_byte(start: int, size: int) -> None:
-    blocks = (start - 24, start), (start, start + size), (start + size, start + size + 1)
+    starts = np.array([start - 32, start, start + size], np.uint64)
+    ends = np.append(starts[1:], np.uint64(start + size + 16))
     for address, wanted in (
-        (start - 25, []), (start - 24, [0]), (start - 1, [0]), (start, [1]),
+        (start - 33, []), (start - 32, [0]), (start - 1, [0]), (start, [1]),
         (start + size // 2, [1]), (start + size - 1, [1]), (start + size, [2]),
-        (start + size + 1, []),
+        (start + size + 15, [2]), (start + size + 16, []),
     ):  # fmt: skip
-        marks = marks_of(*blocks)
-        marks.scan(np.array([address], np.uint64), ROOTS)
-        reachable = marks.finish()
-        assert np.flatnonzero(reachable).tolist() == wanted
+        bits = bits_of(starts, ends)
+        bits.scan(np.array([address], np.uint64), ROOTS)
+        assert np.flatnonzero(finished(bits, starts)).tolist() == wanted

@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.marked import bits_of
 from tracelloc.model.lostmemory import Shape
 from tracelloc.record.reachability.lostgroups import BlockLinks, _shapes
-from tracelloc.record.reachability.marking import Marks
 from tracelloc.record.reachability.roots import DEAD, QUIET, ROOT, MemoryKinds
 from tracelloc.record.reachability.structures import components, gather
 
@@ -18,14 +18,12 @@ BASE, BLOCK_BYTES = 0x10000, 64
 def links_of(pairs: Pairs, count: int) -> BlockLinks:
     """Pointers between ``count`` blocks, as a scan of the blocks finds them."""
     starts = np.arange(count, dtype=np.uint64) * np.uint64(BLOCK_BYTES) + np.uint64(BASE)
-    marks = Marks(starts, starts + np.uint64(BLOCK_BYTES), len(pairs))
+    bits = bits_of(starts, starts + np.uint64(BLOCK_BYTES), len(pairs))
     for source, target in pairs:
         if source != target:
             word = np.array([BASE + BLOCK_BYTES * target], np.uint64)
-            marks.scan(word, BASE + BLOCK_BYTES * source)
-    begins, targets = np.zeros(count + 1, np.uint32), np.empty(len(pairs), np.uint32)
-    numbers = np.arange(1, count + 1, dtype=np.uint32)
-    return BlockLinks(begins, targets[: marks.links_among(numbers, begins, targets)])
+            bits.scan(word, BASE + BLOCK_BYTES * source)
+    return BlockLinks.among(bits, starts)
 
 
 def components_of(pairs: Pairs, count: int) -> list[int]:

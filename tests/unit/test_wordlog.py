@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
+from tests.marked import bits_of, finished, plainly
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.chunks import blocks_between, words_within
 from tracelloc.record.heapwalk.ranges import BlockRanges, are_in_use
 from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import U64
 from tracelloc.record.reachability.areas import Area
-from tracelloc.record.reachability.marking import Marks, select_words, set_bits
+from tracelloc.record.reachability.blockbits import select_words, set_bits
 from tracelloc.record.reachability.wordlog import LoggedPiece, WordLog
 
 BASE = 0x7F0000000000
@@ -25,8 +26,8 @@ def words_of(*values: int) -> U64:
 def graph(seed: int) -> tuple[U64, U64, U64]:
     """Contiguous memory with blocks of many sizes, and gaps: (starts, ends, words)."""
     random = np.random.default_rng(seed)
-    sizes = 8 * random.integers(1, 2 * BLOCK_WORDS, BLOCKS)
-    gaps = 8 * random.integers(0, 2, BLOCKS)
+    sizes = 16 * random.integers(1, BLOCK_WORDS, BLOCKS)
+    gaps = 16 * random.integers(0, 2, BLOCKS)
     starts = np.cumsum(sizes + gaps) - sizes
     words = random.integers(0, 1 << 63, int(starts[-1] + sizes[-1]) // 8, np.uint64)
     places = random.integers(0, len(words), BLOCKS)
@@ -36,45 +37,26 @@ def graph(seed: int) -> tuple[U64, U64, U64]:
     return starts, starts + sizes.astype(np.uint64), words
 
 
-def plainly(starts: U64, ends: U64, words: U64, *, are_roots: bool) -> list[bool]:
-    """Which blocks can be reached, found without any index."""
-
-    def block_at(address: int) -> int:
-        at = int(np.searchsorted(starts, np.uint64(address), side="right")) - 1
-        return at if at >= 0 and address < int(ends[at]) else -1
-
-    leads: dict[int, list[int]] = {}
-    for place, word in enumerate(words.tolist()):
-        target = block_at(word & (1 << 47) - 1)
-        if target >= 0:
-            leads.setdefault(block_at(BASE + 8 * place), []).append(target)
-    waiting = leads.pop(-1, []) if are_roots else list(range(ROOTS))
-    found = set(waiting)
-    while waiting:
-        fresh = set(leads.get(waiting.pop(), [])) - found
-        found |= fresh
-        waiting += fresh
-    return [number in found for number in range(len(starts))]
-
-
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("are_roots", [True, False])
 @pytest.mark.parametrize("is_packed", [True, False])
 def test_marking_agrees_with_a_plain_search(seed: int, *, are_roots: bool, is_packed: bool) -> None:
     starts, ends, words = graph(seed)
-    marks = Marks(starts, ends, 1 << 20)
+    bits = bits_of(starts, ends)
     if not are_roots:
-        marks.scan(starts[:ROOTS], 8)
+        bits.scan(starts[:ROOTS], 8)
     half = len(words) // 2
     for first, some in ((half, words[half:]), (0, words[:half])):
         if is_packed:
             packed = np.empty(len(some) + 256, np.uint64)
             packed = packed[: select_words(some, ANYWHERE, NO_BITS, packed)]
-            marks.scan_packed(packed, BASE + 8 * first, are_roots)
+            bits.scan_packed(packed, BASE + 8 * first, are_roots)
         else:
-            marks.scan(some, BASE + 8 * first, are_roots)
-    reachable = marks.finish()
-    assert reachable.astype(bool).tolist() == plainly(starts, ends, words, are_roots=are_roots)
+            bits.scan(some, BASE + 8 * first, are_roots)
+    reachable = finished(bits, starts)
+    places = np.uint64(BASE) + np.uint64(8) * np.arange(len(words), dtype=np.uint64)
+    roots = [] if are_roots else list(range(ROOTS))
+    assert reachable.tolist() == plainly(starts, ends, places, words, roots, are_roots=are_roots)
     assert 100 < np.count_nonzero(reachable) < BLOCKS - 100
 
 

@@ -16,7 +16,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from tracelloc.heap.blocktable cimport (
-    LARGE, Block, Blocks, drop_blocks, fetch_block, find_block, grow_blocks, has_room, new_blocks, own_blocks,
+    Block, Blocks, drop_blocks, fetch_block, find_block, has_room, new_blocks, own_blocks,
     remove_block,
 )
 from tracelloc.heap.earliertable cimport (

@@ -101,8 +101,8 @@ _NO_SEARCH: Final = SearchResult(
 class Comparison:
     """Compares a search with earlier ones, some of its blocks at a time."""
 
-    def __init__(self, last: SearchResult, collects: bool) -> None:
-        self._last, self._collects = last, collects
+    def __init__(self, last: SearchResult, *, moves: bool) -> None:
+        self._last, self._moves = last, moves
         self._known = keys_of(last.blocks.address, last.blocks.birth_ns)
         self._is_there = np.zeros(len(self._known), np.bool_)
         self._is_found = np.zeros(len(self._known), np.bool_)
@@ -145,7 +145,7 @@ class Comparison:
         kept = kept[np.argsort(keys_of(blocks.address[kept], blocks.birth_ns[kept]))]
         births = blocks.birth_ns[kept]
         searched = sum((births <= np.uint64(ns) for ns in newest_ns), np.zeros(len(kept), np.intp))
-        least = _LAST.bit_count() if self._collects else np.maximum(_LEAST, searched - 1)
+        least = _LAST.bit_count() if self._moves else np.maximum(_LEAST, searched - 1)
         lost = _COUNT_IN[said[kept]] >= least
         refuted = last.refuted
         if has_all:
@@ -164,9 +164,9 @@ class UnreachableBlocks:
     searches: int = 0
     # True if there will be no search: the process's memory can't be read, or must not be.
     is_refused: bool = False
-    # Whether a garbage collector frees blocks, and may move what points to them. That lost ones are
-    # freed then refutes nothing.
+    # Whether a garbage collector frees blocks: that lost ones are freed then refutes nothing.
     collects: bool = False
+    moves: bool = False  # Whether it moves what points to them
     _last: SearchResult = _NO_SEARCH
 
     @property
@@ -182,13 +182,13 @@ class UnreachableBlocks:
         self, blocks: Blocks, reachable: Mask, *, has_all: bool = True, swapped_bytes: int = 0
     ) -> SearchResult:
         """Compares a search with earlier ones, as ``Comparison`` does, of all blocks at once."""
-        comparison = Comparison(self._last, self.collects)
+        comparison = Comparison(self._last, moves=self.moves)
         comparison.add(blocks, reachable)
         return comparison.result(has_all=has_all, swapped_bytes=swapped_bytes)
 
     def comparison(self) -> Comparison:
         """A comparison with earlier searches. It needs no lock if one thread has it."""
-        return Comparison(self._last, self.collects)
+        return Comparison(self._last, moves=self.moves)
 
     def accept(self, result: SearchResult) -> None:
         """Adds a search that was compared."""

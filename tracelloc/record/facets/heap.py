@@ -27,7 +27,7 @@ class HeapFacet(Facet[HeapUsages]):
 
     name = "heap"
     task = "accounting for memory"
-    share = 1 / 64
+    share = 1 / 128
     at_ends = True
     _first: HeapUsage | None = None
 

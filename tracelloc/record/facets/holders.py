@@ -41,7 +41,7 @@ class HoldersFacet(Facet[SuspectHolders]):
 
     name = "holders"
     task = "holder search"
-    share = 1 / 64
+    share = 1 / 128
     # If memory can't be searched now, it can't be later.
     final_errors = PrivilegeError, UnsupportedError, OSError, MemoryError
     found_ns = 0  # When the last search began; 0: there was none

@@ -13,6 +13,7 @@ from typing import Final
 from tracelloc.errors import PrivilegeError
 from tracelloc.heap.unreachable import SearchResult, UnreachableBlocks
 from tracelloc.record.facets.seam import OLD_NS, Facet, InspectionBudget
+from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.search import PointerSearch
 from tracelloc.text import NS_PER_S
 
@@ -62,8 +63,12 @@ class PointersFacet(Facet[SearchResult]):
         if budget.memory_bytes is not None and budget.memory_bytes < needed_bytes:
             return None
         old_blocks = partial(process.old_blocks, budget.now_ns - OLD_NS)
-        roots = self.context.root_words()
-        found = PointerSearch(process.process, old_blocks, budget.may_go_on, roots)
+        reader, whole = self.context.root_words(), process.process
+        found = PointerSearch(
+            # A main thread that has ended has no memory.
+            Process(whole.thread_id, whole.root), old_blocks, budget.may_go_on,
+            None if reader is None else partial(reader.read, whole),
+        )  # fmt: skip
         if not found.is_whole:
             budget.check()
             return None

@@ -1,5 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Finds the blocks that can be reached, as ``marking.pyx`` does, in memory for bits instead of blocks.
+"""Finds the blocks that can be reached from the rest of a process's memory: the marking phase of a
+conservative garbage collector (Boehm and Weiser, 1988), as leak checkers use it.
+
+Every aligned word that looks like an address within a block counts as a pointer to it. Callers
+pass memory piece by piece, in any order, each piece once. A pointer from block to block is stored
+until all memory has been scanned, and then followed; with roots first, most need not be stored.
+The bits above an address may be a tag of the program or of the processor, and don't count.
 
 Each MiB of addresses with blocks has three bits for every 16 bytes: where a block begins or ends,
 whether one begins there, whether it is reachable. Two blocks in the same 16 bytes count as one.
@@ -12,19 +18,22 @@ from libc.stdlib cimport calloc, free, realloc
 import numpy as np
 
 from tracelloc.architecture import address_bits as native_bits
-from tracelloc.record.reachability.blockindex cimport prefetch
 
 cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void*) noexcept nogil
     int leading_zeros "__builtin_clzll"(uint64_t) noexcept nogil
 
 cdef enum:
     PART_BITS = 20
-    UNIT_BITS = 4
+    SHIFT = 4  # from addresses to units
     GROUP_BITS = 10  # parts
-    WORDS = 1 << (PART_BITS - UNIT_BITS - 6)
+    WORDS = 1 << (PART_BITS - SHIFT - 6)
     FILLED = 16  # words with a bit for each of the others
     MOST_PARTS = (1 << 16) - 1
     BATCH = 256  # words looked at together
+    FILTER_BITS = 8  # of addresses for each bit of ``set_bits``
+
+UNIT_BITS = SHIFT
 
 cdef uint64_t NO_NAME = <uint64_t>1 << 32
 
@@ -131,8 +140,8 @@ cdef class BlockBits:
 
     cdef bint set_bound(self, uint64_t address, bint begins) noexcept nogil:
         cdef Part* part = self.make(address)
-        cdef uint32_t word = address >> (UNIT_BITS + 6) & (WORDS - 1)
-        cdef uint64_t bit = <uint64_t>1 << (address >> UNIT_BITS & 63)
+        cdef uint32_t word = address >> (SHIFT + 6) & (WORDS - 1)
+        cdef uint64_t bit = <uint64_t>1 << (address >> SHIFT & 63)
         if not part:
             return False
         part.bounds[word] |= bit
@@ -177,7 +186,7 @@ cdef class BlockBits:
         cdef bint fits = True
         with nogil:
             for at in range(starts.shape[0]):
-                start, end = starts[at], ends[at] + (1 << UNIT_BITS) - 1 & ~<uint64_t>15
+                start, end = starts[at], ends[at] + (1 << SHIFT) - 1 & ~<uint64_t>15
                 if end > self.address_mask or start >= end or not fits:
                     fits = False
                     break
@@ -208,7 +217,7 @@ cdef class BlockBits:
 
     cdef inline bint locate_small(self, uint64_t address, Place* place) noexcept nogil:
         cdef Part* part = self.find(address)
-        cdef uint32_t unit = address >> UNIT_BITS & ((1 << PART_BITS - UNIT_BITS) - 1)
+        cdef uint32_t unit = address >> SHIFT & ((1 << PART_BITS - SHIFT) - 1)
         cdef uint32_t word = unit >> 6
         cdef uint64_t bits, filled
         cdef int group
@@ -233,8 +242,8 @@ cdef class BlockBits:
         """Finds the block that begins at an address; false if there is none."""
         cdef Py_ssize_t row
         place.part = self.find(address)
-        place.word = address >> (UNIT_BITS + 6) & (WORDS - 1)
-        place.bit = <uint64_t>1 << (address >> UNIT_BITS & 63)
+        place.word = address >> (SHIFT + 6) & (WORDS - 1)
+        place.bit = <uint64_t>1 << (address >> SHIFT & 63)
         if place.part != NULL and place.part.used[place.word] & place.bit != 0:
             return True
         row = self.large_row(address) if self.large_count else -1
@@ -287,16 +296,16 @@ cdef class BlockBits:
                 place.part.used[place.word] &= ~place.bit
                 place.part.marked[place.word] &= ~place.bit
                 start = <uint64_t>place.word << 6 | 63 - leading_zeros(place.bit)
-                start = (place.part.number << PART_BITS) + (start << UNIT_BITS)
-                end = start + (1 << UNIT_BITS)
+                start = (place.part.number << PART_BITS) + (start << SHIFT)
+                end = start + (1 << SHIFT)
                 while not self.is_bound(end):
-                    end += 1 << UNIT_BITS
+                    end += 1 << SHIFT
                 found.append((start, end))
         return found
 
     cdef bint is_bound(self, uint64_t address) noexcept nogil:
         cdef Part* part = self.find(address)
-        cdef uint32_t unit = address >> UNIT_BITS & ((1 << PART_BITS - UNIT_BITS) - 1)
+        cdef uint32_t unit = address >> SHIFT & ((1 << PART_BITS - SHIFT) - 1)
         if not unit and (not part or not part.lead):
             return True
         return part.bounds[unit >> 6] >> (unit & 63) & 1
@@ -311,6 +320,18 @@ cdef class BlockBits:
                     addresses[at] > self.address_mask or not self.at(addresses[at], &place)
                     or self.is_marked(&place))
 
+    def copy_edges(self, uint64_t[::1] sources, uint64_t[::1] targets):
+        """Fills in the addresses of the blocks with stored pointers, and of those they lead to."""
+        cdef Py_ssize_t at
+        for at in range(self.edge_count):
+            sources[at] = self.address_of(<uint32_t>(self.edges[at] >> 32))
+            targets[at] = self.address_of(<uint32_t>self.edges[at])
+
+    cdef uint64_t address_of(self, uint32_t name) noexcept nogil:
+        if name >> 16 == MOST_PARTS:
+            return self.large[name & 0xFFFF].start
+        return (self.parts[name >> 16].number << PART_BITS) + ((name & 0xFFFF) << SHIFT)
+
     def has_reachable(self, uint64_t start, uint64_t end):
         """Whether a reachable block begins in a range of addresses, or reaches into it."""
         cdef Place place
@@ -322,8 +343,8 @@ cdef class BlockBits:
         for row in range(self.large_row(start) + 1, self.large_row(end - 1) + 1):
             if self.large[row].is_marked:
                 return True
-        for word in range(start >> (UNIT_BITS + 6), (end - 1 >> (UNIT_BITS + 6)) + 1):
-            part = self.find(word << (UNIT_BITS + 6))
+        for word in range(start >> (SHIFT + 6), (end - 1 >> (SHIFT + 6)) + 1):
+            part = self.find(word << (SHIFT + 6))
             if part and part.marked[word & (WORDS - 1)]:
                 return True
         return False
@@ -377,7 +398,7 @@ cdef class BlockBits:
         for at in range(count):
             part = self.find(words[at])
             if part or self.large_count:
-                here = words[at] >> (UNIT_BITS + 6) & (WORDS - 1)
+                here = words[at] >> (SHIFT + 6) & (WORDS - 1)
                 if part:
                     prefetch(&part.bounds[here])
                     prefetch(&part.used[here])
@@ -502,3 +523,64 @@ cdef class BlockBits:
         free(stack)
         if not fits:
             raise MemoryError
+
+
+def place_shift(int address_bits=native_bits()):
+    """Where the place begins in a packed word: above the address without its three lowest bits.
+
+    Places count words from the start of a piece of memory.
+    """
+    return address_bits - 3
+
+
+def set_bits(const uint64_t[::1] starts, const uint64_t[::1] ends, uint8_t[::1] bits):
+    """Sets a bit for each 256 bytes that a block lies in. ``bits`` has a power of two of bytes."""
+    cdef Py_ssize_t at
+    cdef uint64_t granule, last, mask = 8 * <uint64_t>bits.shape[0] - 1
+    with nogil:
+        for at in range(starts.shape[0]):
+            granule, last = starts[at] >> FILTER_BITS, (ends[at] - 1) >> FILTER_BITS
+            last = min(last, granule + mask)  # all bits
+            while granule <= last:
+                bits[(granule & mask) >> 3] |= 1 << (granule & 7)
+                granule += 1
+
+
+def select_words(
+    const uint64_t[::1] words,
+    const uint64_t[:, ::1] spans,
+    const uint8_t[::1] bits,
+    uint64_t[::1] packed,
+    int address_bits=native_bits(),
+):
+    """Selects the words that lead into one of two address ranges (start and end), and packs them.
+
+    ``bits``: if there are any, only words that lead to a bit that is set, see ``set_bits``: a few others
+    do. Places of words have the bits from ``place_shift`` on. Returns the number of packed words; -1
+    if there is no room.
+    """
+    cdef uint64_t mask_of_address = (<uint64_t>1 << address_bits) - 1
+    cdef uint64_t place = 0, step = <uint64_t>1 << (address_bits - 3)
+    cdef uint64_t first = spans[0, 0], span = spans[0, 1] - first
+    cdef uint64_t second = spans[1, 0], other_span = spans[1, 1] - second
+    cdef uint64_t word, granule, mask = 8 * <uint64_t>bits.shape[0] - 1
+    cdef Py_ssize_t at = 0, most, n, count = 0, total = 0
+    cdef bint is_filtered = bits.shape[0] > 0
+    with nogil:
+        while at < words.shape[0] and total + BATCH <= packed.shape[0]:
+            most = min(words.shape[0], at + BATCH)
+            count = total
+            while at < most:
+                word = words[at] & mask_of_address
+                packed[count] = place | word >> 3
+                place += step
+                count += (word - first < span) | (word - second < other_span)
+                at += 1
+            if is_filtered:
+                for n in range(total, count):
+                    granule = packed[n] >> (FILTER_BITS - 3) & mask
+                    packed[total] = packed[n]
+                    total += bits[granule >> 3] >> (granule & 7) & 1
+            else:
+                total = count
+    return total if at == words.shape[0] else -1

@@ -18,18 +18,14 @@ from tracelloc.architecture.description import ThreadLayout
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.exitleaks import ExitLeaks, LeakedStack
 from tracelloc.model.heapusage import BlockSum
-from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.kernel.registers import ThreadRegisters
-from tracelloc.record.process.memory import U64, Mask, RemoteMemory
+from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.regions import Region
+from tracelloc.record.process.regions import Region, read_regions
 from tracelloc.record.reachability.lostgroups import BlockLinks
-from tracelloc.record.reachability.marking import Marks
-from tracelloc.record.reachability.roots import MemoryKinds, dead_stacks, kernel_words, kinds_of
-from tracelloc.record.reachability.scanning import MemoryScanner
-from tracelloc.record.reachability.search import SearchedRanges, swapped_bytes, walked
+from tracelloc.record.reachability.roots import dead_stacks, kernel_words
+from tracelloc.record.reachability.search import PointerSearch
 
-_MOST_EDGES: Final = 1 << 26  # Most pointers between blocks that are stored: 512 MiB
 # Bytes that are read from a thread pointer on: `tcbhead_t` of glibc, or its beginning.
 _HEAD_BYTES: Final = 24
 _VECTOR_ENTRY_BYTES: Final = 16  # Size of an entry of a thread's vector of modules (`dtv_t`)
@@ -47,30 +43,20 @@ def find_leaks(
     """
     # A main thread that has ended has no memory.
     process = Process(threads[0].thread_id, process.root)
-    reader = PieceReader(RemoteMemory(process))
     blocks = blocks.select(np.argsort(blocks.address, kind="stable"))
-    heap = walked(reader)
-    ranges = SearchedRanges.join(blocks, heap)
-    kinds = MemoryKinds() if heap is None else kinds_of(process, reader, heap, ranges.roots)
-    regions = reader.regions()
+    regions = read_regions(process.maps_text())
     dead = [*dead_stacks(process, regions), *_abandoned_stacks(process, regions, threads, ended)]
-    kinds = kinds.without(dead)
-    marks = Marks(ranges.starts, ranges.ends, _MOST_EDGES)
-    scanner = MemoryScanner(reader.memory, marks)
-    scanner.mark(ranges.starts[~ranges.is_asked])
-    scanner.mark(np.concatenate([kernel_words(process), *(one.words for one in threads)]))
-    scanner.scan_all(kinds)
-    reachable = marks.finish().view(np.bool_)
-    lost = ranges.is_asked & ~reachable
+    words = np.concatenate([kernel_words(process), *(one.words for one in threads)])
+    search = PointerSearch(process, lambda: [blocks], root_words=lambda: words, dead=dead)
+    lost = blocks.select(~search.are_reachable(blocks.address))
     # A structure's first block was leaked directly.
-    first_blocks, _ = BlockLinks.among(marks, lost).first_blocks()
-    is_direct = np.isin(np.arange(np.count_nonzero(lost)), first_blocks)
-    is_lost = lost[ranges.is_asked]
+    first_blocks, _ = BlockLinks.among(search.bits, lost.address).first_blocks()
+    is_direct = np.isin(np.arange(len(lost)), first_blocks)
     return ExitLeaks(
-        tuple(_by_stack(blocks.select(is_lost), is_direct)),
+        tuple(_by_stack(lost, is_direct)),
         BlockSum(len(blocks), int(blocks.size.sum())),
-        swapped_bytes(reader.memory, kinds, ranges.is_any(reachable)),
-        marks.edges_left_out,
+        search.swapped_bytes,
+        search.edges_left_out,
     )
 
 

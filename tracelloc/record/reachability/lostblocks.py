@@ -28,12 +28,11 @@ from tracelloc.record.process.residency import read_resident
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, LostStructures
-from tracelloc.record.reachability.marking import Marks
 from tracelloc.record.reachability.roots import RootWords, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
+from tracelloc.record.reachability.search import MOST_EDGES
 from tracelloc.record.reachability.wordlog import LoggingReader, WordLog
 
-_MOST_EDGES: Final = 1 << 26  # Most pointers between blocks that are stored: 512 MiB
 _NONE: Final = BlockSum()
 _MOST_SEARCHES: Final = 5
 # Time between the beginnings of searches: a pointer that moved has come to rest.
@@ -47,18 +46,8 @@ class _Search:
     heap: WalkedHeap
     tally: ClassTally
     lost: BlockRanges
-    links: BlockLinks | None = None  # Pointers between the lost blocks; None for the first search
-    pointers_left_out: int = 0
-    in_use: BlockSum = _NONE
-
-
-def _unreachable(bits: BlockBits, heap: WalkedHeap) -> BlockRanges:
-    found = []
-    for some in BlockRanges.some_in_use(heap):
-        reachable = np.empty(len(some.starts), np.uint8)
-        bits.are_reachable(some.starts, reachable)
-        found.append(some.select(reachable == 0))
-    return BlockRanges.concatenate(found)
+    bits: BlockBits
+    searched: BlockSum  # All that the search was for
 
 
 class LostBlockSearch:
@@ -103,7 +92,7 @@ class LostBlockSearch:
             began_s = time.monotonic()
             search = self._search(lost)
             if lost is None:
-                in_use = search.in_use
+                in_use = search.searched
             count = len(search.lost.starts)
             is_settled = not count or (lost is not None and count == len(lost.starts))
             lost = search.lost
@@ -121,30 +110,22 @@ class LostBlockSearch:
         reader = LoggingReader(memory, log)
         tally = ClassTally(regions)
         heap = walk_heap(reader, tally)
-        kinds, root_words = (
-            kinds_of(self._process, reader, heap),
-            self._root_words.read(self._whole),
-        )
-        if candidates is None:
-            bits = BlockBits(_MOST_EDGES)
-            in_use = _NONE
-            for some in BlockRanges.some_in_use(heap):
-                bits.add(some.starts, some.reaches)
-                bits.ask(some.starts, np.empty(len(some.starts), np.uint8))
-                in_use += BlockSum(len(some.starts), int(some.size_bytes().sum()))
-            scanner = MemoryScanner(memory, bits)
-            scanner.mark(root_words)
-            scanner.scan_all(kinds, log)
-            bits.finish()
-            return _Search(heap, tally, _unreachable(bits, heap), in_use=in_use)
-        blocks = candidates.still_in_use(heap)
-        marks = Marks(blocks.starts, blocks.reaches, _MOST_EDGES)
-        scanner = MemoryScanner(memory, marks, others=heap)
-        scanner.mark(root_words)
-        scanner.scan_all(kinds, log)
-        reachable = marks.finish().view(np.bool_)
-        links = BlockLinks.among(marks, ~reachable)
-        return _Search(heap, tally, blocks.select(~reachable), links, marks.edges_left_out)
+        blocks = None if candidates is None else candidates.still_in_use(heap)
+        bits, in_use = BlockBits(MOST_EDGES), _NONE
+        for some in BlockRanges.some_in_use(heap) if blocks is None else [blocks]:
+            bits.add(some.starts, some.reaches)
+            bits.ask(some.starts, np.empty(len(some.starts), np.uint8))
+            in_use += BlockSum(len(some.starts), int(some.size_bytes().sum()))
+        scanner = MemoryScanner(memory, bits, others=None if blocks is None else heap)
+        scanner.mark(self._root_words.read(self._whole))
+        scanner.scan_all(kinds_of(self._process, reader, heap), log)
+        bits.finish()
+        found = []
+        for some in BlockRanges.some_in_use(heap) if blocks is None else [blocks]:
+            reachable = np.empty(len(some.starts), np.uint8)
+            bits.are_reachable(some.starts, reachable)
+            found.append(some.select(reachable == 0))
+        return _Search(heap, tally, BlockRanges.concatenate(found), bits, in_use)
 
     def _report(
         self, search: _Search, in_use: BlockSum, searches: int, *, is_settled: bool
@@ -152,8 +133,7 @@ class LostBlockSearch:
         reader = PieceReader(RemoteMemory(self._process))
         gone = search.lost
         lost = LostBlocks(gone.starts, gone.size_bytes(), gone.overhead_bytes)
-        nothing = Marks(NO_ENTRIES, NO_ENTRIES, 0)
-        links = search.links or BlockLinks.among(nothing, np.zeros(0, np.bool_))
+        links = BlockLinks.among(search.bits, lost.starts)
         structures = LostStructures.gather(reader, search.tally, lost, links)
         is_old = np.isin(lost.starts[structures.firsts], self._known, assume_unique=True)
         self._known = lost.starts
@@ -185,7 +165,7 @@ class LostBlockSearch:
             suppressed=suppressed,
             coverage=search.heap.coverage,
             swapped_bytes=resident.swapped if resident else 0,
-            pointers_left_out=search.pointers_left_out,
+            pointers_left_out=search.bits.edges_left_out,
             notes=tuple(notes),
         )
 

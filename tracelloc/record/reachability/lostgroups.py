@@ -14,7 +14,7 @@ from tracelloc.model.lostmemory import LostGroup, Shape
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import U64, Mask
-from tracelloc.record.reachability.marking import Marks
+from tracelloc.record.reachability.blockbits import UNIT_BITS, BlockBits
 from tracelloc.record.reachability.structures import components, gather, led_to
 
 U32 = npt.NDArray[np.uint32]
@@ -39,14 +39,16 @@ class BlockLinks:
     targets: U32
 
     @classmethod
-    def among(cls, marks: Marks, wanted: Mask) -> BlockLinks:
-        """The stored pointers between the wanted blocks, which are numbered in their order."""
-        count = int(np.count_nonzero(wanted))
-        numbers = np.zeros(len(wanted), np.uint32)
-        numbers[wanted] = np.arange(1, count + 1, dtype=np.uint32)
-        begins = np.zeros(count + 1, np.uint32)
-        targets = np.empty(marks.edge_count, np.uint32)
-        return cls(begins, targets[: marks.links_among(numbers, begins, targets)])
+    def among(cls, bits: BlockBits, starts: U64) -> BlockLinks:
+        """The stored pointers between some blocks, numbered in their order, which is by address."""
+        ends = np.empty((2, bits.edge_count), np.uint64)
+        bits.copy_edges(*ends)
+        units = starts >> np.uint64(UNIT_BITS) << np.uint64(UNIT_BITS)
+        rows = np.minimum(np.searchsorted(units, ends), max(len(starts) - 1, 0))
+        are_wanted = (units[rows] == ends).all(axis=0) if len(starts) else np.zeros(0, np.bool_)
+        sources, targets = np.unique(rows[:, are_wanted].T, axis=0).T.astype(np.uint32)
+        begins = np.searchsorted(sources, np.arange(len(starts) + 1)).astype(np.uint32)
+        return cls(begins, np.ascontiguousarray(targets))
 
     def first_blocks(self) -> tuple[U32, U32]:
         """Blocks to which no other component leads, one of each ring; and all blocks' components.

@@ -12,7 +12,6 @@ from tracelloc.record.heapwalk.walked import WalkedHeap
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.blockbits import BlockBits
-from tracelloc.record.reachability.marking import Marks
 from tracelloc.record.reachability.roots import DEAD, QUIET, ROOT, MemoryKinds
 from tracelloc.record.reachability.wordlog import LoggedPiece, WordLog
 
@@ -26,7 +25,7 @@ class MemoryScanner:
     def __init__(
         self,
         memory: RemoteMemory,
-        marks: Marks | BlockBits,
+        marks: BlockBits,
         *,
         may_go_on: Callable[[], bool] = lambda: True,
         others: WalkedHeap | None = None,
@@ -45,7 +44,7 @@ class MemoryScanner:
     def scan(self, start: int, end: int, *, is_code: bool, are_roots: bool = True) -> bool:
         """Scans resident memory; pointers in code need not be aligned.
 
-        ``are_roots``: see ``Marks.scan``. Returns False as soon as it must not go on. Raises
+        ``are_roots``: see ``BlockBits.scan``. Returns False as soon as it must not go on. Raises
         TargetError, PrivilegeError.
         """
         for address in range(start, end, _PIECE_BYTES):

@@ -15,7 +15,7 @@ from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.regions import Region
 from tracelloc.record.reachability.areas import Area
-from tracelloc.record.reachability.marking import place_shift, select_words, set_bits
+from tracelloc.record.reachability.blockbits import place_shift, select_words, set_bits
 
 _LEAST_BYTES: Final = 1 << 16  # Smaller pieces are read for other purposes, or again
 _WORD_BITS: Final = 64
