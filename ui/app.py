@@ -19,7 +19,6 @@ from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.live_screen import LiveScreen
-from tracelloc.ui.output import OutputView
 from tracelloc.ui.palette import Commands
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
@@ -83,8 +82,7 @@ class LiveApp(App[int]):
             interval_s,
         )
         self.state = State(self, source, self.refresher)
-        self.failure: BaseException | None = None
-        """Why it ended, if it could not go on."""
+        self.failure: BaseException | None = None  # Why it ended, if it could not go on
         self._source = source
         self._readers = dict(readers or {})
         self._duration_s = duration_s
@@ -165,12 +163,6 @@ class LiveApp(App[int]):
         self.refresher.stand()
         self.refresher.do(stop)
         self.refresher.ask(self.state.settings, tick=True)
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disables the application's keys while the traced program receives them."""
-        if isinstance(self.focused, OutputView) and self.focused.is_typing:
-            return False
-        return super().check_action(action, parameters)
 
     def action_ask(self, what: str, *arguments: Any) -> None:
         """Calls a method of the state."""

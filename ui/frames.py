@@ -140,7 +140,7 @@ def rule_for(frame: Frame, *, collapse: bool) -> Rule | None:
             return None
         name = base_name(frame.module)
         label = name if collapse else None
-        return Rule(f"/{name}", Match.SUFFIX, On.MODULE, action, label)
+        return Rule(f"/{re.escape(name)}$", Match.REGEX, On.MODULE, action, label)
     name = function_name(frame.symbol)
     if not collapse:
         return Rule(f"^{re.escape(name)}$", Match.REGEX, On.SYMBOL, action)

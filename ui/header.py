@@ -114,13 +114,12 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     who = Text(target_name(snapshot), "bold")
     if picture.process_count > 1 and snapshot.merged is None:
         who.append(f" 1 of {picture.process_count:,} (T: all)", "not bold")
-    left = [Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim")]
-    if not picture.is_profile:
-        left.append(Text(f"traced {format_duration(snapshot.elapsed_ns // NS_PER_S)}"))
+    left = [
+        Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim"),
+        Text(f"traced {format_duration(snapshot.elapsed_ns // NS_PER_S)}"),
+    ]  # fmt: skip
     if state:
         left.append(Text(f" {state} ", "bold reverse"))
-    if picture.is_profile:
-        return _justify(left, [], width)
     right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]
     right += _overhead(picture)
     right += _lost(snapshot)
@@ -183,9 +182,6 @@ def _figures(picture: Picture) -> list[Text]:
     heap = Text.assemble(
         ("Heap ", "dim"), (f"{about}{format_size(snapshot.live_bytes):>8}", "bold")
     )
-    if picture.is_profile:
-        blocks = f"{about}{snapshot.live_count:,} blocks"
-        return [heap, Text(blocks), Text(f"{snapshot.live_stacks:,} stacks")]
     growth = int(snapshot.growth_per_min.sum())
     style = _BAD if growth > 0 else "green" if growth < 0 else ""
     parts = [

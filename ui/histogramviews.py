@@ -46,7 +46,6 @@ from tracelloc.ui.view import (
     Source,
     View,
     ViewSelection,
-    has_blocks,
     is_live,
 )
 
@@ -221,7 +220,7 @@ SIZES: Final = View(
     choose=_only_sizes,
     enters="Only these",
     sorting=_BY_BYTES,
-    exists=has_blocks,
+    exists=is_live,
 )
 AGES: Final = View(
     name="ages",
@@ -232,7 +231,7 @@ AGES: Final = View(
     choose=_only_ages,
     enters="Only these",
     sorting=_BY_BYTES,
-    exists=has_blocks,
+    exists=is_live,
 )
 
 

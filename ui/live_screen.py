@@ -33,9 +33,8 @@ from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import FreelySized, LineView
 from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
 from tracelloc.ui.objectview import TypeKey, type_words
-from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.player import PLAYER_KEYS
+from tracelloc.ui.player import LIVE_ONLY, PLAYER_KEYS
 from tracelloc.ui.plot import curves_of
 from tracelloc.ui.processview import PROCESSES
 from tracelloc.ui.spanplot import SpanPlot, flags_of
@@ -349,8 +348,6 @@ class LiveScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disables keys while something is typed."""
-        if isinstance(self.focused, OutputView) and self.focused.is_typing:
-            return False
         if action == "search":
             return not isinstance(self.focused, Input)
         return super().check_action(action, parameters)
@@ -438,8 +435,7 @@ def live_keys(state: State) -> list[Binding]:
     keys = [*view_keys(state.views)]
     if state.player is None:
         return [*LIVE_KEYS, *keys]
-    missing = state.player.missing_keys
-    return [*PLAYER_KEYS, *(key for key in LIVE_KEYS if key.key not in missing), *keys]
+    return [*PLAYER_KEYS, *(key for key in LIVE_KEYS if key.key not in LIVE_ONLY), *keys]
 
 
 def _order_of(picture: Picture) -> tuple[Settings, int | None]:

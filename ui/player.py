@@ -43,8 +43,9 @@ PLAYER_KEYS: Final = bindings(
 )
 # fmt: on
 # Keys that need a live trace.
-LIVE_ONLY: Final = frozenset({"b", "m", "P", "space", "x", "greater_than_sign", "less_than_sign"})
-BLOCK_KEYS: Final = frozenset({"L", "A"})  # Keys that need individual blocks
+LIVE_ONLY: Final = frozenset(
+    {"b", "m", "P", "L", "A", "space", "x", "greater_than_sign", "less_than_sign"}
+)
 
 
 class Player:
@@ -54,14 +55,9 @@ class Player:
         self._state = state
         self._recorded = recorded
         self._refresher = refresher
+        # The time that was requested last; its snapshot may not be shown yet
         self._uptime_s: float | None = None
-        """The time that was requested last; its snapshot may not be shown yet."""
         self._timer: Timer | None = None
-
-    @property
-    def missing_keys(self) -> frozenset[str]:
-        """Keys of a live trace that do not apply to the recording."""
-        return LIVE_ONLY if self._recorded.has_blocks else LIVE_ONLY | BLOCK_KEYS
 
     @property
     def line(self) -> TimeLine:
@@ -75,8 +71,6 @@ class Player:
         clock = line.clock(round(float(line.uptimes_s[line.index]) * NS_PER_S))
         if self._timer is not None:
             return f"▶ {clock}"
-        if line.is_profile:
-            return f"single profile, {clock}"
         if not line.is_at_end:
             return f"at {clock}"
         return f"newest, {clock}" if line.is_growing else f"end, {clock}"

@@ -48,15 +48,12 @@ class Labels(dict[int, str]):
     def __init__(self, asked: Callable[[], None]) -> None:
         """``asked``: called when a stack is shown that has no name yet."""
         super().__init__()
-        self.fresh = np.zeros(0, np.bool_)
-        """Per stack whether its label is up to date."""
+        self.fresh = np.zeros(0, np.bool_)  # Per stack whether its label is up to date
+        # Per stack the number of its label; equal labels have equal numbers
         self.numbers = np.zeros(0, np.int64)
-        """Per stack the number of its label; equal labels have equal numbers."""
-        self.texts = [""]
-        """Labels by number; stacks without a label have number 0."""
+        self.texts = [""]  # Labels by number; stacks without a label have number 0
         self._number_of = {"": 0}
-        self.wanted: set[int] = set()
-        """Stacks on the screen whose labels are not up to date."""
+        self.wanted: set[int] = set()  # Stacks on the screen whose labels are not up to date
         self._asked = asked
 
     def shown(self, stack: int) -> str:
@@ -122,20 +119,18 @@ class Names:
         """``asked``: see ``Labels``."""
         self._namer = namer
         self._now_s = now_s
+        # Labels per stack: the program's own innermost function and its caller
         self.labels = Labels(asked)
-        """Labels per stack: the program's own innermost function and its caller."""
+        # Version of the namer that the names come from
         self._version: tuple[int, int] | None = None
-        """Version of the namer that the names come from."""
+        # Per stack whether a search sees its current names
         self._searchable = np.zeros(0, np.bool_)
-        """Per stack whether a search sees its current names."""
         self._ids: dict[int, Ids] = {}
         self._words: dict[tuple[str | None, str | None, str | None], int] = {}
         self._texts: list[str] = []
         self._found: tuple[str, list[bool]] = "", []
-        self.pending = 0
-        """Number of stacks whose names are still to be computed."""
-        self.asks_again = False
-        """Whether something else in the picture is left to the next one."""
+        self.pending = 0  # Number of stacks whose names are still to be computed
+        self.asks_again = False  # Whether something else in the picture is left to the next one
 
     def update(
         self, snapshot: Snapshot, order: I64, *, every: bool = False, search: bool = False

@@ -207,8 +207,6 @@ def stack_rows(selection: ViewSelection) -> TableRows:
         without += ("process",)
     if selection.snapshot.blocks is None:
         without += ("age",)
-    if selection.is_profile:
-        without += ("growth", "verdict", "history", "rate", "temporary")
     return TableRows(order, cells.cell, sorting.column, sorting.descending, why, without)
 
 
@@ -307,7 +305,7 @@ BLOCK_COLUMNS: Final[Columns[Any]] = (
     Column("thread", "thread", 18, left=True, from_width=100),
     Column("name", "allocated in", 0, descending=False),
 )
-_OF_RECORDINGS: Final = " only the ten largest blocks are recorded (record --events: all blocks)"
+_OF_RECORDINGS: Final = " only the ten largest blocks are recorded"
 # Orders that cover all blocks. Other columns sort the largest blocks only.
 _ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}
 

@@ -31,7 +31,7 @@ from tracelloc.show.presentation.sourcelisting import ListedFunction
 from tracelloc.show.presentation.suspects import NOTHING_YET
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import Invoker
-from tracelloc.text import format_size, format_time
+from tracelloc.text import format_size
 from tracelloc.ui.lineview import LineView
 from tracelloc.ui.stacknames import Names
 from tracelloc.ui.timeline import TimeLine
@@ -63,11 +63,6 @@ class RecordedMoments(Protocol):
         """The recorded snapshot before the one returned last, for rates."""
         ...
 
-    @property
-    def has_blocks(self) -> bool:
-        """Whether single blocks are recorded, at least for the last snapshots."""
-        ...
-
     def go_to(self, uptime_s: float) -> None:
         """Selects the last snapshot that is not later."""
         ...
@@ -80,14 +75,8 @@ class RecordedMoments(Protocol):
 class Terminal(Protocol):
     """The terminal of a program that tracelloc started. Thread-safe."""
 
-    def resize(self, rows: int, columns: int) -> None:
-        """Sets the terminal's size."""
-
-    def type(self, data: bytes) -> None:
-        """Sends keys to the program."""
-
-    def written_since(self, position: int) -> tuple[int, bytes]:
-        """Returns the program's output from a byte position on, and the next position."""
+    def last_output(self) -> tuple[int, bytes]:
+        """Returns how many bytes the program has written, and the last of them."""
 
 
 class Source(Protocol):
@@ -281,8 +270,8 @@ class Journal:
 
     def __init__(self, warnings: Iterable[str] = ()) -> None:
         self.messages = [f"warning: {warning}" for warning in warnings]
+        # Per view, for its latest pictures: seconds to compute, seconds to draw
         self.costs: dict[str, deque[tuple[float, float]]] = {}
-        """Per view, for its latest pictures: seconds to compute, seconds to draw."""
 
     def say(self, text: str) -> None:
         """Adds a message with the time of day."""
@@ -313,11 +302,6 @@ class ViewSelection:
     ring_share: float
     journal: Journal
     line: TimeLine | None = None  # All snapshots of the recording; None for a live trace
-
-    @property
-    def is_profile(self) -> bool:
-        """Whether the snapshot is a single profile, which knows no rates, verdicts or blocks."""
-        return self.line is not None and self.line.is_profile
 
     def blocks(self, limits: Limits) -> Blocks:
         """Returns the blocks of the stacks, within limits."""
@@ -352,13 +336,6 @@ class ViewSelection:
 
     @property
     def _why_all_empty(self) -> str:
-        blocks = self.snapshot.blocks
-        if self.is_profile:
-            return "a profile has no single blocks, only sums per call stack"
-        if blocks is not None and not len(blocks) and self.snapshot.totals.live_count.any():
-            since_s = None if self.line is None else self.line.blocks_since_s
-            begin = "later" if since_s is None else f"at {format_time(since_s)}"
-            return f"no single blocks of this snapshot: the recorded events begin {begin}"
         alert = alert_of(self.snapshot)
         if alert is not None:
             return f"no traced block is live: {alert.sentence}"
@@ -372,13 +349,8 @@ class ViewSelection:
 
 
 def is_live(source: Source) -> bool:
-    """Whether threads are known: recordings hold no per-thread data."""
+    """Whether single blocks and threads are known: recordings have none."""
     return source.recorded is None
-
-
-def has_blocks(source: Source) -> bool:
-    """Whether single blocks are known: some recordings have none."""
-    return source.recorded is None or source.recorded.has_blocks
 
 
 def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:

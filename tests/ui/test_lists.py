@@ -58,7 +58,7 @@ def source(tmp_path: Path) -> Iterator[FakeSource]:
 
 def await_output(terminal: ProgramTerminal, last: bytes) -> None:
     deadline = time.monotonic() + 30
-    while not terminal.written_since(0)[1].endswith(last):
+    while not terminal.last_output()[1].endswith(last):
         assert time.monotonic() < deadline
         time.sleep(0.001)
 

@@ -77,8 +77,7 @@ class AgentTools:
         self._allowed = set(allowed)
         self._texts: dict[int, str] = {}
         self._number = 0
-        self._files: set[str] = set()
-        """Source files that answers have named."""
+        self._files: set[str] = set()  # Source files that answers have named
         self._directory = tempfile.TemporaryDirectory(prefix="tracelloc-")
 
     def call(self, name: str, given: dict[str, Any]) -> str:

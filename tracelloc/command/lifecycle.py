@@ -60,17 +60,14 @@ class Signals:
         a ^Z suspends us. ``has_command``: a program is started, which ignores what we ignore.
         """
         self.is_ending = False
-        self._last: tuple[int, float] | None = None
-        """The last terminating signal, and its time."""
-        self._has_come = False
-        """Whether a signal has requested the end."""
-        self.is_beginning = False
-        """Whether terminating signals raise an exception."""
+        self._last: tuple[int, float] | None = None  # The last terminating signal, and its time
+        self._has_come = False  # Whether a signal has requested the end
+        self.is_beginning = False  # Whether terminating signals raise an exception
         self.wants_files = False
         self.wants_mark = False
+        # Whether a ^Z has not suspended us. A handler can't say so: what it interrupts may be
+        # writing a message.
         self.has_refused_stop = False
-        """Whether a ^Z has not suspended us. A handler can't say so: what it interrupts may be
-        writing a message."""
         self._take = take
         self._receiver, self._sender = socket.socketpair()
         for end in (self._receiver, self._sender):
@@ -275,13 +272,10 @@ class LaunchStart:
         self._program = program
         self._is_unprivileged = is_unprivileged
         self._launch: Launch | None = None
-        self._early_signal: int | None = None
-        """A signal received before the process existed."""
-        self._signals_before = 0
-        """Number of signals received before the process was traced."""
+        self._early_signal: int | None = None  # A signal received before the process existed
+        self._signals_before = 0  # Number of signals received before the process was traced
         self._is_traced = False
-        self._status: int | None = None
-        """Exit status of a program that ran untraced."""
+        self._status: int | None = None  # Exit status of a program that ran untraced
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Starts the program. If it raises TracellocError, the program has not run."""

@@ -24,7 +24,6 @@ class RecordOptions:
     path: Path  # `%p` in it stands for the target's PID, `%t` for the time
     max_bytes: int
     max_s: float  # How far it may reach back
-    events: bool = False  # Every event is kept, too
 
 
 # fmt: off
@@ -59,4 +58,4 @@ def record_options(
         raise TracellocError(f"{path} exists already", hint="choose a new file")
     if not path.parent.is_dir():
         raise TracellocError(f"{path} cannot be written: there is no directory {path.parent}")
-    return line, RecordOptions(path, given.recording_bytes, given.max_time, events=given.events)
+    return line, RecordOptions(path, given.recording_bytes, given.max_time)

@@ -161,8 +161,8 @@ class Cohorts:
     """Births and survivors of all stacks of one address space. Not thread safe."""
 
     def __init__(self) -> None:
+        # When the first slice began, CLOCK_MONOTONIC: by default the first event's time
         self.start_ns: int | None = None
-        """When the first slice began, CLOCK_MONOTONIC: by default the first event's time."""
         self._starts = np.empty(0, np.int64)
         # The row of each slice, the oldest first: rows never move.
         self._row_of = np.empty(0, np.int64)
@@ -173,8 +173,7 @@ class Cohorts:
         self.lifetimes = CounterRows(LIFETIMES)
         self._load = np.zeros(SLICES, np.int64)
         self._unmatched = np.zeros(SLICES, np.int64)
-        self.version = 0
-        """Changes whenever slices or rows change."""
+        self.version = 0  # Changes whenever slices or rows change
 
     def begin(self, start_ns: int) -> None:
         """Sets when tracing began. Call it before the first event, if at all."""

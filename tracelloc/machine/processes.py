@@ -56,8 +56,7 @@ class ProcessReader:
         self._root = root
         self._clock_s = clock_s
         self._watched: dict[int, _Watched] = {}
-        self._others: set[int] = set()
-        """Kernel threads."""
+        self._others: set[int] = set()  # Kernel threads
         self._history = GrowthHistory(len(MemoryKind))
         self._groups = groups or GroupReader()
         self._began_s: float | None = None

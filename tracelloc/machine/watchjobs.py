@@ -94,14 +94,11 @@ class WatchJobs:
         self._lock = threading.Lock()
         self._children: set[subprocess.Popen[bytes]] = set()
         self._is_ending = False
-        self._last: dict[str, Future[None]] = {}
-        """The last job of each subject, by its key."""
+        self._last: dict[str, Future[None]] = {}  # The last job of each subject, by its key
+        # The newest heap walk and recording of each subject, also while they are written
         self.files: dict[str, list[str]] = {}
-        """The newest heap walk and recording of each subject, also while they are written."""
-        self.leaking: dict[str, int] = {}
-        """Leaking call stacks in the newest recording, by target."""
-        self.kept: list[str] = []
-        """Files that explain why a process was killed."""
+        self.leaking: dict[str, int] = {}  # Leaking call stacks in the newest recording, by target
+        self.kept: list[str] = []  # Files that explain why a process was killed
 
     @property
     def running_count(self) -> int:

@@ -14,7 +14,6 @@ from tracelloc.model.blocks import (
     Blocks,
     BlockSelection,
     EarlierBlocks,
-    LoggedEvents,
     Mappings,
     UsableSizes,
 )
@@ -150,7 +149,6 @@ class Snapshot(ProcessStatus):
     temporary: TemporaryPolicy = DEFAULT_POLICY
     unordered_count: int = 0  # Blocks of which it is unknown whether they were temporary
     threads: ThreadActivity | None = None  # If wanted
-    logged: LoggedEvents | None = None  # Every event since the last snapshot, if wanted
     merged: ProcessSum | None = None  # The merged processes; None: the snapshot is of one process
 
     @property

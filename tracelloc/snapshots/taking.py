@@ -72,7 +72,6 @@ def take_snapshot(
         temporary=table.temporary,
         unordered_count=totals.whole_number(table.unordered_count),
         threads=activity_of(table, totals, process.thread_names) if wanted.threads else None,
-        logged=table.take_logged() if wanted.events else None,
     )
 
 

@@ -37,8 +37,6 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add("-o --output FILE", "the recording, a new file (default tracelloc-%%p-%%t.rec; %%p is the "
         "PID, %%t the time)", dest="recording", default="tracelloc-%p-%t.rec")
     add_bounds(group)
-    add("--events", "record every event, the newest ones in at most half of the file: snapshots "
-        "then have single blocks")
     add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C); a CMD "
         "that still runs then is waited for", dest="duration_s", type=duration_type)
     add_sources(group)

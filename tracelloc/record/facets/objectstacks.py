@@ -26,12 +26,11 @@ class ObjectStacks:
 
     def __init__(self, frames: RuntimeFrames, is_interpreter: Callable[[int], bool]) -> None:
         """``is_interpreter``: see ``Inspected``."""
-        self.findings: ObjectFindings | None = None
-        """The last findings, with what was joined."""
+        self.findings: ObjectFindings | None = None  # The last findings, with what was joined
         self._frames = frames
         self._noted: ObjectFindings | None = None
+        # By type: the holders whose tables were looked up last
         self._searched: dict[str, Holders] = {}
-        """By type: the holders whose tables were looked up last."""
         self._growers: dict[str, FunctionLine] = {}
         self._is_interpreter = is_interpreter
         self._native: dict[str, NativeGrowth] = {}

@@ -82,12 +82,12 @@ class Capture:
         )
         wakeup_fds = [self._bpf.map_fd("wakeups")]
         self._wakeups = Ring(wakeup_fds[0], mmap.PAGESIZE)
+        # Readable for epoll when the ring of events is half full, and at every miss
         self.wakeup_fds: Sequence[int] = wakeup_fds
-        """Readable for epoll when the ring of events is half full, and at every miss."""
         self._rings: list[Ring | EventRing] = []
         self._misses: MissRing | None = None
+        # The unwind rows of all address spaces, if stacks are walked by rows
         self.rows: RowMemory | None = None
-        """The unwind rows of all address spaces, if stacks are walked by rows."""
         if config.use_rows:
             wakeup_fds.append(self._bpf.map_fd("misses"))
             self._misses = MissRing(wakeup_fds[-1], config.misses_size_bytes)
@@ -106,8 +106,7 @@ class Capture:
             self._near_spaces = self._shared("near_spaces", np.dtype(np.uint64), abi.NEAR_SPACES)
         self._free_slots = list(range(spaces - 1, -1, -1))
         self._tracepoints: list[int] = []
-        self._watching: list[int] = []
-        """Descriptors of the programs at the tracepoints."""
+        self._watching: list[int] = []  # Descriptors of the programs at the tracepoints
         self._stacks = self._make_stack_drain(config)
         if config.sample_bytes is not None:
             lengths = sampling.gaps(config.sample_bytes)

@@ -58,8 +58,8 @@ class Child:
             raise UnsupportedError("the C library's code can't be probed")
         cheap, entry = (place for place in found_at if place is not None)
         self._offset, (beyond_entry, is_single_stepped) = cheap[0], entry
+        # Whether the kernel emulates the first instruction
         self.has_cheap_entry = not (beyond_entry or is_single_stepped)
-        """Whether the kernel emulates the first instruction."""
 
     def __enter__(self) -> Self:
         return self

@@ -185,8 +185,8 @@ class OverheadWatch:
 
         ``account`` is the account of the overhead limit, if there is one.
         """
+        # Share of the targets' CPU time, 0 to 1; None until known
         self.probe_share: float | None = None
-        """Share of the targets' CPU time, 0 to 1; None until known."""
         self._processes = processes
         self._method = method
         self._programs = programs

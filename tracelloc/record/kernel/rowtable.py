@@ -36,17 +36,15 @@ class RowMemory:
     def __init__(self, sets: npt.NDArray[Any]) -> None:
         """``sets`` is an array of ``abi.ROW_SET_DTYPE``; its length is a power of two."""
         self.lock = threading.Lock()
-        self.evictions = 0
-        """Rows that were evicted for others."""
+        self.evictions = 0  # Rows that were evicted for others
         self._own = sets
         self._sets: U64 = sets.view(np.uint64).reshape(len(sets), -1)
         self._keys: U64 = sets["keys"]
         self._rows: U64 = sets["rows"]
         self._users: Counter[int] = Counter()
-        self._rows_under = np.zeros(_TAGS, np.int64)
-        """Number of rows, by tag in use."""
+        self._rows_under = np.zeros(_TAGS, np.int64)  # Number of rows, by tag in use
+        # By tag: whether its ways count as empty. No lookup reads them.
         self._is_free = np.zeros(_TAGS, np.bool_)
-        """By tag: whether its ways count as empty. No lookup reads them."""
         self._is_free[0] = True
         self._salt = 0
         self._last_tags = list(range(_SALTS))

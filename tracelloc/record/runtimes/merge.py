@@ -60,8 +60,8 @@ class StackMerger:
         if parent is not None and parent._runtime is None:
             # The same files are mapped.
             self._unsupported, self._generation = parent._unsupported, parent._generation
+        # Stacks whose numbers of interpreter frames and of runtime groups differed
         self.uneven_count = 0
-        """Stacks whose numbers of interpreter frames and of runtime groups differed."""
 
     @property
     def runtime(self) -> MergedRuntime | None:

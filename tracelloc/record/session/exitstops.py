@@ -44,12 +44,10 @@ class ExitStops:
     """For the thread that follows the process."""
 
     def __init__(self) -> None:
+        # Thread pointers of threads that have ended by themselves
         self.ended: deque[int] = deque(maxlen=_MOST_ENDED)
-        """Thread pointers of threads that have ended by themselves."""
-        self._ending: set[int] = set()
-        """Ids of such threads that still exist."""
-        self._exit = native().system_call("exit")
-        """A thread ends by itself (exit(2))."""
+        self._ending: set[int] = set()  # Ids of such threads that still exist
+        self._exit = native().system_call("exit")  # A thread ends by itself (exit(2))
         self._exit_group = native().system_call("exit_group")
 
     def note_gone(self, thread_id: int) -> None:

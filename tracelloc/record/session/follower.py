@@ -86,22 +86,20 @@ class Follower:
     """
 
     def __init__(self) -> None:
+        # Gets the watcher to call; None: there will be none
         self._watchers: queue.SimpleQueue[Watcher | None] = queue.SimpleQueue()
-        """Gets the watcher to call; None: there will be none."""
         self._ending = False
-        self._known: set[int] = set()
-        """Processes that are followed."""
+        self._known: set[int] = set()  # Processes that are followed
+        # Running processes to follow as well, and who is to be told
         self._joining: queue.SimpleQueue[tuple[int, Future[None]]] = queue.SimpleQueue()
-        """Running processes to follow as well, and who is to be told."""
+        # Processes whose threads are to be stopped, what to do then, and who is to be told
         self._holding: queue.SimpleQueue[tuple[int, UseThreads, Future[None]]] = queue.SimpleQueue()
-        """Processes whose threads are to be stopped, what to do then, and who is to be told."""
+        # Children that stopped before their parent's fork event: the parent's PID, and when
         self._waiting: dict[int, tuple[int, float]] = {}
-        """Children that stopped before their parent's fork event: the parent's PID, and when."""
-        self._headless: set[int] = set()
-        """Followed processes whose main thread had ended before."""
+        self._headless: set[int] = set()  # Followed processes whose main thread had ended before
         self._thread: threading.Thread | None = None
+        # The threads that stop at their ends; None: they don't
         self._exits: ExitStops | None = None
-        """The threads that stop at their ends; None: they don't."""
         self._begun = threading.Event()
         self._trouble: BaseException | None = None
 

@@ -28,8 +28,7 @@ class GroupJoiner:
         """``members`` returns the PIDs of the group's processes."""
         self._members, self._session, self._follower = members, session, follower
         self._ended = threading.Event()
-        self._refused: set[int] = set()
-        """Processes that can't be followed."""
+        self._refused: set[int] = set()  # Processes that can't be followed
         self._thread = threading.Thread(target=self._look, name="group", daemon=True)
 
     def start(self) -> None:

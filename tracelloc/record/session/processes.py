@@ -43,20 +43,19 @@ class Processes:
         self._context, self._config = context, context.config
         self._probes, self._clock_ns = context.sources.probes, context.clock_ns
         self._say = context.supervisor.say
-        self.files = space.files
-        """The files that all of them have mapped."""
+        self.files = space.files  # The files that all of them have mapped
         self._image_numbers = itertools.count(1)
         self._process_numbers = itertools.count()
         self._by_image: dict[int, Tracee] = {}
         self._by_pid: dict[int, Tracee] = {}
+        # Processes that share their parent's memory: the parent, and their own probes
         self._sharing: dict[int, tuple[Tracee, Attachment]] = {}
-        """Processes that share their parent's memory: the parent, and their own probes."""
+        # Living processes that are not traced, and whether they should have been
         self._left_out: dict[int, bool] = {}
-        """Living processes that are not traced, and whether they should have been."""
+        # By thread: the heap at birth of the child that the thread has just forked
         self._forks: dict[int, Heap] = {}
-        """By thread: the heap at birth of the child that the thread has just forked."""
+        # By thread: children whose fork mark is still to come; None: not traced
         self._unmarked: dict[int, deque[Tracee | None]] = {}
-        """By thread: children whose fork mark is still to come; None: not traced."""
         self._moves = 0
         self.feed = StackFeed(
             context.sources,
@@ -64,16 +63,15 @@ class Processes:
             guard=partial(context.supervisor.run, "reading stacks", gives_up=False),
         )
         self._closer = ThreadPoolExecutor(8, thread_name_prefix="closer")
-        self.untraced_count = 0
-        """Processes that should have been traced, but were not."""
+        self.untraced_count = 0  # Processes that should have been traced, but were not
+        # All processes in the order of their start, including ended ones
         self.every: list[Tracee] = []
-        """All processes in the order of their start, including ended ones."""
         stage = Stage.WAITING if waiting else Stage.RUNNING
         self.root = self._add(space, self._new_heap(), stage=stage)
 
     def _new_heap(self) -> Heap:
         config, sample_bytes = self._config, self._config.capture.table_sample_bytes
-        return Heap(self._clock_ns(), None, sample_bytes, config.temporary, logs=config.log_events)
+        return Heap(self._clock_ns(), None, sample_bytes, config.temporary)
 
     @property
     def living(self) -> Sequence[Tracee]:

@@ -24,11 +24,10 @@ class StoppedThreads:
 
     def __init__(self, pid: int) -> None:
         self._process = Process(pid)
-        self._interrupted: set[int] = set()
-        """Threads that will stop."""
+        self._interrupted: set[int] = set()  # Threads that will stop
         self._stopped: list[int] = []
+        # Other changes in the meantime: thread and status, still to be handled
         self.others: list[tuple[int, int]] = []
-        """Other changes in the meantime: thread and status, still to be handled."""
 
     def stop(self) -> None:
         """Stops them. Raises TargetError."""

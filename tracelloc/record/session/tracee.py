@@ -74,32 +74,29 @@ class Tracee:
         config, now_ns = context.config, context.clock_ns()
         self.process, self.space = space.process, space
         self.target, self.heap = target, heap
-        self.words = words
-        """Settings of its address space for the probes."""
-        self.image = words.image
-        """The number of the memory image that ``heap`` describes."""
+        self.words = words  # Settings of its address space for the probes
+        self.image = words.image  # The number of the memory image that `heap` describes
         self._stage = stage
+        # `started_ns`: when its tracing began, CLOCK_MONOTONIC
         self.started_ns, self.series = now_ns, Series(now_ns)
-        """``started_ns``: when its tracing began, CLOCK_MONOTONIC."""
         self.outside = OutsideReader(space, context.supervisor)
         with_loader = config.capture.use_rows or config.follow or self.is_starting
         self.probes = ProbeSet(
             context.sources, space, words, config.selection, with_loader=with_loader
         )
-        self.gaps = GapLog(context.sources, self.probes)
-        """What is missing from its figures."""
+        self.gaps = GapLog(context.sources, self.probes)  # What is missing from its figures
         self.source: StackSource = StackSource(
             space, heap.stacks, words, rows=context.sources.probes.rows, config=config.capture,
             on_modules=self._see, like=None if parent is None else parent.source,
         )  # fmt: skip
+        # Code files, and the runtimes among them
         self._runtimes: tuple[tuple[FileId, ...], tuple[Runtime, ...]] | None = None
-        """Code files, and the runtimes among them."""
+        # Snapshots by kind. An ended process does not change, so one of each kind suffices.
         self.last_snapshots: dict[Wanted, Snapshot] = {}
-        """Snapshots by kind. An ended process does not change, so one of each kind suffices."""
         self._context = context
         self._costs, self._events_before = EventCosts(), 0
+        # Blocks from before tracing that are in its heap; None if there are none
         self.earlier: EarlierBlocks | None
-        """Blocks from before tracing that are in its heap; None if there are none."""
         self._forget_image(now_ns, None if parent is None else parent._trampoline)
         if parent is not None:
             self.earlier = parent.earlier
@@ -108,8 +105,8 @@ class Tracee:
         """Resets what is known about the memory image."""
         self._trampoline = trampoline
         self.earlier = None
+        # What is known about its memory beside its events, by name
         self.facets = {kind.name: kind(self, self._context.facets) for kind in FACETS}
-        """What is known about its memory beside its events, by name."""
         # Most short-lived child processes end before they are judged.
         first_look_ns = now_ns + _FIRST_LOOK_NS if self.target.number else now_ns
         self.judging = Judging(self, self._context.sources, first_look_ns)

@@ -91,8 +91,8 @@ class LeakCommand:
         self._who = who or invoker()
         # Ours come later, as the bound on our own memory does.
         self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
+        # (process, stack) of the leaks for which the command was run
         self._told: set[tuple[int, int]] = set()
-        """(process, stack) of the leaks for which the command was run."""
         self._waiting: queue.Queue[str | None] = queue.Queue()
         self._closing = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -192,8 +192,8 @@ class Watch:
         self._command = None
         if options.on_leak:
             self._command = LeakCommand(options.on_leak, say, who=who)
+        # The broken rule, with its figure, that ends tracing with `FAILED_STATUS`; else None
         self.broken: str | None = None
-        """The broken rule, with its figure, that ends tracing with ``FAILED_STATUS``; else None."""
 
     @property
     def has_rules(self) -> bool:

@@ -56,15 +56,14 @@ class TraceMerger:
 
     def __init__(self, place_of: PlaceOf) -> None:
         """``place_of`` returns the place of a code address in a process."""
+        # The places that the addresses in merged stacks stand for
         self.locations = Locations(place_of)
-        """The places that the addresses in merged stacks stand for."""
         self._stacks = Stacks()
         self._index_of: dict[tuple[Frames, int], int] = {}
         self._ids = 0
-        self._numbers: dict[int, _Numbers] = {}
-        """Stack indices by the identity of the stacks."""
+        self._numbers: dict[int, _Numbers] = {}  # Stack indices by the identity of the stacks
+        # Processes whose figures `_ended_sum` includes, by number
         self._ended: dict[int, MergedProcess] = {}
-        """Processes whose figures ``_ended_sum`` includes, by number."""
         self._ended_sum: MergedProcess | None = None
         self._now_ns = 0
 

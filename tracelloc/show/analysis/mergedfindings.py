@@ -130,8 +130,7 @@ def _suspects(
 ) -> tuple[tuple[Suspect, ...], int]:
     """Merges suspects that share a stack. Returns them, and how many more there are."""
     groups: dict[int, list[tuple[int, Suspect]]] = {}
-    group_of: dict[int, int] = {}
-    """Group by stack."""
+    group_of: dict[int, int] = {}  # Group by stack
     for number, (part, suspect) in enumerate(
         (part, suspect) for part, found in known for suspect in found.suspects
     ):

@@ -213,8 +213,8 @@ class _Writer:
 
     def write(self, figures: Sequence[Figure]) -> None:
         attributes = [self._tables.attribute(*pair) for pair in _missing(self._profile)]
+        # Stacks by sample number; only stacks with a nonzero figure enter the tables
         stacks: dict[int, int] = {}
-        """Stacks by sample number; only stacks with a nonzero figure enter the tables."""
         elapsed_ns = max(0, self._profile.elapsed_ns)
         begun_ns = round(self._profile.time_s * 1e9) - elapsed_ns
         for figure in figures:

@@ -274,19 +274,17 @@ class BlockTypes:
     """Types of call stacks, remembered while their names stay the same. For one thread."""
 
     def __init__(self) -> None:
-        self._version: tuple[int, int] | None = None
-        """Version of the names."""
+        self._version: tuple[int, int] | None = None  # Version of the names
         self._usage: HeapUsage | None = None
-        self._classes: dict[int, str] = {}
-        """By stack, of the last usage."""
+        self._classes: dict[int, str] = {}  # By stack, of the last usage
         self._types: list[str | None] = [None]
         self._numbers: dict[str | None, int] = {None: 0}
+        # Per stack the number of its type, or `_NOT_ASKED`
         self._numbers_of = np.zeros(0, np.int64)
-        """Per stack the number of its type, or ``_NOT_ASKED``."""
+        # Stacks whose frames are still to come, or lost; they count as of unknown type
         self._frameless: set[int] = set()
-        """Stacks whose frames are still to come, or lost; they count as of unknown type."""
+        # Stacks of the last sums that have not been looked at: they count as of unknown type
         self.left = 0
-        """Stacks of the last sums that have not been looked at: they count as of unknown type."""
 
     def sums(
         self, snapshot: Snapshot, namer: Namer, live_bytes: I64, live_count: I64,

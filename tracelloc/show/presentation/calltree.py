@@ -200,12 +200,9 @@ class LiveTree:
 
     def _forget(self) -> None:
         self._merger = Merger(self._root)
-        self._ends = np.full(64, _NO_NODE, np.int64)
-        """The node that each stack ends in."""
-        self._unsure: set[int] = set()
-        """Stacks with frames whose names may still change."""
-        self._stale: dict[int, None] = {}
-        """Stacks with outdated names, the longest waiting first."""
+        self._ends = np.full(64, _NO_NODE, np.int64)  # The node that each stack ends in
+        self._unsure: set[int] = set()  # Stacks with frames whose names may still change
+        self._stale: dict[int, None] = {}  # Stacks with outdated names, the longest waiting first
 
     def update(
         self,

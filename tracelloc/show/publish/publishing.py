@@ -65,12 +65,10 @@ class Pusher:
         self._say = say
         self._first_delay_s = first_delay_s
         self._waiting: deque[Parcel] = deque()
-        self._allocated: dict[int, AllocatedBefore] = {}
-        """Earlier allocations by process."""
+        self._allocated: dict[int, AllocatedBefore] = {}  # Earlier allocations by process
         self._since_s = time.time()
         self._failing = False
-        self._remark = ""
-        """The server's remark on the last profile that it accepted."""
+        self._remark = ""  # The server's remark on the last profile that it accepted
         self.dropped = 0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="push", daemon=True)
@@ -245,10 +243,11 @@ class Sharing:
         source = ProfileSource(take, namers)
         if self._listener is not None:
             self._endpoint = Endpoint(self._listener, source.profiles, self._token)
-            is_open = not (self._endpoint.is_local or self._token)
-            public = "; anyone who can reach it can read it" if is_open else ""
-            if not self._endpoint.is_local and self._token:
-                public = "; its token can be read on the way: it is plain HTTP"
+            public = ""
+            if not self._endpoint.is_loopback:
+                public = "; anyone who can reach it can read it"
+                if self._token:
+                    public = "; its token can be read on the way: it is plain HTTP"
             self._say(f"listening on {self._endpoint.url}{public}")
         if self._push is not None:
             self._pusher = Pusher(self._push, target, source.profiles, self._say)

@@ -13,10 +13,9 @@ from tracelloc.errors import TracellocError
 from tracelloc.show.recording.container import (
     APPLICATION_ID,
     BESIDE,
+    TABLES,
     VERSION,
-    VERSION_WITH_EVENTS,
     failing,
-    tables_of,
     transaction,
 )
 from tracelloc.system.invoker import User, is_changed_only_by, others_replace_entries, rights_of
@@ -70,13 +69,12 @@ def _writers(path: Path, users: Sequence[User]) -> list[User]:
 
 
 def create(
-    path: Path, users: Sequence[User], mode: int, max_bytes: int, *, events: bool = False
+    path: Path, users: Sequence[User], mode: int, max_bytes: int
 ) -> tuple[sqlite3.Connection, tuple[User, User]]:
     """Creates a recording, readable while it is written. Returns it, its owner and the writer.
 
     ``users``: see ``tracelloc.system.safefiles.writing``. Raises TracellocError.
     """
-    version = VERSION_WITH_EVENTS if events else VERSION
     log_pages = max(1, min(_MOST_LOG_BYTES, max_bytes // _LOG_SHARE) // _PAGE_BYTES)
     writers = _writers(_real(path), users)
     beside = [Path(f"{path}{suffix}") for suffix in BESIDE]
@@ -93,7 +91,7 @@ def create(
         for pragma in (
             f"page_size={_PAGE_BYTES}",
             f"application_id={APPLICATION_ID}",
-            f"user_version={version}",
+            f"user_version={VERSION}",
         ):
             connection.execute(f"PRAGMA {pragma}")
         # Creates SQLite's other files too, so that it writes to no foreign file or link.
@@ -108,7 +106,7 @@ def create(
         ):
             connection.execute(f"PRAGMA {pragma}")
         with transaction(connection):
-            for table in tables_of(version):
+            for table in TABLES:
                 connection.execute(table)
         undo.pop_all()
     return connection, (writers[0], user)

@@ -22,7 +22,6 @@ from tracelloc.show.recording.changes import (
     encode,
 )
 from tracelloc.show.recording.container import RecordedMoment, checksum, transaction
-from tracelloc.show.recording.events import EventWriter
 from tracelloc.show.recording.ladder import GROUP, STEPS_S, Compactor, insert
 from tracelloc.show.recording.parts import SnapshotEncoder, key_of
 from tracelloc.show.recording.recordednames import NamesWriter, addresses_of
@@ -69,20 +68,17 @@ class RecordingWriter:
         max_s: float,
         users: Sequence[User] = (),
         mode: int = 0o600,
-        events: bool = False,
     ) -> None:
         """``max_bytes``: how large the file may get; ``max_s``: how far it may reach back.
 
         ``users``: with whose rights (``tracelloc.system.safefiles.writing``); by default, our own.
-        ``events``: every event that snapshots bring is kept, too.
         """
         self.path = path
         self._mode = mode
         users = users or [User(os.geteuid(), os.getegid())]
-        self._connection, self._users = newfile.create(path, users, mode, max_bytes, events=events)
+        self._connection, self._users = newfile.create(path, users, mode, max_bytes)
         self._file = _identity(path)
         self._max_bytes = max_bytes
-        self._events = EventWriter(self._connection, max_bytes) if events else None
         self._compactor = Compactor(self._connection, max_bytes - max_bytes // _SPARE, max_s)
         self._encoder = SnapshotEncoder(lambda stacks: self._book(stacks).number)
         self._books: dict[int, _Book] = {}
@@ -119,10 +115,6 @@ class RecordingWriter:
                     self._add_samples(one)
                     self._add_names(one, namers, patience_s)
                 self._add_moment(trace.root, parts)
-                if self._events is not None:
-                    for one in trace.processes:
-                        if one.logged is not None:
-                            self._events.add(self._count, key_of(one), one.logged)
             self._count += 1
             if self._whole == self._count - 1 or self._is_folding:
                 self._connection.execute("PRAGMA wal_checkpoint")
@@ -139,17 +131,6 @@ class RecordingWriter:
         insert(self._connection, moment, data)
         self._group_bytes += len(data)
         self._chain.add(parts)
-
-    def events_since_s(self) -> float | None:
-        """When the events that are kept begin, in seconds since 1970; None: none was dropped."""
-        if self._events is None or not self._events.first:
-            return None
-        with container.failing(self.path, "read"):
-            (since_s,) = self._connection.execute(
-                "SELECT MIN(time_s) FROM moments WHERE number >= ?",
-                (min(self._events.first, self._count - 1),),
-            ).fetchone()
-        return float(since_s)
 
     def size_bytes(self) -> int:
         """Size of what is recorded."""

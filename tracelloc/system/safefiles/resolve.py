@@ -57,10 +57,10 @@ class Destination:
         with rights_of(self.user):
             os.rename(name, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
 
-    def unlink(self, name: str | None = None) -> None:
-        """Removes the file, or another one beside it. Raises OSError."""
+    def unlink(self, name: str) -> None:
+        """Removes another file beside it. Raises OSError."""
         with rights_of(self.user):
-            os.unlink(name or self.name, dir_fd=self.directory)
+            os.unlink(name, dir_fd=self.directory)
 
 
 @contextmanager
@@ -97,8 +97,7 @@ class _PathWalk:
     """The resolution of one path from directory to directory."""
 
     def __init__(self, path: Path, user: User, *, makes_directories: bool = False) -> None:
-        self.trail: list[int] = []
-        """Handles of the directories that lead to the last one."""
+        self.trail: list[int] = []  # Handles of the directories that lead to the last one
         self.ends_at_descriptor = False
         self._user = user
         self._path = path

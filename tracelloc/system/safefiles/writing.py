@@ -55,12 +55,12 @@ def open_output(path: Path, mode: int, users: Sequence[User]) -> int:
             os.ftruncate(descriptor, 0)
         return descriptor
 
-    return tried(path, users, act)
+    return _tried(path, users, act)
 
 
 def open_existing(path: Path, users: Sequence[User]) -> int:
     """Opens a pipe or device for writing. Raises OSError; ENXIO for a pipe without a reader."""
-    return tried(path, users, lambda found: found.open(os.O_WRONLY))
+    return _tried(path, users, lambda found: found.open(os.O_WRONLY))
 
 
 def create_file(path: Path, mode: int, users: Sequence[User]) -> tuple[int, User]:
@@ -71,17 +71,12 @@ def create_file(path: Path, mode: int, users: Sequence[User]) -> tuple[int, User
     """
     if path.is_symlink():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    return tried(path, users, lambda found: (_created(found, found.name, mode, users), found.user))
+    return _tried(path, users, lambda found: (_created(found, found.name, mode, users), found.user))
 
 
 def status_of(path: Path, users: Sequence[User]) -> os.stat_result:
     """The status of the file that a path leads to. Raises OSError."""
-    return tried(path, users, Destination.status)
-
-
-def remove_file(path: Path, users: Sequence[User]) -> None:
-    """Removes a file. Raises OSError."""
-    tried(path, users, Destination.unlink)
+    return _tried(path, users, Destination.status)
 
 
 def check_replaceable(path: Path, users: Sequence[User]) -> None:
@@ -93,7 +88,7 @@ def check_replaceable(path: Path, users: Sequence[User]) -> None:
         os.close(_created(found, name, 0o600, users))
         found.unlink(name)
 
-    tried(path, users, act)
+    _tried(path, users, act)
 
 
 def replace_file(
@@ -118,7 +113,7 @@ def replace_file(
         kept = Destination(os.dup(found.directory), found.name, found.user)
         return kept, descriptor, name
 
-    found, descriptor, name = tried(path, users, act)
+    found, descriptor, name = _tried(path, users, act)
     _UNFINISHED[name] = found
     try:
         with os.fdopen(descriptor, "wb", buffering=1 << 16) as stream:
@@ -146,7 +141,7 @@ def discard_unfinished() -> None:
             found.unlink(name)
 
 
-def tried(path: Path, users: Sequence[User], act: Callable[[Destination], T]) -> T:
+def _tried(path: Path, users: Sequence[User], act: Callable[[Destination], T]) -> T:
     """Runs ``act`` with the rights of the first user who is permitted to. Raises OSError."""
     for user in users[:-1]:
         with suppress(PermissionError), destination(path, user) as found:

@@ -165,10 +165,9 @@ class _Graph:
         self._queue = np.empty(len(found.blocks.at) + len(self._image.piece_at) + 1, np.uint32)
         self._roots: dict[int, Root] = {}
         self._files: dict[str, str] = {}
-        self._namespaces: dict[int, str] = {}
-        """Modules' names, by where their dictionaries begin."""
+        self._namespaces: dict[int, str] = {}  # Modules' names, by where their dictionaries begin
+        # By an object's address: where paths through it begin
         self._homes: dict[int, tuple[str, list[int]]] = {}
-        """By an object's address: where paths through it begin."""
         self._defining = [name.rpartition(".")[0] for name in wanted]
         self._end = 0
         self._addresses = ObjectAddresses(found)

@@ -53,8 +53,7 @@ class Injection:
     def __init__(self, space: AddressSpace, allocators: Sequence[Allocator]) -> None:
         """Changes nothing yet. Raises TargetError if the library can't be injected."""
         self._process = space.process
-        self._places: set[int] = set()
-        """Where there were addresses of functions, but for symbols."""
+        self._places: set[int] = set()  # Where there were addresses of functions, but for symbols
         with self._explaining():
             check(space, allocators)
             self._library = library_file()

@@ -83,8 +83,8 @@ class LibraryFile:
         ]  # fmt: skip
         self.size_bytes = _ceiling(max(end for _, end in written))
         functions = elf.find_functions(FUNCTIONS)
+        # Name to address, in the file's own address space
         self.symbols = {name: next(iter(places)) for name, places in functions.items()}
-        """Name to address, in the file's own address space."""
         for name in VARIABLES:
             address = elf.find_object(name)
             assert address is not None, name

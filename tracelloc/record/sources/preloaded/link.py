@@ -65,18 +65,16 @@ class PreloadedLink:
         self._space = space
         self._words = words
         self._library: Module | None = None
+        # Address of the malloc that the library calls, once it is initialized
         self._next_malloc = 0
-        """Address of the malloc that the library calls, once it is initialized."""
+        # The probe that makes the library wait for tracelloc; it stays across the process's execs
         self._marker: Attachment | None = None
-        """The probe that makes the library wait for tracelloc; it stays across the process's
-        execs."""
         self._misses_beginning = False
         self._loaded_s = math.inf
         self._look_after_s = 0.0
-        self._loaded = ""
-        """The loaded file whose calls bypass the library, in words."""
+        self._loaded = ""  # The loaded file whose calls bypass the library, in words
+        # Why probes take over, and since when the process has been waiting for them
         self._leaving: tuple[str, float] | None = None
-        """Why probes take over, and since when the process has been waiting for them."""
         self._unsaid = self._flaw = ""
         self._own_ranges: list[tuple[int, int]] = []
 

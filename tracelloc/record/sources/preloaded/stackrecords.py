@@ -44,8 +44,7 @@ class AreaRecords:
         self._stacks: list[tuple[int, int, npt.NDArray[np.uint64]]] = []
         self._misses: list[Miss] = []
         self._unwritten_since_s: float | None = None
-        self.is_damaged = False
-        """Whether a record is impossible; nothing more is read then."""
+        self.is_damaged = False  # Whether a record is impossible; nothing more is read then
 
     @property
     def has_more(self) -> bool:
