@@ -60,7 +60,6 @@ class ScreenChanges:
         return "".join(kept)
 
     def _changed(self, line: int, column: int, content: str) -> str:
-        """Returns what has to be written for a piece."""
         if not content:
             return _move(line, column)
         if self._latest.get(line) == (column, content):

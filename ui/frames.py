@@ -109,7 +109,11 @@ def source_lines(text: Sequence[str], frame: Frame, most: int) -> list[Text]:
     source = ColouredSource(file, text)
     if most < _FEW_LINES:
         hot = source.line(number)
-        return [Text.assemble(f"{base_name(file)}:{number}: ", hot[_indent(hot.plain) :])]
+        return [
+            Text.assemble(
+                f"{base_name(file)}:{number}: ", hot[(len(hot.plain) - len(hot.plain.lstrip())) :]
+            )
+        ]
     first = max(1, min(number - most // 2, len(text) - most + 1))
     last = min(first + most - 1, len(text))
     width = len(str(last))
@@ -117,10 +121,6 @@ def source_lines(text: Sequence[str], frame: Frame, most: int) -> list[Text]:
         Text.assemble((f"{'→' if n == number else ' '} {n:>{width}}  ", "bold"), shown)
         for n, shown in source.lines(first, last)
     ]
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
 
 
 def stack_text(stack: NamedStack) -> str:

@@ -101,7 +101,6 @@ def header(picture: Picture, facts: Facts, state: str, width: int, height: int) 
 
 
 def _alert(picture: Picture, width: int) -> Text:
-    """Returns the most important alert: implausible figures, or untraced growth."""
     alert = picture.header.alert
     assert alert is not None
     choices = alert.sentence, alert.clause, alert.short
@@ -158,7 +157,6 @@ def _overhead(picture: Picture) -> list[Text]:
 
 
 def _lost(snapshot: Snapshot) -> list[Text]:
-    """Returns what is missing, in one part; nothing if nothing is."""
     lost = snapshot.losses.events
     if snapshot.count_bounds is not None:
         least, most = snapshot.count_bounds

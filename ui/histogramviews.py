@@ -117,7 +117,6 @@ def bar_rows(
 
 
 def _wasted(row: Bin, figure: Callable[[Waste], str], unknown: str) -> str:
-    """Formats a figure of the blocks whose usable sizes are known."""
     waste = row.waste
     if waste is None or not row.count:
         return ""
@@ -335,7 +334,6 @@ def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
 
 
 def _name(tid: int, name: str | None) -> str:
-    """Returns the name of a thread; the id 0 stands for unknown threads."""
     if name is not None:
         return name
     return "[ended]" if tid else "[unknown]"

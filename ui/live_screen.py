@@ -292,7 +292,6 @@ class LiveScreen(Screen[None]):
         self.state.change(selected=self._stack_under_cursor(self.settings.view))
 
     def _stack_under_cursor(self, view: View[Any]) -> Any:
-        """Returns the stack under the cursor; None if the row has none."""
         if not view.shows_stack:
             return None
         key = self.query_one(f"#{view.name}", LineView).key

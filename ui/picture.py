@@ -173,7 +173,6 @@ class Pictures:
         return analysis.mark(self._shown(trace, settings), name)
 
     def _shown(self, trace: TraceSnapshot, settings: Settings) -> Snapshot:
-        """Returns the snapshot of the chosen process, or of all processes merged."""
         number = settings.process
         if number >= 0:
             return trace.snapshot_of(number)

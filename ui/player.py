@@ -12,9 +12,10 @@ from tracelloc.ui.dialogs import TimeDialog
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.timeline import TimeLine
-from tracelloc.ui.view import Difference, RecordedMoments, Span
+from tracelloc.ui.view import Difference, Span
 
 if TYPE_CHECKING:
+    from tracelloc.ui.recorded import RecordedSource
     from tracelloc.ui.state import State
 
 PLAY_S: Final = 0.5  # Time between two snapshots during playback
@@ -51,7 +52,7 @@ LIVE_ONLY: Final = frozenset(
 class Player:
     """Moves the screen to other snapshots. Only for the drawing thread."""
 
-    def __init__(self, state: State, recorded: RecordedMoments, refresher: Refresher) -> None:
+    def __init__(self, state: State, recorded: RecordedSource, refresher: Refresher) -> None:
         self._state = state
         self._recorded = recorded
         self._refresher = refresher

@@ -231,7 +231,6 @@ def draw(
 
 
 def _row(height: float, plot_height: int) -> int:
-    """Returns the line in which a height ends, counted from the top."""
     return min(plot_height - 1, max(0, plot_height - math.ceil(max(height, 0))))
 
 

@@ -33,7 +33,10 @@ _NEWEST_S: Final = 2.0  # Time between two updates of a growing recording's curv
 
 
 class RecordedSource:
-    """A source whose snapshots come from a recording instead of a running process."""
+    """A source whose snapshots come from a recording instead of a running process.
+
+    Only the refresher's thread may use it, but any thread may call ``go_to`` and read ``line``.
+    """
 
     writes_files = True  # True: quitting loses nothing, so the screen does not ask first
     terminal: Terminal | None = None

@@ -162,7 +162,6 @@ class SpanPlot(Plot, can_focus=False):
             self._end(Span(first, last))
 
     def _dragged_to(self, column: int) -> tuple[int, int]:
-        """Start and end of the columns that were dragged over."""
         assert self._dragged_from is not None
         first, last = sorted((self._dragged_from, column))
         return self._edge_ns(first), self._edge_ns(last + 1)

@@ -154,7 +154,11 @@ class Names:
             if not labels.fresh[stack]:
                 self._name(snapshot, stack)
             if search and not self._searchable[stack]:
-                self._note_words(snapshot, stack)
+                frames = self._namer.stack(snapshot, stack).frames
+                self._ids[stack] = np.array(
+                    sorted({self._word(frame) for frame in frames}), np.intp
+                )
+                self._searchable[stack] = True
             if count >= len(first) + FIRST and self._now_s() > end_s:
                 break
         missing = len(first) + len(left) - count
@@ -163,7 +167,6 @@ class Names:
         self.asks_again = missing > 0 and is_quiet
 
     def _begin(self, snapshot: Snapshot) -> None:
-        """Discards outdated labels and makes room for new stacks."""
         labels, stacks = self.labels, len(snapshot.totals)
         if self._version != self._namer.version:
             self._version = self._namer.version
@@ -182,11 +185,6 @@ class Names:
     def _name(self, snapshot: Snapshot, stack: int) -> None:
         title = stack_title(self._namer.stack(snapshot, stack), stack, with_line=True)
         self.labels.put(stack, clean(title))
-
-    def _note_words(self, snapshot: Snapshot, stack: int) -> None:
-        frames = self._namer.stack(snapshot, stack).frames
-        self._ids[stack] = np.array(sorted({self._word(frame) for frame in frames}), np.intp)
-        self._searchable[stack] = True
 
     def _word(self, frame: Frame) -> int:
         key = frame.symbol, frame.module, frame.file

@@ -173,7 +173,6 @@ class StackCells:
         return Text(sparkline(sample_evenly([*held, now], 8), 8), "dim")
 
     def _process(self, key: GroupKey | int) -> Cell:
-        """Returns the process that has the blocks, or how many have."""
         merged, stacks = self._selection.snapshot.merged, _stacks_of(key)
         assert merged is not None
         sharing = merged.sharing[stacks]

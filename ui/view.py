@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from tracelloc.ui.lineview import LineView
 from tracelloc.ui.stacknames import Names
 from tracelloc.ui.timeline import TimeLine
 
+if TYPE_CHECKING:
+    from tracelloc.ui.recorded import RecordedSource
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -45,31 +48,6 @@ class Facts:
     functions: tuple[str, ...]  # The traced functions, with their files
     method: str
     ring_slots: int  # Capacity of the ring, in events
-
-
-class RecordedMoments(Protocol):
-    """The snapshots of a recording.
-
-    Only the refresher's thread may use it, but any thread may call ``go_to`` and read ``line``.
-    """
-
-    @property
-    def line(self) -> TimeLine:
-        """The times of all snapshots, and the number of the one returned last."""
-        ...
-
-    @property
-    def before(self) -> TraceSnapshot | None:
-        """The recorded snapshot before the one returned last, for rates."""
-        ...
-
-    def go_to(self, uptime_s: float) -> None:
-        """Selects the last snapshot that is not later."""
-        ...
-
-    def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
-        """Returns the last snapshot that is not later. Raises TracellocError."""
-        ...
 
 
 class Terminal(Protocol):
@@ -93,7 +71,7 @@ class Source(Protocol):
     invoker: Invoker  # The user whose filter file is written
 
     @property
-    def recorded(self) -> RecordedMoments | None:
+    def recorded(self) -> RecordedSource | None:
         """Snapshots of a recording; None if a process is traced now."""
         ...
 

@@ -27,7 +27,7 @@ from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes import merge, supported
-from tracelloc.record.runtimes.cpython.linetable import LineTable
+from tracelloc.record.runtimes.cpython.codeobjects import LineTable
 from tracelloc.record.runtimes.merge import StackMerger
 from tracelloc.record.runtimes.supported import object_counter
 from tracelloc.record.tasks.supervision import Supervisor

@@ -208,7 +208,6 @@ class AgentTools:
 
 
 def _look(*words: str) -> Callable[[AgentTools, dict[str, Any]], str]:
-    """Makes a tool that looks at a process by a subcommand."""
 
     def run(tools: AgentTools, given: dict[str, Any]) -> str:
         more = [given["what"]] if given.get("what") else []

@@ -155,7 +155,6 @@ def parse_subcommand(subcommand: Subcommand, arguments: Sequence[str]) -> argpar
 
 
 def _command_hint(program: str, arguments: Sequence[str], word: str) -> str:
-    """Suggests that a command begins with this word."""
     at = arguments.index(word)
     meant = [*program.split(), *arguments[:at], "--", *arguments[at:]]
     return f"did you mean {shlex.join(meant)}?"

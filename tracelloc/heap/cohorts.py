@@ -82,7 +82,6 @@ class Population:
         return self._with(lambda column: np.add.reduceat(column[rows], starts, axis=0))
 
     def _with(self, change: Callable[[F64], F64]) -> Population:
-        """Returns a copy with changed columns of the sites."""
         return Population(
             edges_s=self.edges_s,
             born=change(self.born),
@@ -224,7 +223,6 @@ class Cohorts:
         self.version += 1
 
     def _merge_two(self, now_ns: int) -> int:
-        """Merges two neighboring slices. Returns the row that becomes free."""
         ends = np.append(self._starts[1:], now_ns)
         width = ends[1:] - self._starts[:-1]
         pair = int(np.argmin(width / (now_ns - ends[1:] + _AGE_OFFSET_NS)))

@@ -142,7 +142,6 @@ class Stacks(CallStacks):
 
 
 def _with_room(column: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
-    """The column, or a larger copy of its used part."""
     if used + more <= len(column):
         return column
     larger = np.empty(max(_FEWEST, 2 * (used + more)), column.dtype)

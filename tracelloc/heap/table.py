@@ -167,7 +167,6 @@ class LiveTable:
         self._core.forget_blocks()
 
     def _begin(self, now_ns: int) -> None:
-        """Binds arrays that have changed since the last events."""
         self._make_room()
         self.cohorts.advance(now_ns, self.totals)
         if self._bound_version != self.cohorts.version:
@@ -194,7 +193,6 @@ class LiveTable:
                 self._meet_need()
 
     def _meet_need(self) -> None:
-        """Makes room for what the core lacks, other than stacks."""
         need = self._core.need
         if need == core.NEED_ROOM:
             self._make_room()

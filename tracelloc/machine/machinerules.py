@@ -126,7 +126,6 @@ def _text(value: object) -> str:
 
 
 def _at_least(parse: Callable[[str], Any], least: Any, shown: str) -> Callable[[object], Any]:
-    """A reader of strings whose values must not be below a bound."""
 
     def read(value: object) -> Any:
         found = parse(_text(value))

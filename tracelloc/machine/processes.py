@@ -170,7 +170,6 @@ class ProcessReader:
 
 
 def _read(file: int) -> bytes:
-    """What a file has now; empty if its process has ended."""
     try:
         return os.pread(file, _LARGEST_BYTES, 0)
     except OSError:

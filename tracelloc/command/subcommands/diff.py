@@ -46,7 +46,6 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _read(given: Namespace, note: Callable[[str], None]) -> Comparison:
-    """Reads all runs of both sides. Raises TracellocError."""
     from tracelloc.show.importers import check_metrics, read_profile
     from tracelloc.show.recording.times import split_time
     from tracelloc.show.report.diff import Comparison

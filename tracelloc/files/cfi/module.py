@@ -236,7 +236,6 @@ class Cfi:
         )
 
     def _covered(self) -> tuple[int, int]:
-        """The address range of the code with call-frame information."""
         bounds = []
         for which in (0, 1):
             table = self._table(which)

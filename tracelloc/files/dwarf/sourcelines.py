@@ -286,7 +286,6 @@ class SourceLines:
             return self._decoder.variables(addresses)
 
     def _find(self, path: str | None) -> bool:
-        """Whether the unit's .dwo file, or the file's .dwp, exists and is readable."""
         if path is None:
             return False
         if path not in self._is_there:

@@ -107,7 +107,10 @@ class Capture:
         self._free_slots = list(range(spaces - 1, -1, -1))
         self._tracepoints: list[int] = []
         self._watching: list[int] = []  # Descriptors of the programs at the tracepoints
-        self._stacks = self._make_stack_drain(config)
+        ring = StackRing(self._bpf.map_fd("stacks"), config.stacks_size_bytes)
+        self._rings.append(ring)
+        kept = self._bpf.map_fd("kept_stacks") if config.spill_entries else None
+        self._stacks = StackDrain(ring, self._control, kept, config.max_frames)
         if config.sample_bytes is not None:
             lengths = sampling.gaps(config.sample_bytes)
             self._shared("gaps", lengths.dtype, len(lengths))[:] = lengths
@@ -129,12 +132,6 @@ class Capture:
         ring = EventRing(events, positions[first : first + 2])
         self._rings.append(ring)
         return ring
-
-    def _make_stack_drain(self, config: CaptureConfig) -> StackDrain:
-        ring = StackRing(self._bpf.map_fd("stacks"), config.stacks_size_bytes)
-        self._rings.append(ring)
-        kept = self._bpf.map_fd("kept_stacks") if config.spill_entries else None
-        return StackDrain(ring, self._control, kept, config.max_frames)
 
     def _shared(self, table: str, dtype: np.dtype[Any], entries: int) -> npt.NDArray[Any]:
         """Maps the memory of a mappable array map, which lives as long as the returned array."""

@@ -106,7 +106,6 @@ class Meter:
 
 
 def _mostly_stepped(points: Iterable[ProbePoint]) -> set[str]:
-    """Returns the programs most of whose probes are single-stepped."""
     balance: Counter[str] = Counter()
     for point in points:
         balance[point.program] += 1 if point.is_single_stepped else -1

@@ -224,7 +224,6 @@ class EarlierBlockReader:
         return EarlierBlocks(tuple(kinds), found.coverage, tuple(found.notes))
 
     def _stack(self, kind: BlockKind) -> int:
-        """The index of what stands for a call stack."""
         lines = [RuntimeFrame(size_words(kind.least_bytes, kind.most_bytes), runtime=_RUNTIME)]
         if kind.class_name:
             lines.append(RuntimeFrame(f"class {kind.class_name}", runtime=_RUNTIME))

@@ -86,7 +86,6 @@ class ExitStops:
         return registers.entered_call
 
     def _running(self, process: Process, held: HeldThreads) -> bool:
-        """Whether the process has other threads that have not ended."""
         others = process.thread_ids() - set(held.ids) - self._ending
         return any(process.is_running(thread_id) for thread_id in others)
 

@@ -159,7 +159,6 @@ class Follower:
         self._seize(program.pid, options)
 
     def _seize_all(self, pid: int) -> None:
-        """Seizes all threads, including those created meanwhile by threads not seized yet."""
         done: set[int] = set()
         self._known.add(pid)
         while new := Process(pid).thread_ids() - done:
@@ -216,7 +215,6 @@ class Follower:
         return self._thread is not None and self._thread.is_alive()
 
     def _nudge(self) -> None:
-        """Interrupts the thread's wait for events."""
         assert self._thread is not None
         assert self._thread.ident is not None
         with suppress(ProcessLookupError):
@@ -378,7 +376,6 @@ class Follower:
                 self._handle_change(watcher, each, status)
 
     def _handle_birth(self, watcher: Watcher, thread_id: int, child_id: int, event: int) -> None:
-        """Handles a new thread or process, which may have stopped already."""
         is_thread = event == ptrace.Event.CLONE and Process(child_id).group_id() != child_id
         if is_thread or self._exits is not None:
             return

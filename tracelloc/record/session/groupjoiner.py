@@ -48,7 +48,6 @@ class GroupJoiner:
             self._session.supervisor.run("control group", 0, self._add_new, gives_up=False)
 
     def _add_new(self) -> bool:
-        """Returns whether there was any."""
         members = self._members()
         self._refused.intersection_update(members)
         new = [

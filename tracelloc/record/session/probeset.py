@@ -135,7 +135,6 @@ class ProbeSet:
         self._has_throwing = self._has_throwing or planned.has_throwing
 
     def _wanted(self, planned: Plan, *, all_loaded: bool) -> list[ProbePoint]:
-        """The points of the plan, and those withheld before, that must be attached now."""
         points = [*self._withheld, *planned.points]
         self._withheld = []
         if self._link is not None:
@@ -226,7 +225,6 @@ class ProbeSet:
 
     @property
     def _has_allocator(self) -> bool:
-        """Whether one of the probed allocators is mapped now."""
         mapped = self._space.mapped_modules
         return any(allocator.module in mapped for allocator in self._allocators)
 

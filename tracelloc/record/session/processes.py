@@ -120,7 +120,6 @@ class Processes:
             start = fork + 1
 
     def _known_in(self, records: npt.NDArray[Any]) -> list[tuple[int, Tracee]]:
-        """The images in the records whose processes are traced, with these processes."""
         known = self._by_image
         images = np.unique(records["image"]).tolist() if len(records) else ()
         return [(image, known[image]) for image in images if image in known]
@@ -201,7 +200,9 @@ class Processes:
                 self._leave_out(child_pid, parent is not None or self._left_out.get(pid, False))
                 self.untraced_count += parent is None and pid not in self._left_out
             elif shares:
-                self._share(parent, child_pid)
+                probes = self._probes.attach(child_pid, parent.probes.points)
+                self._probes.assign(child_pid, parent.words)
+                self._sharing[child_pid] = parent, probes
             else:
                 child = self._begin_child(parent, child_pid, heap, is_marked=marked_by is not None)
         except TracellocError as error:
@@ -272,7 +273,6 @@ class Processes:
     # Life cycle of a process.
 
     def _add(self, space: AddressSpace, heap: Heap, **how: Any) -> Tracee:
-        """Adds a process that the probes will report. Raises TracellocError."""
         tracee = self._make(space, heap, **how)
         self._enter(tracee)
         return tracee
@@ -286,7 +286,6 @@ class Processes:
         exec_count: int = 0,
         **how: Any,
     ) -> Tracee:
-        """A process that is to be added. Raises TracellocError."""
         process = space.process
         number = next(self._process_numbers)
         if parent is None:
@@ -306,7 +305,6 @@ class Processes:
         )
 
     def _enter(self, tracee: Tracee) -> None:
-        """Adds a process: from now on, its probes report."""
         pid = tracee.process.pid
         self._probes.assign(pid, tracee.words)
         self.every.append(tracee)
@@ -314,7 +312,6 @@ class Processes:
         self.feed.add(tracee.image, tracee.source)
 
     def _owner(self, pid: int) -> Tracee | None:
-        """The traced process whose memory this process uses."""
         shared = self._sharing.get(pid)
         return shared[0] if shared is not None else self._by_pid.get(pid)
 
@@ -379,11 +376,6 @@ class Processes:
         if not tracee.probes.has_loader:
             tracee.load()
 
-    def _share(self, parent: Tracee, child_pid: int) -> None:
-        probes = self._probes.attach(child_pid, parent.probes.points)
-        self._probes.assign(child_pid, parent.words)
-        self._sharing[child_pid] = parent, probes
-
     def _end(self, tracee: Tracee) -> None:
         pid = tracee.process.pid
         self._context.supervisor.forget(pid)
@@ -403,14 +395,12 @@ class Processes:
         self._probes.free_space(tracee.words)
 
     def _forget(self, tracee: Tracee) -> None:
-        """Drops a process that will not be traced after all."""
         self._end(tracee)
         self.every.remove(tracee)
 
     # Processes that are not traced.
 
     def _leave_out(self, pid: int, is_wanted: bool) -> None:
-        """Leaves a process untraced; its children are followed all the same."""
         if is_wanted and not self._left_out.get(pid, False):
             if not self.untraced_count:
                 most = f"more than {self._config.most_processes} processes at a time"

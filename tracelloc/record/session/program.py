@@ -248,5 +248,4 @@ def _execute(command: Sequence[str], environment: Sequence[bytes], preloaded: Pa
 
 
 def _pointers(words: Sequence[bytes]) -> ctypes.Array[ctypes.c_char_p]:
-    """Returns a null-terminated array of pointers, as execve(2) takes it."""
     return (ctypes.c_char_p * (len(words) + 1))(*words, None)

@@ -365,7 +365,6 @@ class Session:
                 self._release_ended()
 
     def _release_ended(self) -> None:
-        """Releases processes that have ended."""
         if not self._ended:
             return
         self._drain_all()
@@ -435,7 +434,6 @@ class Session:
             looks += 1
 
     def _drain_rest(self) -> None:
-        """Applies all events; no probe may be in place any more."""
         while self._drain():
             pass
 

@@ -42,7 +42,6 @@ class StoppedThreads:
                 time.sleep(_LOOK_AGAIN_S)
 
     def _interrupt_new(self) -> bool:
-        """Interrupts threads that are neither stopped nor interrupted. Returns whether any is."""
         known = {*self._interrupted, *self._stopped, *(thread_id for thread_id, _ in self.others)}
         new = {
             each for each in self._process.thread_ids() - known if self._process.is_running(each)

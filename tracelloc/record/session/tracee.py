@@ -102,7 +102,6 @@ class Tracee:
             self.earlier = parent.earlier
 
     def _forget_image(self, now_ns: int, trampoline: int | None = None) -> None:
-        """Resets what is known about the memory image."""
         self._trampoline = trampoline
         self.earlier = None
         # What is known about its memory beside its events, by name
@@ -307,7 +306,6 @@ class Tracee:
         )
 
     def _see(self, modules: Sequence[Module]) -> None:
-        """Handles changed mappings: a new file may be an allocator."""
         if modules:
             if self.is_starting or not self.probes.points:
                 self.probes.attach(modules)

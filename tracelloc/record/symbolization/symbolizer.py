@@ -124,7 +124,6 @@ class Symbolizer:
                 module.close()
 
     def _ask(self, addresses: Iterable[int]) -> None:
-        """Queues unknown addresses. Call it with the lock held."""
         self._forget_outdated()
         new = [a for a in addresses if a not in self._final and a not in self._wanted]
         if not new or self._closed:

@@ -271,7 +271,6 @@ class Unwinder:
         return followed
 
     def _note_rows(self, rows: dict[int, int], generation: int) -> None:
-        """Gives the probes rows that were made for a generation."""
         inside = {address: row for address, row in rows.items() if self._maps.find(address)}
         if not inside:
             return
@@ -290,7 +289,6 @@ class Unwinder:
         self._known.update(inside)
 
     def _code(self) -> tuple[list[tuple[int, int, int, int, int]], list[AskedFile]]:
-        """The mappings and their files, as ``StackWalker.renew`` takes them."""
         rows, files = [], dict[int, AskedFile]()
         for mapping in self._maps.mappings:
             place = self._space.place(mapping.start)

@@ -37,7 +37,6 @@ _FIRST_GROWTH_NS: Final = 60 * NS_PER_S
 
 
 def _rate(snapshot: Snapshot, *verdicts: Verdict) -> float | None:
-    """The rate of all suspects with one of these verdicts; None if there are none."""
     judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
     rates = [j.rate_bytes_per_min for j in judgements if j.verdict in verdicts]
     return sum(rates) if rates else None

@@ -212,7 +212,6 @@ class TraceMerger:
 
 
 def _owners(running: Sequence[MergedProcess], count: int) -> tuple[I64, I64]:
-    """Returns ``ProcessSum.main_process`` and ``sharing``."""
     most, sharing = np.zeros((2, count), np.int64)
     main = np.full(count, -1)
     for part in running:
@@ -298,7 +297,6 @@ def _mappings(parts: Sequence[MergedProcess]) -> Mappings | None:
 
 
 def _history(parts: Sequence[MergedProcess], count: int) -> History:
-    """Merges histories, at times when a process had a sample, evenly over the whole time."""
     tables = [part.one.history.held() for part in parts]
     times = np.unique(np.concatenate([np.array(times, np.int64) for times, _ in tables]))
     times = times[_evenly(times, SAMPLES)]

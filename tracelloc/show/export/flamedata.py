@@ -80,7 +80,6 @@ class FlameTree:
 
 
 def _numbered(texts: Iterable[str | None]) -> tuple[list[str], list[int]]:
-    """Returns (distinct texts, index of each text among them)."""
     known: dict[str, int] = {}
     numbers = [known.setdefault(text, len(known)) if text else _NOTHING for text in texts]
     return list(known), numbers

@@ -145,7 +145,6 @@ def type_in_names(frames: Iterable[Frame]) -> str | None:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _type_in(symbol: str) -> _Found | None:
-    """The type that one function names; None if it names none."""
     name = _OWN_NAMESPACES.sub("std::", function_name(symbol[:_LONGEST]))
     of_slice = _RUST_SELF.match(name)
     if of_slice is not None:

@@ -18,7 +18,7 @@ from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import Profile
 from tracelloc.show.publish.address import ListenAddress, PushConfig, is_open_to_readers
 from tracelloc.show.publish.endpoint import Endpoint, listen_on
-from tracelloc.show.publish.protocols import Parcel, protocol_of, user_agent
+from tracelloc.show.publish.protocols import Otlp, Parcel, Pyroscope, user_agent
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import plural, printable
 
@@ -60,7 +60,7 @@ class Pusher:
         ``say`` is called, from any thread, when the server starts or stops failing.
         """
         self._config = config
-        self._protocol = protocol_of(config, target)
+        self._protocol = Otlp(config) if config.is_otlp else Pyroscope(config, target)
         self._take = take
         self._say = say
         self._first_delay_s = first_delay_s

@@ -53,7 +53,6 @@ def parse_time(text: str, first_s: float, last_s: float) -> float:
 
 
 def _seconds(text: str, first_s: float, last_s: float) -> float:
-    """Seconds since 1970. Raises ValueError."""
     if text.startswith("+"):
         return first_s + parse_duration(text[1:])
     if text.startswith("-"):

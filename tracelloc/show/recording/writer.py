@@ -223,7 +223,6 @@ class RecordingWriter:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of a file; None if there is none."""
     try:
         found = path.stat()
     except OSError:

@@ -214,6 +214,5 @@ def _title(sample: Sample) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escapes text for a cell of a Markdown table."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]#|~@!])", r"\\\1", text)[:160]

@@ -132,7 +132,6 @@ class _PathWalk:
         self.trail.append(os.open(directory, _DIRECTORY))
 
     def _is_there(self, name: str) -> bool:
-        """Resolves one name. Returns whether the path is resolved."""
         try:
             handle = os.open(name, _HANDLE | os.O_NOFOLLOW, dir_fd=self.trail[-1])
         except FileNotFoundError:
@@ -158,7 +157,6 @@ class _PathWalk:
                 os.close(handle)
 
     def _follow(self, name: str, handle: int, link: os.stat_result) -> bool:
-        """Follows a link. Returns whether the path is resolved."""
         self._links += 1
         if self._links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -208,5 +206,4 @@ def _refused(name: str) -> PermissionError:
 
 
 def _parts_of(path: str) -> list[str]:
-    """The names in a path, the last one first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]

@@ -212,7 +212,6 @@ class _Graph:
         return roots
 
     def _threads(self) -> dict[int, ThreadRoot]:
-        """Roots of the threads' own objects: ``threading.local``, and context variables."""
         image, process = self._image, self._found.memory.process
         roots: dict[int, ThreadRoot] = {}
         for thread in thread_locals(self._python):
@@ -262,7 +261,6 @@ class _Graph:
         return {self._image.address(table)}
 
     def _holder(self, start: int) -> Holder:
-        """The holder of a block, with a count of 0."""
         words: list[int] = []
         at = start
         while (word := int(self._parents[at >> 1])) != _ROOT:
@@ -324,7 +322,6 @@ class _Graph:
         return None if name is None else (name, words)
 
     def _keeper(self, words: list[int]) -> str:
-        """The type of the last object on the path."""
         for word in reversed(words):
             found = self._image.object_in(self._image.references.begin(word))
             if found is not None:

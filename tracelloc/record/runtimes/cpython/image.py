@@ -106,7 +106,6 @@ class HeapImage:
         )  # fmt: skip
 
     def _is_reference(self, number: int | None) -> bool:
-        """Whether a type is that of weak references, or inherits from it."""
         for _ in range(_MOST_BASES):
             if number is None:
                 return False

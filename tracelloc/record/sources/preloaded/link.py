@@ -149,7 +149,6 @@ class PreloadedLink:
         return found
 
     def _areas_now(self) -> list[Mapping]:
-        """Returns the current mappings of the shared memory; none if the process is gone."""
         return area_mappings(self._mappings_now())
 
     def _mappings_now(self) -> list[Mapping]:
@@ -251,7 +250,6 @@ class PreloadedLink:
         )
 
     def _is_called_by_it(self, allocator: Allocator) -> bool:
-        """Returns whether the library forwards its calls to this allocator."""
         mapping = self._space.find(self._next_malloc)
         is_next = mapping is not None and self._space.module_of(mapping) is allocator.module
         return is_next or asks_malloc(allocator)
@@ -268,7 +266,6 @@ class PreloadedLink:
         )
 
     def _defined(self, library: Module, allocators: Iterable[Allocator]) -> Collection[str]:
-        """Returns the allocator functions whose calls lead to the library."""
         operators = asked_operators(allocators) if self._is_injected else ()
         return {*defined_by(library), *operators}
 

@@ -116,7 +116,6 @@ class PreloadedSource:
 
     @property
     def _areas(self) -> list[SharedArea]:
-        """The areas that can be read; events of the last one come first."""
         current = None if self.failure is not None else self.area
         return [area for area in (self._last, current) if area is not None]
 

@@ -89,7 +89,6 @@ class AreaRecords:
             self.is_damaged = True
 
     def _read_one(self, end: int) -> bool:
-        """Reads the next record. Returns whether there was one."""
         at = self._taken % ringmerge.RECORD_BYTES
         start = ringmerge.AT_RECORDS + at
         head = int.from_bytes(self._memory[start : start + _HEAD_BYTES], "little")
