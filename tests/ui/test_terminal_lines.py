@@ -41,7 +41,7 @@ def test_what_is_passed_on_is_as_the_program_wrote_it() -> None:
     terminal.release()
     terminal.join()
     assert passed.getvalue() == written
-    assert terminal.last_output() == (21, written.replace(b"\n", b"\r\n"))
+    assert terminal.last_output() == (20, written.replace(b"\n", b"\r\n"))
 
 
 def test_only_the_end_is_kept() -> None:

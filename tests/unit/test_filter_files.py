@@ -95,7 +95,7 @@ def test_all_keys() -> None:
 @pytest.mark.parametrize("text", ["a", 'a"\\', "a\nb\tc", "\x1b[31m\x7f\x00", "ü😀", "'''", '"""'])
 def test_rules_survive_being_written(text: str) -> None:
     for rule in (
-        Rule(text, Match.REGEX, On.MODULE, Action.SHOW, None, text, text),
+        Rule(text, Match.PREFIX, On.MODULE, Action.SHOW, None, text, text),
         Rule(text, action=Action.COLLAPSE, label=text),
     ):
         assert parse_rules(rule.to_toml(), "f").rules == (rule,)

@@ -348,7 +348,7 @@ def record_to(path: Path) -> None:
     writer.copy(path.with_suffix(".copy"))
     for name in ("", "-wal", "-shm"):
         assert stat.S_IMODE(Path(f"{path}{name}").stat().st_mode) == 0o600
-    writer._count = 1
+    writer.count = 1
     writer.close()
 
 

@@ -208,7 +208,6 @@ class AgentTools:
 
 
 def _look(*words: str) -> Callable[[AgentTools, dict[str, Any]], str]:
-
     def run(tools: AgentTools, given: dict[str, Any]) -> str:
         more = [given["what"]] if given.get("what") else []
         return tools.command(words[0], *more, "-p", given["pid"], *words[1:])
@@ -246,7 +245,7 @@ TOOLS: Final = {tool.name: tool for tool in (
     Tool("check", "Runs a program and reports what it leaked at its end, by call stack with file "
          "and line. Needs permission.", AgentTools.check,
          {"command!": ("array", "program and arguments")} | _CONFIRM, is_read_only=False),
-    Tool("report", "Shows a recording or a profile: suspects and top allocators.", _report,
+    Tool("report", "Shows a recording: suspects and top allocators.", _report,
          {"file!": _FILE, "at": ("string", "time"), "top": ("integer", "entries")}),
     Tool("compare", "What grew from one recording or profile to another, by call stack.",
          _compare, {"before!": _FILE, "after!": _FILE,

@@ -24,8 +24,6 @@ from tracelloc.record.symbolization.inventory import ModuleReport, take_inventor
 from tracelloc.show.presentation.facts import unseen_lines
 from tracelloc.text import plural
 
-# A finding of `tracelloc doctor`.
-
 
 class FindingState(Enum):
     """State of a finding; the value is shown to users."""

@@ -157,7 +157,7 @@ class RowTable:
         """
         self._memory = memory
         self._publish = publish
-        self._generation = generation
+        self.generation = generation
         with memory.lock:
             if like is None:
                 self._tag = memory.new_tag()
@@ -181,11 +181,6 @@ class RowTable:
         return self._memory.capacity
 
     @property
-    def generation(self) -> int:
-        """Generation of the address space to which the rows belong."""
-        return self._generation
-
-    @property
     def evictions(self) -> int:
         """Rows that were evicted for others."""
         return self._memory.evictions
@@ -197,7 +192,7 @@ class RowTable:
     def insert(self, addresses: U64, rows: U64, generation: int) -> bool:
         """Adds rows; returns False, without adding any, if they belong to another generation."""
         with self._memory.lock:
-            if generation != self._generation:
+            if generation != self.generation:
                 return False
             self._memory.insert(addresses, rows, self._tag)
             return True
@@ -211,7 +206,7 @@ class RowTable:
         with self._memory.lock:
             tag = self._memory.new_tag(self._tag)
             self._memory.retag(self._tag, tag, starts, ends)
-            self._generation, self._tag = generation, tag
+            self.generation, self._tag = generation, tag
             self._publish(generation, tag)
 
     def close(self) -> None:

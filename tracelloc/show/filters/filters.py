@@ -123,7 +123,7 @@ class Filters:
         self._rules: list[Rule] = []
         self._groups: dict[str, bool] = {}
         self._added: list[Rule] = []
-        self._measured: frozenset[str] = frozenset()
+        self.measured: frozenset[str] = frozenset()
         self._program: list[_Test] | None = None
         self._verdicts: dict[tuple[str | None, str | None, str | None], _Verdict] = {}
         self._stacks: dict[int, NamedStack] = {}
@@ -146,7 +146,7 @@ class Filters:
         copy._rules = list(self._rules)
         copy._groups = dict(self._groups)
         copy._added = list(self._added)
-        copy._measured = self._measured
+        copy.measured = self.measured
         copy.enabled = self.enabled
         return copy
 
@@ -165,15 +165,10 @@ class Filters:
         """Returns whether each group is enabled, by name."""
         return dict(self._groups)
 
-    @property
-    def measured(self) -> frozenset[str]:
-        """Returns the functions hidden as wrappers of malloc because of how they are used."""
-        return self._measured
-
     def hide_measured(self, names: frozenset[str]) -> None:
         """Hides these functions as part of the group of wrappers, unless a rule matches."""
-        if not names <= self._measured:
-            self._measured |= names
+        if not names <= self.measured:
+            self.measured |= names
             self._change()
 
     def add(self, rule: Rule) -> None:
@@ -255,7 +250,7 @@ class Filters:
             subject = subjects[on]
             if subject is not None and matches(subject):
                 return verdict
-        is_wrapper = symbol in self._measured and self._groups.get(WRAPPERS, True)
+        is_wrapper = symbol in self.measured and self._groups.get(WRAPPERS, True)
         return _WRAPS if is_wrapper else _SHOW
 
     def _add_group(self, rule: Rule) -> None:

@@ -84,7 +84,7 @@ class RecordingWriter:
         self._books: dict[int, _Book] = {}
         self._programs: dict[ProcessKey, _Program] = {}
         self._chain = MomentChain()
-        self._count = 0
+        self.count = 0
         self._whole = 0
         self._group_bytes = 0
         self._is_folding = False
@@ -93,11 +93,6 @@ class RecordingWriter:
     def is_gone(self) -> bool:
         """Whether the file was removed, moved, or replaced: then nobody will find what is added."""
         return _identity(self.path) != self._file
-
-    @property
-    def count(self) -> int:
-        """Moments that were added."""
-        return self._count
 
     def describe(self, about: dict[str, str]) -> None:
         """Writes the description of the trace: short texts by name."""
@@ -115,18 +110,18 @@ class RecordingWriter:
                     self._add_samples(one)
                     self._add_names(one, namers, patience_s)
                 self._add_moment(trace.root, parts)
-            self._count += 1
-            if self._whole == self._count - 1 or self._is_folding:
+            self.count += 1
+            if self._whole == self.count - 1 or self._is_folding:
                 self._connection.execute("PRAGMA wal_checkpoint")
                 self._is_folding = self._compactor.fold(trace.root.now_ns / NS_PER_S)
             self._check_size()
 
     def _add_moment(self, root: Snapshot, parts: MomentParts) -> None:
         is_large = self._group_bytes > self._max_bytes // _GROUPS
-        if self._count - self._whole >= GROUP or is_large:
-            self._whole, self._chain, self._group_bytes = self._count, MomentChain(), 0
+        if self.count - self._whole >= GROUP or is_large:
+            self._whole, self._chain, self._group_bytes = self.count, MomentChain(), 0
         uptime_s = root.now_ns / NS_PER_S
-        moment = RecordedMoment(self._count, root.time_s, uptime_s, STEPS_S[0], self._whole)
+        moment = RecordedMoment(self.count, root.time_s, uptime_s, STEPS_S[0], self._whole)
         data = encode(parts, self._chain.base)
         insert(self._connection, moment, data)
         self._group_bytes += len(data)
@@ -218,7 +213,7 @@ class RecordingWriter:
         """Completes the file, wherever it is now; a file without snapshots is removed."""
         newfile.close_written(self._connection, self._users[-1])
         # Of a file that is gone, SQLite may leave its log behind.
-        if not self.path.exists() or (not self._count and not self.is_gone):
+        if not self.path.exists() or (not self.count and not self.is_gone):
             newfile.remove(self.path, self._users[-1])
 
 
