@@ -222,10 +222,7 @@ class LiveScreen(Screen[None]):
     def _pane_notes(
         self, lines: list[FrameLine], picture: Picture, room: int
     ) -> Sequence[str | Text]:
-        """Returns the source around the first frame's line, or advice on missing symbols.
-
-        ``room``: lines for that.
-        """
+        """Returns the source around the first frame's line, or advice on missing symbols."""
         assert picture.details is not None
         source, target = self.state.source, picture.snapshot.target
         frame = lines[first_line(lines)].frame if lines else None

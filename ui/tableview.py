@@ -223,10 +223,7 @@ def sorted_rows(
     most: int | None = None,
     **more: Any,
 ) -> TableRows:
-    """Returns at most so many rows by key, sorted by a column; equal ones keep their order.
-
-    ``more``: further fields of ``TableRows``.
-    """
+    """Returns at most so many rows by key, sorted by a column; equal ones keep their order."""
     by_key = {column.key: column for column in columns}
     value = by_key[sorting.column].value
     order = sorted(items, key=lambda key: value(items[key]), reverse=sorting.descending)[:most]

@@ -77,10 +77,7 @@ class Child:
         self._popen.wait()
 
     def point(self, *, at_entry: bool = False, returns: bool = False) -> ProbePoint:
-        """Returns a probe on free, where it is cheap or on its first instruction.
-
-        ``returns`` adds a return probe.
-        """
+        """Returns a probe on free, where it is cheap or on its first instruction."""
         offset = self._free.offset + (0 if at_entry else self._offset)
         return ProbePoint(
             self._free.module.open_path, offset, IDLE_PROGRAM, "free", returns=returns

@@ -102,10 +102,7 @@ def _after(metric: Metric, sample: Sample) -> int:
 
 
 def flame_tree(profile: Profile, metric: Metric) -> FlameTree:
-    """Merges stacks by the names and files of their shown frames, below the root module.
-
-    ``metric`` is among its widths.
-    """
+    """Merges stacks by the names and files of their shown frames, below the root module."""
     merger = Merger(Step("all", None))
     ends = np.empty(len(profile.samples), np.int64)
     frames: dict[int, Frame] = {}
