@@ -115,13 +115,13 @@ def _export(
 
 def _convert(given: argparse.Namespace, outputs: Sequence[OutputFile]) -> None:
     """Writes a profile in other formats. Raises TracellocError."""
+    profile = read_profile(given.file, given.at or given.since)
     exporter = FORMATS.get(given.format)
     if exporter is None and not outputs:
         raise UsageError(
             f"{given.file} is a profile, not a recording",
             hint="-o FILE writes it in another format, tracelloc diff lists changes",
         )
-    profile = read_profile(given.file, given.at or given.since)
     check_metrics(profile, given.file, {METRICS[given.metric]})
     for output in outputs:
         output.at(profile.target.pid, profile.time_s).write(output.content(profile))
