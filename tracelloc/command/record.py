@@ -6,7 +6,9 @@ import math
 import os
 import socket
 import time
+from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Final
 
 from tracelloc import __version__
@@ -14,7 +16,6 @@ from tracelloc.command.commandline import Options, what_begins
 from tracelloc.command.lifecycle import start_of
 from tracelloc.command.options import completed
 from tracelloc.command.outputs import Messages
-from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run, trace
 from tracelloc.command.targets import with_target
 from tracelloc.errors import TracellocError
@@ -34,17 +35,18 @@ _STEP_S: Final = 1.0  # Time between snapshots
 class Recorder:
     """Writes the trace, and says how it goes on standard error."""
 
-    def __init__(self, wanted: RecordOptions) -> None:
+    def __init__(self, path: Path, max_bytes: int, max_s: float) -> None:
         """Creates the file at once, unless its name depends on the target.
 
-        Raises TracellocError if it can't be created.
+        ``path``: ``%p`` in it stands for the target's PID, ``%t`` for the time. ``max_s``: how far
+        it may reach back. Raises TracellocError if it can't be created.
         """
         self.messages = Messages()
-        self._wanted = wanted
+        self._path, self._max_bytes, self._max_s = path, max_bytes, max_s
         # The file until recording begins. It is never removed and created again: a reader of the
         # removed file would leave SQLite's other files next to the new one.
-        self._first: RecordingWriter | None = _new_writer(wanted, os.getpid())
-        if "%" in str(wanted.path):
+        self._first: RecordingWriter | None = self._new_writer(os.getpid())
+        if "%" in str(path):
             self._first.close()
             self._first = None
         self._writer: RecordingWriter | None = None
@@ -79,9 +81,15 @@ class Recorder:
         if writer is not None:
             writer.close()
 
+    def _new_writer(self, pid: int) -> RecordingWriter:
+        path = filled_in(self._path, pid, time.time())
+        return RecordingWriter(
+            path, max_bytes=self._max_bytes, max_s=self._max_s, users=output_users()
+        )
+
     def _begin(self, run: Run) -> RecordingWriter:
         target = run.session.root.target
-        writer = self._writer = self._first or _new_writer(self._wanted, target.pid)
+        writer = self._writer = self._first or self._new_writer(target.pid)
         self._first = None
         writer.describe(
             {
@@ -161,21 +169,12 @@ class Recorder:
         self.messages.say(f"recorded {count} in {path}, {size}")
 
 
-def _new_writer(wanted: RecordOptions, pid: int) -> RecordingWriter:
-    return RecordingWriter(
-        filled_in(wanted.path, pid, time.time()),
-        max_bytes=wanted.max_bytes,
-        max_s=wanted.max_s,
-        users=output_users(),
-    )
-
-
-def record(given: Options, wanted: RecordOptions) -> int:
+def record(given: Options, begin: Callable[[], Recorder]) -> int:
     """Records a trace until it ends. Returns the exit status. Raises TracellocError."""
     STARTUP.begin(what_begins(given))
     try:
         options = with_target(completed(given))
-        with closing(Recorder(wanted)) as recorder:
+        with closing(begin()) as recorder:
             return trace(options, start_of(options), recorder)
     finally:
         STARTUP.end()

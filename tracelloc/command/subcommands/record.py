@@ -44,12 +44,12 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> int:
-    line, wanted = record_options(given, given.command)
+    line, path = record_options(given, given.command)
     settle_target(line)
     import_numpy()
-    from tracelloc.command.record import record
+    from tracelloc.command.record import Recorder, record
 
-    return record(line, wanted)
+    return record(line, partial(Recorder, path, given.recording_bytes, given.max_time))
 
 
 SUBCOMMAND: Final = Subcommand(

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from tracelloc.model.process import Target
@@ -35,15 +35,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Refuses redirects: a POST would be repeated as a GET without its body."""
 
 
-@dataclass(slots=True)
-class AllocatedBefore:
-    """Allocations of a process's stacks at the time of the last profile."""
-
-    table_number: int  # See `Profile`
-    # (bytes, blocks) by stack and whether they are mappings.
-    totals: dict[tuple[int, bool], tuple[int, int]] = field(default_factory=dict)
-
-
 class Pusher:
     """A thread that takes profiles and sends them, from ``start`` to ``close``."""
 
@@ -65,7 +56,9 @@ class Pusher:
         self._say = say
         self._first_delay_s = first_delay_s
         self._waiting: deque[Parcel] = deque()
-        self._allocated: dict[int, AllocatedBefore] = {}  # Earlier allocations by process
+        # The table's number (see `Profile`) by process, and what its stacks had allocated by the
+        # last profile: (bytes, blocks) by stack and whether they are mappings.
+        self._allocated: dict[int, tuple[int, dict[tuple[int, bool], tuple[int, int]]]] = {}
         self._since_s = time.time()
         self._failing = False
         self._remark = ""  # The server's remark on the last profile that it accepted
@@ -127,14 +120,15 @@ class Pusher:
 
     def _with_new_allocations(self, profile: Profile) -> Profile:
         """Keeps only new allocations: the server adds them up over time."""
-        number, before = profile.target.number, self._allocated.get(profile.target.number)
-        if before is None or before.table_number != profile.table_number:
-            before = self._allocated[number] = AllocatedBefore(profile.table_number)
+        table, before = self._allocated.get(profile.target.number, (-1, {}))
+        if table != profile.table_number:
+            before = {}
+            self._allocated[profile.target.number] = profile.table_number, before
         samples = []
         for sample in profile.samples:
             stat, key = sample.stat, (sample.stat.index, is_of_mappings(sample))
-            size, count = before.totals.get(key, (0, 0))
-            before.totals[key] = stat.allocated_bytes, stat.allocated_count
+            size, count = before.get(key, (0, 0))
+            before[key] = stat.allocated_bytes, stat.allocated_count
             # For mappings only the live bytes are known, which may have decreased.
             new = replace(
                 stat,

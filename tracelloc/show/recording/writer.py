@@ -67,16 +67,14 @@ class RecordingWriter:
         max_bytes: int,
         max_s: float,
         users: Sequence[User] = (),
-        mode: int = 0o600,
     ) -> None:
         """``max_bytes``: how large the file may get; ``max_s``: how far it may reach back.
 
         ``users``: with whose rights (``tracelloc.system.safefiles.writing``); by default, our own.
         """
         self.path = path
-        self._mode = mode
         users = users or [User(os.geteuid(), os.getegid())]
-        self._connection, self._users = newfile.create(path, users, mode, max_bytes)
+        self._connection, self._users = newfile.create(path, users, max_bytes)
         self._file = _identity(path)
         self._max_bytes = max_bytes
         self._compactor = Compactor(self._connection, max_bytes - max_bytes // _SPARE, max_s)
@@ -134,7 +132,7 @@ class RecordingWriter:
 
     def copy(self, path: Path) -> None:
         """Writes all that is recorded by now to another file."""
-        newfile.copy_written(self._connection, path, self._users, self._mode)
+        newfile.copy_written(self._connection, path, self._users)
 
     def _check_size(self) -> None:
         """Empties the log if there is too little room. Raises TracellocError if there still is."""
