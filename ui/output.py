@@ -72,13 +72,13 @@ def plain_lines(written: bytes) -> list[str]:
 
 def output_maker(source: Source) -> Callable[[ViewSelection], Sequence[str]]:
     """Makes the last lines of the program's output."""
-    terminal = source.terminal
-    assert terminal is not None
+    last_output = source.last_output
+    assert last_output is not None
     known: tuple[int, Sequence[str]] = -1, ()
 
     def output(_selection: ViewSelection) -> Sequence[str]:
         nonlocal known
-        count, written = terminal.last_output()
+        count, written = last_output()
         if known[0] != count:
             lines = plain_lines(written)
             if dropped := count - len(written):
@@ -117,7 +117,7 @@ OUTPUT: Final = View(
     maker=output_maker,
     widget=OutputView,
     keeps=True,
-    exists=lambda source: source.terminal is not None,
+    exists=lambda source: source.last_output is not None,
 )
 
 

@@ -26,7 +26,7 @@ from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import REFRESH_S, LiveApp
 from tracelloc.ui.sourcefiles import SourceFiles
 from tracelloc.ui.timeline import F64, Gaps, TimeLine, find_gaps
-from tracelloc.ui.view import Facts, Terminal
+from tracelloc.ui.view import Facts, LastOutput
 
 _ROUNDING_S: Final = 1e-6
 _NEWEST_S: Final = 2.0  # Time between two updates of a growing recording's curves
@@ -39,7 +39,7 @@ class RecordedSource:
     """
 
     writes_files = True  # True: quitting loses nothing, so the screen does not ask first
-    terminal: Terminal | None = None
+    last_output: LastOutput | None = None
 
     def __init__(self, recording: AnyRecording, namers: Namers, *, at: int | None = None) -> None:
         """``at``: number of the first snapshot to show; None: follow the newest one."""

@@ -326,7 +326,7 @@ class State:
 
     def choose_process(self) -> None:
         """Opens the list of processes; tracing continues until the user chooses another one."""
-        if self.source.terminal is not None:
+        if self.source.last_output is not None:
             self.app.notify("tracelloc started this program; it ends with the screen", timeout=3)
             return
         if self.source.recorded is not None:

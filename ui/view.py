@@ -50,11 +50,8 @@ class Facts:
     ring_slots: int  # Capacity of the ring, in events
 
 
-class Terminal(Protocol):
-    """The terminal of a program that tracelloc started. Thread-safe."""
-
-    def last_output(self) -> tuple[int, bytes]:
-        """Returns how many bytes the program has written, and the last of them."""
+# Returns how many bytes the program has written, and the last of them. Any thread may call it.
+LastOutput = Callable[[], tuple[int, bytes]]
 
 
 class Source(Protocol):
@@ -73,40 +70,31 @@ class Source(Protocol):
     @property
     def recorded(self) -> RecordedSource | None:
         """Snapshots of a recording; None if a process is traced now."""
-        ...
 
     @property
-    def terminal(self) -> Terminal | None:
-        """Terminal of a program that tracelloc started; None for a running process."""
-        ...
+    def last_output(self) -> LastOutput | None:
+        """Output of a program that tracelloc started; None for a running process."""
 
     def list_processes(self) -> list[ProcessInfo]:
         """Returns the processes that the user can switch to. Takes some time."""
-        ...
 
     def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
         """Returns a new snapshot of all processes. Takes milliseconds. Raises TracellocError."""
-        ...
 
     def namer(self, target: Target) -> Namer:
         """Returns the namer of a process's stacks."""
-        ...
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
         """Returns the snapshot with the blocks' usable sizes. Takes up to a tenth of a second."""
-        ...
 
     def ring_share(self) -> float:
         """Returns the ring's highest fill level since the last call, 0 to 1."""
-        ...
 
     def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
         """Returns advice on a stack's missing names and lines; None if there is none yet."""
-        ...
 
     def read_source(self, target: Target, path: str) -> list[str]:
         """Returns the lines of a source file. Raises OSError."""
-        ...
 
 
 C = TypeVar("C")

@@ -48,7 +48,8 @@ def source(tmp_path: Path) -> Iterator[FakeSource]:
         replace(first, target=Target(3000 + n, f"worker-{n}", first.target.pid, number=n))
         for n in range(1, MANY)
     )
-    source.terminal = terminal = ProgramTerminal(24, 80)
+    terminal = ProgramTerminal(24, 80)
+    source.last_output = terminal.last_output
     os.write(terminal._its, b"".join(b"line %d\n" % n for n in range(MANY)))
     await_output(terminal, b"line %d\r\n" % (MANY - 1))
     yield source

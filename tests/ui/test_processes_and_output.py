@@ -124,7 +124,7 @@ def terminal() -> Iterator[ProgramTerminal]:
 
 
 def test_output_is_plain_text(source: FakeSource, terminal: ProgramTerminal) -> None:
-    source.terminal = terminal
+    source.last_output = terminal.last_output
     os.write(terminal._its, b"\x1b[32mhello\x1b[0m\n 5%\r10%\nname? ")
     await_output(terminal, b"name? ")
 
@@ -140,7 +140,7 @@ def test_output_is_plain_text(source: FakeSource, terminal: ProgramTerminal) -> 
 
 
 def test_who_reads_is_not_moved(source: FakeSource, terminal: ProgramTerminal) -> None:
-    source.terminal = terminal
+    source.last_output = terminal.last_output
     os.write(terminal._its, b"".join(b"line %d\n" % n for n in range(100)))
     await_output(terminal, b"line 99\r\n")
 

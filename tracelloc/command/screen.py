@@ -55,7 +55,7 @@ class LiveSource:
         self.facts = facts
         self.filters = run.namers.filters
         self.invoker = invoker
-        self.terminal = terminal
+        self.last_output = None if terminal is None else terminal.last_output
         self._scan = ProcessScan()
         self.has_many = run.options.trace.follow
         self.has_python = self.has_many or any(

@@ -30,7 +30,6 @@ _LOOP: Final = "_PyEval_EvalFrameDefault"
 _SMALL_LOOP_BYTES: Final = 8 << 10
 _COOKIE: Final = b"xdebugpy"
 _WORDS: Final = 90  # Words of `_Py_DebugOffsets` that are read
-_NEWEST: Final = (3, 14)
 _OFFSETS_LIMIT: Final = 1 << 16
 # Largest offsets of fields in the first 256 bytes of threads' records and code objects, and in the
 # first 80 of frames.
