@@ -173,7 +173,8 @@ class LiveScreen(Screen[None]):
         series, end_ns = snapshot.series, snapshot.now_ns
         start_ns = end_ns - snapshot.elapsed_ns
         if line is not None:
-            series, start_ns, end_ns = line.points(snapshot), line.start_ns, line.end_ns
+            root = line.newest.root
+            series, start_ns, end_ns = line.points(snapshot), root.started_ns, root.now_ns
             if not line.is_at_end:
                 flags.append((line.clock(snapshot.now_ns), snapshot.now_ns))
         if series is not None:

@@ -71,16 +71,6 @@ class TimeLine:
     gaps: Gaps = ()  # Where snapshots are missing: the recorder was starved, or did not run
 
     @property
-    def start_ns(self) -> int:
-        """When tracing began, CLOCK_MONOTONIC."""
-        return self.newest.root.started_ns
-
-    @property
-    def end_ns(self) -> int:
-        """Time of the last snapshot, CLOCK_MONOTONIC."""
-        return self.newest.root.now_ns
-
-    @property
     def is_at_end(self) -> bool:
         """Whether the last snapshot is shown."""
         return self.index == len(self.uptimes_s) - 1

@@ -374,7 +374,7 @@ class Tracee:
             target=self.target,
             started_ns=self.started_ns,
             overhead=Overhead(rate, share, self.probes.slow_probes),
-            cpu_cores=self._costs.cores,
+            cpu_cores=self._costs.cpu.cores,
             rss_bytes=outside.rss_bytes,
             memory=outside.memory,
             series=self.series.points(),
