@@ -23,7 +23,6 @@ from tracelloc.record.kernel.drain import Drain, Spill, StackDrain
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.proginfo import program_info
 from tracelloc.record.kernel.programs import KPROBE, RAW_TRACEPOINT, Programs
-from tracelloc.record.kernel.pythonprograms import connect_walker
 from tracelloc.record.kernel.ring import EventRing, MissRing, Ring, StackRing
 from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacecontrol import SpaceControl
@@ -31,6 +30,31 @@ from tracelloc.record.kernel.trials import is_missed_by_links, usable_methods
 from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, FREE_PROGRAM, MAPPING_PROGRAM
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.startup import STARTUP
+
+WALKER: Final = "walk_python"
+NAMER: Final = "name_python_frames"  # In `probes/python.bpf.c`
+_CALLERS: Final = {
+    ALLOCATOR_PROGRAM: abi.PythonProgram.ALLOCATOR,
+    MAPPING_PROGRAM: abi.PythonProgram.MAPPING,
+}
+
+
+def connect_walker(programs: Programs, name: str, attach_type: int) -> None:
+    """Lets a loaded program get Python frames, if it captures stacks.
+
+    Programs can only call programs of their own attach type, so each type has its walker. Raises
+    UnsupportedError.
+    """
+    number = _CALLERS.get(name.partition("/")[0])
+    if number is None:
+        return
+    for own, place in ((WALKER, abi.PythonProgram.WALKER), (NAMER, abi.PythonProgram.NAMER)):
+        loaded = f"{own}/{attach_type}"
+        if loaded not in programs.loaded:
+            programs.load(loaded, KPROBE, attach_type)
+            programs.let_call(loaded, attach_type, place)
+    programs.let_call(name, attach_type, number)
+
 
 # The programs for uprobes in `probes/heap.bpf.c`.
 PROGRAMS: Final = (
