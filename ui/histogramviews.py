@@ -39,15 +39,7 @@ from tracelloc.ui.tableview import (
     growth_cell,
     sorted_rows,
 )
-from tracelloc.ui.view import (
-    BASIC,
-    Settings,
-    Sorting,
-    Source,
-    View,
-    ViewSelection,
-    is_live,
-)
+from tracelloc.ui.view import BASIC, Settings, Sorting, Source, View, ViewSelection, is_live
 
 MOST_SIZES: Final = 32
 _MEASURED_NS: Final = 5 * NS_PER_S  # Time between readings of usable sizes

@@ -10,13 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.blocks import (
-    Blocks,
-    BlockSelection,
-    EarlierBlocks,
-    Mappings,
-    UsableSizes,
-)
+from tracelloc.model.blocks import Blocks, BlockSelection, EarlierBlocks, Mappings, UsableSizes
 from tracelloc.model.figures import I64, History, Mask, Peak, Points, ThreadActivity, Totals
 from tracelloc.model.heapusage import BlockHolders, HeapUsage, HeapUsages, SuspectHolders
 from tracelloc.model.losses import Gap, LossCounts

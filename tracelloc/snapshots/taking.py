@@ -12,14 +12,7 @@ from tracelloc.heap.heap import Heap
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.threads import NOBODY
 from tracelloc.model.blocks import BlockSelection, block_stats
-from tracelloc.model.figures import (
-    Mask,
-    Peak,
-    ThreadActivity,
-    ThreadFlow,
-    ThreadWork,
-    Totals,
-)
+from tracelloc.model.figures import Mask, Peak, ThreadActivity, ThreadFlow, ThreadWork, Totals
 from tracelloc.model.losses import Counter, LossCounts, Oddities
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
