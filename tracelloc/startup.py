@@ -41,6 +41,10 @@ class StatusLine:
         self._is_on = False
 
 
+# glibc's malloc.h
+_M_ARENA_MAX: Final = -8
+_M_MMAP_THRESHOLD: Final = -3
+
 STARTUP: Final = StatusLine()  # The program's own
 
 
@@ -57,12 +61,21 @@ def take_own_variables() -> None:
 
 def import_numpy() -> None:
     """Imports numpy without the thread per processor that its BLAS would start."""
+    _limit_malloc()
     variable = "OPENBLAS_NUM_THREADS"
     if variable not in os.environ:
         os.environ[variable] = "1"
         import_module("numpy")
         # Programs that are started must not see it.
         del os.environ[variable]
+
+
+def _limit_malloc() -> None:
+    """Has glibc return large arrays at once, and not keep an arena for each thread (mallopt(3))."""
+    mallopt = getattr(import_module("ctypes").CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, 1 << 18)
 
 
 def not_ignored(numbers: Iterable[int], *, interrupts: bool = False) -> list[int]:

@@ -188,7 +188,7 @@ def replay(
     for time_s, table, findings in looks(
         events, recording.known_stacks(), recording.seconds, judge=judge, start_ns=START_NS,
         search=search, resident=recording.resident_bytes,
-        collects=recording.collects,
+        collection=recording.collection,
     ):  # fmt: skip
         run.note(time_s, findings, table, result)
     if truth is not None:

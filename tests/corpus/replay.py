@@ -118,7 +118,7 @@ def looks(
     judge: Judge | None = None,
     search: Callable[[float, LiveTable], UnreachableBlocks | None] = lambda *_: None,
     resident: Callable[[float], int] = lambda _: 0,
-    collects: bool = False,
+    collection: tuple[bool, bool] = (False, False),
 ) -> Iterator[tuple[float, LiveTable, Findings]]:
     """Applies the events tick by tick. Yields (time, table, findings) at each look.
 
@@ -126,7 +126,7 @@ def looks(
     an event is found to be lost; ``frees_lost_per_s`` are lost on and on. With
     ``sample_bytes``, the events are samples. ``search`` is asked at each tick what has been
     found of pointers to blocks, ``resident`` how large the process is, in bytes.
-    ``collects``: a garbage collector frees blocks.
+    ``collection``: whether a garbage collector frees blocks, and moves objects.
     """
     table = LiveTable(stacks, sample_bytes)
     table.cohorts.begin(start_ns)
@@ -151,7 +151,7 @@ def looks(
                 losses,
                 unreachable=unreachable,
                 resident_bytes=resident(tick),
-                collects=collects,
+                collection=collection,
             )
             if findings is not None:
                 yield tick, table, findings

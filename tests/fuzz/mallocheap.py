@@ -7,13 +7,13 @@ unchanged memory, differs from the first.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.chunks import blocks_between, follow_chunks, words_within
 from tracelloc.record.heapwalk.ranges import BlockRanges, are_in_use
 from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import U64
+from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.marking import Marks, select_words, set_bits
 from tracelloc.record.reachability.structures import components, gather, led_to
 from tracelloc.record.reachability.wordlog import LoggedPiece
@@ -48,9 +48,9 @@ def play(data: bytes) -> None:
     if not count:
         return
     entries[count] = stop | BlockState.END
-    heap = WalkedHeap([Arena("", MallocLibrary.GLIBC, entries[: count + 1], 0)], [])
+    heap = WalkedHeap([Arena("", MallocLibrary.GLIBC, 0).add(entries[: count + 1])], [])
     rows = np.empty(count + 1, np.intp)
-    assert blocks_between(heap.arenas[0].entries, 0, 64, rows) <= count
+    assert blocks_between(entries[: count + 1], 0, 64, rows) <= count
     rows = np.empty(len(words) + 1, np.intp)
     inside = rows[: words_within(words, _SPANS[:1], rows)]
     assert np.all((words[inside] >= BASE) & (words[inside] < _SPANS[0, 1]))
@@ -65,8 +65,9 @@ def _search(words: U64, blocks: BlockRanges, heap: WalkedHeap) -> None:
     marks = Marks(blocks.starts, blocks.reaches, 1 << 16)
     marks.scan(words[:1], 8)
     marks.scan(words, BASE, are_roots=False)
-    reachable = _finished(marks, blocks)
+    reachable = marks.finish().view(np.bool_)
     assert reachable.tolist() == _plainly(words, blocks)
+    assert reachable.tolist() == _by_bits(words, blocks)
     lost = blocks.select(~reachable).still_in_use(heap)
     assert len(lost.starts) == np.count_nonzero(~reachable)
     bits = np.zeros(64, np.uint8)
@@ -77,7 +78,7 @@ def _search(words: U64, blocks: BlockRanges, heap: WalkedHeap) -> None:
     packed = packed[are_in_use(heap, piece.addresses(packed))]
     again = Marks(lost.starts, lost.reaches, 1 << 16)
     again.scan_packed(packed, BASE, are_roots=True)
-    assert not _finished(again, lost).any()
+    assert not again.finish().any()
     links = _structures(again, len(lost.starts))
     first = np.zeros(len(blocks.starts), np.uint32)
     first[~reachable] = np.arange(1, len(lost.starts) + 1, dtype=np.uint32)
@@ -85,10 +86,17 @@ def _search(words: U64, blocks: BlockRanges, heap: WalkedHeap) -> None:
     assert links == targets[: marks.links_among(first, begins, targets)].tolist()
 
 
-def _finished(marks: Marks, blocks: BlockRanges) -> npt.NDArray[np.bool_]:
-    reachable = np.zeros(len(blocks.starts), np.uint8)
-    marks.finish(reachable)
-    return reachable.view(np.bool_)
+def _by_bits(words: U64, blocks: BlockRanges) -> list[bool]:
+    bits = BlockBits(1 << 16)
+    bits.add(blocks.starts, blocks.reaches)
+    found = np.zeros(len(blocks.starts), np.uint8)
+    bits.ask(blocks.starts, found)
+    assert found.all()
+    bits.scan(words[:1], 8)
+    bits.scan(words, BASE, False)
+    bits.finish()
+    bits.are_reachable(blocks.starts, found)
+    return found.astype(bool).tolist()
 
 
 def _plainly(words: U64, blocks: BlockRanges) -> list[bool]:

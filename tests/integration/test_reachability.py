@@ -15,7 +15,7 @@ from tracelloc.errors import TargetError
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.verdicts import Verdict
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.reachability.search import search
+from tracelloc.record.reachability.search import PointerSearch
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
@@ -46,12 +46,13 @@ def test_each_block_that_nothing_points_to(builder: Builder, targets: list[Targe
     try:
         assert target.ask(f"{ROUNDS} 0") == "done"
         session.snapshot()
-        found = search(session.root.process, session.root.heap.table.blocks())
-        assert found is not None
-        assert by_function(session, found.blocks.select(found.reachable)) == {
+        blocks = session.root.heap.table.blocks()
+        found = PointerSearch(session.root.process, lambda: [blocks])
+        reachable = found.are_reachable(blocks.address)
+        assert by_function(session, blocks.select(reachable)) == {
             name: ROUNDS * blocks for name, blocks in KEPT.items()
         }
-        assert by_function(session, found.blocks.select(~found.reachable)) == {
+        assert by_function(session, blocks.select(~reachable)) == {
             name: ROUNDS * blocks for name, blocks in LOST.items()
         }
         assert found.edges_left_out == 0
@@ -66,7 +67,7 @@ def test_a_program_that_has_ended(builder: Builder, targets: list[Target]) -> No
     os.kill(target.pid, signal.SIGKILL)
     target.process.wait(PATIENCE_S)
     with pytest.raises(TargetError, match="no process"):
-        search(Process(target.pid), Blocks.empty())
+        PointerSearch(Process(target.pid), list)
 
 
 def test_what_is_lost_is_called_a_leak(builder: Builder, targets: list[Target]) -> None:

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target
+from tracelloc.model.blocks import Blocks
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import read_resident
-from tracelloc.record.reachability.search import search
+from tracelloc.record.reachability.search import PointerSearch
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 
@@ -57,6 +58,12 @@ def swap_out(target: Target, what: str, at_least: int) -> int:
         time.sleep(0.05)
 
 
+def lost_and_swapped(process: Process, blocks: Blocks) -> tuple[int, int]:
+    """Blocks that nothing leads to, and bytes where pointers may be."""
+    found = PointerSearch(process, lambda: [blocks])
+    return int(np.count_nonzero(~found.are_reachable(blocks.address))), found.swapped_bytes
+
+
 @pytest.mark.usefixtures("_swap_space")
 def test_pointers_that_are_swapped_out(builder: Builder, targets: list[Target]) -> None:
     """They may lead to whatever was not found. Lost blocks that are swapped out lead nowhere."""
@@ -71,18 +78,10 @@ def test_pointers_that_are_swapped_out(builder: Builder, targets: list[Target]) 
         session.close()
     assert len(blocks) == 2 * COUNT
     process = Process(target.pid)
-    found = search(process, blocks)
-    assert found is not None
-    assert (np.count_nonzero(~found.reachable), found.swapped_bytes) == (COUNT, 0)
+    assert lost_and_swapped(process, blocks) == (COUNT, 0)
     swapped_bytes = swap_out(target, "lost", COUNT * (ROOM - 2 * PAGE))
-    found = search(process, blocks)
-    assert found is not None
-    assert (np.count_nonzero(~found.reachable), found.swapped_bytes) == (COUNT, 0)
+    assert lost_and_swapped(process, blocks) == (COUNT, 0)
     swap_out(target, "pointers", swapped_bytes + PAGE)
-    found = search(process, blocks)
-    assert found is not None
-    assert (np.count_nonzero(~found.reachable), found.swapped_bytes) == (2 * COUNT, PAGE)
+    assert lost_and_swapped(process, blocks) == (2 * COUNT, PAGE)
     assert target.ask("touch") == "done"
-    found = search(process, blocks)
-    assert found is not None
-    assert (np.count_nonzero(~found.reachable), found.swapped_bytes) == (COUNT, 0)
+    assert lost_and_swapped(process, blocks) == (COUNT, 0)

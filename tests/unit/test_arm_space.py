@@ -24,6 +24,7 @@ from tracelloc.model.stacks import StackFlag
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.regions import Region
 from tracelloc.record.reachability import exitleaks, heaproots
+from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.exitleaks import is_thread_data
 from tracelloc.record.reachability.links import Links
 from tracelloc.record.reachability.marking import Marks, place_shift, select_words
@@ -58,22 +59,25 @@ def u64(*values: int) -> np.ndarray:
 def test_pointers_of_48_bits(word: int, bits: int, reached: list[int]) -> None:
     starts = u64(PROGRAM_AT, LIBRARIES_AT)
     ends = starts + np.uint64(128)
-    found = np.zeros(2, np.uint8)
     marks = Marks(starts, ends, 10, bits)
     marks.scan(u64(word), 8)
-    marks.finish(found)
-    assert np.flatnonzero(found).tolist() == reached
+    assert np.flatnonzero(marks.finish()).tolist() == reached
+    found = BlockBits(10, bits)
+    found.add(starts, ends)
+    found.ask(starts, np.zeros(2, np.uint8))
+    found.scan(u64(word), 8)
+    reachable = np.zeros(2, np.uint8)
+    found.are_reachable(starts, reachable)
+    assert np.flatnonzero(reachable).tolist() == reached
     packed = np.empty(300, np.uint64)
     spans = np.array([[PROGRAM_AT, PROGRAM_AT + 128], [LIBRARIES_AT, LIBRARIES_AT + 128]])
     count = select_words(u64(0, 0, word), spans.astype(np.uint64), u64().astype(np.uint8), packed,
                          bits)  # fmt: skip
     assert count == len(reached)
     assert (packed[:count] >> np.uint64(place_shift(bits))).tolist() == [2] * count
-    found[:] = 0
     marks = Marks(starts, ends, 10, bits)
     marks.scan_packed(packed[:count].copy(), 8)
-    marks.finish(found)
-    assert np.flatnonzero(found).tolist() == reached
+    assert np.flatnonzero(marks.finish()).tolist() == reached
     links = Links(starts, ends, 10, bits)
     links.scan(u64(word), 8, 1)
     assert links.root_count == len(reached)
@@ -83,15 +87,15 @@ def test_a_bit_that_is_a_tag_elsewhere() -> None:
     """Programs of x86-64 may use bit 47 as they like."""
     start = 0x5555_0000_0000
     for bits, reached in ((47, 1), (48, 0)):
-        found = np.zeros(1, np.uint8)
         marks = Marks(u64(start), u64(start + 64), 10, bits)
         marks.scan(u64(start | 1 << 47), 8)
-        marks.finish(found)
-        assert found.tolist() == [reached]
+        assert marks.finish().tolist() == [reached]
     with pytest.raises(MemoryError):
         Marks(u64(PROGRAM_AT), u64(PROGRAM_AT + 64), 10, 47)
     with pytest.raises(MemoryError):
         Links(u64(PROGRAM_AT), u64(PROGRAM_AT + 64), 10, 47)
+    with pytest.raises(MemoryError):
+        BlockBits(10, 47).add(u64(PROGRAM_AT), u64(PROGRAM_AT + 64))
 
 
 def test_places_at_the_end_of_the_largest_piece() -> None:

@@ -13,8 +13,12 @@ import pytest
 from tests.unit.events import Event, F, records
 from tracelloc.heap.heap import Heap
 from tracelloc.model.frames import RuntimeFrames
-from tracelloc.record.heapwalk.kinds import BlockKind
-from tracelloc.record.heapwalk.ranges import BlockRanges
+from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
+from tracelloc.record.heapwalk.kinds import BlockKinds
+from tracelloc.record.heapwalk.pieces import PieceReader
+from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
+from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session import earlierblocks
 from tracelloc.record.session.earlierblocks import EarlierBlockReader, SizeLimits
@@ -36,15 +40,17 @@ class MadeUpReader(EarlierBlockReader):
         self._now_running = running
         self.waits = 0
 
-    def _walk(self) -> earlierblocks._WalkedBlocks:
+    def _walk(self) -> earlierblocks._Walk:
         found = next(self._walks)
         freed: list[Event] = [(F, -address, 0, 0, 7) for address in found if address < 0]
         self.heap.table.apply(records(freed, first_time=self.waits + 1))
-        starts = np.array([address for address in found if address > 0], np.uint64)
-        overhead_bytes = np.zeros(len(starts), np.uint8)
-        ranges = BlockRanges(starts, starts + np.uint64(32), overhead_bytes)
-        kinds = [BlockKind("", 32, 32)]
-        return earlierblocks._WalkedBlocks(ranges, np.zeros(len(starts), np.uint32), kinds, 1.0, [])
+        starts = [address for address in found if address > 0]
+        entries = [
+            each for at in starts for each in (at | BlockState.IN_USE, at + 32 | BlockState.END)
+        ]
+        arena = Arena("", MallocLibrary.MUSL, 0).add(np.array(entries, np.uint64))
+        names = ClassNames(PieceReader(RemoteMemory(self._process)))
+        return earlierblocks._Walk(WalkedHeap([arena], []), BlockKinds(ClassTally([]), names))
 
     def _running(self) -> dict[int, int]:
         return dict(self._now_running)

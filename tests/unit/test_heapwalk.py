@@ -14,10 +14,12 @@ import pytest
 from tracelloc.errors import TargetError
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk import jemalloc
-from tracelloc.record.heapwalk.chunks import ListReader, follow_chunks
+from tracelloc.record.heapwalk.chunks import ArenaTally, ListReader, follow_chunks
 from tracelloc.record.heapwalk.kinds import bounds_of, size_groups
+from tracelloc.record.heapwalk.pinned import Pins
 from tracelloc.record.heapwalk.walk import while_alive
 from tracelloc.record.heapwalk.walked import Arena, BlockState, NotWalkableError
+from tracelloc.record.process.memory import PAGE_BYTES
 from tracelloc.record.process.procfs import Process
 
 BASE = 0x10000
@@ -105,9 +107,87 @@ def test_sizes_are_differences() -> None:
     entries = np.array(
         [BASE | 1, BASE + 32, BASE + 96 | 7, BASE + 4096 | 5, BASE + 8192 | 7], np.uint64
     )
-    arena = Arena("main arena", MallocLibrary.GLIBC, entries, 4192)
-    assert arena.sizes.tolist() == [32, 64, 0, 4096, 0]
+    arena = Arena("main arena", MallocLibrary.GLIBC, 4192).add(entries)
+    (some,) = arena.slices()
+    assert some.sizes.tolist() == [32, 64, 0, 4096]
     assert arena.seen_bytes == 4192
+    assert list(arena.stretches()) == [(BASE, BASE + 96), (BASE + 4096, BASE + 8192)]
+
+
+def test_entries_are_packed_whatever_the_distance() -> None:
+    """Blocks far apart, one larger than what 32 bits can tell, and one that lies on the border."""
+    gib = 1 << 30
+    rows = [
+        (0, 1), (32, 7), (3 * gib, 1), (5 * gib, 0), (5 * gib + 64, 1), (11 * gib, 3),
+        (11 * gib + 16, 7), (99 * gib, 5), (100 * gib, 7),
+    ]  # fmt: skip
+    entries = np.array([BASE + at | state for at, state in rows], np.uint64)
+    arena = Arena("main arena", MallocLibrary.GLIBC, 0).add(entries)
+    columns = [(some.addresses - BASE, some.sizes, some.states) for some in arena.slices()]
+    found = [tuple(row) for column in columns for row in np.stack(column, axis=1).tolist()]
+    assert [row for row in found if row[2] != BlockState.END] == [
+        (0, 32, 1), (3 * gib, 2 * gib, 1), (5 * gib, 64, 0), (5 * gib + 64, 6 * gib - 64, 1),
+        (11 * gib, 16, 3), (99 * gib, gib, 5),
+    ]  # fmt: skip
+    assert sum(end - start for start, end in arena.stretches()) == 32 + 8 * gib + 16 + gib
+    for part in arena.parts:
+        assert part.place(part.at(slice(None))).tolist() == list(range(len(part.codes)))
+        assert part.place(np.array([0, 1 << 63], np.uint64)).tolist() == [0, len(part.codes)]
+
+
+def tallied(
+    entries: list[tuple[int, int]], resident: list[tuple[int, int]]
+) -> tuple[ArenaTally, dict[int, int]]:
+    """Sums of entries (address, state), and the bytes kept by what pins pages, by address."""
+    runs = np.array(resident, np.uint64).reshape(-1, 2) + np.uint64(BASE)
+    tally = ArenaTally(runs[:, 0].copy(), runs[:, 1].copy(), True)
+    arena = Arena("main arena", MallocLibrary.GLIBC, 0)
+    arena.add(np.array([BASE + at | state for at, state in entries], np.uint64))
+    pins = Pins(lambda starts: ((starts - np.uint64(BASE + 16)) // np.uint64(16)).astype(np.int64))
+    pins.sum_up(arena, tally)
+    return tally, {each.stack * 16: each.kept_bytes for each in pins.pages().by_stack}
+
+
+PAGE = PAGE_BYTES
+PINNED = [
+    # One small block in a page; two share what they keep; a page that is not resident.
+    ([(0, 1), (64, 0), (PAGE, 7)], [(0, PAGE)], {0: PAGE - 64}),
+    ([(0, 1), (64, 0), (2048, 1), (2112, 0), (PAGE, 7)], [(0, PAGE)], {
+        0: (PAGE - 128) // 2, 2048: (PAGE - 128) // 2
+    }),
+    ([(0, 1), (64, 0), (PAGE, 7)], [(0, PAGE // 2)], {}),
+    # More than a quarter is in use.
+    ([(0, 1), (PAGE // 4 + 16, 0), (PAGE, 7)], [(0, PAGE)], {}),
+    # One that begins in a full page counts for the page in which it ends, one that does not, not.
+    ([(0, 1), (PAGE - 64, 1), (PAGE + 64, 0), (2 * PAGE, 7)], [(0, 2 * PAGE)], {
+        PAGE - 64: PAGE - 64
+    }),
+    ([(PAGE - 64, 1), (PAGE + 64, 0), (2 * PAGE, 7)], [(0, 2 * PAGE)], {PAGE - 64: PAGE - 64}),
+    # Pages in the middle of a large block are full, the last one is not.
+    ([(0, 1), (3 * PAGE + 32, 0), (4 * PAGE, 7)], [(0, 4 * PAGE)], {0: PAGE - 32}),
+    # Cached and mapped blocks are no pins.
+    ([(0, 2), (64, 0), (PAGE, 5), (PAGE + 64, 0), (2 * PAGE, 7)], [(0, 2 * PAGE)], {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entries", "resident", "pins"), PINNED)
+def test_pins(
+    entries: list[tuple[int, int]], resident: list[tuple[int, int]], pins: dict[int, int]
+) -> None:
+    assert tallied(entries, resident)[1] == pins
+
+
+def test_what_an_arena_adds_up_to() -> None:
+    entries = [
+        (0, 1), (64, 0), (4 * PAGE, 2), (4 * PAGE + 32, 3), (8 * PAGE, 6), (8 * PAGE + 16, 7),
+        (9 * PAGE, 0), (12 * PAGE, 7), (13 * PAGE, 1), (13 * PAGE + 32, 4), (20 * PAGE, 7),
+    ]  # fmt: skip
+    tally, _ = tallied(entries, [(0, 2 * PAGE), (6 * PAGE, 30 * PAGE)])
+    assert tally.counts == [2, 2, 1, 1, 1, 0, 1, 2]
+    assert tally.sums == [7 * PAGE - 64, 96, 32, 4 * PAGE - 32, 7 * PAGE - 32, 0, 16, 0]
+    assert tally.resident == [5 * PAGE - 64, 96, 0, 2 * PAGE, 7 * PAGE - 32, 0, 16, 0]
+    # Whole pages that are resident: 1, 6 to 7, 10 to 11, 14 to 19.
+    assert tally.trimmable_bytes == (1 + 2 + 2 + 6) * PAGE
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import errno
 import os
 import subprocess
 import threading
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +19,6 @@ from tracelloc.model.blocks import Blocks
 from tracelloc.record.facets import pointers, schedule, seam
 from tracelloc.record.facets.pointers import PointersFacet
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.reachability.search import PointerSearch
 from tracelloc.text import NS_PER_S
 
 
@@ -35,14 +36,18 @@ class Searches(Lab):
         super().__init__(PointersFacet, monkeypatch)
         self.asked: list[Blocks] = []
         self._failure = failure
-        monkeypatch.setattr(pointers, "search", self._search)
+        monkeypatch.setattr(pointers, "PointerSearch", self._search)
 
-    def _search(self, process: Process, blocks: Blocks, *_how: object) -> PointerSearch:
+    def _search(
+        self, process: Process, some_blocks: Callable[[], Iterable[Blocks]], *_how: object
+    ) -> SimpleNamespace:
         del process
-        self.asked.append(blocks)
+        self.asked.append(Blocks.concatenate(list(some_blocks())))
         if self._failure is not None:
             raise self._failure
-        return PointerSearch(blocks, np.zeros(len(blocks), np.bool_), 0)
+        return SimpleNamespace(
+            is_whole=True, swapped_bytes=0, are_reachable=lambda some: np.zeros(len(some), np.bool_)
+        )
 
     def count_due(self, at_s: float, *processes: Traced) -> int:
         """How many searches that has made."""
@@ -88,12 +93,14 @@ def test_without_the_right_to_read_it_is_said_once(monkeypatch: pytest.MonkeyPat
 def test_one_that_cannot_be_searched_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one, two = Searches(monkeypatch), Traced(), Traced(process=Process(os.getpid()))
 
-    def search(process: Process, blocks: Blocks, *how: object) -> PointerSearch:
+    def search(
+        process: Process, blocks: Callable[[], Iterable[Blocks]], *how: object
+    ) -> SimpleNamespace:
         if process == two.process:
             raise OSError(errno.EFBIG, "its mappings have terabytes")
         return lab._search(process, blocks, *how)
 
-    monkeypatch.setattr(pointers, "search", search)
+    monkeypatch.setattr(pointers, "PointerSearch", search)
     for at_s in range(20, 60):
         lab.count_due(at_s, one, two)
     assert len(lab.asked) == 4
@@ -113,7 +120,7 @@ def test_a_search_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory may be such that reading it waits for the process: others are searched, we end."""
     lab, one, two = Searches(monkeypatch), Traced(), Traced(is_growing=False)
     for_ever = threading.Event()
-    monkeypatch.setattr(pointers, "search", lambda *_: for_ever.wait() and None)
+    monkeypatch.setattr(pointers, "PointerSearch", lambda *_: for_ever.wait() and None)
     monkeypatch.setattr(schedule, "_LAST_S", 0.01)
     try:
         lab.schedule.run_due([lab.facet(one)], 20 * NS_PER_S)
@@ -127,8 +134,12 @@ def test_a_search_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "pointer search of process 1 failed: it takes more than 600 s" in said
         assert (one.heap.unreachable.is_refused, two.heap.unreachable.is_refused) == (True, False)
         lab.schedule.close()
+        assert stuck is not None
     finally:
         for_ever.set()
+    # What has begun late must not search in the next test.
+    stuck[1].result(10)
+    lab.schedule.wait(10)
 
 
 def test_a_search_that_takes_too_much_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +147,14 @@ def test_a_search_that_takes_too_much_time(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(seam, "_MOST_CPU_NS", 1)
 
     asked: list[bool] = []
-    monkeypatch.setattr(pointers, "search", lambda _, __, may_go_on, ___: asked.append(may_go_on()))
+
+    def search(
+        _: object, __: object, may_go_on: Callable[[], bool], ___: object
+    ) -> SimpleNamespace:
+        asked.append(may_go_on())
+        return SimpleNamespace(is_whole=False)
+
+    monkeypatch.setattr(pointers, "PointerSearch", search)
     lab.run_due(20, one)
     assert asked == [False]
     assert one.heap.unreachable.is_refused

@@ -7,7 +7,9 @@ import pytest
 
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.blocks import Blocks
+from tracelloc.model.figures import U64, Mask
 from tracelloc.record.reachability.areas import searched_areas
+from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.marking import Marks
 
 BASE = 0x7F0000000000
@@ -33,9 +35,106 @@ def reached(
     marks = Marks(starts, starts + np.uint64(SIZE), most_edges)
     for where in sorted(pointers):
         marks.scan(np.array([pointers[where]], np.uint64), where)
-    reachable = np.zeros(count, np.uint8)
-    marks.finish(reachable)
-    return np.flatnonzero(reachable).tolist(), marks.edges_left_out
+    numbers = np.flatnonzero(marks.finish()).tolist()
+    bits = BlockBits(most_edges)
+    bits.add(starts, starts + np.uint64(SIZE))
+    for where in sorted(pointers):
+        bits.scan(np.array([pointers[where]], np.uint64), where)
+    assert reachable_of(bits, starts).all(), "none was asked about"
+    bits = bits_of(starts, starts + np.uint64(SIZE), most_edges)
+    for where in sorted(pointers):
+        bits.scan(np.array([pointers[where]], np.uint64), where)
+    assert np.flatnonzero(finished(bits, starts)).tolist() == numbers
+    assert bits.edges_left_out == marks.edges_left_out
+    return numbers, marks.edges_left_out
+
+
+def bits_of(starts: U64, ends: U64, most_edges: int = 1 << 20) -> BlockBits:
+    """Blocks, of which none is known to be reachable."""
+    bits = BlockBits(most_edges)
+    bits.add(starts, ends)
+    found = np.zeros(len(starts), np.uint8)
+    bits.ask(starts, found)
+    assert found.all()
+    return bits
+
+
+def reachable_of(bits: BlockBits, starts: U64) -> Mask:
+    found = np.zeros(len(starts), np.uint8)
+    bits.are_reachable(starts, found)
+    return found.view(np.bool_)
+
+
+def finished(bits: BlockBits, starts: U64) -> Mask:
+    bits.finish()
+    return reachable_of(bits, starts)
+
+
+MIB = 1 << 20
+
+
+def layout(random: np.random.Generator, count: int) -> tuple[U64, U64]:
+    """Starts and ends of blocks: some beside each other, across MiBs, far, or of some MiB."""
+    starts, ends, at = [], [], 0x7F00_0000_0000
+    for _ in range(count):
+        at += int(
+            random.choice([0, 0, 16, 4096, MIB - 64, 5 << 30], p=[0.4, 0.3, 0.2, 0.05, 0.04, 0.01])
+        )
+        size = int(random.choice([16, 32, 208, 4096, MIB - 48, MIB, MIB + 16, 9 * MIB],
+                                 p=[0.3, 0.3, 0.2, 0.1, 0.03, 0.03, 0.02, 0.02]))  # fmt: skip
+        starts.append(at)
+        ends.append(at + size)
+        at += size
+    return np.array(starts, np.uint64), np.array(ends, np.uint64)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("is_forward", [True, False])
+def test_bits_agree_with_marks(seed: int, *, is_forward: bool) -> None:
+    """Pointers to anywhere within blocks, behind and between them, in any order of memory."""
+    random = np.random.default_rng(seed)
+    starts, ends = layout(random, 400)
+    sources, targets = random.integers(0, 400, (2, 700))
+    places = starts[sources] + (random.random(700) * (ends - starts)[sources]).astype(np.uint64)
+    places &= ~np.uint64(7)
+    words = starts[targets] + (random.random(700) * 1.02 * (ends - starts)[targets]).astype(
+        np.uint64
+    )
+    order = np.argsort(places) if is_forward else random.permutation(700)
+    marks, bits = Marks(starts, ends, 1 << 20), bits_of(starts, ends)
+    for one in (marks, bits):
+        one.scan(starts[:20].copy(), 8)
+        for at in order.tolist():
+            one.scan(words[at : at + 1], int(places[at]))
+    assert bits.edge_count == marks.edge_count
+    reachable = marks.finish().view(np.bool_)
+    assert 30 < np.count_nonzero(reachable) < 390
+    assert finished(bits, starts).tolist() == reachable.tolist()
+    for low, high in random.integers(0, 400, (60, 2)).tolist():
+        start, end = int(starts[min(low, high)]), int(ends[max(low, high)])
+        inside = reachable[min(low, high) : max(low, high) + 1]
+        assert bits.has_reachable(start + 16 * (inside[0] == 0), end) == inside.any()
+
+
+def test_blocks_cut_from_others_are_no_part_of_them() -> None:
+    base = 0x7F00_0000_0000
+    starts = np.array([base, base + 4096, base + 2 * MIB - 64, base + 8 * MIB], np.uint64)
+    ends = np.array([base + 4096, base + 4160, base + 3 * MIB - 64, base + 12 * MIB], np.uint64)
+    bits = bits_of(starts, ends)
+    inside = np.array([base + 64, base + 2 * MIB, base + 9 * MIB], np.uint64)
+    assert bits.cut(inside) == [
+        (base, base + 4096), (base + 2 * MIB - 64, base + 3 * MIB - 64),
+        (base + 8 * MIB, base + 12 * MIB),
+    ]  # fmt: skip
+    assert bits.cut(inside) == []
+    bits.add(inside, inside + np.uint64(32))
+    bits.ask(inside, np.zeros(3, np.uint8))
+    # What was the block's own is a root now.
+    bits.scan(np.array([base + 80], np.uint64), base + 8)
+    bits.scan(np.array([base + 4096], np.uint64), base + 10 * MIB)
+    bits.scan(np.array([base + 9 * MIB], np.uint64), base + 2 * MIB)
+    assert finished(bits, inside).tolist() == [True, False, False]
+    assert reachable_of(bits, starts).tolist() == [True, True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +246,7 @@ def test_all_but_one_of_four_searches_have_to_agree() -> None:
 
 
 def test_all_four_have_to_agree_where_a_collector_moves_what_points_to_blocks() -> None:
-    unreachable, one = UnreachableBlocks(collects=True), blocks(1)
+    unreachable, one = UnreachableBlocks(moves=True), blocks(1)
     lost = []
     for is_pointed_to in (False, False, False, False, True, False, False, False, False):
         unreachable.note(one, np.array([is_pointed_to]))
@@ -188,7 +287,7 @@ def test_blocks_that_are_freed_after_all_speak_for_the_rest() -> None:
 
 def test_by_stack_and_slice() -> None:
     unreachable = UnreachableBlocks()
-    some = Blocks.concatenate([blocks(1, 2, 2, 30, stack=3), blocks(40, 41, stack=7)])
+    some = Blocks.concatenate([blocks(1, 2, 3, 30, stack=3), blocks(40, 41, stack=7)])
     for _ in range(2):
         unreachable.note(some, np.array([False, False, False, True, False, False]))
     table = unreachable.table(np.array([0, 10, 20, 50]) * 10**9)
@@ -219,8 +318,7 @@ def test_what_lies_between_blocks_of_a_heap_is_no_root() -> None:
     marks = marks_of((BASE, BASE + 64), (BASE + 128, BASE + 192))
     marks.scan(np.array([BASE + 128], np.uint64), BASE + 64, are_roots=False)
     marks.scan(np.array([BASE], np.uint64), BASE + 128, are_roots=False)
-    reachable = np.zeros(2, np.uint8)
-    marks.finish(reachable)
+    reachable = marks.finish()
     assert not reachable.any()
     begins, targets = np.zeros(3, np.uint32), np.zeros(marks.edge_count, np.uint32)
     assert marks.links_among(np.array([2, 1], np.uint32), begins, targets) == 1
@@ -241,6 +339,5 @@ def test_blocks_of_any_size_are_found_by_their_first_and_last_byte(start: int, s
     ):  # fmt: skip
         marks = marks_of(*blocks)
         marks.scan(np.array([address], np.uint64), ROOTS)
-        reachable = np.zeros(3, np.uint8)
-        marks.finish(reachable)
+        reachable = marks.finish()
         assert np.flatnonzero(reachable).tolist() == wanted

@@ -17,7 +17,7 @@ from tracelloc.model.losses import Counter
 from tracelloc.model.objects import ObjectCensus, ObjectFindings
 from tracelloc.model.process import Runtime
 from tracelloc.record.mallocs.discovery import Module
-from tracelloc.record.runtimes.known import collects_garbage, runtimes_of
+from tracelloc.record.runtimes.known import garbage_collection, runtimes_of
 from tracelloc.show.presentation.alerts import alert_of, implausible_sizes, untraced_growth
 from tracelloc.snapshots.snapshot import Snapshot
 
@@ -28,17 +28,20 @@ def runtimes(*paths: str, is_go: bool = False) -> tuple[Runtime, ...]:
 
 
 @pytest.mark.parametrize(
-    ("path", "collects"),
+    ("path", "collection"),
     [
-        ("/opt/java/lib/server/libjvm.so", True), ("/usr/bin/node", True),
-        ("/usr/bin/lua5.4", True), ("/usr/lib/x86_64-linux-gnu/libluajit-5.1.so.2", True),
-        ("/usr/lib/x86_64-linux-gnu/libgc.so.1", True),
-        ("/usr/lib/x86_64-linux-gnu/libgcc_s.so.1", False), ("/usr/bin/python3.11", False),
-        ("/usr/bin/php8.2", False), ("/usr/sbin/nginx", False),
+        ("/opt/java/lib/server/libjvm.so", (True, True)), ("/usr/bin/node", (True, True)),
+        ("/usr/bin/mono-sgen", (True, True)), ("/usr/bin/ruby3.1", (True, False)),
+        ("/usr/bin/lua5.4", (True, False)),
+        ("/usr/lib/x86_64-linux-gnu/libluajit-5.1.so.2", (True, False)),
+        ("/usr/lib/x86_64-linux-gnu/libgc.so.1", (True, False)),
+        ("/usr/lib/x86_64-linux-gnu/libgcc_s.so.1", (False, False)),
+        ("/usr/bin/python3.11", (False, False)), ("/usr/bin/php8.2", (False, False)),
+        ("/usr/sbin/nginx", (False, False)),
     ],
 )  # fmt: skip
-def test_who_collects_garbage(path: str, collects: bool) -> None:
-    assert collects_garbage(["/usr/lib/libc.so.6", path]) is collects
+def test_who_collects_garbage_and_moves_objects(path: str, collection: tuple[bool, bool]) -> None:
+    assert garbage_collection(["/usr/lib/libc.so.6", path]) == collection
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def course(
         (time_s, findings)
         for time_s, _, findings in looks(
             events_of([site, other], end_s), stacks_of(["site/main", "other/main"]), end_s,
-            search=search, resident=lambda _: resident_bytes, collects=collects,
+            search=search, resident=lambda _: resident_bytes, collection=(collects, collects),
         )
     ]  # fmt: skip
 

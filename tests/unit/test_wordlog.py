@@ -75,8 +75,7 @@ def test_marking_agrees_with_a_plain_search(seed: int, *, are_roots: bool, is_pa
             marks.scan_packed(packed, BASE + 8 * first, are_roots)
         else:
             marks.scan(some, BASE + 8 * first, are_roots)
-    reachable = np.zeros(len(starts), np.uint8)
-    marks.finish(reachable)
+    reachable = marks.finish()
     assert reachable.astype(bool).tolist() == plainly(starts, ends, words, are_roots=are_roots)
     assert 100 < np.count_nonzero(reachable) < BLOCKS - 100
 
@@ -139,7 +138,9 @@ def heap() -> WalkedHeap:
     mapped = [(4096, BlockState.MAPPED), (8192, BlockState.END)]
     return WalkedHeap(
         [
-            Arena("", MallocLibrary.GLIBC, words_of(*(BASE + at | state for at, state in some)), 0)
+            Arena("", MallocLibrary.GLIBC, 0).add(
+                words_of(*(BASE + at | state for at, state in some))
+            )
             for some in (rows, mapped, [])
         ],
         [],
@@ -186,8 +187,8 @@ def test_words_within_ranges() -> None:
 
 
 def test_blocks_of_some_sizes() -> None:
-    (arena, _, _) = heap().arenas
-    rows = np.empty(len(arena.entries), np.intp)
-    assert rows[: blocks_between(arena.entries, 32, 32, rows)].tolist() == [0]
-    assert rows[: blocks_between(arena.entries, 32, 64, rows)].tolist() == [0, 2]
-    assert blocks_between(arena.entries[:0], 32, 64, rows) == 0
+    (entries,) = heap().arenas[0].entries()
+    rows = np.empty(len(entries), np.intp)
+    assert rows[: blocks_between(entries, 32, 32, rows)].tolist() == [0]
+    assert rows[: blocks_between(entries, 32, 64, rows)].tolist() == [0, 2]
+    assert blocks_between(entries[:0], 32, 64, rows) == 0

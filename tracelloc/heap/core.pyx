@@ -19,6 +19,10 @@ from tracelloc.heap.blocktable cimport (
     LARGE, Block, Blocks, drop_blocks, fetch_block, find_block, grow_blocks, has_room, new_blocks, own_blocks,
     remove_block,
 )
+from tracelloc.heap.earliertable cimport (
+    WORDS, Earlier, Part, drop_earlier, earlier_at, lowest_bit, new_earlier, own_earlier, put_earlier,
+    remove_earlier,
+)
 from tracelloc.model.events cimport (
     EVENT_ALLOC, EVENT_FREE, EVENT_INNER_FREE, EVENT_LATE_ALLOC, EVENT_REALLOC_FREE, EVENT_RESTORE,
     WEIGHT_BITS, WEIGHT_MANTISSA_BITS, Pair, event, kind_of, size_of,
@@ -73,6 +77,7 @@ cdef class Core:
     """Blocks, threads and flows of one address space; see the module."""
 
     cdef Blocks* blocks
+    cdef Earlier* earlier  # blocks from before tracing, as far as they fit there
     cdef Blocks* watched  # addresses in events, or NULL: only addresses are used
     cdef StackIds ids
     # Per stack. The figures belong to ``Totals``.
@@ -118,13 +123,14 @@ cdef class Core:
         self.most, self.peak = -1, 1
         for at in range(CLASSES):
             self.life_edges[at] = <int64_t>ceil(shortest_ns * exp2(at / 2.0))
-        self.blocks = new_blocks(LEAST_BLOCKS)
-        if not (self.blocks and begin_threads(&self.threads, most_threads, between + 1)
+        self.blocks, self.earlier = new_blocks(LEAST_BLOCKS), new_earlier()
+        if not (self.blocks and self.earlier and begin_threads(&self.threads, most_threads, between + 1)
                 and begin_flows(&self.flows, most_flows)):
             raise MemoryError
 
     def __dealloc__(self):
         drop_blocks(self.blocks)
+        drop_earlier(self.earlier)
         drop_blocks(self.watched)
         end_threads(&self.threads)
         free(self.flows.slots)
@@ -273,7 +279,8 @@ cdef class Core:
         """
         with nogil:
             self.need = NOTHING
-            if self._own_blocks():
+            if self._own_blocks() and self._own_earlier():
+                self.earlier.time_ns = time_ns
                 while at < addresses.shape[0] and self._add_earlier(
                         addresses[at], sizes[at], stacks[at], &added[at], time_ns):
                     if at + AHEAD < addresses.shape[0]:
@@ -284,21 +291,10 @@ cdef class Core:
     def stacks_at(self, const uint64_t[::1] addresses, int64_t[::1] stacks):
         """Fills in the stack of the block at each address; -1 where there is none."""
         cdef Py_ssize_t at
-        cdef uint64_t slot
+        cdef Block block
         with nogil:
             for at in range(addresses.shape[0]):
-                slot = find_block(self.blocks, addresses[at])
-                stacks[at] = -1
-                if addresses[at] and self.blocks.addresses[slot] == addresses[at]:
-                    stacks[at] = self.blocks.slots[slot].stack
-
-    def reserve(self, uint64_t count):
-        """Makes room for so many more blocks at once."""
-        cdef uint64_t room = (self.blocks.count + count) * 8 // 5 + 8
-        if room >= LARGE:
-            room = (self.blocks.count + count) * 5 // 4 + 8
-        if not self._own_blocks() or room > self.blocks.room and not grow_blocks(self.blocks, room):
-            raise MemoryError
+                stacks[at] = block.stack if self._look_up(addresses[at], &block) else -1
 
     def explain_frees(self):
         """Forgets the unmatched frees: they were of blocks that existed before all events."""
@@ -313,10 +309,12 @@ cdef class Core:
     def forget_blocks(self):
         """Forgets the blocks, and keeps the figures."""
         cdef Blocks* empty = new_blocks(2)
-        if not empty:
+        cdef Earlier* none = new_earlier()
+        if not empty or not none:
             raise MemoryError
         drop_blocks(self.blocks)
-        self.blocks = empty
+        drop_earlier(self.earlier)
+        self.blocks, self.earlier = empty, none
 
     def fork(self, StackIds ids, int64_t held, int64_t time_ns):
         """The core of a child with ``held`` live bytes. Blocks are copied on write."""
@@ -324,8 +322,10 @@ cdef class Core:
             Core, ids, self.mean, self.threads.kept - 1, self.soon_ns, self.threads.most,
             self.flows.most, self.life_edges[0])
         drop_blocks(child.blocks)
-        child.blocks = self.blocks
+        drop_earlier(child.earlier)
+        child.blocks, child.earlier = self.blocks, self.earlier
         self.blocks.owners += 1
+        self.earlier.owners += 1
         child.held = child.most = held
         child.peak_ns = time_ns
         return child
@@ -335,7 +335,7 @@ cdef class Core:
     @property
     def count(self):
         """Outstanding blocks."""
-        return self.blocks.count
+        return self.blocks.count + self.earlier.count
 
     @property
     def thread_count(self):
@@ -344,8 +344,8 @@ cdef class Core:
 
     @property
     def room(self):
-        """Slots for blocks."""
-        return self.blocks.room
+        """Slots for blocks: first those of blocks from before tracing, 64 of them for each."""
+        return self.earlier.part_count * WORDS + self.blocks.room
 
     @property
     def peak_bytes(self):
@@ -364,27 +364,66 @@ cdef class Core:
                     uint32_t[::1] stack, uint32_t[::1] tid):
         """Copies blocks from slot ``at`` on, born by then and at least so large, into columns.
 
-        ``with_earlier``: also copies those that ``add_earlier`` has added. Ends when these are full. Returns the slot to continue from, the number copied, and the
-        number and bytes of all blocks born by then. These two are estimates if blocks are
+        ``with_earlier``: also copies those that ``add_earlier`` has added; columns have room for 64
+        at least. Ends when these are full. Returns the slot to continue from, the number copied,
+        and the number and bytes of all blocks born by then. These two are estimates if blocks are
         sampled; the number is then in parts of blocks.
         """
         cdef Py_ssize_t to = 0
         cdef int64_t parts, bytes_, all_parts = 0, all_bytes = 0
+        cdef uint64_t slot, earlier = self.earlier.part_count * WORDS
         cdef Block* block
+        cdef bint is_full = False
         with nogil:
-            while at < self.blocks.room and to < address.shape[0]:
-                block = &self.blocks.slots[at]
-                if self.blocks.addresses[at] and block.birth_ns <= born_by:
+            if not with_earlier and at < earlier:
+                if self.earlier.time_ns <= born_by:
+                    all_parts, all_bytes = self.earlier.count, self.earlier.size_bytes
+                at = earlier
+            while at < earlier and not is_full:
+                is_full = not self._copy_word(
+                    at, born_by, least, &to, address, size, birth_ns, stack, tid, &all_bytes)
+                at += not is_full
+            all_parts += to if with_earlier else 0
+            while at < earlier + self.blocks.room and to < address.shape[0] and not is_full:
+                slot = at - earlier
+                block = &self.blocks.slots[slot]
+                if self.blocks.addresses[slot] and block.birth_ns <= born_by:
                     self._amount(block.size, &parts, &bytes_)
                     all_parts += parts
                     all_bytes += bytes_
                     if block.size >= least and (with_earlier or block.tid != EARLIER_TID):
-                        address[to] = self.blocks.addresses[at]
+                        address[to] = self.blocks.addresses[slot]
                         size[to], birth_ns[to] = block.size, block.birth_ns
                         stack[to], tid[to] = block.stack, block.tid
                         to += 1
                 at += 1
         return at, to, all_parts, all_bytes
+
+    cdef bint _copy_word(
+        self, uint64_t at, uint64_t born_by, uint64_t least, Py_ssize_t* to, uint64_t[::1] address,
+        uint64_t[::1] size, uint64_t[::1] birth_ns, uint32_t[::1] stack, uint32_t[::1] tid,
+        int64_t* size_bytes,
+    ) noexcept nogil:
+        """Copies what begins within 1 KiB; false if there is no room for all of it."""
+        cdef Part* part = self.earlier.parts[at // WORDS]
+        cdef uint64_t word = at % WORDS, bits = part.starts[word], rank = part.ranks[word], kind
+        cdef Py_ssize_t n = to[0]
+        if self.earlier.time_ns > born_by:
+            return True
+        while bits:
+            kind = part.kind_of[rank]
+            rank += 1
+            if kind and part.kinds[kind - 1].size >= least:
+                if n == address.shape[0]:
+                    return False
+                address[n] = (part.number * WORDS + word << 10) + (<uint64_t>lowest_bit(bits) << 4)
+                size[n], stack[n] = part.kinds[kind - 1].size, part.kinds[kind - 1].stack
+                birth_ns[n], tid[n] = self.earlier.time_ns, EARLIER_TID
+                size_bytes[0] += <int64_t>size[n]
+                n += 1
+            bits &= bits - 1
+        to[0] = n
+        return True
 
     def thread_rows(self, int64_t[:, ::1] rows):
         """Fills a row per thread: tid, allocated bytes and blocks, freed bytes and blocks."""
@@ -508,6 +547,42 @@ cdef class Core:
             return False
         self.blocks = blocks
         return True
+
+    cdef inline bint _own_earlier(self) noexcept nogil:
+        cdef Earlier* earlier = own_earlier(self.earlier)
+        if not earlier:
+            self.need = MEMORY
+            return False
+        self.earlier = earlier
+        return True
+
+    cdef inline bint _look_up(self, uint64_t address, Block* block) noexcept nogil:
+        """Fills in the block at an address; false if there is none."""
+        cdef uint64_t slot = find_block(self.blocks, address)
+        if self.blocks.addresses[slot]:
+            block[0] = self.blocks.slots[slot]
+            return True
+        return self._look_up_earlier(address, block)
+
+    cdef inline bint _look_up_earlier(self, uint64_t address, Block* block) noexcept nogil:
+        cdef Part* part
+        cdef uint8_t* kind = earlier_at(self.earlier, address, &part)
+        if kind:
+            block.size, block.stack = part.kinds[kind[0] - 1].size, part.kinds[kind[0] - 1].stack
+            block.birth_ns, block.tid = self.earlier.time_ns, EARLIER_TID
+        return kind != NULL
+
+    cdef inline void _remove(self, uint64_t address) noexcept nogil:
+        """Removes the block at an address; what is shared has been copied."""
+        cdef Part* part = NULL
+        cdef uint8_t* kind
+        cdef uint64_t slot = find_block(self.blocks, address)
+        if self.blocks.addresses[slot]:
+            remove_block(self.blocks, slot)
+            return
+        kind = earlier_at(self.earlier, address, &part)
+        if kind:
+            remove_earlier(self.earlier, part, kind)
 
     cdef inline bint _has_room(self) noexcept nogil:
         """Whether there is room for one more block."""
@@ -688,12 +763,12 @@ cdef class Core:
             self.need = ROOM_FOR_STACKS
             return False
         added[0] = False
-        if (self.blocks.addresses[find_block(self.blocks, address)]
+        if (self._look_up(address, &block)
                 or self.watched and self.watched.addresses[find_block(self.watched, address)]):
             return True
         block.size, block.birth_ns, block.stack, block.tid = size, time_ns, stack, EARLIER_TID
-        if not (self._has(BORN + born, stack) and self._can_hold(born, stack)
-                and self._put(address, &block)):
+        if not (self._has(BORN + born, stack) and self._can_hold(born, stack) and (
+                put_earlier(self.earlier, address, size, stack) or self._put(address, &block))):
             return False
         self._hold(born, stack, 1, <int64_t>size, 1)
         self.rows[BORN + born][stack] += 1
@@ -708,37 +783,40 @@ cdef class Core:
     cdef inline bint _put(self, uint64_t address, Block* block) noexcept nogil:
         """Adds a block to the table; an old block at its address was freed unseen."""
         cdef int64_t count, size
-        cdef Block* old
+        cdef Block old
         cdef Py_ssize_t row
         cdef uint64_t at
         if not self._has_room():
             return False
-        at = find_block(self.blocks, address)
-        if self.blocks.addresses[at]:
-            old = &self.blocks.slots[at]
+        if self._look_up(address, &old):
             row = self._slice(old.birth_ns)
-            if not self._can_hold(row, old.stack):
+            if not (self._can_hold(row, old.stack) and self._own_earlier()):
                 return False
             self._amount(old.size, &count, &size)
             self.figures.freed_count[old.stack] += count
             self.figures.freed_bytes[old.stack] += size
             self._hold(row, old.stack, count, size, -1)
+            self._remove(address)
             self.reuses += 1
-        else:
-            self.blocks.count += 1
-            self.blocks.addresses[at] = address
-        self.blocks.slots[at] = block[0]
+        at = find_block(self.blocks, address)
+        self.blocks.count += 1
+        self.blocks.addresses[at], self.blocks.slots[at] = address, block[0]
         return True
 
     cdef inline bint _free(self, const event* e, Py_ssize_t row, uint32_t kind, bint in_order) noexcept nogil:
         cdef uint64_t at = find_block(self.blocks, e.address)
-        cdef bint is_known = self.blocks.addresses[at] != 0, is_temporary = False
         cdef Block block
+        cdef bint is_live = self.blocks.addresses[at] != 0, is_temporary = False, is_known = is_live
         cdef Place place
         cdef Pending* pending
         cdef int64_t count, size
-        if is_known:
+        if is_live:
             block = self.blocks.slots[at]
+        elif self._look_up_earlier(e.address, &block):
+            is_known = True
+            if not self._own_earlier():
+                return False
+        if is_known:
             if not self._can_end(&block, e.time_ns, &place):
                 return False
             if block.tid == e.tid:
@@ -752,7 +830,10 @@ cdef class Core:
                     self.unordered += count
             if not self._end(&block, &place, e.tid, row, is_temporary, 1):
                 return False
-            remove_block(self.blocks, at)
+            if is_live:
+                remove_block(self.blocks, at)
+            else:
+                self._remove(e.address)
         elif kind != EVENT_INNER_FREE:
             # An inner free often concerns the block that the outer one has freed already.
             self.unmatched += 1

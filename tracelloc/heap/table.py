@@ -30,6 +30,7 @@ Columns = npt.NDArray[Any]  # A structured array
 _AT_ONCE: Final = 1 << 16  # Most events that are applied with the same newest slice of the cohorts
 _NO_TIME: Final = -1
 _MOST: Final = (1 << 64) - 1  # Larger than any time and any size
+_LEAST_SOME: Final = 64  # Least number of blocks for which there is room in one copy
 _LEAST_COPIED: Final = 4096  # Least number of blocks copied at once when searching for the largest
 
 
@@ -146,10 +147,6 @@ class LiveTable:
         self._core.stacks_at(addresses, stacks)
         return stacks
 
-    def reserve(self, count: int) -> None:
-        """Makes room for so many more blocks at once."""
-        self._core.reserve(count)
-
     def explain_frees(self) -> None:
         """Forgets the unmatched frees: they were of blocks from before tracing."""
         self._begin(max(self._newest_ns, self.cohorts.start_ns or 0))
@@ -255,7 +252,7 @@ class LiveTable:
 
         Blocks that move between two calls may be returned twice or not at all.
         """
-        blocks = Blocks.empty(most)
+        blocks = Blocks.empty(max(most, _LEAST_SOME))
         at, count, *_ = self._core.copy_blocks(at, born_by_ns, 0, True, *blocks.columns())
         some = self._told_apart(blocks.select(slice(count)))
         return (at if at < self._core.room else None), some

@@ -98,6 +98,65 @@ _NO_SEARCH: Final = SearchResult(
 )  # fmt: skip
 
 
+class Comparison:
+    """Compares a search with earlier ones, some of its blocks at a time."""
+
+    def __init__(self, last: SearchResult, *, moves: bool) -> None:
+        self._last, self._moves = last, moves
+        self._known = keys_of(last.blocks.address, last.blocks.birth_ns)
+        self._is_there = np.zeros(len(self._known), np.bool_)
+        self._is_found = np.zeros(len(self._known), np.bool_)
+        self._new: list[Blocks] = []
+        self._asked = np.zeros(0, np.int64)
+        self._newest_ns = 0
+
+    def add(self, blocks: Blocks, reachable: Mask) -> None:
+        """Adds some of the blocks searched for, and which of them can be reached."""
+        asked = np.bincount(blocks.stack, minlength=len(self._asked))
+        asked[: len(self._asked)] += self._asked
+        self._asked = asked
+        self._newest_ns = max(self._newest_ns, int(blocks.birth_ns.max(initial=0)))
+        keys, known = keys_of(blocks.address, blocks.birth_ns), self._known
+        lost = np.flatnonzero(~reachable)
+        if len(known):
+            at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+            was_known = known[at] == keys
+            self._is_there[at[was_known]] = True
+            self._is_found[at[was_known & reachable]] = True
+            lost = lost[~was_known[lost]]
+        self._new.append(blocks.select(lost))
+
+    def result(self, *, has_all: bool = True, swapped_bytes: int = 0) -> SearchResult:
+        """The result, when all have been added.
+
+        ``has_all``: whether they are all old blocks, so that others have been freed. Changes
+        nothing, so that only ``accept`` needs the lock if one thread calls both.
+        """
+        last, newest_ns = self._last, self._last.newest_ns
+        said = np.where(self._is_there, last.said, 0).astype(np.uint8)
+        blocks = last.blocks
+        if not swapped_bytes:
+            said = (((said << 1) | (self._is_there & ~self._is_found)) & _LAST).astype(np.uint8)
+            newest_ns = (*newest_ns, self._newest_ns)[-_LAST.bit_count() :]
+            new = Blocks.concatenate(self._new)
+            blocks = Blocks.concatenate([blocks, new])
+            said = np.concatenate([said, np.ones(len(new), np.uint8)])
+        kept = np.flatnonzero(said)
+        kept = kept[np.argsort(keys_of(blocks.address[kept], blocks.birth_ns[kept]))]
+        births = blocks.birth_ns[kept]
+        searched = sum((births <= np.uint64(ns) for ns in newest_ns), np.zeros(len(kept), np.intp))
+        least = _LAST.bit_count() if self._moves else np.maximum(_LEAST, searched - 1)
+        lost = _COUNT_IN[said[kept]] >= least
+        refuted = last.refuted
+        if has_all:
+            is_gone = last.lost & ~self._is_there
+            refuted = np.bincount(last.blocks.stack[is_gone], minlength=len(refuted))
+            refuted[: len(last.refuted)] += last.refuted
+        return SearchResult(
+            self._asked, blocks.select(kept), said[kept], lost, newest_ns, refuted, swapped_bytes
+        )
+
+
 @dataclass(slots=True)
 class UnreachableBlocks:
     """Results of the last searches, block by block. Not thread safe."""
@@ -105,9 +164,9 @@ class UnreachableBlocks:
     searches: int = 0
     # True if there will be no search: the process's memory can't be read, or must not be.
     is_refused: bool = False
-    # Whether a garbage collector frees blocks, and may move what points to them. That lost ones are
-    # freed then refutes nothing.
+    # Whether a garbage collector frees blocks: that lost ones are freed then refutes nothing.
     collects: bool = False
+    moves: bool = False  # Whether it moves what points to them
     _last: SearchResult = _NO_SEARCH
 
     @property
@@ -122,37 +181,14 @@ class UnreachableBlocks:
     def compare(
         self, blocks: Blocks, reachable: Mask, *, has_all: bool = True, swapped_bytes: int = 0
     ) -> SearchResult:
-        """Compares a search with earlier ones: its blocks, and which of them can be reached.
+        """Compares a search with earlier ones, as ``Comparison`` does, of all blocks at once."""
+        comparison = Comparison(self._last, moves=self.moves)
+        comparison.add(blocks, reachable)
+        return comparison.result(has_all=has_all, swapped_bytes=swapped_bytes)
 
-        ``has_all``: whether its blocks are all old ones, so that others have been freed. Changes
-        nothing, so that only ``accept`` needs the lock if one thread calls both.
-        """
-        last = self._last
-        keys = keys_of(blocks.address, blocks.birth_ns)
-        known = keys_of(last.blocks.address, last.blocks.birth_ns)
-        before = np.zeros(len(keys), np.uint8)
-        if len(known):
-            at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-            before = np.where(known[at] == keys, last.said[at], 0).astype(np.uint8)
-        said, newest_ns = before, last.newest_ns
-        if not swapped_bytes:
-            said = (((before << 1) | ~reachable) & _LAST).astype(np.uint8)
-            newest_ns = (*newest_ns, int(blocks.birth_ns.max(initial=0)))[-_LAST.bit_count() :]
-        kept = np.flatnonzero(said)
-        kept = kept[np.argsort(keys[kept])]
-        births = blocks.birth_ns[kept]
-        searched = sum((births <= np.uint64(ns) for ns in newest_ns), np.zeros(len(kept), np.intp))
-        least = _LAST.bit_count() if self.collects else np.maximum(_LEAST, searched - 1)
-        lost = _COUNT_IN[said[kept]] >= least
-        refuted = last.refuted
-        if has_all and len(known):
-            is_gone = last.lost & ~np.isin(known, keys)
-            refuted = np.bincount(last.blocks.stack[is_gone], minlength=len(refuted))
-            refuted[: len(last.refuted)] += last.refuted
-        return SearchResult(
-            np.bincount(blocks.stack), blocks.select(kept), said[kept], lost, newest_ns, refuted,
-            swapped_bytes,
-        )  # fmt: skip
+    def comparison(self) -> Comparison:
+        """A comparison with earlier searches. It needs no lock if one thread has it."""
+        return Comparison(self._last, moves=self.moves)
 
     def accept(self, result: SearchResult) -> None:
         """Adds a search that was compared."""

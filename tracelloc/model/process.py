@@ -93,6 +93,7 @@ class Runtime:
     naming: str = ""  # How to get names of generated code; empty: there is no such code, or no way
     # Whether a garbage collector frees blocks late, rather than reference counts.
     collects: bool = True
+    moves: bool = True  # Whether the collector moves objects, with the pointers to blocks
     counts_objects: bool = False  # Whether its objects are counted by type
 
 

@@ -67,12 +67,13 @@ class Judge:
         *,
         unreachable: UnreachableBlocks | None = None,
         resident_bytes: int = 0,
-        collects: bool = False,
+        collection: tuple[bool, bool] = (False, False),
     ) -> Iterator[Findings | None]:
         """Judges all stacks, a part at a time, so that events need not wait.
 
         ``unreachable``: blocks without pointers to them; None if unknown. ``resident_bytes``: of
-        the process. ``collects``: whether a garbage collector frees its blocks.
+        the process. ``collection``: whether a garbage collector frees its blocks, and whether it
+        moves objects.
 
         All parts refer to the time of the first one. The last part yields the findings; None
         while nothing has happened.
@@ -83,7 +84,7 @@ class Judge:
             return
         moment = Moment(cohorts.start_ns, now_ns, totals.sample_bytes is not None)
         if unreachable is not None:
-            unreachable.collects = collects
+            unreachable.collects, unreachable.moves = collection
             moment = replace(moment, swapped_bytes=unreachable.swapped_bytes)
         count = len(stacks)
         cohorts.grow(count)
@@ -94,7 +95,7 @@ class Judge:
         circumstances = replace(
             self._circumstances(census, moment, losses, unreachable),
             resident_bytes=resident_bytes,
-            collects=collects,
+            collects=collection[0],
         )
         sites = yield from judge_in_parts(count, census.survivors_by_age, circumstances)
         sites, is_no_site = _withheld(sites, stacks)

@@ -33,7 +33,7 @@ from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Even
 from tracelloc.model.figures import I64
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.roots import RootWords
-from tracelloc.record.reachability.search import search
+from tracelloc.record.reachability.search import PointerSearch
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
@@ -206,10 +206,11 @@ def unreachable(session: Session, pid: int, words: RootWords) -> Blocks:
         blocks = session.root.heap.table.blocks()
     old = blocks.birth_ns + ASKED_AGE_S * 1_000_000_000 < time.monotonic_ns()
     try:
-        found = search(Process(pid), blocks.select(old), root_words=words)
+        blocks = blocks.select(old)
+        found = PointerSearch(Process(pid), lambda: [blocks], root_words=words)
     except TracellocError:
         return Blocks.empty()
-    return Blocks.empty() if found is None else found.blocks.select(~found.reachable)
+    return blocks.select(~found.are_reachable(blocks.address))
 
 
 def lost_rows(events: Events, searches: list[Blocks]) -> tuple[I64, I64]:

@@ -22,7 +22,7 @@ from tracelloc.model.events import (
     Events,
 )
 from tracelloc.model.stacks import StackFlag
-from tracelloc.record.runtimes.known import collects_garbage
+from tracelloc.record.runtimes.known import garbage_collection
 from tracelloc.text import NS_PER_S
 
 Column = npt.NDArray[Any]
@@ -145,9 +145,9 @@ class RealRecording:
         return float(times.min()) / 1000
 
     @property
-    def collects(self) -> bool:
+    def collection(self) -> tuple[bool, bool]:
         """Whether a garbage collector is among the files that frames are in."""
-        return collects_garbage({str(name).rpartition(" ")[2] for name in self.name})
+        return garbage_collection({str(name).rpartition(" ")[2] for name in self.name})
 
     def known_stacks(self) -> Stacks:
         """The stacks of the session under their old indices; ids are the indices."""

@@ -41,6 +41,8 @@ class HeapFacet(Facet[HeapUsages]):
             return None
         if self.result is None:
             return _CHANGED_PAUSE_NS
+        if self.has_settled(1):
+            return None
         before = self.result.now.account.rss_bytes
         change = abs((self.process.process.rss_bytes() or 0) - before)
         return _CHANGED_PAUSE_NS if change > _CHANGED * before else _PAUSE_NS

@@ -7,21 +7,21 @@ resident memory, so there is a pause after each search.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tracelloc.errors import PrivilegeError
 from tracelloc.heap.unreachable import SearchResult, UnreachableBlocks
-from tracelloc.model.blocks import Blocks
 from tracelloc.record.facets.seam import OLD_NS, Facet, InspectionBudget
-from tracelloc.record.reachability.search import search
+from tracelloc.record.reachability.search import PointerSearch
 from tracelloc.text import NS_PER_S
 
 _PAUSE_NS: Final = 10 * NS_PER_S  # Least time from one search to the next
 _FIRST: Final = 2
+# Searches of a process in which nothing happens, after which there are no more: all that count.
+_SETTLED: Final = 4
 _QUIET_NS: Final = 60 * NS_PER_S  # Time between searches of processes in which nothing grows
-_LEAST: Final = 1 << 20  # How many blocks one search looks for if memory is short
-_MOST: Final = 1 << 24  # Most blocks that one search looks for
-_BYTES_A_BLOCK: Final = 256  # Memory to be left for each; a search takes about 120 bytes
+_BYTES_A_BYTE: Final = 1 / 16  # Memory for each byte of RSS at most
 
 
 class PointersFacet(Facet[SearchResult]):
@@ -49,32 +49,28 @@ class PointersFacet(Facet[SearchResult]):
         began_ns = self.process.heap.table.cohorts.start_ns
         if unreachable.is_refused or began_ns is None or now_ns - began_ns <= OLD_NS * 3 // 2:
             return None
+        if self.has_settled(_SETTLED):
+            return None
         # Lost blocks need two searches to be known, those from before tracing as well.
         is_soon = self.process.is_growing or unreachable.searches < _FIRST
         return _PAUSE_NS if is_soon else _QUIET_NS
 
     def inspect(self, budget: InspectionBudget) -> SearchResult | None:
-        """Searches for pointers to the old blocks, as many as memory allows."""
-        self._asked, roots = self.process.heap.unreachable, self.context.root_words()
-        parts: list[Blocks] = []
-        count, most = 0, _LEAST
-        if budget.memory_bytes is not None:
-            most = min(max(most, budget.memory_bytes // _BYTES_A_BLOCK), _MOST)
-        has_all = True
-        for some in self.process.old_blocks(budget.now_ns - OLD_NS):
-            has_all = count < most
-            if not has_all:
-                break
-            parts.append(some)
-            count += len(some)
-        old = Blocks.concatenate(parts)
-        found = search(self.process.process, old, budget.may_go_on, roots)
-        if found is None:
+        """Searches for pointers to the old blocks."""
+        process, self._asked = self.process, self.process.heap.unreachable
+        needed_bytes = (process.process.rss_bytes() or 0) * _BYTES_A_BYTE
+        if budget.memory_bytes is not None and budget.memory_bytes < needed_bytes:
+            return None
+        old_blocks = partial(process.old_blocks, budget.now_ns - OLD_NS)
+        roots = self.context.root_words()
+        found = PointerSearch(process.process, old_blocks, budget.may_go_on, roots)
+        if not found.is_whole:
             budget.check()
             return None
-        return self._asked.compare(
-            found.blocks, found.reachable, has_all=has_all, swapped_bytes=found.swapped_bytes
-        )
+        comparison = self._asked.comparison()
+        for some in old_blocks():
+            comparison.add(some, found.are_reachable(some.address))
+        return comparison.result(swapped_bytes=found.swapped_bytes)
 
     def accept(self, result: SearchResult) -> None:
         """Makes the judge see it."""

@@ -64,7 +64,8 @@ class Schedule:
 
     def _begin(self, facet: Facet[Any], now_ns: int) -> None:
         done: Future[None] = Future()
-        facet.began_ns, self._working = now_ns, (facet, done)
+        facet.begin(now_ns)
+        self._working = facet, done
 
         def work() -> None:
             try:
@@ -79,7 +80,7 @@ class Schedule:
 
     def inspect_now(self, facet: Facet[Any]) -> None:
         """Inspects on this thread, at the trace's end as well. Raises errors that may go away."""
-        facet.began_ns = time.monotonic_ns()
+        facet.begin(time.monotonic_ns())
         self._inspect(facet, lambda: False)
 
     def _inspect(self, facet: Facet[Any], is_over: Callable[[], bool]) -> None:

@@ -129,9 +129,28 @@ class Facet(ABC, Generic[T]):
     result: T | None = None  # What was found last, for snapshots; None: nothing yet
     began_ns: int = 0  # When the last inspection began, CLOCK_MONOTONIC; 0: there was none
     took_ns: int = 0  # CPU time of the last inspection
+    # The process's events and RSS when the last one began, and how many before it saw the same.
+    _state: tuple[int, int | None] = -1, None
+    _repeats: int = 0
 
     def __init__(self, process: Inspected, context: FacetContext) -> None:
         self.process, self.context = process, context
+
+    def begin(self, now_ns: int) -> None:
+        """Notes that an inspection begins."""
+        self.began_ns, state = now_ns, self._state_now()
+        self._repeats = self._repeats + 1 if state == self._state else 0
+        self._state = state
+
+    def has_settled(self, repeats: int) -> bool:
+        """Whether nothing has happened since the last inspections: no event, the same RSS.
+
+        ``repeats``: how many inspections after the first one must have seen the same.
+        """
+        return self._repeats >= repeats and self._state_now() == self._state
+
+    def _state_now(self) -> tuple[int, int | None]:
+        return self.process.heap.table.events, self.process.process.rss_bytes()
 
     @abstractmethod
     def pause_ns(self, now_ns: int, /) -> int | None:

@@ -21,12 +21,19 @@ cdef enum:
     FLAGS = 7
     SMALLEST = 32  # bytes of a chunk
     FENCE = 16  # bytes of the headers that end a heap
+    PAGE_BLOCKS = 2052  # that begin in one page, and one that ends there
+    PINNED_PART = 4  # a page is pinned if at most this part of it is in use
+    TRIM_HEADER = 48  # bytes of a free chunk that malloc_trim(3) keeps
+    TRIM_TOP = 33  # bytes that it keeps of the main arena's top
     PAGES = 1024  # in the cache of the lists' memory, as far as they are needed
 
     STATE_FREE = 0
     STATE_IN_USE = 1
+    STATE_FAST = 3
+    STATE_TOP = 4
     STATE_MAPPED = 5
     STATE_OWN = 6
+    STATE_END = 7
 
     FINE = 0
     TOO_SMALL = 1
@@ -173,6 +180,169 @@ def words_within(const uint64_t[::1] words, const uint64_t[:, ::1] ranges, int64
             rows[n] = at
             n += is_within & (word & 7 == 0)
     return n
+
+
+def find_common(const uint64_t[::1] values, const uint64_t[::1] others, uint8_t[::1] found):
+    """Fills in which values are among the others; both ascend."""
+    cdef Py_ssize_t at, other = 0
+    with nogil:
+        for at in range(values.shape[0]):
+            while other < others.shape[0] and others[other] < values[at]:
+                other += 1
+            found[at] = other < others.shape[0] and others[other] == values[at]
+
+
+MOST_PAGE_BLOCKS = PAGE_BLOCKS
+
+
+cdef class ArenaTally:
+    """Sums up the entries of an arena, which come in order, some at a time.
+
+    By state, in the order of ``BlockState``: the number of entries, their bytes, and the resident
+    ones. ``trimmable_bytes``: whole resident pages in runs of free chunks, less the headers that
+    malloc_trim(3) keeps (``mtrim`` and ``systrim`` in malloc/malloc.c).
+    """
+
+    cdef readonly list counts, sums, resident
+    cdef readonly uint64_t trimmable_bytes
+    cdef const uint64_t[::1] starts, ends
+    cdef Py_ssize_t run  # the first resident run that ends behind what has been summed up
+    cdef bint trims_top
+    cdef uint64_t free_from  # the address of a run of free chunks; 0: there is none
+    # The page that is looked at: its blocks in use that begin there.
+    cdef uint64_t page, used_bytes
+    cdef Py_ssize_t here
+    cdef uint64_t begins[PAGE_BLOCKS]
+    cdef uint64_t lengths[PAGE_BLOCKS]
+    cdef uint64_t last_end
+
+    def __cinit__(self, const uint64_t[::1] starts, const uint64_t[::1] ends, bint trims_top):
+        """Resident memory as runs by address. ``trims_top``: malloc_trim(3) cuts the top, too."""
+        self.starts, self.ends, self.trims_top = starts, ends, trims_top
+        self.counts, self.sums, self.resident = [0] * 8, [0] * 8, [0] * 8
+
+    cdef uint64_t resident_in(self, uint64_t start, uint64_t end, Py_ssize_t run) noexcept nogil:
+        cdef uint64_t found = 0
+        while run < self.starts.shape[0] and self.starts[run] < end:
+            if self.ends[run] > start:
+                found += min(end, self.ends[run]) - max(start, self.starts[run])
+            run += 1
+        return found
+
+    cdef Py_ssize_t run_at(self, uint64_t address) noexcept nogil:
+        """The first run that ends behind an address."""
+        cdef Py_ssize_t low = 0, length = self.ends.shape[0], half
+        while length > 0:
+            half = length >> 1
+            if self.ends[low + half] <= address:
+                low += half + 1
+                length -= half + 1
+            else:
+                length = half
+        return low
+
+    cdef void end_free(self, uint64_t end, bint is_top) noexcept nogil:
+        cdef uint64_t first
+        if self.free_from and (self.trims_top or not is_top):
+            first = (self.free_from + (TRIM_TOP if is_top else TRIM_HEADER) + PAGE - 1) & ~(PAGE - 1)
+            end &= ~(PAGE - 1)
+            if end > first:
+                self.trimmable_bytes += self.resident_in(first, end, self.run_at(first))
+        self.free_from = 0
+
+    def add(self, const uint64_t[::1] entries, uint64_t[::1] blocks, uint64_t[::1] sizes,
+            double[::1] kept):
+        """Adds entries; the last one only ends the one before, and begins what comes next.
+
+        Fills in the blocks in use that keep nearly empty pages, their sizes, and the free bytes
+        that each keeps: those of a page are divided among its blocks. Returns their number.
+        There is room for as many as there are entries, and ``PAGE_BLOCKS`` more.
+        """
+        cdef Py_ssize_t at, n = 0
+        cdef uint64_t start, end, state
+        cdef int64_t counts[8]
+        cdef int64_t sums[8]
+        cdef int64_t resident[8]
+        memset(counts, 0, sizeof(counts))
+        memset(sums, 0, sizeof(sums))
+        memset(resident, 0, sizeof(resident))
+        with nogil:
+            for at in range(entries.shape[0] - 1):
+                start, state = entries[at] & ~<uint64_t>FLAGS, entries[at] & FLAGS
+                end = start if state == STATE_END else entries[at + 1] & ~<uint64_t>FLAGS
+                counts[state] += 1
+                sums[state] += end - start
+                while self.run < self.ends.shape[0] and self.ends[self.run] <= start:
+                    self.run += 1
+                resident[state] += self.resident_in(start, end, self.run)
+                if state == STATE_FREE or state == STATE_FAST or state == STATE_TOP:
+                    if not self.free_from:
+                        self.free_from = start
+                    if state == STATE_TOP:
+                        self.end_free(end, True)
+                else:
+                    self.end_free(start, False)
+                if state == STATE_IN_USE:
+                    if start // PAGE != self.page:
+                        n = self.close_pages(start // PAGE, blocks, sizes, kept, n)
+                    self.here = min(self.here + 1, PAGE_BLOCKS)
+                    self.begins[self.here - 1], self.lengths[self.here - 1] = start, end - start
+                    self.used_bytes += min(end, (self.page + 1) * PAGE) - start
+                    self.last_end = end
+            at = entries.shape[0] - 1
+            if entries[at] & FLAGS == STATE_END:
+                self.end_free(entries[at] & ~<uint64_t>FLAGS, False)
+        for at in range(8):
+            self.counts[at] += counts[at]
+            self.sums[at] += sums[at]
+            self.resident[at] += resident[at]
+        return n
+
+    def finish(self, uint64_t[::1] blocks, uint64_t[::1] sizes, double[::1] kept):
+        """Ends the arena. Returns the number of more blocks, as ``add`` does."""
+        cdef Py_ssize_t n
+        with nogil:
+            n = self.close_pages(<uint64_t>-1, blocks, sizes, kept, 0)
+        return n
+
+    cdef Py_ssize_t close_pages(
+        self, uint64_t page, uint64_t[::1] blocks, uint64_t[::1] sizes, double[::1] kept,
+        Py_ssize_t n,
+    ) noexcept nogil:
+        """Ends the page, and the one in which its last block ends, if that is before ``page``."""
+        cdef uint64_t last, address = 0, size_bytes = 0
+        cdef bint is_pinned, was_pinned
+        while self.used_bytes:
+            is_pinned = self.end_page(blocks, sizes, kept, &n)
+            was_pinned = is_pinned
+            last = (self.last_end - 1) // PAGE
+            if last == self.page:
+                break
+            # The block that goes on counts for the page in which it ends, if not for the first.
+            address, size_bytes = self.begins[self.here - 1], self.lengths[self.here - 1]
+            self.page, self.here = last, 0
+            self.used_bytes = self.last_end - last * PAGE
+            if not was_pinned:
+                self.begins[0], self.lengths[0], self.here = address, size_bytes, 1
+            if last == page:
+                return n
+        self.page, self.here, self.used_bytes = page, 0, 0
+        return n
+
+    cdef bint end_page(
+        self, uint64_t[::1] blocks, uint64_t[::1] sizes, double[::1] kept, Py_ssize_t* n
+    ) noexcept nogil:
+        cdef uint64_t start = self.page * PAGE
+        cdef Py_ssize_t at
+        if self.used_bytes > PAGE // PINNED_PART:
+            return False
+        if self.resident_in(start, start + PAGE, self.run_at(start)) != PAGE:
+            return False
+        for at in range(self.here):
+            blocks[n[0]], sizes[n[0]] = self.begins[at], self.lengths[at]
+            kept[n[0]] = <double>(PAGE - self.used_bytes) / self.here
+            n[0] += 1
+        return True
 
 
 cdef class ListReader:

@@ -20,7 +20,7 @@ from tracelloc.files.demangle.cxxnames import read as read_cxx_name
 from tracelloc.model.heapusage import BlockSum, ClassUsage, StackClass
 from tracelloc.record.heapwalk.chunks import words_within
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import ADDRESS_BITS, STATE_BITS, BlockState
+from tracelloc.record.heapwalk.walked import ADDRESS_BITS, STATE_BITS, BlockState, Entries
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.regions import Region
 
@@ -28,6 +28,7 @@ Rows = npt.NDArray[np.intp]
 # Returns the stack that allocated the block at each address; -1 where there is none.
 StacksAt = Callable[[U64], npt.NDArray[np.int64]]
 
+_NONE: Final = np.empty(0, np.uint64)
 # Bytes from an object to one of its base classes (offset to top), at most.
 _MOST_OFFSET: Final = 1 << 24
 _PREFIX: Final = "typeinfo name for "
@@ -44,14 +45,14 @@ class ClassTally:
         self.blocks: list[tuple[U64, U64]] | None = [] if keeps_blocks else None
         """Addresses of the blocks, and of their tables; None if they are not kept."""
 
-    def note(self, entries: U64, rows: Rows, firsts: U64) -> None:
+    def note(self, entries: Entries, rows: Rows, firsts: U64) -> None:
         """Adds some rows of a heap's entries, with the first words of their contents."""
-        states = entries[rows] & STATE_BITS
+        found = entries.at(rows)
+        states, addresses = found & STATE_BITS, found & ADDRESS_BITS
         used = (states == BlockState.IN_USE) | (states == BlockState.MAPPED)
         used &= self.are_tables(firsts)
-        rows = rows[used]
-        sizes = (entries[rows + 1] & ADDRESS_BITS) - (entries[rows] & ADDRESS_BITS)
-        self.add(firsts[used], sizes, (entries[rows] & ADDRESS_BITS) + np.uint64(16))
+        sizes = (entries.at(rows[used] + 1) & ADDRESS_BITS) - addresses[used]
+        self.add(firsts[used], sizes, addresses[used] + np.uint64(16))
 
     def are_tables(self, words: U64) -> Mask:
         """Which words may be addresses of virtual tables."""
@@ -75,6 +76,19 @@ class ClassTally:
             before = self._sums.get(table, (0, 0))
             self._sums[table] = before[0] + count, before[1] + int(size)
 
+    def blocks_by_address(self) -> tuple[U64, U64]:
+        """The addresses of all blocks, which must be kept, in order, and of their tables."""
+        parts = self.blocks or [(_NONE, _NONE)]
+        starts, tables = (np.concatenate(column) for column in zip(*parts, strict=True))
+        if np.any(starts[1:] < starts[:-1]):
+            order = np.argsort(starts, kind="stable")
+            starts, tables = starts[order], tables[order]
+        return starts, tables
+
+    def largest(self, most: int) -> list[int]:
+        """The tables whose blocks have most bytes."""
+        return sorted(self._sums, key=lambda table: -self._sums[table][1])[:most]
+
     def usage(self, names: ClassNames) -> tuple[ClassUsage, ...]:
         """The classes, those with the most bytes first; blocks of no class are left out."""
         found: dict[str, tuple[int, int]] = {}
@@ -87,10 +101,9 @@ class ClassTally:
 
     def by_stack(self, names: ClassNames, stacks_at: StacksAt) -> Iterator[StackClass]:
         """Yields the most frequent class of each call stack that has any; blocks must be kept."""
-        parts = self.blocks or []
-        if not parts:
+        starts, tables = self.blocks_by_address()
+        if not len(starts):
             return
-        starts, tables = (np.concatenate(column) for column in zip(*parts, strict=True))
         stacks = stacks_at(starts)
         known = stacks >= 0
         pairs, counts = np.unique(

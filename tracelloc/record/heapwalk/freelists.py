@@ -36,11 +36,11 @@ def mark_cached(
     reader: PieceReader, lists: ListReader, states: list[ArenaState], walked: WalkedHeap
 ) -> None:
     """Marks chunks in fastbins and thread caches, and those that hold a thread's cache."""
-    arenas = [arena for arena in walked.arenas if len(arena.entries)]
+    arenas = [arena for arena in walked.arenas if arena.parts]
     if not arenas:
         return
-    lowest = min(int(arena.entries[0] & ADDRESS_BITS) for arena in arenas)
-    highest = max(int(arena.entries[-1] & ADDRESS_BITS) for arena in arenas)
+    lowest = min(arena.parts[0].span[0] for arena in arenas)
+    highest = max(arena.parts[-1].span[1] for arena in arenas)
     free_list = _FreeLists(lists, lowest, highest)
     for state in states:
         fast, _, _ = _read_repeatedly(
@@ -52,9 +52,10 @@ def mark_cached(
         _mark(arenas, fast, BlockState.FAST)
     for arena in arenas:
         for count, (least_bytes, most_bytes) in _TCACHES.items():
-            rows = np.empty(len(arena.entries), np.intp)
-            rows = rows[: blocks_between(arena.entries, least_bytes, most_bytes, rows)]
-            found = arena.entries[rows] & ADDRESS_BITS
+            found = np.concatenate([
+                NO_ENTRIES,
+                *(_of_size(entries, least_bytes, most_bytes) for entries in arena.entries()),
+            ])  # fmt: skip
             if len(found):
                 _mark_tcaches(reader, free_list, (arena, found), arenas, count)
 
@@ -183,10 +184,17 @@ class _FreeLists:
         return best
 
 
+def _of_size(entries: U64, least_bytes: int, most_bytes: int) -> U64:
+    rows = np.empty(len(entries), np.intp)
+    count = blocks_between(entries, least_bytes, most_bytes, rows)
+    found: U64 = entries[rows[:count]] & ADDRESS_BITS
+    return found
+
+
 def _mark(arenas: list[Arena], addresses: U64, state: BlockState) -> None:
-    for arena in arenas:
-        wanted = addresses | np.uint64(BlockState.IN_USE)
-        at = np.searchsorted(arena.entries, wanted)
-        at[at == len(arena.entries)] = 0
-        at = at[arena.entries[at] == wanted]
-        arena.entries[at] += np.uint64(state - BlockState.IN_USE)
+    wanted = addresses | np.uint64(BlockState.IN_USE)
+    for part in (part for arena in arenas for part in arena.parts):
+        at = part.place(wanted)
+        at[at == len(part.codes)] = 0
+        at = at[part.at(at) == wanted]
+        part.codes[at] += part.codes.dtype.type(state - BlockState.IN_USE)

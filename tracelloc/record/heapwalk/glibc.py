@@ -28,10 +28,9 @@ from tracelloc.record.heapwalk.mapped import find_mapped
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.walked import (
     ADDRESS_BITS,
-    NO_ENTRIES,
-    STATE_BITS,
     Arena,
     BlockState,
+    Entries,
     WalkedHeap,
 )
 from tracelloc.record.process.memory import PAGE_BYTES, U64
@@ -53,6 +52,8 @@ _MOST_GAPS: Final = 1024  # Places in one stretch at which a walk begins again
 # Bytes of a heap of an arena that is not the main one: four huge pages.
 _LARGEST_HEAP_BYTES: Final = 4 << 30
 _FENCES_BYTES: Final = 32  # The two headers that end a heap
+_LOW_BITS: Final = (1 << 32) - 1
+_NO_PART: Final = Entries(np.uint64(0), np.empty(0, np.uint32))
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class _Stretch:
     """Contiguous chunks, while they are read."""
 
     tally: ClassTally
-    parts: list[U64] = field(default_factory=list)
+    parts: list[Entries] = field(default_factory=list)
     # For each part, rows whose contents begin with what may be a virtual table's address.
     tables: list[tuple[Rows, U64]] = field(default_factory=list)
     retries: int = 0
@@ -69,14 +70,15 @@ class _Stretch:
     @property
     def last(self) -> int:
         """The address of its last chunk; 0 if there is none."""
-        return int(self.parts[-1][-1] & ADDRESS_BITS) if self.parts else 0
+        return self.parts[-1].span[1] if self.parts else 0
 
     def add(self, entries: U64, firsts: U64, *, is_used_before: bool) -> None:
         if self.parts and not is_used_before:
-            self.parts[-1][-1] &= ADDRESS_BITS
+            self.parts[-1].codes[-1] &= np.uint32(ADDRESS_BITS & _LOW_BITS)
         if len(entries):
             rows = self.tally.table_rows(firsts)
-            self.parts.append(entries.copy())
+            base = entries[0] & ADDRESS_BITS
+            self.parts.append(Entries(base, (entries - base).astype(np.uint32)))
             self.tables.append((rows.copy(), firsts[rows]))
 
     def drop(self, count: int) -> int:
@@ -84,28 +86,36 @@ class _Stretch:
         address = 0
         while self.parts and count > 0:
             part, (rows, firsts) = self.parts.pop(), self.tables.pop()
-            address = int(part[max(0, len(part) - count)] & ADDRESS_BITS)
-            if len(part) > count:
-                kept = rows < len(part) - count
-                self.parts.append(part[:-count])
+            left = max(0, len(part.codes) - count)
+            address = int(part.at(np.array([left]))[0] & ADDRESS_BITS)
+            if left:
+                kept = rows < left
+                self.parts.append(Entries(part.base, part.codes[:left]))
                 self.tables.append((rows[kept], firsts[kept]))
                 # Its last one's state is known only with the next.
-                self.parts[-1][-1] |= np.uint64(BlockState.IN_USE)
-            count -= len(part)
+                part.codes[left - 1] |= BlockState.IN_USE
+            count -= len(part.codes)
         return address
 
-    def take_entries(self) -> U64:
-        """All entries, and room for one more; their parts are dropped: both would take too much."""
-        sizes = [len(part) for part in self.parts]
-        found = np.empty(sum(sizes) + 1, np.uint64)
+    def take_entries(self, end: int) -> Entries:
+        """All entries, and room for one up to ``end``; their parts are dropped meanwhile."""
+        sizes = [len(part.codes) for part in self.parts]
+        base = self.parts[0].base
+        kind: type[np.uint32] | type[np.uint64] = np.uint32
+        if end - int(base) > _LOW_BITS:
+            base, kind = np.uint64(0), np.uint64
+        codes = np.empty(sum(sizes) + 1, kind)
+        codes[-1] = np.iinfo(kind).max
         at = 0
         for number, size in enumerate(sizes):
-            found[at : at + size] = self.parts[number]
-            self.parts[number] = NO_ENTRIES
+            part = self.parts[number]
+            codes[at : at + size] = part.codes
+            codes[at : at + size] += kind(part.base - base)
+            self.parts[number] = _NO_PART
             rows, firsts = self.tables[number]
             self.tables[number] = rows + at, firsts
             at += size
-        return found
+        return Entries(base, codes)
 
 
 def walk_glibc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
@@ -134,7 +144,7 @@ def walk_glibc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     sum_at = parameters.mapped_sum_at if parameters else None
     mapped, notes = find_mapped(reader, regions, skipped, sum_at, tally)
     walk.walked.notes += notes
-    if len(mapped.entries) or mapped.system_bytes:
+    if mapped.parts or mapped.system_bytes:
         walk.walked.arenas.append(mapped)
     return walk.walked
 
@@ -147,7 +157,7 @@ class _GlibcWalk:
     heaps: list[tuple[int, int]] = field(default_factory=list)  # Address ranges of the heaps so far
 
     def main(self, state: ArenaState, regions: list[Region], sbrk_base: int | None) -> None:
-        arena = Arena("main arena", MallocLibrary.GLIBC, NO_ENTRIES, state.system_bytes)
+        arena = Arena("main arena", MallocLibrary.GLIBC, state.system_bytes)
         stretches: list[tuple[int, int]] = []
         heap = [r for r in regions if r.path == "[heap]"]
         if heap and state.system_bytes:
@@ -163,7 +173,7 @@ class _GlibcWalk:
         self.walked.arenas.append(arena)
 
     def other(self, state: ArenaState, name: str) -> None:
-        arena = Arena(name, MallocLibrary.GLIBC, NO_ENTRIES, state.system_bytes)
+        arena = Arena(name, MallocLibrary.GLIBC, state.system_bytes)
         stretches, arena.header_bytes, wrong = heaps_of(self.reader, state)
         if wrong:
             arena.unseen.append(wrong)
@@ -183,18 +193,17 @@ class _GlibcWalk:
     ) -> None:
         """Adds the chunks from the first to the top or the end of a heap to an arena."""
         at, end = stretch
-        parts = [arena.entries] if len(arena.entries) else []
         for _ in range(_MOST_GAPS):
             found = _read_stretch(self.reader, self.tally, at, bounds)
             self.walked.retries += found.retries
             top, end = state.top, max(end, bounds()[1])
             last = found.last
             entries, stop = _finished(found, top, end, top + state.top_bytes)
-            if len(entries):
+            if entries is not None:
                 for rows, firsts in found.tables:
-                    inside = rows < len(entries) - 1
+                    inside = rows < len(entries.codes) - 1
                     self.tally.note(entries, rows[inside], firsts[inside])
-                parts.append(entries)
+                arena.add(entries)
             goal = top if stretch[0] <= top < end else end
             if not last or last >= goal or not (found.broken_at or stop < goal):
                 if found.broken_at:
@@ -208,7 +217,6 @@ class _GlibcWalk:
             at = again
         else:
             arena.unseen.append(f"from {at:#x} on")
-        arena.entries = np.concatenate(parts) if len(parts) > 1 else (parts or [NO_ENTRIES])[0]
         self.heaps.append((stretch[0] & -PAGE_BYTES, end))
 
 
@@ -234,24 +242,24 @@ def _main_bounds(reader: PieceReader, state: ArenaState, first: int, end: int) -
     return now
 
 
-def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[U64, int]:
+def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[Entries | None, int]:
     """Returns (the entries up to the top or the end, with one that ends them, where they end)."""
     if not found.parts:
-        return NO_ENTRIES, 0
-    room = found.take_entries()
-    entries = room[:-1]
+        return None, 0
     stop = found.broken_at or end
-    if int(entries[0] & ADDRESS_BITS) <= top < stop:
-        entries = entries[: np.searchsorted(entries, np.uint64(top | BlockState.END), side="right")]
-        if len(entries) and int(entries[-1] & ADDRESS_BITS) == top:
-            entries[-1] = top | BlockState.TOP
+    run = found.take_entries(max(stop, end))
+    base, count = int(run.base), len(run.codes) - 1
+    if run.span[0] <= top < stop:
+        count = min(count, int(run.place(np.array([top + 8], np.uint64))[0]))
+        if int(run.at(np.array([count - 1]))[0] & ADDRESS_BITS) == top:
+            run.codes[count - 1] = top - base | BlockState.TOP
             # Others may have requested what follows.
             stop = top_end if top < top_end < end else end
-    last = int(entries[-1] & ADDRESS_BITS)
-    if entries[-1] & STATE_BITS == BlockState.OWN and last + _FENCES_BYTES < stop:
-        stop = last + _FENCES_BYTES // 2
-    room[len(entries)] = stop | BlockState.END
-    return room[: len(entries) + 1], stop
+    last = Entries(run.base, run.codes[:count])
+    if last.ends_in(BlockState.OWN) and last.span[1] + _FENCES_BYTES < stop:
+        stop = last.span[1] + _FENCES_BYTES // 2
+    run.codes[count] = stop - base | BlockState.END
+    return Entries(run.base, run.codes[: count + 1]), stop
 
 
 def _read_stretch(reader: PieceReader, tally: ClassTally, first: int, bounds: Bounds) -> _Stretch:
@@ -277,7 +285,7 @@ def _read_stretch(reader: PieceReader, tally: ClassTally, first: int, bounds: Bo
         top, end = bounds()
         if first <= top < end and found.last >= top:
             break  # there is nothing beyond the top
-        if found.parts and found.parts[-1][-1] & STATE_BITS == BlockState.OWN:
+        if found.parts and found.parts[-1].ends_in(BlockState.OWN):
             found.broken_at = following  # another's memory follows
             break
         found.retries += 1

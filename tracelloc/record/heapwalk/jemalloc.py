@@ -135,7 +135,7 @@ def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
         good = was_read & tally.are_tables(firsts[:, 0])
         sizes = addresses[some + 1] - addresses[some]
         tally.add(firsts[good, 0], sizes[good], addresses[some][good])
-    arena = Arena("all arenas", MallocLibrary.JEMALLOC, entries, 0)
+    arena = Arena("all arenas", MallocLibrary.JEMALLOC, 0).add(entries)
     arena.system_bytes = arena.seen_bytes
     # Descriptions lead to the first block of each extent, arenas to where extents were, and caches
     # still to what they handed out.

@@ -17,6 +17,7 @@ _LARGEST_EXACT: Final = 1032
 # Exponent of the largest power of two below the sizes that are not exact.
 _FIRST_EXPONENT: Final = 10
 _GROUPS: Final = _LARGEST_EXACT + 1 + 4 * (48 - _FIRST_EXPONENT)
+_ENDS: Final = np.array([0, 1], np.uint64)  # From the first block to behind the last one
 _MOST_CLASSES: Final = 1000  # Classes that are told apart: those with the most bytes
 
 
@@ -29,23 +30,38 @@ class BlockKind:
     most_bytes: int
 
 
-def group_blocks(
-    blocks: BlockRanges, tally: ClassTally, names: ClassNames
-) -> tuple[list[BlockKind], npt.NDArray[np.uint32]]:
-    """The kinds of blocks, and the number of each block's kind. ``tally`` must keep blocks."""
-    numbers, class_names = _classes(blocks, tally, names)
-    groups = size_groups(blocks.usable_bytes())
-    if len(class_names) > 1:
-        groups += numbers * np.uint32(_GROUPS)
-    is_used = np.zeros(_GROUPS * len(class_names), np.bool_)
-    is_used[groups] = True
-    used = np.flatnonzero(is_used)
-    new_number = np.zeros(len(is_used), np.uint32)
-    new_number[used] = np.arange(len(used), dtype=np.uint32)
-    return [
-        BlockKind(class_names[group // _GROUPS], *bounds_of(group % _GROUPS))
-        for group in used.tolist()
-    ], new_number[groups]
+class BlockKinds:
+    """Numbers the kinds of a heap's blocks as they come."""
+
+    def __init__(self, tally: ClassTally, names: ClassNames) -> None:
+        """``tally`` must keep blocks."""
+        self.kinds: list[BlockKind] = []
+        self._starts, tables = tally.blocks_by_address()
+        unique, which = np.unique(tables, return_inverse=True)
+        # A class may have several tables: one in each library that uses it.
+        numbers = {"": 0}
+        number_of = {
+            table: numbers.setdefault(names.name(table), len(numbers))
+            for table in tally.largest(_MOST_CLASSES)
+        }
+        self._classes = list(numbers)
+        known = [number_of.get(table, 0) for table in unique.tolist()]
+        self._class_of = np.array(known, np.uint32)[which]
+        self._number_of = np.full(_GROUPS * len(numbers), -1, np.int32)
+
+    def numbers(self, blocks: BlockRanges) -> npt.NDArray[np.int32]:
+        """The number of each block's kind in ``kinds``. The blocks come by address."""
+        groups = size_groups(blocks.usable_bytes())
+        if len(self._classes) > 1 and len(groups):
+            some = slice(*np.searchsorted(self._starts, blocks.starts[[0, -1]] + _ENDS))
+            rows = np.searchsorted(blocks.starts, self._starts[some])
+            is_there = blocks.starts[np.minimum(rows, len(groups) - 1)] == self._starts[some]
+            groups[rows[is_there]] += self._class_of[some][is_there] * np.uint32(_GROUPS)
+        for group in np.unique(groups[self._number_of[groups] < 0]).tolist():
+            self._number_of[group] = len(self.kinds)
+            number, size = divmod(group, _GROUPS)
+            self.kinds.append(BlockKind(self._classes[number], *bounds_of(size)))
+        return self._number_of[groups]
 
 
 def size_groups(usable_bytes: U64) -> npt.NDArray[np.uint32]:
@@ -66,28 +82,3 @@ def bounds_of(group: int) -> tuple[int, int]:
     exponent, quarter = divmod(group - _LARGEST_EXACT - 1, 4)
     step = 1 << exponent + _FIRST_EXPONENT - 2
     return max((4 + quarter) * step, _LARGEST_EXACT) + 1, (5 + quarter) * step
-
-
-def _classes(
-    blocks: BlockRanges, tally: ClassTally, names: ClassNames
-) -> tuple[npt.NDArray[np.uint32], list[str]]:
-    """The number of each block's class, 0 if unknown, and the names of the classes."""
-    found = np.zeros(len(blocks.starts), np.uint32)
-    parts = tally.blocks or []
-    if not parts or not len(found):
-        return found, [""]
-    starts, tables = (np.concatenate(column) for column in zip(*parts, strict=True))
-    rows = np.searchsorted(blocks.starts, starts)
-    rows = np.minimum(rows, len(found) - 1)
-    is_there = blocks.starts[rows] == starts
-    rows, tables = rows[is_there], tables[is_there]
-    unique, which = np.unique(tables, return_inverse=True)
-    sizes = np.bincount(which, blocks.usable_bytes()[rows].astype(np.float64), len(unique))
-    numbers = {"": 0}
-    number_of = np.zeros(len(unique), np.uint32)
-    for at in np.argsort(-sizes, kind="stable")[:_MOST_CLASSES].tolist():
-        # A class may have several tables: one in each library that uses it.
-        name = names.name(int(unique[at]))
-        number_of[at] = numbers.setdefault(name, len(numbers))
-    found[rows] = number_of[which]
-    return found, list(numbers)

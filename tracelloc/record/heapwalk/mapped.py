@@ -16,7 +16,7 @@ import numpy as np
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import NO_ENTRIES, Arena, BlockState
+from tracelloc.record.heapwalk.walked import Arena, BlockState, Entries
 from tracelloc.record.process.memory import PAGE_BYTES, U64
 from tracelloc.record.process.regions import Region
 from tracelloc.text import format_size, plural
@@ -128,12 +128,12 @@ def _arena_of(
         entries[2 * number] = each.chunk | BlockState.MAPPED
         entries[2 * number + 1] = each.end | BlockState.END
     arena = Arena(
-        "mappings", MallocLibrary.GLIBC, entries if mappings else NO_ENTRIES, sum_bytes,
+        "mappings", MallocLibrary.GLIBC, sum_bytes,
         header_bytes=sum(each.chunk - each.start for each in mappings),
-    )  # fmt: skip
+    ).add(entries)  # fmt: skip
     if mappings:
         words, _ = reader.memory.read(entries[::2] & ~np.uint64(7), 24)
-        tally.note(entries, np.arange(0, len(entries), 2), words[:, 2])
+        tally.note(Entries(np.uint64(0), entries), np.arange(0, len(entries), 2), words[:, 2])
     return arena
 
 

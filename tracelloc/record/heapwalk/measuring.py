@@ -20,13 +20,12 @@ from tracelloc.model.heapusage import (
 )
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.accounting import account_for
+from tracelloc.record.heapwalk.chunks import ArenaTally
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally, StacksAt
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
-from tracelloc.record.heapwalk.pinned import find_pinned
+from tracelloc.record.heapwalk.pinned import Pins
 from tracelloc.record.heapwalk.walk import walk_heap, while_alive
 from tracelloc.record.heapwalk.walked import (
-    ADDRESS_BITS,
-    STATE_BITS,
     Arena,
     BlockState,
     NotWalkableError,
@@ -38,9 +37,6 @@ from tracelloc.record.process.memory import PAGE_BYTES, RemoteMemory
 from tracelloc.record.process.procfs import Process
 
 _IN_USE: Final = (BlockState.IN_USE, BlockState.MAPPED)
-# Bytes of a free chunk that malloc_trim(3) keeps (`mtrim` in malloc/malloc.c).
-_TRIM_HEADER_BYTES: Final = 48
-_TRIM_TOP_BYTES: Final = 33  # Bytes that it keeps of the main arena's top (`systrim`)
 _MOST_SIZES: Final = 1 << 16
 
 
@@ -94,17 +90,26 @@ def _summed_up(
 ) -> HeapUsage:
     memory = reader.memory
     resident = AddressRuns.read_resident(memory, _pages(heap))
-    arenas = tuple(_usage(arena, resident) for arena in heap.arenas)
+    pins = Pins(stacks_at)
+    arenas: list[ArenaUsage] = []
+    trimmable: int | None = None
+    for arena in heap.arenas:
+        trims = arena.library is MallocLibrary.GLIBC and arena.name != "mappings"
+        tally = ArenaTally(resident.starts, resident.ends, trims and trimmable is None)
+        pins.sum_up(arena, tally)
+        arenas.append(_usage(arena, tally))
+        if trims:
+            trimmable = (trimmable or 0) + tally.trimmable_bytes
     stretches = [stretch for arena in heap.arenas for stretch in arena.stretches()]
     in_heap = AddressRuns.from_ranges(stretches).intersect(resident)
     return HeapUsage(
         time_s=time.time(),
-        arenas=arenas,
-        trimmable_bytes=_trimmable(heap, resident),
+        arenas=tuple(arenas),
+        trimmable_bytes=trimmable,
         notes=tuple(heap.notes),
         retries=heap.retries,
         account=account_for(memory, arenas, in_heap),
-        pinned=find_pinned(heap.arenas, resident, stacks_at),
+        pinned=pins.pages(),
     )
 
 
@@ -119,33 +124,23 @@ _PARTS: Final = {
 }
 
 
-def _usage(arena: Arena, resident: AddressRuns) -> ArenaUsage:
-    counts = np.zeros(len(BlockState), np.int64)
-    sums, held = np.zeros_like(counts), np.zeros_like(counts)
-    for some in arena.slices():
-        kept = resident.bytes_of(some.addresses, some.addresses + some.sizes)
-        counts += np.bincount(some.states, minlength=len(BlockState))
-        for state in BlockState:
-            rows = some.states == state
-            sums[state] += int(some.sizes[rows].sum())
-            held[state] += int(kept[rows].sum())
-
+def _usage(arena: Arena, tally: ArenaTally) -> ArenaUsage:
     def total(*states: BlockState) -> BlockSum:
-        return BlockSum(int(counts[[*states]].sum()), int(sums[[*states]].sum()))
+        return BlockSum(sum(tally.counts[n] for n in states), sum(tally.sums[n] for n in states))
 
     parts: Counter[MemoryPart] = Counter()
     for state, part in _PARTS.items():
-        parts[part] += int(held[state])
+        parts[part] += tally.resident[state]
     return ArenaUsage(
         arena.name,
         arena.library,
         arena.system_bytes,
-        int(sums.sum()) + arena.header_bytes + arena.foreign_bytes,
+        sum(tally.sums) + arena.header_bytes + arena.foreign_bytes,
         in_use=total(*_IN_USE),
         cached=total(BlockState.CACHED),
         free=total(BlockState.FREE, BlockState.FAST),
-        top_bytes=int(sums[BlockState.TOP]),
-        own_bytes=int(sums[BlockState.OWN]) + arena.header_bytes + arena.foreign_bytes,
+        top_bytes=tally.sums[BlockState.TOP],
+        own_bytes=tally.sums[BlockState.OWN] + arena.header_bytes + arena.foreign_bytes,
         resident=dict(parts),
         unseen=tuple(arena.unseen),
     )
@@ -206,31 +201,3 @@ def _largest(
         name = names.name(int(words[0])) if len(words) else ""
         found.append(LargeBlock(start, size, name, words.tobytes()[:contents_bytes]))
     return tuple(found)
-
-
-def _trimmable(heap: WalkedHeap, resident: AddressRuns) -> int | None:
-    """What malloc_trim(0) would return: whole resident pages of free memory.
-
-    Free chunks keep their headers; fastbins are merged with their neighbours first; the rest at
-    the end is returned in the main arena only; thread caches are kept.
-    """
-    arenas = [a for a in heap.arenas if a.library is MallocLibrary.GLIBC and a.name != "mappings"]
-    if not arenas:
-        return None
-    total, page = 0, np.uint64(PAGE_BYTES - 1)
-    for arena in arenas:
-        states = (arena.entries & STATE_BITS).astype(np.uint8)
-        is_top = states == BlockState.TOP
-        free = (states == BlockState.FREE) | (states == BlockState.FAST) | is_top
-        # Stretches of free chunks: from the first of each to what follows the last.
-        edges = np.flatnonzero(np.diff(free, prepend=False, append=False))
-        first, last = edges[::2], edges[1::2]
-        ends_in_top = is_top[last - 1]
-        if arena is not arenas[0]:
-            rows = ~ends_in_top
-            first, last, ends_in_top = first[rows], last[rows], ends_in_top[rows]
-        header = np.where(ends_in_top, _TRIM_TOP_BYTES, _TRIM_HEADER_BYTES).astype(np.uint64)
-        begin = ((arena.entries[first] & ADDRESS_BITS) + header + page) & ~page
-        end = np.maximum(arena.entries[last] & ~page, begin)
-        total += int(resident.bytes_of(begin, end).sum())
-    return total

@@ -58,7 +58,7 @@ def walk_musl(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     is_table = was_read & tally.are_tables(firsts[:, 0])
     sizes = addresses[used + 1] - addresses[used]
     tally.add(firsts[is_table, 0], sizes[is_table], addresses[used][is_table])
-    arena = Arena("heap", MallocLibrary.MUSL, entries, 0)
+    arena = Arena("heap", MallocLibrary.MUSL, 0).add(entries)
     arena.system_bytes = arena.seen_bytes
     return WalkedHeap([arena], areas)
 

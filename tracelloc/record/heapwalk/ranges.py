@@ -13,9 +13,11 @@ from tracelloc.record.heapwalk.chunks import in_use_blocks
 from tracelloc.record.heapwalk.classes import Rows
 from tracelloc.record.heapwalk.walked import (
     ADDRESS_BITS,
+    NO_ENTRIES,
     STATE_BITS,
     Arena,
     BlockState,
+    Entries,
     WalkedHeap,
     user_offset,
 )
@@ -39,14 +41,13 @@ class BlockRanges:
     @classmethod
     def in_use(cls, heap: WalkedHeap) -> BlockRanges:
         """All blocks in use of a heap."""
-        most = sum(len(arena.entries) for arena in heap.arenas)
+        most = sum(len(part.codes) for arena in heap.arenas for part in arena.parts)
         found = cls(np.empty(most, np.uint64), np.empty(most, np.uint64), np.empty(most, np.uint8))
         count = 0
-        for arena in heap.arenas:
-            rest = found.select(slice(count, None))
-            count += in_use_blocks(
-                arena.entries, user_offset(arena), rest.starts, rest.reaches, rest.overhead_bytes
-            )
+        for some in cls.some_in_use(heap):
+            rows = slice(count, count := count + len(some.starts))
+            found.starts[rows], found.reaches[rows] = some.starts, some.reaches
+            found.overhead_bytes[rows] = some.overhead_bytes
         found = found.select(slice(count))
         if np.any(found.starts[1:] < found.starts[:-1]):
             found = found.select(np.argsort(found.starts, kind="stable"))
@@ -55,12 +56,50 @@ class BlockRanges:
         kept = found.reaches > found.starts
         return found if kept.all() else found.select(np.flatnonzero(kept))
 
+    @classmethod
+    def some_in_use(cls, heap: WalkedHeap) -> Iterator[BlockRanges]:
+        """Yields all blocks in use, some at a time, by address."""
+        parts = [(part, user_offset(arena)) for arena in heap.arenas for part in arena.parts]
+        for part, offset in sorted(parts, key=lambda row: row[0].span):
+            for entries in part.some():
+                yield cls._of(entries, offset)
+
+    @classmethod
+    def _of(cls, entries: U64, offset: int) -> BlockRanges:
+        starts, reaches = np.empty((2, len(entries)), np.uint64)
+        overhead_bytes = np.empty(len(entries), np.uint8)
+        count = in_use_blocks(entries, offset, starts, reaches, overhead_bytes)
+        return cls(starts[:count], reaches[:count], overhead_bytes[:count])
+
+    @classmethod
+    def in_use_between(cls, heap: WalkedHeap, low: int, high: int) -> BlockRanges:
+        """The blocks in use that start in a range of addresses, which includes both ends."""
+        found: list[BlockRanges] = []
+        for arena in heap.arenas:
+            offset = user_offset(arena)
+            limits = np.array([max(low - offset, 0), max(high - offset + 8, 0)], np.uint64)
+            for part in arena.parts:
+                first, last = part.place(limits).tolist()
+                if first < last:
+                    found.append(cls._of(part.at(slice(first, last + 1)), offset))
+        found.sort(key=lambda some: int(some.starts[0]) if len(some.starts) else 0)
+        return cls.concatenate(found)
+
+    @classmethod
+    def concatenate(cls, parts: list[BlockRanges]) -> BlockRanges:
+        """All blocks of the parts, in their order."""
+        return cls(
+            np.concatenate([NO_ENTRIES, *(some.starts for some in parts)]),
+            np.concatenate([NO_ENTRIES, *(some.reaches for some in parts)]),
+            np.concatenate([np.empty(0, np.uint8), *(some.overhead_bytes for some in parts)]),
+        )
+
     def still_in_use(self, heap: WalkedHeap) -> BlockRanges:
         """Returns the blocks that a later walk has in use, with the same size."""
         kept = np.zeros(len(self.starts), np.bool_)
         size_bytes = self.size_bytes()
-        for arena, rows, at in _places(heap, self.starts):
-            begins, ends = arena.entries[at] & ADDRESS_BITS, arena.entries[at + 1] & ADDRESS_BITS
+        for arena, part, rows, at in _places(heap, self.starts):
+            begins, ends = part.at(at) & ADDRESS_BITS, part.at(at + 1) & ADDRESS_BITS
             same = begins + np.uint64(user_offset(arena)) == self.starts[rows]
             kept[rows[same & (ends - begins == size_bytes[rows])]] = True
         return self.select(kept)
@@ -83,19 +122,17 @@ class BlockRanges:
 def are_in_use(heap: WalkedHeap, addresses: U64) -> Mask:
     """Which addresses are in blocks in use."""
     found = np.zeros(len(addresses), np.bool_)
-    for _, rows, _ in _places(heap, addresses):
+    for _, _, rows, _ in _places(heap, addresses):
         found[rows] = True
     return found
 
 
-def _places(heap: WalkedHeap, addresses: U64) -> Iterator[tuple[Arena, Rows, Rows]]:
-    """Yields for each arena which addresses are in its blocks in use, and rows of its entries."""
-    for arena in heap.arenas:
-        if not len(arena.entries):
-            continue
-        inside = addresses - np.uint64(user_offset(arena)) | STATE_BITS
-        at = np.searchsorted(arena.entries, inside, side="right") - 1
-        states = arena.entries[at] & STATE_BITS
+def _places(heap: WalkedHeap, addresses: U64) -> Iterator[tuple[Arena, Entries, Rows, Rows]]:
+    """Yields for each part which addresses are in its blocks in use, and rows of its entries."""
+    for arena, part in ((each, part) for each in heap.arenas for part in each.parts):
+        following = (addresses - np.uint64(user_offset(arena)) | STATE_BITS) + np.uint64(1)
+        at = part.place(following) - 1
+        states = part.at(at) & STATE_BITS
         used = (states == BlockState.IN_USE) | (states == BlockState.MAPPED)
-        rows = np.flatnonzero(used & (at >= 0) & (at + 1 < len(arena.entries)))
-        yield arena, rows, at[rows]
+        rows = np.flatnonzero(used & (at >= 0) & (at + 1 < len(part.codes)))
+        yield arena, part, rows, at[rows]

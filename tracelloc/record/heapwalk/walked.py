@@ -1,8 +1,8 @@
 """What a walk of a heap yields: every block and every free stretch, by address.
 
-A heap is a sorted array of 64-bit *entries*, each an address with its state in the three lowest
-bits. An entry reaches to the next one, and one with the state ``END`` stands where nothing follows:
-8 bytes a block, and sizes are differences.
+A heap consists of sorted *entries*, each an address with its state in the three lowest bits. An
+entry reaches to the next one, and one with the state ``END`` stands where nothing follows. They are
+stored as 32-bit distances from a base: 4 bytes a block, and sizes are differences.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ STATE_BITS: Final = np.uint64(7)
 ADDRESS_BITS: Final = ~STATE_BITS
 NO_ENTRIES: Final = np.empty(0, np.uint64)
 _SLICE: Final = 1 << 18
+_SPAN_BYTES: Final = np.uint64(1 << 32)
 
 
 class BlockState(IntEnum):
@@ -51,18 +52,80 @@ class EntrySlice(NamedTuple):
     states: npt.NDArray[np.uint8]
 
 
+class Entries(NamedTuple):
+    """Consecutive entries that end with an ``END``: 32 bits each, unless a block is larger."""
+
+    base: np.uint64
+    codes: npt.NDArray[np.uint32 | np.uint64]  # Entries less the base
+
+    @classmethod
+    def pack(cls, entries: U64) -> Iterator[Entries]:
+        """Yields runs of entries as far as each can be packed."""
+        at, last = 0, len(entries) - 1
+        while at < last:
+            base = entries[at] & ADDRESS_BITS
+            end = int(np.searchsorted(entries, base + _SPAN_BYTES)) - 1
+            if end > at:
+                codes = (entries[at : end + 1] - base).astype(np.uint32)
+            else:
+                end, base = at + 1, np.uint64(0)
+                codes = entries[at : end + 1].copy()
+            # Where the next run goes on, this one ends.
+            codes[-1] |= codes.dtype.type(BlockState.END)
+            yield cls(base, codes)
+            at = end + (entries[end] & STATE_BITS == BlockState.END)
+
+    def at(self, rows: npt.NDArray[np.intp] | slice) -> U64:
+        """Some entries."""
+        found: U64 = self.codes[rows].astype(np.uint64) + self.base
+        return found
+
+    def some(self) -> Iterator[U64]:
+        """All entries, some at a time; the last one is the first one of the next array."""
+        for at in range(0, len(self.codes) - 1, _SLICE):
+            yield self.at(slice(at, at + _SLICE + 1))
+
+    def place(self, entries: U64) -> npt.NDArray[np.intp]:
+        """The row of the first entry that is not below each of these."""
+        most = np.iinfo(self.codes.dtype).max
+        distance = np.where(entries < self.base, np.uint64(0), entries - self.base)
+        rows = np.searchsorted(self.codes, np.minimum(distance, most).astype(self.codes.dtype))
+        rows[distance > most] = len(self.codes)
+        return rows
+
+    def ends_in(self, state: BlockState) -> bool:
+        """Whether the last one has this state."""
+        return int(self.codes[-1]) & 7 == state
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first and the last address."""
+        first, last = (int(each) for each in self.at(np.array([0, -1])) & ADDRESS_BITS)
+        return first, last
+
+
 @dataclass(slots=True)
 class Arena:
     """A part of the heap with its own free lists."""
 
     name: str
     library: MallocLibrary
-    entries: U64
     system_bytes: int  # What the library has requested from the kernel for it, by its own count
     header_bytes: int = 0  # Bytes before the first block of each stretch, which have no entry
     # Bytes between its blocks that others have requested from the kernel (sbrk).
     foreign_bytes: int = 0
     unseen: list[str] = field(default_factory=list)  # Where a walk had to stop, and why
+    parts: list[Entries] = field(default_factory=list)  # By address
+
+    def add(self, entries: U64 | Entries) -> Arena:
+        """Adds entries that follow all others and end with an ``END``. Returns the arena."""
+        if isinstance(entries, Entries) and entries.codes.dtype == np.uint32:
+            self.parts.append(entries)
+        else:
+            self.parts += Entries.pack(
+                entries.at(slice(None)) if isinstance(entries, Entries) else entries
+            )
+        return self
 
     @property
     def seen_bytes(self) -> int:
@@ -70,36 +133,27 @@ class Arena:
         held = sum(int(some.sizes.sum()) for some in self.slices())
         return held + self.header_bytes + self.foreign_bytes
 
-    @property
-    def sizes(self) -> U64:
-        """Bytes from each entry to the next; 0 for ends. In the order of the entries."""
-        return np.concatenate([some.sizes for some in self.slices()] or [NO_ENTRIES])
+    def entries(self) -> Iterator[U64]:
+        """The entries, some at a time; see ``Entries.some``."""
+        for part in self.parts:
+            yield from part.some()
 
     def slices(self) -> Iterator[EntrySlice]:
         """The entries decoded, some at a time: all at once would take four times the memory."""
-        for at in range(0, len(self.entries), _SLICE):
-            entries = self.entries[at : at + _SLICE + 1]
+        for entries in self.entries():
             addresses, states = entries & ADDRESS_BITS, (entries & STATE_BITS).astype(np.uint8)
-            sizes = np.diff(addresses, append=addresses[-1:])
-            sizes[states == BlockState.END] = 0
-            yield EntrySlice(addresses[:_SLICE], sizes[:_SLICE], states[:_SLICE])
+            sizes = np.diff(addresses)
+            sizes[states[:-1] == BlockState.END] = 0
+            yield EntrySlice(addresses[:-1], sizes, states[:-1])
 
     def stretches(self) -> Iterator[tuple[int, int]]:
         """Yields (start, end) of contiguous entries, by address."""
-        ends = np.flatnonzero(self.entries & STATE_BITS == BlockState.END)
-        starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.intp)[: len(ends)]
-        pairs = (self.entries[rows] & ADDRESS_BITS for rows in (starts, ends))
-        yield from zip(*(column.tolist() for column in pairs), strict=True)
-
-    @property
-    def states(self) -> U64:
-        """The ``BlockState`` of each entry."""
-        return self.entries & STATE_BITS
-
-    @property
-    def addresses(self) -> U64:
-        """The address of each entry."""
-        return self.entries & ADDRESS_BITS
+        for part in self.parts:
+            codes = part.codes
+            ends = np.flatnonzero(codes & codes.dtype.type(STATE_BITS) == BlockState.END)
+            starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.intp)
+            pairs = ((part.at(rows) & ADDRESS_BITS).tolist() for rows in (starts, ends))
+            yield from ((start, end) for start, end in zip(*pairs, strict=True) if start < end)
 
 
 @dataclass(slots=True)

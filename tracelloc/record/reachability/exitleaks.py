@@ -24,6 +24,7 @@ from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region
 from tracelloc.record.reachability.lostgroups import BlockLinks
+from tracelloc.record.reachability.marking import Marks
 from tracelloc.record.reachability.roots import MemoryKinds, dead_stacks, kernel_words, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
 from tracelloc.record.reachability.search import SearchedRanges, swapped_bytes, walked
@@ -54,21 +55,22 @@ def find_leaks(
     regions = reader.regions()
     dead = [*dead_stacks(process, regions), *_abandoned_stacks(process, regions, threads, ended)]
     kinds = kinds.without(dead)
-    scanner = MemoryScanner(reader.memory, ranges.starts, ranges.ends, _MOST_EDGES)
+    marks = Marks(ranges.starts, ranges.ends, _MOST_EDGES)
+    scanner = MemoryScanner(reader.memory, marks)
     scanner.mark(ranges.starts[~ranges.is_asked])
     scanner.mark(np.concatenate([kernel_words(process), *(one.words for one in threads)]))
     scanner.scan_all(kinds)
-    reachable = scanner.finish()
+    reachable = marks.finish().view(np.bool_)
     lost = ranges.is_asked & ~reachable
     # A structure's first block was leaked directly.
-    first_blocks, _ = BlockLinks.among(scanner.marks, lost).first_blocks()
+    first_blocks, _ = BlockLinks.among(marks, lost).first_blocks()
     is_direct = np.isin(np.arange(np.count_nonzero(lost)), first_blocks)
     is_lost = lost[ranges.is_asked]
     return ExitLeaks(
         tuple(_by_stack(blocks.select(is_lost), is_direct)),
         BlockSum(len(blocks), int(blocks.size.sum())),
-        swapped_bytes(reader.memory, kinds, ranges, reachable),
-        scanner.marks.edges_left_out,
+        swapped_bytes(reader.memory, kinds, ranges.is_any(reachable)),
+        marks.edges_left_out,
     )
 
 

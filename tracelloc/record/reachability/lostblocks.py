@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,11 +21,12 @@ from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap, while_alive
 from tracelloc.record.heapwalk.walked import NO_ENTRIES, WalkedHeap
-from tracelloc.record.process.memory import Mask, RemoteMemory
+from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import read_regions
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.reachability.areas import searched_areas
+from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, LostStructures
 from tracelloc.record.reachability.marking import Marks
 from tracelloc.record.reachability.roots import RootWords, kinds_of
@@ -33,6 +34,7 @@ from tracelloc.record.reachability.scanning import MemoryScanner
 from tracelloc.record.reachability.wordlog import LoggingReader, WordLog
 
 _MOST_EDGES: Final = 1 << 26  # Most pointers between blocks that are stored: 512 MiB
+_NONE: Final = BlockSum()
 _MOST_SEARCHES: Final = 5
 # Time between the beginnings of searches: a pointer that moved has come to rest.
 _APART_S: Final = 0.5
@@ -43,14 +45,20 @@ class _Search:
     """One search of a process's memory."""
 
     heap: WalkedHeap
-    blocks: BlockRanges
     tally: ClassTally
-    reachable: Mask
-    marks: Marks
-    lost: BlockRanges = field(init=False)
+    lost: BlockRanges
+    links: BlockLinks | None = None  # Pointers between the lost blocks; None for the first search
+    pointers_left_out: int = 0
+    in_use: BlockSum = _NONE
 
-    def __post_init__(self) -> None:
-        self.lost = self.blocks.select(~self.reachable)
+
+def _unreachable(bits: BlockBits, heap: WalkedHeap) -> BlockRanges:
+    found = []
+    for some in BlockRanges.some_in_use(heap):
+        reachable = np.empty(len(some.starts), np.uint8)
+        bits.are_reachable(some.starts, reachable)
+        found.append(some.select(reachable == 0))
+    return BlockRanges.concatenate(found)
 
 
 class LostBlockSearch:
@@ -88,14 +96,14 @@ class LostBlockSearch:
     def _find(self, thread: Process) -> LostMemory:
         self._process = thread
         lost: BlockRanges | None = None
-        in_use = BlockSum()
+        in_use = _NONE
         number = 0
         while True:
             number += 1
             began_s = time.monotonic()
             search = self._search(lost)
             if lost is None:
-                in_use = BlockSum(len(search.blocks.starts), int(search.blocks.size_bytes().sum()))
+                in_use = search.in_use
             count = len(search.lost.starts)
             is_settled = not count or (lost is not None and count == len(lost.starts))
             lost = search.lost
@@ -113,13 +121,30 @@ class LostBlockSearch:
         reader = LoggingReader(memory, log)
         tally = ClassTally(regions)
         heap = walk_heap(reader, tally)
-        blocks = candidates.still_in_use(heap) if candidates else BlockRanges.in_use(heap)
-        scanner = MemoryScanner(
-            memory, blocks.starts, blocks.reaches, _MOST_EDGES, others=heap if candidates else None
+        kinds, root_words = (
+            kinds_of(self._process, reader, heap),
+            self._root_words.read(self._whole),
         )
-        scanner.mark(self._root_words.read(self._whole))
-        scanner.scan_all(kinds_of(self._process, reader, heap), log)
-        return _Search(heap, blocks, tally, scanner.finish(), scanner.marks)
+        if candidates is None:
+            bits = BlockBits(_MOST_EDGES)
+            in_use = _NONE
+            for some in BlockRanges.some_in_use(heap):
+                bits.add(some.starts, some.reaches)
+                bits.ask(some.starts, np.empty(len(some.starts), np.uint8))
+                in_use += BlockSum(len(some.starts), int(some.size_bytes().sum()))
+            scanner = MemoryScanner(memory, bits)
+            scanner.mark(root_words)
+            scanner.scan_all(kinds, log)
+            bits.finish()
+            return _Search(heap, tally, _unreachable(bits, heap), in_use=in_use)
+        blocks = candidates.still_in_use(heap)
+        marks = Marks(blocks.starts, blocks.reaches, _MOST_EDGES)
+        scanner = MemoryScanner(memory, marks, others=heap)
+        scanner.mark(root_words)
+        scanner.scan_all(kinds, log)
+        reachable = marks.finish().view(np.bool_)
+        links = BlockLinks.among(marks, ~reachable)
+        return _Search(heap, tally, blocks.select(~reachable), links, marks.edges_left_out)
 
     def _report(
         self, search: _Search, in_use: BlockSum, searches: int, *, is_settled: bool
@@ -127,7 +152,8 @@ class LostBlockSearch:
         reader = PieceReader(RemoteMemory(self._process))
         gone = search.lost
         lost = LostBlocks(gone.starts, gone.size_bytes(), gone.overhead_bytes)
-        links = BlockLinks.among(search.marks, ~search.reachable)
+        nothing = Marks(NO_ENTRIES, NO_ENTRIES, 0)
+        links = search.links or BlockLinks.among(nothing, np.zeros(0, np.bool_))
         structures = LostStructures.gather(reader, search.tally, lost, links)
         is_old = np.isin(lost.starts[structures.firsts], self._known, assume_unique=True)
         self._known = lost.starts
@@ -159,7 +185,7 @@ class LostBlockSearch:
             suppressed=suppressed,
             coverage=search.heap.coverage,
             swapped_bytes=resident.swapped if resident else 0,
-            pointers_left_out=search.marks.edges_left_out,
+            pointers_left_out=search.pointers_left_out,
             notes=tuple(notes),
         )
 

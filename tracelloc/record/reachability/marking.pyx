@@ -13,6 +13,8 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memset
 
+import numpy as np
+
 from tracelloc.architecture import address_bits as native_bits
 from tracelloc.record.reachability.blockindex cimport (
     GRANULE_BITS, BlockIndex, block_at, close_index, first_after, first_block, open_index, prefetch,
@@ -276,9 +278,11 @@ cdef class Marks:
             n += 1
         return n
 
-    def finish(self, uint8_t[::1] reachable):
-        """Follows the pointers between blocks. Fills in which blocks can be reached."""
+    def finish(self):
+        """Follows the pointers between blocks. Returns which blocks can be reached, 1 or 0 each."""
         cdef Py_ssize_t at
+        found = np.zeros(self.count, np.uint8)
+        cdef uint8_t[::1] reachable = found
         cdef uint32_t block
         cdef uint32_t* begins = <uint32_t*>zeroed(self.count + 2, 4)
         cdef uint32_t* targets = <uint32_t*>zeroed(self.edge_count + 1, 4)
@@ -312,6 +316,7 @@ cdef class Marks:
             free(targets)
             free(nodes)
             free(waiting)
+        return found
 
     def links_among(self, const uint32_t[::1] numbers, uint32_t[::1] begins, uint32_t[::1] targets):
         """Fills in the stored pointers between some blocks, by their new numbers, without repeats.

@@ -9,8 +9,9 @@ import numpy as np
 
 from tracelloc.record.heapwalk.ranges import are_in_use
 from tracelloc.record.heapwalk.walked import WalkedHeap
-from tracelloc.record.process.memory import U64, Mask, RemoteMemory
+from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.reachability.areas import searched_areas
+from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.marking import Marks
 from tracelloc.record.reachability.roots import DEAD, QUIET, ROOT, MemoryKinds
 from tracelloc.record.reachability.wordlog import LoggedPiece, WordLog
@@ -25,20 +26,17 @@ class MemoryScanner:
     def __init__(
         self,
         memory: RemoteMemory,
-        starts: U64,
-        ends: U64,
-        most_edges: int,
+        marks: Marks | BlockBits,
         *,
         may_go_on: Callable[[], bool] = lambda: True,
         others: WalkedHeap | None = None,
     ) -> None:
-        """Blocks by address; ``most_edges``: see ``Marks``. ``may_go_on``: asked for each MiB.
+        """Pointers are noted in ``marks``. ``may_go_on``: asked for each MiB.
 
         ``others``: the whole heap, if the blocks are not all of it. Pointers in its other blocks
         count then.
         """
-        self.marks = Marks(starts, ends, most_edges)
-        self._count = len(starts)
+        self.marks = marks
         self._memory = memory
         self._may_go_on = may_go_on
         self._others = others
@@ -118,9 +116,3 @@ class MemoryScanner:
             words = words[are_in_use(self._others, piece.addresses(words))]
             kind = ROOT
         self.marks.scan_packed(words, piece.start, kind == ROOT)
-
-    def finish(self) -> Mask:
-        """Follows the pointers between blocks. Returns which blocks can be reached."""
-        reachable = np.zeros(self._count, np.uint8)
-        self.marks.finish(reachable)
-        return reachable.view(np.bool_)

@@ -62,6 +62,7 @@ _KNOWN: Final = (
             "Ruby keeps small objects in pages of slots",
             "ObjectSpace.trace_object_allocations shows them; larger strings and arrays are traced",
             "ObjectSpace.trace_object_allocations",
+            moves=False,  # unless GC.compact is called
         ),
     ),
     (r"libnode\.so[.\d]*|node|nodejs", _NODE),
@@ -89,9 +90,10 @@ _GO: Final = Runtime(
 
 # Other programs whose blocks come from malloc and are freed by a collector.
 _COLLECTORS: Final = re.compile(
-    r"(?:lib)?(?:lua|luajit)[-\d.]*(?:\.so[.\d]*)?|lib(?:guile|mono|monosgen|gc|ecl|mozjs)"
-    r"(?:-[-\d.]+)?\.so[.\d]*|guile[\d.]*|mono(?:-sgen)?"
+    r"(?:lib)?(?:lua|luajit)[-\d.]*(?:\.so[.\d]*)?|lib(?:guile|gc|ecl)(?:-[-\d.]+)?\.so[.\d]*|"
+    r"guile[\d.]*"
 )
+_MOVING: Final = re.compile(r"lib(?:mono|monosgen|mozjs)(?:-[-\d.]+)?\.so[.\d]*|mono(?:-sgen)?")
 
 
 def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:
@@ -106,15 +108,18 @@ def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:
     return tuple(found)
 
 
-def collects_garbage(paths: Iterable[str]) -> bool:
-    """Whether a garbage collector frees blocks in a process, by its mapped files."""
-    return any(_collects(base_name(path)) for path in paths)
+def garbage_collection(paths: Iterable[str]) -> tuple[bool, bool]:
+    """Whether a process, by its files, has a garbage collector, and one that moves objects."""
+    found = [_collection(base_name(path)) for path in paths]
+    return any(collects for collects, _ in found), any(moves for _, moves in found)
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def _collects(name: str) -> bool:
-    runtime = _by_name(name)
-    return _COLLECTORS.fullmatch(name) is not None if runtime is None else runtime.collects
+def _collection(name: str) -> tuple[bool, bool]:
+    if (runtime := _by_name(name)) is not None:
+        return runtime.collects, runtime.collects and runtime.moves
+    moves = _MOVING.fullmatch(name) is not None
+    return moves or _COLLECTORS.fullmatch(name) is not None, moves
 
 
 @functools.lru_cache(maxsize=1 << 12)

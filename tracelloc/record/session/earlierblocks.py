@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -19,17 +19,19 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.architecture import native
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import EarlierBlocks, EarlierKind
 from tracelloc.model.frames import RuntimeFrame, RuntimeFrames
 from tracelloc.model.stacks import StackFlag
+from tracelloc.record.heapwalk.chunks import find_common
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
-from tracelloc.record.heapwalk.kinds import BlockKind, group_blocks
+from tracelloc.record.heapwalk.kinds import BlockKind, BlockKinds
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap
-from tracelloc.record.heapwalk.walked import NotWalkableError
+from tracelloc.record.heapwalk.walked import NO_ENTRIES, NotWalkableError, WalkedHeap
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.text import format_size
@@ -43,9 +45,7 @@ _MOST_WALKS: Final = 4  # Walks until two agree. In a large heap that many threa
 _PROGRESS_S: Final = 10.0  # How long threads are waited for that get no processor
 _PAUSE_S: Final = 0.005
 _LONG_CALL_NS: Final = 1_000_000  # Processor time that hardly any call takes
-_BYTES_A_BLOCK: Final = 80  # Memory for each: 50 in the table, the rest only meanwhile
-
-U32 = npt.NDArray[np.uint32]
+_BYTES_A_BLOCK: Final = 14  # Memory for each: 2 to 4 in the table, the rest only meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +64,35 @@ class SizeLimits:
 
 
 @dataclass(slots=True)
-class _WalkedBlocks:
-    """Blocks in use by address, with the number of each one's kind."""
+class _Walk:
+    """What a walk has found, and what must be in an earlier one as well, if anything."""
 
-    ranges: BlockRanges
-    numbers: U32
-    kinds: list[BlockKind]
-    coverage: float
-    notes: list[str]
+    heap: WalkedHeap
+    kinds: BlockKinds
+    before: WalkedHeap | None = None
 
-    def select(self, rows: npt.NDArray[np.bool_]) -> None:
-        """Keeps some blocks."""
-        self.ranges, self.numbers = self.ranges.select(rows), self.numbers[rows]
+    def agreed(self) -> Iterator[tuple[BlockRanges, U64]]:
+        """Yields blocks that both walks have found, and addresses that only one has, in order."""
+        low = 0
+        for some in BlockRanges.some_in_use(self.heap):
+            if self.before is None or not len(some.starts):
+                yield some, NO_ENTRIES
+                continue
+            high = int(some.starts[-1])
+            before = BlockRanges.in_use_between(self.before, low, high).starts
+            in_before, in_both = _common(some.starts, before), _common(before, some.starts)
+            low = high + 8
+            differing = np.concatenate([some.starts[~in_before], before[~in_both]])
+            yield some if in_before.all() else some.select(in_before), differing
+        if self.before is not None:
+            rest = BlockRanges.in_use_between(self.before, low, native().address_end)
+            yield rest.select(slice(0)), rest.starts
+
+
+def _common(values: U64, others: U64) -> npt.NDArray[np.bool_]:
+    found = np.empty(len(values), np.bool_)
+    find_common(values, others, found.view(np.uint8))
+    return found
 
 
 class EarlierBlockReader:
@@ -131,25 +148,26 @@ class EarlierBlockReader:
             self._drain()
             return self._heap.table.watched_count
 
-    def _walk_until_agreed(self) -> _WalkedBlocks:
+    def _walk_until_agreed(self) -> _Walk:
         running = self._running()
         found = self._walk()
-        for number in range(2, _MOST_WALKS + 1):
+        for _ in range(1, _MOST_WALKS):
             running |= self._running()
             if not running and self._touched() == 0:
+                found.before = None
                 break
             self._await_progress(running)
             running = self._running()
-            again = self._walk()
-            before, found = found.ranges.starts, again
-            agrees = self._are_touched(np.setxor1d(before, found.ranges.starts))
-            if agrees or number == _MOST_WALKS:
-                found.select(np.isin(found.ranges.starts, before))
+            before, found = found.heap, self._walk()
+            found.before = before
+            if all(self._are_touched(differing) for _, differing in found.agreed()):
                 break
         return found
 
     def _are_touched(self, addresses: U64) -> bool:
         """Whether events were about all these addresses since the first walk began."""
+        if not len(addresses):
+            return True
         with self._lock:
             self._drain()
             return bool(self._heap.table.are_watched(addresses).all())
@@ -171,57 +189,58 @@ class EarlierBlockReader:
                 if _is_awake(thread) and thread.run_ns() - run_ns < _LONG_CALL_NS
             ]
 
-    def _walk(self) -> _WalkedBlocks:
+    def _walk(self) -> _Walk:
         process = Process(self._process.thread_id, self._process.root)
         reader = PieceReader(RemoteMemory(process))
         tally = ClassTally(reader.regions(), keeps_blocks=True)
         heap = walk_heap(reader, tally)
-        blocks = BlockRanges.in_use(heap)
-        if self._limits != SizeLimits():
-            blocks = blocks.select(self._limits.allow(blocks.usable_bytes()))
-        need = _BYTES_A_BLOCK * len(blocks.starts)
+        count = sum(len(part.codes) for arena in heap.arenas for part in arena.parts)
+        need = _BYTES_A_BLOCK * count
         if self._memory_bytes is not None and need > self._memory_bytes:
             raise UnsupportedError(
-                f"{len(blocks.starts):,} blocks would take {format_size(need)} (--max-memory)"
+                f"{count:,} blocks would take {format_size(need)} (--max-memory)"
             )
-        kinds, numbers = group_blocks(blocks, tally, ClassNames(reader))
-        return _WalkedBlocks(blocks, numbers, kinds, heap.coverage, heap.notes)
+        return _Walk(heap, BlockKinds(tally, ClassNames(reader)))
 
-    def _add(self, found: _WalkedBlocks) -> EarlierBlocks | None:
-        heap = self._heap
-        counts = np.zeros(len(found.kinds), np.int64)
-        sums = np.zeros(len(found.kinds), np.float64)
-        usable = found.ranges.usable_bytes()
-        with self._lock:
-            indices = np.array([self._stack(kind) for kind in found.kinds] or [0], np.uint32)
-            heap.table.reserve(len(usable))
-        for at in range(0, len(usable), _AT_ONCE):
-            some = slice(at, at + _AT_ONCE)
-            starts, sizes = found.ranges.starts[some], usable[some]
+    def _add(self, found: _Walk) -> EarlierBlocks | None:
+        heap, stacks = self._heap, list[int]()
+        sums = np.zeros((2, 0))
+        for blocks, _ in found.agreed():
+            if self._limits != SizeLimits():
+                blocks = blocks.select(self._limits.allow(blocks.usable_bytes()))  # noqa: PLW2901
+            all_numbers, all_sizes = found.kinds.numbers(blocks), blocks.usable_bytes()
             with self._lock:
-                if not self._is_current():
-                    return None
-                self._drain()
-                numbers = found.numbers[some]
-                added = heap.add_earlier(starts, sizes, indices[numbers])
-                # With the lock still held: no point of a series has these blocks twice.
-                self._note_added(int(sizes[added].sum()))
-            counts += np.bincount(numbers[added], minlength=len(counts))
-            sums += np.bincount(numbers[added], sizes[added].astype(np.float64), len(counts))
+                stacks += [self._stack(kind) for kind in found.kinds.kinds[len(stacks) :]]
+            sums = np.pad(sums, ((0, 0), (0, len(stacks) - sums.shape[1])))
+            indices = np.array(stacks, np.uint32)
+            for at in range(0, len(all_sizes), _AT_ONCE):
+                some = slice(at, at + _AT_ONCE)
+                sizes, numbers = all_sizes[some], all_numbers[some]
+                with self._lock:
+                    if not self._is_current():
+                        return None
+                    self._drain()
+                    added = heap.add_earlier(blocks.starts[some], sizes, indices[numbers])
+                    # With the lock still held: no point of a series has these blocks twice.
+                    self._note_added(int(sizes[added].sum()))
+                for row, weights in enumerate((None, sizes[added].astype(np.float64))):
+                    sums[row] += np.bincount(numbers[added], weights, len(stacks))
         with self._lock:
             if not self._is_current():
                 return None
             self._drain()
             heap.table.explain_frees()
         kinds = [
-            EarlierKind(stack, kind.class_name, kind.least_bytes, kind.most_bytes, count, int(size))
-            for kind, stack, count, size in zip(
-                found.kinds, indices.tolist(), counts.tolist(), sums.tolist(), strict=False
+            EarlierKind(
+                stack, kind.class_name, kind.least_bytes, kind.most_bytes, int(count), int(size)
+            )
+            for kind, stack, (count, size) in zip(
+                found.kinds.kinds, stacks, sums.T.tolist(), strict=True
             )
             if count
         ]
         kinds.sort(key=lambda kind: (-kind.size_bytes, kind.most_bytes))
-        return EarlierBlocks(tuple(kinds), found.coverage, tuple(found.notes))
+        return EarlierBlocks(tuple(kinds), found.heap.coverage, tuple(found.heap.notes))
 
     def _stack(self, kind: BlockKind) -> int:
         lines = [RuntimeFrame(size_words(kind.least_bytes, kind.most_bytes), runtime=_RUNTIME)]

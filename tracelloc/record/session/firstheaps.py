@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from tracelloc.errors import UnsupportedError
 from tracelloc.record.session.config import TraceConfig
@@ -16,6 +17,9 @@ from tracelloc.record.session.earlierblocks import (
 )
 from tracelloc.record.session.tracee import Tracee
 from tracelloc.record.tasks.supervision import Supervisor
+from tracelloc.text import format_size
+
+LARGE_HEAP_BYTES: Final = 256 << 20  # RSS of processes whose heaps take long to read
 
 
 class FirstHeaps:
@@ -43,6 +47,12 @@ class FirstHeaps:
             pid = tracee.process.pid
             if self._config.can_count_earlier:
                 self._reading.add(pid)
+                size_bytes = tracee.process.rss_bytes() or 0
+                if size_bytes >= LARGE_HEAP_BYTES:
+                    self._supervisor.say(
+                        f"reading the heap of process {pid}, {format_size(size_bytes)}: a later "
+                        "report has what was allocated before tracing"
+                    )
                 self._supervisor.run(
                     EARLIER_BLOCKS, pid, partial(self._add_earlier, tracee), gives_up=False
                 )

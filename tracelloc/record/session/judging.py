@@ -9,7 +9,7 @@ from tracelloc.model.codefiles import is_runtime
 from tracelloc.model.losses import Counter, count_lost
 from tracelloc.model.verdicts import Findings
 from tracelloc.record.facets.seam import Inspected
-from tracelloc.record.runtimes.known import collects_garbage
+from tracelloc.record.runtimes.known import garbage_collection
 from tracelloc.record.sources.seam import Sources
 from tracelloc.verdict.judge import Judge, KnownLosses
 
@@ -59,7 +59,7 @@ class Judging:
             table.cohorts, table.totals, heap.stacks, now_ns, losses,
             unreachable=heap.unreachable,
             resident_bytes=self._process.process.rss_bytes() or 0,
-            collects=collects_garbage(module.path for module in self._process.space.modules),
+            collection=garbage_collection(m.path for m in self._process.space.modules),
         )  # fmt: skip
 
     def _is_in_runtime(self, address: int) -> bool:

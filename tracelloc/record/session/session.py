@@ -38,7 +38,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import Clocks, TraceConfig, TraceContext
-from tracelloc.record.session.firstheaps import FirstHeaps
+from tracelloc.record.session.firstheaps import LARGE_HEAP_BYTES, FirstHeaps
 from tracelloc.record.session.followcosts import FollowCosts
 from tracelloc.record.session.outside import Outside
 from tracelloc.record.session.pace import Pace
@@ -55,7 +55,7 @@ from tracelloc.startup import STARTUP
 
 # Retries of reading records that must be there: earlier records may be unfinished.
 _MOST_LOOKS: Final = 20
-_HEAP_S: Final = 3.0  # How long the first report waits for what is read of the heap at the start
+_HEAP_S: Final = 3.0  # How long the first report waits for the heap, unless it is large
 _LOOK_AGAIN_S: Final = 0.001
 _NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
 _REAL: Final = Clocks()
@@ -143,7 +143,9 @@ class Session:
             self.begin_upkeep()
             if self._config.reads_memory:
                 STARTUP.note(f"reading the heap of process {self.root.process.pid}")
-                self._first_heaps.begin(self.root).join(_HEAP_S)
+                reading = self._first_heaps.begin(self.root)
+                if (self.root.process.rss_bytes() or 0) < LARGE_HEAP_BYTES:
+                    reading.join(_HEAP_S)
 
     def add_running(self, process: Process) -> None:
         """Traces a process as well that runs already. Raises TracellocError.

@@ -1,0 +1,504 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Finds the blocks that can be reached, as ``marking.pyx`` does, in memory for bits instead of blocks.
+
+Each MiB of addresses with blocks has three bits for every 16 bytes: where a block begins or ends,
+whether one begins there, whether it is reachable. Two blocks in the same 16 bytes count as one.
+Blocks of more than a MiB are in a list.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+
+import numpy as np
+
+from tracelloc.architecture import address_bits as native_bits
+from tracelloc.record.reachability.blockindex cimport prefetch
+
+cdef extern from *:
+    int leading_zeros "__builtin_clzll"(uint64_t) noexcept nogil
+
+cdef enum:
+    PART_BITS = 20
+    UNIT_BITS = 4
+    GROUP_BITS = 10  # parts
+    WORDS = 1 << (PART_BITS - UNIT_BITS - 6)
+    FILLED = 16  # words with a bit for each of the others
+    MOST_PARTS = (1 << 16) - 1
+    BATCH = 256  # words looked at together
+
+cdef uint64_t NO_NAME = <uint64_t>1 << 32
+
+cdef struct Part:
+    uint64_t number, index
+    uint64_t lead  # where the block begins that reaches into this part from before; 0: none does
+    uint64_t filled[FILLED]  # which words of `bounds` are not 0
+    uint64_t bounds[WORDS]
+    uint64_t used[WORDS]
+    uint64_t marked[WORDS]
+    uint32_t* first_edges  # by word, the first edge from it or from a later one; NULL: there is none
+
+cdef struct LargeBlock:
+    uint64_t start, end
+    bint is_marked
+
+cdef struct Place:  # of a block
+    Part* part  # NULL: a large block
+    uint32_t word  # in the part, or row of a large block
+    uint64_t bit
+
+
+cdef inline uint64_t name_of(const Place* place) noexcept nogil:
+    """A number of 32 bits; larger if there is none."""
+    if not place.part:
+        return <uint64_t>MOST_PARTS << 16 | place.word if place.word < 1 << 16 else NO_NAME
+    if place.part.index >= MOST_PARTS:
+        return NO_NAME
+    return place.part.index << 16 | place.word << 6 | 63 - leading_zeros(place.bit)
+
+
+cdef class BlockBits:
+    """Blocks, and which of them are reachable. All are but those that ``ask`` has named."""
+
+    cdef Part*** groups
+    cdef Py_ssize_t group_count
+    cdef Part** parts
+    cdef Py_ssize_t part_count, part_room
+    cdef LargeBlock* large  # by address
+    cdef Py_ssize_t large_count, large_room
+    cdef int address_bits
+    cdef uint64_t address_mask, lowest, highest
+    cdef uint64_t* edges  # the block with a pointer in the upper half, the block it leads to
+    cdef readonly Py_ssize_t edge_count
+    """Pointers between blocks that are stored."""
+    cdef Py_ssize_t edge_room, most_edges
+    cdef readonly Py_ssize_t edges_left_out
+    """Pointers between blocks that did not fit: their targets count as reachable."""
+    cdef bint is_sorted
+
+    def __cinit__(self, Py_ssize_t most_edges, int address_bits=native_bits()):
+        """``most_edges``: limit; 8 bytes each. ``address_bits``: those of user-space addresses."""
+        self.group_count = <Py_ssize_t>1 << (address_bits - PART_BITS - GROUP_BITS)
+        self.address_bits = address_bits
+        self.address_mask = (<uint64_t>1 << address_bits) - 1
+        self.groups = <Part***>calloc(self.group_count, sizeof(Part**))
+        self.most_edges, self.is_sorted = most_edges, True
+        self.lowest = self.address_mask
+        if not self.groups:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef Py_ssize_t at
+        for at in range(self.part_count):
+            free(self.parts[at].first_edges)
+            free(self.parts[at])
+        free(self.parts)
+        free(self.large)
+        if self.groups:
+            for at in range(self.group_count):
+                free(self.groups[at])
+        free(self.groups)
+        free(self.edges)
+
+    # ---- blocks ----
+
+    cdef inline Part* find(self, uint64_t address) noexcept nogil:
+        cdef Part** group = self.groups[address >> (PART_BITS + GROUP_BITS)]
+        return group[address >> PART_BITS & ((1 << GROUP_BITS) - 1)] if group else NULL
+
+    cdef Part* make(self, uint64_t address) noexcept nogil:
+        """The part of an address; NULL if out of memory."""
+        cdef Part* part = self.find(address)
+        cdef Part*** group = &self.groups[address >> (PART_BITS + GROUP_BITS)]
+        cdef Part** parts
+        if part:
+            return part
+        if not group[0]:
+            group[0] = <Part**>calloc(1 << GROUP_BITS, sizeof(Part*))
+        if self.part_count == self.part_room:
+            parts = <Part**>realloc(self.parts, (2 * self.part_room + 64) * sizeof(Part*))
+            if not parts:
+                return NULL
+            self.parts, self.part_room = parts, 2 * self.part_room + 64
+        part = <Part*>calloc(1, sizeof(Part))
+        if not part or not group[0]:
+            free(part)
+            return NULL
+        part.number, part.index = address >> PART_BITS, self.part_count
+        self.parts[self.part_count] = part
+        self.part_count += 1
+        group[0][address >> PART_BITS & ((1 << GROUP_BITS) - 1)] = part
+        return part
+
+    cdef bint set_bound(self, uint64_t address, bint begins) noexcept nogil:
+        cdef Part* part = self.make(address)
+        cdef uint32_t word = address >> (UNIT_BITS + 6) & (WORDS - 1)
+        cdef uint64_t bit = <uint64_t>1 << (address >> UNIT_BITS & 63)
+        if not part:
+            return False
+        part.bounds[word] |= bit
+        part.filled[word >> 6] |= <uint64_t>1 << (word & 63)
+        if begins:
+            part.used[word] |= bit
+            part.marked[word] |= bit
+        return True
+
+    cdef Py_ssize_t large_row(self, uint64_t address) noexcept nogil:
+        """The row of the last large block that begins up to an address; -1: there is none."""
+        cdef Py_ssize_t low = 0, length = self.large_count, half
+        while length > 0:
+            half = length >> 1
+            if self.large[low + half].start <= address:
+                low += half + 1
+                length -= half + 1
+            else:
+                length = half
+        return low - 1
+
+    cdef bint add_large(self, uint64_t start, uint64_t end) noexcept nogil:
+        cdef Py_ssize_t at = self.large_count, row = self.large_row(start) + 1
+        cdef LargeBlock* grown
+        if at == self.large_room:
+            grown = <LargeBlock*>realloc(self.large, (2 * at + 64) * sizeof(LargeBlock))
+            if not grown:
+                return False
+            self.large, self.large_room = grown, 2 * at + 64
+        while at > row:
+            self.large[at] = self.large[at - 1]
+            at -= 1
+        self.large[row].start, self.large[row].end, self.large[row].is_marked = start, end, True
+        self.large_count += 1
+        return True
+
+    def add(self, const uint64_t[::1] starts, const uint64_t[::1] ends):
+        """Adds blocks that do not overlap, and none of which overlaps one that is there."""
+        cdef Py_ssize_t at
+        cdef uint64_t start, end
+        cdef Part* part
+        cdef bint fits = True
+        with nogil:
+            for at in range(starts.shape[0]):
+                start, end = starts[at], ends[at] + (1 << UNIT_BITS) - 1 & ~<uint64_t>15
+                if end > self.address_mask or start >= end or not fits:
+                    fits = False
+                    break
+                if end - start > 1 << PART_BITS:
+                    fits = self.add_large(start, end)
+                else:
+                    fits = self.set_bound(start, True)
+                    # Behind the end of a part, nothing is in a block anyway.
+                    if end & ((1 << PART_BITS) - 1):
+                        fits = fits and self.set_bound(end, False)
+                    if fits and start >> PART_BITS != end - 1 >> PART_BITS:
+                        part = self.make(end - 1)
+                        fits = part != NULL
+                        if fits:
+                            part.lead = start
+                self.lowest, self.highest = min(self.lowest, start), max(self.highest, end)
+        if not fits:
+            raise MemoryError
+
+    cdef inline bint locate(self, uint64_t address, Place* place) noexcept nogil:
+        """Finds the block that an address is in; false if there is none."""
+        cdef Py_ssize_t row
+        if self.locate_small(address, place):
+            return True
+        row = self.large_row(address) if self.large_count else -1
+        place.part, place.word = NULL, <uint32_t>row
+        return row >= 0 and address < self.large[row].end
+
+    cdef inline bint locate_small(self, uint64_t address, Place* place) noexcept nogil:
+        cdef Part* part = self.find(address)
+        cdef uint32_t unit = address >> UNIT_BITS & ((1 << PART_BITS - UNIT_BITS) - 1)
+        cdef uint32_t word = unit >> 6
+        cdef uint64_t bits, filled
+        cdef int group
+        if not part:
+            return False
+        bits = part.bounds[word] & (<uint64_t>-1 >> (63 - (unit & 63)))
+        if not bits:
+            group = word >> 6
+            filled = part.filled[group] & ((<uint64_t>1 << (word & 63)) - 1)
+            while not filled and group > 0:
+                group -= 1
+                filled = part.filled[group]
+            if not filled:
+                return part.lead != 0 and self.at(part.lead, place)
+            word = group << 6 | 63 - leading_zeros(filled)
+            bits = part.bounds[word]
+        place.part, place.word = part, word
+        place.bit = <uint64_t>1 << (63 - leading_zeros(bits))
+        return part.used[word] & place.bit != 0
+
+    cdef inline bint at(self, uint64_t address, Place* place) noexcept nogil:
+        """Finds the block that begins at an address; false if there is none."""
+        cdef Py_ssize_t row
+        place.part = self.find(address)
+        place.word = address >> (UNIT_BITS + 6) & (WORDS - 1)
+        place.bit = <uint64_t>1 << (address >> UNIT_BITS & 63)
+        if place.part != NULL and place.part.used[place.word] & place.bit != 0:
+            return True
+        row = self.large_row(address) if self.large_count else -1
+        place.part, place.word = NULL, <uint32_t>row
+        return row >= 0 and address == self.large[row].start and address < self.large[row].end
+
+    cdef inline bint is_marked(self, const Place* place) noexcept nogil:
+        if not place.part:
+            return self.large[place.word].is_marked
+        return place.part.marked[place.word] & place.bit != 0
+
+    cdef inline void set_mark(self, const Place* place, bint is_marked) noexcept nogil:
+        if not place.part:
+            self.large[place.word].is_marked = is_marked
+        elif is_marked:
+            place.part.marked[place.word] |= place.bit
+        else:
+            place.part.marked[place.word] &= ~place.bit
+
+    def ask(self, const uint64_t[::1] addresses, uint8_t[::1] found):
+        """Makes the blocks at addresses unreachable, until a pointer is found; fills in which exist.
+
+        Raises ValueError if an address is no user-space address.
+        """
+        cdef Py_ssize_t at
+        cdef Place place
+        cdef bint fits = True
+        with nogil:
+            for at in range(addresses.shape[0]):
+                fits &= addresses[at] <= self.address_mask
+                found[at] = fits and self.at(addresses[at], &place)
+                if found[at]:
+                    self.set_mark(&place, False)
+        if not fits:
+            raise ValueError("no user-space address")
+
+    def cut(self, const uint64_t[::1] addresses):
+        """Removes the blocks in which these addresses lie: (start, end) of each."""
+        cdef Py_ssize_t at
+        cdef Place place
+        cdef uint64_t start, end
+        found = []
+        for at in range(addresses.shape[0]):
+            if not self.locate(addresses[at], &place):
+                continue
+            if not place.part:
+                found.append((self.large[place.word].start, self.large[place.word].end))
+                self.large[place.word].end = self.large[place.word].start
+            else:
+                place.part.used[place.word] &= ~place.bit
+                place.part.marked[place.word] &= ~place.bit
+                start = <uint64_t>place.word << 6 | 63 - leading_zeros(place.bit)
+                start = (place.part.number << PART_BITS) + (start << UNIT_BITS)
+                end = start + (1 << UNIT_BITS)
+                while not self.is_bound(end):
+                    end += 1 << UNIT_BITS
+                found.append((start, end))
+        return found
+
+    cdef bint is_bound(self, uint64_t address) noexcept nogil:
+        cdef Part* part = self.find(address)
+        cdef uint32_t unit = address >> UNIT_BITS & ((1 << PART_BITS - UNIT_BITS) - 1)
+        if not unit and (not part or not part.lead):
+            return True
+        return part.bounds[unit >> 6] >> (unit & 63) & 1
+
+    def are_reachable(self, const uint64_t[::1] addresses, uint8_t[::1] reachable):
+        """Fills in for which addresses there is no block that nothing leads to."""
+        cdef Py_ssize_t at
+        cdef Place place
+        with nogil:
+            for at in range(addresses.shape[0]):
+                reachable[at] = (
+                    addresses[at] > self.address_mask or not self.at(addresses[at], &place)
+                    or self.is_marked(&place))
+
+    def has_reachable(self, uint64_t start, uint64_t end):
+        """Whether a reachable block begins in a range of addresses, or reaches into it."""
+        cdef Place place
+        cdef Part* part
+        cdef uint64_t word
+        cdef Py_ssize_t row
+        if self.locate(start, &place) and self.is_marked(&place):
+            return True
+        for row in range(self.large_row(start) + 1, self.large_row(end - 1) + 1):
+            if self.large[row].is_marked:
+                return True
+        for word in range(start >> (UNIT_BITS + 6), (end - 1 >> (UNIT_BITS + 6)) + 1):
+            part = self.find(word << (UNIT_BITS + 6))
+            if part and part.marked[word & (WORDS - 1)]:
+                return True
+        return False
+
+    # ---- pointers ----
+
+    def scan(self, const uint64_t[::1] words, uint64_t address, bint are_roots=True):
+        """Scans contiguous memory from an address that is a multiple of 8.
+
+        ``are_roots``: whether what lies outside blocks keeps blocks reachable; else it is ignored.
+        """
+        cdef Py_ssize_t at = 0, count, n, most
+        cdef uint64_t first = self.lowest, span = self.highest - self.lowest, word
+        cdef uint64_t found[BATCH]
+        cdef uint32_t places[BATCH]
+        with nogil:
+            while at < words.shape[0]:
+                most = min(words.shape[0], at + BATCH)
+                count = 0
+                for n in range(at, most):
+                    # Without a branch: which words are pointers can't be predicted.
+                    word = words[n] & self.address_mask
+                    found[count] = word
+                    places[count] = <uint32_t>n
+                    count += word - first < span
+                self.follow(found, places, count, address, are_roots)
+                at = most
+
+    def scan_packed(self, const uint64_t[::1] packed, uint64_t address, bint are_roots=True):
+        """Scans words of contiguous memory that ``select_words`` has selected; see ``scan``."""
+        cdef Py_ssize_t at = 0, count, n
+        cdef uint64_t found[BATCH]
+        cdef uint32_t places[BATCH]
+        with nogil:
+            while at < packed.shape[0]:
+                count = min(packed.shape[0] - at, BATCH)
+                for n in range(count):
+                    found[n] = packed[at + n] << 3 & self.address_mask
+                    places[n] = <uint32_t>(packed[at + n] >> (self.address_bits - 3))
+                self.follow(found, places, count, address, are_roots)
+                at += count
+
+    cdef void follow(
+        self, uint64_t* words, uint32_t* places, Py_ssize_t count, uint64_t address, bint are_roots
+    ) noexcept nogil:
+        cdef Py_ssize_t at, n = 0
+        cdef uint64_t here
+        cdef Place source, target
+        cdef Part* part
+        # Blocks lie anywhere, so waiting for one after the other would take most of the time.
+        for at in range(count):
+            part = self.find(words[at])
+            if part or self.large_count:
+                here = words[at] >> (UNIT_BITS + 6) & (WORDS - 1)
+                if part:
+                    prefetch(&part.bounds[here])
+                    prefetch(&part.used[here])
+                    prefetch(&part.marked[here])
+                words[n], places[n] = words[at], places[at]
+                n += 1
+        for at in range(n):
+            if not self.locate(words[at], &target) or self.is_marked(&target):
+                continue
+            here = address + 8 * <uint64_t>places[at]
+            if not self.locate(here, &source):
+                if are_roots:
+                    self.set_mark(&target, True)
+            elif self.is_marked(&source):
+                self.set_mark(&target, True)
+            elif name_of(&source) != name_of(&target) or name_of(&source) == NO_NAME:
+                self.link(&source, &target)
+
+    cdef void link(self, const Place* source, const Place* target) noexcept nogil:
+        cdef uint64_t edge
+        cdef uint64_t* edges = self.edges
+        cdef bint has_names = max(name_of(source), name_of(target)) < NO_NAME
+        if self.edge_count == self.edge_room:
+            edges = NULL
+            if self.edge_count < self.most_edges:
+                self.edge_room = min(max(1024, self.edge_room + (self.edge_room >> 1)), self.most_edges)
+                edges = <uint64_t*>realloc(self.edges, self.edge_room * sizeof(uint64_t))
+        if edges == NULL or not has_names:
+            if edges == NULL:
+                self.most_edges = self.edge_room = self.edge_count
+            else:
+                self.edges = edges
+            self.set_mark(target, True)
+            self.edges_left_out += 1
+            return
+        self.edges = edges
+        edge = name_of(source) << 32 | name_of(target)
+        self.is_sorted &= not self.edge_count or edges[self.edge_count - 1] >> 32 <= edge >> 32
+        edges[self.edge_count] = edge
+        self.edge_count += 1
+
+    cdef inline bint mark(self, uint32_t name) noexcept nogil:
+        """Marks a block; false if it was."""
+        cdef Place place
+        self.name_place(name, &place)
+        if self.is_marked(&place):
+            return False
+        self.set_mark(&place, True)
+        return True
+
+    cdef inline void name_place(self, uint32_t name, Place* place) noexcept nogil:
+        if name >> 16 == MOST_PARTS:
+            place.part, place.word = NULL, name & 0xFFFF
+        else:
+            place.part, place.word = self.parts[name >> 16], name >> 6 & (WORDS - 1)
+            place.bit = <uint64_t>1 << (name & 63)
+
+    cdef Py_ssize_t first_edge(self, uint32_t name) noexcept nogil:
+        """The row of the first edge from a block, or of one before it; -1: there is none."""
+        cdef Py_ssize_t low = 0, length = self.edge_count, half
+        cdef Part* part
+        if name >> 16 < MOST_PARTS:
+            part = self.parts[name >> 16]
+            return <Py_ssize_t>part.first_edges[name >> 6 & (WORDS - 1)] - 1 if part.first_edges else -1
+        while length > 0:
+            half = length >> 1
+            if self.edges[low + half] >> 32 < name:
+                low += half + 1
+                length -= half + 1
+            else:
+                length = half
+        return low
+
+    def finish(self):
+        """Follows the pointers between blocks, once all memory has been scanned."""
+        cdef Py_ssize_t at, edge, waiting = 0, room = 0
+        cdef uint32_t name
+        cdef uint32_t* grown
+        cdef uint32_t* stack = NULL
+        cdef Part* part
+        cdef Place place
+        cdef bint fits = True
+        if not self.edge_count:
+            return
+        if not self.is_sorted:
+            np.asarray(<uint64_t[:self.edge_count]>self.edges).sort()
+        with nogil:
+            for at in range(self.edge_count - 1, -1, -1):
+                if self.edges[at] >> 48 == MOST_PARTS:
+                    continue
+                part = self.parts[self.edges[at] >> 48]
+                if not part.first_edges:
+                    part.first_edges = <uint32_t*>calloc(WORDS, sizeof(uint32_t))
+                    if not part.first_edges:
+                        fits = False
+                        break
+                part.first_edges[self.edges[at] >> 38 & (WORDS - 1)] = <uint32_t>(at + 1)
+            for edge in range(self.edge_count if fits else 0):
+                self.name_place(<uint32_t>(self.edges[edge] >> 32), &place)
+                name = <uint32_t>self.edges[edge]
+                if not self.is_marked(&place) or not self.mark(name):
+                    continue
+                while fits:
+                    # All that this block leads to.
+                    at = self.first_edge(name)
+                    while 0 <= at < self.edge_count and self.edges[at] >> 32 <= name:
+                        if self.edges[at] >> 32 == name and self.mark(<uint32_t>self.edges[at]):
+                            if waiting == room:
+                                room = 2 * room + 1024
+                                grown = <uint32_t*>realloc(stack, room * sizeof(uint32_t))
+                                if not grown:
+                                    fits = False
+                                    break
+                                stack = grown
+                            stack[waiting] = <uint32_t>self.edges[at]
+                            waiting += 1
+                        at += 1
+                    if not waiting:
+                        break
+                    waiting -= 1
+                    name = stack[waiting]
+        free(stack)
+        if not fits:
+            raise MemoryError
