@@ -2,8 +2,8 @@
 
 A file that takes over such a process gains nothing. The process runs as a user that owns nothing
 (see ``OWN_USERS``). Its only descriptors are the pipe to tracelloc and the file, and it can open
-no others (no_new_privs, prctl(2); Landlock). It may make few system calls
-(``tracelloc.system.confined.systemcalls``), start no processes, and use little memory.
+no others (no_new_privs, prctl(2); Landlock). It may make few system calls (``filter_of``), start no
+processes, and use little memory.
 """
 
 from __future__ import annotations
