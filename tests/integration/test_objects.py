@@ -20,7 +20,7 @@ from tracelloc.record.runtimes.cpython import holders
 from tracelloc.record.runtimes.cpython.census import Censuses
 from tracelloc.record.runtimes.cpython.interpreter import CPython, UncountedPython
 from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
-from tracelloc.record.runtimes.supported import object_counter
+from tracelloc.record.runtimes.supported import ObjectCounter
 
 PYTHON = "/usr/bin/python3"
 # Types whose objects the garbage collector tracks all the time.
@@ -149,7 +149,7 @@ def test_an_old_version_is_refused(targets: list[Target], monkeypatch: pytest.Mo
 
     target = open_program(targets)
     monkeypatch.setattr(holders, "find_cpython", find)
-    counter = object_counter(Process(target.pid))
+    counter = ObjectCounter(Process(target.pid))
     try:
         with pytest.raises(TargetError, match=r"objects of Python 3\.10 or older can't be counted"):
             counter.count()
@@ -169,7 +169,7 @@ def test_a_build_without_the_gil_is_refused(
     target = open_program(targets)
     monkeypatch.setattr(CPython, "_find_version", lambda _: (3, 13))
     monkeypatch.setattr(CPython, "read", lambda *_: table)
-    counter = object_counter(Process(target.pid))
+    counter = ObjectCounter(Process(target.pid))
     try:
         with pytest.raises(TargetError, match=r"objects of Python 3\.13 without the GIL can't be"):
             counter.count()

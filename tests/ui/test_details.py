@@ -203,7 +203,7 @@ def test_rules_of_frames() -> None:
     assert (plain.pattern, plain.label) == ("^grow$", "grow")
     nameless = rule_for(frame(None), collapse=False)
     assert nameless is not None
-    assert (nameless.pattern, nameless.on) == ("/app", On.MODULE)
+    assert (nameless.pattern, nameless.on) == ("/app$", On.MODULE)
     assert rule_for(frame(None, None), collapse=False) is None
 
 
