@@ -12,12 +12,8 @@ from tracelloc.model.codefiles import Unresolved
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters import Action, Filters, NamedStack, Rule
 from tracelloc.show.presentation.naming import stack_title
-from tracelloc.show.presentation.symboladvice import (
-    SymbolAdvice,
-    advice_text,
-    generated_advice,
-    lacking_files,
-)
+from tracelloc.show.presentation.packageadvice import SymbolAdvice
+from tracelloc.show.presentation.symboladvice import advice_text, generated_advice, lacking_files
 from tracelloc.show.presentation.wrappers import measured_wrappers
 
 

@@ -23,9 +23,9 @@ from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.filters.files import load_filters
 from tracelloc.show.presentation.naming import Namer, Namers
+from tracelloc.show.presentation.packageadvice import SymbolAdvice
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.show.presentation.suspects import parting_lines
-from tracelloc.show.presentation.symboladvice import SymbolAdvice
 from tracelloc.show.recording.joined import open_recordings
 from tracelloc.show.recording.running import recording_of
 from tracelloc.show.recording.times import find_moment
