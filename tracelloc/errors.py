@@ -20,8 +20,7 @@ class TracellocError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.is_reported = False
-        """Whether the user has been told already."""
+        self.is_reported = False  # Whether the user has been told already
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message

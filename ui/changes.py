@@ -32,8 +32,8 @@ class ScreenChanges:
 
     def __init__(self) -> None:
         self._lines: dict[int, dict[int, Cell]] = {}
+        # The last piece of each line, (column, content): most are written again unchanged
         self._latest: dict[int, tuple[int, str]] = {}
-        """The last piece of each line, (column, content): most are written again unchanged."""
         self._painted_s = time.monotonic()
 
     def forget(self) -> None:
@@ -60,7 +60,6 @@ class ScreenChanges:
         return "".join(kept)
 
     def _changed(self, line: int, column: int, content: str) -> str:
-        """Returns what has to be written for a piece."""
         if not content:
             return _move(line, column)
         if self._latest.get(line) == (column, content):

@@ -111,8 +111,6 @@ def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
         if not settings.narrows_stacks and settings.all_limits.is_open:
             # Stacks without live bytes are included: they had some earlier.
             stacks = np.flatnonzero(held.any(axis=0))
-        if selection.is_profile:
-            return ChartContent(empty="a single profile has no past to chart")
         if not len(stacks):
             return ChartContent(empty=selection.why_empty)
         about = about_of(selection.snapshot.sample_bytes)

@@ -76,11 +76,9 @@ class DetailScreen(Screen[None]):
         self.details: Details | None = None
         self._lines: list[FrameLine] = []
         self._everything = False
-        self._advice: list[str | None] = []
-        """Advice on missing names and lines."""
+        self._advice: list[str | None] = []  # Advice on missing names and lines
         self._rules: list[Rule] = []
-        self._measure = Sorting("bytes")
-        """The figure that bars show."""
+        self._measure = Sorting("bytes")  # The figure that bars show
 
     def compose(self) -> ComposeResult:
         """Adds the figures, plot, frames, source and histograms."""
@@ -251,7 +249,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     noun = "block" if figures.live_count == 1 else "blocks"
     held = Text.assemble(
         f" {about}{format_size(figures.live_bytes)} in {about}{figures.live_count:,} {noun}   ",
-        ("" if picture.is_profile else f"{signed_size(growth)}/min {trend(growth)}   ", style),
+        (f"{signed_size(growth)}/min {trend(growth)}   ", style),
         f"peak {least}{format_size(figures.peak_bytes)}",
     )
     freed = figures.freed_share
@@ -260,7 +258,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     if picture.line is None:
         # Figures of individual blocks are not recorded.
         life += f"mean age {_age(figures.mean_age_ns)}   oldest {_age(figures.oldest_age_ns)}   "
-    life += "" if picture.is_profile else f"newest {_age(figures.last_age_ns)}"
+    life += f"newest {_age(figures.last_age_ns)}"
     lines = [name, held, Text(life)]
     if (work := _work(figures.index, picture.snapshot, about)) is not None:
         lines.append(Text(work))

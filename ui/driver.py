@@ -143,7 +143,6 @@ def restored_terminal() -> Iterator[None]:
 
 
 def _guard_of(stream: TextIO | None) -> subprocess.Popen[bytes] | None:
-    """Starts the shell; None if there is no terminal or no shell."""
     try:
         assert stream is not None
         descriptor = stream.fileno()

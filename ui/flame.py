@@ -74,10 +74,8 @@ class FlameView(NodesView):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
-        self.colouring = "module"
-        """What the colour of a box says: that, or ``growth``."""
-        self.zoomed = ROOT
-        """The node that takes the whole width."""
+        self.colouring = "module"  # What the colour of a box says: that, or `growth`
+        self.zoomed = ROOT  # The node that takes the whole width
         self._selected = ROOT
         self._levels: list[Level] = []
 

@@ -109,7 +109,11 @@ def source_lines(text: Sequence[str], frame: Frame, most: int) -> list[Text]:
     source = ColouredSource(file, text)
     if most < _FEW_LINES:
         hot = source.line(number)
-        return [Text.assemble(f"{base_name(file)}:{number}: ", hot[_indent(hot.plain) :])]
+        return [
+            Text.assemble(
+                f"{base_name(file)}:{number}: ", hot[(len(hot.plain) - len(hot.plain.lstrip())) :]
+            )
+        ]
     first = max(1, min(number - most // 2, len(text) - most + 1))
     last = min(first + most - 1, len(text))
     width = len(str(last))
@@ -117,10 +121,6 @@ def source_lines(text: Sequence[str], frame: Frame, most: int) -> list[Text]:
         Text.assemble((f"{'→' if n == number else ' '} {n:>{width}}  ", "bold"), shown)
         for n, shown in source.lines(first, last)
     ]
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
 
 
 def stack_text(stack: NamedStack) -> str:
@@ -140,7 +140,7 @@ def rule_for(frame: Frame, *, collapse: bool) -> Rule | None:
             return None
         name = base_name(frame.module)
         label = name if collapse else None
-        return Rule(f"/{name}", Match.SUFFIX, On.MODULE, action, label)
+        return Rule(f"/{re.escape(name)}$", Match.REGEX, On.MODULE, action, label)
     name = function_name(frame.symbol)
     if not collapse:
         return Rule(f"^{re.escape(name)}$", Match.REGEX, On.SYMBOL, action)

@@ -95,11 +95,11 @@ class Functions:
         self.steps: list[Step] = []
         self._numbers: dict[Step, int] = {}
         self._paths: dict[int, _Path] = {}
+        # Numbers by (identity of the frame, label), of frames with the names of a version
         self._frames: dict[tuple[int, str | None], tuple[Frame, int]] = {}
-        """Numbers by (identity of the frame, label), of frames with the names of a version."""
         self._version: tuple[int, int] | None = None
+        # Columns of the last picture; of no stacks if it lacked some
         self._columns = _Columns(np.zeros(0, np.int64), ())
-        """Columns of the last picture; of no stacks if it lacked some."""
 
     def number(self, step: Step) -> int:
         """Returns the number of a function."""
@@ -254,8 +254,7 @@ def function_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
         made, sorting = _Rows(functions, selection), selection.settings.sorting
         keys = list(made.keys())
         why = "" if keys else selection.why_empty
-        without = ("growth",) if selection.is_profile else ()
-        return TableRows(keys, made.cell, sorting.column, sorting.descending, why, without)
+        return TableRows(keys, made.cell, sorting.column, sorting.descending, why)
 
     return rows
 

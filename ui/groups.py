@@ -123,7 +123,6 @@ def _rows_of(selection: ViewSelection, order: I64) -> _RowStacks:
 
 
 def _suspects(selection: ViewSelection, listed: Mask) -> Iterable[tuple[Suspect, I64]]:
-    """Yields those that leak or grow together, with their listed stacks."""
     for suspect in suspects_of(selection.snapshot):
         members = np.array([each.stack for each in suspect.members], np.int64)
         members = members[listed[members]]

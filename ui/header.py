@@ -101,7 +101,6 @@ def header(picture: Picture, facts: Facts, state: str, width: int, height: int) 
 
 
 def _alert(picture: Picture, width: int) -> Text:
-    """Returns the most important alert: implausible figures, or untraced growth."""
     alert = picture.header.alert
     assert alert is not None
     choices = alert.sentence, alert.clause, alert.short
@@ -114,13 +113,12 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     who = Text(target_name(snapshot), "bold")
     if picture.process_count > 1 and snapshot.merged is None:
         who.append(f" 1 of {picture.process_count:,} (T: all)", "not bold")
-    left = [Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim")]
-    if not picture.is_profile:
-        left.append(Text(f"traced {format_duration(snapshot.elapsed_ns // NS_PER_S)}"))
+    left = [
+        Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim"),
+        Text(f"traced {format_duration(snapshot.elapsed_ns // NS_PER_S)}"),
+    ]  # fmt: skip
     if state:
         left.append(Text(f" {state} ", "bold reverse"))
-    if picture.is_profile:
-        return _justify(left, [], width)
     right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]
     right += _overhead(picture)
     right += _lost(snapshot)
@@ -159,7 +157,6 @@ def _overhead(picture: Picture) -> list[Text]:
 
 
 def _lost(snapshot: Snapshot) -> list[Text]:
-    """Returns what is missing, in one part; nothing if nothing is."""
     lost = snapshot.losses.events
     if snapshot.count_bounds is not None:
         least, most = snapshot.count_bounds
@@ -183,9 +180,6 @@ def _figures(picture: Picture) -> list[Text]:
     heap = Text.assemble(
         ("Heap ", "dim"), (f"{about}{format_size(snapshot.live_bytes):>8}", "bold")
     )
-    if picture.is_profile:
-        blocks = f"{about}{snapshot.live_count:,} blocks"
-        return [heap, Text(blocks), Text(f"{snapshot.live_stacks:,} stacks")]
     growth = int(snapshot.growth_per_min.sum())
     style = _BAD if growth > 0 else "green" if growth < 0 else ""
     parts = [

@@ -145,7 +145,6 @@ class HelpScreen(Dialog[None]):
         self._show(message.value.lower())
 
     def _show(self, words: str) -> None:
-        """Shows the entries that have these words."""
 
         def is_found(entry: list[Hashable]) -> bool:
             return any(words in str(line).lower() for line in entry)

@@ -39,16 +39,7 @@ from tracelloc.ui.tableview import (
     growth_cell,
     sorted_rows,
 )
-from tracelloc.ui.view import (
-    BASIC,
-    Settings,
-    Sorting,
-    Source,
-    View,
-    ViewSelection,
-    has_blocks,
-    is_live,
-)
+from tracelloc.ui.view import BASIC, Settings, Sorting, Source, View, ViewSelection, is_live
 
 MOST_SIZES: Final = 32
 _MEASURED_NS: Final = 5 * NS_PER_S  # Time between readings of usable sizes
@@ -118,7 +109,6 @@ def bar_rows(
 
 
 def _wasted(row: Bin, figure: Callable[[Waste], str], unknown: str) -> str:
-    """Formats a figure of the blocks whose usable sizes are known."""
     waste = row.waste
     if waste is None or not row.count:
         return ""
@@ -221,7 +211,7 @@ SIZES: Final = View(
     choose=_only_sizes,
     enters="Only these",
     sorting=_BY_BYTES,
-    exists=has_blocks,
+    exists=is_live,
 )
 AGES: Final = View(
     name="ages",
@@ -232,7 +222,7 @@ AGES: Final = View(
     choose=_only_ages,
     enters="Only these",
     sorting=_BY_BYTES,
-    exists=has_blocks,
+    exists=is_live,
 )
 
 
@@ -336,7 +326,6 @@ def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
 
 
 def _name(tid: int, name: str | None) -> str:
-    """Returns the name of a thread; the id 0 stands for unknown threads."""
     if name is not None:
         return name
     return "[ended]" if tid else "[unknown]"

@@ -33,9 +33,8 @@ from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import FreelySized, LineView
 from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
 from tracelloc.ui.objectview import TypeKey, type_words
-from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.player import PLAYER_KEYS
+from tracelloc.ui.player import LIVE_ONLY, PLAYER_KEYS
 from tracelloc.ui.plot import curves_of
 from tracelloc.ui.processview import PROCESSES
 from tracelloc.ui.spanplot import SpanPlot, flags_of
@@ -174,7 +173,8 @@ class LiveScreen(Screen[None]):
         series, end_ns = snapshot.series, snapshot.now_ns
         start_ns = end_ns - snapshot.elapsed_ns
         if line is not None:
-            series, start_ns, end_ns = line.points(snapshot), line.start_ns, line.end_ns
+            root = line.newest.root
+            series, start_ns, end_ns = line.points(snapshot), root.started_ns, root.now_ns
             if not line.is_at_end:
                 flags.append((line.clock(snapshot.now_ns), snapshot.now_ns))
         if series is not None:
@@ -223,10 +223,7 @@ class LiveScreen(Screen[None]):
     def _pane_notes(
         self, lines: list[FrameLine], picture: Picture, room: int
     ) -> Sequence[str | Text]:
-        """Returns the source around the first frame's line, or advice on missing symbols.
-
-        ``room``: lines for that.
-        """
+        """Returns the source around the first frame's line, or advice on missing symbols."""
         assert picture.details is not None
         source, target = self.state.source, picture.snapshot.target
         frame = lines[first_line(lines)].frame if lines else None
@@ -293,7 +290,6 @@ class LiveScreen(Screen[None]):
         self.state.change(selected=self._stack_under_cursor(self.settings.view))
 
     def _stack_under_cursor(self, view: View[Any]) -> Any:
-        """Returns the stack under the cursor; None if the row has none."""
         if not view.shows_stack:
             return None
         key = self.query_one(f"#{view.name}", LineView).key
@@ -349,8 +345,6 @@ class LiveScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disables keys while something is typed."""
-        if isinstance(self.focused, OutputView) and self.focused.is_typing:
-            return False
         if action == "search":
             return not isinstance(self.focused, Input)
         return super().check_action(action, parameters)
@@ -438,8 +432,7 @@ def live_keys(state: State) -> list[Binding]:
     keys = [*view_keys(state.views)]
     if state.player is None:
         return [*LIVE_KEYS, *keys]
-    missing = state.player.missing_keys
-    return [*PLAYER_KEYS, *(key for key in LIVE_KEYS if key.key not in missing), *keys]
+    return [*PLAYER_KEYS, *(key for key in LIVE_KEYS if key.key not in LIVE_ONLY), *keys]
 
 
 def _order_of(picture: Picture) -> tuple[Settings, int | None]:

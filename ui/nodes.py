@@ -45,11 +45,9 @@ class Nodes:
         self.empty = empty
         self.tree = tree
         self.metric = metric
-        self.about = "~" if sampled else ""
-        """Prefix of figures."""
+        self.about = "~" if sampled else ""  # Prefix of figures
         own = tree.own[metric]
-        self.totals: I64
-        """Per node, its children included; never negative."""
+        self.totals: I64  # Per node, its children included; never negative
         if (own < 0).any():
             self.totals = tree.totals_of(np.maximum(own, 0))
         else:
@@ -60,11 +58,11 @@ class Nodes:
         self._children = order
         self._starts = np.searchsorted(tree.parent[order], np.arange(len(tree) + 1))
         self.is_searched = search is not None
+        # Nodes whose name the search finds, and what these weigh together: nothing twice
         self.matches, self.matching = self._search(search) if search else (frozenset(), 0)
-        """Nodes whose name the search finds, and what these weigh together: nothing twice."""
         share = format_percent(self.matching / max(self.weight(ROOT), 1))
+        # Describes what the search finds
         self.found = f" found: {share} " if self.is_searched else ""
-        """Describes what the search finds."""
 
     def __len__(self) -> int:
         return len(self.tree)

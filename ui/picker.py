@@ -196,7 +196,6 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
 
     @on(Table.Moved)
     def _say_all(self) -> None:
-        """Shows all details of the process under the cursor."""
         info, note = self.current, self.query_one("#picker-note", Static)
         text = ""
         if info is not None:

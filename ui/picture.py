@@ -103,11 +103,6 @@ class Picture:
     is_naming: bool  # Whether the next picture may have more names
     took_s: float  # Time to compute the picture, and to take the snapshot if it is a new one
 
-    @property
-    def is_profile(self) -> bool:
-        """Whether it is of a single profile, which has no past."""
-        return self.line is not None and self.line.is_profile
-
 
 class NotWantedError(Exception):
     """A picture is not wanted any more before it is complete."""
@@ -142,8 +137,7 @@ class Pictures:
         self._source = source
         self._journal = journal
         self._now_s = now_s
-        self._processes: dict[int, _Process] = {}
-        """By number."""
+        self._processes: dict[int, _Process] = {}  # By number
         self._merger = TraceMerger(lambda target, at: source.namer(target).place(at))
         self._merged: tuple[int, TraceSnapshot, Snapshot] | None = None
         self._ring_share = 0.0
@@ -179,7 +173,6 @@ class Pictures:
         return analysis.mark(self._shown(trace, settings), name)
 
     def _shown(self, trace: TraceSnapshot, settings: Settings) -> Snapshot:
-        """Returns the snapshot of the chosen process, or of all processes merged."""
         number = settings.process
         if number >= 0:
             return trace.snapshot_of(number)

@@ -12,9 +12,10 @@ from tracelloc.ui.dialogs import TimeDialog
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.timeline import TimeLine
-from tracelloc.ui.view import Difference, RecordedMoments, Span
+from tracelloc.ui.view import Difference, Span
 
 if TYPE_CHECKING:
+    from tracelloc.ui.recorded import RecordedSource
     from tracelloc.ui.state import State
 
 PLAY_S: Final = 0.5  # Time between two snapshots during playback
@@ -43,25 +44,21 @@ PLAYER_KEYS: Final = bindings(
 )
 # fmt: on
 # Keys that need a live trace.
-LIVE_ONLY: Final = frozenset({"b", "m", "P", "space", "x", "greater_than_sign", "less_than_sign"})
-BLOCK_KEYS: Final = frozenset({"L", "A"})  # Keys that need individual blocks
+LIVE_ONLY: Final = frozenset(
+    {"b", "m", "P", "L", "A", "space", "x", "greater_than_sign", "less_than_sign"}
+)
 
 
 class Player:
     """Moves the screen to other snapshots. Only for the drawing thread."""
 
-    def __init__(self, state: State, recorded: RecordedMoments, refresher: Refresher) -> None:
+    def __init__(self, state: State, recorded: RecordedSource, refresher: Refresher) -> None:
         self._state = state
         self._recorded = recorded
         self._refresher = refresher
+        # The time that was requested last; its snapshot may not be shown yet
         self._uptime_s: float | None = None
-        """The time that was requested last; its snapshot may not be shown yet."""
         self._timer: Timer | None = None
-
-    @property
-    def missing_keys(self) -> frozenset[str]:
-        """Keys of a live trace that do not apply to the recording."""
-        return LIVE_ONLY if self._recorded.has_blocks else LIVE_ONLY | BLOCK_KEYS
 
     @property
     def line(self) -> TimeLine:
@@ -75,8 +72,6 @@ class Player:
         clock = line.clock(round(float(line.uptimes_s[line.index]) * NS_PER_S))
         if self._timer is not None:
             return f"▶ {clock}"
-        if line.is_profile:
-            return f"single profile, {clock}"
         if not line.is_at_end:
             return f"at {clock}"
         return f"newest, {clock}" if line.is_growing else f"end, {clock}"

@@ -108,14 +108,13 @@ class Canvas:
     ) -> None:
         """``fits``: see ``column_ns``."""
         self.rows: Drawing = [[(" ", "")] * width for _ in range(height)]
-        self.columns, self.lines = width - LABELS - BEHIND, height - 1
-        """Cells of the plot itself."""
+        self.columns, self.lines = width - LABELS - BEHIND, height - 1  # Cells of the plot itself
         self.start_ns, self.end_ns = start_ns, max(end_ns, start_ns + NS_PER_S)
         length_ns = self.end_ns - start_ns
+        # Time that a column stands for
         self.step_ns = column_ns(length_ns, self.columns, fits=fits)
-        """Time that a column stands for."""
+        # Number of columns up to the end
         self.used = max(1, min(self.columns, math.ceil(length_ns / self.step_ns - 1e-9)))
-        """Number of columns up to the end."""
 
     @property
     def has_room(self) -> bool:
@@ -232,7 +231,6 @@ def draw(
 
 
 def _row(height: float, plot_height: int) -> int:
-    """Returns the line in which a height ends, counted from the top."""
     return min(plot_height - 1, max(0, plot_height - math.ceil(max(height, 0))))
 
 
@@ -305,8 +303,8 @@ class Plot(Widget):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
+        # The time of day at a moment; None: times are told from now
         self.clock: Callable[[int], str] | None = None
-        """The time of day at a moment; None: times are told from now."""
         self._draw: Callable[[int, int], Drawing] | None = None
         self._drawing: Drawing = []
 

@@ -96,8 +96,8 @@ def process_lines(trace: TraceSnapshot, settings: Settings) -> list[ProcessLine]
     the others.
     """
     children = _children(trace)
+    # Ended processes without leaks, with their descendants
     families: dict[int, list[Snapshot]] = {}
-    """Ended processes without leaks, with their descendants."""
     for one in reversed(trace.processes):
         nested = [families.get(c.target.number) for c in children.get(one.target.number, ())]
         is_quiet = one.target.has_ended and one.target.number != settings.process

@@ -6,12 +6,10 @@ import asyncio
 import math
 import signal
 import time
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from tracelloc.model.blocks import Blocks
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Target
 from tracelloc.model.processlist import ProcessInfo
@@ -20,7 +18,6 @@ from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.facts import found_lines
 from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.recording.joined import AnyRecording
-from tracelloc.show.recording.replay import blocks_since_s, with_blocks
 from tracelloc.show.recording.times import count_words
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import not_ignored
@@ -29,17 +26,20 @@ from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import REFRESH_S, LiveApp
 from tracelloc.ui.sourcefiles import SourceFiles
 from tracelloc.ui.timeline import F64, Gaps, TimeLine, find_gaps
-from tracelloc.ui.view import Facts, Terminal
+from tracelloc.ui.view import Facts, LastOutput
 
 _ROUNDING_S: Final = 1e-6
 _NEWEST_S: Final = 2.0  # Time between two updates of a growing recording's curves
 
 
 class RecordedSource:
-    """A source whose snapshots come from a recording instead of a running process."""
+    """A source whose snapshots come from a recording instead of a running process.
+
+    Only the refresher's thread may use it, but any thread may call ``go_to`` and read ``line``.
+    """
 
     writes_files = True  # True: quitting loses nothing, so the screen does not ask first
-    terminal: Terminal | None = None
+    last_output: LastOutput | None = None
 
     def __init__(self, recording: AnyRecording, namers: Namers, *, at: int | None = None) -> None:
         """``at``: number of the first snapshot to show; None: follow the newest one."""
@@ -47,17 +47,16 @@ class RecordedSource:
         self._namers = namers
         self._uptime_s = math.inf if at is None else recording.moments[at].uptime_s
         self._newest_due_s = 0.0
+        # The gaps between snapshots, and the times that they were found in
         self._gaps: tuple[F64, Gaps] = np.zeros(0), ()
-        """The gaps between snapshots, and the times that they were found in."""
         self._newest = recording.trace_as_of(math.inf)
+        # The recorded snapshot before the one returned last, for rates
         self.before: TraceSnapshot | None = None
-        """The recorded snapshot before the one returned last, for rates."""
+        # All snapshots' times, and the number of the one returned last
         self.line = self._line(len(recording.moments) - 1)
-        """All snapshots' times, and the number of the one returned last."""
         self.filters = namers.filters
         self.invoker = invoker()
         self.recorded = self
-        self.has_blocks = recording.has_events
         self.has_python = any(one.objects is not None for one in self._newest.processes)
         self.has_many = self._newest.follow is not None or len(self._newest.processes) > 1
         self.facts = _facts_of(recording, self._newest.root)
@@ -75,11 +74,8 @@ class RecordedSource:
         """Returns no processes: a recording can't switch to another one."""
         return []
 
-    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
-        """Returns the selected snapshot.
-
-        Its blocks are empty if the recorded events do not reach back to it.
-        """
+    def take_snapshot(self, _wanted: Wanted) -> TraceSnapshot:
+        """Returns the selected snapshot."""
         recording, uptime_s = self._recording, self._uptime_s
         self._look_for_newest()
         index = recording.find_uptime(uptime_s)
@@ -88,16 +84,7 @@ class RecordedSource:
         # Names are those of the trace that was asked for last.
         trace = recording.trace_as_of(uptime_s)
         self.line = self._line(recording.find_uptime(trace.root.now_ns / NS_PER_S + _ROUNDING_S))
-        return self._with_blocks(trace) if wanted.blocks and self.has_blocks else trace
-
-    def _with_blocks(self, trace: TraceSnapshot) -> TraceSnapshot:
-        found = with_blocks(self._recording, self.line.index, trace).processes
-        return replace(
-            trace,
-            processes=tuple(
-                replace(one, blocks=Blocks.empty()) if one.blocks is None else one for one in found
-            ),
-        )
+        return trace
 
     def _look_for_newest(self) -> None:
         """Reads appended snapshots; the curves, which take long, at most every ``_NEWEST_S``."""
@@ -119,8 +106,6 @@ class RecordedSource:
             self._newest,
             self._recording.is_growing,
             self._gaps[1],
-            is_profile="single" in self._recording.about,
-            blocks_since_s=blocks_since_s(self._recording),
         )
 
     def namer(self, target: Target) -> Namer:
@@ -150,12 +135,11 @@ def _facts_of(recording: AnyRecording, root: Snapshot) -> Facts:
     version, host = about.get("version", "?"), about.get("host", "?")
     if root.target.machine:
         host += f" ({root.target.machine})"
-    tool = f"{about.get('tool', 'tracelloc')} {version}"
-    by = f"{tool} on {host}" if "single" not in about else about.get("tool", "?")
+    tool = f"tracelloc {version}"
     return Facts(
         allocators=tuple(dict.fromkeys(base_name(each.file) for each in root.allocators)),
         functions=tuple(found_lines(root.allocators)),
-        method=f"{by} in {recording.path}, {snapshots}",
+        method=f"{tool} on {host} in {recording.path}, {snapshots}",
         ring_slots=0,
     )
 

@@ -33,8 +33,8 @@ class Refresher:
         interval_s: float | None,
     ) -> None:
         """``interval_s``: time between snapshots; None: on demand only, for tests."""
+        # Only the thread may use it, also in jobs passed to `do`
         self.pictures = Pictures(source, journal, asked=self._repeat)
-        """Only the thread may use it, also in jobs passed to ``do``."""
         self._publish = publish
         self._fail = fail
         self._interval_s = interval_s
@@ -45,16 +45,13 @@ class Refresher:
         self._final = False
         self._closed = False
         self._in_flight = False
-        self._busy = False
-        """The thread is working, and its picture is not published yet."""
-        self._naming = False
-        """The last picture lacks names that may still be found."""
+        self._busy = False  # The thread is working, and its picture is not published yet
+        self._naming = False  # The last picture lacks names that may still be found
+        # Delay from the last picture until missing names are looked up again
         self._look_s = _FIRST_LOOK_S
-        """Delay from the last picture until missing names are looked up again."""
-        self._made_s = 0.0
-        """When the last picture was computed."""
+        self._made_s = 0.0  # When the last picture was computed
+        # The settings of the last picture; None if the picture is out of date
         self._done: Settings | None = None
-        """The settings of the last picture; None if the picture is out of date."""
         self._jobs: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._work, name="refresher", daemon=True)
 

@@ -53,8 +53,6 @@ def resident_rows(selection: ViewSelection) -> TableRows:
 
 
 def _why_empty(selection: ViewSelection) -> str:
-    if selection.is_profile:
-        return "a profile does not say where resident memory is"
     if selection.snapshot.merged is not None:
         return "resident memory is shown per process: choose a single one (9)"
     return "resident memory is being examined… (not with --no-search)"

@@ -60,10 +60,8 @@ class SourceScreen(Screen[None]):
         self._listing: SourceListing | None = None
         self._source: Sequence[str] = ()
         self._coloured = ColouredSource("", ())
-        self._trouble = ""
-        """Why there is no source."""
-        self._numbers: Sequence[int] = ()
-        """Line numbers by row."""
+        self._trouble = ""  # Why there is no source
+        self._numbers: Sequence[int] = ()  # Line numbers by row
 
     def compose(self) -> ComposeResult:
         """Yields the title with figures, then the lines."""

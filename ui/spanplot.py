@@ -50,12 +50,9 @@ class SpanPlot(Plot, can_focus=False):
         self._curves: Sequence[Curve] = ()
         self._flags: Sequence[tuple[str, int]] = ()
         self._start_ns = self._end_ns = 0
-        self._cursor_ns: int | None = None
-        """Position of the cursor while keys select a span."""
-        self._begin_ns: int | None = None
-        """Start of the span, once it is set."""
-        self._dragged_from: int | None = None
-        """The column where the mouse button was pressed."""
+        self._cursor_ns: int | None = None  # Position of the cursor while keys select a span
+        self._begin_ns: int | None = None  # Start of the span, once it is set
+        self._dragged_from: int | None = None  # The column where the mouse button was pressed
 
     def show(
         self, curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int
@@ -165,7 +162,6 @@ class SpanPlot(Plot, can_focus=False):
             self._end(Span(first, last))
 
     def _dragged_to(self, column: int) -> tuple[int, int]:
-        """Start and end of the columns that were dragged over."""
         assert self._dragged_from is not None
         first, last = sorted((self._dragged_from, column))
         return self._edge_ns(first), self._edge_ns(last + 1)

@@ -48,15 +48,12 @@ class Labels(dict[int, str]):
     def __init__(self, asked: Callable[[], None]) -> None:
         """``asked``: called when a stack is shown that has no name yet."""
         super().__init__()
-        self.fresh = np.zeros(0, np.bool_)
-        """Per stack whether its label is up to date."""
+        self.fresh = np.zeros(0, np.bool_)  # Per stack whether its label is up to date
+        # Per stack the number of its label; equal labels have equal numbers
         self.numbers = np.zeros(0, np.int64)
-        """Per stack the number of its label; equal labels have equal numbers."""
-        self.texts = [""]
-        """Labels by number; stacks without a label have number 0."""
+        self.texts = [""]  # Labels by number; stacks without a label have number 0
         self._number_of = {"": 0}
-        self.wanted: set[int] = set()
-        """Stacks on the screen whose labels are not up to date."""
+        self.wanted: set[int] = set()  # Stacks on the screen whose labels are not up to date
         self._asked = asked
 
     def shown(self, stack: int) -> str:
@@ -122,20 +119,18 @@ class Names:
         """``asked``: see ``Labels``."""
         self._namer = namer
         self._now_s = now_s
+        # Labels per stack: the program's own innermost function and its caller
         self.labels = Labels(asked)
-        """Labels per stack: the program's own innermost function and its caller."""
+        # Version of the namer that the names come from
         self._version: tuple[int, int] | None = None
-        """Version of the namer that the names come from."""
+        # Per stack whether a search sees its current names
         self._searchable = np.zeros(0, np.bool_)
-        """Per stack whether a search sees its current names."""
         self._ids: dict[int, Ids] = {}
         self._words: dict[tuple[str | None, str | None, str | None], int] = {}
         self._texts: list[str] = []
         self._found: tuple[str, list[bool]] = "", []
-        self.pending = 0
-        """Number of stacks whose names are still to be computed."""
-        self.asks_again = False
-        """Whether something else in the picture is left to the next one."""
+        self.pending = 0  # Number of stacks whose names are still to be computed
+        self.asks_again = False  # Whether something else in the picture is left to the next one
 
     def update(
         self, snapshot: Snapshot, order: I64, *, every: bool = False, search: bool = False
@@ -159,7 +154,11 @@ class Names:
             if not labels.fresh[stack]:
                 self._name(snapshot, stack)
             if search and not self._searchable[stack]:
-                self._note_words(snapshot, stack)
+                frames = self._namer.stack(snapshot, stack).frames
+                self._ids[stack] = np.array(
+                    sorted({self._word(frame) for frame in frames}), np.intp
+                )
+                self._searchable[stack] = True
             if count >= len(first) + FIRST and self._now_s() > end_s:
                 break
         missing = len(first) + len(left) - count
@@ -168,7 +167,6 @@ class Names:
         self.asks_again = missing > 0 and is_quiet
 
     def _begin(self, snapshot: Snapshot) -> None:
-        """Discards outdated labels and makes room for new stacks."""
         labels, stacks = self.labels, len(snapshot.totals)
         if self._version != self._namer.version:
             self._version = self._namer.version
@@ -187,11 +185,6 @@ class Names:
     def _name(self, snapshot: Snapshot, stack: int) -> None:
         title = stack_title(self._namer.stack(snapshot, stack), stack, with_line=True)
         self.labels.put(stack, clean(title))
-
-    def _note_words(self, snapshot: Snapshot, stack: int) -> None:
-        frames = self._namer.stack(snapshot, stack).frames
-        self._ids[stack] = np.array(sorted({self._word(frame) for frame in frames}), np.intp)
-        self._searchable[stack] = True
 
     def _word(self, frame: Frame) -> int:
         key = frame.symbol, frame.module, frame.file

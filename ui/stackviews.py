@@ -173,7 +173,6 @@ class StackCells:
         return Text(sparkline(sample_evenly([*held, now], 8), 8), "dim")
 
     def _process(self, key: GroupKey | int) -> Cell:
-        """Returns the process that has the blocks, or how many have."""
         merged, stacks = self._selection.snapshot.merged, _stacks_of(key)
         assert merged is not None
         sharing = merged.sharing[stacks]
@@ -207,8 +206,6 @@ def stack_rows(selection: ViewSelection) -> TableRows:
         without += ("process",)
     if selection.snapshot.blocks is None:
         without += ("age",)
-    if selection.is_profile:
-        without += ("growth", "verdict", "history", "rate", "temporary")
     return TableRows(order, cells.cell, sorting.column, sorting.descending, why, without)
 
 
@@ -307,7 +304,7 @@ BLOCK_COLUMNS: Final[Columns[Any]] = (
     Column("thread", "thread", 18, left=True, from_width=100),
     Column("name", "allocated in", 0, descending=False),
 )
-_OF_RECORDINGS: Final = " only the ten largest blocks are recorded (record --events: all blocks)"
+_OF_RECORDINGS: Final = " only the ten largest blocks are recorded"
 # Orders that cover all blocks. Other columns sort the largest blocks only.
 _ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}
 

@@ -63,17 +63,16 @@ class State:
     def __init__(self, app: App[int], source: Source, refresher: Refresher) -> None:
         self.app = app
         self.source = source
+        # The views that this run has, as tabs
         self.views = tuple(view for view in VIEWS if view.exists(source))
-        """The views that this run has, as tabs."""
         self.settings = Settings(self.views[0])
         self.picture: Picture | None = None
-        self.ended = ""
-        """Why there are no new pictures."""
+        self.ended = ""  # Why there are no new pictures
         self.frozen = False
+        # Moves through the snapshots of a recording; None if a process is traced
         self.player = None if source.recorded is None else Player(self, source.recorded, refresher)
-        """Moves through the snapshots of a recording; None if a process is traced."""
+        # Whether the shown process stays as more come
         self.has_chosen_process = not source.has_many or self.player is not None
-        """Whether the shown process stays as more come."""
         self._last_process = 0
         self._marks_set = 0
         self._refresher = refresher
@@ -327,7 +326,7 @@ class State:
 
     def choose_process(self) -> None:
         """Opens the list of processes; tracing continues until the user chooses another one."""
-        if self.source.terminal is not None:
+        if self.source.last_output is not None:
             self.app.notify("tracelloc started this program; it ends with the screen", timeout=3)
             return
         if self.source.recorded is not None:

@@ -223,10 +223,7 @@ def sorted_rows(
     most: int | None = None,
     **more: Any,
 ) -> TableRows:
-    """Returns at most so many rows by key, sorted by a column; equal ones keep their order.
-
-    ``more``: further fields of ``TableRows``.
-    """
+    """Returns at most so many rows by key, sorted by a column; equal ones keep their order."""
     by_key = {column.key: column for column in columns}
     value = by_key[sorting.column].value
     order = sorted(items, key=lambda key: value(items[key]), reverse=sorting.descending)[:most]
@@ -252,11 +249,10 @@ class Table(LineView[TableRows]):
         self.columns = tuple(columns)
         self.header_lines = int(any(column.title for column in columns))
         self._rows = no_rows(COMPUTING)
+        # The rows, key and width that the wrapped text is of, and its lines
         self._wrapped: tuple[TableRows, Hashable | None, int, list[str]] | None = None
-        """The rows, key and width that the wrapped text is of, and its lines."""
         self._key: Hashable | None = None
-        self._at_top = True
-        """The cursor was not moved, so it stays on row ``TableRows.first``."""
+        self._at_top = True  # The cursor was not moved, so it stays on row `TableRows.first`
 
     @property
     def key(self) -> Hashable | None:

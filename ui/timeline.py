@@ -69,20 +69,6 @@ class TimeLine:
     newest: TraceSnapshot  # The last snapshot, which has the curves of the whole time
     is_growing: bool  # Whether the recording may still grow
     gaps: Gaps = ()  # Where snapshots are missing: the recorder was starved, or did not run
-    # Whether it is a single profile, which knows no rates, verdicts or single blocks.
-    is_profile: bool = False
-    # When single blocks begin, seconds since 1970; None if there are none.
-    blocks_since_s: float | None = None
-
-    @property
-    def start_ns(self) -> int:
-        """When tracing began, CLOCK_MONOTONIC."""
-        return self.newest.root.started_ns
-
-    @property
-    def end_ns(self) -> int:
-        """Time of the last snapshot, CLOCK_MONOTONIC."""
-        return self.newest.root.now_ns
 
     @property
     def is_at_end(self) -> bool:

@@ -68,7 +68,6 @@ def type_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
         return sorted_rows(
             {row.stacks[0]: row for row in sums}, shown, settings.sorting, MOST_ROWS,
             empty="" if sums else selection.why_empty,
-            without=("growth", "leaking") if selection.is_profile else (),
         )  # fmt: skip
 
     return rows

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -31,10 +31,13 @@ from tracelloc.show.presentation.sourcelisting import ListedFunction
 from tracelloc.show.presentation.suspects import NOTHING_YET
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import Invoker
-from tracelloc.text import format_size, format_time
+from tracelloc.text import format_size
 from tracelloc.ui.lineview import LineView
 from tracelloc.ui.stacknames import Names
 from tracelloc.ui.timeline import TimeLine
+
+if TYPE_CHECKING:
+    from tracelloc.ui.recorded import RecordedSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,47 +50,8 @@ class Facts:
     ring_slots: int  # Capacity of the ring, in events
 
 
-class RecordedMoments(Protocol):
-    """The snapshots of a recording.
-
-    Only the refresher's thread may use it, but any thread may call ``go_to`` and read ``line``.
-    """
-
-    @property
-    def line(self) -> TimeLine:
-        """The times of all snapshots, and the number of the one returned last."""
-        ...
-
-    @property
-    def before(self) -> TraceSnapshot | None:
-        """The recorded snapshot before the one returned last, for rates."""
-        ...
-
-    @property
-    def has_blocks(self) -> bool:
-        """Whether single blocks are recorded, at least for the last snapshots."""
-        ...
-
-    def go_to(self, uptime_s: float) -> None:
-        """Selects the last snapshot that is not later."""
-        ...
-
-    def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
-        """Returns the last snapshot that is not later. Raises TracellocError."""
-        ...
-
-
-class Terminal(Protocol):
-    """The terminal of a program that tracelloc started. Thread-safe."""
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Sets the terminal's size."""
-
-    def type(self, data: bytes) -> None:
-        """Sends keys to the program."""
-
-    def written_since(self, position: int) -> tuple[int, bytes]:
-        """Returns the program's output from a byte position on, and the next position."""
+# Returns how many bytes the program has written, and the last of them. Any thread may call it.
+LastOutput = Callable[[], tuple[int, bytes]]
 
 
 class Source(Protocol):
@@ -104,42 +68,33 @@ class Source(Protocol):
     invoker: Invoker  # The user whose filter file is written
 
     @property
-    def recorded(self) -> RecordedMoments | None:
+    def recorded(self) -> RecordedSource | None:
         """Snapshots of a recording; None if a process is traced now."""
-        ...
 
     @property
-    def terminal(self) -> Terminal | None:
-        """Terminal of a program that tracelloc started; None for a running process."""
-        ...
+    def last_output(self) -> LastOutput | None:
+        """Output of a program that tracelloc started; None for a running process."""
 
     def list_processes(self) -> list[ProcessInfo]:
         """Returns the processes that the user can switch to. Takes some time."""
-        ...
 
     def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
         """Returns a new snapshot of all processes. Takes milliseconds. Raises TracellocError."""
-        ...
 
     def namer(self, target: Target) -> Namer:
         """Returns the namer of a process's stacks."""
-        ...
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
         """Returns the snapshot with the blocks' usable sizes. Takes up to a tenth of a second."""
-        ...
 
     def ring_share(self) -> float:
         """Returns the ring's highest fill level since the last call, 0 to 1."""
-        ...
 
     def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
         """Returns advice on a stack's missing names and lines; None if there is none yet."""
-        ...
 
     def read_source(self, target: Target, path: str) -> list[str]:
         """Returns the lines of a source file. Raises OSError."""
-        ...
 
 
 C = TypeVar("C")
@@ -281,8 +236,8 @@ class Journal:
 
     def __init__(self, warnings: Iterable[str] = ()) -> None:
         self.messages = [f"warning: {warning}" for warning in warnings]
+        # Per view, for its latest pictures: seconds to compute, seconds to draw
         self.costs: dict[str, deque[tuple[float, float]]] = {}
-        """Per view, for its latest pictures: seconds to compute, seconds to draw."""
 
     def say(self, text: str) -> None:
         """Adds a message with the time of day."""
@@ -313,11 +268,6 @@ class ViewSelection:
     ring_share: float
     journal: Journal
     line: TimeLine | None = None  # All snapshots of the recording; None for a live trace
-
-    @property
-    def is_profile(self) -> bool:
-        """Whether the snapshot is a single profile, which knows no rates, verdicts or blocks."""
-        return self.line is not None and self.line.is_profile
 
     def blocks(self, limits: Limits) -> Blocks:
         """Returns the blocks of the stacks, within limits."""
@@ -352,13 +302,6 @@ class ViewSelection:
 
     @property
     def _why_all_empty(self) -> str:
-        blocks = self.snapshot.blocks
-        if self.is_profile:
-            return "a profile has no single blocks, only sums per call stack"
-        if blocks is not None and not len(blocks) and self.snapshot.totals.live_count.any():
-            since_s = None if self.line is None else self.line.blocks_since_s
-            begin = "later" if since_s is None else f"at {format_time(since_s)}"
-            return f"no single blocks of this snapshot: the recorded events begin {begin}"
         alert = alert_of(self.snapshot)
         if alert is not None:
             return f"no traced block is live: {alert.sentence}"
@@ -372,13 +315,8 @@ class ViewSelection:
 
 
 def is_live(source: Source) -> bool:
-    """Whether threads are known: recordings hold no per-thread data."""
+    """Whether single blocks and threads are known: recordings have none."""
     return source.recorded is None
-
-
-def has_blocks(source: Source) -> bool:
-    """Whether single blocks are known: some recordings have none."""
-    return source.recorded is None or source.recorded.has_blocks
 
 
 def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.corpus.streams import Stream
-from tracelloc.heap.eventlog import EventLog
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import UnreachableBlocks
@@ -118,7 +117,6 @@ def looks(
     search: Callable[[float, LiveTable], UnreachableBlocks | None] = lambda *_: None,
     resident: Callable[[float], int] = lambda _: 0,
     collection: tuple[bool, bool] = (False, False),
-    log: EventLog | None = None,
 ) -> Iterator[tuple[float, LiveTable, Findings]]:
     """Applies the events tick by tick. Yields (time, table, findings) at each look.
 
@@ -128,7 +126,7 @@ def looks(
     found of pointers to blocks, ``resident`` how large the process is, in bytes.
     ``collection``: whether a garbage collector frees blocks, and moves objects.
     """
-    table = LiveTable(stacks, sample_bytes, log=log)
+    table = LiveTable(stacks, sample_bytes)
     table.cohorts.begin(start_ns)
     judge = judge or Judge()
     ticks = np.arange(TICK_S, end_s + TICK_S / 2, TICK_S)

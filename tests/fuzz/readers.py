@@ -37,9 +37,8 @@ from tracelloc.record.probe_points.placement import plan
 from tracelloc.record.process.processlist import parse_stat
 from tracelloc.record.process.procfs import AddressMap, Process, parse_maps
 from tracelloc.record.runtimes.cpython.blocks import Addresses, References
-from tracelloc.record.runtimes.cpython.codeobjects import CodeObjects
+from tracelloc.record.runtimes.cpython.codeobjects import CodeObjects, LineTable
 from tracelloc.record.runtimes.cpython.interpreter import _CODE
-from tracelloc.record.runtimes.cpython.linetable import LineTable
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
 from tracelloc.record.worker.channel import Packed, receive

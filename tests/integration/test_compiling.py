@@ -13,13 +13,12 @@ import pytest
 from tracelloc import probes
 from tracelloc.errors import UnsupportedError
 from tracelloc.record.kernel import captureconfig, iterators, precompiled
-from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.bpf import WALKER, Capture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.compiler import CompiledProbes
 from tracelloc.record.kernel.iterators import type_numbers
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.proginfo import program_info
-from tracelloc.record.kernel.pythonprograms import WALKER
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 

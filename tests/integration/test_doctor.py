@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness import Targets, Tracelloc, run_tracelloc
 from tracelloc.command.doctor import _rights, diagnosis_lines, why_not_traced
-from tracelloc.command.finding import Finding, FindingState
+from tracelloc.command.doctortarget import Finding, FindingState
 
 
 @pytest.mark.bpf

@@ -82,23 +82,23 @@ def test_more_than_the_ring_holds(targets: Targets) -> None:
     assert_equal(tracer.last(), books)
 
 
-def test_recordings(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    """Also of every event, of which the blocks of a moment are made again."""
-    target = targets.start(builder.c("reporter"), 2, 5000)
+def test_recordings(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("reporter", 2, 5000)
     path = tmp_path / "heap.rec"
-    recorder = Recorder(path, "-p", target.pid, "--source", "otel", "--events")
+    recorder = Recorder(path, "-p", target.pid, "--source", "otel")
     books = json.loads(target.ask("run"))
     assert recorder.end() == 0
     live = sum(size for site, (_, size) in books.items() if site != "all")
-    report = reports(path, "--show", "sizes")[-1]
+    report = reports(path)[-1]
     assert (report["sample_bytes"], report["live_bytes"]) == (0, live)
-    assert sum(each["bytes"] for each in report["sizes"]["bins"]) == live
     otlp = tmp_path / "heap.otlp"
     run_tracelloc("report", path, "-o", otlp, status=0)
     message = decoded_file(otlp.read_bytes())
     assert sums(message)["inuse_space"] == live
     (one,) = message.resource_profiles
-    assert resource_of(one.resource)["process.executable.name"] == builder.c("reporter").name
+    assert (
+        resource_of(one.resource)["process.executable.name"] == targets.builder.c("reporter").name
+    )
 
 
 def test_counters_drop_when_we_are_killed(targets: Targets) -> None:

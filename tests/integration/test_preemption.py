@@ -14,12 +14,11 @@ import pytest
 from tests.unit.test_bytecode import STACK_LIMIT_BYTES, calls_of, stack_bytes
 from tracelloc import probes
 from tracelloc.errors import UnsupportedError
-from tracelloc.record.kernel.bpf import TRACEPOINTS, Capture
+from tracelloc.record.kernel.bpf import TRACEPOINTS, WALKER, Capture
 from tracelloc.record.kernel.capabilities import kernel_is_at_least
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.programs import has_private_stack
-from tracelloc.record.kernel.pythonprograms import WALKER
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 

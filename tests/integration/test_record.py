@@ -7,14 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Targets, read_line, run_tracelloc, tracelloc_command
 from tests.integration.test_follow import assert_family
 from tests.terminal import Terminal
 from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.show.recording.replay import with_blocks
 from tracelloc.text import NS_PER_S
 
 pytestmark = pytest.mark.bpf
@@ -185,48 +183,6 @@ def test_a_copy_is_cut_on_a_signal(targets: Targets, tmp_path: Path) -> None:
     assert (then["live_allocations"], last["live_allocations"]) == (100, 200)
 
 
-def assert_blocks_are_exact(path: Path) -> int:
-    """At each moment, the blocks that events lead to are those that were counted."""
-    recording = RecordedTrace(path)
-    known = 0
-    for index in range(len(recording.moments)):
-        for one in with_blocks(recording, index, recording.trace_at(index)).processes:
-            stack, size = one.blocks.stack, one.blocks.size.astype(np.int64)
-            room = len(one.totals)
-            assert np.bincount(stack, minlength=room).tolist() == one.totals.live_count.tolist()
-            sizes = np.zeros(room, np.int64)
-            np.add.at(sizes, stack, size)
-            assert sizes.tolist() == one.totals.live_bytes.tolist()
-            known += len(one.blocks)
-    recording.close()
-    return known
-
-
-def test_events_lead_to_the_blocks_of_each_moment(targets: Targets, tmp_path: Path) -> None:
-    """Two threads that replace blocks faster than the ring may be read."""
-    target = targets.c("storm", 2, 3, 1000)
-    recorder = Recorder(tmp_path / "a.rec", "-p", target.pid, "--events", "--events-size", "1MiB")
-    recorder.await_moment(1).close()
-    target.ask("2500")
-    assert recorder.end() == 0, recorder.messages
-    # A thread may be between its free and the next allocation.
-    assert assert_blocks_are_exact(tmp_path / "a.rec") >= 2 * 1990
-    run = run_tracelloc("report", tmp_path / "a.rec", "--show", "sizes", "--format", "json")
-    (report,) = (json.loads(line) for line in run.stdout.splitlines())
-    assert sum(each["allocations"] for each in report["sizes"]["bins"]) == 2000
-
-
-def test_events_of_a_whole_family(targets: Targets, tmp_path: Path) -> None:
-    target = targets.c("lineage")
-    recorder = Recorder(tmp_path / "tree.rec", "-p", target.pid, "--follow", "--events")
-    recorder.await_moment(1).close()
-    target.ask("tree 4 1")
-    target.ask("exec")
-    target.ask("alloc 10 100")
-    assert recorder.end() == 0, recorder.messages
-    assert assert_blocks_are_exact(tmp_path / "tree.rec") > 0
-
-
 def test_what_can_not_be_recorded_is_one_line(targets: Targets, tmp_path: Path) -> None:
     there = tmp_path / "there.rec"
     there.write_text("mine")
@@ -237,6 +193,7 @@ def test_what_can_not_be_recorded_is_one_line(targets: Targets, tmp_path: Path) 
         (("record", "-p", 1, "--max-size", "1k"), 2, "--max-size must be at least 4.00 MiB"),
         (("record",), 2, "a process is required"),
         (("report", there), 1, "known are recordings, pprof files"),
+        (("record", "--events"), 2, "--events is gone; recordings have a snapshot each second"),
         (("open", there), 2, "needs a terminal"),
         (("open",), 2, "open needs a FILE, or -p PID"),
     ):

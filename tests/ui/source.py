@@ -43,7 +43,7 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import Invoker
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.view import Facts, Terminal
+from tracelloc.ui.view import Facts, LastOutput
 from tracelloc.verdict.judge import Judge
 
 APP = "/opt/shop/server"
@@ -122,7 +122,7 @@ class FakeSource:
     has_python: bool = False
     writes_files: bool = True
     advice: str | None = None
-    terminal: Terminal | None = None
+    last_output: LastOutput | None = None
     recorded: None = None
     taken: int = 0
     facts: Facts = field(

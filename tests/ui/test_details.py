@@ -167,7 +167,7 @@ def test_rules_of_frames() -> None:
     plain = rule_for(frame("grow"), collapse=True)
     assert (plain.pattern, plain.label) == ("^grow$", "grow")
     nameless = rule_for(frame(None), collapse=False)
-    assert (nameless.pattern, nameless.on) == ("/app", On.MODULE)
+    assert (nameless.pattern, nameless.on) == ("/app$", On.MODULE)
     assert rule_for(frame(None, None), collapse=False) is None
 
 

@@ -38,7 +38,8 @@ def source(tmp_path: Path) -> Iterator[FakeSource]:
     one = source.snapshot(NOTHING_ELSE)
     source.has_many = True
     source.others = (replace(one, target=Target(2960, "worker", one.target.pid, number=1)),)
-    source.terminal = terminal = ProgramTerminal(24, 80)
+    terminal = ProgramTerminal(24, 80)
+    source.last_output = terminal.last_output
     os.write(terminal._its, b"listening on port 80\n")
     await_output(terminal, b"listening on port 80\r\n")
     yield source

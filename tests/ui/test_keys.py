@@ -15,10 +15,9 @@ from textual.pilot import Pilot
 from tests.ui.screens import text_of
 from tests.ui.source import FakeSource, on_live_screen, press, until
 from tracelloc.ui import machinescreen
-from tracelloc.ui.app import LiveApp
+from tracelloc.ui.app import SYNONYMS, LiveApp, commands_of
 from tracelloc.ui.driver import KeyParser
 from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
-from tracelloc.ui.palette import SYNONYMS, commands_of
 from tracelloc.ui.player import PLAYER_KEYS
 from tracelloc.ui.state import VIEWS
 

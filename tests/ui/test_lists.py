@@ -45,7 +45,8 @@ def source(tmp_path: Path) -> Iterator[FakeSource]:
         replace(first, target=Target(3000 + n, f"worker-{n}", first.target.pid, number=n))
         for n in range(1, MANY)
     )
-    source.terminal = terminal = ProgramTerminal(24, 80)
+    terminal = ProgramTerminal(24, 80)
+    source.last_output = terminal.last_output
     os.write(terminal._its, b"".join(b"line %d\n" % n for n in range(MANY)))
     await_output(terminal, b"line %d\r\n" % (MANY - 1))
     yield source
@@ -55,7 +56,7 @@ def source(tmp_path: Path) -> Iterator[FakeSource]:
 
 def await_output(terminal: ProgramTerminal, last: bytes) -> None:
     deadline = time.monotonic() + 30
-    while not terminal.written_since(0)[1].endswith(last):
+    while not terminal.last_output()[1].endswith(last):
         assert time.monotonic() < deadline
         time.sleep(0.001)
 

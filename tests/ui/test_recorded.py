@@ -15,20 +15,17 @@ from textual.widgets import Input
 
 from tests.ui.screens import compare, text_of
 from tests.ui.source import live, on_live_screen, press, settle, tick
-from tests.unit.recordedtraces import namers, traces, traces_with_events
-from tracelloc.heap import eventlog
+from tests.unit.recordedtraces import namers, traces
 from tracelloc.model.codefiles import Unresolved
 from tracelloc.model.figures import History, Totals
 from tracelloc.model.process import ALL_PROCESSES
 from tracelloc.show.analysis.merge import TraceMerger
 from tracelloc.show.filters import Filters
-from tracelloc.show.importers.recordings import open_recording
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.recording import events
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import TraceSnapshot
-from tracelloc.text import NS_PER_S, format_size, format_time
+from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.plot import BEHIND, LABELS
 from tracelloc.ui.recorded import RecordedSource
@@ -255,57 +252,6 @@ async def test_who_recorded_it(tmp_path: Path) -> None:
     async with live(source_of(path)) as (app, pilot):
         await go(app, pilot, next(view.key for view in app.state.views if view.name == "log"))
         assert "by tracelloc 1.2 on box (arm64) in" in "\n".join(text_of(app))
-
-
-async def test_a_single_profile_shows_what_it_has(tmp_path: Path) -> None:
-    """Views that have nothing to show say so; nothing claims that there were no events."""
-    path = tmp_path / "a.folded"
-    path.write_text("shop;serve;order 5000\nshop;serve;session 3000\n")
-    recording = open_recording(path)
-    source = RecordedSource(recording, Namers(recording, Filters()))
-    async with live(source) as (app, pilot):
-        lines = text_of(app)
-        assert "shop" in lines[0]
-        assert "single profile, " in lines[0]
-        assert lines[1].split() == ["Heap", "7.81", "KiB", "2", "blocks", "2", "stacks"]
-        text = "\n".join(lines)
-        assert "order ← serve" in text
-        for word in ("events/s", "lost", "RSS", "/min", "verdict", "traced"):
-            assert word not in text, word
-        for key, said in (
-            ("2", "a profile has no single blocks, only sums per call stack"),
-            ("R", "a profile does not say where resident memory is"),
-            ("C", "a single profile has no past to chart"),
-            ("8", "by folded stacks"),
-            ("F", "62.5 %"),
-            ("4", "serve"),
-        ):
-            await go(app, pilot, key)
-            assert said in "\n".join(text_of(app)), key
-        await go(app, pilot, "1")
-        await press(app, pilot, "enter")
-        assert "4.88 KiB in 1 block   peak 4.88 KiB" in text_of(app)[1]
-
-
-async def test_snapshots_before_the_events_say_when_these_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(eventlog, "_LEAST", 300)
-    monkeypatch.setattr(events, "_SHARE", 4)
-    path = tmp_path / "events.rec"
-    writer = RecordingWriter(path, max_bytes=280 << 10, max_s=1e9, events=True)
-    for trace in traces_with_events(120.0):
-        writer.add(replace(trace, processes=trace.processes[:1]), namers(120.0))
-    since_s = writer.events_since_s()
-    writer.close()
-    assert since_s is not None
-    async with live(source_of(path)) as (app, pilot):
-        view = next(view for view in app.state.views if view.name == "sizes")
-        await go(app, pilot, ")" + view.key)
-        assert "events begin" not in "\n".join(text_of(app))
-        await go(app, pilot, "(")
-        said = f"the recorded events begin at {format_time(since_s)}"
-        assert said in "\n".join(text_of(app))
 
 
 async def test_processes_are_summed_as_of_the_moment(tmp_path: Path) -> None:

@@ -2,19 +2,11 @@
 
 import io
 import os
-import random
 
 import pytest
-from rich.style import Style
 
 from tracelloc.record.session.terminal import ProgramTerminal
-from tracelloc.ui.output import TerminalLines
-
-
-def shown(data: bytes) -> list[str]:
-    lines = TerminalLines()
-    lines.feed(data)
-    return [line.plain for line in lines.all()]
+from tracelloc.ui.output import plain_lines
 
 
 @pytest.mark.parametrize(
@@ -25,7 +17,8 @@ def shown(data: bytes) -> list[str]:
         (b"one\r\n\r\nthree\r\n", ["one", "", "three"]),
         (b" 10%\r 20%\r100%\r\ndone", ["100%", "done"]),
         (b"long line\rshort\x1b[K\r\n", ["short"]),
-        (b"abc\b\bX", ["aXc"]),
+        (b"\x1b[1;31mred\x1b[0m plain", ["red plain"]),
+        (b"abc\b", ["abc"]),
         (b"a\tb\r\n", ["a       b"]),
         ("grün ☃\r\n".encode(), ["grün ☃"]),
         (b"\xff\xfe\n", ["��"]),
@@ -35,7 +28,7 @@ def shown(data: bytes) -> list[str]:
     ],
 )  # fmt: skip
 def test_lines(written: bytes, lines: list[str]) -> None:
-    assert shown(written) == lines
+    assert plain_lines(written) == lines
 
 
 def test_what_is_passed_on_is_as_the_program_wrote_it() -> None:
@@ -46,37 +39,16 @@ def test_what_is_passed_on_is_as_the_program_wrote_it() -> None:
     terminal.release()
     terminal.join()
     assert passed.getvalue() == written
-    assert terminal.written_since(0)[1] == written.replace(b"\n", b"\r\n")
+    assert terminal.last_output() == (20, written.replace(b"\n", b"\r\n"))
 
 
-def test_it_does_not_matter_how_it_comes_in_pieces() -> None:
-    data = "\x1b[1;31mred\x1b[0m plain\r\n\x1b]0;title\x07gr\u00fcn\r 5%\x1b[K\r\n".encode() * 20
-    whole = shown(data)
-    random.seed(1)
-    for _ in range(50):
-        lines = TerminalLines()
-        at = 0
-        while at < len(data):
-            size = random.randint(1, 9)
-            lines.feed(data[at : at + size])
-            at += size
-        assert [line.plain for line in lines.all()] == whole
-
-
-def test_colours() -> None:
-    lines = TerminalLines()
-    lines.feed(b"\x1b[31mred \x1b[1mbold\r\nstill\x1b[0m not\r\n")
-    first, second = lines.all()
-    red = Style.parse("color(1)")
-    assert [(str(span.style), first.plain[span.start : span.end]) for span in first.spans] == [
-        (str(red), "red "), (str(red + Style(bold=True)), "bold")
-    ]  # fmt: skip
-    assert second.plain == "still not"
-    assert second.spans[0].end == len("still")
-
-
-def test_bounds() -> None:
-    lines = TerminalLines()
-    lines.feed(b"x" * 100_000 + b"\n" * 10_005)
-    assert (len(lines.all()), lines.dropped) == (10_000, 5)
-    assert len(lines.all()[0]) == 0
+def test_only_the_end_is_kept() -> None:
+    terminal = ProgramTerminal(24, 80)
+    os.write(terminal._its, b"first\n")
+    for _ in range(200):
+        os.write(terminal._its, b"x" * 999 + b"\n")
+    terminal.release()
+    terminal.join()
+    count, kept = terminal.last_output()
+    assert (count, len(kept)) == (7 + 200 * 1001, 1 << 17)
+    assert kept.endswith(b"x\r\n")

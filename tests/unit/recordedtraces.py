@@ -13,7 +13,6 @@ from tests.corpus.replay import START_NS, events_of, looks, stacks_of
 from tests.corpus.streams import churn, every, leak, poisson, some_leak
 from tests.snapshots import snapshot_of
 from tests.unit.test_views import FakeSymbolizer
-from tracelloc.heap.eventlog import EventLog
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.figures import History
@@ -77,28 +76,16 @@ def namers(end_s: float) -> Namers:
 @cache
 def traces(end_s: float) -> list[TraceSnapshot]:
     """The program at each look, every 5 s."""
-    return list(_traces(end_s))
+    return list(traces_one_by_one(end_s))
 
 
 def traces_one_by_one(end_s: float) -> Iterator[TraceSnapshot]:
-    """The same, each made when it is asked for."""
-    return _traces(end_s)
-
-
-def traces_with_events(end_s: float) -> list[TraceSnapshot]:
-    """Traces with every event, and all blocks to compare with."""
-    return list(_traces(end_s, Wanted(top=5, blocks=True, events=True), EventLog()))
-
-
-def _traces(
-    end_s: float, wanted: Wanted = _FIVE, log: EventLog | None = None
-) -> Iterator[TraceSnapshot]:
-    """The program at each look, beside a child that has ended."""
+    """The same, each made when it is asked for, beside a child that has ended."""
     events, stacks, _ = program(end_s)
     history, series = History(START_NS), Series(START_NS)
     found = FoundLibrary(LIBC.name, "/lib/libc.so.6", ("malloc", "free"), (), MallocLibrary.GLIBC)
     resident = Resident(1 << 20, 2 << 20, 0, 0)
-    for time_s, table, findings in looks(events, stacks, end_s, log=log):
+    for time_s, table, findings in looks(events, stacks, end_s):
         now_ns = START_NS + int(time_s * NS_PER_S)
         if history.is_due(now_ns):
             history.sample(now_ns, table.totals.live_bytes)
@@ -106,7 +93,7 @@ def _traces(
         one = snapshot_of(
             table,
             now_ns,
-            wanted,
+            _FIVE,
             history=history,
             lost={Counter.LOST_FREES: int(time_s)},
             time_s=START_S + time_s,
@@ -131,10 +118,10 @@ def _traces(
 
 def record(
     path: Path, every: Iterable[TraceSnapshot], end_s: float, about: dict[str, str] | None = None,
-    *, max_bytes: int = 200 << 20, max_s: float = 1e9, events: bool = False,
+    *, max_bytes: int = 200 << 20, max_s: float = 1e9,
 ) -> RecordedTrace:  # fmt: skip
     """Records traces of the program, which runs until then, and opens what was written."""
-    writer = RecordingWriter(path, max_bytes=max_bytes, max_s=max_s, events=events)
+    writer = RecordingWriter(path, max_bytes=max_bytes, max_s=max_s)
     writer.describe(about or {})
     for trace in every:
         writer.add(trace, namers(end_s))

@@ -3,9 +3,7 @@
 import gzip
 import http.client
 import json
-import os
 import socket
-import stat
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -49,12 +47,7 @@ def connect(endpoint: Endpoint) -> socket.socket:
 
 
 def ask(endpoint: Endpoint, path: str, method: str = "GET", **headers: str) -> Any:
-    connection = http.client.HTTPConnection("localhost", timeout=30)
-    if endpoint.url.startswith("unix:"):
-        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.sock.connect(endpoint.url.removeprefix("unix:"))
-    else:
-        connection = http.client.HTTPConnection(endpoint.url.split("/")[2], timeout=30)
+    connection = http.client.HTTPConnection(endpoint.url.split("/")[2], timeout=30)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     answer.content = answer.read()  # type: ignore[attr-defined]
@@ -204,10 +197,11 @@ def test_addresses() -> None:
     assert parse_listen("0.0.0.0:1") == ListenAddress("0.0.0.0", 1)
     assert parse_listen("[::1]:80") == ListenAddress("::1", 80)
     assert parse_listen("host.name:0") == ListenAddress("host.name", 0)
-    assert parse_listen("unix:/run/x") == ListenAddress("", 0, "/run/x")
-    for wrong in ("", ":80", "a:b", "1.2.3.4", "70000", "::1:80", "http://x:1", "-1", "unix:"):
+    for wrong in ("", ":80", "a:b", "1.2.3.4", "70000", "::1:80", "http://x:1", "-1"):
         with pytest.raises(ValueError, match=r"is not \[HOST:\]PORT"):
             parse_listen(wrong)
+    with pytest.raises(ValueError, match="Unix sockets are gone: listen on a PORT"):
+        parse_listen("unix:/run/x")
 
 
 def test_what_cannot_be_listened_on() -> None:
@@ -264,40 +258,6 @@ def test_only_so_many_wait_for_what_changes(serve: Serve) -> None:
 
 def listening(address: ListenAddress, *secrets: str) -> Endpoint:
     return Endpoint(listen_on(address), lambda: [small()], *secrets)
-
-
-def test_a_unix_socket_is_its_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "socket"
-    monkeypatch.setenv("SUDO_UID", "65534")
-    monkeypatch.setenv("SUDO_GID", "65534")
-    old = os.umask(0)
-    try:
-        endpoint = listening(ListenAddress("", 0, str(path)))
-    finally:
-        os.umask(old)
-    status = path.stat()
-    assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o600, os.getuid() or 65534)
-    assert ask(endpoint, "/metrics").status == 200
-    assert (endpoint.url, endpoint.is_local) == (f"unix:{path}", True)
-    with pytest.raises(TracellocError, match="Address already in use"):
-        listen_on(ListenAddress("", 0, str(path)))
-    endpoint.close()
-    assert not path.exists()
-
-
-def test_what_is_no_socket_of_ours_stays(tmp_path: Path) -> None:
-    path = tmp_path / "socket"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as gone:
-        gone.bind(str(path))
-    endpoint = listening(ListenAddress("", 0, str(path)))
-    assert ask(endpoint, "/metrics").status == 200, (
-        "one that nobody listens on any more is replaced"
-    )
-    endpoint.close()
-    path.write_text("precious")
-    with pytest.raises(TracellocError, match="Address already in use"):
-        listen_on(ListenAddress("", 0, str(path)))
-    assert path.read_text() == "precious"
 
 
 def test_tokens() -> None:

@@ -12,61 +12,25 @@ import pytest
 from tests.options import parse_options
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.show.filters.files import append_rules, given_text, load_filters, own_text
-from tracelloc.show.filters.rules import Action, Lines, Match, On, Rule, RuleFile, parse_rules
+from tracelloc.show.filters.rules import Action, Match, On, Rule, RuleFile, find_line, parse_rules
 from tracelloc.system.invoker import Invoker, effective_user, invoker, rights_of
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
 
-TRICKY = '''\
-# [[rule]]
-[[rule]] # the first
-pattern = """
-[[rule]]
-match = "nothing"
-\\"""quoted\\""" """""
-why = \'\'\'
-pattern = 'x' # \'\'\'\'
-[[ rule ]]
-"group" = "a#b[["  # = "
-'on' = "module"\r
 
-[[  'rule' ]]
-pattern = \'\'\'a\'\'\'
-
-"p\\u0061ttern2" = [
-  1, # ]
-]
-why='w'
-'''
-
-
-def test_lines_are_not_fooled() -> None:
-    text = TRICKY
-    document = tomllib.loads(text)
-    assert [sorted(entry) for entry in document["rule"]] == [
-        ["pattern", "why"], ["group", "on"], ["pattern", "pattern2", "why"],
-    ]  # fmt: skip
-    lines = Lines(text)
-    assert [lines.line_of_entry("rule", n) for n in range(3)] == [2, 9, 13]
-    assert [lines.line_of_entry("rule", 0, k) for k in ("pattern", "why")] == [3, 7]
-    assert [lines.line_of_entry("rule", 1, k) for k in ("group", "on")] == [10, 11]
-    third = [lines.line_of_entry("rule", 2, k) for k in ("pattern", "pattern2", "why")]
-    assert third == [14, 16, 19]
-    assert lines.line_of_entry("rule", 2, "nothing") == 13
-
-
-def test_lines_of_tables_and_dotted_keys() -> None:
-    text = "a.b.c = 1\n\n[groups]\nqt = true\n'x.y' = true\n[t.u]\nv = {rule = 3}\nrule=[\n{}]\n"
+def test_lines_are_searched_for() -> None:
+    text = (
+        "# one\n[[rule]]\npattern = 'x'\n[[ 'rule' ]]\n\"why\" = 'w'\n\n"
+        "[groups]\n'x.y' = true\na.b=1\n"
+    )
     tomllib.loads(text)
-    lines = Lines(text)
-    assert lines.line_of("a") == lines.line_of("a", "b", "c") == 1
-    assert [lines.line_of("groups", *key) for key in ([], ["qt"], ["x.y"])] == [3, 4, 5]
-    assert lines.line_of("t", "u", "v") == 7
-    assert lines.line_of("t", "u", "rule") == 8
-    assert lines.line_of("nowhere") == 1
+    assert [find_line(text, key, "rule") for key in ("pattern", "why")] == [3, 2]
+    assert [find_line(text, key, "rule", 1) for key in ("pattern", "why")] == [4, 5]
+    assert [find_line(text, key, "groups") for key in ("x.y", "a", "none")] == [8, 9, 7]
+    assert [find_line(text, key) for key in ("rule", "groups", "none")] == [2, 7, 1]
     # Rules as an array have no lines of their own: the array's stands for them.
-    assert Lines("\n\nrule = [{pattern = 'x'},\n {}]\n").line_of_entry("rule", 1, "pattern") == 3
+    assert find_line("\n\nrule = [{pattern = 'x'},\n {}]\n", "pattern", "rule", 1) == 3
 
 
 KEYS = ("pattern", "match", "on", "action", "as", "group", "why")
@@ -86,11 +50,13 @@ RULE = '# one\n[[rule]]\npattern = "x"\n\n[[rule]]\n# two\n'
         (RULE + "pattern = '*'\nmatch = 'regex'",
          "f:7: rule 2: pattern is not a regular expression: nothing to repeat at position 0"),
         (RULE + "pattern = 'x'\nmatch = 'glob'",
-         "f:8: rule 2: match cannot be 'glob'; known are prefix, suffix, contains, regex"),
+         "f:8: rule 2: match cannot be 'glob'; known are prefix, regex"),
         (RULE + "pattern = 'x'\non = 'line'",
          "f:8: rule 2: on cannot be 'line'; known are symbol, trait, module, file"),
         (RULE + "pattern = 'x'\naction = 'fold'",
-         "f:8: rule 2: action cannot be 'fold'; known are hide, collapse, cut, show"),
+         "f:8: rule 2: action cannot be 'fold'; known are hide, collapse, show"),
+        (RULE + "pattern = 'x'\naction = 'cut'",
+         "f:8: rule 2: action cannot be 'cut'; it is gone: hide the callers by rules of their own"),
         (RULE + "pattern = 'x'\naction = 'collapse'",
          "f:8: rule 2: collapse needs a name for what it collapses: as = \"…\""),
         (RULE + "pattern = 'x'\nas = 'y'",
@@ -127,7 +93,7 @@ def test_all_keys() -> None:
 @pytest.mark.parametrize("text", ["a", 'a"\\', "a\nb\tc", "\x1b[31m\x7f\x00", "ü😀", "'''", '"""'])
 def test_rules_survive_being_written(text: str) -> None:
     for rule in (
-        Rule(text, Match.SUFFIX, On.MODULE, Action.SHOW, None, text, text),
+        Rule(text, Match.PREFIX, On.MODULE, Action.SHOW, None, text, text),
         Rule(text, action=Action.COLLAPSE, label=text),
     ):
         assert parse_rules(rule.to_toml(), "f").rules == (rule,)

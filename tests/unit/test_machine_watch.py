@@ -79,7 +79,7 @@ def test_what_is_no_rule(text: str) -> None:
         ("interval = '10ms'", "w.toml:1: interval: at least 100ms is required"),
         ("directory = 'x'", "w.toml:1: directory: 'x' is not an absolute path"),
         ("max_running = 0", "w.toml:1: max_running: a number from 1 to 64 is required"),
-        ("listen = 'x:y'", "w.toml:1: listen: 'x:y' is not [HOST:]PORT or unix:PATH"),
+        ("listen = 'x:y'", "w.toml:1: listen: 'x:y' is not [HOST:]PORT"),
         ("max_disk = '8MiB'", "w.toml: max_recording is above max_disk"),
         ("target = 1", "w.toml:1: target must be written as [[target]]"),
         (TARGET + "rule = 1", "w.toml:5: target 1: unknown key 'rule'; did you mean 'rules'?"),

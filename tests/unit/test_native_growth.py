@@ -20,7 +20,7 @@ from tracelloc.model.objects import (
     divided,
 )
 from tracelloc.model.verdicts import Verdict
-from tracelloc.record.facets.nativegrowth import NativeGrowths
+from tracelloc.record.facets.objects import NativeGrowths
 
 PARSE = FunctionLine("parse", "/srv/feeds.py", 12)
 FAST, SLOW = "m.Fast", "m.Slow"

@@ -15,7 +15,7 @@ from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.errors import UnsupportedError
 from tracelloc.record.kernel import capabilities
-from tracelloc.system.confined.systemcalls import Confinement, filter_of
+from tracelloc.system.confined import Confinement, filter_of
 
 # Names of machines, as code would compare them.
 NAMES = re.compile(r"EM_\w+|(x86|amd|x86_|arm|aarch)-?64|i[3-6]86", re.IGNORECASE)

@@ -11,16 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.commands import outcome
+from tests.harness import run_tracelloc
 from tests.unit import profiles
 from tests.unit.profiles import PprofProfile, large, peaked, profile, sample, small
 from tracelloc.errors import TracellocError
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.export.listings import fold
-from tracelloc.show.filters import Filters
 from tracelloc.show.importers import read_profile
-from tracelloc.show.importers.recordings import open_recording
-from tracelloc.show.presentation.combined import difference, joined, trace_profiles
-from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.presentation.combined import difference
 from tracelloc.show.presentation.profile import Metric, Profile
 
 
@@ -135,41 +133,40 @@ def test_difference_comes_back(tmp_path: Path) -> None:
     }
 
 
-def opened(path: Path) -> Profile:
-    """What the only snapshot of a profile shows that is opened like a recording."""
-    recording = open_recording(path)
-    assert len(recording.moments) == 1
-    namers = Namers(recording, Filters())
-    found = joined(trace_profiles(recording.trace_at(0), namers, freed=True))
-    recording.close()
-    return found
-
-
 @pytest.mark.parametrize(
     ("name", "made"),
     [("a.pb.gz", small()), ("b.pb.gz", peaked()), ("c.json", large(300)), ("d.folded", small())],
     ids=["pprof", "pprof with peak", "json", "folded"],
 )
-def test_profiles_open_as_single_snapshots(name: str, made: Profile, tmp_path: Path) -> None:
+def test_reports_of_profiles_are_files(name: str, made: Profile, tmp_path: Path) -> None:
     path = save(tmp_path / name, made)
-    back, shown = read_profile(path), opened(path)
-    assert folded(shown) == folded(back)
-    for metric in back.metrics - {Metric.GROWTH}:
-        assert shown.total(metric) == back.total(metric), metric
-    assert (shown.target, shown.time_s, shown.elapsed_ns) == (
-        back.target, back.time_s, back.elapsed_ns,
-    )  # fmt: skip
-    assert not list(tmp_path.glob("*.rec"))
+    run = run_tracelloc("report", path, "-o", tmp_path / "other.json")
+    assert run.returncode == 0, run.stderr
+    back, other = read_profile(path), read_profile(tmp_path / "other.json")
+    assert folded(other) == folded(back)
+    run = run_tracelloc("report", path, "--format", "folded")
+    assert len(run.stdout.splitlines()) == len(folded(back))
 
 
-def test_what_is_no_moment_does_not_open(tmp_path: Path) -> None:
-    change = difference(small(), peaked())
-    for path, said in (
-        (save(tmp_path / "a.json", change), "it is a difference of two profiles"),
-        (save(tmp_path / "b.json", profile([])), "it has no call stacks"),
-    ):
-        with pytest.raises(TracellocError, match=said):
-            open_recording(path)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a.folded"], "is a profile, not a recording; -o FILE writes it in another format"),
+        (["a.folded", "--since", "+0s", "-o", "a.svg"], "is a single profile, not a recording"),
+        (["a.folded", "--metric", "peak", "-o", "a.svg"], "has no figures for --metric peak"),
+        (["a.rec", "--show", "sizes"], "recordings hold no block sizes"),
+        (["a.rec", "--show", "threads"], "recordings hold no per-thread data"),
+        (["none.rec"], "none.rec cannot be read: No such file or directory"),
+    ],
+)
+def test_what_can_not_be_reported(words: list[str], said: str, tmp_path: Path) -> None:
+    save(tmp_path / "a.folded", small())
+    golden = Path(__file__).parents[1] / "data/recordings/v1.rec"
+    (tmp_path / "a.rec").write_bytes(golden.read_bytes())
+    paths = [tmp_path / word if "." in word else word for word in words]
+    run = run_tracelloc("report", *paths)
+    assert run.returncode
+    assert said in run.stderr
 
 
 GO = """package main
@@ -194,11 +191,6 @@ def test_profiles_of_go_are_read(tmp_path: Path, go_cache: Path) -> None:
     leaks = [s for s in found.samples if any(f.symbol == "main.leak" for f in s.stack.frames)]
     assert sum(s.stat.live_bytes for s in leaks) >= 100 << 16
     assert leaks[0].stack.frames[-1].symbol == "runtime.main"
-    shown = opened(out)
-    assert folded(shown) == folded(found)
-    assert {each: shown.total(each) for each in found.metrics} == {
-        each: found.total(each) for each in found.metrics
-    }
 
 
 @pytest.mark.parametrize(

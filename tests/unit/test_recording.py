@@ -24,7 +24,6 @@ from tests.harness import may_mount
 from tests.snapshots import with_facets
 from tests.unit.recordedtraces import START_S, assert_equal, namers, record, recorded_run, traces
 from tracelloc.command.record import Recorder
-from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.errors import TracellocError
 from tracelloc.model.figures import History
 from tracelloc.model.heapusage import SuspectHolders
@@ -314,7 +313,7 @@ def test_each_new_leak_cuts_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture
     every = iter(traces(100.0))
     watch = SimpleNamespace(has_rules=True, leak_count=0)
     run = recorded_run(every, 100.0, watch=watch, check_rules=lambda _trace: False)
-    recorder = Recorder(RecordOptions(tmp_path / "a.rec", 200 << 20, 1e9))
+    recorder = Recorder(tmp_path / "a.rec", 200 << 20, 1e9)
     writer = recorder._begin(run)
     copies = []
     for leaks in (0, 2, 2):
@@ -346,7 +345,7 @@ def test_missed_snapshots_are_counted(
 
     snapshots, signals = SimpleNamespace(take_snapshot=take), SimpleNamespace(is_ending=False)
     run = recorded_run(every, 100.0, snapshots=snapshots, signals=signals, wait=wait)
-    recorder = Recorder(RecordOptions(tmp_path / "a.rec", 200 << 20, 1e9))
+    recorder = Recorder(tmp_path / "a.rec", 200 << 20, 1e9)
     recorder._begin(run)
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     recorder._record(run)
@@ -406,10 +405,10 @@ def test_a_target_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
             (tmp_path / "taken.rec", "taken.rec-wal exists already"),
         ):
             with pytest.raises(TracellocError, match=said) as caught:
-                Recorder(RecordOptions(path, 200 << 20, 1e9))
+                Recorder(path, 200 << 20, 1e9)
             assert "\n" not in str(caught.value)
         assert not [*readonly.iterdir(), *full.iterdir(), *anybodys.iterdir()]
-    Recorder(RecordOptions(tmp_path / "fine.rec", 200 << 20, 1e9)).close()
+    Recorder(tmp_path / "fine.rec", 200 << 20, 1e9).close()
     assert [each.name for each in tmp_path.glob("*.rec*")] == ["taken.rec-wal"]
     assert taken.read_text() == "mine"
 
@@ -417,7 +416,7 @@ def test_a_target_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
 def test_an_early_reader_does_no_harm(tmp_path: Path) -> None:
     """The file exists before its first snapshot, and readers create SQLite's other files."""
     path = tmp_path / "a.rec"
-    recorder = Recorder(RecordOptions(path, 200 << 20, 1e9))
+    recorder = Recorder(path, 200 << 20, 1e9)
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
         assert file.execute("SELECT count(*) FROM moments").fetchone() == (0,)
         assert recorder._begin(recorded_run(iter([]), 100.0)).path == path

@@ -1,11 +1,11 @@
 """Recordings of every version of the format open for ever, and show what they did.
 
-``tests/data/recordings/vN.rec`` was written by the first program of that version. With
+``tests/data/recordings/vN.rec`` was written by the first program of that version; v2 has a table of
+all events, which is not read any more. With
 TRACELLOC_UPDATE_RECORDINGS set, what it shows is written instead of compared; a file of a new
 version is made by ``python -m tests.unit.test_recording_golden``.
 """
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -14,25 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.recordedtraces import record, traces, traces_with_events
+from tests.unit.recordedtraces import record, traces
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namer, Namers, frame_name
-from tracelloc.show.recording.container import VERSION, VERSION_WITH_EVENTS
+from tracelloc.show.recording.container import VERSION
 from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.show.recording.replay import with_blocks
 from tracelloc.snapshots.snapshot import Snapshot
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
 END_S = 640.0
-EVENTS_END_S = 120.0
 
 
-def write(path: Path, max_bytes: int, *, events: bool = False) -> None:
+def write(path: Path, max_bytes: int) -> None:
     """The made-up program."""
     about = {"command": "server", "version": "0", "host": "here", "pid": "42"}
-    end_s = EVENTS_END_S if events else END_S
-    every = traces_with_events(end_s) if events else traces(end_s)
-    record(path, every, end_s, about, max_bytes=max_bytes, events=events).close()
+    record(path, traces(END_S), END_S, about, max_bytes=max_bytes).close()
 
 
 def listed(recording: RecordedTrace) -> str:
@@ -47,7 +43,6 @@ def shown(recording: RecordedTrace, uptimes_s: Sequence[float]) -> str:
     lines = []
     for uptime_s in uptimes_s:
         trace = recording.trace_as_of(uptime_s)
-        trace = with_blocks(recording, recording.find_uptime(uptime_s), trace)
         lines.append(f"{uptime_s}: {trace.follow.forks} forks, {trace.untraced_count} not traced")
         for one in trace.processes:
             lines += figures(one, Namers(recording, Filters()).namer_of(one.target))
@@ -71,10 +66,6 @@ def figures(one: Snapshot, namer: Namer) -> Iterator[str]:
         yield f"  {' < '.join(names)}: {astuple(stat)} {held}"
     for block in one.top_blocks.largest:
         yield f"  {block.address:x} {block.size_bytes} {block.age_ns} {block.stack}"
-    if one.blocks is not None:
-        columns = zip(*(column.tolist() for column in one.blocks.columns()), strict=True)
-        digest = hashlib.sha256(repr(sorted(columns)).encode()).hexdigest()
-        yield f"  {len(one.blocks)} blocks {digest}"
     for suspect in () if one.findings is None else one.findings.suspects:
         found, members = suspect.judgement, [member.stack for member in suspect.members]
         rate, sure = f"{found.rate_bytes_per_min:.6g}", f"{found.confidence:.4f}"
@@ -112,8 +103,6 @@ def test_the_same_program_gives_the_same_figures(tmp_path: Path) -> None:
 if __name__ == "__main__":
     RECORDINGS.mkdir(exist_ok=True)
     # Its first moments are folded.
-    versions = {VERSION: 100 << 10, VERSION_WITH_EVENTS: 200 << 10}
-    for version, max_bytes in versions.items():
-        path = RECORDINGS / f"v{version}.rec"
-        if not path.exists():
-            write(path, max_bytes, events=version == VERSION_WITH_EVENTS)
+    path = RECORDINGS / f"v{VERSION}.rec"
+    if not path.exists():
+        write(path, 100 << 10)

@@ -10,9 +10,8 @@ from tests.harness import run_tracelloc
 from tests.unit.recordedtraces import assert_equal, record, traces
 from tracelloc.show.analysis.merge import TraceMerger
 from tracelloc.show.filters import Filters
-from tracelloc.show.importers.recordings import open_recordings
 from tracelloc.show.presentation.naming import Namers, frame_name
-from tracelloc.show.recording.joined import JoinedTraces, _by_clock
+from tracelloc.show.recording.joined import JoinedTraces, _by_clock, open_recordings
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import NS_PER_S

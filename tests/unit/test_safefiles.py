@@ -1,7 +1,6 @@
 """Files that are written follow nobody else's links. Real users, links and directories."""
 
 import os
-import socket
 import stat
 import sys
 import tempfile
@@ -19,14 +18,12 @@ from tracelloc.record.kernel.precompiled import _Cache
 from tracelloc.show.export.outputfile import OutputFile
 from tracelloc.show.filters.files import append_rules
 from tracelloc.show.filters.rules import Rule
-from tracelloc.show.publish.unixsocket import listen_at, remove_socket
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.system.invoker import Invoker, User, effective_user, invoker, is_changed_only_by
 from tracelloc.system.safefiles.cache import CacheDirectory
 from tracelloc.system.safefiles.writing import (
     discard_unfinished,
     output_users,
-    remove_file,
     replace_file,
     status_of,
 )
@@ -250,8 +247,6 @@ def test_dots(place: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     replace_file(Path("../b"), [b"new"], [ROOT])
     replace_file(Path("../../own/c"), [b"new"], [ROOT])
     assert {"a", "b", "c"} < {each.name for each in (place / "own").iterdir()}
-    remove_file(Path("../b"), [ROOT])
-    assert not (place / "own/b").exists()
     with suppress(FileExistsError):
         link(place / "own/loop", "loop", ROOT)
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
@@ -346,35 +341,12 @@ def test_rules_of_another_user(place: Path) -> None:
     assert [path.name for path in (place / "own").iterdir()] == ["secret"]
 
 
-@pytest.mark.usefixtures("under_sudo")
-def test_sockets(place: Path) -> None:
-    for where in ("alice", "shared", "own"):
-        path = place / where / "s"
-        listener = listen_at(str(path), 1)
-        assert owner_of(path) == ALICE
-        assert stat.S_ISSOCK(path.stat().st_mode)
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(path))
-        listener.close()
-        # One that is left over is replaced.
-        listen_at(str(path), 1).close()
-        remove_socket(str(path))
-        assert not path.exists()
-    through = link(place / "mallory/d", place / "own", MALLORY) / "s"
-    with pytest.raises(TracellocError, match=REFUSED):
-        listen_at(str(through), 1)
-    with pytest.raises(PermissionError, match=REFUSED):
-        remove_socket(str(through.with_name("secret")))
-    assert untouched(place)
-
-
 def record_to(path: Path) -> None:
     writer = RecordingWriter(path, max_bytes=8 << 20, max_s=1e9, users=output_users())
     writer.copy(path.with_suffix(".copy"))
     for name in ("", "-wal", "-shm"):
         assert stat.S_IMODE(Path(f"{path}{name}").stat().st_mode) == 0o600
-    writer._count = 1
+    writer.count = 1
     writer.close()
 
 

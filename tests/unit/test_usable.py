@@ -20,12 +20,11 @@ from tracelloc.model.blocks import Blocks, ReadSizes, UsableSizes
 from tracelloc.model.figures import U64
 from tracelloc.model.process import FoundLibrary, MainLibrary, MallocLibrary
 from tracelloc.model.wanted import Wanted
-from tracelloc.record.mallocs.chunks import read_chunks, read_words
 from tracelloc.record.mallocs.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
 from tracelloc.record.mallocs.found import library_of
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.session.measuring import Measuring
+from tracelloc.record.session.measuring import Measuring, read_chunks, read_words
 
 FILES = {
     MallocLibrary.GLIBC: "libc.so.6",

@@ -77,8 +77,7 @@ class AgentTools:
         self._allowed = set(allowed)
         self._texts: dict[int, str] = {}
         self._number = 0
-        self._files: set[str] = set()
-        """Source files that answers have named."""
+        self._files: set[str] = set()  # Source files that answers have named
         self._directory = tempfile.TemporaryDirectory(prefix="tracelloc-")
 
     def call(self, name: str, given: dict[str, Any]) -> str:
@@ -209,8 +208,6 @@ class AgentTools:
 
 
 def _look(*words: str) -> Callable[[AgentTools, dict[str, Any]], str]:
-    """Makes a tool that looks at a process by a subcommand."""
-
     def run(tools: AgentTools, given: dict[str, Any]) -> str:
         more = [given["what"]] if given.get("what") else []
         return tools.command(words[0], *more, "-p", given["pid"], *words[1:])
@@ -248,7 +245,7 @@ TOOLS: Final = {tool.name: tool for tool in (
     Tool("check", "Runs a program and reports what it leaked at its end, by call stack with file "
          "and line. Needs permission.", AgentTools.check,
          {"command!": ("array", "program and arguments")} | _CONFIRM, is_read_only=False),
-    Tool("report", "Shows a recording or a profile: suspects and top allocators.", _report,
+    Tool("report", "Shows a recording: suspects and top allocators.", _report,
          {"file!": _FILE, "at": ("string", "time"), "top": ("integer", "entries")}),
     Tool("compare", "What grew from one recording or profile to another, by call stack.",
          _compare, {"before!": _FILE, "after!": _FILE,

@@ -173,9 +173,7 @@ def add_all(parser: argparse.ArgumentParser) -> None:
 
 def add_recordings(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     """Recordings as positional arguments."""
-    about = (
-        "recording, or profile: pprof, tracelloc's JSON, folded stacks; several are shown as one"
-    )
+    about = "recording; several are shown as one"
     parser.add_argument("files", type=Path, nargs=nargs, metavar="FILE", help=about)
 
 
@@ -321,8 +319,8 @@ def add_watch(group: Any) -> None:
 
 def _add_live(group: Any) -> None:
     add = partial(add_option, group)
-    add("--listen [HOST:]PORT", "serve HTTP while tracing, on localhost unless HOST is given, or "
-        "on unix:PATH, a socket that only you can use: a flame graph, /debug/pprof/heap, /metrics",
+    add("--listen [HOST:]PORT", "serve HTTP while tracing, on localhost unless HOST is "
+        "given: a flame graph, /debug/pprof/heap, /metrics",
         type=type_of(parse_listen))
     add("--listen-token-file FILE", "answer only clients that send the token in the first line "
         f"of FILE (default: that in {LISTEN_TOKEN}, if it is set)", type=Path)

@@ -132,7 +132,6 @@ def what_begins(given: Options) -> str:
 
 
 def _check_target(given: Options) -> None:
-    """Raises UsageError unless at most one target is named."""
     targets = {"-p": given.pid, "-n": given.name, "--group": given.group_name}
     named = [option for option, value in targets.items() if value is not None]
     if len(named) > 1:
@@ -150,7 +149,6 @@ def _check_target(given: Options) -> None:
 
 
 def _check(given: Options) -> None:
-    """Raises UsageError for options that make no sense together."""
     _check_target(given)
     _check_watch(given)
     _check_preload(given)
@@ -266,7 +264,6 @@ def _check_watch(given: Options) -> None:
 
 
 def _check_mode(given: Options) -> None:
-    """Raises UsageError for options that do not suit the mode."""
     has_target = given.command or (given.pid, given.name, given.group_name) != (None, None, None)
     if not has_target and given.mode is not Mode.TUI:
         raise UsageError(

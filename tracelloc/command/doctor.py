@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tracelloc.command.doctortarget import target_findings
-from tracelloc.command.finding import Finding, FindingState
+from tracelloc.command.doctortarget import Finding, FindingState, target_findings
 from tracelloc.command.ways import LIBRARY, PROBES, START, TRACING, find_ways, has_library
 from tracelloc.record.kernel import capabilities as system
 from tracelloc.text import printable
@@ -37,7 +36,6 @@ def diagnosis_lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _choice(working: set[str]) -> str:
-    """How -p PID and -- CMD will trace, given the ways that work."""
     attach = "by probes" if PROBES in working else "by the library only"
     by_library = "by the preloaded library" if has_library() else "by probes"
     parts = [

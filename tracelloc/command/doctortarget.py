@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
-from tracelloc.command.finding import Finding, FindingState
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.heap.usable import main_library
 from tracelloc.model.codefiles import base_name
@@ -22,6 +23,27 @@ from tracelloc.record.sources.injected.conditions import check
 from tracelloc.record.symbolization.inventory import ModuleReport, take_inventory
 from tracelloc.show.presentation.facts import unseen_lines
 from tracelloc.text import plural
+
+
+class FindingState(Enum):
+    """State of a finding; the value is shown to users."""
+
+    GOOD = "ok"
+    MISSING = "missing"  # Tracing works, but something will be missing
+    FAILS = "fails"  # The process can't be traced
+    YES = "yes"  # A way works
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line and its cure. All text may contain names from the target."""
+
+    state: FindingState
+    about: str
+    text: str
+    cure: str = ""  # One command or sentence; empty if nothing needs to be done
+
 
 _GOOD, _MISSING, _FAILS, *_ = FindingState
 _MOST_NAMED: Final = 8  # Most names listed one by one
@@ -53,7 +75,6 @@ def target_findings(pid: int) -> Iterator[Finding]:
 
 
 def _probes(process: Process, planned: Plan) -> Iterator[Finding]:
-    """Yields which functions get probes, which are slow, and probes of other tools."""
     main = main_library(found_of(planned.allocators))
     if main is not None:
         beside = f", beside {', '.join(main.others)}" if main.others else ""
@@ -115,7 +136,6 @@ def _followers(process: Process) -> Iterator[Finding]:
 
 
 def _unwinding(modules: Sequence[Module]) -> Iterator[Finding]:
-    """Yields which files have call-frame information."""
     lacking = [base_name(m.path) for m in modules if m.path != VDSO and not m.elf.unwind_sections]
     if not lacking:
         text = f"all {plural(len(modules), 'file')} have call-frame information"
@@ -131,7 +151,6 @@ def _unwinding(modules: Sequence[Module]) -> Iterator[Finding]:
 
 
 def _names(reports: Sequence[ModuleReport]) -> Iterator[Finding]:
-    """Yields which files have names and lines, and how to add missing ones."""
     lacking = [report for report in reports if report.advice is not None]
     if not lacking:
         yield Finding(_GOOD, "symbols", "all files have names and source lines")

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -41,25 +41,17 @@ class FewMessages(Messages):
             super().say(message)
 
 
-@dataclass(frozen=True, slots=True)
-class LeakCheckOptions:
-    """What a leak check reports, and where."""
-
-    suppressions: Sequence[Path]
-    sarif: Path | None
-    junit: Path | None
-    top: int
-
-
 class LeakCheck:
     """Waits for the program's end, then reports."""
 
-    def __init__(self, options: LeakCheckOptions) -> None:
+    def __init__(
+        self, suppressions: Sequence[Path], sarif: Path | None, junit: Path | None, top: int
+    ) -> None:
         """Raises TracellocError for unreadable suppressions and files that can't be written."""
         self.messages: Messages = FewMessages()
-        self._options = options
-        self._patterns = read_patterns(options.suppressions)
-        for path in (options.sarif, options.junit):
+        self._sarif, self._junit, self._top = sarif, junit, top
+        self._patterns = read_patterns(suppressions)
+        for path in (sarif, junit):
             if path is not None:
                 check_output(path)
 
@@ -80,16 +72,16 @@ class LeakCheck:
             self.messages.say(f"warning: the program was not checked for leaks: {why}")
             run.status = _UNCHECKED_STATUS
         else:
-            _print(leak_report_lines(report, self._options.top))
+            _print(leak_report_lines(report, self._top))
             if os.environ.get("GITHUB_ACTIONS"):
                 _print(github_lines(report))
         if report.leaks:
             run.status = FAILED_STATUS
-        if self._options.sarif is not None:
-            write_output(self._options.sarif, [sarif(report).encode(errors="replace")])
-        if self._options.junit is not None:
+        if self._sarif is not None:
+            write_output(self._sarif, [sarif(report).encode(errors="replace")])
+        if self._junit is not None:
             text = junit(report, found.problem)
-            write_output(self._options.junit, [text.encode(errors="replace")])
+            write_output(self._junit, [text.encode(errors="replace")])
 
     def _named(self, run: Run, trace: TraceSnapshot, found: ExitLeaks) -> LeakReport:
         snapshot = trace.root
@@ -112,10 +104,10 @@ def _print(lines: Iterable[str]) -> None:
     sys.stderr.flush()
 
 
-def check_leaks(given: Options, wanted: LeakCheckOptions) -> int:
+def check_leaks(given: Options, check: LeakCheck) -> int:
     """Runs a program and reports what it leaked. Returns the exit status. Raises TracellocError."""
     check_machine(machine_name())
     options = completed(given)
     config = replace(options.trace.with_library_only, checks_exit=True, reads_memory=False)
     options = options.but(trace=config)
-    return trace(options, start_of(options), LeakCheck(wanted))
+    return trace(options, start_of(options), check)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 from tracelloc.command.commandline import Options
 from tracelloc.command.ways import refusal_of_probes
@@ -60,17 +60,14 @@ class Signals:
         a ^Z suspends us. ``has_command``: a program is started, which ignores what we ignore.
         """
         self.is_ending = False
-        self._last: tuple[int, float] | None = None
-        """The last terminating signal, and its time."""
-        self._has_come = False
-        """Whether a signal has requested the end."""
-        self.is_beginning = False
-        """Whether terminating signals raise an exception."""
+        self._last: tuple[int, float] | None = None  # The last terminating signal, and its time
+        self._has_come = False  # Whether a signal has requested the end
+        self.is_beginning = False  # Whether terminating signals raise an exception
         self.wants_files = False
         self.wants_mark = False
+        # Whether a ^Z has not suspended us. A handler can't say so: what it interrupts may be
+        # writing a message.
         self.has_refused_stop = False
-        """Whether a ^Z has not suspended us. A handler can't say so: what it interrupts may be
-        writing a message."""
         self._take = take
         self._receiver, self._sender = socket.socketpair()
         for end in (self._receiver, self._sender):
@@ -140,26 +137,30 @@ def end_at_once() -> NoReturn:
 Say = Callable[[str], None]
 
 
-class Start(Protocol):
-    """One way of beginning a trace."""
+class Start:
+    """One way of beginning a trace. Unless a subclass says otherwise, the program is not ours."""
 
-    def take_signal(self, number: int) -> bool:
+    def take_signal(self, _number: int) -> bool:
         """Handles a terminating signal. Returns whether tracing should end."""
+        return True
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Traces. Raises TracellocError."""
+        raise NotImplementedError
 
     def stop_following(self) -> None:
         """Stops following processes; probes stay attached. May be called twice."""
+        raise NotImplementedError
 
     def finish(self) -> int | None:
         """Finishes after tracing has ended.
 
         Returns the exit status of the program that was started; None if none of it has run.
         """
+        return None
 
 
-class AttachStart:
+class AttachStart(Start):
     """A process that runs, or a control group of them."""
 
     def __init__(
@@ -177,10 +178,6 @@ class AttachStart:
         self._is_unprivileged = is_unprivileged
         self._follower: Follower | None = None
         self._joiner: GroupJoiner | None = None
-
-    def take_signal(self, _number: int) -> bool:
-        """Takes every signal for the trace."""
-        return True
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Attaches. Raises TracellocError."""
@@ -223,21 +220,13 @@ class AttachStart:
         if self._follower is not None:
             self._follower.stop()
 
-    def finish(self) -> int | None:
-        """Leaves the process running."""
-        return None
 
-
-class CaughtStart:
+class CaughtStart(Start):
     """A program that somebody else will start; it waits at its first instruction then."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._launch: CaughtLaunch | None = None
-
-    def take_signal(self, _number: int) -> bool:
-        """Takes every signal for the trace."""
-        return True
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Waits for the program, and traces it, or lets it run without. Raises TracellocError."""
@@ -260,12 +249,8 @@ class CaughtStart:
         if self._launch is not None:
             self._launch.stop_following()
 
-    def finish(self) -> int | None:
-        """Leaves the process running."""
-        return None
 
-
-class LaunchStart:
+class LaunchStart(Start):
     """A program that is started. Signals are for it; where it has our terminal, it decides
     what they mean, and when tracing ends.
     """
@@ -275,13 +260,10 @@ class LaunchStart:
         self._program = program
         self._is_unprivileged = is_unprivileged
         self._launch: Launch | None = None
-        self._early_signal: int | None = None
-        """A signal received before the process existed."""
-        self._signals_before = 0
-        """Number of signals received before the process was traced."""
+        self._early_signal: int | None = None  # A signal received before the process existed
+        self._signals_before = 0  # Number of signals received before the process was traced
         self._is_traced = False
-        self._status: int | None = None
-        """Exit status of a program that ran untraced."""
+        self._status: int | None = None  # Exit status of a program that ran untraced
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Starts the program. If it raises TracellocError, the program has not run."""

@@ -45,13 +45,11 @@ def completed(given: Options) -> Options:
 
 
 def _settings(kind: type[T], given: Mapping[str, object], **others: object) -> T:
-    """Takes the settings of a dataclass from options of the same names."""
     names = {field.name for field in fields(kind)} & given.keys()  # type: ignore[arg-type]
     return kind(**({name: given[name] for name in names} | others))
 
 
 def _can_preload() -> bool:
-    """Whether there is a library for this machine that programs could preload."""
     machine = of_machine(machine_name())
     return machine is not None and machine.has_preloaded_library
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 
 from tracelloc.errors import TracellocError
 from tracelloc.show.export import FOLDED, PPROF, exporter_for
-from tracelloc.show.export.outputfile import PRIVATE, OutputFile
+from tracelloc.show.export.outputfile import OutputFile
 from tracelloc.show.export.special import check_special, is_special, open_special
 from tracelloc.show.presentation.combined import joined, trace_profiles
 from tracelloc.show.presentation.naming import Namers
@@ -108,7 +108,7 @@ def open_report(path: Path) -> BinaryIO:
         if is_special(path):
             check_special(path)
             return open_special(path)
-        descriptor = open_output(path, PRIVATE, output_users())
+        descriptor = open_output(path, output_users())
     except OSError as error:
         raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
     return os.fdopen(descriptor, "wb")

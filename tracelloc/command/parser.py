@@ -37,6 +37,7 @@ _UNKNOWN: Final = "unrecognized arguments: "
 _OTHER_NAMES: Final = {"--verbose": "--debug", "-v": "--debug", "-V": "--version"}
 # Options that there were, and what is there now.
 _DROPPED: Final = {
+    "--events": "recordings have a snapshot each second; --show sizes and the screen need a trace",
     "--every-report": "--json has complete reports with --json-full, recordings have all moments",
     "--long-names": "text reports shorten names; --json and files have whole ones",
     "--output-mode": "files are for their owner alone; chmod changes that",
@@ -146,6 +147,7 @@ def parse_subcommand(subcommand: Subcommand, arguments: Sequence[str]) -> argpar
     if subcommand.takes_command and not word.startswith("-"):
         raise UsageError(f"{_UNKNOWN}{word}", hint=_command_hint(parser.prog, arguments, word))
     if unknown:
+        _check_dropped(unknown[0])
         parser.error(f"{_UNKNOWN}{shlex.join(unknown)}")
     if hasattr(given, "process"):
         take_plain(given)
@@ -153,19 +155,23 @@ def parse_subcommand(subcommand: Subcommand, arguments: Sequence[str]) -> argpar
 
 
 def _command_hint(program: str, arguments: Sequence[str], word: str) -> str:
-    """Suggests that a command begins with this word."""
     at = arguments.index(word)
     meant = [*program.split(), *arguments[:at], "--", *arguments[at:]]
     return f"did you mean {shlex.join(meant)}?"
+
+
+def _check_dropped(word: str) -> None:
+    name = word.partition("=")[0]
+    if name in _DROPPED:
+        raise UsageError(f"{name} is gone", hint=_DROPPED[name])
 
 
 def _refuse(arguments: Sequence[str], unknown: Sequence[str], flags: Iterable[str]) -> NoReturn:
     word = unknown[0]
     message = f"{_UNKNOWN}{shlex.join(unknown)}"
     if word.startswith("-"):
+        _check_dropped(word)
         name = word.partition("=")[0]
-        if name in _DROPPED:
-            raise UsageError(f"{name} is gone", hint=_DROPPED[name])
         close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, flags, 1)
         hint = f"did you mean {close[0]}?" if close else "tracelloc --help-all shows all options"
     elif word.isdecimal():

@@ -6,8 +6,9 @@ import math
 import os
 import socket
 import time
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from tracelloc import __version__
@@ -15,11 +16,9 @@ from tracelloc.command.commandline import Options, what_begins
 from tracelloc.command.lifecycle import start_of
 from tracelloc.command.options import completed
 from tracelloc.command.outputs import Messages
-from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run, trace
 from tracelloc.command.targets import with_target
 from tracelloc.errors import TracellocError
-from tracelloc.model.wanted import Wanted
 from tracelloc.show.export.outputfile import filled_in
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.show.recording.running import noted
@@ -28,7 +27,7 @@ from tracelloc.show.report.trace import progress_line
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.safefiles.writing import output_users
-from tracelloc.text import format_size, format_time, plural, printable
+from tracelloc.text import format_size, plural, printable
 
 _STEP_S: Final = 1.0  # Time between snapshots
 
@@ -36,25 +35,23 @@ _STEP_S: Final = 1.0  # Time between snapshots
 class Recorder:
     """Writes the trace, and says how it goes on standard error."""
 
-    def __init__(self, wanted: RecordOptions) -> None:
+    def __init__(self, path: Path, max_bytes: int, max_s: float) -> None:
         """Creates the file at once, unless its name depends on the target.
 
-        Raises TracellocError if it can't be created.
+        ``path``: ``%p`` in it stands for the target's PID, ``%t`` for the time. ``max_s``: how far
+        it may reach back. Raises TracellocError if it can't be created.
         """
         self.messages = Messages()
-        self._wanted = wanted
-        self._first: RecordingWriter | None = _new_writer(wanted, os.getpid())
-        """The file until recording begins. It is never removed and created again: a reader of the
-        removed file would leave SQLite's other files next to the new one."""
-        if "%" in str(wanted.path):
+        self._path, self._max_bytes, self._max_s = path, max_bytes, max_s
+        # The file until recording begins. It is never removed and created again: a reader of the
+        # removed file would leave SQLite's other files next to the new one.
+        self._first: RecordingWriter | None = self._new_writer(os.getpid())
+        if "%" in str(path):
             self._first.close()
             self._first = None
         self._writer: RecordingWriter | None = None
         self._leaks = 0
-        self._missed = 0
-        """Snapshots that there was no time for."""
-        self._drops_events = False
-        """Whether it has been said that old events were dropped."""
+        self._missed = 0  # Snapshots that there was no time for
 
     def show(self, run: Run) -> None:
         """Records until tracing is to end."""
@@ -84,9 +81,15 @@ class Recorder:
         if writer is not None:
             writer.close()
 
+    def _new_writer(self, pid: int) -> RecordingWriter:
+        path = filled_in(self._path, pid, time.time())
+        return RecordingWriter(
+            path, max_bytes=self._max_bytes, max_s=self._max_s, users=output_users()
+        )
+
     def _begin(self, run: Run) -> RecordingWriter:
         target = run.session.root.target
-        writer = self._writer = self._first or _new_writer(self._wanted, target.pid)
+        writer = self._writer = self._first or self._new_writer(target.pid)
         self._first = None
         writer.describe(
             {
@@ -124,37 +127,17 @@ class Recorder:
     def _tick(self, run: Run) -> bool:
         """Writes a snapshot. Returns whether tracing ends."""
         writer = self._current(run)
-        trace = run.snapshots.take_snapshot(0.0, self._wanted_of(run))
+        trace = run.snapshots.take_snapshot(0.0)
         run.say_what_is_traced()
         writer.add(trace, run.namers)
         size = format_size(writer.size_bytes())
         lost = trace.root.losses.events
-        self.messages.show_progress(
-            f"{progress_line(trace)}, {lost:,} lost, {size} recorded{self._events_line(writer)}"
-        )
+        self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost, {size} recorded")
         ends = run.watch.has_rules and run.check_rules(trace)
         if run.watch.leak_count > self._leaks:
             self._leaks = run.watch.leak_count
             self._copy(run)
         return ends
-
-    def _events_line(self, writer: RecordingWriter) -> str:
-        """Returns how far back events reach, if not to the first snapshot; says it once."""
-        since_s = writer.events_since_s()
-        if since_s is None:
-            return ""
-        if not self._drops_events:
-            self._drops_events = True
-            size = format_size(self._wanted.max_bytes // 2)
-            self.messages.say(
-                f"events take {size}, half of --max-size: the oldest ones make room, and snapshots "
-                f"before {format_time(since_s)} have no single blocks"
-            )
-        return f", events since {format_time(since_s).partition(' ')[2]}"
-
-    def _wanted_of(self, run: Run) -> Wanted | None:
-        """None: what reports want."""
-        return run.options.wanted | Wanted(events=True) if self._wanted.events else None
 
     def _copy(self, run: Run) -> None:
         """Copies the recording so far, before later folding drops snapshots."""
@@ -176,36 +159,22 @@ class Recorder:
             return
         writer = self._current(run)
         try:
-            if self._wanted.events:
-                trace = run.snapshots.take_snapshot(0.0, self._wanted_of(run))
             writer.add(trace, run.namers, run.namers.patience_s)
-            events = self._events_line(writer)
         finally:
             self.close()
         path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
         self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
         count = plural(writer.count, "snapshot")
         count += f" ({self._missed:,} missed)" if self._missed else ""
-        self.messages.say(f"recorded {count} in {path}, {size}{events}")
+        self.messages.say(f"recorded {count} in {path}, {size}")
 
 
-def _new_writer(wanted: RecordOptions, pid: int) -> RecordingWriter:
-    return RecordingWriter(
-        filled_in(wanted.path, pid, time.time()),
-        max_bytes=wanted.max_bytes,
-        max_s=wanted.max_s,
-        users=output_users(),
-        events=wanted.events,
-    )
-
-
-def record(given: Options, wanted: RecordOptions) -> int:
+def record(given: Options, begin: Callable[[], Recorder]) -> int:
     """Records a trace until it ends. Returns the exit status. Raises TracellocError."""
     STARTUP.begin(what_begins(given))
     try:
         options = with_target(completed(given))
-        config = replace(options.trace, log_events=wanted.events)
-        with closing(Recorder(wanted)) as recorder:
-            return trace(options.but(trace=config), start_of(options), recorder)
+        with closing(begin()) as recorder:
+            return trace(options, start_of(options), recorder)
     finally:
         STARTUP.end()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,16 +14,6 @@ from tracelloc.text import format_size
 
 TOP: Final = 10  # Largest blocks that each moment has
 LEAST_BYTES: Final = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class RecordOptions:
-    """Where a recording goes, and how large it may get."""
-
-    path: Path  # `%p` in it stands for the target's PID, `%t` for the time
-    max_bytes: int
-    max_s: float  # How far it may reach back
-    events: bool = False  # Every event is kept, too
 
 
 # fmt: off
@@ -47,9 +36,7 @@ def check_bounds(given: argparse.Namespace) -> None:
         raise UsageError("--max-time must be at least 60s")
 
 
-def record_options(
-    given: argparse.Namespace, command: tuple[str, ...]
-) -> tuple[Options, RecordOptions]:
+def record_options(given: argparse.Namespace, command: tuple[str, ...]) -> tuple[Options, Path]:
     """The trace that is to be recorded, and where. Raises TracellocError."""
     check_bounds(given)
     given.top = TOP
@@ -59,4 +46,4 @@ def record_options(
         raise TracellocError(f"{path} exists already", hint="choose a new file")
     if not path.parent.is_dir():
         raise TracellocError(f"{path} cannot be written: there is no directory {path.parent}")
-    return line, RecordOptions(path, given.recording_bytes, given.max_time, events=given.events)
+    return line, path

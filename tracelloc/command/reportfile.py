@@ -5,19 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from tracelloc.command.outputs import Messages, outputs_of, write_files
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.show.export import FORMATS, Exporter
+from tracelloc.show.export.outputfile import OutputFile
 from tracelloc.show.filters.files import load_filters
-from tracelloc.show.importers.recordings import open_recording
+from tracelloc.show.importers import check_metrics, read_profile
 from tracelloc.show.presentation.combined import joined, trace_profiles
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.presentation.profile import METRICS
+from tracelloc.show.presentation.profile import METRICS, Metric, Profile
+from tracelloc.show.recording.container import is_recording
 from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.show.recording.replay import blocks_since_s, with_blocks
 from tracelloc.show.recording.times import count_words, find_moment
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.optional import wanted_by
@@ -30,17 +32,20 @@ def report(given: argparse.Namespace) -> None:
     """Writes what the command line asks for. Raises TracellocError."""
     wanted = wanted_by(given.show)
     if wanted.threads:
-        raise UsageError(
-            "recordings hold no per-thread data", hint="--show peak,temporary,types,sizes"
-        )
+        raise UsageError("recordings hold no per-thread data", hint="--show peak,temporary,types")
+    if wanted.blocks:
+        raise UsageError("recordings hold no block sizes", hint="--show peak,temporary,types")
     outputs = outputs_of(given)
     messages = Messages()
+    if _is_profile(given.file):
+        _convert(given, outputs)
+        return
     filters, warnings = load_filters(
         tuple(given.filters_paths), tuple(given.filter_groups), standing=given.use_filters
     )
     for warning in warnings:
         messages.say(f"warning: {warning}")
-    recording = open_recording(given.file)
+    recording = RecordedTrace(given.file)
     namers = Namers(recording, filters)
     since = None if given.since is None else find_moment(recording, given.since)
     at = find_moment(recording, given.at)
@@ -48,8 +53,6 @@ def report(given: argparse.Namespace) -> None:
         raise UsageError("--since must be before the snapshot that is shown")
     marks = {} if since is None else _by_number(recording.trace_at(since))
     trace = _cut(recording.trace_at(at), given.top)
-    if wanted.blocks:
-        trace = _with_blocks(recording, at, trace)
     messages.say(_moment_line(recording, at))
     if outputs:
         failures: list[TracellocError] = []
@@ -58,21 +61,15 @@ def report(given: argparse.Namespace) -> None:
         )
         if failures:
             raise failures[-1]
-    elif given.format in FORMATS:
-        _export(FORMATS[given.format], given, trace, namers, marks)
+    elif (exporter := FORMATS.get(given.format)) is not None:
+
+        def profile_of(metric: Metric) -> Profile:
+            freed = exporter.needs_freed(metric)
+            return joined(trace_profiles(trace, namers, freed=freed, marks=marks or None))
+
+        _export(exporter, given, profile_of)
     else:
         _print(given, trace, namers, marks)
-
-
-def _with_blocks(recording: RecordedTrace, at: int, trace: TraceSnapshot) -> TraceSnapshot:
-    if not recording.has_events:
-        raise UsageError("this recording has no block sizes", hint="record with --events")
-    found = with_blocks(recording, at, trace)
-    if all(one.blocks is None for one in found.processes):
-        since_s = blocks_since_s(recording)
-        begin = "later" if since_s is None else f"at {format_time(since_s)}"
-        raise UsageError(f"the recorded events begin {begin}", hint="choose a later --at")
-    return found
 
 
 def _cut(trace: TraceSnapshot, top: int) -> TraceSnapshot:
@@ -107,16 +104,34 @@ def _print(
 
 
 def _export(
-    exporter: Exporter,
-    given: argparse.Namespace,
-    trace: TraceSnapshot,
-    namers: Namers,
-    marks: Mapping[int, Snapshot],
+    exporter: Exporter, given: argparse.Namespace, profile_of: Callable[[Metric], Profile]
 ) -> None:
     exporter.check()
     if exporter.is_binary and os.isatty(sys.stdout.fileno()):
         raise UsageError(f"{given.format} output is binary", hint="write it to a file with -o FILE")
     metric = METRICS[given.metric]
-    freed = exporter.needs_freed(metric)
-    profile = joined(trace_profiles(trace, namers, freed=freed, marks=marks or None))
-    sys.stdout.buffer.writelines(exporter.write(profile, metric))
+    sys.stdout.buffer.writelines(exporter.write(profile_of(metric), metric))
+
+
+def _convert(given: argparse.Namespace, outputs: Sequence[OutputFile]) -> None:
+    """Writes a profile in other formats. Raises TracellocError."""
+    profile = read_profile(given.file, given.at or given.since)
+    exporter = FORMATS.get(given.format)
+    if exporter is None and not outputs:
+        raise UsageError(
+            f"{given.file} is a profile, not a recording",
+            hint="-o FILE writes it in another format, tracelloc diff lists changes",
+        )
+    check_metrics(profile, given.file, {METRICS[given.metric]})
+    for output in outputs:
+        output.at(profile.target.pid, profile.time_s).write(output.content(profile))
+    if exporter is not None and not outputs:
+        _export(exporter, given, lambda _metric: profile)
+
+
+def _is_profile(path: Path) -> bool:
+    try:
+        return not is_recording(path)
+    except OSError:
+        # Opening it as a recording says why it can't be read.
+        return False

@@ -86,18 +86,12 @@ class Run:
         self.namers = namers
         self.watch = watch
         self.snapshots = SharedSnapshots(session, options.wanted, namers.copy(), watch.suppressions)
-        self.marks: dict[int, Snapshot] = {}
-        """Processes when the mark was set, by their numbers."""
-        self.troubles: list[Exception] = []
-        """Errors of writing, and errors that ended tracing."""
-        self._is_unsaid = False
-        """Whether the last of them is still to be reported."""
-        self.warnings: Sequence[str] = ()
-        """About files of filters and the like."""
-        self.copy: Callable[[], None] | None = None
-        """Called on SIGUSR1 instead of writing files."""
-        self.status = 0
-        """The exit status that the front-end decides; 0: it leaves that to others."""
+        self.marks: dict[int, Snapshot] = {}  # Processes when the mark was set, by their numbers
+        self.troubles: list[Exception] = []  # Errors of writing, and errors that ended tracing
+        self._is_unsaid = False  # Whether the last of them is still to be reported
+        self.warnings: Sequence[str] = ()  # About files of filters and the like
+        self.copy: Callable[[], None] | None = None  # Called on SIGUSR1 instead of writing files
+        self.status = 0  # The exit status that the front-end decides; 0: it leaves that to others
         self._is_finishing = False
         self._allocators_said = 0
 

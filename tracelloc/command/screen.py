@@ -22,11 +22,11 @@ from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.filters.files import load_filters
-from tracelloc.show.importers.recordings import open_recordings
 from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.presentation.packageadvice import SymbolAdvice
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.show.presentation.suspects import parting_lines
+from tracelloc.show.recording.joined import open_recordings
 from tracelloc.show.recording.running import recording_of
 from tracelloc.show.recording.times import find_moment
 from tracelloc.show.report.trace import progress_line
@@ -55,7 +55,7 @@ class LiveSource:
         self.facts = facts
         self.filters = run.namers.filters
         self.invoker = invoker
-        self.terminal = terminal
+        self.last_output = None if terminal is None else terminal.last_output
         self._scan = ProcessScan()
         self.has_many = run.options.trace.follow
         self.has_python = self.has_many or any(
@@ -103,8 +103,7 @@ class Screen:
         self._terminal = terminal
         self.app: LiveApp | None = None
         self.messages = _ScreenMessages(self)
-        self.next_pid: int | None = None
-        """The next process to trace, chosen by the user."""
+        self.next_pid: int | None = None  # The next process to trace, chosen by the user
 
     def show(self, run: Run) -> None:
         """Shows the trace until the user leaves."""
@@ -249,8 +248,7 @@ def open_recording(given: argparse.Namespace) -> None:
     recording = open_recordings(given.files or [_recording_of(given.pid)])
     namers = Namers(recording, filters)
     at = None if given.at is None else find_moment(recording, given.at)
-    about = [note for note in (recording.about.get("single"),) if note]
-    app = make_app(recording, namers, at=at, warnings=[*warnings, *about])
+    app = make_app(recording, namers, at=at, warnings=warnings)
     with restored_terminal():
         app.run()
     failure_of(app)

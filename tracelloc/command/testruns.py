@@ -96,7 +96,6 @@ class TestRun:
                 self._channel.sendall(json.dumps(reply).encode() + b"\n")
 
     def _measured(self, run: Run, wanted: dict[str, Any]) -> dict[str, Any]:
-        """The figures of the test that ends here."""
         figures = run.session.parts.end()
         reply: dict[str, Any] = {
             "peak_bytes": figures.peak_bytes,
@@ -155,7 +154,6 @@ def _named(run: Run, snapshot: Snapshot, stacks: Sequence[int]) -> list[NamedSta
 
 
 def _at_peak(run: Run, snapshot: Snapshot, figures: PartFigures) -> list[dict[str, Any]]:
-    """The stacks with most bytes at the peak."""
     order = np.argsort(-figures.at_peak, kind="stable")[:_MOST_NAMED]
     most = [stack for stack in order.tolist() if figures.at_peak[stack]]
     sums = [

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from tracelloc.command.finding import Finding, FindingState
+from tracelloc.command.doctortarget import Finding, FindingState
 from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError
 from tracelloc.record.kernel.capabilities import why_no_probes
 from tracelloc.record.kernel.captureconfig import CaptureConfig
@@ -142,7 +142,6 @@ def _text(path: Path) -> str:
 
 
 def _seen() -> str:
-    """Which processes the machine's list has."""
     if pid_namespace() is not None:
         return "the processes of this container (docker run --pid=host shows all)"
     return "all processes" if Path("/proc/1/stat").exists() else "processes of this user (hidepid)"

@@ -82,7 +82,6 @@ class Population:
         return self._with(lambda column: np.add.reduceat(column[rows], starts, axis=0))
 
     def _with(self, change: Callable[[F64], F64]) -> Population:
-        """Returns a copy with changed columns of the sites."""
         return Population(
             edges_s=self.edges_s,
             born=change(self.born),
@@ -161,8 +160,8 @@ class Cohorts:
     """Births and survivors of all stacks of one address space. Not thread safe."""
 
     def __init__(self) -> None:
+        # When the first slice began, CLOCK_MONOTONIC: by default the first event's time
         self.start_ns: int | None = None
-        """When the first slice began, CLOCK_MONOTONIC: by default the first event's time."""
         self._starts = np.empty(0, np.int64)
         # The row of each slice, the oldest first: rows never move.
         self._row_of = np.empty(0, np.int64)
@@ -173,8 +172,7 @@ class Cohorts:
         self.lifetimes = CounterRows(LIFETIMES)
         self._load = np.zeros(SLICES, np.int64)
         self._unmatched = np.zeros(SLICES, np.int64)
-        self.version = 0
-        """Changes whenever slices or rows change."""
+        self.version = 0  # Changes whenever slices or rows change
 
     def begin(self, start_ns: int) -> None:
         """Sets when tracing began. Call it before the first event, if at all."""
@@ -225,7 +223,6 @@ class Cohorts:
         self.version += 1
 
     def _merge_two(self, now_ns: int) -> int:
-        """Merges two neighboring slices. Returns the row that becomes free."""
         ends = np.append(self._starts[1:], now_ns)
         width = ends[1:] - self._starts[:-1]
         pair = int(np.argmin(width / (now_ns - ends[1:] + _AGE_OFFSET_NS)))

@@ -22,8 +22,7 @@ class CounterRows:
     """A fixed number of rows, zero at first. Not thread safe."""
 
     def __init__(self, rows: int) -> None:
-        self.columns = _LEAST_COLUMNS
-        """Number of columns; rows may be shorter, with implied zeros."""
+        self.columns = _LEAST_COLUMNS  # Number of columns; rows may be shorter, with implied zeros
         self._rows: list[I64 | None] = [None] * rows
 
     def __len__(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tracelloc.heap.eventlog import EventLog
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
@@ -23,13 +22,10 @@ class Heap:
         stacks: Stacks | None = None,
         sample_bytes: int | None = None,
         temporary: TemporaryPolicy = DEFAULT_POLICY,
-        *,
-        logs: bool = False,
     ) -> None:
         """Starts empty at ``now_ns`` (CLOCK_MONOTONIC). See ``LiveTable``."""
         self.stacks = Stacks() if stacks is None else stacks
-        log = EventLog() if logs else None
-        self.table = LiveTable(self.stacks, sample_bytes, temporary, log)
+        self.table = LiveTable(self.stacks, sample_bytes, temporary)
         self.table.cohorts.begin(now_ns)
         self.ranges = RangeTable(self.stacks)
         self.history = History(now_ns)
@@ -50,9 +46,7 @@ class Heap:
 
     def renewed(self, now_ns: int, stacks: Stacks) -> Heap:
         """An empty heap for the program executed at ``now_ns``, with these call stacks."""
-        table = self.table
-        logs = table.log is not None
-        return Heap(now_ns, stacks, table.totals.sample_bytes, table.temporary, logs=logs)
+        return Heap(now_ns, stacks, self.table.totals.sample_bytes, self.table.temporary)
 
     def add_earlier(self, addresses: U64, sizes: U64, stacks: U32) -> Mask:
         """Adds blocks that existed when tracing began (``LiveTable.add_earlier``)."""

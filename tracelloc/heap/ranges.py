@@ -45,10 +45,8 @@ class RangeTable:
 
     def __init__(self, stacks: Stacks) -> None:
         self.stacks = stacks
-        self.mapped_bytes = 0
-        """Bytes ever mapped."""
-        self.unmapped_bytes = 0
-        """Mapped bytes that were unmapped since."""
+        self.mapped_bytes = 0  # Bytes ever mapped
+        self.unmapped_bytes = 0  # Mapped bytes that were unmapped since
         self._starts: list[int] = []
         self._ranges: list[Range] = []
         self._taken: dict[int, list[Range]] = {}

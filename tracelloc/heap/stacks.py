@@ -36,14 +36,11 @@ class Stacks(CallStacks):
             self._frames = like._frames[: like._used]
             self._count, self._used = len(self._starts), len(self._frames)
         self._index_of_frames: dict[tuple[bytes, int], int] = {}
-        self._filed = self._count
-        """Stacks from this index on are not in ``_index_of_frames`` yet."""
+        self._filed = self._count  # Stacks from this index on are not in `_index_of_frames` yet
+        # By id: frames and flags of what only other stacks refer to (`runtimes/merge.py`)
         self.code: dict[int, tuple[bytes, int]] = {}
-        """By id: frames and flags of what only other stacks refer to (``runtimes/merge.py``)."""
-        self.ids = StackIds()
-        """For the table, which looks up one id after the other."""
-        self._folded = False
-        """Whether new stacks are cut."""
+        self.ids = StackIds()  # For the table, which looks up one id after the other
+        self._folded = False  # Whether new stacks are cut
 
     def fold(self) -> None:
         """Cuts further new stacks to their innermost frames; equal ones share an index.
@@ -145,7 +142,6 @@ class Stacks(CallStacks):
 
 
 def _with_room(column: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
-    """The column, or a larger copy of its used part."""
     if used + more <= len(column):
         return column
     larger = np.empty(max(_FEWEST, 2 * (used + more)), column.dtype)

@@ -16,11 +16,10 @@ import numpy.typing as npt
 
 from tracelloc.heap import core, threads
 from tracelloc.heap.cohorts import SHORTEST_NS, Cohorts
-from tracelloc.heap.eventlog import EventLog
 from tracelloc.heap.sampling import GIVEN, weighed_blocks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.threads import Flow, ThreadTotals
-from tracelloc.model.blocks import Blocks, LoggedEvents
+from tracelloc.model.blocks import Blocks
 from tracelloc.model.events import Events
 from tracelloc.model.figures import COLUMNS, I64, U32, U64, Mask, Peak, Totals
 from tracelloc.model.losses import Oddities
@@ -43,20 +42,17 @@ class LiveTable:
         stacks: Stacks,
         sample_bytes: int | None = None,
         temporary: TemporaryPolicy = DEFAULT_POLICY,
-        log: EventLog | None = None,
         like: LiveTable | None = None,
     ) -> None:
         """``sample_bytes``: mean distance of samples if not every block is reported, or ``GIVEN``.
 
-        ``temporary``: which blocks count as temporary. ``log``: keeps the applied events.
-        ``like``: the table of the process from which this one was forked.
+        ``temporary``: which blocks count as temporary. ``like``: the table of the process from
+        which this one was forked.
         """
         self.stacks = stacks
         self.temporary = temporary
-        self.events = 0
-        """Events applied since the start."""
+        self.events = 0  # Events applied since the start
         self._newest_ns = 0
-        self.log = log
         if like is None:
             self.totals = Totals.empty(max(len(stacks), 1), sample_bytes)
             self.cohorts = Cohorts()
@@ -84,8 +80,6 @@ class LiveTable:
         otherwise, figures that depend on order are counted as unknown. ``by_time``: times only
         grow, and no event is a late one.
         """
-        if self.log is not None:
-            self.log.add(events)
         if self._is_watching and len(events):
             self._core.note_addresses(events.view(np.uint8))
         for start in range(0, len(events), _AT_ONCE):
@@ -145,8 +139,6 @@ class LiveTable:
         ) < len(addresses):
             self._meet_need()
         self._core.end_batch(False, now_ns)
-        if self.log is not None:
-            self.log.forget_blocks()
         return added.view(np.bool_)
 
     def stacks_at(self, addresses: U64) -> I64:
@@ -165,17 +157,13 @@ class LiveTable:
 
         Blocks freed before do not count for the child.
         """
-        log = None if self.log is None else EventLog()
-        return LiveTable(self.stacks, self.totals.sample_bytes, self.temporary, log, self)
+        return LiveTable(self.stacks, self.totals.sample_bytes, self.temporary, self)
 
     def drop_blocks(self) -> None:
         """Drops the blocks and keeps the totals, when no more events will come."""
-        if self.log is not None:
-            self.log.last_blocks = self.raw_blocks()
         self._core.forget_blocks()
 
     def _begin(self, now_ns: int) -> None:
-        """Binds arrays that have changed since the last events."""
         self._make_room()
         self.cohorts.advance(now_ns, self.totals)
         if self._bound_version != self.cohorts.version:
@@ -202,7 +190,6 @@ class LiveTable:
                 self._meet_need()
 
     def _meet_need(self) -> None:
-        """Makes room for what the core lacks, other than stacks."""
         need = self._core.need
         if need == core.NEED_ROOM:
             self._make_room()
@@ -259,11 +246,6 @@ class LiveTable:
 
     def _told_apart(self, raw: Blocks) -> Blocks:
         return weighed_blocks(raw) if self.totals.sample_bytes == GIVEN else raw
-
-    def take_logged(self) -> LoggedEvents:
-        """Events applied since the last call. There must be a log."""
-        assert self.log is not None
-        return self.log.take_events(self.stacks, self.count, self.raw_blocks)
 
     def some_blocks(self, at: int, born_by_ns: int, most: int) -> tuple[int | None, Blocks]:
         """Returns the slot to continue from (None: all done), and a copy of blocks born by then.

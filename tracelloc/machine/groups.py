@@ -63,7 +63,14 @@ def find_group(wanted: str, root: Path = PROC) -> MemoryGroup:
         if _is_called(path, wanted)
     }
     # Of a group and those below it, as of a container's scope and its payload, the outer one.
-    outer = [one for one in found if not any(_is_below(one, other) for other in found)]
+    outer = [
+        one
+        for one in found
+        if not any(
+            (one.version == other.version and one.path.startswith(f"{other.path}/"))
+            for other in found
+        )
+    ]
     if len(outer) == 1:
         return outer[0]
     if not outer:
@@ -103,10 +110,6 @@ def _is_called(path: str, wanted: str) -> bool:
     if container is not None:
         return len(wanted) >= _LEAST_DIGITS and container["id"].startswith(wanted)
     return wanted in (path.rpartition("/")[2], name_of(path).removeprefix("pod "))
-
-
-def _is_below(group: MemoryGroup, other: MemoryGroup) -> bool:
-    return group.version == other.version and group.path.startswith(f"{other.path}/")
 
 
 class GroupReader:

@@ -45,12 +45,11 @@ class KillWatch:
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         """``counts``: what ``counts`` was when watching ended, if the kernel still runs."""
-        self.counts = dict(counts)
-        """Killed processes by control group."""
+        self.counts = dict(counts)  # Killed processes by control group
         self._total = -1
         self._known: dict[str, Subject] = {}
+        # Control groups with kills that are to be told, how many, and for how many looks
         self._open: dict[str, tuple[int, int]] = {}
-        """Control groups with kills that are to be told, how many, and for how many looks."""
 
     def look(self, subjects: Sequence[Subject], machine: MachineMemory) -> list[Kill]:
         """Returns what has happened since the last look."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from tracelloc.errors import UsageError
-from tracelloc.show.filters.rules import TomlTables, nearest
+from tracelloc.show.filters.rules import TomlTables, find_line, nearest
 from tracelloc.show.publish.address import ListenAddress, parse_listen, parse_push_url
 from tracelloc.text import parse_duration, parse_percent, parse_size
 
@@ -105,7 +105,7 @@ def parse_watch_config(text: str, name: str) -> WatchConfig:
             try:
                 given[key] = _GLOBAL[key](value)
             except ValueError as error:
-                tables.fail(tables.lines().line_of(key), f"{key}: {error}")
+                tables.fail(find_line(text, key), f"{key}: {error}")
     targets = tuple(
         _target(entry, partial(tables.fail_at, at)) for at, entry in enumerate(tables.entries)
     )
@@ -126,7 +126,6 @@ def _text(value: object) -> str:
 
 
 def _at_least(parse: Callable[[str], Any], least: Any, shown: str) -> Callable[[object], Any]:
-    """A reader of strings whose values must not be below a bound."""
 
     def read(value: object) -> Any:
         found = parse(_text(value))

@@ -42,10 +42,7 @@ def by_size(process: ProcessMemory) -> tuple[int, int]:
 
 
 def machine_lines(machine: MachineMemory, rows: Sequence[ProcessMemory], top: int) -> Iterator[str]:
-    """A report's lines, the last one empty.
-
-    ``rows``: processes in order; ``top``: rows of each table.
-    """
+    """A report's lines, the last one empty."""
     yield headline(machine)
     yield (
         f"{'memory':>10} {'swapped':>9} {'growth/min:1m':>13} {'10m':>11} {'60m':>11} "

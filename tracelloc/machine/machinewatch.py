@@ -45,13 +45,12 @@ class MachineWatch:
         """Makes the directory, and reads the state. Raises OSError."""
         self._config, self._reader = config, reader
         self._files = WatchFiles(config)
-        self._lock = threading.Lock()
-        """Guards standard output, and the newest figures."""
+        self._lock = threading.Lock()  # Guards standard output, and the newest figures
         self._jobs = WatchJobs(config, self._files, self.log)
         state = self._read_state()
         self._state_written = state
+        # When rules were broken last, in seconds since 1970, by the subject's key
         self._broken_s: dict[str, float] = state.get("broken", {})
-        """When rules were broken last, in seconds since 1970, by the subject's key."""
         counts, zero = state.get("counts", {}), {target.name: 0 for target in config.target}
         self._counts = WatchCounts(**{
             kind: zero | counts.get(kind, {}) for kind in ("rules", "kills", "leaking")

@@ -56,8 +56,7 @@ class ProcessReader:
         self._root = root
         self._clock_s = clock_s
         self._watched: dict[int, _Watched] = {}
-        self._others: set[int] = set()
-        """Kernel threads."""
+        self._others: set[int] = set()  # Kernel threads
         self._history = GrowthHistory(len(MemoryKind))
         self._groups = groups or GroupReader()
         self._began_s: float | None = None
@@ -171,7 +170,6 @@ class ProcessReader:
 
 
 def _read(file: int) -> bytes:
-    """What a file has now; empty if its process has ended."""
     try:
         return os.pread(file, _LARGEST_BYTES, 0)
     except OSError:

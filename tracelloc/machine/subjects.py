@@ -97,8 +97,8 @@ class RuleBook:
 
     def __init__(self, config: WatchConfig, pressure: PressureReader) -> None:
         self._config, self._pressure = config, pressure
+        # When a subject, by its key, began to break a rule, by its text
         self._since: dict[tuple[str, str], float] = {}
-        """When a subject, by its key, began to break a rule, by its text."""
 
     def check(self, subjects: Sequence[Subject], now_s: float) -> list[Breach]:
         """Returns the first rule that each subject breaks. ``now_s`` is any clock that goes on."""

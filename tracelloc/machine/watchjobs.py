@@ -94,14 +94,11 @@ class WatchJobs:
         self._lock = threading.Lock()
         self._children: set[subprocess.Popen[bytes]] = set()
         self._is_ending = False
-        self._last: dict[str, Future[None]] = {}
-        """The last job of each subject, by its key."""
+        self._last: dict[str, Future[None]] = {}  # The last job of each subject, by its key
+        # The newest heap walk and recording of each subject, also while they are written
         self.files: dict[str, list[str]] = {}
-        """The newest heap walk and recording of each subject, also while they are written."""
-        self.leaking: dict[str, int] = {}
-        """Leaking call stacks in the newest recording, by target."""
-        self.kept: list[str] = []
-        """Files that explain why a process was killed."""
+        self.leaking: dict[str, int] = {}  # Leaking call stacks in the newest recording, by target
+        self.kept: list[str] = []  # Files that explain why a process was killed
 
     @property
     def running_count(self) -> int:
@@ -179,7 +176,14 @@ class WatchJobs:
         for action in subject.target.actions:
             try:
                 if action == "hook":
-                    self._hook(subject, facts | {"files": files})
+                    given = json.dumps(facts | {"files": files}).encode() + b"\n"
+                    self._execute(
+                        subject,
+                        "hook",
+                        list(subject.target.hook),
+                        given,
+                        limit_s=ON_LEAK_PATIENCE_S,
+                    )
                 elif process is not None:
                     files |= self._trace(action, subject, process)
             except Exception as error:  # noqa: BLE001 - the others are done all the same
@@ -193,7 +197,6 @@ class WatchJobs:
             })  # fmt: skip
 
     def _trace(self, action: str, subject: Subject, process: ProcessMemory) -> dict[str, str]:
-        """Runs a subcommand on a process. Returns the file that it has written, by the action."""
         name, pid = subject.target.name, process.pid
         self._files.make_room(self._config.max_recording, self.kept)
         if action == "heap":
@@ -245,15 +248,10 @@ class WatchJobs:
         command = [sys.executable, "-m", "tracelloc", *map(str, words)]
         self._execute(subject, action, command, None, limit_s=limit_s, **streams)
 
-    def _hook(self, subject: Subject, facts: dict[str, Any]) -> None:
-        given = json.dumps(facts).encode() + b"\n"
-        self._execute(subject, "hook", list(subject.target.hook), given, limit_s=ON_LEAK_PATIENCE_S)
-
     def _execute(
         self, subject: Subject, action: str, command: list[str], given: bytes | None, *,
         limit_s: float, stdout: Any = subprocess.DEVNULL,
     ) -> None:  # fmt: skip
-        """Runs a program to its end, and reports how it has failed."""
         stdin = subprocess.DEVNULL if given is None else subprocess.PIPE
         with self._lock:
             if self._is_ending:

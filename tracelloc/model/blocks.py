@@ -173,16 +173,6 @@ class UsableSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedEvents:
-    """Events of a heap between two snapshots."""
-
-    # Records of `EVENT_DTYPE` as they were applied; `stack_id` is the index of the stack.
-    events: npt.NDArray[Any]
-    # All outstanding blocks after the events; None if they follow from earlier logs.
-    blocks: Blocks | None
-
-
-@dataclass(frozen=True, slots=True)
 class EarlierKind:
     """Earlier blocks of one class and size. Its live blocks are those of the stack."""
 

@@ -164,8 +164,8 @@ class History:
         self._distance_ns = _FIRST_DISTANCE_NS
         self._next_ns = start_ns + self._distance_ns
         self._times = [start_ns]
+        # By time, then by stack; stacks that came later are missing at the end
         self._held = [np.zeros(0, np.int64) if live_bytes is None else live_bytes]
-        """By time, then by stack; stacks that came later are missing at the end."""
 
     @classmethod
     def from_samples(cls, times_ns: list[int], held: list[I64]) -> History:

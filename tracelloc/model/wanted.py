@@ -15,8 +15,6 @@ class Wanted:
     blocks: bool = False  # Every outstanding block: 32 bytes each
     threads: bool = False  # Figures of allocating and freeing threads
     usable: bool = False  # Usable sizes of all blocks; requires `blocks`
-    # Every event since the last snapshot that wanted events: for one recurring reader.
-    events: bool = False
     objects: bool = False  # A recent census of objects
 
     def __or__(self, other: Wanted) -> Wanted:
@@ -27,7 +25,6 @@ class Wanted:
             self.blocks or other.blocks,
             self.threads or other.threads,
             self.usable or other.usable,
-            self.events or other.events,
             self.objects or other.objects,
         )
 

@@ -10,14 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.blocks import (
-    Blocks,
-    BlockSelection,
-    EarlierBlocks,
-    LoggedEvents,
-    Mappings,
-    UsableSizes,
-)
+from tracelloc.model.blocks import Blocks, BlockSelection, EarlierBlocks, Mappings, UsableSizes
 from tracelloc.model.figures import I64, History, Mask, Peak, Points, ThreadActivity, Totals
 from tracelloc.model.heapusage import BlockHolders, HeapUsage, HeapUsages, SuspectHolders
 from tracelloc.model.losses import Gap, LossCounts
@@ -150,7 +143,6 @@ class Snapshot(ProcessStatus):
     temporary: TemporaryPolicy = DEFAULT_POLICY
     unordered_count: int = 0  # Blocks of which it is unknown whether they were temporary
     threads: ThreadActivity | None = None  # If wanted
-    logged: LoggedEvents | None = None  # Every event since the last snapshot, if wanted
     merged: ProcessSum | None = None  # The merged processes; None: the snapshot is of one process
 
     @property

@@ -12,15 +12,7 @@ from tracelloc.heap.heap import Heap
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.threads import NOBODY
 from tracelloc.model.blocks import BlockSelection, block_stats
-from tracelloc.model.figures import (
-    History,
-    Mask,
-    Peak,
-    ThreadActivity,
-    ThreadFlow,
-    ThreadWork,
-    Totals,
-)
+from tracelloc.model.figures import Mask, Peak, ThreadActivity, ThreadFlow, ThreadWork, Totals
 from tracelloc.model.losses import Counter, LossCounts, Oddities
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
@@ -65,14 +57,16 @@ def take_snapshot(
         unknown_stacks=count(stacks.are_unknown),
         top_blocks=top_blocks,
         old_blocks=old_blocks,
-        live_history=_live_history(heap.history, process.started_ns),
+        live_history=tuple(
+            (time_ns - process.started_ns, held)
+            for time_ns, held in zip(*heap.history.total(), strict=True)
+        ),
         blocks=table.blocks() if wanted.blocks else None,
         history=heap.history.copy(),
         peak=whole_peak(totals, table.peak, len(stacks)),
         temporary=table.temporary,
         unordered_count=totals.whole_number(table.unordered_count),
         threads=activity_of(table, totals, process.thread_names) if wanted.threads else None,
-        logged=table.take_logged() if wanted.events else None,
     )
 
 
@@ -87,12 +81,6 @@ def _blocks(
     if min_age_ns is not None:
         old = select_blocks(table, top, now_ns, min_age_ns)
     return BlockSelection(count, size_bytes, largest), old
-
-
-def _live_history(history: History, started_ns: int) -> tuple[tuple[int, int], ...]:
-    return tuple(
-        (time_ns - started_ns, held) for time_ns, held in zip(*history.total(), strict=True)
-    )
 
 
 def select_blocks(

@@ -75,8 +75,8 @@ class TestMemory:
         """``launcher``: the command that runs a Python below tracelloc, but for that Python's."""
         self._config = config
         self._launcher = launcher
+        # None: other processes run the tests
         self._channel = Channel() if VARIABLE in os.environ else None
-        """None: other processes run the tests."""
         self._tests: list[dict[str, Any]] = []
         self._unmeasured = 0
 

@@ -55,7 +55,18 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     is_worker = "PYTEST_XDIST_WORKER" in os.environ and sys.argv[:1] == ["-c"]
     is_measured = VARIABLE in os.environ
     if options.tracelloc and not (is_measured or is_worker or _distributes(options)):
-        _restart(early_config)
+        if tuple(early_config.invocation_params.args) != tuple(sys.argv[1:]):
+            raise pytest.UsageError(
+                "--tracelloc: start pytest by its command, not by pytest.main()"
+            )
+        command = [
+            *_launcher(early_config.known_args_namespace),
+            sys.executable,
+            *sys.orig_argv[1:],
+        ]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(command[0], command)  # noqa: S606 - no shell is needed
     return (yield)
 
 
@@ -68,15 +79,6 @@ def _launcher(options: Any) -> list[str]:
     """The command line that runs a Python below tracelloc, but for that Python's."""
     known = [word for path in options.tracelloc_suppressions for word in ("--suppressions", path)]
     return [sys.executable, "-P", "-m", "tracelloc", "run", "--tests", *known, "--"]
-
-
-def _restart(config: pytest.Config) -> None:
-    if tuple(config.invocation_params.args) != tuple(sys.argv[1:]):
-        raise pytest.UsageError("--tracelloc: start pytest by its command, not by pytest.main()")
-    command = [*_launcher(config.known_args_namespace), sys.executable, *sys.orig_argv[1:]]
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(command[0], command)  # noqa: S606 - no shell is needed
 
 
 def pytest_configure(config: pytest.Config) -> None:

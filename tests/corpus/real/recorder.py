@@ -23,6 +23,7 @@ from tests.corpus.real.programs import PROGRAMS, RealProgram
 from tests.corpus.real.recording import ASKED_AGE_S, RealRecording
 from tests.harness import Builder
 from tracelloc.errors import TracellocError
+from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import keys_of
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.codefiles import is_runtime
@@ -165,11 +166,15 @@ class Stage:
 
 def record(pid: int, seconds: float, skipped: Path) -> RealRecording:
     """Traces a process for that long, or until it ends. ``skipped``: the log of frees left out."""
-    config = TraceConfig(log_events=True)
-    session = attach_to(Process(pid), config)
     taken: list[Events] = []
-    log = session.root.heap.table.log
-    log.add = lambda events: taken.append(events.copy())  # type: ignore[method-assign]
+    apply = LiveTable.apply
+
+    def noted(table: LiveTable, events: Events, **how: bool) -> None:
+        taken.append(events.copy())
+        apply(table, events, **how)
+
+    LiveTable.apply = noted  # type: ignore[method-assign, assignment]
+    session = attach_to(Process(pid), TraceConfig())
     samples: list[tuple[int, int]] = []
     searches: list[tuple[int, Blocks]] = []
     words = RootWords()

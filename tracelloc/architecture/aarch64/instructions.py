@@ -116,9 +116,16 @@ def written_registers(word: int) -> int:
     """The set of general registers that an instruction may write."""
     group = word >> 25 & 0xF
     if group & 0b1110 == 0b1000:
-        return _written_by_immediate(word)
+        kind = word >> 23 & 0x3F
+        sets_flags = word >> 29 & 1 if kind in (0x22, 0x23) else word >> 29 & 3 == 3
+        has_pointer = kind in (0x22, 0x23, 0x24) and not sets_flags  # add, sub, addg, and, orr, eor
+        return 1 << (word & 31) if has_pointer else _general(word)
     if group & 0b0111 == 0b0101:
-        return _written_by_register(word)
+        if word >> 21 & 0xFF == 0xD2:  # ccmp, ccmn
+            return 0
+        is_extended = word >> 24 & 0x1F == 0x0B and word >> 21 & 1 and not word >> 29 & 1
+        is_tagging = word & 0xFFE0FC00 == 0x9AC01000  # irg
+        return 1 << (word & 31) if is_extended or is_tagging else _general(word)
     if group & 0b1110 == 0b1010:
         return _written_by_system(word)
     if group & 0b0101 == 0b0100:
@@ -130,21 +137,6 @@ def written_registers(word: int) -> int:
 def _general(number: int) -> int:
     """A set of one register; 31 is the one that is always 0."""
     return 1 << (number & 31) & ~STACK_POINTER
-
-
-def _written_by_immediate(word: int) -> int:
-    kind = word >> 23 & 0x3F
-    sets_flags = word >> 29 & 1 if kind in (0x22, 0x23) else word >> 29 & 3 == 3
-    has_pointer = kind in (0x22, 0x23, 0x24) and not sets_flags  # add, sub, addg, and, orr, eor
-    return 1 << (word & 31) if has_pointer else _general(word)
-
-
-def _written_by_register(word: int) -> int:
-    if word >> 21 & 0xFF == 0xD2:  # ccmp, ccmn
-        return 0
-    is_extended = word >> 24 & 0x1F == 0x0B and word >> 21 & 1 and not word >> 29 & 1
-    is_tagging = word & 0xFFE0FC00 == 0x9AC01000  # irg
-    return 1 << (word & 31) if is_extended or is_tagging else _general(word)
 
 
 def _written_by_system(word: int) -> int:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from tracelloc.command.arguments import add_option, add_output, count_type, type_of
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
-from tracelloc.errors import UsageError
 from tracelloc.show.alerts.rules import FAILED_STATUS, parse_change_rule
 from tracelloc.show.presentation.profile import METRICS
 from tracelloc.text import print_lines, printable, progress_of
@@ -47,8 +46,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _read(given: Namespace, note: Callable[[str], None]) -> Comparison:
-    """Reads all runs of both sides. Raises TracellocError."""
-    from tracelloc.show.importers import read_profile
+    from tracelloc.show.importers import check_metrics, read_profile
     from tracelloc.show.recording.times import split_time
     from tracelloc.show.report.diff import Comparison
 
@@ -57,11 +55,7 @@ def _read(given: Namespace, note: Callable[[str], None]) -> Comparison:
     def read(path: str) -> Profile:
         note(f"reading {printable(path)}")
         profile = read_profile(*split_time(path))
-        for metric in metrics - profile.metrics:
-            raise UsageError(
-                f"{path} has no figures for --metric {metric.value}",
-                hint="JSON snapshots have them all",
-            )
+        check_metrics(profile, path, metrics)
         return profile
 
     before = [read(path) for path in (given.before_file, *given.before)]

@@ -28,8 +28,8 @@ def _run(given: Namespace) -> None:
     if len(given.files) < 2:
         raise UsageError("merge needs two recordings at least")
     from tracelloc.show.filters import Filters
-    from tracelloc.show.importers.recordings import open_recordings
     from tracelloc.show.presentation.naming import Namers
+    from tracelloc.show.recording.joined import open_recordings
     from tracelloc.show.recording.writer import RecordingWriter
     from tracelloc.system.safefiles.writing import output_users
 

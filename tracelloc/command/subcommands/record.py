@@ -37,8 +37,6 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add("-o --output FILE", "the recording, a new file (default tracelloc-%%p-%%t.rec; %%p is the "
         "PID, %%t the time)", dest="recording", default="tracelloc-%p-%t.rec")
     add_bounds(group)
-    add("--events", "record every event, the newest ones in at most half of the file: snapshots "
-        "then have single blocks")
     add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C); a CMD "
         "that still runs then is waited for", dest="duration_s", type=duration_type)
     add_sources(group)
@@ -46,12 +44,12 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> int:
-    line, wanted = record_options(given, given.command)
+    line, path = record_options(given, given.command)
     settle_target(line)
     import_numpy()
-    from tracelloc.command.record import record
+    from tracelloc.command.record import Recorder, record
 
-    return record(line, wanted)
+    return record(line, partial(Recorder, path, given.recording_bytes, given.max_time))
 
 
 SUBCOMMAND: Final = Subcommand(

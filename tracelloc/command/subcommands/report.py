@@ -27,14 +27,15 @@ _FORMATS: Final = ["text", "json", *FORMATS]
 def _add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
     parser.add_argument("file", type=Path, metavar="FILE",
-        help="recording, or profile: pprof, tracelloc's JSON, folded stacks")
+        help="recording; -o also writes profiles in other formats: pprof, tracelloc's JSON, folded "
+        "stacks")
     add_at(parser, "the snapshot to show")
     add("--since TIME", "show what has changed since this snapshot")
     add("--format", f"format of the standard output: {', '.join(_FORMATS)} (default "
         "text)", choices=_FORMATS, default="text")
     add("--top N", "entries per section (default 2)", type=count_type, default=2)
     names = ", ".join(name for name, wanted in SECTIONS.items() if wanted == NOTHING_ELSE)
-    add("--show LIST", f"add sections to text and JSON: {names}; sizes, if record had --events",
+    add("--show LIST", f"add sections to text and JSON: {names}",
         type=type_of(parse_sections), default=frozenset())
     add_output(parser, "to FILE instead")
     add_names(parser)

@@ -50,10 +50,10 @@ def _run(given: Namespace) -> int:
         from tracelloc.command.testruns import serve_tests
 
         return serve_tests(line, given.suppressions)
-    from tracelloc.command.leakcheck import LeakCheckOptions, check_leaks
+    from tracelloc.command.leakcheck import LeakCheck, check_leaks
 
-    wanted = LeakCheckOptions(given.suppressions, given.sarif, given.junit, given.top)
-    return check_leaks(line, wanted)
+    check = LeakCheck(given.suppressions, given.sarif, given.junit, given.top)
+    return check_leaks(line, check)
 
 
 SUBCOMMAND: Final = Subcommand(

@@ -62,10 +62,9 @@ class Cfi:
         self._lock = threading.Lock()
         self._tables: list[Table | None] = []
         self._switches: list[tuple[int, int]] | None = None
+        # Approximate share of the code with information, 0 to 1; None before `all_rows`
         self.covered_share: float | None = None
-        """Approximate share of the code with information, 0 to 1; None before ``all_rows``."""
-        self.trouble: str | None = None
-        """The reason why existing information cannot be read."""
+        self.trouble: str | None = None  # The reason why existing information cannot be read
 
     def _table(self, which: int) -> Table | None:
         """Table 0 (``.eh_frame``), or 1 (``.debug_frame``), for code that table 0 lacks."""
@@ -237,7 +236,6 @@ class Cfi:
         )
 
     def _covered(self) -> tuple[int, int]:
-        """The address range of the code with call-frame information."""
         bounds = []
         for which in (0, 1):
             table = self._table(which)

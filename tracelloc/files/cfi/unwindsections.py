@@ -31,8 +31,8 @@ class Index:
         """``starts`` is sorted; ``offsets`` are relative to the section's start."""
         self.starts = starts
         self.offsets = offsets
+        # Whether the entries were read because there was no usable table
         self.is_scanned = is_scanned
-        """Whether the entries were read because there was no usable table."""
         self._starts = memoryview(starts.data)
 
     def __len__(self) -> int:

@@ -26,8 +26,8 @@ class DwarfDecoder:
         self._lines = LineIndex(info)
         self._inlines = InlineReader(info)
         self._variables = VariableReader(info, self._lines.file_name)
+        # Per address of the last call of `chains`: the .dwo file with its functions, or None
         self.split_paths: list[str | None] = []
-        """Per address of the last call of ``chains``: the .dwo file with its functions, or None."""
 
     @property
     def reason(self) -> str | None:

@@ -201,8 +201,7 @@ class Encoding:
         self.version = version
         self.offset_size = offset_size
         self.address_size = address_size
-        self.sizes = dict(_SIZES)
-        """Size of each form in bytes, or a marker."""
+        self.sizes = dict(_SIZES)  # Size of each form in bytes, or a marker
         self.sizes.update(dict.fromkeys(_OFFSETS, offset_size))
         self.sizes[ADDR] = address_size
         self.sizes[REF_ADDR] = address_size if version <= 2 else offset_size

@@ -77,8 +77,7 @@ class DebugUnit:
         self.info = info
         self.offset = offset
         length, offset_size, at = initial_length(head, 0)
-        self.size = at + length
-        """In bytes, including the length field."""
+        self.size = at + length  # In bytes, including the length field
         (self.version,) = U16.unpack_from(head, at)
         at += 2
         self.kind = _UT_COMPILE
@@ -182,10 +181,9 @@ class DebugInfo:
         self._tables: OrderedDict[tuple[int, Encoding], AbbreviationTable] = OrderedDict()
         self._data: OrderedDict[int, bytes] = OrderedDict()
         self._data_bytes = 0
-        self.damaged: str | None = None
-        """The first problem found in the file, if any."""
+        self.damaged: str | None = None  # The first problem found in the file, if any
+        # A description of information that is in another file, and so missing
         self.elsewhere: str | None = None
-        """A description of information that is in another file, and so missing."""
 
     def blame(self, reason: str) -> None:
         """Records a problem if it is the first one."""

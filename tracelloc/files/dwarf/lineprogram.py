@@ -290,7 +290,6 @@ class LineIndex:
         return program.ranges() if program is not None else []
 
     def _program(self, unit: DebugUnit) -> LineProgram | None:
-        """Returns a unit's line program; None if there is none or it is damaged."""
         offset = unit.root.line_offset
         if offset is None:
             return None

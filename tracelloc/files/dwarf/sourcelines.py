@@ -93,8 +93,7 @@ class SymbolizerPipe:
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Any = None
         self._rest = b""
-        self.reason: str | None = None
-        """Why it can't be used; None: it can."""
+        self.reason: str | None = None  # Why it can't be used; None: it can
         if self._command is None:
             self.reason = "inlined functions are described in other files: install llvm-symbolizer"
 
@@ -287,7 +286,6 @@ class SourceLines:
             return self._decoder.variables(addresses)
 
     def _find(self, path: str | None) -> bool:
-        """Whether the unit's .dwo file, or the file's .dwp, exists and is readable."""
         if path is None:
             return False
         if path not in self._is_there:

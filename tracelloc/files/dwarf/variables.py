@@ -32,8 +32,8 @@ class VariableReader:
     def __init__(self, info: DebugInfo, file_name: FileName) -> None:
         self._info = info
         self._file_name = file_name
+        # The unit, file number and line of each variable, by its address
         self._found: dict[int, tuple[DebugUnit, int, int]] | None = None
-        """The unit, file number and line of each variable, by its address."""
 
     def places(self, addresses: Sequence[int]) -> list[Place]:
         """Where the variables that begin at these addresses are declared. Never raises."""

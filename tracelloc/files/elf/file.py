@@ -119,8 +119,7 @@ class ElfFile(SegmentedFile):
             self.close()
             raise NotElfError(str(error)) from error
         self.bits = self._headers.bits
-        self.machine = self._headers.machine
-        """Such as ``EM_X86_64``."""
+        self.machine = self._headers.machine  # Such as `EM_X86_64`
         programs = self._headers.programs
         self.segments = [
             Segment(each.offset, each.file_size, each.address, bool(each.flags & PF_X))
@@ -129,14 +128,13 @@ class ElfFile(SegmentedFile):
         ]
         self.data_layout = _data_layout(programs)
         unwind = (each for each in programs if each.kind == PT_GNU_EH_FRAME)
+        # Address and size in bytes of `.eh_frame_hdr`, if there is one
         self.unwind_header = next(((each.address, each.file_size) for each in unwind), None)
-        """Address and size in bytes of ``.eh_frame_hdr``, if there is one."""
         notes = (each for each in programs if each.kind == PT_NOTE)
         self._note_places = [
             (n.offset, min(n.file_size, _LONGEST_NOTES)) for n in islice(notes, _MOST_NOTES)
         ]
-        self.troubles: list[str] = []
-        """Messages about parts that were too large to read."""
+        self.troubles: list[str] = []  # Messages about parts that were too large to read
         self._lock = threading.RLock()
         self._symbols: SymbolTable | None = None
         self._tables: dict[str, RawTable] | None = None

@@ -59,8 +59,7 @@ class ElfSection:
         self._stored_bytes = stored_bytes
         self._whole: bytes | None = None
         self._method = 0
-        self.size = stored_bytes
-        """Uncompressed, in bytes."""
+        self.size = stored_bytes  # Uncompressed, in bytes
         if packing is not Packing.PLAIN:
             self._unpack_header(packing)
         if self.size > _LARGEST_BYTES:

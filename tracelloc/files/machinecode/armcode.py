@@ -93,7 +93,6 @@ def nop_at(code: bytes) -> tuple[int, bool]:
 
 
 def _is_branched_to(code: bytes, end: int) -> bool:
-    """Whether a branch of the function leads to one of its bytes 1 … ``end``."""
     return any(
         not is_direct_call(word)
         and (target := direct_target(word, offset)) is not None

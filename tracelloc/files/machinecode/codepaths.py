@@ -148,7 +148,6 @@ class CodeReader:
                 return
 
     def _ends_path(self, instruction: Instruction, walk: CodePaths, open_paths: list[int]) -> bool:
-        """Records an instruction's effect on the path. Returns whether the path ends."""
         flow, target = instruction.flow, instruction.target
         if flow is CodeFlow.NEXT:
             return False
@@ -171,7 +170,6 @@ class CodeReader:
         return flow is CodeFlow.JUMP
 
     def _is_stop(self, target: int | None, walk: CodePaths) -> bool:
-        """Whether a call or a jump to this address ends the path."""
         if target is None:
             return False
         name = self._stub_names().get(target, "")
@@ -198,7 +196,6 @@ class CodeReader:
         return self._stubs
 
     def _is_function(self, address: int) -> bool:
-        """Whether call-frame information says that another function begins here."""
         cfi = self._frame_information()
         return cfi is not None and cfi.is_start(address)
 

@@ -75,7 +75,6 @@ _PLACES: Final[dict[Architecture | None, Callable[..., Iterator[int]]]] = {
 
 
 def _calls(code: bytes, start: int, base: int, targets: Collection[int]) -> bool:
-    """Whether one of the next instructions calls one of these functions."""
     end = min(start + _NEAR_BYTES, len(code) - _CALL_BYTES)
     at = code.find(_CALL, start, end)
     while at >= 0:

@@ -34,8 +34,7 @@ class Schedule:
         self._context, self._supervisor, self._lock = context, context.supervisor, lock
         self._working: tuple[Facet[Any], Future[None]] | None = None
         self._not_before_ns = 0
-        self.is_over = False
-        """True if no more work begins; work in progress should end soon."""
+        self.is_over = False  # True if no more work begins; work in progress should end soon
 
     def run_due(self, facets: Iterable[Facet[Any]], now_ns: int) -> None:
         """Begins an inspection if one is due: of the process that has waited longest."""

@@ -141,8 +141,8 @@ class Attachment:
         """
         self.method = method
         self.points = points
+        # The thread by which the kernel identifies the address space
         self.thread_id = Process(pid).thread_id
-        """The thread by which the kernel identifies the address space."""
         self._program = program
         self._links: list[int] = []
         self._events: list[int] = []

@@ -23,7 +23,6 @@ from tracelloc.record.kernel.drain import Drain, Spill, StackDrain
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.proginfo import program_info
 from tracelloc.record.kernel.programs import KPROBE, RAW_TRACEPOINT, Programs
-from tracelloc.record.kernel.pythonprograms import connect_walker
 from tracelloc.record.kernel.ring import EventRing, MissRing, Ring, StackRing
 from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacecontrol import SpaceControl
@@ -31,6 +30,31 @@ from tracelloc.record.kernel.trials import is_missed_by_links, usable_methods
 from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, FREE_PROGRAM, MAPPING_PROGRAM
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.startup import STARTUP
+
+WALKER: Final = "walk_python"
+NAMER: Final = "name_python_frames"  # In `probes/python.bpf.c`
+_CALLERS: Final = {
+    ALLOCATOR_PROGRAM: abi.PythonProgram.ALLOCATOR,
+    MAPPING_PROGRAM: abi.PythonProgram.MAPPING,
+}
+
+
+def connect_walker(programs: Programs, name: str, attach_type: int) -> None:
+    """Lets a loaded program get Python frames, if it captures stacks.
+
+    Programs can only call programs of their own attach type, so each type has its walker. Raises
+    UnsupportedError.
+    """
+    number = _CALLERS.get(name.partition("/")[0])
+    if number is None:
+        return
+    for own, place in ((WALKER, abi.PythonProgram.WALKER), (NAMER, abi.PythonProgram.NAMER)):
+        loaded = f"{own}/{attach_type}"
+        if loaded not in programs.loaded:
+            programs.load(loaded, KPROBE, attach_type)
+            programs.let_call(loaded, attach_type, place)
+    programs.let_call(name, attach_type, number)
+
 
 # The programs for uprobes in `probes/heap.bpf.c`.
 PROGRAMS: Final = (
@@ -82,12 +106,12 @@ class Capture:
         )
         wakeup_fds = [self._bpf.map_fd("wakeups")]
         self._wakeups = Ring(wakeup_fds[0], mmap.PAGESIZE)
+        # Readable for epoll when the ring of events is half full, and at every miss
         self.wakeup_fds: Sequence[int] = wakeup_fds
-        """Readable for epoll when the ring of events is half full, and at every miss."""
         self._rings: list[Ring | EventRing] = []
         self._misses: MissRing | None = None
+        # The unwind rows of all address spaces, if stacks are walked by rows
         self.rows: RowMemory | None = None
-        """The unwind rows of all address spaces, if stacks are walked by rows."""
         if config.use_rows:
             wakeup_fds.append(self._bpf.map_fd("misses"))
             self._misses = MissRing(wakeup_fds[-1], config.misses_size_bytes)
@@ -106,9 +130,11 @@ class Capture:
             self._near_spaces = self._shared("near_spaces", np.dtype(np.uint64), abi.NEAR_SPACES)
         self._free_slots = list(range(spaces - 1, -1, -1))
         self._tracepoints: list[int] = []
-        self._watching: list[int] = []
-        """Descriptors of the programs at the tracepoints."""
-        self._stacks = self._make_stack_drain(config)
+        self._watching: list[int] = []  # Descriptors of the programs at the tracepoints
+        ring = StackRing(self._bpf.map_fd("stacks"), config.stacks_size_bytes)
+        self._rings.append(ring)
+        kept = self._bpf.map_fd("kept_stacks") if config.spill_entries else None
+        self._stacks = StackDrain(ring, self._control, kept, config.max_frames)
         if config.sample_bytes is not None:
             lengths = sampling.gaps(config.sample_bytes)
             self._shared("gaps", lengths.dtype, len(lengths))[:] = lengths
@@ -130,12 +156,6 @@ class Capture:
         ring = EventRing(events, positions[first : first + 2])
         self._rings.append(ring)
         return ring
-
-    def _make_stack_drain(self, config: CaptureConfig) -> StackDrain:
-        ring = StackRing(self._bpf.map_fd("stacks"), config.stacks_size_bytes)
-        self._rings.append(ring)
-        kept = self._bpf.map_fd("kept_stacks") if config.spill_entries else None
-        return StackDrain(ring, self._control, kept, config.max_frames)
 
     def _shared(self, table: str, dtype: np.dtype[Any], entries: int) -> npt.NDArray[Any]:
         """Maps the memory of a mappable array map, which lives as long as the returned array."""

@@ -58,8 +58,8 @@ class Child:
             raise UnsupportedError("the C library's code can't be probed")
         cheap, entry = (place for place in found_at if place is not None)
         self._offset, (beyond_entry, is_single_stepped) = cheap[0], entry
+        # Whether the kernel emulates the first instruction
         self.has_cheap_entry = not (beyond_entry or is_single_stepped)
-        """Whether the kernel emulates the first instruction."""
 
     def __enter__(self) -> Self:
         return self
@@ -77,10 +77,7 @@ class Child:
         self._popen.wait()
 
     def point(self, *, at_entry: bool = False, returns: bool = False) -> ProbePoint:
-        """Returns a probe on free, where it is cheap or on its first instruction.
-
-        ``returns`` adds a return probe.
-        """
+        """Returns a probe on free, where it is cheap or on its first instruction."""
         offset = self._free.offset + (0 if at_entry else self._offset)
         return ProbePoint(
             self._free.module.open_path, offset, IDLE_PROGRAM, "free", returns=returns

@@ -64,8 +64,7 @@ class Drain:
         self._control = control
         self._epoch = control["epoch"]
         self._spill = spill
-        self.overflows = 0
-        """How often the ring was found to have overflowed."""
+        self.overflows = 0  # How often the ring was found to have overflowed
 
     def take_batch(self) -> EventBatch:
         """Takes all available events. Raises OSError."""

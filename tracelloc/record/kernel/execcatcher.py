@@ -53,19 +53,16 @@ class ExecCatcher:
         self._attached = -1
         try:
             self._programs.load("catch_exec", RAW_TRACEPOINT)
-            self._guard = self._start_guard()
+            places = self._programs.map_fd("caught"), syscalls.bpf_number()
+            self._guard = subprocess.Popen(
+                [sys.executable, "-IS", catchguard.__file__, *map(str, places)],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                pass_fds=places[:1], start_new_session=True,
+            )  # fmt: skip
             self._attached = self._programs.attach_tracepoint("catch_exec", "sched_process_exec")
         except BaseException:
             self._programs.close()
             raise
-
-    def _start_guard(self) -> subprocess.Popen[bytes]:
-        places = self._programs.map_fd("caught"), syscalls.bpf_number()
-        return subprocess.Popen(
-            [sys.executable, "-IS", catchguard.__file__, *map(str, places)],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            pass_fds=places[:1], start_new_session=True,
-        )  # fmt: skip
 
     def wait(self) -> None:
         """Waits until a process is stopped."""

@@ -106,7 +106,6 @@ class Meter:
 
 
 def _mostly_stepped(points: Iterable[ProbePoint]) -> set[str]:
-    """Returns the programs most of whose probes are single-stepped."""
     balance: Counter[str] = Counter()
     for point in points:
         balance[point.program] += 1 if point.is_single_stepped else -1
@@ -185,8 +184,8 @@ class OverheadWatch:
 
         ``account`` is the account of the overhead limit, if there is one.
         """
+        # Share of the targets' CPU time, 0 to 1; None until known
         self.probe_share: float | None = None
-        """Share of the targets' CPU time, 0 to 1; None until known."""
         self._processes = processes
         self._method = method
         self._programs = programs

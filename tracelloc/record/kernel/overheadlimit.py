@@ -34,14 +34,12 @@ class OverheadAccount:
 
     def __init__(self, limit: OverheadLimit) -> None:
         self.limit = limit
-        self.is_exceeded = False
-        """Whether the probes have cost more than allowed."""
+        self.is_exceeded = False  # Whether the probes have cost more than allowed
         self._debt_ns = 0.0
-        self._own_cores: float | None = None
-        """Processors that the target's own work used lately."""
+        self._own_cores: float | None = None  # Processors that the target's own work used lately
         self._probe_ns = self._cpu_ns = 0.0
+        # Not yet counted: CPU time of probes and of the target in ns, and seconds
         self._batch = 0.0, 0.0, 0.0
-        """Not yet counted: CPU time of probes and of the target in ns, and seconds."""
 
     @property
     def share(self) -> float | None:

@@ -80,9 +80,9 @@ class Programs:
         self._simpler = simpler
         self._debug = debug
         self._maps: dict[str, int] = {}
+        # Program arrays, by map number and by the attach type of the programs that use them: the
+        # kernel lets only programs of one attach type call each other.
         self._arrays: dict[tuple[int, int], int] = {}
-        """Program arrays, by map number and by the attach type of the programs that use them: the
-        kernel lets only programs of one attach type call each other."""
         self._loaded: dict[str, int] = {}
         try:
             for spec in probes.maps:

@@ -36,17 +36,15 @@ class RowMemory:
     def __init__(self, sets: npt.NDArray[Any]) -> None:
         """``sets`` is an array of ``abi.ROW_SET_DTYPE``; its length is a power of two."""
         self.lock = threading.Lock()
-        self.evictions = 0
-        """Rows that were evicted for others."""
+        self.evictions = 0  # Rows that were evicted for others
         self._own = sets
         self._sets: U64 = sets.view(np.uint64).reshape(len(sets), -1)
         self._keys: U64 = sets["keys"]
         self._rows: U64 = sets["rows"]
         self._users: Counter[int] = Counter()
-        self._rows_under = np.zeros(_TAGS, np.int64)
-        """Number of rows, by tag in use."""
+        self._rows_under = np.zeros(_TAGS, np.int64)  # Number of rows, by tag in use
+        # By tag: whether its ways count as empty. No lookup reads them.
         self._is_free = np.zeros(_TAGS, np.bool_)
-        """By tag: whether its ways count as empty. No lookup reads them."""
         self._is_free[0] = True
         self._salt = 0
         self._last_tags = list(range(_SALTS))
@@ -159,7 +157,7 @@ class RowTable:
         """
         self._memory = memory
         self._publish = publish
-        self._generation = generation
+        self.generation = generation
         with memory.lock:
             if like is None:
                 self._tag = memory.new_tag()
@@ -183,11 +181,6 @@ class RowTable:
         return self._memory.capacity
 
     @property
-    def generation(self) -> int:
-        """Generation of the address space to which the rows belong."""
-        return self._generation
-
-    @property
     def evictions(self) -> int:
         """Rows that were evicted for others."""
         return self._memory.evictions
@@ -199,7 +192,7 @@ class RowTable:
     def insert(self, addresses: U64, rows: U64, generation: int) -> bool:
         """Adds rows; returns False, without adding any, if they belong to another generation."""
         with self._memory.lock:
-            if generation != self._generation:
+            if generation != self.generation:
                 return False
             self._memory.insert(addresses, rows, self._tag)
             return True
@@ -213,7 +206,7 @@ class RowTable:
         with self._memory.lock:
             tag = self._memory.new_tag(self._tag)
             self._memory.retag(self._tag, tag, starts, ends)
-            self._generation, self._tag = generation, tag
+            self.generation, self._tag = generation, tag
             self._publish(generation, tag)
 
     def close(self) -> None:

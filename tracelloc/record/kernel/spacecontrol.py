@@ -16,8 +16,8 @@ class SpaceControl:
     def __init__(self, spaces: npt.NDArray[Any], slot: int) -> None:
         """``spaces`` is an array of ``abi.SPACE_DTYPE``."""
         self._words = spaces[slot : slot + 1]
+        # The words that tell which rows are valid, wherever stacks are walked
         self._rows_words = self._words
-        """The words that tell which rows are valid, wherever stacks are walked."""
         self.slot = slot
 
     def walk_elsewhere(self, words: npt.NDArray[Any] | None) -> None:

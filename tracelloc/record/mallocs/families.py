@@ -95,7 +95,6 @@ _NOTHROW: Final = "RKSt9nothrow_t"
 
 
 def _operators() -> dict[str, Signature]:
-    """Returns all replaceable ``operator new`` and ``operator delete`` (C++20, 17.6.3)."""
     functions = {}
     for letter, align in product("wa", ("", _ALIGN)):
         functions[f"_Zn{letter}m{align}"] = ALLOC.throwing

@@ -79,7 +79,6 @@ def usable_places(places: Iterable[UsdtPlace], name: str) -> list[UsdtPlace]:
 
 
 def _why_not(place: UsdtPlace) -> str | None:
-    """Returns why a probe can't be attached; None if it can."""
     if place.name not in ARGUMENTS:
         return "probes of this name are not known"
     if not place.nop_bytes:

@@ -51,7 +51,6 @@ def is_running(name: str, root: Path = PROC) -> bool:
 
 
 def _processes(root: Path) -> Iterator[Process]:
-    """Yields the processes that a name could refer to, by PID."""
     for pid in sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdecimal()):
         process = Process(pid, root)
         # A process that ends meanwhile, or can't be parsed, must not hide others.

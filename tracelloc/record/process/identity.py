@@ -60,7 +60,6 @@ def renamed_target(process: Process, before: Target, exec_count: int) -> Target:
 
 
 def _control_groups(process: Process) -> str:
-    """Returns the paths of its control groups, a line each; empty if they are unknown."""
     try:
         with open(process.memory_directory / "cgroup", "rb") as stream:
             return stream.read(_LARGEST_BYTES).decode(errors="replace")
@@ -69,7 +68,6 @@ def _control_groups(process: Process) -> str:
 
 
 def _last(pattern: re.Pattern[str], groups: str) -> str:
-    """Returns the last match, which is of the innermost container or pod; empty if none."""
     found: list[str] = pattern.findall(groups)
     return found[-1] if found else ""
 

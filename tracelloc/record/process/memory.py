@@ -46,7 +46,6 @@ class RemoteMemory:
         return self._pages(start, end, _PRESENT)
 
     def _pages(self, start: int, end: int, flag: np.uint64) -> Mask:
-        """Returns which pages of a mapping have a flag in pagemap."""
         try:
             with self._pagemap.open("rb", buffering=0) as pagemap:
                 pagemap.seek(start // PAGE_BYTES * 8)
@@ -101,7 +100,9 @@ class RemoteMemory:
                         if looked_at > _MOST_ADDRESSES:
                             raise OSError(errno.EFBIG, _TOO_MUCH) from error
                         stop = min(at + _STRETCH_BYTES, end)
-                        runs = _runs_of(at, self._pages(at, stop, flag))
+                        present = np.concatenate([[False], self._pages(at, stop, flag), [False]])
+                        turns = at + PAGE_BYTES * np.flatnonzero(present[1:] != present[:-1])
+                        runs = list(zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True))
                         at = stop
                     for first, last in runs:
                         yield number, first, last
@@ -162,12 +163,6 @@ class RemoteMemory:
         """Returns the text up to a zero byte; empty if it can't be read."""
         text = self.process.read_memory(address, most_bytes)
         return text.partition(b"\0")[0].decode(errors="backslashreplace")
-
-
-def _runs_of(start: int, pages: Mask) -> list[tuple[int, int]]:
-    present = np.concatenate([[False], pages, [False]])
-    turns = start + PAGE_BYTES * np.flatnonzero(present[1:] != present[:-1])
-    return list(zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True))
 
 
 def _refused(process: Process) -> PrivilegeError:

@@ -190,7 +190,6 @@ class ProcessScan:
         return found, None if found else Trouble.NO_ALLOCATOR
 
     def _allocator_of(self, process: Process, mappings: Iterable[Mapping]) -> str | None:
-        """Returns the first allocator by address, preferring others over the C library's."""
         found = {}
         for mapping in mappings:
             if not (mapping.executable and mapping.is_file):
@@ -211,7 +210,6 @@ class ProcessScan:
         return next(iter(own or found.values()), None)
 
     def _families_in(self, process: Process, mapping: Mapping) -> str | FileReadError | None:
-        """Returns the names of the families in a file. Raises OSError if it can't be opened."""
         try:
             elf = TargetFile(process.open_mapping(mapping), mapping.path, self._worker)
         except NotElfError:

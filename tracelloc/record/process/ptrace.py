@@ -242,7 +242,6 @@ def extended_state(thread_id: int) -> bytes:
 
 
 def _register_set(thread_id: int, number: int) -> bytes:
-    """Returns a register set of a stopped thread. Raises OSError."""
     area = ctypes.create_string_buffer(_MOST_STATE_BYTES)
     vector = (ctypes.c_size_t * 2)(ctypes.addressof(area), len(area))
     _request(_GETREGSET, thread_id, ctypes.addressof(vector), number)

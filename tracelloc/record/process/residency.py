@@ -52,8 +52,7 @@ class Residency:
         self._cgroups = cgroups
         self._lock = threading.Lock()
         self._start: Resident | None = read_resident(process)
-        self.our_bytes = 0
-        """What tracelloc itself had resident in it at the last look."""
+        self.our_bytes = 0  # What tracelloc itself had resident in it at the last look
         self.last: MemoryUsage | None = None
         self._pss_bytes: int | None = None
         self._pss_due_ns = 0

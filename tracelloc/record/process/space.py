@@ -56,8 +56,7 @@ class MappedFiles:
         self._images: dict[bytes, Module] = {}
         self._tables: dict[int, UnwindTables] = {}
         self._lock = threading.Lock()
-        self.runtime_frames = RuntimeFrames()
-        """Frames of interpreted functions, of all processes."""
+        self.runtime_frames = RuntimeFrames()  # Frames of interpreted functions, of all processes
 
     def open(self, process: Process, mapping: Mapping) -> Module:
         """Returns the module of a mapped file. Raises OSError, NotElfError, FileReadError."""
@@ -114,21 +113,18 @@ class AddressSpace:
         self.process = process
         self.files = files or MappedFiles()
         self._owns_files = files is None
-        self.generation = 0
-        """Number that grows with each change of the mappings."""
-        self.image = 0
-        """Number that grows with each exec: addresses then have another meaning."""
+        self.generation = 0  # Number that grows with each change of the mappings
+        self.image = 0  # Number that grows with each exec: addresses then have another meaning
+        # The resource whose shortage kept a file from being opened
         self.shortage: str | None = None
-        """The resource whose shortage kept a file from being opened."""
-        self._text = ""
-        """The text of the maps at the last refresh."""
+        self._text = ""  # The text of the maps at the last refresh
         self._lines: dict[str, Mapping] = {}
         self._maps = AddressMap([])
         self._has_c_library = False
+        # Paths of the program (`program_paths`); kept after its end
         self._program: tuple[str, str] | None = None
-        """Paths of the program (``program_paths``); kept after its end."""
+        # Base names of preloaded libraries. A program may remove them from its environment.
         self._preloaded: frozenset[str] = frozenset()
-        """Base names of preloaded libraries. A program may remove them from its environment."""
         self._earlier: list[AddressMap] = []
         self._modules: dict[FileId, Module | Unresolved] = {}
 

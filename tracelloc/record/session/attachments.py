@@ -28,9 +28,9 @@ class Attachments:
         self._process = process
         self._attachments: list[Attachment] = []
         self._seen_ns = time.monotonic_ns()
+        # Descriptors of the probes of ended threads. Closing them removes the breakpoints if the
+        # thread that has the new ones has ended, too.
         self._outlived: list[int] = []
-        """Descriptors of the probes of ended threads. Closing them removes the breakpoints if the
-        thread that has the new ones has ended, too."""
         self._moved_ns = 0
 
     def add(self, attachment: Attachment) -> None:

@@ -55,7 +55,6 @@ class TraceConfig:
     reads_memory: bool = True
     # Whether blocks from before tracing are added to the table of a running process.
     counts_earlier: bool = False
-    log_events: bool = False  # Whether every event is kept until a snapshot takes the log
     debug: bool = False
 
     @property

@@ -243,7 +243,6 @@ class EarlierBlockReader:
         return EarlierBlocks(tuple(kinds), found.heap.coverage, tuple(found.heap.notes))
 
     def _stack(self, kind: BlockKind) -> int:
-        """The index of what stands for a call stack."""
         lines = [RuntimeFrame(size_words(kind.least_bytes, kind.most_bytes), runtime=_RUNTIME)]
         if kind.class_name:
             lines.append(RuntimeFrame(f"class {kind.class_name}", runtime=_RUNTIME))

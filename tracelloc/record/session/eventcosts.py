@@ -63,24 +63,19 @@ class EventCosts:
     """The rate of a process's events, and an estimate of what tracing costs it."""
 
     def __init__(self) -> None:
-        self._rate, self._waits, self._cpu = RateMeter(), RateMeter(), CpuMeter()
+        self._rate, self._waits, self.cpu = RateMeter(), RateMeter(), CpuMeter()
         self._costs: tuple[float, float] | None = None
 
     def note(
         self, now_ns: int, events: int, costs: tuple[float, float] | None, process: Process
     ) -> None:
         """Records the number of events so far, and ``PreloadedLink.costs``."""
-        if self._cpu.is_due(now_ns):
-            self._cpu.note(now_ns, process.cpu_ns())
+        if self.cpu.is_due(now_ns):
+            self.cpu.note(now_ns, process.cpu_ns())
         self._rate.note(now_ns, events)
         self._costs = costs
         if costs is not None:
             self._waits.note(now_ns, int(costs[1]))
-
-    @property
-    def cores(self) -> float | None:
-        """Processors in use, probes included; None until known."""
-        return self._cpu.cores
 
     def rate(self, elapsed_ns: int, events: int) -> float:
         """Returns events per second; see ``RateMeter.per_second``."""
@@ -91,7 +86,7 @@ class EventCosts:
 
         ``probe_share``: that of the probes. None if unknown.
         """
-        cores = self._cpu.cores
+        cores = self.cpu.cores
         if self._costs is None or not cores:
             return probe_share
         event_ns, waited_ns = self._costs

@@ -44,12 +44,10 @@ class ExitStops:
     """For the thread that follows the process."""
 
     def __init__(self) -> None:
+        # Thread pointers of threads that have ended by themselves
         self.ended: deque[int] = deque(maxlen=_MOST_ENDED)
-        """Thread pointers of threads that have ended by themselves."""
-        self._ending: set[int] = set()
-        """Ids of such threads that still exist."""
-        self._exit = native().system_call("exit")
-        """A thread ends by itself (exit(2))."""
+        self._ending: set[int] = set()  # Ids of such threads that still exist
+        self._exit = native().system_call("exit")  # A thread ends by itself (exit(2))
         self._exit_group = native().system_call("exit_group")
 
     def note_gone(self, thread_id: int) -> None:
@@ -88,7 +86,6 @@ class ExitStops:
         return registers.entered_call
 
     def _running(self, process: Process, held: HeldThreads) -> bool:
-        """Whether the process has other threads that have not ended."""
         others = process.thread_ids() - set(held.ids) - self._ending
         return any(process.is_running(thread_id) for thread_id in others)
 

@@ -36,8 +36,8 @@ class FirstHeaps:
         """``lock`` guards the heaps; ``drain``, called with it, applies all pending events."""
         self._config, self._supervisor = config, supervisor
         self._lock, self._drain, self._account = lock, drain, account
+        # Processes whose blocks from before tracing are still being read
         self._reading: set[int] = set()
-        """Processes whose blocks from before tracing are still being read."""
         self._is_stopped = False
 
     def begin(self, tracee: Tracee) -> threading.Thread:

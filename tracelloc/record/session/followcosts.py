@@ -19,29 +19,24 @@ class FollowCosts:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._has_said = False
-        self._counts = FollowCounts()
+        self.counts = FollowCounts()
         self._window_start_ns = 0
-        self._before = self._counts
-
-    @property
-    def counts(self) -> FollowCounts:
-        """Counts since the start."""
-        return self._counts
+        self._before = self.counts
 
     def note(self, start_ns: int, end_ns: int, *, forks: int = 0, execs: int = 0) -> None:
         """Adds the time that a process was stopped (CLOCK_MONOTONIC)."""
-        was = self._counts
-        self._counts = FollowCounts(
+        was = self.counts
+        self.counts = FollowCounts(
             was.forks + forks, was.execs + execs, was.stopped_ns + end_ns - start_ns
         )
         elapsed_ns = end_ns - self._window_start_ns
         if elapsed_ns >= _WINDOW_NS:
             if self._window_start_ns and not self._has_said:
                 self._judge(elapsed_ns)
-            self._window_start_ns, self._before = end_ns, self._counts
+            self._window_start_ns, self._before = end_ns, self.counts
 
     def _judge(self, elapsed_ns: int) -> None:
-        now, before = self._counts, self._before
+        now, before = self.counts, self._before
         share = (now.stopped_ns - before.stopped_ns) / elapsed_ns
         if share <= _MOST_SHARE:
             return

@@ -86,22 +86,20 @@ class Follower:
     """
 
     def __init__(self) -> None:
+        # Gets the watcher to call; None: there will be none
         self._watchers: queue.SimpleQueue[Watcher | None] = queue.SimpleQueue()
-        """Gets the watcher to call; None: there will be none."""
         self._ending = False
-        self._known: set[int] = set()
-        """Processes that are followed."""
+        self._known: set[int] = set()  # Processes that are followed
+        # Running processes to follow as well, and who is to be told
         self._joining: queue.SimpleQueue[tuple[int, Future[None]]] = queue.SimpleQueue()
-        """Running processes to follow as well, and who is to be told."""
+        # Processes whose threads are to be stopped, what to do then, and who is to be told
         self._holding: queue.SimpleQueue[tuple[int, UseThreads, Future[None]]] = queue.SimpleQueue()
-        """Processes whose threads are to be stopped, what to do then, and who is to be told."""
+        # Children that stopped before their parent's fork event: the parent's PID, and when
         self._waiting: dict[int, tuple[int, float]] = {}
-        """Children that stopped before their parent's fork event: the parent's PID, and when."""
-        self._headless: set[int] = set()
-        """Followed processes whose main thread had ended before."""
+        self._headless: set[int] = set()  # Followed processes whose main thread had ended before
         self._thread: threading.Thread | None = None
+        # The threads that stop at their ends; None: they don't
         self._exits: ExitStops | None = None
-        """The threads that stop at their ends; None: they don't."""
         self._begun = threading.Event()
         self._trouble: BaseException | None = None
 
@@ -161,7 +159,6 @@ class Follower:
         self._seize(program.pid, options)
 
     def _seize_all(self, pid: int) -> None:
-        """Seizes all threads, including those created meanwhile by threads not seized yet."""
         done: set[int] = set()
         self._known.add(pid)
         while new := Process(pid).thread_ids() - done:
@@ -218,7 +215,6 @@ class Follower:
         return self._thread is not None and self._thread.is_alive()
 
     def _nudge(self) -> None:
-        """Interrupts the thread's wait for events."""
         assert self._thread is not None
         assert self._thread.ident is not None
         with suppress(ProcessLookupError):
@@ -380,7 +376,6 @@ class Follower:
                 self._handle_change(watcher, each, status)
 
     def _handle_birth(self, watcher: Watcher, thread_id: int, child_id: int, event: int) -> None:
-        """Handles a new thread or process, which may have stopped already."""
         is_thread = event == ptrace.Event.CLONE and Process(child_id).group_id() != child_id
         if is_thread or self._exits is not None:
             return

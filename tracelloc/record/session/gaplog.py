@@ -23,8 +23,7 @@ class GapLog:
         self._sources, self._probes = sources, probes
         self._checked_s = time.time()
         self._lost = self._count_lost()
-        self.gaps: tuple[Gap, ...] = ()
-        """In the order of their starts."""
+        self.gaps: tuple[Gap, ...] = ()  # In the order of their starts
 
     def _count_lost(self) -> int:
         """Events lost so far, in all processes together."""

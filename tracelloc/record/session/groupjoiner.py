@@ -28,8 +28,7 @@ class GroupJoiner:
         """``members`` returns the PIDs of the group's processes."""
         self._members, self._session, self._follower = members, session, follower
         self._ended = threading.Event()
-        self._refused: set[int] = set()
-        """Processes that can't be followed."""
+        self._refused: set[int] = set()  # Processes that can't be followed
         self._thread = threading.Thread(target=self._look, name="group", daemon=True)
 
     def start(self) -> None:
@@ -49,7 +48,6 @@ class GroupJoiner:
             self._session.supervisor.run("control group", 0, self._add_new, gives_up=False)
 
     def _add_new(self) -> bool:
-        """Returns whether there was any."""
         members = self._members()
         self._refused.intersection_update(members)
         new = [

@@ -19,10 +19,8 @@ class Judging:
 
     def __init__(self, process: Inspected, sources: Sources, first_look_ns: int) -> None:
         """``first_look_ns``: when the stacks are to be judged for the first time."""
-        self.findings: Findings | None = None
-        """Findings about its stacks; None before any event."""
-        self.judged_ns = 0
-        """When some of its stacks were judged last."""
+        self.findings: Findings | None = None  # Findings about its stacks; None before any event
+        self.judged_ns = 0  # When some of its stacks were judged last
         self._process, self._sources = process, sources
         self._judge = Judge(self._is_in_runtime, first_look_ns)
         self._looking: Iterator[Findings | None] | None = None

@@ -47,8 +47,8 @@ class Launch:
         self._say = say
         self._was_refused = False
         self._follows = config.follow
+        # Whether only the follower notices that the program executes another one
         self._stays = config.without_probes
-        """Whether only the follower notices that the program executes another one."""
         self._is_there = threading.Event()
         self._trouble: BaseException | None = None
         self._loads = 0

@@ -6,20 +6,125 @@ block's size never changes, so each is read once.
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from tracelloc.heap.usable import main_library
+from tracelloc.heap.usable import (
+    CHUNK_HEADER_BYTES,
+    PAGE_BYTES,
+    SMALLEST_CHUNK,
+    chunk_bytes,
+    main_library,
+)
 from tracelloc.model.blocks import Blocks, ReadSizes, UsableSizes
+from tracelloc.model.figures import U64, Mask
 from tracelloc.model.process import FoundLibrary, MallocLibrary
-from tracelloc.record.mallocs.chunks import read_chunks
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.system.syscalls import read_process
 from tracelloc.text import NS_PER_S
+
+# Reads the sizes of glibc's chunks from a process.
+
+Rows = npt.NDArray[np.intp]
+
+# Words at most this far apart are read together: copying the gap takes as long as a separate read.
+_NEAR_BYTES: Final = 1024
+
+_WINDOW_BITS: Final = 16  # One read stays within an aligned window of 64 KiB, which limits its size
+
+_MOST_PIECES: Final = 1024  # UIO_MAXIOV, include/uapi/linux/uio.h
+
+# Unreadable places after which reading stops: each costs a system call.
+_MOST_FAILURES: Final = 4096
+
+_MAPPED: Final = 2
+
+_FLAGS: Final = 7
+
+# Largest plausible alignment: bytes by which a mapped chunk may exceed the request.
+_MOST_PADDING: Final = 64 << 20
+
+
+def read_chunks(pid: int, address: U64, size_bytes: U64, end_s: float) -> tuple[U64, Mask]:
+    """Returns (usable bytes, mask of blocks that were read) of blocks, addresses ascending.
+
+    ``end_s`` is the deadline on ``time.monotonic()``; the remaining blocks stay unread.
+    """
+    usable = np.zeros(len(address), np.uint64)
+    possible = np.flatnonzero((address & np.uint64(15)) == 0)
+    words, was_read = read_words(pid, address[possible] - np.uint64(CHUNK_HEADER_BYTES), end_s)
+    chunk = words & ~np.uint64(_FLAGS)
+    least = chunk_bytes(size_bytes[possible])
+    mapped = (words & np.uint64(_MAPPED)) != 0
+    end = address[possible] - np.uint64(2 * CHUNK_HEADER_BYTES) + chunk
+    slack = np.where(mapped, np.uint64(_MOST_PADDING), np.uint64(SMALLEST_CHUNK))
+    fits = was_read & (chunk & np.uint64(15) == 0) & (chunk >= least) & (chunk - least <= slack)
+    fits &= ~mapped | ((end & np.uint64(PAGE_BYTES - 1)) == 0)
+    headers = np.where(mapped, np.uint64(16), np.uint64(CHUNK_HEADER_BYTES))
+    usable[possible] = chunk - headers
+    known = np.zeros(len(address), np.bool_)
+    known[possible] = fits
+    return usable, known
+
+
+def read_words(pid: int, address: U64, end_s: float) -> tuple[U64, Mask]:
+    """Returns (8-byte words, mask of those read); addresses ascending, multiples of 8."""
+    words, was_read = _read_near(pid, address, _NEAR_BYTES, end_s)
+    missing = np.flatnonzero(~was_read)
+    if len(missing):
+        # Memory between two words may be unmapped while they are not.
+        words[missing], was_read[missing] = _read_near(pid, address[missing], 0, end_s)
+    return words, was_read
+
+
+def _read_near(pid: int, address: U64, near_bytes: int, end_s: float) -> tuple[U64, Mask]:
+    words = np.zeros(len(address), np.uint64)
+    was_read = np.zeros(len(address), np.bool_)
+    first, last = _pieces(address, near_bytes)
+    pieces = np.empty((len(first), 2), np.uint64)
+    pieces[:, 0] = address[first]
+    pieces[:, 1] = address[last] - address[first] + np.uint64(8)
+    at = failures = 0
+    while at < len(pieces) and failures < _MOST_FAILURES and time.monotonic() < end_s:
+        batch = pieces[at : at + _MOST_PIECES]
+        ends = np.cumsum(batch[:, 1])
+        buffer = np.empty(int(ends[-1]) // 8, np.uint64)
+        try:
+            size_bytes = read_process(pid, batch, buffer)
+        except OSError as error:
+            if error.errno != errno.EFAULT:  # the process has ended, or access is denied
+                break
+            size_bytes = 0
+        whole = int(np.searchsorted(ends, np.uint64(size_bytes), side="right"))
+        if whole:
+            rows = slice(first[at], last[at + whole - 1] + 1)
+            lengths = last[at : at + whole] - first[at : at + whole] + 1
+            shift = np.repeat((ends - batch[:, 1] - batch[:, 0])[:whole], lengths)
+            words[rows] = buffer[(address[rows] + shift) >> np.uint64(3)]
+            was_read[rows] = True
+        at += whole
+        if whole < len(batch):
+            at += 1
+            failures += 1
+    return words, was_read
+
+
+def _pieces(address: U64, near_bytes: int) -> tuple[Rows, Rows]:
+    """Returns (first, last) rows of each group that is read together."""
+    if not len(address):
+        return np.empty(0, np.intp), np.empty(0, np.intp)
+    apart = np.diff(address) > np.uint64(near_bytes)
+    apart |= np.diff(address >> np.uint64(_WINDOW_BITS)) != 0
+    begins = np.flatnonzero(apart) + 1
+    return np.concatenate([[0], begins]), np.concatenate([begins, [len(address)]]) - 1
+
 
 LONGEST_S: Final = 0.25  # Time limit of one reading; the remaining blocks are read the next time
 # Births have the resolution of a timer tick, in which several blocks may have had one address.

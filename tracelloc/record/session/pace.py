@@ -26,10 +26,10 @@ class Pace:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._looked_s = self._looked_at_all_s = self._kept_house_s = time.monotonic()
+        # Time from one read of the rings to the next
         self._interval_s = sources.waits_ms[0] * _S_PER_MS
-        """Time from one read of the rings to the next."""
+        # Whether all rings should be read now, not only those of urgent sources
         self.is_whole = True
-        """Whether all rings should be read now, not only those of urgent sources."""
 
     def wait(self, poll: select.epoll) -> list[tuple[int, int]]:
         """Waits until rings should be read or a polled descriptor is ready. Returns the ready."""

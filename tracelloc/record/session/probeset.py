@@ -91,16 +91,16 @@ class ProbeSet:
         self._allocators: list[Allocator] = []
         self._has_throwing = False
         self._link = sources.link(space, words)
+        # Points in files whose blocks the preloaded library reports
         self._withheld: list[ProbePoint] = []
-        """Points in files whose blocks the preloaded library reports."""
         self._flaw, self._has_ended = "", False
+        # Why the last unprobeable files could not be probed
         self._trouble: TracellocError | None = None
-        """Why the last unprobeable files could not be probed."""
+        # Deadline for the last executed program to map an allocator; None: it was checked
         self._check_by_s: float | None = None
-        """Deadline for the last executed program to map an allocator; None: it was checked."""
         self.points: list[ProbePoint] = []
+        # The allocators of all programs so far, in the order of discovery; only grows
         self.found: tuple[FoundLibrary, ...] = ()
-        """The allocators of all programs so far, in the order of discovery; only grows."""
 
     def attach(self, modules: Sequence[Module], *, all_loaded: bool = False) -> None:
         """Probes the allocators in newly mapped files.
@@ -135,7 +135,6 @@ class ProbeSet:
         self._has_throwing = self._has_throwing or planned.has_throwing
 
     def _wanted(self, planned: Plan, *, all_loaded: bool) -> list[ProbePoint]:
-        """The points of the plan, and those withheld before, that must be attached now."""
         points = [*self._withheld, *planned.points]
         self._withheld = []
         if self._link is not None:
@@ -226,7 +225,6 @@ class ProbeSet:
 
     @property
     def _has_allocator(self) -> bool:
-        """Whether one of the probed allocators is mapped now."""
         mapped = self._space.mapped_modules
         return any(allocator.module in mapped for allocator in self._allocators)
 

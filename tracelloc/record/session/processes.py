@@ -43,20 +43,19 @@ class Processes:
         self._context, self._config = context, context.config
         self._probes, self._clock_ns = context.sources.probes, context.clock_ns
         self._say = context.supervisor.say
-        self.files = space.files
-        """The files that all of them have mapped."""
+        self.files = space.files  # The files that all of them have mapped
         self._image_numbers = itertools.count(1)
         self._process_numbers = itertools.count()
         self._by_image: dict[int, Tracee] = {}
         self._by_pid: dict[int, Tracee] = {}
+        # Processes that share their parent's memory: the parent, and their own probes
         self._sharing: dict[int, tuple[Tracee, Attachment]] = {}
-        """Processes that share their parent's memory: the parent, and their own probes."""
+        # Living processes that are not traced, and whether they should have been
         self._left_out: dict[int, bool] = {}
-        """Living processes that are not traced, and whether they should have been."""
+        # By thread: the heap at birth of the child that the thread has just forked
         self._forks: dict[int, Heap] = {}
-        """By thread: the heap at birth of the child that the thread has just forked."""
+        # By thread: children whose fork mark is still to come; None: not traced
         self._unmarked: dict[int, deque[Tracee | None]] = {}
-        """By thread: children whose fork mark is still to come; None: not traced."""
         self._moves = 0
         self.feed = StackFeed(
             context.sources,
@@ -64,16 +63,15 @@ class Processes:
             guard=partial(context.supervisor.run, "reading stacks", gives_up=False),
         )
         self._closer = ThreadPoolExecutor(8, thread_name_prefix="closer")
-        self.untraced_count = 0
-        """Processes that should have been traced, but were not."""
+        self.untraced_count = 0  # Processes that should have been traced, but were not
+        # All processes in the order of their start, including ended ones
         self.every: list[Tracee] = []
-        """All processes in the order of their start, including ended ones."""
         stage = Stage.WAITING if waiting else Stage.RUNNING
         self.root = self._add(space, self._new_heap(), stage=stage)
 
     def _new_heap(self) -> Heap:
         config, sample_bytes = self._config, self._config.capture.table_sample_bytes
-        return Heap(self._clock_ns(), None, sample_bytes, config.temporary, logs=config.log_events)
+        return Heap(self._clock_ns(), None, sample_bytes, config.temporary)
 
     @property
     def living(self) -> Sequence[Tracee]:
@@ -122,7 +120,6 @@ class Processes:
             start = fork + 1
 
     def _known_in(self, records: npt.NDArray[Any]) -> list[tuple[int, Tracee]]:
-        """The images in the records whose processes are traced, with these processes."""
         known = self._by_image
         images = np.unique(records["image"]).tolist() if len(records) else ()
         return [(image, known[image]) for image in images if image in known]
@@ -203,7 +200,9 @@ class Processes:
                 self._leave_out(child_pid, parent is not None or self._left_out.get(pid, False))
                 self.untraced_count += parent is None and pid not in self._left_out
             elif shares:
-                self._share(parent, child_pid)
+                probes = self._probes.attach(child_pid, parent.probes.points)
+                self._probes.assign(child_pid, parent.words)
+                self._sharing[child_pid] = parent, probes
             else:
                 child = self._begin_child(parent, child_pid, heap, is_marked=marked_by is not None)
         except TracellocError as error:
@@ -274,7 +273,6 @@ class Processes:
     # Life cycle of a process.
 
     def _add(self, space: AddressSpace, heap: Heap, **how: Any) -> Tracee:
-        """Adds a process that the probes will report. Raises TracellocError."""
         tracee = self._make(space, heap, **how)
         self._enter(tracee)
         return tracee
@@ -288,7 +286,6 @@ class Processes:
         exec_count: int = 0,
         **how: Any,
     ) -> Tracee:
-        """A process that is to be added. Raises TracellocError."""
         process = space.process
         number = next(self._process_numbers)
         if parent is None:
@@ -308,7 +305,6 @@ class Processes:
         )
 
     def _enter(self, tracee: Tracee) -> None:
-        """Adds a process: from now on, its probes report."""
         pid = tracee.process.pid
         self._probes.assign(pid, tracee.words)
         self.every.append(tracee)
@@ -316,7 +312,6 @@ class Processes:
         self.feed.add(tracee.image, tracee.source)
 
     def _owner(self, pid: int) -> Tracee | None:
-        """The traced process whose memory this process uses."""
         shared = self._sharing.get(pid)
         return shared[0] if shared is not None else self._by_pid.get(pid)
 
@@ -381,11 +376,6 @@ class Processes:
         if not tracee.probes.has_loader:
             tracee.load()
 
-    def _share(self, parent: Tracee, child_pid: int) -> None:
-        probes = self._probes.attach(child_pid, parent.probes.points)
-        self._probes.assign(child_pid, parent.words)
-        self._sharing[child_pid] = parent, probes
-
     def _end(self, tracee: Tracee) -> None:
         pid = tracee.process.pid
         self._context.supervisor.forget(pid)
@@ -405,14 +395,12 @@ class Processes:
         self._probes.free_space(tracee.words)
 
     def _forget(self, tracee: Tracee) -> None:
-        """Drops a process that will not be traced after all."""
         self._end(tracee)
         self.every.remove(tracee)
 
     # Processes that are not traced.
 
     def _leave_out(self, pid: int, is_wanted: bool) -> None:
-        """Leaves a process untraced; its children are followed all the same."""
         if is_wanted and not self._left_out.get(pid, False):
             if not self.untraced_count:
                 most = f"more than {self._config.most_processes} processes at a time"

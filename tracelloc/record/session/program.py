@@ -59,8 +59,7 @@ class TracedProgram:
         self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
         self._ignored = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
         self.pid = 0
-        self.has_begun = False
-        """Whether the command was executed."""
+        self.has_begun = False  # Whether the command was executed
         self._go_fd = -1
         self._failure_fd = -1
         self._status: int | None = None
@@ -249,5 +248,4 @@ def _execute(command: Sequence[str], environment: Sequence[bytes], preloaded: Pa
 
 
 def _pointers(words: Sequence[bytes]) -> ctypes.Array[ctypes.c_char_p]:
-    """Returns a null-terminated array of pointers, as execve(2) takes it."""
     return (ctypes.c_char_p * (len(words) + 1))(*words, None)

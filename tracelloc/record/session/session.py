@@ -94,15 +94,13 @@ class Session:
         self._when_failed: Callable[[TracellocError], None] | None = None
         self._stopped_ns: int | None = None
         self._fullest_share = 0.0
-        self._ended: list[int] = []
-        """PIDs of ended processes that the pump has not released yet."""
-        self._is_launching = waiting
-        """True while the launcher handles errors of the first process."""
+        self._ended: list[int] = []  # PIDs of ended processes that the pump has not released yet
+        self._is_launching = waiting  # True while the launcher handles errors of the first process
         self._say = say
         self._load = FollowCosts(say)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Readable once all processes have ended
         self.end_fd = open_end(space.process.pid, follow=config.follow)
-        """Readable once all processes have ended."""
         facets = FacetContext(
             supervisor, config.memory, reads_memory=config.reads_memory, reads_registers=True,
             debug=config.debug,
@@ -369,7 +367,6 @@ class Session:
                 self._release_ended()
 
     def _release_ended(self) -> None:
-        """Releases processes that have ended."""
         if not self._ended:
             return
         self._drain_all()
@@ -439,7 +436,6 @@ class Session:
             looks += 1
 
     def _drain_rest(self) -> None:
-        """Applies all events; no probe may be in place any more."""
         while self._drain():
             pass
 

@@ -24,11 +24,10 @@ class StoppedThreads:
 
     def __init__(self, pid: int) -> None:
         self._process = Process(pid)
-        self._interrupted: set[int] = set()
-        """Threads that will stop."""
+        self._interrupted: set[int] = set()  # Threads that will stop
         self._stopped: list[int] = []
+        # Other changes in the meantime: thread and status, still to be handled
         self.others: list[tuple[int, int]] = []
-        """Other changes in the meantime: thread and status, still to be handled."""
 
     def stop(self) -> None:
         """Stops them. Raises TargetError."""
@@ -43,7 +42,6 @@ class StoppedThreads:
                 time.sleep(_LOOK_AGAIN_S)
 
     def _interrupt_new(self) -> bool:
-        """Interrupts threads that are neither stopped nor interrupted. Returns whether any is."""
         known = {*self._interrupted, *self._stopped, *(thread_id for thread_id, _ in self.others)}
         new = {
             each for each in self._process.thread_ids() - known if self._process.is_running(each)

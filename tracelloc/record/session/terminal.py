@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 import pty
-import select
 import struct
 import termios
 import threading
@@ -19,7 +18,7 @@ from typing import BinaryIO, Final
 
 from tracelloc.errors import OutputError
 
-_KEPT_BYTES: Final = 4 << 20  # Bytes of output that are kept: its end
+_KEPT_BYTES: Final = 1 << 17  # Bytes of output that are kept: its end
 _PIECE_BYTES: Final = 1 << 16
 _LINE_END: Final = b"\r\n"  # What the pseudoterminal makes of a line feed (ONLCR)
 
@@ -30,20 +29,14 @@ class ProgramTerminal:
     def __init__(self, rows: int, columns: int, copy_to: BinaryIO | None = None) -> None:
         """``copy_to`` gets all of the program's output, unchanged. Raises OSError."""
         self._ours, self._its = pty.openpty()
-        self.resize(rows, columns)
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        # Streams, each with what ends a line there
         self._copies = [] if copy_to is None else [(copy_to, _LINE_END)]
-        """Streams, each with what ends a line there."""
         self._lock = threading.Lock()
         self._kept = bytearray()
-        self._first = 0
-        """Number of bytes written before the kept ones."""
+        self._written = 0
         self._thread = threading.Thread(target=self._read, name="terminal", daemon=True)
         self._thread.start()
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Sets the terminal's size and notifies the program."""
-        size = struct.pack("HHHH", rows, columns, 0, 0)
-        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, size)
 
     def adopt(self) -> None:
         """Makes this the terminal and streams of the program's process, before it executes."""
@@ -56,16 +49,10 @@ class ProgramTerminal:
         """Closes tracelloc's copy of the program's end, so that reading ends with the program."""
         os.close(self._its)
 
-    def type(self, data: bytes) -> None:
-        """Sends keys to the program; drops them if its input buffer is full."""
-        if select.select([], [self._ours], [], 0)[1]:
-            os.write(self._ours, data)
-
-    def written_since(self, position: int) -> tuple[int, bytes]:
-        """Output from a position on, as far as it is kept, and the next position."""
+    def last_output(self) -> tuple[int, bytes]:
+        """How many bytes the program has written, and the last of them, as far as they are kept."""
         with self._lock:
-            start = max(0, position - self._first)
-            return self._first + len(self._kept), bytes(self._kept[start:])
+            return self._written, bytes(self._kept)
 
     def pass_on(self, stream: BinaryIO) -> None:
         """Copies further output to this terminal as well."""
@@ -82,10 +69,8 @@ class ProgramTerminal:
         while piece := self._read_once():
             with self._lock:
                 self._kept += piece
-                surplus = len(self._kept) - _KEPT_BYTES
-                if surplus > 0:
-                    del self._kept[:surplus]
-                    self._first += surplus
+                self._written += len(piece)
+                del self._kept[:-_KEPT_BYTES]
                 for stream, line_end in self._copies:
                     # The reader may be gone, or the disk full: the program goes on.
                     with suppress(OSError, OutputError):

@@ -74,42 +74,38 @@ class Tracee:
         config, now_ns = context.config, context.clock_ns()
         self.process, self.space = space.process, space
         self.target, self.heap = target, heap
-        self.words = words
-        """Settings of its address space for the probes."""
-        self.image = words.image
-        """The number of the memory image that ``heap`` describes."""
+        self.words = words  # Settings of its address space for the probes
+        self.image = words.image  # The number of the memory image that `heap` describes
         self._stage = stage
+        # `started_ns`: when its tracing began, CLOCK_MONOTONIC
         self.started_ns, self.series = now_ns, Series(now_ns)
-        """``started_ns``: when its tracing began, CLOCK_MONOTONIC."""
         self.outside = OutsideReader(space, context.supervisor)
         with_loader = config.capture.use_rows or config.follow or self.is_starting
         self.probes = ProbeSet(
             context.sources, space, words, config.selection, with_loader=with_loader
         )
-        self.gaps = GapLog(context.sources, self.probes)
-        """What is missing from its figures."""
+        self.gaps = GapLog(context.sources, self.probes)  # What is missing from its figures
         self.source: StackSource = StackSource(
             space, heap.stacks, words, rows=context.sources.probes.rows, config=config.capture,
             on_modules=self._see, like=None if parent is None else parent.source,
         )  # fmt: skip
+        # Code files, and the runtimes among them
         self._runtimes: tuple[tuple[FileId, ...], tuple[Runtime, ...]] | None = None
-        """Code files, and the runtimes among them."""
+        # Snapshots by kind. An ended process does not change, so one of each kind suffices.
         self.last_snapshots: dict[Wanted, Snapshot] = {}
-        """Snapshots by kind. An ended process does not change, so one of each kind suffices."""
         self._context = context
         self._costs, self._events_before = EventCosts(), 0
+        # Blocks from before tracing that are in its heap; None if there are none
         self.earlier: EarlierBlocks | None
-        """Blocks from before tracing that are in its heap; None if there are none."""
         self._forget_image(now_ns, None if parent is None else parent._trampoline)
         if parent is not None:
             self.earlier = parent.earlier
 
     def _forget_image(self, now_ns: int, trampoline: int | None = None) -> None:
-        """Resets what is known about the memory image."""
         self._trampoline = trampoline
         self.earlier = None
+        # What is known about its memory beside its events, by name
         self.facets = {kind.name: kind(self, self._context.facets) for kind in FACETS}
-        """What is known about its memory beside its events, by name."""
         # Most short-lived child processes end before they are judged.
         first_look_ns = now_ns + _FIRST_LOOK_NS if self.target.number else now_ns
         self.judging = Judging(self, self._context.sources, first_look_ns)
@@ -310,7 +306,6 @@ class Tracee:
         )
 
     def _see(self, modules: Sequence[Module]) -> None:
-        """Handles changed mappings: a new file may be an allocator."""
         if modules:
             if self.is_starting or not self.probes.points:
                 self.probes.attach(modules)
@@ -379,7 +374,7 @@ class Tracee:
             target=self.target,
             started_ns=self.started_ns,
             overhead=Overhead(rate, share, self.probes.slow_probes),
-            cpu_cores=self._costs.cores,
+            cpu_cores=self._costs.cpu.cores,
             rss_bytes=outside.rss_bytes,
             memory=outside.memory,
             series=self.series.points(),

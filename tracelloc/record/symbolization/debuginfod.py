@@ -69,12 +69,9 @@ class DebugServers:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._environment = environment
         self._lock = threading.Lock()
-        self._off: set[str] = set()
-        """Servers that did not answer, which are not asked again."""
-        self._missing: set[str] = set()
-        """Build IDs that no server has."""
-        self.tell: Callable[[str], None] | None = None
-        """Gets messages for users."""
+        self._off: set[str] = set()  # Servers that did not answer, which are not asked again
+        self._missing: set[str] = set()  # Build IDs that no server has
+        self.tell: Callable[[str], None] | None = None  # Gets messages for users
 
     def open_debug_file(self, build_id: str, path: str) -> tuple[int, str] | None:
         """A descriptor of the debug file of the file ``path``, and its URL; None without one."""

@@ -55,7 +55,6 @@ def take_inventory(process: Process) -> list[ModuleReport]:
 
 
 def _lacks_some(symbols: ModuleSymbols) -> bool:
-    """Whether names or lines are missing that another package may provide."""
     try:
         return not (symbols.may_have_lines and _has_all_names(symbols))
     except FileReadError:

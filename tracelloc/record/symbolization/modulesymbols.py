@@ -72,11 +72,9 @@ class PerfMap:
         self._read_bytes = 0
         self._functions: dict[int, tuple[int, str]] = {}
         self._name_bytes = 0
-        self._full: str | None = None
-        """Why the rest of the file is not read."""
+        self._full: str | None = None  # Why the rest of the file is not read
         self._table = SymbolTable([])
-        self.reason: str | None = None
-        """Why the file is not trusted, if it exists."""
+        self.reason: str | None = None  # Why the file is not trusted, if it exists
 
     @property
     def path(self) -> PurePosixPath:
@@ -190,8 +188,7 @@ class ModuleSymbols:
     ) -> None:
         """``roots``: directories that stand for ``/`` in the search for debug files."""
         self.module = module
-        self.troubles: list[str] = []
-        """Debug files that were found but don't fit, for display."""
+        self.troubles: list[str] = []  # Debug files that were found but don't fit, for display
         self._roots = roots
         self._lock = threading.RLock()
         self._file = WorkerFile(worker, module.elf.descriptor(), module.path)

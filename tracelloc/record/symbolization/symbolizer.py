@@ -45,17 +45,14 @@ class Symbolizer:
     ) -> None:
         """``like``: of a process that maps some of the same files; close it after this one."""
         self.perf_map = PerfMap(space.process)
-        self.version = 0
-        """Grows with every frame that becomes known or is improved."""
+        self.version = 0  # Grows with every frame that becomes known or is improved
         self._space = space
         self._sources = sources or SourceMap()
         self._modules: dict[int, ModuleSymbols] = {} if like is None else like._modules
         self._owns_modules = like is None
         self._known: dict[int, Frames] = {}
-        self._final: set[int] = set()
-        """Addresses about which nothing more will become known."""
-        self._wanted: dict[int, None] = {}
-        """Addresses to look up, in the order of requests."""
+        self._final: set[int] = set()  # Addresses about which nothing more will become known
+        self._wanted: dict[int, None] = {}  # Addresses to look up, in the order of requests
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -127,7 +124,6 @@ class Symbolizer:
                 module.close()
 
     def _ask(self, addresses: Iterable[int]) -> None:
-        """Queues unknown addresses. Call it with the lock held."""
         self._forget_outdated()
         new = [a for a in addresses if a not in self._final and a not in self._wanted]
         if not new or self._closed:

@@ -61,8 +61,8 @@ class Supervisor:
         self._debug = debug
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+        # Consecutive failures of a task in a process, and when it may be tried again
         self._in_row: dict[tuple[str, int], tuple[int, float]] = {}
-        """Consecutive failures of a task in a process, and when it may be tried again."""
         self._reported: set[tuple[str, int]] = set()
         self._lines: Counter[str] = Counter()
 

@@ -43,23 +43,20 @@ class RowsAhead:
         self._space = space
         self._table = table
         self._memory = memory
+        # Guards everything below except `_met`, which only the pump thread uses
         self._changed = threading.Condition()
-        """Guards everything below except ``_met``, which only the pump thread uses."""
         self._maps = AddressMap([])
-        self._made: set[Mapping] = set()
-        """Mappings that have their rows, or are getting them now."""
+        self._made: set[Mapping] = set()  # Mappings that have their rows, or are getting them now
+        # Large mappings with the rows that earlier runs needed
         self._recalled: set[Mapping] = set()
-        """Large mappings with the rows that earlier runs needed."""
+        # Mappings with rows for the call sites that earlier programs' stacks passed
         self._supplied: set[Mapping] = set()
-        """Mappings with rows for the call sites that earlier programs' stacks passed."""
-        self._whole = False
-        """Whether mappings in ``_supplied`` get all their rows as well."""
+        self._whole = False  # Whether mappings in `_supplied` get all their rows as well
         self._stopped = False
         self._thread: threading.Thread | None = None
-        self._large: set[int] = set()
-        """Modules with too many call sites for making all their rows."""
+        self._large: set[int] = set()  # Modules with too many call sites for making all their rows
+        # By module: call sites without a row that stacks passed, as file addresses
         self._met: dict[int, list[int]] = {}
-        """By module: call sites without a row that stacks passed, as file addresses."""
 
     def fork(self, space: AddressSpace, table: RowTable) -> RowsAhead:
         """Returns a maker for a copy of the address space."""

@@ -45,10 +45,9 @@ class StackFeed:
         self._guard = guard
         self._sources: dict[int, StackSource] = {}
         self._newest = -1
+        # Stacks of images that are not known yet
         self._early_stacks: list[tuple[int, SentStacks]] = []
-        """Stacks of images that are not known yet."""
-        self._early_misses: list[Miss] = []
-        """Misses of images that are not known yet."""
+        self._early_misses: list[Miss] = []  # Misses of images that are not known yet
 
     def add(self, image: int, source: StackSource) -> None:
         """Sends stacks of this memory image to this source. Image numbers only grow."""

@@ -67,21 +67,20 @@ class StackSource:
         self._words = words
         self._on_modules = on_modules
         self._checker = FrameChecker(space)
+        # Inserts a runtime's functions into stacks; None: the probes don't read them
         self.merger: StackMerger | None = None
-        """Inserts a runtime's functions into stacks; None: the probes don't read them."""
         if config.python:
             parent = None if like is None else like.merger
             self.merger = StackMerger(space, stacks, words, parent)
+        # Allocator code to strip from the start of stacks; None: there is none
         self.leading: LeadingFrames | None = None
-        """Allocator code to strip from the start of stacks; None: there is none."""
         self._unwinder: Unwinder | None = None
         self._is_closed = False
         self._image = words.image
         self._loader_calls = words.loader_calls
+        # When the remaining rows are due, by `time.monotonic`
         self._prewarm_due_s: float | None = None
-        """When the remaining rows are due, by ``time.monotonic``."""
-        self._passed = AddressSet()
-        """Return addresses in this program's stacks."""
+        self._passed = AddressSet()  # Return addresses in this program's stacks
         if like is not None and like._unwinder is not None:
             table = like._unwinder.table.fork(words.publish_tag, words.generation)
             self._unwinder = like._unwinder.fork(space, table, self.refresh)

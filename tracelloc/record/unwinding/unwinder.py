@@ -96,22 +96,20 @@ class Unwinder:
     ) -> None:
         """``refresh`` is called when a stack passes code that was not mapped before."""
         self._space = space
-        self.ahead = ahead
-        """Makes rows beforehand, for the same address space and table."""
+        self.ahead = ahead  # Makes rows beforehand, for the same address space and table
         self._refresh = refresh
         self._may_refresh = False
         self.table = table
         self._max_frames = max_frames
         self._maps = AddressMap([])
+        # Generation since which a mapping is known to have existed without interruption
         self._since: dict[Mapping, int] = {}
-        """Generation since which a mapping is known to have existed without interruption."""
+        # Addresses that got rows when stacks passed them; cleared when mappings change
         self._known: set[int] = set()
-        """Addresses that got rows when stacks passed them; cleared when mappings change."""
         self._walker = StackWalker(space.process.pid)
-        self._renewals = 0
-        """How often the walker got new mappings."""
+        self._renewals = 0  # How often the walker got new mappings
+        # Walkers by generation, with the mappings of that time
         self._earlier: OrderedDict[int, StackWalker] = OrderedDict()
-        """Walkers by generation, with the mappings of that time."""
 
     def fork(self, space: AddressSpace, table: RowTable, refresh: Callable[[], None]) -> Unwinder:
         """Returns an unwinder for a copy of the address space."""
@@ -273,7 +271,6 @@ class Unwinder:
         return followed
 
     def _note_rows(self, rows: dict[int, int], generation: int) -> None:
-        """Gives the probes rows that were made for a generation."""
         inside = {address: row for address, row in rows.items() if self._maps.find(address)}
         if not inside:
             return
@@ -292,7 +289,6 @@ class Unwinder:
         self._known.update(inside)
 
     def _code(self) -> tuple[list[tuple[int, int, int, int, int]], list[AskedFile]]:
-        """The mappings and their files, as ``StackWalker.renew`` takes them."""
         rows, files = [], dict[int, AskedFile]()
         for mapping in self._maps.mappings:
             place = self._space.place(mapping.start)

@@ -57,14 +57,11 @@ class FileWorker:
         self.what = what
         self._patience_s = patience_s
         self._most_ends = most_ends
+        # Memory that it may use beyond its initial size; applies at the next start
         self.memory_bytes = DEFAULT_MEMORY_BYTES
-        """Memory that it may use beyond its initial size; applies at the next start."""
-        self.ends = 0
-        """How often the worker has ended unexpectedly."""
-        self.unread_files = 0
-        """How many files can't be read because the worker ended."""
-        self.generation = 0
-        """How often the worker was started."""
+        self.ends = 0  # How often the worker has ended unexpectedly
+        self.unread_files = 0  # How many files can't be read because the worker ended
+        self.generation = 0  # How often the worker was started
         self._tell: Callable[[str], None] | None = None
         self._lock = threading.Lock()
         self._process: ForkedWorker | None = None
@@ -205,15 +202,11 @@ class AskedFile:
 
     def __init__(self, worker: FileWorker, missing: str) -> None:
         """``missing`` is missing if it can't be read, to display."""
-        self.number = next(_NUMBERS)
-        """The number by which the worker knows it, unique."""
+        self.number = next(_NUMBERS)  # The number by which the worker knows it, unique
         self.missing = missing
-        self.generation = 0
-        """The number of the worker process that knows it."""
-        self.failure: str | None = None
-        """Why it can't be asked about any more."""
-        self.beside: Sequence[AskedFile] = ()
-        """Other files that the worker must know."""
+        self.generation = 0  # The number of the worker process that knows it
+        self.failure: str | None = None  # Why it can't be asked about any more
+        self.beside: Sequence[AskedFile] = ()  # Other files that the worker must know
         self._worker = worker
 
     def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:

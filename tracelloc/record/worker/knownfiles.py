@@ -116,8 +116,7 @@ class _MappedCode:
         self._generated = built_in_rules(files.architecture).frame_pointer
         self._starts: list[int] = mappings["start"].tolist()
         self._mappings: list[tuple[int, int, int, int, int]] = mappings.tolist()
-        self.rows: dict[int, int] = {}
-        """Rows made during the walks, by address."""
+        self.rows: dict[int, int] = {}  # Rows made during the walks, by address
         self.has_unmapped = False
 
     def at(self, generation: int) -> Callable[[int], RuleSet | None]:

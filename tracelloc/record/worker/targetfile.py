@@ -43,13 +43,13 @@ class TargetFile(FileHandle, SegmentedFile):
         super().__init__(worker, descriptor, path)
         self._functions: dict[str, dict[int, int]] = {}
         self._tails: dict[str, set[str]] = {}
+        # Functions that the file exports, among those looked up
         self.exports: Final[set[str]] = set()
-        """Functions that the file exports, among those looked up."""
+        # Functions that the file imports, among those looked up
         self.imports: Final[set[str]] = set()
-        """Functions that the file imports, among those looked up."""
         self._results: dict[tuple[str, str], Any] = {}
+        # Offsets of the requested USDT probes: stacks may begin there
         self.usdt_offsets: Final[set[int]] = set()
-        """Offsets of the requested USDT probes: stacks may begin there."""
         try:
             facts = self.ask(ReadCode.facts)
         except BaseException as error:
@@ -64,8 +64,8 @@ class TargetFile(FileHandle, SegmentedFile):
         self.has_tables: Final = facts.has_tables
         self.unwind_sections: Final = facts.unwind_sections
         self.dynamic_names: Final = facts.dynamic_names
+        # What was not read, as too large or unreadable, to display
         self.troubles: Final = facts.troubles
-        """What was not read, as too large or unreadable, to display."""
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> TargetFile:

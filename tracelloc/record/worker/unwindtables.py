@@ -29,13 +29,12 @@ class UnwindTables:
         self._lock = threading.Lock()
         self._all_rows: tuple[U64, U64] | None = None
         self._places: dict[int, tuple[int, bool]] = {}
+        # Call sites in stacks of ended programs, sorted, and their rows; None if no program that
+        # had it mapped has ended yet.
         self.passed_rows: tuple[U64, U64] | None = None
-        """Call sites in stacks of ended programs, sorted, and their rows; None if no
-        program that had it mapped has ended yet."""
+        # Approximate share of the code with information, 0 to 1; None before `all_rows`
         self.covered_share: float | None = None
-        """Approximate share of the code with information, 0 to 1; None before ``all_rows``."""
-        self.trouble: str | None = None
-        """Why some of the file's information can't be read."""
+        self.trouble: str | None = None  # Why some of the file's information can't be read
 
     def all_rows(self, most: int) -> tuple[U64, U64]:
         """Returns all call sites and their rows; none if there are more than ``most``.

@@ -56,8 +56,8 @@ class Suppressions:
     def __init__(self, paths: Iterable[Path]) -> None:
         """Reads suppression files. Raises UsageError for unreadable files and invalid lines."""
         self._matches = read_patterns(paths)
+        # Stack and whether it is suppressed, by process and stack index
         self._known: dict[tuple[int, int], tuple[NamedStack, bool]] = {}
-        """Stack and whether it is suppressed, by process and stack index."""
 
     def apply(
         self, snapshot: Snapshot, namer: Namer, patience_s: float = REPORT_PATIENCE_S

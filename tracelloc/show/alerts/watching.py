@@ -37,7 +37,6 @@ _FIRST_GROWTH_NS: Final = 60 * NS_PER_S
 
 
 def _rate(snapshot: Snapshot, *verdicts: Verdict) -> float | None:
-    """The rate of all suspects with one of these verdicts; None if there are none."""
     judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
     rates = [j.rate_bytes_per_min for j in judgements if j.verdict in verdicts]
     return sum(rates) if rates else None
@@ -91,8 +90,8 @@ class LeakCommand:
         self._who = who or invoker()
         # Ours come later, as the bound on our own memory does.
         self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
+        # (process, stack) of the leaks for which the command was run
         self._told: set[tuple[int, int]] = set()
-        """(process, stack) of the leaks for which the command was run."""
         self._waiting: queue.Queue[str | None] = queue.Queue()
         self._closing = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -192,8 +191,8 @@ class Watch:
         self._command = None
         if options.on_leak:
             self._command = LeakCommand(options.on_leak, say, who=who)
+        # The broken rule, with its figure, that ends tracing with `FAILED_STATUS`; else None
         self.broken: str | None = None
-        """The broken rule, with its figure, that ends tracing with ``FAILED_STATUS``; else None."""
 
     @property
     def has_rules(self) -> bool:

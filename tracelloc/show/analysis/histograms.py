@@ -127,10 +127,7 @@ class Bin:
 def size_bins(
     blocks: Blocks, sample_bytes: int | None = None, usable: Usable | None = None
 ) -> list[Bin]:
-    """Blocks by powers of two: 0, 1, 2-3, 4-7 …; from the smallest to the largest used.
-
-    ``usable``: the usable size of each block.
-    """
+    """Blocks by powers of two: 0, 1, 2-3, 4-7 …; from the smallest to the largest used."""
     if not len(blocks):
         return []
     keys = _bit_lengths(blocks)

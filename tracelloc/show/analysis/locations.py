@@ -46,11 +46,10 @@ class Locations:
 
     def __init__(self, place_of: PlaceOf) -> None:
         self._place_of = place_of
-        self._codes: dict[int, _Code] = {}
-        """Programs by process number."""
+        self._codes: dict[int, _Code] = {}  # Programs by process number
         self._address_of: dict[_Key, int] = {}
+        # (place, a program that contains it, its address there), by address
         self._owners: dict[int, tuple[_Key, _Code, int]] = {}
-        """(place, a program that contains it, its address there), by address."""
 
     def begin(self, target: Target) -> None:
         """Prepares for ``translate``: the process may have executed another program."""

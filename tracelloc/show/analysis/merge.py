@@ -56,15 +56,14 @@ class TraceMerger:
 
     def __init__(self, place_of: PlaceOf) -> None:
         """``place_of`` returns the place of a code address in a process."""
+        # The places that the addresses in merged stacks stand for
         self.locations = Locations(place_of)
-        """The places that the addresses in merged stacks stand for."""
         self._stacks = Stacks()
         self._index_of: dict[tuple[Frames, int], int] = {}
         self._ids = 0
-        self._numbers: dict[int, _Numbers] = {}
-        """Stack indices by the identity of the stacks."""
+        self._numbers: dict[int, _Numbers] = {}  # Stack indices by the identity of the stacks
+        # Processes whose figures `_ended_sum` includes, by number
         self._ended: dict[int, MergedProcess] = {}
-        """Processes whose figures ``_ended_sum`` includes, by number."""
         self._ended_sum: MergedProcess | None = None
         self._now_ns = 0
 
@@ -213,7 +212,6 @@ class TraceMerger:
 
 
 def _owners(running: Sequence[MergedProcess], count: int) -> tuple[I64, I64]:
-    """Returns ``ProcessSum.main_process`` and ``sharing``."""
     most, sharing = np.zeros((2, count), np.int64)
     main = np.full(count, -1)
     for part in running:
@@ -299,7 +297,6 @@ def _mappings(parts: Sequence[MergedProcess]) -> Mappings | None:
 
 
 def _history(parts: Sequence[MergedProcess], count: int) -> History:
-    """Merges histories, at times when a process had a sample, evenly over the whole time."""
     tables = [part.one.history.held() for part in parts]
     times = np.unique(np.concatenate([np.array(times, np.int64) for times, _ in tables]))
     times = times[_evenly(times, SAMPLES)]

@@ -98,7 +98,6 @@ def merged_findings(
 
 
 def _sites(known: Sequence[tuple[MergedProcess, Findings]], count: int, start_ns: int) -> Sites:
-    """Returns, per stack, the figures of the processes with the worst verdict."""
     parts, places = [], []
     for part, found in known:
         rows = part.rows[part.rows < len(found.sites)]
@@ -128,10 +127,8 @@ def _sites(known: Sequence[tuple[MergedProcess, Findings]], count: int, start_ns
 def _suspects(
     known: Sequence[tuple[MergedProcess, Findings]], locations: Locations
 ) -> tuple[tuple[Suspect, ...], int]:
-    """Merges suspects that share a stack. Returns them, and how many more there are."""
     groups: dict[int, list[tuple[int, Suspect]]] = {}
-    group_of: dict[int, int] = {}
-    """Group by stack."""
+    group_of: dict[int, int] = {}  # Group by stack
     for number, (part, suspect) in enumerate(
         (part, suspect) for part, found in known for suspect in found.suspects
     ):

@@ -80,7 +80,6 @@ class FlameTree:
 
 
 def _numbered(texts: Iterable[str | None]) -> tuple[list[str], list[int]]:
-    """Returns (distinct texts, index of each text among them)."""
     known: dict[str, int] = {}
     numbers = [known.setdefault(text, len(known)) if text else _NOTHING for text in texts]
     return list(known), numbers
@@ -103,10 +102,7 @@ def _after(metric: Metric, sample: Sample) -> int:
 
 
 def flame_tree(profile: Profile, metric: Metric) -> FlameTree:
-    """Merges stacks by the names and files of their shown frames, below the root module.
-
-    ``metric`` is among its widths.
-    """
+    """Merges stacks by the names and files of their shown frames, below the root module."""
     merger = Merger(Step("all", None))
     ends = np.empty(len(profile.samples), np.int64)
     frames: dict[int, Frame] = {}

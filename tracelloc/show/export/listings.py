@@ -102,7 +102,6 @@ def _csv_row(sample: Sample) -> tuple[object, ...]:
 
 
 def _csv_cell(text: str) -> str:
-    """Quotes text that a spreadsheet would take for a formula."""
     text = printable(text)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 

@@ -10,7 +10,6 @@ conventions (https://opentelemetry.io/docs/specs/semconv/): ``process.*``, ``con
 
 from __future__ import annotations
 
-import bisect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -20,7 +19,7 @@ from tracelloc.model.codefiles import base_name
 from tracelloc.model.frames import Frame
 from tracelloc.show.export.definitions import new_profiles
 from tracelloc.show.export.otelnames import service_attributes
-from tracelloc.show.presentation.calltree import UNKNOWN, outer_steps, shown_frames
+from tracelloc.show.presentation.calltree import code_locations
 from tracelloc.show.presentation.profile import (
     ALLOCATED_BYTES,
     ALLOCATED_COUNT,
@@ -28,6 +27,7 @@ from tracelloc.show.presentation.profile import (
     LIVE_COUNT,
     Figure,
     FigureUnit,
+    FileNumbers,
     MappedFile,
     Metric,
     Profile,
@@ -85,7 +85,6 @@ def fill(
 
 
 def _resource(profile: Profile) -> dict[str, AttributeValue]:
-    """Returns the known attributes of a process, by the semantic conventions."""
     target = profile.target
     name = base_name(target.executable) or target.command
     found: dict[str, AttributeValue] = {
@@ -207,14 +206,12 @@ class _Writer:
         self._tables = tables
         self._profile = profile
         self._new_id = new_id
-        self._files = sorted(profile.files, key=lambda file: (file.start, file.path))
-        self._starts = [file.start for file in self._files]
-        self._mappings: dict[tuple[int, str | None], int] = {}
+        self._files = FileNumbers(profile)
 
     def write(self, figures: Sequence[Figure]) -> None:
         attributes = [self._tables.attribute(*pair) for pair in _missing(self._profile)]
+        # Stacks by sample number; only stacks with a nonzero figure enter the tables
         stacks: dict[int, int] = {}
-        """Stacks by sample number; only stacks with a nonzero figure enter the tables."""
         elapsed_ns = max(0, self._profile.elapsed_ns)
         begun_ns = round(self._profile.time_s * 1e9) - elapsed_ns
         for figure in figures:
@@ -241,52 +238,24 @@ class _Writer:
         message.unit_strindex = self._tables.string(unit)
 
     def _stack(self, sample: Sample) -> int:
-        """Returns a sample's stack. Inlined functions share the location of their caller."""
-        stack = sample.stack
-        if not stack.frames:
-            outer = reversed(outer_steps(stack, sample.stat.index))
-            return self._tables.stack(tuple(self._unknown(step.name) for step in outer))
-        found: list[int] = []
-        lines: list[tuple[int, int]] = []
-        last: Frame | None = None
-        for name, frame in shown_frames(stack):
-            if last is not None and not (last.inlined and last.address == frame.address):
-                found.append(self._location(last, lines))
-                lines = []
-            raw = frame.raw_symbol or ""
-            function = self._tables.function(name, "" if raw == name else raw, frame.file or "")
-            lines.append((function, frame.line or 0))
-            last = frame
-        if last is not None:
-            found.append(self._location(last, lines))
-        return self._tables.stack(tuple(found or [self._unknown(UNKNOWN)]))
+        function = self._tables.function
+        return self._tables.stack(
+            tuple(
+                self._location(frame, tuple((function(*names), line) for *names, line in functions))
+                for frame, functions in code_locations(sample)
+            )
+        )
 
-    def _unknown(self, name: str) -> int:
-        return self._tables.location(0, 0, None, ((self._tables.function(name, "", ""), 0),))
-
-    def _location(self, frame: Frame, lines: Sequence[tuple[int, int]]) -> int:
+    def _location(self, frame: Frame, lines: tuple[tuple[int, int], ...]) -> int:
         kind = _FRAME_TYPES.get(frame.module or "")
         if kind is not None:
             # Interpreted code has no address.
-            return self._tables.location(0, 0, kind, tuple(lines))
-        mapping = self._mapping_of(frame.address, frame.module)
+            return self._tables.location(0, 0, kind, lines)
+        number = self._files.find(frame)
+        mapping = self._tables.mapping(self._files.files[number - 1]) if number else 0
         # A return address may already belong to another line or function.
         address = max(0, frame.address - 1)
-        return self._tables.location(address, mapping, "native" if mapping else None, tuple(lines))
-
-    def _mapping_of(self, address: int, module: str | None) -> int:
-        """Returns the index of the mapping that contains an address; 0 if none does."""
-        known = self._mappings.get((address, module))
-        if known is None:
-            known = 0
-            # Mappings of different times may overlap: the name tells which one is right.
-            for at in range(bisect.bisect_right(self._starts, address - 1), 0, -1):
-                file = self._files[at - 1]
-                if file.path == module and file.start < address <= file.end:
-                    known = self._tables.mapping(file)
-                    break
-            self._mappings[address, module] = known
-        return known
+        return self._tables.location(address, mapping, "native" if mapping else None, lines)
 
 
 def _unit(figure: Figure) -> str:

@@ -13,10 +13,12 @@ from tracelloc.errors import TracellocError
 from tracelloc.show.export import Exporter, exporter_for
 from tracelloc.show.export.special import check_special, is_special, open_special
 from tracelloc.show.presentation.profile import Metric, Profile
-from tracelloc.system.safefiles.writing import check_replaceable, output_users, replace_file
-
-# Default permissions: call stacks reveal what a program does, so only the owner may read.
-PRIVATE: Final = 0o600
+from tracelloc.system.safefiles.writing import (
+    PRIVATE,
+    check_replaceable,
+    output_users,
+    replace_file,
+)
 
 _PLACEHOLDER: Final = re.compile("%([pt%])")
 

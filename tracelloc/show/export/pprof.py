@@ -10,19 +10,19 @@ https://protobuf.dev/programming-guides/encoding/.
 
 from __future__ import annotations
 
-import bisect
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tracelloc.model.frames import Frame
-from tracelloc.show.presentation.calltree import UNKNOWN, outer_steps, shown_frames
+from tracelloc.show.presentation.calltree import code_locations
 from tracelloc.show.presentation.profile import (
     ALLOCATED_BYTES,
     ALLOCATED_COUNT,
     LIVE_BYTES,
     LIVE_COUNT,
     FigureUnit,
+    FileNumbers,
     MappedFile,
     Metric,
     Profile,
@@ -107,16 +107,14 @@ class _Encoder:
         self._functions: dict[tuple[str, str, str], int] = {}
         self._locations: dict[tuple[int, tuple[_Line, ...]], int] = {}
         self._new: list[bytes] = []
-        self._files = sorted(profile.files, key=lambda f: (f.start, f.path))
-        self._starts = [file.start for file in self._files]
-        self._mappings: dict[int, int] = {}
+        self._files = FileNumbers(profile)
 
     def messages(self) -> Iterator[bytes]:
         """Yields all fields of the profile, the strings last."""
         for figure in self._figures:
             unit = "count" if figure.unit is FigureUnit.BLOCKS else "bytes"
             yield data(_SAMPLE_TYPE, self._type(figure.sample_type or "", unit))
-        for at, file in enumerate(self._files, 1):
+        for at, file in enumerate(self._files.files, 1):
             yield data(_MAPPING, self._mapping(at, file))
         for sample in self._profile.samples:
             encoded = self._sample(sample)
@@ -165,62 +163,34 @@ class _Encoder:
             content += data(3, number(1, self._string("pid")) + number(3, sample.pid))
         return data(_SAMPLE, content)
 
-    def _stack(self, sample: Sample) -> Sequence[int]:
-        """Returns locations, innermost first. Inlined functions share their caller's location."""
-        stack = sample.stack
-        if not stack.frames:
-            outer = reversed(outer_steps(stack, sample.stat.index))
-            return [self._location(0, [(self._function(s.name, "", ""), 0)], None) for s in outer]
-        found: list[int] = []
-        lines: list[_Line] = []
-        last: Frame | None = None
-        for name, frame in shown_frames(stack):
-            if last is not None and not (last.inlined and last.address == frame.address):
-                found.append(self._location(last.address, lines, last.module))
-                lines = []
-            raw = frame.raw_symbol or ""
-            lines.append((self._function(name, raw, frame.file or ""), frame.line or 0))
-            last = frame
-        if last is not None:
-            found.append(self._location(last.address, lines, last.module))
-        return found or [self._location(0, [(self._function(UNKNOWN, "", ""), 0)], None)]
+    def _stack(self, sample: Sample) -> list[int]:
+        return [
+            self._location(
+                frame, tuple((self._function(*names), line) for *names, line in functions)
+            )
+            for frame, functions in code_locations(sample)
+        ]
 
     def _function(self, name: str, raw: str, file: str) -> int:
-        # pprof strips template arguments from names that equal their system name.
-        key = name, "" if raw == name else raw, file
+        key = name, raw, file
         known = self._functions.get(key)
         if known is None:
             known = self._functions[key] = len(self._functions) + 1
             content = number(1, known) + number(2, self._string(name))
-            content += number(3, self._string(key[1])) + number(4, self._string(file))
+            content += number(3, self._string(raw)) + number(4, self._string(file))
             self._new.append(data(_FUNCTION, content))
         return known
 
-    def _location(self, address: int, lines: list[_Line], module: str | None) -> int:
-        key = address, tuple(lines)
+    def _location(self, frame: Frame, lines: tuple[_Line, ...]) -> int:
+        key = frame.address, lines
         known = self._locations.get(key)
         if known is None:
             known = self._locations[key] = len(self._locations) + 1
-            content = number(1, known) + number(2, self._mapping_of(address, module))
-            content += number(3, address)
+            content = number(1, known) + number(2, self._files.find(frame))
+            content += number(3, frame.address)
             for function, line in lines:
                 content += data(4, number(1, function) + number(2, line))
             self._new.append(data(_LOCATION, content))
-        return known
-
-    def _mapping_of(self, address: int, module: str | None) -> int:
-        """Returns the number of the mapping that contains an address; 0 if none does."""
-        known = self._mappings.get(address)
-        if known is None:
-            at = bisect.bisect_right(self._starts, address - 1)
-            known = 0
-            # Mappings of different times may overlap: the name tells which one is right.
-            for candidate in range(at, 0, -1):
-                file = self._files[candidate - 1]
-                if file.path == module and file.start < address <= file.end:
-                    known = candidate
-                    break
-            self._mappings[address] = known
         return known
 
 

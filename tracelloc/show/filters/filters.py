@@ -8,6 +8,8 @@ never change figures, and hidden frames are counted.
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from tracelloc.show.filters.rules import (
     On,
     Rule,
     RuleFile,
+    find_line,
     function_name,
     nearest,
     trait_name,
@@ -102,11 +105,8 @@ class NamedStack:
 _Verdict = tuple[Action, str | None]
 _Test = tuple[int, Callable[[str], object], _Verdict]
 _SHOW: Final[_Verdict] = (Action.SHOW, None)
-_HIDE: Final[_Verdict] = (Action.HIDE, None)
 # A wrapper of malloc; unnamed functions that it calls are part of it.
 _WRAPS: Final[_Verdict] = (Action.HIDE, WRAPPERS)
-# No rule matched. A cut further in hides such frames, but not those that a rule shows.
-_UNMATCHED: Final[_Verdict] = (Action.SHOW, "")
 _SUBJECTS: Final = {On.SYMBOL: 0, On.TRAIT: 1, On.MODULE: 2, On.FILE: 3}
 
 
@@ -119,12 +119,11 @@ class Filters:
     def __init__(self, files: Iterable[RuleFile] = ()) -> None:
         """Raises UsageError if a file switches a group without rules."""
         self.version = 0
-        self.enabled = True
-        """Whether rules apply; if not, every frame is shown."""
+        self.enabled = True  # Whether rules apply; if not, every frame is shown
         self._rules: list[Rule] = []
         self._groups: dict[str, bool] = {}
         self._added: list[Rule] = []
-        self._measured: frozenset[str] = frozenset()
+        self.measured: frozenset[str] = frozenset()
         self._program: list[_Test] | None = None
         self._verdicts: dict[tuple[str | None, str | None, str | None], _Verdict] = {}
         self._stacks: dict[int, NamedStack] = {}
@@ -134,7 +133,7 @@ class Filters:
                 self._add_group(rule)
             for group, enabled in file.groups.items():
                 if group not in self._groups:
-                    line = file.lines().line_of("groups", group)
+                    line = find_line(file.text, group, "groups")
                     raise UsageError(
                         f"{file.name}:{line}: there is no group {group!r}",
                         hint=nearest(group, self._groups),
@@ -147,7 +146,7 @@ class Filters:
         copy._rules = list(self._rules)
         copy._groups = dict(self._groups)
         copy._added = list(self._added)
-        copy._measured = self._measured
+        copy.measured = self.measured
         copy.enabled = self.enabled
         return copy
 
@@ -166,15 +165,10 @@ class Filters:
         """Returns whether each group is enabled, by name."""
         return dict(self._groups)
 
-    @property
-    def measured(self) -> frozenset[str]:
-        """Returns the functions hidden as wrappers of malloc because of how they are used."""
-        return self._measured
-
     def hide_measured(self, names: frozenset[str]) -> None:
         """Hides these functions as part of the group of wrappers, unless a rule matches."""
-        if not names <= self._measured:
-            self._measured |= names
+        if not names <= self.measured:
+            self.measured |= names
             self._change()
 
     def add(self, rule: Rule) -> None:
@@ -256,8 +250,8 @@ class Filters:
             subject = subjects[on]
             if subject is not None and matches(subject):
                 return verdict
-        is_wrapper = symbol in self._measured and self._groups.get(WRAPPERS, True)
-        return _WRAPS if is_wrapper else _UNMATCHED
+        is_wrapper = symbol in self.measured and self._groups.get(WRAPPERS, True)
+        return _WRAPS if is_wrapper else _SHOW
 
     def _add_group(self, rule: Rule) -> None:
         if rule.group:
@@ -273,47 +267,27 @@ class Filters:
 def _compile(rules: Sequence[Rule]) -> list[_Test]:
     """Compiles rules to a list of tests, of which the first that succeeds decides.
 
-    Adjacent prefix rules, or suffix rules, with equal verdicts become one test.
+    Adjacent prefix rules with equal verdicts become one test.
     """
-    program: list[_Test] = []
-    previous: tuple[Match, On, _Verdict] | None = None
-    patterns: list[str] = []
 
-    def close() -> None:
-        if previous is not None and patterns:
-            match, on, verdict = previous
-            choices = tuple(patterns)
-            # Bound as defaults, as the variables change later.
-            test = (
-                (lambda subject, c=choices: subject.startswith(c))
-                if match is Match.PREFIX
-                else (lambda subject, c=choices: subject.endswith(c))
-            )
-            program.append((_SUBJECTS[on], test, verdict))
-        patterns.clear()
-
-    for rule in reversed(rules):
+    def kind(rule: Rule) -> tuple[Match, On, _Verdict]:
         wraps = rule.action is Action.HIDE and rule.group in _ALLOCATING
-        verdict = _WRAPS if wraps else (rule.action, rule.label)
-        kind = rule.match, rule.on, verdict
-        if kind != previous:
-            close()
-            previous = kind
-        if rule.match in (Match.PREFIX, Match.SUFFIX):
-            patterns.append(rule.pattern)
+        return rule.match, rule.on, _WRAPS if wraps else (rule.action, rule.label)
+
+    program: list[_Test] = []
+    tests: list[Callable[[str], object]]
+    for (match, on, verdict), same in itertools.groupby(reversed(rules), kind):
+        if match is Match.PREFIX:
+            choices = tuple(rule.pattern for rule in same)
+            tests = [operator.methodcaller("startswith", choices)]
         else:
-            program.append((_SUBJECTS[rule.on], rule.tester(), verdict))
-    close()
+            tests = [rule.tester() for rule in same]
+        program += ((_SUBJECTS[on], test, verdict) for test in tests)
     return program
 
 
 def _arranged(frames: Sequence[Frame], verdicts: list[_Verdict]) -> NamedStack:
     _hide_nameless(frames, verdicts)
-    for index, (action, _) in enumerate(verdicts):
-        if action is Action.CUT:
-            # Beyond the cut, only a rule with the action show keeps a frame.
-            verdicts[index:] = [v if v == _SHOW else _HIDE for v in verdicts[index:]]
-            break
     if not any(
         action is Action.SHOW and not _is_libc(frame.module)
         for frame, (action, _) in zip(frames, verdicts, strict=True)

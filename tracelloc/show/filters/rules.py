@@ -1,15 +1,11 @@
-"""Filter rules and their TOML form, as the head of filters.toml describes it.
-
-tomllib returns values, but not the line of a statement. So that errors can name it, the statements
-of a text that tomllib has accepted are read one by one: each of them is a document of its own.
-"""
+"""Filter rules and their TOML form, as the head of filters.toml describes it."""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -27,7 +23,6 @@ class Action(Enum):
 
     HIDE = "hide"
     COLLAPSE = "collapse"  # A run of such frames is shown as one frame with the rule's label
-    CUT = "cut"  # The frame and all its callers are hidden
     SHOW = "show"  # The frame is shown, as an exception to earlier rules
 
 
@@ -35,8 +30,6 @@ class Match(Enum):
     """How a pattern is matched."""
 
     PREFIX = "prefix"
-    SUFFIX = "suffix"
-    CONTAINS = "contains"
     REGEX = "regex"
 
 
@@ -66,10 +59,6 @@ class Rule:
         pattern = self.pattern
         if self.match is Match.PREFIX:
             return lambda subject: subject.startswith(pattern)
-        if self.match is Match.SUFFIX:
-            return lambda subject: subject.endswith(pattern)
-        if self.match is Match.CONTAINS:
-            return lambda subject: pattern in subject
         search = re.compile(pattern).search
         return lambda subject: search(subject, 0, LONGEST_SUBJECT)
 
@@ -96,9 +85,15 @@ class RuleFile:
     rules: tuple[Rule, ...] = ()
     # Groups that the file switches on or off, groups of earlier files included.
     groups: Mapping[str, bool] = field(default_factory=dict)
-    lines: Callable[[], Lines] = field(default=lambda: Lines(""), compare=False)
+    text: str = field(default="", compare=False)  # What they were read from
 
 
+# Values that there were, and what is there now.
+_DROPPED: Final = {
+    "cut": "it is gone: hide the callers by rules of their own",
+    "suffix": 'it is gone: match = "regex", with a pattern that ends in $',
+    "contains": 'it is gone: match = "regex" finds a pattern anywhere',
+}
 _KEYS: Final = ("pattern", "match", "on", "action", "as", "group", "why")
 
 
@@ -141,16 +136,12 @@ class TomlTables:
         known = (table, *others)
         for key in self.document:
             if key not in known:
-                self.fail(self.lines().line_of(key), f"unknown key {key!r}", nearest(key, known))
+                self.fail(find_line(text, key), f"unknown key {key!r}", nearest(key, known))
         self.entries: list[dict[str, Any]] = self.document.get(table, [])
         if not isinstance(self.entries, list) or not all(
             isinstance(entry, dict) for entry in self.entries
         ):
-            self.fail(self.lines().line_of(table), f"{table} must be written as [[{table}]]")
-
-    def lines(self) -> Lines:
-        """Line numbers of the document's statements."""
-        return Lines(self.text)
+            self.fail(find_line(text, table), f"{table} must be written as [[{table}]]")
 
     def fail(self, line: int, what: str, hint: str = "") -> NoReturn:
         """Raises UsageError for an error in a line."""
@@ -158,7 +149,7 @@ class TomlTables:
 
     def fail_at(self, index: int, key: str, what: str, hint: str = "") -> NoReturn:
         """Raises UsageError for an error at a key of one of the tables."""
-        line = self.lines().line_of_entry(self.table, index, key)
+        line = find_line(self.text, key, self.table, index)
         self.fail(line, f"{self.table} {index + 1}: {what}", hint)
 
 
@@ -171,12 +162,12 @@ class _Parser(TomlTables):
         rules = tuple(self._rule(index, entry) for index, entry in enumerate(self.entries))
         groups = self.document.get("groups", {})
         if not isinstance(groups, dict):
-            self.fail(self.lines().line_of("groups"), "groups must be a table: [groups]")
+            self.fail(find_line(self.text, "groups"), "groups must be a table: [groups]")
         for group, switch in groups.items():
             if not isinstance(switch, bool):
-                line = self.lines().line_of("groups", group)
+                line = find_line(self.text, group, "groups")
                 self.fail(line, f"groups: {group} must be true or false")
-        return RuleFile(self.name, rules, groups, self.lines)
+        return RuleFile(self.name, rules, groups, self.text)
 
     def _rule(self, index: int, entry: dict[str, Any]) -> Rule:
         fail = partial(self.fail_at, index)
@@ -188,7 +179,8 @@ class _Parser(TomlTables):
         for key, kind in (("match", Match), ("on", On), ("action", Action)):
             choices = [member.value for member in kind]
             if key in entry and entry[key] not in choices:
-                fail(key, f"{key} cannot be {entry[key]!r}", f"known are {', '.join(choices)}")
+                hint = _DROPPED.get(entry[key]) or f"known are {', '.join(choices)}"
+                fail(key, f"{key} cannot be {entry[key]!r}", hint)
         if not entry.get("pattern"):
             what = "is empty: it would match every frame" if "pattern" in entry else "is missing"
             fail("pattern", f"pattern {what}")
@@ -235,71 +227,25 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-Path = tuple[str, ...]
+def find_line(text: str, key: str, table: str = "", index: int = 0) -> int:
+    """Returns the line, from 1, of a key of a table, else the table's line, else 1.
 
+    ``index``: which of the tables of that name. The line is searched for, so that a line of a
+    string may be taken for it.
+    """
 
-class Lines:
-    """Line numbers, from 1, of the statements of a text that tomllib has accepted."""
+    def names(word: str, line: str) -> object:
+        return re.match(rf"\s*(?:\[+\s*)?[\"']?{re.escape(word)}[\"']?\s*[\].=]", line)
 
-    def __init__(self, text: str) -> None:
-        self._lines: dict[Path, int] = {}
-        self._tables: dict[str, list[dict[Path, int]]] = {}
-        table: Path = ()
-        entry: dict[Path, int] | None = None
-        for line, header, path in _statements(text):
-            if header == "[[" and len(path) == 1:
-                table, entry = path, {(): line}
-                self._tables.setdefault(path[0], []).append(entry)
-                self._lines.setdefault(path, line)
-            elif header:
-                table, entry = path, None
-                self._lines.setdefault(path, line)
-            elif entry is not None:
-                entry.setdefault(path[:1], line)
-            else:
-                for end in range(len(table), len(table + path)):
-                    self._lines.setdefault((table + path)[: end + 1], line)
-
-    def line_of(self, *path: str) -> int:
-        """Returns the first line that names this key, or its closest parent; else 1."""
-        for end in range(len(path), 0, -1):
-            if path[:end] in self._lines:
-                return self._lines[path[:end]]
-        return 1
-
-    def line_of_entry(self, table: str, index: int, key: str = "") -> int:
-        """Returns the line of a key of the ``[[table]]`` with this index, or the table's line."""
-        entries = self._tables.get(table, [])
-        if index >= len(entries):
-            return self.line_of(table)
-        return entries[index].get((key,), entries[index][()])
-
-
-def _statements(text: str) -> Iterator[tuple[int, str, Path]]:
-    """Yields line, ``[[``, ``[`` or nothing, and key of each header and assignment."""
-    lines: list[str] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        lines.append(line)
-        try:
-            found = tomllib.loads("\n".join(lines) + "\n")
-        except tomllib.TOMLDecodeError:  # a string or an array goes on in the next line
-            continue
-        if found:
-            header = re.match(r"\s*(\[?\[?)", lines[0])
-            assert header is not None
-            yield number - len(lines) + 1, header[1], _keys(found)
-        lines = []
-
-
-def _keys(found: object) -> Path:
-    path: list[str] = []
-    while found and isinstance(found, dict | list):
-        if isinstance(found, list):
-            found = found[0]
-        else:
-            key, found = next(iter(found.items()))
-            path.append(key)
-    return tuple(path)
+    lines = text.split("\n")
+    tables = [number for number, line in enumerate(lines) if table and names(table, line)]
+    begin = tables[min(index, len(tables) - 1)] if tables else -1
+    for number, line in enumerate(lines[begin + 1 :], begin + 2):
+        if table and line.lstrip().startswith("["):
+            break
+        if names(key, line):
+            return number
+    return max(begin, 0) + 1
 
 
 # Function names within demangled symbols, without the types around them.

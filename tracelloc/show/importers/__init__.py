@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,6 +73,16 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
             hint="known are recordings, pprof files, JSON snapshots and folded stacks",
         ) from error
     return profile
+
+
+def check_metrics(profile: Profile, path: Path | str, metrics: Iterable[Metric]) -> None:
+    """Raises UsageError for a metric that a profile has no figures of."""
+    for metric in metrics:
+        if metric not in profile.metrics:
+            raise UsageError(
+                f"{path} has no figures for --metric {metric.value}",
+                hint="JSON snapshots have them all",
+            )
 
 
 def _recorded(path: Path, time_text: str | None) -> Profile:

@@ -62,7 +62,6 @@ def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _numbers(value: int | bytes) -> list[int]:
-    """Parses a repeated number, packed or not."""
     if isinstance(value, int):
         return [value]
     found, at = [], 0
@@ -83,7 +82,6 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def _message(value: int | bytes) -> _Message:
-    """Parses a message without repeated fields."""
     return dict(_fields(_bytes(value)))
 
 

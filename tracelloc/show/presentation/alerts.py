@@ -95,10 +95,7 @@ def implausible_sizes(snapshot: Snapshot) -> Alert | None:
 
 
 def untraced_growth(snapshot: Snapshot, found: Account | None = None) -> Alert | None:
-    """Returns the untraced growth; None if most of the growth is traced or there is little.
-
-    ``found``: the account of the snapshot, if it is known.
-    """
+    """Returns the untraced growth; None if most of the growth is traced or there is little."""
     found = account(snapshot) if found is None else found
     memory = snapshot.memory
     if found is None or memory is None or found.is_mostly_traced or found.traced_share is None:

@@ -145,7 +145,6 @@ def type_in_names(frames: Iterable[Frame]) -> str | None:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _type_in(symbol: str) -> _Found | None:
-    """The type that one function names; None if it names none."""
     name = _OWN_NAMESPACES.sub("std::", function_name(symbol[:_LONGEST]))
     of_slice = _RUST_SELF.match(name)
     if of_slice is not None:
@@ -274,19 +273,17 @@ class BlockTypes:
     """Types of call stacks, remembered while their names stay the same. For one thread."""
 
     def __init__(self) -> None:
-        self._version: tuple[int, int] | None = None
-        """Version of the names."""
+        self._version: tuple[int, int] | None = None  # Version of the names
         self._usage: HeapUsage | None = None
-        self._classes: dict[int, str] = {}
-        """By stack, of the last usage."""
+        self._classes: dict[int, str] = {}  # By stack, of the last usage
         self._types: list[str | None] = [None]
         self._numbers: dict[str | None, int] = {None: 0}
+        # Per stack the number of its type, or `_NOT_ASKED`
         self._numbers_of = np.zeros(0, np.int64)
-        """Per stack the number of its type, or ``_NOT_ASKED``."""
+        # Stacks whose frames are still to come, or lost; they count as of unknown type
         self._frameless: set[int] = set()
-        """Stacks whose frames are still to come, or lost; they count as of unknown type."""
+        # Stacks of the last sums that have not been looked at: they count as of unknown type
         self.left = 0
-        """Stacks of the last sums that have not been looked at: they count as of unknown type."""
 
     def sums(
         self, snapshot: Snapshot, namer: Namer, live_bytes: I64, live_count: I64,

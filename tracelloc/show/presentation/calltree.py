@@ -24,7 +24,7 @@ from tracelloc.model.frames import Frame
 from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.naming import Namer, frame_name, where
-from tracelloc.show.presentation.profile import Metric
+from tracelloc.show.presentation.profile import Metric, Sample
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, printable
 
@@ -77,6 +77,34 @@ def outer_steps(stack: NamedStack, index: int) -> list[Step]:
         return [Step(root_name(stack), None)]
     reason = "[no call stack]" if index == NO_STACK else "[call stack lost]"
     return [Step(UNKNOWN, None), Step(reason, None)]
+
+
+# Name, linker name, file and line of a function.
+FunctionNames = tuple[str, str, str, int]
+
+
+def code_locations(sample: Sample) -> Iterator[tuple[Frame, Sequence[FunctionNames]]]:
+    """Yields the places in code of a stack, innermost first; inlined functions share one.
+
+    Linker names that equal names are left out: pprof strips template arguments from such names.
+    Of unknown places the address is 0.
+    """
+    lines: list[FunctionNames] = []
+    unknown = last = Frame(0, None, None, None, None, None, None)
+    for name, frame in shown_frames(sample.stack):
+        if lines and not (last.inlined and last.address == frame.address):
+            yield last, lines
+            lines = []
+        raw = frame.raw_symbol or ""
+        lines.append((name, "" if raw == name else raw, frame.file or "", frame.line or 0))
+        last = frame
+    if lines:
+        yield last, lines
+    elif sample.stack.frames:
+        yield unknown, [(UNKNOWN, "", "", 0)]
+    else:
+        for step in reversed(outer_steps(sample.stack, sample.stat.index)):
+            yield unknown, [(step.name, "", "", 0)]
 
 
 def steps(stack: NamedStack, index: int) -> list[Step]:
@@ -200,12 +228,9 @@ class LiveTree:
 
     def _forget(self) -> None:
         self._merger = Merger(self._root)
-        self._ends = np.full(64, _NO_NODE, np.int64)
-        """The node that each stack ends in."""
-        self._unsure: set[int] = set()
-        """Stacks with frames whose names may still change."""
-        self._stale: dict[int, None] = {}
-        """Stacks with outdated names, the longest waiting first."""
+        self._ends = np.full(64, _NO_NODE, np.int64)  # The node that each stack ends in
+        self._unsure: set[int] = set()  # Stacks with frames whose names may still change
+        self._stale: dict[int, None] = {}  # Stacks with outdated names, the longest waiting first
 
     def update(
         self,

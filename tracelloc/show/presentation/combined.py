@@ -192,7 +192,6 @@ def _suspect_of(named: NamedSuspect, name: str, first_index: int) -> NamedSuspec
 
 
 def _begun_by(stack: NamedStack, process: str) -> NamedStack:
-    """Returns the stack with its process as the root, above its root module."""
     if not stack.frames:
         return stack
     return stack.below(Frame(0, root_name(stack), None, None, None, process, None))
@@ -234,7 +233,6 @@ def difference(before: Profile, after: Profile) -> Profile:
 
 
 def _merged(profile: Profile, with_modules: bool) -> dict[tuple[str, ...], Sample]:
-    """Returns samples by the names that identify their stack."""
     merged: dict[tuple[str, ...], Sample] = {}
     for sample in profile.samples:
         key = _identity(sample, with_modules)

@@ -21,8 +21,7 @@ class MergedSymbols:
     def __init__(self, locations: Locations, namer_of: Callable[[Target], Namer]) -> None:
         self._locations = locations
         self._namer_of = namer_of
-        self._asked: dict[int, Symbols] = {}
-        """Symbols by process."""
+        self._asked: dict[int, Symbols] = {}  # Symbols by process
 
     @property
     def version(self) -> int:

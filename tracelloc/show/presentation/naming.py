@@ -133,10 +133,9 @@ class Namer:
 
     def __init__(self, symbols: Symbols, filters: Filters) -> None:
         self.symbols = symbols
+        # The filters; the thread that uses the namer may change them at any time
         self.filters = filters
-        """The filters; the thread that uses the namer may change them at any time."""
-        self.patience_s = REPORT_PATIENCE_S
-        """How long reports wait for names."""
+        self.patience_s = REPORT_PATIENCE_S  # How long reports wait for names
         self._stacks: dict[int, tuple[tuple[int, ...], tuple[int, int], NamedStack]] = {}
 
     def copy(self) -> Namer:
@@ -192,8 +191,8 @@ class Namers:
     """One namer per process. For one thread at a time; each thread has its own copy."""
 
     def __init__(self, symbolizers: SymbolSource, filters: Filters) -> None:
+        # Filters of all namers; the thread that uses the namers may change them
         self.filters = filters
-        """Filters of all namers; the thread that uses the namers may change them."""
         self._end_s = 0.0
         self.patience_s = REPORT_PATIENCE_S
         self._symbolizers = symbolizers

@@ -7,6 +7,7 @@ by name to draw, compare and export stacks by. Figures of several stacks are add
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,6 +17,7 @@ from tracelloc.text import format_size
 
 if TYPE_CHECKING:
     from tracelloc.model.figures import I64
+    from tracelloc.model.frames import Frame
     from tracelloc.model.process import Target
     from tracelloc.show.filters import NamedStack
     from tracelloc.show.presentation.suspects import NamedSuspect
@@ -191,6 +193,31 @@ class Profile:
     def total(self, metric: Metric) -> int:
         """The sum over all stacks."""
         return sum(sample.weight(metric) for sample in self.samples)
+
+
+class FileNumbers:
+    """The mapped files of a profile by address, numbered from 1."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.files = sorted(profile.files, key=lambda file: (file.start, file.path))
+        self._starts = [file.start for file in self.files]
+        self._known: dict[tuple[int, str | None], int] = {}
+
+    def find(self, frame: Frame) -> int:
+        """Returns the number of the file that a frame's code is in; 0 if there is none."""
+        address, key = frame.address, (frame.address, frame.module)
+        if key not in self._known:
+            self._known[key] = next(
+                (
+                    number
+                    for number in range(bisect.bisect_right(self._starts, address - 1), 0, -1)
+                    # Mappings of different times may overlap: the name tells which one is right.
+                    if (file := self.files[number - 1]).path == frame.module
+                    and file.start < address <= file.end
+                ),
+                0,
+            )
+        return self._known[key]
 
 
 def figures_of(stat: StackStat) -> dict[str, int]:

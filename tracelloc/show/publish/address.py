@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 LOOPBACK: Final = "127.0.0.1"
-_UNIX: Final = "unix:"
 _OTLP: Final = "otlp+"
 _ADDRESS: Final = re.compile(
     r"(?:(?:\[(?P<six>[0-9a-fA-F:.%\w]+)\]|(?P<host>[^:\[\]/\s]+)):)?(?P<port>\d{1,5})"
@@ -22,16 +21,15 @@ PUSH_INTERVAL_S: Final = 15.0  # Default time between two pushed profiles
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """A TCP address, where port 0 lets the kernel choose; or a Unix socket."""
+    """A TCP address, where port 0 lets the kernel choose."""
 
     host: str
     port: int
-    path: str | None = None  # Path of the Unix socket
     # Token that clients must send; None if none is required.
     token: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}" if self.path is None else f"unix:{self.path}"
+        return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +55,12 @@ class PushUrl(NamedTuple):
 
 
 def parse_listen(text: str) -> ListenAddress:
-    """Parses ``PORT``, ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``.
-
-    Raises ValueError with a sentence.
-    """
-    path = text.removeprefix(_UNIX)
-    if path and path != text:
-        return ListenAddress("", 0, path)
+    """Parses ``PORT``, ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ValueError with a sentence."""
+    if text.startswith("unix:"):
+        raise ValueError("Unix sockets are gone: listen on a PORT, with TRACELLOC_LISTEN_TOKEN")
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
-        raise ValueError(f"{text!r} is not [HOST:]PORT or unix:PATH")
+        raise ValueError(f"{text!r} is not [HOST:]PORT")
     return ListenAddress(match["six"] or match["host"] or LOOPBACK, int(match["port"]))
 
 

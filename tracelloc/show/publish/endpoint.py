@@ -29,7 +29,6 @@ from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.show.publish.address import ListenAddress
 from tracelloc.show.publish.openmetrics import CONTENT_TYPE, family_lines, label_text, metrics_text
 from tracelloc.show.publish.secrets import is_authorized
-from tracelloc.show.publish.unixsocket import listen_at, remove_socket
 
 # Stacks exported as series: a metrics database keeps each distinct series forever.
 TOP_STACKS: Final = 10
@@ -107,12 +106,7 @@ _INDEX: Final = "heap: live blocks\nallocs: all allocations since tracing began\
 
 
 def listen_on(address: ListenAddress) -> socket.socket:
-    """Binds an address, without answering requests yet. Raises TracellocError.
-
-    Only its owner can use a Unix socket: tracelloc's user, or the user who called sudo.
-    """
-    if address.path is not None:
-        return listen_at(address.path, _QUEUE_LENGTH)
+    """Binds an address, without answering requests yet. Raises TracellocError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -152,38 +146,26 @@ class Endpoint(http.server.ThreadingHTTPServer):
         self.token = token
         self.closing = threading.Event()
         self.deltas = threading.BoundedSemaphore(_MOST_DELTAS)
+        # Connections, and since when (CLOCK_MONOTONIC) the server has waited for each; oldest
+        # first, connections that are being answered last.
         self._open: dict[socket.socket, float] = {}
-        """Connections, and since when (CLOCK_MONOTONIC) the server has waited for each; oldest
-        first, connections that are being answered last."""
         self._lock = threading.Lock()
         address = listener.getsockname()
-        self.path = address if isinstance(address, str) else None
-        """Path of the Unix socket it listens on; None for a TCP port."""
         super().__init__(("", 0), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         # server_bind would set these, but it looks up the host's name.
         self.server_address = address
-        self.server_name, self.server_port = "localhost", 0
-        self.is_loopback = False
-        """Whether it listens on a TCP port that only this machine can reach."""
-        if self.path is None:
-            self.server_name, self.server_port = str(address[0]), address[1]
-            name = self.server_name.partition("%")[0]
-            self.is_loopback = ipaddress.ip_address(name).is_loopback
+        self.server_name, self.server_port = str(address[0]), address[1]
+        name = self.server_name.partition("%")[0]
+        # Whether only this machine can reach it
+        self.is_loopback = ipaddress.ip_address(name).is_loopback
         self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), daemon=True)
         self._thread.start()
 
     @property
-    def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
-        return self.is_loopback or self.path is not None
-
-    @property
     def url(self) -> str:
         """Address of the flame graph page."""
-        if self.path is not None:
-            return f"unix:{self.path}"
         host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
         return f"http://{host}:{self.server_port}/"
 
@@ -193,9 +175,6 @@ class Endpoint(http.server.ThreadingHTTPServer):
         self.shutdown()
         self._thread.join()
         self.server_close()
-        if self.path is not None:
-            with suppress(OSError):
-                remove_socket(self.path)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Starts a thread per connection; at the limit, the slowest connection is closed."""

@@ -17,7 +17,7 @@ import socket
 import urllib.parse
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from tracelloc import __version__
 from tracelloc.model.process import Target
@@ -47,27 +47,6 @@ class Parcel(NamedTuple):
     content: bytes
 
 
-class PushProtocol(Protocol):
-    """A protocol for sending profiles to a server."""
-
-    def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
-        """Packs each process's profile into one parcel; allocations are those since ``from_s``."""
-
-    def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
-        """Returns (URL, headers, body); the caller adds the user agent to the headers."""
-
-    def is_repeated(self, status: int) -> bool:
-        """Whether a request with this response status is retried."""
-
-    def refused(self, answer: bytes) -> tuple[int, str]:
-        """Returns (number of refused profiles, reason or other remark) of a successful response."""
-
-
-def protocol_of(config: PushConfig, target: Target) -> PushProtocol:
-    """Returns the protocol of a server, for a trace of this target."""
-    return Otlp(config) if config.is_otlp else Pyroscope(config, target)
-
-
 class Pyroscope:
     """A server that is compatible with Pyroscope."""
 
@@ -77,12 +56,12 @@ class Pyroscope:
         self._target = target
 
     def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
-        """Packs a pprof file of all processes."""
+        """Packs a pprof file of all processes; allocations are those since ``from_s``."""
         content = b"".join(pprof.write(joined(profiles), Metric.BYTES))
         return Parcel(from_s, until_s, content)
 
     def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
-        """Returns a form with the file."""
+        """Returns (URL, headers, body): a form with the file."""
         body, boundary = _form(parcel.content)
         query = urllib.parse.urlencode(
             {"name": self._name(), "from": int(parcel.from_s)}
@@ -93,7 +72,7 @@ class Pyroscope:
         return f"{self._config.url}?{query}", headers, body
 
     def is_repeated(self, status: int) -> bool:
-        """Returns True for server errors and rate limits."""
+        """Whether a request with this status is sent again: of server errors and rate limits."""
         return status in (408, 429) or status >= 500
 
     def refused(self, _answer: bytes) -> tuple[int, str]:
@@ -111,7 +90,6 @@ class Pyroscope:
 
 
 def _plain(name: str) -> str:
-    """Removes the characters that separate names and labels."""
     return printable(name).translate(_UNSAFE_IN_NAMES)
 
 

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from tracelloc.model.process import Target
@@ -18,7 +18,7 @@ from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import Profile
 from tracelloc.show.publish.address import ListenAddress, PushConfig, is_open_to_readers
 from tracelloc.show.publish.endpoint import Endpoint, listen_on
-from tracelloc.show.publish.protocols import Parcel, protocol_of, user_agent
+from tracelloc.show.publish.protocols import Otlp, Parcel, Pyroscope, user_agent
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import plural, printable
 
@@ -33,15 +33,6 @@ _LONGEST_DELAY_S: Final = 60.0
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_args: Any) -> None:
         """Refuses redirects: a POST would be repeated as a GET without its body."""
-
-
-@dataclass(slots=True)
-class AllocatedBefore:
-    """Allocations of a process's stacks at the time of the last profile."""
-
-    table_number: int  # See `Profile`
-    # (bytes, blocks) by stack and whether they are mappings.
-    totals: dict[tuple[int, bool], tuple[int, int]] = field(default_factory=dict)
 
 
 class Pusher:
@@ -60,17 +51,17 @@ class Pusher:
         ``say`` is called, from any thread, when the server starts or stops failing.
         """
         self._config = config
-        self._protocol = protocol_of(config, target)
+        self._protocol = Otlp(config) if config.is_otlp else Pyroscope(config, target)
         self._take = take
         self._say = say
         self._first_delay_s = first_delay_s
         self._waiting: deque[Parcel] = deque()
-        self._allocated: dict[int, AllocatedBefore] = {}
-        """Earlier allocations by process."""
+        # The table's number (see `Profile`) by process, and what its stacks had allocated by the
+        # last profile: (bytes, blocks) by stack and whether they are mappings.
+        self._allocated: dict[int, tuple[int, dict[tuple[int, bool], tuple[int, int]]]] = {}
         self._since_s = time.time()
         self._failing = False
-        self._remark = ""
-        """The server's remark on the last profile that it accepted."""
+        self._remark = ""  # The server's remark on the last profile that it accepted
         self.dropped = 0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="push", daemon=True)
@@ -129,14 +120,15 @@ class Pusher:
 
     def _with_new_allocations(self, profile: Profile) -> Profile:
         """Keeps only new allocations: the server adds them up over time."""
-        number, before = profile.target.number, self._allocated.get(profile.target.number)
-        if before is None or before.table_number != profile.table_number:
-            before = self._allocated[number] = AllocatedBefore(profile.table_number)
+        table, before = self._allocated.get(profile.target.number, (-1, {}))
+        if table != profile.table_number:
+            before = {}
+            self._allocated[profile.target.number] = profile.table_number, before
         samples = []
         for sample in profile.samples:
             stat, key = sample.stat, (sample.stat.index, is_of_mappings(sample))
-            size, count = before.totals.get(key, (0, 0))
-            before.totals[key] = stat.allocated_bytes, stat.allocated_count
+            size, count = before.get(key, (0, 0))
+            before[key] = stat.allocated_bytes, stat.allocated_count
             # For mappings only the live bytes are known, which may have decreased.
             new = replace(
                 stat,
@@ -245,10 +237,11 @@ class Sharing:
         source = ProfileSource(take, namers)
         if self._listener is not None:
             self._endpoint = Endpoint(self._listener, source.profiles, self._token)
-            is_open = not (self._endpoint.is_local or self._token)
-            public = "; anyone who can reach it can read it" if is_open else ""
-            if not self._endpoint.is_local and self._token:
-                public = "; its token can be read on the way: it is plain HTTP"
+            public = ""
+            if not self._endpoint.is_loopback:
+                public = "; anyone who can reach it can read it"
+                if self._token:
+                    public = "; its token can be read on the way: it is plain HTTP"
             self._say(f"listening on {self._endpoint.url}{public}")
         if self._push is not None:
             self._pusher = Pusher(self._push, target, source.profiles, self._say)

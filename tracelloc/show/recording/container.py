@@ -22,7 +22,8 @@ from tracelloc.system.invoker import User, rights_of
 # Application ID of recordings, for file(1) and tracelloc: "trlc".
 APPLICATION_ID: Final = 0x74726C63
 VERSION: Final = 1
-VERSION_WITH_EVENTS: Final = 2  # Version of files with a table of events
+# Files of version 2 also have a table of all events, which is not read any more.
+_VERSION_WITH_EVENTS: Final = 2
 # Suffixes of the files that SQLite keeps next to a database being written: its log, and a map.
 BESIDE: Final = ("-wal", "-shm")
 _LARGEST_ROW: Final = 1 << 28
@@ -41,7 +42,7 @@ TABLES: Final = (
     ("CREATE TABLE names (number INTEGER PRIMARY KEY, process INTEGER NOT NULL, "
     "programs INTEGER NOT NULL, crc INTEGER NOT NULL, data BLOB NOT NULL)"),
 )  # fmt: skip
-EVENTS_TABLE: Final = (
+_EVENTS_TABLE: Final = (
     "CREATE TABLE events (moment INTEGER NOT NULL, process INTEGER NOT NULL, "
     "programs INTEGER NOT NULL, is_whole INTEGER NOT NULL, crc INTEGER NOT NULL, "
     "data BLOB NOT NULL, PRIMARY KEY (moment, process, programs))"
@@ -116,7 +117,8 @@ def open_recorded(path: Path) -> tuple[sqlite3.Connection, bool]:
     try:
         if not is_recording(path):
             raise TracellocError(
-                f"{path} is no recording", hint="tracelloc record makes them; diff reads profiles"
+                f"{path} is no recording",
+                hint="tracelloc diff compares profiles, report -o writes their other formats",
             )
     except OSError as error:
         raise TracellocError(f"{path} cannot be read: {error.strerror}") from error
@@ -138,24 +140,14 @@ def open_recorded(path: Path) -> tuple[sqlite3.Connection, bool]:
     return connection, has_log
 
 
-def tables_of(version: int) -> tuple[str, ...]:
-    """Returns the statements that make the tables of a version."""
-    return (*TABLES, EVENTS_TABLE) if version == VERSION_WITH_EVENTS else TABLES
-
-
-def has_events(connection: sqlite3.Connection) -> bool:
-    """Whether the recording has events, at least of its last part."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return bool(version == VERSION_WITH_EVENTS)
-
-
 def _check_tables(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version not in (VERSION, VERSION_WITH_EVENTS):
-        newest = VERSION_WITH_EVENTS
+    if version not in (VERSION, _VERSION_WITH_EVENTS):
+        newest = _VERSION_WITH_EVENTS
         raise MalformedError(f"it has version {version}, this program reads up to {newest}")
+    tables = TABLES if version == VERSION else (*TABLES, _EVENTS_TABLE)
     found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    if {row[0] for row in found} != set(tables_of(version)):
+    if {row[0] for row in found} != set(tables):
         raise MalformedError("its tables are not those of a recording")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import attrgetter
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -41,13 +42,9 @@ class JoinedTraces:
         self.path = first.path
         missed = sum(missed_count(each.about) for each in recordings)
         self.about = first.about | ({"missed": str(missed)} if missed else {})
-        if not all("single" in each.about for each in recordings):
-            self.about.pop("single", None)
         self._shifts_s = [_shift_s(first, each) for each in self._recordings]
         self.moments: list[RecordedMoment] = []
         self._join()
-
-    has_events = False  # Single blocks are only available for one recording alone
 
     @property
     def is_growing(self) -> bool:
@@ -119,6 +116,12 @@ class JoinedTraces:
 
 
 AnyRecording = RecordedTrace | JoinedTraces
+
+
+def open_recordings(paths: Sequence[Path]) -> AnyRecording:
+    """Opens one recording, or several as one. Raises TracellocError."""
+    recordings = [RecordedTrace(path) for path in paths]
+    return recordings[0] if len(recordings) == 1 else JoinedTraces(recordings)
 
 
 def missed_count(about: Mapping[str, str]) -> int:

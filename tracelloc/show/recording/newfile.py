@@ -13,10 +13,9 @@ from tracelloc.errors import TracellocError
 from tracelloc.show.recording.container import (
     APPLICATION_ID,
     BESIDE,
+    TABLES,
     VERSION,
-    VERSION_WITH_EVENTS,
     failing,
-    tables_of,
     transaction,
 )
 from tracelloc.system.invoker import User, is_changed_only_by, others_replace_entries, rights_of
@@ -27,9 +26,9 @@ _LOG_SHARE: Final = 16  # Largest part of the size limit for the log: one in thi
 _PAGE_BYTES: Final = 4096
 
 
-def _create_file(path: Path, users: Sequence[User], mode: int) -> User:
+def _create_file(path: Path, users: Sequence[User]) -> User:
     try:
-        descriptor, user = create_file(path, mode, users)
+        descriptor, user = create_file(path, users)
         os.close(descriptor)
     except FileExistsError:
         raise _existing(path) from None
@@ -70,13 +69,12 @@ def _writers(path: Path, users: Sequence[User]) -> list[User]:
 
 
 def create(
-    path: Path, users: Sequence[User], mode: int, max_bytes: int, *, events: bool = False
+    path: Path, users: Sequence[User], max_bytes: int
 ) -> tuple[sqlite3.Connection, tuple[User, User]]:
     """Creates a recording, readable while it is written. Returns it, its owner and the writer.
 
     ``users``: see ``tracelloc.system.safefiles.writing``. Raises TracellocError.
     """
-    version = VERSION_WITH_EVENTS if events else VERSION
     log_pages = max(1, min(_MOST_LOG_BYTES, max_bytes // _LOG_SHARE) // _PAGE_BYTES)
     writers = _writers(_real(path), users)
     beside = [Path(f"{path}{suffix}") for suffix in BESIDE]
@@ -84,7 +82,7 @@ def create(
     for each in beside:
         if os.path.lexists(each):
             raise _existing(each)
-    user = _create_file(path, writers, mode)
+    user = _create_file(path, writers)
     with failing(path, "written"), rights_of(user), ExitStack() as undo:
         undo.callback(path.unlink, missing_ok=True)
         # One thread at a time uses it, not always the same.
@@ -93,12 +91,12 @@ def create(
         for pragma in (
             f"page_size={_PAGE_BYTES}",
             f"application_id={APPLICATION_ID}",
-            f"user_version={version}",
+            f"user_version={VERSION}",
         ):
             connection.execute(f"PRAGMA {pragma}")
         # Creates SQLite's other files too, so that it writes to no foreign file or link.
         for each in beside:
-            _create_file(each, writers, mode)
+            _create_file(each, writers)
             undo.callback(each.unlink, missing_ok=True)
         for pragma in (
             "journal_mode=WAL",
@@ -108,15 +106,13 @@ def create(
         ):
             connection.execute(f"PRAGMA {pragma}")
         with transaction(connection):
-            for table in tables_of(version):
+            for table in TABLES:
                 connection.execute(table)
         undo.pop_all()
     return connection, (writers[0], user)
 
 
-def copy_written(
-    connection: sqlite3.Connection, path: Path, users: tuple[User, User], mode: int
-) -> None:
+def copy_written(connection: sqlite3.Connection, path: Path, users: tuple[User, User]) -> None:
     """Copies the recording so far to another file, atomically. Raises TracellocError.
 
     ``users``: as ``create`` returned them.
@@ -128,7 +124,7 @@ def copy_written(
             raise TracellocError(f"{path} exists already")
         part.unlink(missing_ok=True)
         try:
-            _create_file(part, users, mode)
+            _create_file(part, users)
             with failing(path, "written"), closing(sqlite3.connect(part)) as copy:
                 connection.backup(copy)
                 copy.execute("PRAGMA journal_mode=DELETE")

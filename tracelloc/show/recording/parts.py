@@ -24,7 +24,7 @@ from tracelloc.snapshots.snapshot import FACET_RESULTS, Snapshot, TraceSnapshot
 
 _NOT_FACTS: Final = {
     "totals", "growth_per_min", "stacks", "series", "findings", "live_history", "history", "peak",
-    "blocks", "usable", "threads", "logged", "facets",
+    "blocks", "usable", "threads", "facets",
 }  # fmt: skip
 _FACT_TYPES: Final = {n: t for n, t in types_of(Snapshot).items() if n not in _NOT_FACTS}
 _LATER_FACTS: Final = frozenset({"earlier", "gaps"})  # Facts that old recordings don't have

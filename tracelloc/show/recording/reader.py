@@ -47,28 +47,21 @@ class RecordedTrace:
     def __init__(self, path: Path) -> None:
         """Raises TracellocError if it can't be read."""
         self.path = path
-        self.moments: list[RecordedMoment] = []
-        """Snapshots, oldest first; at least one."""
+        self.moments: list[RecordedMoment] = []  # Snapshots, oldest first; at least one
+        # Description of the trace: `pid`, `command`, `host`, `version`
         self.about: dict[str, str] = {}
-        """Description of the trace: ``pid``, ``command``, ``host``, ``version``."""
         self._symbols: dict[int, RecordedSymbols] = {}
         self._books: dict[int, _RecordedBook] = {}
         self._samples: dict[tuple[ProcessKey, int], I64] = {}
-        self._seen = {"stacks": -1, "names": -1}
-        """Numbers of the newest rows that were read."""
+        self._seen = {"stacks": -1, "names": -1}  # Numbers of the newest rows that were read
+        # Cached moments by number, on the way to the last requested one
         self._known: dict[int, MomentParts] = {}
-        """Cached moments by number, on the way to the last requested one."""
-        self._traces: dict[int, TraceSnapshot] = {}
-        """The last requested traces, by number."""
+        self._traces: dict[int, TraceSnapshot] = {}  # The last requested traces, by number
         self._budget = UnpackBudget()
         self._data_version = -1
-        self.is_growing: bool
-        """Whether the recording may still grow."""
-        self.has_events: bool
-        """Whether single blocks are known, at least of the last moments."""
+        self.is_growing: bool  # Whether the recording may still grow
         with container.rights_to_read(path):
             self._connection, self.is_growing = container.open_recorded(path)
-            self.has_events = container.has_events(self._connection)
         try:
             self.reload()
             if not self.moments:

@@ -134,8 +134,7 @@ class RecordedSymbols:
     def __init__(self) -> None:
         self.version = 0
         self.waiting = 0
-        self._programs = 0
-        """The program of the process that addresses belong to."""
+        self._programs = 0  # The program of the process that addresses belong to
         self._names: dict[tuple[int, int], tuple[Frame, ...]] = {}
         self._files: dict[int, dict[tuple[int, str], tuple[CodeFile, RecordedModule | None]]] = {}
 

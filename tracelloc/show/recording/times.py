@@ -36,10 +36,7 @@ def count_words(recording: AnyRecording) -> str:
 
 
 def parse_time(text: str, first_s: float, last_s: float) -> float:
-    """Parses a time typed by the user to seconds since 1970. Raises UsageError.
-
-    ``first_s`` and ``last_s``: the recorded time span.
-    """
+    """Parses a time typed by the user to seconds since 1970. Raises UsageError."""
     try:
         time_s = _seconds(text, first_s, last_s)
     except (ValueError, OverflowError):
@@ -53,7 +50,6 @@ def parse_time(text: str, first_s: float, last_s: float) -> float:
 
 
 def _seconds(text: str, first_s: float, last_s: float) -> float:
-    """Seconds since 1970. Raises ValueError."""
     if text.startswith("+"):
         return first_s + parse_duration(text[1:])
     if text.startswith("-"):

@@ -22,7 +22,6 @@ from tracelloc.show.recording.changes import (
     encode,
 )
 from tracelloc.show.recording.container import RecordedMoment, checksum, transaction
-from tracelloc.show.recording.events import EventWriter
 from tracelloc.show.recording.ladder import GROUP, STEPS_S, Compactor, insert
 from tracelloc.show.recording.parts import SnapshotEncoder, key_of
 from tracelloc.show.recording.recordednames import NamesWriter, addresses_of
@@ -68,27 +67,22 @@ class RecordingWriter:
         max_bytes: int,
         max_s: float,
         users: Sequence[User] = (),
-        mode: int = 0o600,
-        events: bool = False,
     ) -> None:
         """``max_bytes``: how large the file may get; ``max_s``: how far it may reach back.
 
         ``users``: with whose rights (``tracelloc.system.safefiles.writing``); by default, our own.
-        ``events``: every event that snapshots bring is kept, too.
         """
         self.path = path
-        self._mode = mode
         users = users or [User(os.geteuid(), os.getegid())]
-        self._connection, self._users = newfile.create(path, users, mode, max_bytes, events=events)
+        self._connection, self._users = newfile.create(path, users, max_bytes)
         self._file = _identity(path)
         self._max_bytes = max_bytes
-        self._events = EventWriter(self._connection, max_bytes) if events else None
         self._compactor = Compactor(self._connection, max_bytes - max_bytes // _SPARE, max_s)
         self._encoder = SnapshotEncoder(lambda stacks: self._book(stacks).number)
         self._books: dict[int, _Book] = {}
         self._programs: dict[ProcessKey, _Program] = {}
         self._chain = MomentChain()
-        self._count = 0
+        self.count = 0
         self._whole = 0
         self._group_bytes = 0
         self._is_folding = False
@@ -97,11 +91,6 @@ class RecordingWriter:
     def is_gone(self) -> bool:
         """Whether the file was removed, moved, or replaced: then nobody will find what is added."""
         return _identity(self.path) != self._file
-
-    @property
-    def count(self) -> int:
-        """Moments that were added."""
-        return self._count
 
     def describe(self, about: dict[str, str]) -> None:
         """Writes the description of the trace: short texts by name."""
@@ -119,37 +108,22 @@ class RecordingWriter:
                     self._add_samples(one)
                     self._add_names(one, namers, patience_s)
                 self._add_moment(trace.root, parts)
-                if self._events is not None:
-                    for one in trace.processes:
-                        if one.logged is not None:
-                            self._events.add(self._count, key_of(one), one.logged)
-            self._count += 1
-            if self._whole == self._count - 1 or self._is_folding:
+            self.count += 1
+            if self._whole == self.count - 1 or self._is_folding:
                 self._connection.execute("PRAGMA wal_checkpoint")
                 self._is_folding = self._compactor.fold(trace.root.now_ns / NS_PER_S)
             self._check_size()
 
     def _add_moment(self, root: Snapshot, parts: MomentParts) -> None:
         is_large = self._group_bytes > self._max_bytes // _GROUPS
-        if self._count - self._whole >= GROUP or is_large:
-            self._whole, self._chain, self._group_bytes = self._count, MomentChain(), 0
+        if self.count - self._whole >= GROUP or is_large:
+            self._whole, self._chain, self._group_bytes = self.count, MomentChain(), 0
         uptime_s = root.now_ns / NS_PER_S
-        moment = RecordedMoment(self._count, root.time_s, uptime_s, STEPS_S[0], self._whole)
+        moment = RecordedMoment(self.count, root.time_s, uptime_s, STEPS_S[0], self._whole)
         data = encode(parts, self._chain.base)
         insert(self._connection, moment, data)
         self._group_bytes += len(data)
         self._chain.add(parts)
-
-    def events_since_s(self) -> float | None:
-        """When the events that are kept begin, in seconds since 1970; None: none was dropped."""
-        if self._events is None or not self._events.first:
-            return None
-        with container.failing(self.path, "read"):
-            (since_s,) = self._connection.execute(
-                "SELECT MIN(time_s) FROM moments WHERE number >= ?",
-                (min(self._events.first, self._count - 1),),
-            ).fetchone()
-        return float(since_s)
 
     def size_bytes(self) -> int:
         """Size of what is recorded."""
@@ -158,7 +132,7 @@ class RecordingWriter:
 
     def copy(self, path: Path) -> None:
         """Writes all that is recorded by now to another file."""
-        newfile.copy_written(self._connection, path, self._users, self._mode)
+        newfile.copy_written(self._connection, path, self._users)
 
     def _check_size(self) -> None:
         """Empties the log if there is too little room. Raises TracellocError if there still is."""
@@ -237,12 +211,11 @@ class RecordingWriter:
         """Completes the file, wherever it is now; a file without snapshots is removed."""
         newfile.close_written(self._connection, self._users[-1])
         # Of a file that is gone, SQLite may leave its log behind.
-        if not self.path.exists() or (not self._count and not self.is_gone):
+        if not self.path.exists() or (not self.count and not self.is_gone):
             newfile.remove(self.path, self._users[-1])
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of a file; None if there is none."""
     try:
         found = path.stat()
     except OSError:

@@ -76,10 +76,8 @@ class EarlierProcessReports:
     """The reported state of one process."""
 
     def __init__(self) -> None:
-        self.is_full = True
-        """Whether this report is full."""
-        self.is_first = False
-        """Whether the trace had no report before."""
+        self.is_full = True  # Whether this report is full
+        self.is_first = False  # Whether the trace had no report before
         self._is_new = True
         self._states: dict[Hashable, Hashable] = {}
         self._stacks: dict[int, NamedStack] = {}

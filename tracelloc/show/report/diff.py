@@ -79,16 +79,9 @@ def _signed(value: int, metric: Metric) -> str:
     return f"{'+' if value > 0 else ''}{metric.unit.format(value)}"
 
 
-@dataclass(frozen=True, slots=True)
-class RunTotals:
-    """One metric's totals of the runs of one side, in rising order."""
-
-    values: Sequence[int]
-
-    @property
-    def median(self) -> int:
-        """The median; of two in the middle, the lower one."""
-        return self.values[(len(self.values) - 1) // 2]
+def _median(totals: Sequence[int]) -> int:
+    """The median of totals in rising order; of two in the middle, the lower one."""
+    return totals[(len(totals) - 1) // 2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +91,10 @@ class Comparison:
     before: Sequence[Profile]
     after: Sequence[Profile]
 
-    def totals(self, metric: Metric) -> tuple[RunTotals, RunTotals]:
-        """Returns a metric's totals of both sides."""
+    def totals(self, metric: Metric) -> tuple[Sequence[int], Sequence[int]]:
+        """Returns a metric's totals of the runs of both sides, in rising order."""
         before, after = (
-            RunTotals(sorted(each.total(metric) for each in side))
-            for side in (self.before, self.after)
+            sorted(each.total(metric) for each in side) for side in (self.before, self.after)
         )
         return before, after
 
@@ -117,21 +109,21 @@ class Comparison:
     def breaks(self, rule: ChangeRule) -> bool:
         """Whether the metric has grown by more than the limit, beyond noise."""
         before, after = self.totals(rule.metric)
-        if after.values[0] <= before.values[-1]:
+        if after[0] <= before[-1]:
             return False
-        growth = after.median - before.median
-        limit = rule.amount if rule.share is None else rule.share * before.median
+        growth = _median(after) - _median(before)
+        limit = rule.amount if rule.share is None else rule.share * _median(before)
         return growth > limit
 
     def change(self, metric: Metric) -> str:
         """Returns a metric's change in words: ``+1.00 MiB, +10.0 % (10.0 MiB to 11.0 MiB)``."""
         before, after = self.totals(metric)
-        figure, growth = metric.unit.format, after.median - before.median
+        figure, growth = metric.unit.format, _median(after) - _median(before)
         text = _signed(growth, metric)
-        if before.median:
-            text += f", {growth / before.median * 100:+.1f} %"
-        text += f" ({figure(before.median)} to {figure(after.median)})"
-        overlap = after.values[0] <= before.values[-1] and after.values[-1] >= before.values[0]
+        if _median(before):
+            text += f", {growth / _median(before) * 100:+.1f} %"
+        text += f" ({figure(_median(before))} to {figure(_median(after))})"
+        overlap = after[0] <= before[-1] and after[-1] >= before[0]
         if len(self.before) + len(self.after) > 2 and growth and overlap:
             text += ", within noise"
         return text
@@ -141,9 +133,9 @@ class Comparison:
         figure = metric.unit.format
         names = ("before", "after")
         for name, totals in zip(names, self.totals(metric), strict=True):
-            if len(totals.values) > 1:
-                least, most = figure(totals.values[0]), figure(totals.values[-1])
-                yield f"{name}: {least} to {most} in {plural(len(totals.values), 'run')}"
+            if len(totals) > 1:
+                least, most = figure(totals[0]), figure(totals[-1])
+                yield f"{name}: {least} to {most} in {plural(len(totals), 'run')}"
 
 
 def markdown_lines(
@@ -166,20 +158,20 @@ def markdown_lines(
     yield "|---|---:|---:|---:|"
     for each in sorted(found.metrics, key=list(Metric).index):
         before, after = compared.totals(each)
-        if each is Metric.GROWTH or not (before.median or after.median):
+        if each is Metric.GROWTH or not (_median(before) or _median(after)):
             continue
         cells = (_range(totals, each) for totals in (before, after))
-        share = after.median / before.median - 1 if before.median else 0.0
+        share = _median(after) / _median(before) - 1 if _median(before) else 0.0
         yield f"| {each.title} | {' | '.join(cells)} | {share:+.1%} |"
     for word, sign in (("more", 1), ("less", -1)):
         yield from _stacks(found, metric, word, sign)
 
 
-def _range(totals: RunTotals, metric: Metric) -> str:
+def _range(totals: Sequence[int], metric: Metric) -> str:
     figure = metric.unit.format
-    text = figure(totals.median)
-    if totals.values[0] != totals.values[-1]:
-        text += f" ({figure(totals.values[0])} – {figure(totals.values[-1])})"
+    text = figure(_median(totals))
+    if totals[0] != totals[-1]:
+        text += f" ({figure(totals[0])} – {figure(totals[-1])})"
     return text
 
 
@@ -214,6 +206,5 @@ def _title(sample: Sample) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escapes text for a cell of a Markdown table."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]#|~@!])", r"\\\1", text)[:160]

@@ -161,7 +161,6 @@ def _place(named: NamedSuspect) -> str:
 
 
 def _word(text: str) -> str:
-    """Formats the text as one word of a line, quoted if necessary."""
     text = printable(text)
     return json.dumps(text, ensure_ascii=False) if set(text) & set(' "=') else text
 

@@ -85,7 +85,6 @@ def _suspect_lines(
 
 
 def _cleared(given: Request) -> Iterator[str]:
-    """Yields a line per earlier suspect that is no longer one."""
     suspects, findings = suspects_of(given.snapshot), given.snapshot.findings
     members = {member.stack for each in suspects for member in each.members}
     names: set[Hashable] = {each.name for each in type_suspects(given.snapshot)}

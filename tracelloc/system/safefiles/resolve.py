@@ -57,10 +57,10 @@ class Destination:
         with rights_of(self.user):
             os.rename(name, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
 
-    def unlink(self, name: str | None = None) -> None:
-        """Removes the file, or another one beside it. Raises OSError."""
+    def unlink(self, name: str) -> None:
+        """Removes another file beside it. Raises OSError."""
         with rights_of(self.user):
-            os.unlink(name or self.name, dir_fd=self.directory)
+            os.unlink(name, dir_fd=self.directory)
 
 
 @contextmanager
@@ -97,8 +97,7 @@ class _PathWalk:
     """The resolution of one path from directory to directory."""
 
     def __init__(self, path: Path, user: User, *, makes_directories: bool = False) -> None:
-        self.trail: list[int] = []
-        """Handles of the directories that lead to the last one."""
+        self.trail: list[int] = []  # Handles of the directories that lead to the last one
         self.ends_at_descriptor = False
         self._user = user
         self._path = path
@@ -133,7 +132,6 @@ class _PathWalk:
         self.trail.append(os.open(directory, _DIRECTORY))
 
     def _is_there(self, name: str) -> bool:
-        """Resolves one name. Returns whether the path is resolved."""
         try:
             handle = os.open(name, _HANDLE | os.O_NOFOLLOW, dir_fd=self.trail[-1])
         except FileNotFoundError:
@@ -159,7 +157,6 @@ class _PathWalk:
                 os.close(handle)
 
     def _follow(self, name: str, handle: int, link: os.stat_result) -> bool:
-        """Follows a link. Returns whether the path is resolved."""
         self._links += 1
         if self._links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -209,5 +206,4 @@ def _refused(name: str) -> PermissionError:
 
 
 def _parts_of(path: str) -> list[str]:
-    """The names in a path, the last one first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]

@@ -21,6 +21,9 @@ from tracelloc.system.safefiles.resolve import Destination, destination
 
 T = TypeVar("T")
 
+# Permissions of new files: call stacks reveal what a program does, so only the owner may read.
+PRIVATE: Final = 0o600
+
 
 def output_users() -> tuple[User, ...]:
     """The users whose rights are tried in turn to write outputs.
@@ -32,16 +35,15 @@ def output_users() -> tuple[User, ...]:
     return (own,) if caller is None else (caller, own)
 
 
-def open_output(path: Path, mode: int, users: Sequence[User]) -> int:
+def open_output(path: Path, users: Sequence[User]) -> int:
     """Creates a file, or empties an existing one, and opens it. Raises OSError.
 
-    An existing file of another user, or one with several hard links, is refused. ``mode``: the
-    permissions of a new file.
+    An existing file of another user, or one with several hard links, is refused.
     """
 
     def act(found: Destination) -> int:
         try:
-            return _created(found, found.name, mode, users)
+            return _created(found, found.name, users)
         except FileExistsError:
             descriptor = found.open(os.O_WRONLY)
         with _closing_unless_done(descriptor):
@@ -55,33 +57,28 @@ def open_output(path: Path, mode: int, users: Sequence[User]) -> int:
             os.ftruncate(descriptor, 0)
         return descriptor
 
-    return tried(path, users, act)
+    return _tried(path, users, act)
 
 
 def open_existing(path: Path, users: Sequence[User]) -> int:
     """Opens a pipe or device for writing. Raises OSError; ENXIO for a pipe without a reader."""
-    return tried(path, users, lambda found: found.open(os.O_WRONLY))
+    return _tried(path, users, lambda found: found.open(os.O_WRONLY))
 
 
-def create_file(path: Path, mode: int, users: Sequence[User]) -> tuple[int, User]:
-    """Creates a file with exactly these permissions. Returns its descriptor and the user.
+def create_file(path: Path, users: Sequence[User]) -> tuple[int, User]:
+    """Creates a file. Returns its descriptor and the user.
 
     The user is the one whose rights sufficed. Raises OSError; FileExistsError if the name
     exists, even as a link.
     """
     if path.is_symlink():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    return tried(path, users, lambda found: (_created(found, found.name, mode, users), found.user))
+    return _tried(path, users, lambda found: (_created(found, found.name, users), found.user))
 
 
 def status_of(path: Path, users: Sequence[User]) -> os.stat_result:
     """The status of the file that a path leads to. Raises OSError."""
-    return tried(path, users, Destination.status)
-
-
-def remove_file(path: Path, users: Sequence[User]) -> None:
-    """Removes a file. Raises OSError."""
-    tried(path, users, Destination.unlink)
+    return _tried(path, users, Destination.status)
 
 
 def check_replaceable(path: Path, users: Sequence[User]) -> None:
@@ -90,10 +87,10 @@ def check_replaceable(path: Path, users: Sequence[User]) -> None:
     def act(found: Destination) -> None:
         _check_rename(found)
         name = _temporary_name()
-        os.close(_created(found, name, 0o600, users))
+        os.close(_created(found, name, users))
         found.unlink(name)
 
-    tried(path, users, act)
+    _tried(path, users, act)
 
 
 def replace_file(
@@ -109,16 +106,16 @@ def replace_file(
         _check_rename(found)
         bits = mode
         if bits is None:
-            bits = 0o600
+            bits = PRIVATE
             with suppress(FileNotFoundError):
                 bits = stat.S_IMODE(found.status().st_mode)
         name = _temporary_name()
-        descriptor = _created(found, name, bits, users)
+        descriptor = _created(found, name, users, bits)
         # The walk closes its own directory.
         kept = Destination(os.dup(found.directory), found.name, found.user)
         return kept, descriptor, name
 
-    found, descriptor, name = tried(path, users, act)
+    found, descriptor, name = _tried(path, users, act)
     _UNFINISHED[name] = found
     try:
         with os.fdopen(descriptor, "wb", buffering=1 << 16) as stream:
@@ -146,7 +143,7 @@ def discard_unfinished() -> None:
             found.unlink(name)
 
 
-def tried(path: Path, users: Sequence[User], act: Callable[[Destination], T]) -> T:
+def _tried(path: Path, users: Sequence[User], act: Callable[[Destination], T]) -> T:
     """Runs ``act`` with the rights of the first user who is permitted to. Raises OSError."""
     for user in users[:-1]:
         with suppress(PermissionError), destination(path, user) as found:
@@ -155,7 +152,7 @@ def tried(path: Path, users: Sequence[User], act: Callable[[Destination], T]) ->
         return act(found)
 
 
-def _created(found: Destination, name: str, mode: int, users: Sequence[User]) -> int:
+def _created(found: Destination, name: str, users: Sequence[User], mode: int = PRIVATE) -> int:
     descriptor = found.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, name)
     with _closing_unless_done(descriptor):
         os.fchmod(descriptor, mode)

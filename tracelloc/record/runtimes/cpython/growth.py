@@ -41,10 +41,9 @@ class TypeHistory:
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
         self._times_s: list[float] = []
+        # By row: since when the types grow that `growing` reported last
         self._since_s: dict[int, float] = {}
-        """By row: since when the types grow that ``growing`` reported last."""
-        self._seen: dict[int, int] = {}
-        """By row: consecutive calls in which a type grew."""
+        self._seen: dict[int, int] = {}  # By row: consecutive calls in which a type grew
         self._counts = np.zeros((0, _MOST_POINTS), np.int64)
         self._bytes = np.zeros((0, _MOST_POINTS), np.int64)
 

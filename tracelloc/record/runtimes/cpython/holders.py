@@ -28,11 +28,15 @@ from tracelloc.record.runtimes.cpython.frames import (
     thread_locals,
 )
 from tracelloc.record.runtimes.cpython.image import HeapImage
-from tracelloc.record.runtimes.cpython.interpreter import CPython, UncountedPython, find_cpython
+from tracelloc.record.runtimes.cpython.interpreter import (
+    CPython,
+    UncountedPython,
+    UnsupportedRuntime,
+    find_cpython,
+)
 from tracelloc.record.runtimes.cpython.methodcache import METHOD_CACHE, MethodCache
 from tracelloc.record.runtimes.cpython.paths import PathNames
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
-from tracelloc.record.runtimes.seam import UnsupportedRuntime
 
 SAMPLES: Final = 200  # Objects of a type whose holders are searched for
 _POOL_WORDS: Final = POOL_BYTES // 8
@@ -165,10 +169,9 @@ class _Graph:
         self._queue = np.empty(len(found.blocks.at) + len(self._image.piece_at) + 1, np.uint32)
         self._roots: dict[int, Root] = {}
         self._files: dict[str, str] = {}
-        self._namespaces: dict[int, str] = {}
-        """Modules' names, by where their dictionaries begin."""
+        self._namespaces: dict[int, str] = {}  # Modules' names, by where their dictionaries begin
+        # By an object's address: where paths through it begin
         self._homes: dict[int, tuple[str, list[int]]] = {}
-        """By an object's address: where paths through it begin."""
         self._defining = [name.rpartition(".")[0] for name in wanted]
         self._end = 0
         self._addresses = ObjectAddresses(found)
@@ -213,7 +216,6 @@ class _Graph:
         return roots
 
     def _threads(self) -> dict[int, ThreadRoot]:
-        """Roots of the threads' own objects: ``threading.local``, and context variables."""
         image, process = self._image, self._found.memory.process
         roots: dict[int, ThreadRoot] = {}
         for thread in thread_locals(self._python):
@@ -263,7 +265,6 @@ class _Graph:
         return {self._image.address(table)}
 
     def _holder(self, start: int) -> Holder:
-        """The holder of a block, with a count of 0."""
         words: list[int] = []
         at = start
         while (word := int(self._parents[at >> 1])) != _ROOT:
@@ -325,7 +326,6 @@ class _Graph:
         return None if name is None else (name, words)
 
     def _keeper(self, words: list[int]) -> str:
-        """The type of the last object on the path."""
         for word in reversed(words):
             found = self._image.object_in(self._image.references.begin(word))
             if found is not None:

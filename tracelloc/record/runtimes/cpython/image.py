@@ -84,8 +84,7 @@ class HeapImage:
 
     def __init__(self, found: FoundObjects, frames: Sequence[RunningFrame]) -> None:
         self.found = found
-        self.skipped_count = 0
-        """Tables that exceeded the size limit, or could not be read."""
+        self.skipped_count = 0  # Tables that exceeded the size limit, or could not be read
         self._is_weak = np.array([self._is_reference(n) for n in range(len(found.types.known))])
         blocks = found.blocks
         pieces = self._pieces(frames)
@@ -107,7 +106,6 @@ class HeapImage:
         )  # fmt: skip
 
     def _is_reference(self, number: int | None) -> bool:
-        """Whether a type is that of weak references, or inherits from it."""
         for _ in range(_MOST_BASES):
             if number is None:
                 return False

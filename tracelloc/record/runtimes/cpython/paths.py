@@ -345,7 +345,6 @@ class PathNames:
         return None
 
     def _slot(self, number: int, offset: int) -> str | None:
-        """The name of a class member (``__slots__``), given its offset."""
         for _ in range(16):
             known = self._types.known[number]
             for key, value in self._names.entries(known.dictionary):

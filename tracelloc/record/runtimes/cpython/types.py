@@ -68,14 +68,12 @@ class Types:
 
     def __init__(self, memory: RemoteMemory) -> None:
         self.memory = memory
-        self.known: list[TypeObject] = []
-        """All types, by number."""
+        self.known: list[TypeObject] = []  # All types, by number
         self._addresses: list[int] = []
+        # Numbers by address; negative if the address is not that of a type
         self.numbers = Addresses()
-        """Numbers by address; negative if the address is not that of a type."""
         self._by_address: dict[int, TypeObject] = {}
-        self._root = 0
-        """The address of ``type``; 0 if unknown yet."""
+        self._root = 0  # The address of `type`; 0 if unknown yet
 
     def find_objects(self, blocks: PoolBlocks) -> Objects:
         """Finds the blocks that are objects. Raises TargetError, PrivilegeError."""

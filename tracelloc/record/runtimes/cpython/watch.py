@@ -43,12 +43,12 @@ class PythonObjectWatch:
         self, process: Process, space: AddressSpace, now_s: Callable[[], float] = time.time
     ) -> None:
         """``space``: another owner keeps it up to date. ``now_s``: the time, since 1970."""
+        # The findings so far; None: nothing yet. Replaced as a whole.
         self.findings: ObjectFindings | None = None
-        """The findings so far; None: nothing yet. Replaced as a whole."""
+        # Most of tracelloc's memory that a census may use; None: unlimited
         self.most_bytes: int | None = None
-        """Most of tracelloc's memory that a census may use; None: unlimited."""
+        # Called after each census, in the thread that has taken it
         self.on_census: Callable[[ObjectCensus], None] = lambda _: None
-        """Called after each census, in the thread that has taken it."""
         self._process = process
         self._lock = threading.Lock()
         self._now_s = now_s
@@ -59,8 +59,8 @@ class PythonObjectWatch:
         self._before: ObjectAddresses | None = None
         self._holders: dict[str, Holders] = {}
         self._has_looked = False
+        # Names of types whose holders were searched for, and when
         self._searched: tuple[frozenset[str], float] = frozenset(), 0.0
-        """Names of types whose holders were searched for, and when."""
 
     @property
     def is_growing(self) -> bool:

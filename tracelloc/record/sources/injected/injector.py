@@ -53,8 +53,7 @@ class Injection:
     def __init__(self, space: AddressSpace, allocators: Sequence[Allocator]) -> None:
         """Changes nothing yet. Raises TargetError if the library can't be injected."""
         self._process = space.process
-        self._places: set[int] = set()
-        """Where there were addresses of functions, but for symbols."""
+        self._places: set[int] = set()  # Where there were addresses of functions, but for symbols
         with self._explaining():
             check(space, allocators)
             self._library = library_file()
@@ -87,15 +86,14 @@ class Injection:
                 raise TargetError("it calls the C library's malloc besides another one")
             self._places = set(earlier)
             with _Opened(self._process) as (stopped, memory_fd):
-                self._begin_stopped(stopped.thread_ids, memory_fd)
-
-    def _begin_stopped(self, thread_ids: Sequence[int], memory_fd: int) -> None:
-        records = [(each, ptrace.registers(each).thread_pointer) for each in thread_ids]
-        tid_offset = find_tid_offset(self._process, records)
-        if self._base is None:
-            self._map(_caller_of(thread_ids), memory_fd, tid_offset)
-        self._replace(thread_ids, memory_fd, self._replacements())
-        self._set_state(memory_fd, ringmerge.READY)
+                records = [
+                    (each, ptrace.registers(each).thread_pointer) for each in stopped.thread_ids
+                ]
+                tid_offset = find_tid_offset(self._process, records)
+                if self._base is None:
+                    self._map(_caller_of(stopped.thread_ids), memory_fd, tid_offset)
+                self._replace(stopped.thread_ids, memory_fd, self._replacements())
+                self._set_state(memory_fd, ringmerge.READY)
 
     def _replace(
         self, thread_ids: Sequence[int], memory_fd: int, values: Mapping[int, int]
@@ -178,13 +176,10 @@ class Injection:
         with suppress(TargetError, OSError), _Opened(self._process) as (stopped, memory_fd):
             starts = {mapping.start for mapping in self._process.maps().mappings}
             if starts.issuperset([self._base, *self._functions.starts]):  # else another program
-                self._withdraw_stopped(stopped.thread_ids, memory_fd)
+                self._set_state(memory_fd, ringmerge.WITHDRAWN)
+                back = {value: key for key, value in self._replacements().items()}
+                self._replace(stopped.thread_ids, memory_fd, back)
         self._base = None
-
-    def _withdraw_stopped(self, thread_ids: Sequence[int], memory_fd: int) -> None:
-        self._set_state(memory_fd, ringmerge.WITHDRAWN)
-        back = {value: key for key, value in self._replacements().items()}
-        self._replace(thread_ids, memory_fd, back)
 
 
 class _Opened:

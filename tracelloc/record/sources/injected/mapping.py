@@ -81,10 +81,10 @@ class LibraryFile:
             )
             for each in elf.segments
         ]  # fmt: skip
-        self.size_bytes = _ceiling(max(end for _, end in written))
+        self.size_bytes = -(-max(end for _, end in written) // PAGE_BYTES) * PAGE_BYTES
         functions = elf.find_functions(FUNCTIONS)
+        # Name to address, in the file's own address space
         self.symbols = {name: next(iter(places)) for name, places in functions.items()}
-        """Name to address, in the file's own address space."""
         for name in VARIABLES:
             address = elf.find_object(name)
             assert address is not None, name
@@ -206,7 +206,3 @@ class Mapper:
     def _close(self, fd: int) -> None:
         self._call("close", fd)
         self._descriptors.remove(fd)
-
-
-def _ceiling(size_bytes: int) -> int:
-    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES

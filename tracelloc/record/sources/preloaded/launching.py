@@ -110,7 +110,6 @@ def _is_dynamic(head: bytes, fd: int) -> bool:
 
 
 def _gains_rights(fd: int) -> bool:
-    """Returns whether an executable is setuid, setgid or has capabilities (secure execution)."""
     if os.fstat(fd).st_mode & (stat.S_ISUID | stat.S_ISGID):
         return True
     try:

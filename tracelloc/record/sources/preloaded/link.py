@@ -25,7 +25,7 @@ from tracelloc.record.mallocs.interposed import (
 from tracelloc.record.probe_points.placement import place_loader, place_marker
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.process.space import AddressSpace, is_injected
-from tracelloc.record.runtimes.supported import has_supported, supported_names
+from tracelloc.record.runtimes.supported import SUPPORTED_NAME, has_supported
 from tracelloc.record.sources.preloaded.sharedarea import (
     NEXT_VARIABLE,
     PRECEDED,
@@ -65,18 +65,16 @@ class PreloadedLink:
         self._space = space
         self._words = words
         self._library: Module | None = None
+        # Address of the malloc that the library calls, once it is initialized
         self._next_malloc = 0
-        """Address of the malloc that the library calls, once it is initialized."""
+        # The probe that makes the library wait for tracelloc; it stays across the process's execs
         self._marker: Attachment | None = None
-        """The probe that makes the library wait for tracelloc; it stays across the process's
-        execs."""
         self._misses_beginning = False
         self._loaded_s = math.inf
         self._look_after_s = 0.0
-        self._loaded = ""
-        """The loaded file whose calls bypass the library, in words."""
+        self._loaded = ""  # The loaded file whose calls bypass the library, in words
+        # Why probes take over, and since when the process has been waiting for them
         self._leaving: tuple[str, float] | None = None
-        """Why probes take over, and since when the process has been waiting for them."""
         self._unsaid = self._flaw = ""
         self._own_ranges: list[tuple[int, int]] = []
 
@@ -151,7 +149,6 @@ class PreloadedLink:
         return found
 
     def _areas_now(self) -> list[Mapping]:
-        """Returns the current mappings of the shared memory; none if the process is gone."""
         return area_mappings(self._mappings_now())
 
     def _mappings_now(self) -> list[Mapping]:
@@ -227,7 +224,7 @@ class PreloadedLink:
         if other is not None:
             self._leave(other)
         elif self._library is not None and self._source.spares_runtimes and has_supported(modules):
-            self._leave(f"stacks are to have functions of {supported_names()}")
+            self._leave(f"stacks are to have functions of {SUPPORTED_NAME}")
         elif self._library is not None:
             try:
                 self._mark(self._library)
@@ -253,7 +250,6 @@ class PreloadedLink:
         )
 
     def _is_called_by_it(self, allocator: Allocator) -> bool:
-        """Returns whether the library forwards its calls to this allocator."""
         mapping = self._space.find(self._next_malloc)
         is_next = mapping is not None and self._space.module_of(mapping) is allocator.module
         return is_next or asks_malloc(allocator)
@@ -270,7 +266,6 @@ class PreloadedLink:
         )
 
     def _defined(self, library: Module, allocators: Iterable[Allocator]) -> Collection[str]:
-        """Returns the allocator functions whose calls lead to the library."""
         operators = asked_operators(allocators) if self._is_injected else ()
         return {*defined_by(library), *operators}
 

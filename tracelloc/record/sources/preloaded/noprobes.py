@@ -51,10 +51,8 @@ class Breakpoints(Attachment):
         self.method, self.points = Method.PERF, points
         self._process = Process(pid)
         self._trap = native().breakpoint_code
-        self._covered: dict[int, bytes] = {}
-        """The instructions' first bytes, by address."""
-        self.inserted: set[int] = set()
-        """Addresses of all breakpoints that there have been."""
+        self._covered: dict[int, bytes] = {}  # The instructions' first bytes, by address
+        self.inserted: set[int] = set()  # Addresses of all breakpoints that there have been
         mappings = self._process.maps().mappings
         for point in points if is_stopped else ():
             address = _address_of(point.open_path, point.offset, mappings, executable=True)

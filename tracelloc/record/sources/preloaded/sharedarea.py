@@ -170,10 +170,9 @@ class SharedArea:
         self._process = process
         self._inherited_filters = inherited_filters
         self._holder: AreaHolder | None = None
+        # `was_given_up`: whether the process had stopped reporting before tracelloc asked
         self._is_over = self.was_given_up = False
-        """``was_given_up``: whether the process had stopped reporting before tracelloc asked."""
-        self.is_filtered = False
-        """Whether seccomp restricted the process at the last check."""
+        self.is_filtered = False  # Whether seccomp restricted the process at the last check
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK  # a lease on the file would block open
         try:
             self._fd = _open_area(process, mapping, flags)

@@ -61,12 +61,10 @@ class PreloadedSource:
         self._after = after
         self._is_live = False
         self._words: SpaceControl | None = None
-        self._earlier = np.zeros(len(Counter), np.uint64)
-        """Counters of areas already closed."""
+        self._earlier = np.zeros(len(Counter), np.uint64)  # Counters of areas already closed
+        # An area that is closed once its last reports are taken
         self._last: SharedArea | None = None
-        """An area that is closed once its last reports are taken."""
-        self.failure: Exception | None = None
-        """Why the current area could not be read."""
+        self.failure: Exception | None = None  # Why the current area could not be read
 
     def connect(self, process: Process, mapping: Mapping, words: SpaceControl) -> None:
         """Takes a process's events from its library from now on. Raises TargetError."""
@@ -118,7 +116,6 @@ class PreloadedSource:
 
     @property
     def _areas(self) -> list[SharedArea]:
-        """The areas that can be read; events of the last one come first."""
         current = None if self.failure is not None else self.area
         return [area for area in (self._last, current) if area is not None]
 

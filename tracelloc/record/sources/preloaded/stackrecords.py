@@ -44,8 +44,7 @@ class AreaRecords:
         self._stacks: list[tuple[int, int, npt.NDArray[np.uint64]]] = []
         self._misses: list[Miss] = []
         self._unwritten_since_s: float | None = None
-        self.is_damaged = False
-        """Whether a record is impossible; nothing more is read then."""
+        self.is_damaged = False  # Whether a record is impossible; nothing more is read then
 
     @property
     def has_more(self) -> bool:
@@ -90,7 +89,6 @@ class AreaRecords:
             self.is_damaged = True
 
     def _read_one(self, end: int) -> bool:
-        """Reads the next record. Returns whether there was one."""
         at = self._taken % ringmerge.RECORD_BYTES
         start = ringmerge.AT_RECORDS + at
         head = int.from_bytes(self._memory[start : start + _HEAD_BYTES], "little")

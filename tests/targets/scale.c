@@ -1,0 +1,27 @@
+// Keeps so many blocks of 100 to 299 bytes, says "ready", and then leaks 64 bytes every 2 ms.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void *volatile last;
+
+__attribute__((noinline)) static void *make(size_t size) {
+  void *block = malloc(size);
+  memset(block, 1, 8);
+  return block;
+}
+
+int main(int argc, char **argv) {
+  long count = argc > 1 ? atol(argv[1]) : 1000;
+  void **kept = malloc((size_t)count * sizeof *kept);
+  for (long n = 0; n < count; n++)
+    kept[n] = make(100 + (size_t)(n % 200));
+  puts("ready");
+  fflush(stdout);
+  for (;;) {
+    last = make(64);
+    last = NULL;
+    usleep(2000);
+  }
+}
