@@ -98,7 +98,7 @@ _NO_SEARCH: Final = SearchResult(
 )  # fmt: skip
 
 
-class Comparison:
+class SearchComparison:
     """Compares a search with earlier ones, some of its blocks at a time."""
 
     def __init__(self, last: SearchResult, *, moves: bool) -> None:
@@ -181,14 +181,14 @@ class UnreachableBlocks:
     def compare(
         self, blocks: Blocks, reachable: Mask, *, has_all: bool = True, swapped_bytes: int = 0
     ) -> SearchResult:
-        """Compares a search with earlier ones, as ``Comparison`` does, of all blocks at once."""
-        comparison = Comparison(self._last, moves=self.moves)
+        """Compares a search with earlier ones, as ``SearchComparison`` does, of all blocks at once."""
+        comparison = SearchComparison(self._last, moves=self.moves)
         comparison.add(blocks, reachable)
         return comparison.result(has_all=has_all, swapped_bytes=swapped_bytes)
 
-    def comparison(self) -> Comparison:
+    def comparison(self) -> SearchComparison:
         """A comparison with earlier searches. It needs no lock if one thread has it."""
-        return Comparison(self._last, moves=self.moves)
+        return SearchComparison(self._last, moves=self.moves)
 
     def accept(self, result: SearchResult) -> None:
         """Adds a search that was compared."""
