@@ -38,7 +38,7 @@ class MadeUpReader(EarlierBlockReader):
         self._now_running = running
         self.waits = 0
 
-    def _walk(self) -> earlierblocks._Walk:
+    def _walk(self) -> earlierblocks._HeapReading:
         found = next(self._walks)
         freed: list[Event] = [(F, -address, 0, 0, 7) for address in found if address < 0]
         self.heap.table.apply(records(freed, first_time=self.waits + 1))
@@ -48,7 +48,9 @@ class MadeUpReader(EarlierBlockReader):
         ]
         arena = Arena("", MallocLibrary.MUSL, 0).add(np.array(entries, np.uint64))
         names = ClassNames(PieceReader(RemoteMemory(self._process)))
-        return earlierblocks._Walk(WalkedHeap([arena], []), BlockKinds(ClassTally([]), names))
+        return earlierblocks._HeapReading(
+            WalkedHeap([arena], []), BlockKinds(ClassTally([]), names)
+        )
 
     def _running(self) -> dict[int, int]:
         return dict(self._now_running)

@@ -247,9 +247,9 @@ def test_what_is_swapped_out_hides_pointers() -> None:
             old = blocks.birth_ns.astype(np.int64) <= START_NS + (time_s - 10) * NS_PER_S
             some = blocks.select(old)
             swapped_bytes = (5 << 20) * (time_s > 30)
-            unreachable.accept(unreachable.compare(
-                some, np.zeros(len(some), np.bool_), swapped_bytes=swapped_bytes
-            ))  # fmt: skip
+            comparison = unreachable.comparison()
+            comparison.add(some, np.zeros(len(some), np.bool_))
+            unreachable.accept(comparison.result(swapped_bytes=swapped_bytes))
         return unreachable
 
     site = leak(np.random.default_rng(16), every(0.5, 0, 200), 10_000)

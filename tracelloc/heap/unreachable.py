@@ -98,7 +98,7 @@ _NO_SEARCH: Final = SearchResult(
 )  # fmt: skip
 
 
-class Comparison:
+class SearchComparison:
     """Compares a search with earlier ones, some of its blocks at a time."""
 
     def __init__(self, last: SearchResult, *, moves: bool) -> None:
@@ -126,11 +126,10 @@ class Comparison:
             lost = lost[~was_known[lost]]
         self._new.append(blocks.select(lost))
 
-    def result(self, *, has_all: bool = True, swapped_bytes: int = 0) -> SearchResult:
-        """The result, when all have been added.
+    def result(self, *, swapped_bytes: int = 0) -> SearchResult:
+        """The result, when all old blocks have been added, so that others have been freed.
 
-        ``has_all``: whether they are all old blocks, so that others have been freed. Changes
-        nothing, so that only ``accept`` needs the lock if one thread calls both.
+        Changes nothing, so that only ``accept`` needs the lock if one thread calls both.
         """
         last, newest_ns = self._last, self._last.newest_ns
         said = np.where(self._is_there, last.said, 0).astype(np.uint8)
@@ -147,11 +146,9 @@ class Comparison:
         searched = sum((births <= np.uint64(ns) for ns in newest_ns), np.zeros(len(kept), np.intp))
         least = _LAST.bit_count() if self._moves else np.maximum(_LEAST, searched - 1)
         lost = _COUNT_IN[said[kept]] >= least
-        refuted = last.refuted
-        if has_all:
-            is_gone = last.lost & ~self._is_there
-            refuted = np.bincount(last.blocks.stack[is_gone], minlength=len(refuted))
-            refuted[: len(last.refuted)] += last.refuted
+        is_gone = last.lost & ~self._is_there
+        refuted = np.bincount(last.blocks.stack[is_gone], minlength=len(last.refuted))
+        refuted[: len(last.refuted)] += last.refuted
         return SearchResult(
             self._asked, blocks.select(kept), said[kept], lost, newest_ns, refuted, swapped_bytes
         )
@@ -176,19 +173,13 @@ class UnreachableBlocks:
 
     def note(self, blocks: Blocks, reachable: Mask) -> None:
         """Adds a search: its blocks, and which of them can be reached."""
-        self.accept(self.compare(blocks, reachable))
-
-    def compare(
-        self, blocks: Blocks, reachable: Mask, *, has_all: bool = True, swapped_bytes: int = 0
-    ) -> SearchResult:
-        """Compares a search with earlier ones, as ``Comparison`` does, of all blocks at once."""
-        comparison = Comparison(self._last, moves=self.moves)
+        comparison = self.comparison()
         comparison.add(blocks, reachable)
-        return comparison.result(has_all=has_all, swapped_bytes=swapped_bytes)
+        self.accept(comparison.result())
 
-    def comparison(self) -> Comparison:
+    def comparison(self) -> SearchComparison:
         """A comparison with earlier searches. It needs no lock if one thread has it."""
-        return Comparison(self._last, moves=self.moves)
+        return SearchComparison(self._last, moves=self.moves)
 
     def accept(self, result: SearchResult) -> None:
         """Adds a search that was compared."""

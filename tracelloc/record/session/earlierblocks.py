@@ -64,7 +64,7 @@ class SizeLimits:
 
 
 @dataclass(slots=True)
-class _Walk:
+class _HeapReading:
     """What a walk has found, and what must be in an earlier one as well, if anything."""
 
     heap: WalkedHeap
@@ -148,7 +148,7 @@ class EarlierBlockReader:
             self._drain()
             return self._heap.table.watched_count
 
-    def _walk_until_agreed(self) -> _Walk:
+    def _walk_until_agreed(self) -> _HeapReading:
         running = self._running()
         found = self._walk()
         for _ in range(1, _MOST_WALKS):
@@ -189,7 +189,7 @@ class EarlierBlockReader:
                 if _is_awake(thread) and thread.run_ns() - run_ns < _LONG_CALL_NS
             ]
 
-    def _walk(self) -> _Walk:
+    def _walk(self) -> _HeapReading:
         process = Process(self._process.thread_id, self._process.root)
         reader = PieceReader(RemoteMemory(process))
         tally = ClassTally(reader.regions(), keeps_blocks=True)
@@ -200,9 +200,9 @@ class EarlierBlockReader:
             raise UnsupportedError(
                 f"{count:,} blocks would take {format_size(need)} (--max-memory)"
             )
-        return _Walk(heap, BlockKinds(tally, ClassNames(reader)))
+        return _HeapReading(heap, BlockKinds(tally, ClassNames(reader)))
 
-    def _add(self, found: _Walk) -> EarlierBlocks | None:
+    def _add(self, found: _HeapReading) -> EarlierBlocks | None:
         heap, stacks = self._heap, list[int]()
         sums = np.zeros((2, 0))
         for blocks, _ in found.agreed():
