@@ -31,7 +31,7 @@ FRAME = re.compile(
 GRAMMAR = {
     "head": re.compile(
         r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ pid=(\d+) (\S+) live=\S+ blocks=\d+ growth=\S+/min "
-        r"rss=\S+ (growth_traced=\d+% )?events=\d+/s leaking=\? growing=\? lost=0"
+        r"rss=\S+ (growth_traced=\d+% )?events=\d+/s leaking=\? growing=\? lost_events=0"
     ),
     "legend": re.compile(r"==> growth: of all live bytes, .+; rate: .+"),
     "allocations": re.compile(

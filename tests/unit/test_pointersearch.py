@@ -37,7 +37,11 @@ class Searches(Lab):
         monkeypatch.setattr(pointers, "PointerSearch", self._search)
 
     def _search(
-        self, process: Process, some_blocks: Callable[[], Iterable[Blocks]], *_how: object
+        self,
+        process: Process,
+        some_blocks: Callable[[], Iterable[Blocks]],
+        *_how: object,
+        **_more: object,
     ) -> SimpleNamespace:
         del process
         self.asked.append(Blocks.concatenate(list(some_blocks())))
@@ -92,11 +96,11 @@ def test_one_that_cannot_be_searched_is_left_alone(monkeypatch: pytest.MonkeyPat
     lab, one, two = Searches(monkeypatch), Traced(), Traced(process=Process(os.getpid()))
 
     def search(
-        process: Process, blocks: Callable[[], Iterable[Blocks]], *how: object
+        process: Process, blocks: Callable[[], Iterable[Blocks]], *how: object, **more: object
     ) -> SimpleNamespace:
         if process == two.process:
             raise OSError(errno.EFBIG, "its mappings have terabytes")
-        return lab._search(process, blocks, *how)
+        return lab._search(process, blocks, *how, **more)
 
     monkeypatch.setattr(pointers, "PointerSearch", search)
     for at_s in range(20, 60):
@@ -118,7 +122,7 @@ def test_a_search_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory may be such that reading it waits for the process: others are searched, we end."""
     lab, one, two = Searches(monkeypatch), Traced(), Traced(is_growing=False)
     for_ever = threading.Event()
-    monkeypatch.setattr(pointers, "PointerSearch", lambda *_: for_ever.wait() and None)
+    monkeypatch.setattr(pointers, "PointerSearch", lambda *_, **__: for_ever.wait() and None)
     monkeypatch.setattr(schedule, "_LAST_S", 0.01)
     try:
         lab.schedule.run_due([lab.facet(one)], 20 * NS_PER_S)
@@ -147,7 +151,7 @@ def test_a_search_that_takes_too_much_time(monkeypatch: pytest.MonkeyPatch) -> N
     asked: list[bool] = []
 
     def search(
-        _: object, __: object, may_go_on: Callable[[], bool], ___: object
+        _: object, __: object, may_go_on: Callable[[], bool], **_more: object
     ) -> SimpleNamespace:
         asked.append(may_go_on())
         return SimpleNamespace(is_whole=False)

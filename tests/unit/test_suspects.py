@@ -132,7 +132,7 @@ def test_a_leak_through_many_functions_names_their_caller() -> None:
 
 def test_what_is_not_sure_says_so() -> None:
     head, *lines = text_of(100.0, 1)
-    assert head.endswith(" leaking=0 growing=2 lost=0")
+    assert head.endswith(" leaking=0 growing=2 lost_events=0")
     assert re.search(
         r" suspect=growing rate=\S+ since=2023-11-14T22:11:40Z for=1m40s confidence=\d+% ", lines[0]
     )

@@ -111,7 +111,7 @@ def test_text(table: LiveTable) -> None:
     head, *lines = text_report(snapshot, namer, 2)
     assert head == (
         "2023-11-14T22:13:20Z pid=42 app\\x1b[31m live=716B blocks=5 growth=+4.20KiB/min "
-        "events=1234/s leaking=? growing=? lost=3"
+        "events=1234/s leaking=? growing=? lost_events=3"
     )
     assert lines[:10] == [
         "==> 2 top allocations out of 5 for a total of 716 B",

@@ -95,7 +95,7 @@ class VerdictParameters:
     # Share of the process's memory gained since the onset: the process has doubled.
     referenced_share: float = 0.5
     # Least amount that it must have gained: small processes double easily.
-    referenced_least_bytes: float = 4 << 20
+    referenced_least_bytes: float = 16 << 20
     referenced_doubled_s: float = 300.0  # Seconds to watch in that case
     referenced_confidence: float = 0.3  # Factor of the confidence until then
     # Seconds to watch before such growth is listed whatever its rate.

@@ -205,7 +205,8 @@ def unreachable(session: Session, pid: int, words: RootWords) -> Blocks:
     old = blocks.birth_ns + ASKED_AGE_S * 1_000_000_000 < time.monotonic_ns()
     try:
         blocks = blocks.select(old)
-        found = PointerSearch(Process(pid), lambda: [blocks], root_words=words)
+        process = Process(pid)
+        found = PointerSearch(process, lambda: [blocks], root_words=lambda: words.read(process))
     except TracellocError:
         return Blocks.empty()
     return blocks.select(~found.are_reachable(blocks.address))

@@ -22,6 +22,7 @@ _FIRST: Final = 2
 # Searches of a process in which nothing happens, after which there are no more: all that count.
 _SETTLED: Final = 4
 _QUIET_NS: Final = 60 * NS_PER_S  # Time between searches of processes in which nothing grows
+_MOST_EDGES: Final = 1 << 24  # Most pointers between blocks that are stored: 128 MiB
 _BYTES_A_BYTE: Final = 1 / 16  # Memory for each byte of RSS at most
 
 
@@ -67,7 +68,8 @@ class PointersFacet(Facet[SearchResult]):
         found = PointerSearch(
             # A main thread that has ended has no memory.
             Process(whole.thread_id, whole.root), old_blocks, budget.may_go_on,
-            None if reader is None else partial(reader.read, whole),
+            root_words=None if reader is None else partial(reader.read, whole),
+            most_edges=_MOST_EDGES,
         )  # fmt: skip
         if not found.is_whole:
             budget.check()

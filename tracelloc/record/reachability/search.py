@@ -42,19 +42,22 @@ class PointerSearch:
         process: Process,
         some_blocks: Callable[[], Iterable[Blocks]],
         may_go_on: Callable[[], bool] = lambda: True,
+        *,
         root_words: Callable[[], U64] | None = None,
         dead: Ranges = (),
+        most_edges: int = MOST_EDGES,
     ) -> None:
         """``some_blocks`` yields the blocks, some at a time, in any order.
 
         ``process``: one of its threads that has not ended, and so has memory. ``root_words``: reads
         the roots that are not in memory. ``dead``: memory that is no root. ``is_whole`` is False if
-        ``may_go_on``, which is called after each MiB, returned False. Raises TargetError,
-        PrivilegeError, OSError and MemoryError.
+        ``may_go_on``, which is called after each MiB, returned False. ``most_edges``: how many
+        pointers between blocks are stored, 8 bytes each. Raises TargetError, PrivilegeError,
+        OSError and MemoryError.
         """
         reader = PieceReader(RemoteMemory(process))
         heap = _walked(reader)
-        self.bits = BlockBits(MOST_EDGES)
+        self.bits = BlockBits(most_edges)
         self.swapped_bytes = 0
         """Memory that is swapped out in which there may be pointers to blocks: in roots, and in
         blocks that are reachable."""

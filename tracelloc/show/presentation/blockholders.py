@@ -21,6 +21,7 @@ from tracelloc.show.tables import json_of
 from tracelloc.text import amount, format_duration, format_percent, format_size, printable
 
 WHOLE: Final = 0.999  # Below this part of the heap, a report says what it does not include
+_LEAST_KEPT: Final = 0.01  # Share of the blocks that a keeper must keep to be named
 _OLD_S: Final = 60.0  # Age of a finding from which on a sentence says it
 
 
@@ -100,7 +101,10 @@ def retained_by_message(found: BlockHolders, now_s: float) -> Iterator[str]:
     note = "" if is_whole else " (a part of the memory was not searched)"
     if now_s - heap.time_s >= _OLD_S:
         note += f" (found {format_duration(now_s - heap.time_s)} ago)"
-    if not found.keepers:
+    if (
+        not found.keepers
+        or found.keepers[0].held.size_bytes < _LEAST_KEPT * found.blocks.size_bytes
+    ):
         yield from _shared_sentence(found, note)
         return
     keeper, text = found.keepers[0], ""

@@ -66,7 +66,7 @@ def _figures(snapshot: Snapshot) -> Iterator[str]:
     leaking, growing = verdict_counts(snapshot)
     yield f"leaking={'?' if leaking is None else leaking}"
     yield f"growing={'?' if growing is None else growing}"
-    yield f"lost={snapshot.losses.events}"
+    yield f"lost_events={snapshot.losses.events}"
     if snapshot.target.has_ended:
         yield "ended=yes"
 
