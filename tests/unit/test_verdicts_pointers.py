@@ -1,6 +1,7 @@
 """Verdicts where it is known which blocks nothing points to: virtual programs."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from tests.corpus.streams import Stream, churn, every, leak, poisson, some_leak
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.verdicts import Findings, Verdict
+from tracelloc.show.alerts.rules import parse_rule
+from tracelloc.show.alerts.watching import breach
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.evidence import explain, stack_judgement
 
@@ -235,6 +238,23 @@ def test_before_the_first_search_it_says_when() -> None:
             assert evidence.startswith("live bytes are rising; verdict in about "), time_s
             seen = time_s
     assert seen > 30
+
+
+def test_what_was_lost_stays_lost_when_a_leak_has_stopped() -> None:
+    """Else it would end as a cache, or as allocated at the start."""
+    site = leak(np.random.default_rng(8), every(0.5, 0, 150), 10_000)
+    looked = course(site, all_of_them, 600, LARGE)
+    assert first(looked, Verdict.LEAKING) <= 70
+    judged = stack_judgement(looked[-1][1], SITE)
+    assert judged.verdict is Verdict.LOST
+    assert judged.evidence == "300 blocks are lost (2.86 MiB): nothing points to them"
+    assert judged.rate_bytes_per_min == 0
+    breached = breach(parse_rule("leak"), SimpleNamespace(findings=looked[-1][1]))
+    assert breached == "leak (293 KiB/min)", "on average, over ten minutes"
+    kept = stack_judgement(course(site, none_of_them, 600, LARGE)[-1][1], SITE)
+    assert kept.verdict not in (Verdict.LOST, Verdict.LEAKING)
+    collected = course(site, all_of_them, 600, LARGE, collects=True)[-1][1]
+    assert stack_judgement(collected, SITE).verdict is not Verdict.LOST
 
 
 def test_what_is_swapped_out_hides_pointers() -> None:

@@ -5,7 +5,7 @@ A *site* is a call stack, or several that share frames and are judged as one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Final
@@ -30,7 +30,7 @@ class Verdict(Enum):
     DECIDING = "deciding"  # Too little has been observed for a verdict
     UNKNOWN = "unknown"  # Too much is missing for a verdict: lost events, or the rest of the stacks
     EARLIER = "earlier"  # Allocated before tracing: it is unknown by what, and at what pace
-    LOST = "lost"  # Allocated before tracing, and nothing points to a part of it
+    LOST = "lost"  # Nothing points to a part of it; it does not grow, or is from before tracing
 
 
 VERDICTS: Final = tuple(Verdict)  # The verdict of each code
@@ -115,6 +115,11 @@ class Sites:
     def select(self, rows: Rows) -> Sites:
         """Some of the sites."""
         return Sites(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def have(self, verdicts: Iterable[Verdict]) -> Mask:
+        """Which sites have one of these verdicts."""
+        found: Mask = np.isin(self.code, [CODE_OF[verdict] for verdict in verdicts])
+        return found
 
     def withheld(self, rows: Mask, verdict: Verdict = Verdict.UNKNOWN) -> Sites:
         """Withholds the verdict on some sites, in favor of another one.

@@ -179,8 +179,12 @@ def _earlier(sites: Sites, row: int, blocks: Blocks) -> str:
         return said
     if not sites.unreachable[row]:
         return f"{said}; the program still points to all of it"
+    return f"{said}; {_lost(sites, row, blocks)}"
+
+
+def _lost(sites: Sites, row: int, blocks: Blocks) -> str:
     lost = format_size(round(sites.unreachable_bytes[row]))
-    return f"{said}; {blocks(sites.unreachable[row])} are lost ({lost}): nothing points to them"
+    return f"{blocks(sites.unreachable[row])} are lost ({lost}): nothing points to them"
 
 
 _SENTENCES: Final = {
@@ -192,7 +196,7 @@ _SENTENCES: Final = {
     Verdict.BUSY: _busy,
     Verdict.CACHE: lambda *_: "its minimum has stopped rising",
     Verdict.EARLIER: _earlier,
-    Verdict.LOST: _earlier,
+    Verdict.LOST: _lost,
 }
 _REASSURING: Final = {Verdict.START_UP, Verdict.BUSY, Verdict.CACHE}
 

@@ -20,6 +20,8 @@ from tracelloc.verdict.loss import Circumstances, Gaps, common_share
 from tracelloc.verdict.multistack import Look, SplitLeaks, find_tied, shared_caller
 from tracelloc.verdict.parameters import P
 
+_NO_SUSPECTS: Final = Verdict.CACHE, Verdict.BUSY, Verdict.START_UP, Verdict.DECIDING
+
 
 @dataclass(frozen=True, slots=True)
 class KnownLosses:
@@ -107,6 +109,9 @@ class Judge:
         suspects, left_out = list_suspects(
             sites, groups, self._stacks.retracted, moment, P.most_suspects
         )
+        if not circumstances.collects:
+            is_lost = ~is_no_site & sites.have(_NO_SUSPECTS) & _lose_much(sites)
+            sites = sites.withheld(is_lost, Verdict.LOST)
         yield Findings(
             moment=moment,
             suspects=suspects,
@@ -172,10 +177,15 @@ def _withheld(sites: Sites, stacks: CallStacks) -> tuple[Sites, Mask]:
     sites = sites.withheld(is_cut)
     is_earlier = stacks.have(StackFlag.EARLIER)[:count]
     sites = sites.withheld(is_earlier, Verdict.EARLIER)
-    # Blocks from before tracing are lost in part, not just a few by chance.
-    least = np.maximum(P.earlier_lost_least, P.earlier_lost_share * sites.alive)
-    sites = sites.withheld(is_earlier & (sites.unreachable >= least), Verdict.LOST)
+    sites = sites.withheld(is_earlier & _lose_much(sites), Verdict.LOST)
     return sites, is_cut | is_earlier
+
+
+def _lose_much(sites: Sites) -> Mask:
+    """Of which sites blocks are lost in part, not just a few by chance."""
+    least = np.maximum(P.lost_least, P.lost_share * sites.alive)
+    found: Mask = sites.unreachable >= least
+    return found
 
 
 def _loss_floor(census: Census, losses: bool) -> F64:

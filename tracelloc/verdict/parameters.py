@@ -70,10 +70,10 @@ class VerdictParameters:
     # Lost bytes from which on one block for each of `unreachable_least_parts` is enough.
     unreachable_large_bytes: float = 1 << 20
     unreachable_share: float = 0.02  # Lost blocks, as a share of the site's old ones
-    # Lost blocks for the verdict that blocks from before tracing are lost.
-    earlier_lost_least: int = 8
-    # Lost blocks for that, as a share of all of that size and class.
-    earlier_lost_share: float = 0.02
+    # Lost blocks for the verdict "lost", of sites that do not grow or are from before tracing.
+    lost_least: int = 8
+    # Lost blocks for that, as a share of all.
+    lost_share: float = 0.02
     # Lost blocks, as a share of the kept ones, from which on all kept ones count as the leak: stale
     # memory contents may look like pointers to the others.
     unreachable_mostly: float = 0.25

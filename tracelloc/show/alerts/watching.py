@@ -42,6 +42,17 @@ def _rate(snapshot: Snapshot, *verdicts: Verdict) -> float | None:
     return sum(rates) if rates else None
 
 
+def _leak(snapshot: Snapshot) -> float | None:
+    """The rate of the leaks; if they have all stopped, of the bytes that are lost, on average."""
+    rate, findings = _rate(snapshot, Verdict.LEAKING), snapshot.findings
+    if rate is None and findings is not None:
+        stopped = findings.sites.have([Verdict.LOST]) & (findings.retracted > 0)
+        if stopped.any():
+            lost = float(findings.sites.unreachable_bytes[stopped].sum())
+            return lost / findings.moment.watched_s * 60
+    return rate
+
+
 def _growth(snapshot: Snapshot) -> float | None:
     if snapshot.elapsed_ns < _FIRST_GROWTH_NS:
         return None
@@ -50,7 +61,7 @@ def _growth(snapshot: Snapshot) -> float | None:
 
 # The quantities that rules can test; None if there is no value yet.
 _VALUES: Final[dict[str, Callable[[Snapshot], float | None]]] = {
-    "leak": lambda snapshot: _rate(snapshot, Verdict.LEAKING),
+    "leak": _leak,
     "suspects": lambda snapshot: _rate(snapshot, Verdict.LEAKING, Verdict.GROWING),
     "growth": _growth,
     "live": lambda snapshot: snapshot.live_bytes,
