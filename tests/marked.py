@@ -11,9 +11,11 @@ from tracelloc.record.reachability.lostgroups import BlockLinks
 _ADDRESS_BITS = np.uint64((1 << 47) - 1)
 
 
-def bits_of(starts: U64, ends: U64, most_edges: int = 1 << 20, *address_bits: int) -> BlockBits:
+def bits_of(
+    starts: U64, ends: U64, most_edges: int = 1 << 20, *address_bits: int, unit_bits: int = 4
+) -> BlockBits:
     """Blocks, of which none is known to be reachable."""
-    bits = BlockBits(most_edges, *address_bits)
+    bits = BlockBits(most_edges, *address_bits, unit_bits=unit_bits)
     bits.add(starts, ends)
     found = np.zeros(len(starts), np.uint8)
     bits.ask(starts, found)

@@ -44,14 +44,17 @@ def reached(
 MIB = 1 << 20
 
 
-def layout(random: np.random.Generator, count: int) -> tuple[U64, U64]:
-    """Starts and ends of blocks: some beside each other, across MiBs, far, or of some MiB."""
+def layout(random: np.random.Generator, count: int, least: int) -> tuple[U64, U64]:
+    """Starts and ends of blocks: some beside each other, across MiBs, far, or of some MiB.
+
+    ``least``: the least size and distance.
+    """
     starts, ends, at = [], [], 0x7F00_0000_0000
     for _ in range(count):
         at += int(
-            random.choice([0, 0, 16, 4096, MIB - 64, 5 << 30], p=[0.4, 0.3, 0.2, 0.05, 0.04, 0.01])
+            random.choice([0, least, 4096, MIB - 64, 5 << 30], p=[0.7, 0.2, 0.05, 0.04, 0.01])
         )
-        size = int(random.choice([16, 32, 208, 4096, MIB - 48, MIB, MIB + 16, 9 * MIB],
+        size = int(random.choice([least, 3 * least, 208, 4096, MIB - 48, MIB, MIB + 16, 9 * MIB],
                                  p=[0.3, 0.3, 0.2, 0.1, 0.03, 0.03, 0.02, 0.02]))  # fmt: skip
         starts.append(at)
         ends.append(at + size)
@@ -61,10 +64,11 @@ def layout(random: np.random.Generator, count: int) -> tuple[U64, U64]:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("is_forward", [True, False])
-def test_bits_agree_with_a_plain_search(seed: int, *, is_forward: bool) -> None:
+@pytest.mark.parametrize("unit_bits", [3, 4])
+def test_bits_agree_with_a_plain_search(seed: int, unit_bits: int, *, is_forward: bool) -> None:
     """Pointers to anywhere within blocks, behind and between them, in any order of memory."""
     random = np.random.default_rng(seed)
-    starts, ends = layout(random, 400)
+    starts, ends = layout(random, 400, 1 << unit_bits)
     sources, targets = random.integers(0, 400, (2, 700))
     places = starts[sources] + (random.random(700) * (ends - starts)[sources]).astype(np.uint64)
     places &= ~np.uint64(7)
@@ -72,7 +76,7 @@ def test_bits_agree_with_a_plain_search(seed: int, *, is_forward: bool) -> None:
         np.uint64
     )
     order = np.argsort(places) if is_forward else random.permutation(700)
-    bits = bits_of(starts, ends)
+    bits = bits_of(starts, ends, unit_bits=unit_bits)
     bits.scan(starts[:20].copy(), 8)
     for at in order.tolist():
         bits.scan(words[at : at + 1], int(places[at]))

@@ -7,9 +7,9 @@ pass memory piece by piece, in any order, each piece once. A pointer from block 
 until all memory has been scanned, and then followed; with roots first, most need not be stored.
 The bits above an address may be a tag of the program or of the processor, and don't count.
 
-Each MiB of addresses with blocks has three bits for every 16 bytes: where a block begins or ends,
-whether one begins there, whether it is reachable. Two blocks in the same 16 bytes count as one.
-Blocks of more than a MiB are in a list.
+Each part of the addresses, of 65,536 units, has three bits for every unit: whether a block begins or
+ends there, whether one begins there, whether it is reachable. Two blocks in one unit count as one.
+Blocks that are larger than a part are in a list.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -24,16 +24,13 @@ cdef extern from *:
     int leading_zeros "__builtin_clzll"(uint64_t) noexcept nogil
 
 cdef enum:
-    PART_BITS = 20
-    SHIFT = 4  # from addresses to units
     GROUP_BITS = 10  # parts
-    WORDS = 1 << (PART_BITS - SHIFT - 6)
+    WORDS = 1024  # of a part, a bit for each unit
+    UNITS_BITS = 16  # of the number of units in a part
     FILLED = 16  # words with a bit for each of the others
     MOST_PARTS = (1 << 16) - 1
     BATCH = 256  # words looked at together
     FILTER_BITS = 8  # of addresses for each bit of ``set_bits``
-
-UNIT_BITS = SHIFT
 
 cdef uint64_t NO_NAME = <uint64_t>1 << 32
 
@@ -74,7 +71,9 @@ cdef class BlockBits:
     cdef Py_ssize_t part_count, part_room
     cdef LargeBlock* large  # by address
     cdef Py_ssize_t large_count, large_room
-    cdef int address_bits
+    cdef int address_bits, part_bits
+    cdef readonly int unit_bits
+    """Addresses have so many bits less for each unit."""
     cdef uint64_t address_mask, lowest, highest
     cdef uint64_t* edges  # the block with a pointer in the upper half, the block it leads to
     cdef readonly Py_ssize_t edge_count
@@ -84,9 +83,15 @@ cdef class BlockBits:
     """Pointers between blocks that did not fit: their targets count as reachable."""
     cdef bint is_sorted
 
-    def __cinit__(self, Py_ssize_t most_edges, int address_bits=native_bits()):
-        """``most_edges``: limit; 8 bytes each. ``address_bits``: those of user-space addresses."""
-        self.group_count = <Py_ssize_t>1 << (address_bits - PART_BITS - GROUP_BITS)
+    def __cinit__(
+        self, Py_ssize_t most_edges, int address_bits=native_bits(), int unit_bits=4
+    ):
+        """``most_edges``: limit; 8 bytes each. ``address_bits``: those of user-space addresses.
+
+        ``unit_bits``: 4 where blocks begin at multiples of 16 bytes, 3 where they do at those of 8.
+        """
+        self.unit_bits, self.part_bits = unit_bits, unit_bits + UNITS_BITS
+        self.group_count = <Py_ssize_t>1 << (address_bits - self.part_bits - GROUP_BITS)
         self.address_bits = address_bits
         self.address_mask = (<uint64_t>1 << address_bits) - 1
         self.groups = <Part***>calloc(self.group_count, sizeof(Part**))
@@ -111,13 +116,13 @@ cdef class BlockBits:
     # ---- blocks ----
 
     cdef inline Part* find(self, uint64_t address) noexcept nogil:
-        cdef Part** group = self.groups[address >> (PART_BITS + GROUP_BITS)]
-        return group[address >> PART_BITS & ((1 << GROUP_BITS) - 1)] if group else NULL
+        cdef Part** group = self.groups[address >> (self.part_bits + GROUP_BITS)]
+        return group[address >> self.part_bits & ((1 << GROUP_BITS) - 1)] if group else NULL
 
     cdef Part* make(self, uint64_t address) noexcept nogil:
         """The part of an address; NULL if out of memory."""
         cdef Part* part = self.find(address)
-        cdef Part*** group = &self.groups[address >> (PART_BITS + GROUP_BITS)]
+        cdef Part*** group = &self.groups[address >> (self.part_bits + GROUP_BITS)]
         cdef Part** parts
         if part:
             return part
@@ -132,16 +137,16 @@ cdef class BlockBits:
         if not part or not group[0]:
             free(part)
             return NULL
-        part.number, part.index = address >> PART_BITS, self.part_count
+        part.number, part.index = address >> self.part_bits, self.part_count
         self.parts[self.part_count] = part
         self.part_count += 1
-        group[0][address >> PART_BITS & ((1 << GROUP_BITS) - 1)] = part
+        group[0][address >> self.part_bits & ((1 << GROUP_BITS) - 1)] = part
         return part
 
     cdef bint set_bound(self, uint64_t address, bint begins) noexcept nogil:
         cdef Part* part = self.make(address)
-        cdef uint32_t word = address >> (SHIFT + 6) & (WORDS - 1)
-        cdef uint64_t bit = <uint64_t>1 << (address >> SHIFT & 63)
+        cdef uint32_t word = address >> (self.unit_bits + 6) & (WORDS - 1)
+        cdef uint64_t bit = <uint64_t>1 << (address >> self.unit_bits & 63)
         if not part:
             return False
         part.bounds[word] |= bit
@@ -186,18 +191,18 @@ cdef class BlockBits:
         cdef bint fits = True
         with nogil:
             for at in range(starts.shape[0]):
-                start, end = starts[at], ends[at] + (1 << SHIFT) - 1 & ~<uint64_t>15
+                start, end = starts[at], ends[at] + (<uint64_t>1 << self.unit_bits) - 1 & ~((<uint64_t>1 << self.unit_bits) - 1)
                 if end > self.address_mask or start >= end or not fits:
                     fits = False
                     break
-                if end - start > 1 << PART_BITS:
+                if end - start > <uint64_t>1 << self.part_bits:
                     fits = self.add_large(start, end)
                 else:
                     fits = self.set_bound(start, True)
                     # Behind the end of a part, nothing is in a block anyway.
-                    if end & ((1 << PART_BITS) - 1):
+                    if end & ((<uint64_t>1 << self.part_bits) - 1):
                         fits = fits and self.set_bound(end, False)
-                    if fits and start >> PART_BITS != end - 1 >> PART_BITS:
+                    if fits and start >> self.part_bits != end - 1 >> self.part_bits:
                         part = self.make(end - 1)
                         fits = part != NULL
                         if fits:
@@ -217,7 +222,7 @@ cdef class BlockBits:
 
     cdef inline bint locate_small(self, uint64_t address, Place* place) noexcept nogil:
         cdef Part* part = self.find(address)
-        cdef uint32_t unit = address >> SHIFT & ((1 << PART_BITS - SHIFT) - 1)
+        cdef uint32_t unit = address >> self.unit_bits & 0xFFFF
         cdef uint32_t word = unit >> 6
         cdef uint64_t bits, filled
         cdef int group
@@ -242,8 +247,8 @@ cdef class BlockBits:
         """Finds the block that begins at an address; false if there is none."""
         cdef Py_ssize_t row
         place.part = self.find(address)
-        place.word = address >> (SHIFT + 6) & (WORDS - 1)
-        place.bit = <uint64_t>1 << (address >> SHIFT & 63)
+        place.word = address >> (self.unit_bits + 6) & (WORDS - 1)
+        place.bit = <uint64_t>1 << (address >> self.unit_bits & 63)
         if place.part != NULL and place.part.used[place.word] & place.bit != 0:
             return True
         row = self.large_row(address) if self.large_count else -1
@@ -296,16 +301,16 @@ cdef class BlockBits:
                 place.part.used[place.word] &= ~place.bit
                 place.part.marked[place.word] &= ~place.bit
                 start = <uint64_t>place.word << 6 | 63 - leading_zeros(place.bit)
-                start = (place.part.number << PART_BITS) + (start << SHIFT)
-                end = start + (1 << SHIFT)
+                start = (place.part.number << self.part_bits) + (start << self.unit_bits)
+                end = start + (<uint64_t>1 << self.unit_bits)
                 while not self.is_bound(end):
-                    end += 1 << SHIFT
+                    end += <uint64_t>1 << self.unit_bits
                 found.append((start, end))
         return found
 
     cdef bint is_bound(self, uint64_t address) noexcept nogil:
         cdef Part* part = self.find(address)
-        cdef uint32_t unit = address >> SHIFT & ((1 << PART_BITS - SHIFT) - 1)
+        cdef uint32_t unit = address >> self.unit_bits & 0xFFFF
         if not unit and (not part or not part.lead):
             return True
         return part.bounds[unit >> 6] >> (unit & 63) & 1
@@ -330,7 +335,7 @@ cdef class BlockBits:
     cdef uint64_t address_of(self, uint32_t name) noexcept nogil:
         if name >> 16 == MOST_PARTS:
             return self.large[name & 0xFFFF].start
-        return (self.parts[name >> 16].number << PART_BITS) + ((name & 0xFFFF) << SHIFT)
+        return (self.parts[name >> 16].number << self.part_bits) + ((name & 0xFFFF) << self.unit_bits)
 
     def has_reachable(self, uint64_t start, uint64_t end):
         """Whether a reachable block begins in a range of addresses, or reaches into it."""
@@ -343,8 +348,8 @@ cdef class BlockBits:
         for row in range(self.large_row(start) + 1, self.large_row(end - 1) + 1):
             if self.large[row].is_marked:
                 return True
-        for word in range(start >> (SHIFT + 6), (end - 1 >> (SHIFT + 6)) + 1):
-            part = self.find(word << (SHIFT + 6))
+        for word in range(start >> (self.unit_bits + 6), (end - 1 >> (self.unit_bits + 6)) + 1):
+            part = self.find(word << (self.unit_bits + 6))
             if part and part.marked[word & (WORDS - 1)]:
                 return True
         return False
@@ -398,7 +403,7 @@ cdef class BlockBits:
         for at in range(count):
             part = self.find(words[at])
             if part or self.large_count:
-                here = words[at] >> (SHIFT + 6) & (WORDS - 1)
+                here = words[at] >> (self.unit_bits + 6) & (WORDS - 1)
                 if part:
                     prefetch(&part.bounds[here])
                     prefetch(&part.used[here])

@@ -30,7 +30,7 @@ from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, LostStructures
 from tracelloc.record.reachability.roots import RootWords, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
-from tracelloc.record.reachability.search import MOST_EDGES
+from tracelloc.record.reachability.search import MOST_EDGES, unit_bits
 from tracelloc.record.reachability.wordlog import LoggingReader, WordLog
 
 _NONE: Final = BlockSum()
@@ -111,7 +111,7 @@ class LostBlockSearch:
         tally = ClassTally(regions)
         heap = walk_heap(reader, tally)
         blocks = None if candidates is None else candidates.still_in_use(heap)
-        bits, in_use = BlockBits(MOST_EDGES), _NONE
+        bits, in_use = BlockBits(MOST_EDGES, unit_bits=unit_bits(heap)), _NONE
         for some in BlockRanges.some_in_use(heap) if blocks is None else [blocks]:
             bits.add(some.starts, some.reaches)
             bits.ask(some.starts, np.empty(len(some.starts), np.uint8))

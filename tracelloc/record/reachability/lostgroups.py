@@ -14,7 +14,7 @@ from tracelloc.model.lostmemory import LostGroup, Shape
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import U64, Mask
-from tracelloc.record.reachability.blockbits import UNIT_BITS, BlockBits
+from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.structures import components, gather, led_to
 
 U32 = npt.NDArray[np.uint32]
@@ -43,7 +43,7 @@ class BlockLinks:
         """The stored pointers between some blocks, numbered in their order, which is by address."""
         ends = np.empty((2, bits.edge_count), np.uint64)
         bits.copy_edges(*ends)
-        units = starts >> np.uint64(UNIT_BITS) << np.uint64(UNIT_BITS)
+        units = starts >> np.uint64(bits.unit_bits) << np.uint64(bits.unit_bits)
         rows = np.minimum(np.searchsorted(units, ends), max(len(starts) - 1, 0))
         are_wanted = (units[rows] == ends).all(axis=0) if len(starts) else np.zeros(0, np.bool_)
         sources, targets = np.unique(rows[:, are_wanted].T, axis=0).T.astype(np.uint32)

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.model.blocks import Blocks
+from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
@@ -57,7 +58,7 @@ class PointerSearch:
         """
         reader = PieceReader(RemoteMemory(process))
         heap = _walked(reader)
-        self.bits = BlockBits(most_edges)
+        self.bits = BlockBits(most_edges, unit_bits=unit_bits(heap))
         self.swapped_bytes = 0
         """Memory that is swapped out in which there may be pointers to blocks: in roots, and in
         blocks that are reachable."""
@@ -120,6 +121,12 @@ class PointerSearch:
             for start, end, kind in kinds.split(runs)
             if kind == ROOT or (kind == QUIET and self.bits.has_reachable(start, end))
         )
+
+
+def unit_bits(heap: WalkedHeap | None) -> int:
+    """The units of ``BlockBits`` that tell the blocks of a heap apart."""
+    wide = MallocLibrary.GLIBC, MallocLibrary.MUSL
+    return 4 if heap is not None and all(each.library in wide for each in heap.arenas) else 3
 
 
 def _walked(reader: PieceReader) -> WalkedHeap | None:
