@@ -62,6 +62,8 @@ class ClassTally:
 
     def table_rows(self, words: U64) -> Rows:
         """The indexes of words that may be addresses of virtual tables."""
+        if not len(self._ranges):
+            return np.empty(0, np.intp)
         rows = np.empty(len(words) + 1, np.intp)
         return rows[: words_within(np.ascontiguousarray(words), self._ranges, rows)]
 
