@@ -110,8 +110,7 @@ class Judge:
             sites, groups, self._stacks.retracted, moment, P.most_suspects
         )
         if not circumstances.collects:
-            is_lost = ~is_no_site & sites.have(_NO_SUSPECTS) & _lose_much(sites)
-            sites = sites.withheld(is_lost, Verdict.LOST)
+            sites = _with_lost(sites, ~is_no_site)
         yield Findings(
             moment=moment,
             suspects=suspects,
@@ -181,8 +180,14 @@ def _withheld(sites: Sites, stacks: CallStacks) -> tuple[Sites, Mask]:
     return sites, is_cut | is_earlier
 
 
+def _with_lost(sites: Sites, rows: Mask) -> Sites:
+    """Withholds reassuring verdicts on sites of which blocks are lost."""
+    is_lost = rows & sites.have(_NO_SUSPECTS) & _lose_much(sites)
+    return sites.withheld(is_lost, Verdict.LOST)
+
+
 def _lose_much(sites: Sites) -> Mask:
-    """Of which sites blocks are lost in part, not just a few by chance."""
+    """Sites that lose a part of their blocks, not just a few by chance."""
     least = np.maximum(P.lost_least, P.lost_share * sites.alive)
     found: Mask = sites.unreachable >= least
     return found
