@@ -17,6 +17,7 @@ from tracelloc.model.blocks import Blocks
 from tracelloc.record.facets import pointers, schedule, seam
 from tracelloc.record.facets.pointers import PointersFacet
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.tasks.memorybudget import MemoryBudget
 from tracelloc.text import NS_PER_S
 
 
@@ -90,6 +91,16 @@ def test_without_the_right_to_read_it_is_said_once(monkeypatch: pytest.MonkeyPat
     assert one.heap.unreachable.is_refused
     (line,) = lab.said
     assert "pointer search of process 1 failed: memory of process 1 may not be read;" in line
+
+
+def test_a_search_that_would_take_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one = Searches(monkeypatch), Traced(process=Process(os.getpid()))
+    lab.context.memory = MemoryBudget(1 << 20, lambda: 0)
+    assert lab.count_due(20, one) == 0
+    assert one.heap.unreachable.is_refused
+    (line,) = lab.said
+    assert "failed: there is no memory left for it; " in line
+    assert "--max-memory" in line
 
 
 def test_one_that_cannot_be_searched_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

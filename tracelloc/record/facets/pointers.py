@@ -7,6 +7,8 @@ resident memory, so there is a pause after each search.
 
 from __future__ import annotations
 
+import os
+from errno import ENOMEM
 from functools import partial
 from typing import Final
 
@@ -62,7 +64,7 @@ class PointersFacet(Facet[SearchResult]):
         process, self._asked = self.process, self.process.heap.unreachable
         needed_bytes = (process.process.rss_bytes() or 0) * _BYTES_A_BYTE
         if budget.memory_bytes is not None and budget.memory_bytes < needed_bytes:
-            return None
+            raise OSError(ENOMEM, os.strerror(ENOMEM))
         old_blocks = partial(process.old_blocks, budget.now_ns - OLD_NS)
         reader, whole = self.context.root_words(), process.process
         found = PointerSearch(
