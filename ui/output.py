@@ -56,9 +56,8 @@ class TextLines(LineView[Sequence[str]]):
 
 # ECMA-48's control sequences, strings such as window titles, other escapes, control characters.
 _ESCAPES: Final = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]"
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]",
-    re.DOTALL,
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]"
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 )
 
 
@@ -82,7 +81,7 @@ def output_maker(source: Source) -> Callable[[ViewSelection], Sequence[str]]:
         if known[0] != count:
             lines = plain_lines(written)
             if dropped := count - len(written):
-                lines[0] = f"({format_size(dropped)} before this are not kept)"
+                lines[:1] = [f"({format_size(dropped)} before this are not kept)"]
             known = count, lines
         return known[1]
 

@@ -25,6 +25,8 @@ from tracelloc.ui.output import plain_lines
         # Titles, cursors, screens, hyperlinks: left out.
         (b"\x1b]0;owned\x07\x1b[2J\x1b[Hx\x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\", ["xlink"]),
         (b"\x1bP1;2|data\x1b\\y\x1b(B\x1b=z\x07", ["yz"]),
+        # Strings without an end, however many.
+        (b"\x1b]0;a" * 30_000 + b"\nb", ["", "b"]),
     ],
 )  # fmt: skip
 def test_lines(written: bytes, lines: list[str]) -> None:
