@@ -572,15 +572,10 @@ cdef class Core:
             block.birth_ns, block.tid = self.earlier.time_ns, EARLIER_TID
         return kind != NULL
 
-    cdef inline void _remove(self, uint64_t address) noexcept nogil:
+    cdef inline void _remove_earlier(self, uint64_t address) noexcept nogil:
         """Removes the block at an address; what is shared has been copied."""
         cdef Part* part = NULL
-        cdef uint8_t* kind
-        cdef uint64_t slot = find_block(self.blocks, address)
-        if self.blocks.addresses[slot]:
-            remove_block(self.blocks, slot)
-            return
-        kind = earlier_at(self.earlier, address, &part)
+        cdef uint8_t* kind = earlier_at(self.earlier, address, &part)
         if kind:
             remove_earlier(self.earlier, part, kind)
 
@@ -786,20 +781,25 @@ cdef class Core:
         cdef Block old
         cdef Py_ssize_t row
         cdef uint64_t at
+        cdef bint is_live
         if not self._has_room():
             return False
-        if self._look_up(address, &old):
+        at = find_block(self.blocks, address)
+        is_live = self.blocks.addresses[at] != 0
+        if is_live:
+            old = self.blocks.slots[at]
+        if is_live or self._look_up_earlier(address, &old):
             row = self._slice(old.birth_ns)
-            if not (self._can_hold(row, old.stack) and self._own_earlier()):
+            if not (self._can_hold(row, old.stack) and (is_live or self._own_earlier())):
                 return False
             self._amount(old.size, &count, &size)
             self.figures.freed_count[old.stack] += count
             self.figures.freed_bytes[old.stack] += size
             self._hold(row, old.stack, count, size, -1)
-            self._remove(address)
+            if not is_live:
+                self._remove_earlier(address)
             self.reuses += 1
-        at = find_block(self.blocks, address)
-        self.blocks.count += 1
+        self.blocks.count += not is_live
         self.blocks.addresses[at], self.blocks.slots[at] = address, block[0]
         return True
 
@@ -833,7 +833,7 @@ cdef class Core:
             if is_live:
                 remove_block(self.blocks, at)
             else:
-                self._remove(e.address)
+                self._remove_earlier(e.address)
         elif kind != EVENT_INNER_FREE:
             # An inner free often concerns the block that the outer one has freed already.
             self.unmatched += 1
