@@ -5,7 +5,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import LEAK, LIVE, live, on_live_screen, press, shop, tick
+from tests.ui.source import LEAK, LIVE, live, on_live_screen, press, shop, tick, until
 from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen
@@ -69,12 +69,16 @@ async def test_lines_have_their_own_bytes_and_those_of_their_callees(tmp_path: P
         assert app.state.settings.listed is None
 
 
+def functions(app: LiveApp) -> list[str]:
+    """The rows of the view of functions."""
+    order = app.screen.query_one("#functions", Table).order
+    return [key.step.name for key in order if isinstance(key, FunctionKey)]
+
+
 @on_live_screen()
 async def test_a_function_of_the_view_of_functions(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "F")
-    order = app.screen.query_one("#functions", Table).order
-    names = [key.step.name for key in order if isinstance(key, FunctionKey)]
-    await press(app, pilot, *(["down"] * names.index("cache_lookup")), "l")
+    await press(app, pilot, *(["down"] * functions(app).index("cache_lookup")), "l")
     # Its file can't be read: lines with bytes are there without their text.
     text = "\n".join(text_of(app))
     assert " /src/cache.c" in text
@@ -84,8 +88,7 @@ async def test_a_function_of_the_view_of_functions(app: LiveApp, pilot: Pilot[in
     size = format_size(LIVE["cache_lookup"]).split()
     assert cells(text_of(app)[5]) == [*size, *size, "30", "47"]
     await press(app, pilot, "escape", "home", "n")
-    order = app.screen.query_one("#functions", Table).order
-    names = [key.step.name for key in order if isinstance(key, FunctionKey)]
-    await press(app, pilot, *(["down"] * names.index("start_thread")), "l")
+    await until(app, pilot, lambda: "start_thread" in functions(app))
+    await press(app, pilot, *(["down"] * functions(app).index("start_thread")), "l")
     assert "no source lines known for this function" in "\n".join(text_of(app))
     await press(app, pilot, "enter", "J", "E")

@@ -5,11 +5,12 @@ import json
 import struct
 import subprocess
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from typing_extensions import TypeAliasType
 
 from tests.fuzz.readers import ANSWERS, ARGUMENTS
 from tracelloc.errors import MalformedError
@@ -70,6 +71,10 @@ def test_arrays_arrive_as_they_are() -> None:
     assert found.tolist() == [(1, -2), (3, -4)]
     assert (words.dtype, words.flags.writeable) == (np.uint64, False)
     assert read(U64, 0, b"").tolist() == []
+    # NDArray is an alias by statement in newer releases of numpy.
+    item = TypeVar("item")
+    alias = TypeAliasType("alias", np.ndarray[Any, np.dtype[item]], type_params=(item,))
+    assert read(alias[np.uint64], 16, WORDS.tobytes()).tolist() == [1, MOST]
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,9 @@ def _read_all(read: Reader, message: Any, data: bytes, descriptors: Sequence[int
 def reader_of(kind: Any) -> Reader:
     """Returns how values of a type are read. Raises KeyError for types that are never sent."""
     origin, parts = get_origin(kind), get_args(kind)
+    if hasattr(origin, "__value__"):  # an alias by statement, as NDArray is from Python 3.12 on
+        kind = origin.__value__[parts]
+        origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return _optional(*parts)
     if origin is Annotated:
