@@ -11,6 +11,7 @@ import os
 import subprocess
 import tarfile
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from setuptools import Extension, build_meta
@@ -48,7 +49,8 @@ class BuildExtensions(build_ext):
         """Compiles one module. Runs in several threads."""
         if progress := os.environ.get("BUILD_PROGRESS"):
             name = ext.name.rpartition("tracelloc.")[2]
-            with open(progress, "a") as file:
+            # Standard error of somebody else's, as under su(1), may not be opened.
+            with suppress(OSError), open(progress, "a") as file:
                 file.write(f"compiling {next(self.numbers)} of {len(self.extensions)}: {name}\n")
         super().build_extension(ext)
 
