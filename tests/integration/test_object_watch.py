@@ -119,7 +119,7 @@ def suspect_of(
             target.ask(words)
             # The events are in the figures before the objects are counted.
             session.snapshot()
-            facet._watch.update_findings()
+            facet._watches[0].update_findings()
             findings = session.snapshot().root.objects
         (suspect,) = findings.suspects
         return suspect
@@ -127,7 +127,7 @@ def suspect_of(
     watched = PythonObjectWatch(root.process, root.space, lambda: float(next(times_s)))
     facet = root.facets["objects"]
     assert isinstance(facet, ObjectsFacet)
-    watched.on_census, facet._watch = facet._watch.on_census, watched
+    watched.on_census, facet._watches = facet._watches[0].on_census, [watched]
     yield watch
     session.close()
 

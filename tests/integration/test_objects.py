@@ -19,7 +19,7 @@ from tracelloc.record.runtimes.cpython import holders
 from tracelloc.record.runtimes.cpython.census import Censuses
 from tracelloc.record.runtimes.cpython.interpreter import CPython, UncountedPython
 from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
-from tracelloc.record.runtimes.supported import ObjectCounter
+from tracelloc.record.runtimes.supported import object_counter
 
 PYTHON = "/usr/bin/python3"
 # Types whose objects the garbage collector tracks all the time.
@@ -144,7 +144,7 @@ def test_an_old_version_is_refused(targets: Targets, monkeypatch: pytest.MonkeyP
     target = open_program(targets)
     monkeypatch.setattr(holders, "find_cpython", find)
     with (
-        closing(ObjectCounter(Process(target.pid))) as counter,
+        closing(object_counter(Process(target.pid))) as counter,
         pytest.raises(TargetError, match=r"objects of Python 3\.10 or older can't be counted"),
     ):
         counter.count()
@@ -162,7 +162,7 @@ def test_a_build_without_the_gil_is_refused(
     monkeypatch.setattr(CPython, "_find_version", lambda _: (3, 13))
     monkeypatch.setattr(CPython, "read", lambda *_: table)
     with (
-        closing(ObjectCounter(Process(target.pid))) as counter,
+        closing(object_counter(Process(target.pid))) as counter,
         pytest.raises(TargetError, match=r"objects of Python 3\.13 without the GIL can't be"),
     ):
         counter.count()

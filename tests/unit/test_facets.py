@@ -131,7 +131,7 @@ def test_censuses_are_more_frequent_where_something_grows(monkeypatch: pytest.Mo
     budget = MemoryBudget(1 << 30, lambda: used[0])
     fakes = [FakeWatch(is_growing=True), FakeWatch(is_growing=False)]
     waiting = iter(fakes)
-    monkeypatch.setattr(objects, "PythonObjectWatch", lambda *_: next(waiting))
+    monkeypatch.setattr(objects, "watch_objects", lambda *_: [next(waiting)])
     lab = Lab(ObjectsFacet, monkeypatch, budget)
     space: Any = SimpleNamespace(files=SimpleNamespace(runtime_frames=None))
     both = [Traced(space=space), Traced(space=space)]

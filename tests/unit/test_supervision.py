@@ -151,7 +151,7 @@ def test_a_census_that_never_ends(stage: Stages, monkeypatch: pytest.MonkeyPatch
         began.set()
         return may_end.wait(PATIENCE_S) and False
 
-    monkeypatch.setattr(root.facets["objects"]._watch._search, "has_python", hang)
+    monkeypatch.setattr(root.facets["objects"]._watches[0]._search, "has_python", hang)
     try:
         first = play.now(Wanted(objects=True))[play.root]
         assert began.is_set()

@@ -39,10 +39,10 @@ def _add_arguments(parser: ArgumentParser) -> None:
 def _run(given: Namespace) -> None:
     process = named_process(given)
     from tracelloc.model.process import Target
-    from tracelloc.record.runtimes.supported import ObjectCounter
+    from tracelloc.record.runtimes.supported import object_counter
     from tracelloc.show.report.objects import json_census, text_census, wanted_types
 
-    counter = ObjectCounter(process)
+    counter = object_counter(process)
     target = Target(process.pid, process.command())
     first: ObjectCensus | None = None
     try:

@@ -27,7 +27,7 @@ from tracelloc.model.objects import (
     divided,
 )
 from tracelloc.record.facets.seam import Facet, FacetContext, Inspected, InspectionBudget
-from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
+from tracelloc.record.runtimes.supported import watch_objects
 from tracelloc.text import NS_PER_S
 
 _MOST_POINTS: Final = 8
@@ -195,9 +195,10 @@ class ObjectsFacet(Facet[ObjectFindings]):
 
     def __init__(self, process: Inspected, context: FacetContext) -> None:
         super().__init__(process, context)
-        self._watch = PythonObjectWatch(process.process, process.space)
+        self._watches = watch_objects(process.process, process.space)
         self._stacks = ObjectStacks(process.space.files.runtime_frames, process.is_interpreter)
-        self._watch.on_census = lambda census: self._stacks.natives.note(census, process.heap)
+        for watch in self._watches:
+            watch.on_census = lambda census: self._stacks.natives.note(census, process.heap)
         self._numbers = itertools.count()
 
     def pause_ns(self, _now_ns: int) -> int | None:
@@ -205,14 +206,22 @@ class ObjectsFacet(Facet[ObjectFindings]):
         if not self.context.reads_memory:
             return None
         jitter = 1 + next(self._numbers) * _JITTER % 1 / 2
-        return int((_PAUSE_NS if self._watch.is_growing else _QUIET_NS) * jitter)
+        is_growing = any(watch.is_growing for watch in self._watches)
+        return int((_PAUSE_NS if is_growing else _QUIET_NS) * jitter)
 
     def inspect(self, budget: InspectionBudget) -> ObjectFindings | None:
         """Takes a census, and finds the holders of growing types."""
-        if budget.memory_bytes is not None:
-            self._watch.most_bytes = budget.memory_bytes // _MEMORY_SHARE
-        self._watch.update_findings()
-        return self._watch.findings
+        for watch in self._watches:
+            if budget.memory_bytes is not None:
+                watch.most_bytes = budget.memory_bytes // _MEMORY_SHARE
+            watch.update_findings()
+        return self._found
+
+    @property
+    def _found(self) -> ObjectFindings | None:
+        """The findings on the runtime that the program has."""
+        found = (watch.findings for watch in self._watches)
+        return next((each for each in found if each is not None), None)
 
     def accept(self, result: ObjectFindings) -> None:
         """Joins them with call stacks at once: tables move whenever they grow."""
@@ -221,10 +230,11 @@ class ObjectsFacet(Facet[ObjectFindings]):
 
     def refresh(self) -> None:
         """Takes a census unless there is a fresh one."""
-        self._watch.refresh()
+        for watch in self._watches:
+            watch.refresh()
 
     def catch_up(self) -> None:
         """Takes over the last census."""
-        found = self._watch.findings
+        found = self._found
         if found is not None:
             self.accept(found)

@@ -1,5 +1,5 @@
 """Language runtimes whose functions are shown instead of their interpreter's frames.
 
-CPython is the only one: ``CPython`` (``cpython/interpreter.py``) tells the probes where its frames
-are, and names them.
+The interface: a ``MergedRuntime`` (``seam.py``) detects the runtime in a process, tells the probes
+where its frames are, and names them. CPython is the only one.
 """

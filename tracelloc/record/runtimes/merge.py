@@ -18,7 +18,7 @@ from tracelloc.model.events import SentStacks
 from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.cpython.interpreter import CPython, UnsupportedRuntime
+from tracelloc.record.runtimes.seam import MergedRuntime, UnsupportedRuntime
 from tracelloc.record.runtimes.supported import find_runtime
 
 _MOST_WAITING: Final = 1 << 14
@@ -51,42 +51,47 @@ class StackMerger:
         self._space = space
         self._stacks = stacks
         self._words = words
-        self.runtime: CPython | None = None
-        self._parent = None if parent is None else parent.runtime
+        self._runtime: MergedRuntime | None = None
+        self._parent = None if parent is None else parent._runtime
         self._waiting: deque[_Waiting] = deque()
         self._said: set[str] = set()
         self._unsupported: str | None = None
         self._generation = -1
-        if parent is not None and parent.runtime is None:
+        if parent is not None and parent._runtime is None:
             # The same files are mapped.
             self._unsupported, self._generation = parent._unsupported, parent._generation
         # Stacks whose numbers of interpreter frames and of runtime groups differed
         self.uneven_count = 0
 
+    @property
+    def runtime(self) -> MergedRuntime | None:
+        """The runtime whose functions are merged, if there is one."""
+        return self._runtime
+
     def look_for_runtime(self) -> None:
         """Looks for a runtime in the mapped files, unless one is known."""
-        if self.runtime is not None or self._generation == self._space.generation:
+        if self._runtime is not None or self._generation == self._space.generation:
             return
         self._generation = self._space.generation
         try:
-            self.runtime = find_runtime(self._space)
+            self._runtime = find_runtime(self._space)
         except UnsupportedRuntime as why:
             self._unsupported = str(why)
-        if self.runtime is not None:
+        if self._runtime is not None:
             if self._parent is not None:
-                self.runtime.share_names(self._parent)
-            self.runtime.publish(self._words)
+                self._runtime.share_names(self._parent)
+            self._runtime.publish(self._words)
 
     def begin_image(self, stacks: Stacks) -> None:
         """Resets after an exec, with these stacks."""
         self._stacks = stacks
-        self.runtime = self._parent = self._unsupported = None
+        self._runtime = self._parent = self._unsupported = None
         self._generation = -1
         self._waiting.clear()
 
     def troubles(self) -> list[str]:
         """What can't be followed, for display; each trouble is returned once."""
-        found = [self._unsupported, self.runtime.trouble() if self.runtime else None]
+        found = [self._unsupported, self._runtime.trouble() if self._runtime else None]
         new = [text for text in found if text is not None and text not in self._said]
         self._said.update(new)
         return new
@@ -98,9 +103,9 @@ class StackMerger:
 
     def note_names(self, sent: SentStacks) -> None:
         """Stores names of a runtime's functions: ``struct python_code``."""
-        if self.runtime is not None:
+        if self._runtime is not None:
             for _, _, words in sent.rows():
-                self.runtime.note_names(words)
+                self._runtime.note_names(words)
 
     def note(self, sent: SentStacks) -> None:
         """Merges stacks with a runtime's frames: ``struct python_stack``."""
@@ -126,10 +131,10 @@ class StackMerger:
             self._stacks.add(one.stack_id, frames, code[1] | one.flags)
 
     def _groups(self, words: Sequence[int]) -> list[Frames]:
-        if self.runtime is None:
+        if self._runtime is None:
             return []
         address = self._space.files.runtime_frames.address
-        return [tuple(map(address, group)) for group in self.runtime.groups(words)]
+        return [tuple(map(address, group)) for group in self._runtime.groups(words)]
 
     def _code(self, code_id: int) -> tuple[Frames, StackFlag] | None:
         found = self._stacks.code.get(code_id)
@@ -141,9 +146,9 @@ class StackMerger:
         return None if frames is None else (frames, self._stacks.flags(index))
 
     def _merged(self, code: Frames, flags: StackFlag, groups: list[Frames]) -> Frames:
-        if self.runtime is None or not groups:
+        if self._runtime is None or not groups:
             return code
-        is_loop, inner = self.runtime.is_loop, self.runtime.inner_frames
+        is_loop, inner = self._runtime.is_loop, self._runtime.inner_frames
         frames: list[int] = []
         rest = iter(groups)
         used = end = 0

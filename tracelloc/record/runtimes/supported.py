@@ -1,88 +1,75 @@
-"""What the rest of tracelloc asks of the supported runtime, which is CPython."""
+"""The supported runtimes: one line for each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
-from tracelloc.model.codefiles import base_name
-from tracelloc.model.objects import Holders, ObjectCensus
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.memory import RemoteMemory
-from tracelloc.record.process.procfs import Process, parse_maps
+from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.cpython.census import Censuses, FoundObjects
-from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
-from tracelloc.record.runtimes.cpython.interpreter import CPython, UnsupportedRuntime, find_cpython
-from tracelloc.record.runtimes.cpython.pools import pool_ranges
-from tracelloc.record.runtimes.known import is_python_name
+from tracelloc.record.runtimes.cpython import CPYTHON
+from tracelloc.record.runtimes.seam import (
+    MergedRuntime,
+    ObjectCounter,
+    ObjectWatch,
+    RuntimeSupport,
+    UnsupportedRuntime,
+)
 
-SUPPORTED_NAME: Final = "Python"  # For display: stacks have its functions
-_VERSIONS: Final = "3.11 to 3.14"
+SUPPORTED: Final[tuple[RuntimeSupport, ...]] = (CPYTHON,)
 
 
 def has_supported(modules: Iterable[Module]) -> bool:
-    """Whether a supported runtime is among code files, whatever their names."""
-    return any(
-        is_python_name(base_name(module.path)) or module.elf.find_object("_PyRuntime") is not None
-        for module in modules
-        if is_python_name(base_name(module.path)) or ".so" not in base_name(module.path)
-    )
+    """Whether a supported runtime is among code files."""
+    modules = tuple(modules)
+    return any(runtime.is_in(modules) for runtime in SUPPORTED)
 
 
-def find_runtime(space: AddressSpace) -> CPython | None:
+def supported_names() -> str:
+    """Names of the runtimes, for display."""
+    return ", ".join(runtime.name for runtime in SUPPORTED)
+
+
+def find_runtime(space: AddressSpace) -> MergedRuntime | None:
     """The runtime in a process's mapped files. Raises UnsupportedRuntime, with a sentence."""
-    try:
-        return find_cpython(space)
-    except UnsupportedRuntime as what:
-        why = f"stacks have no frames of {what} ({_VERSIONS} are supported)"
-        raise UnsupportedRuntime(why) from what
+    for runtime in SUPPORTED:
+        try:
+            found = runtime.find(space)
+        except UnsupportedRuntime as what:
+            why = f"stacks have no frames of {what} ({runtime.versions} are supported)"
+            raise UnsupportedRuntime(why) from what
+        if found is not None:
+            return found
+    return None
+
+
+def watch_objects(process: Process, space: AddressSpace) -> list[ObjectWatch]:
+    """Watches of a traced program's objects, one for each runtime that it may have."""
+    return [runtime.watch(process, space) for runtime in SUPPORTED]
 
 
 def runtime_heap(memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
-    """What a runtime keeps in memory of its own, in words, and (start, end) of all of it.
+    """What a runtime keeps in memory of its own, in words, and where; nothing without a runtime.
 
-    Nothing without a runtime. Raises TargetError, PrivilegeError.
+    Raises TargetError, PrivilegeError.
     """
-    mappings = parse_maps(memory.process.maps_text()).values()
-    has_python = any(is_python_name(base_name(mapping.path)) for mapping in mappings)
-    ranges = pool_ranges(memory) if has_python else []
-    return ("Python's small objects", ranges) if ranges else ("", [])
+    for runtime in SUPPORTED:
+        name, ranges = runtime.own_heap(memory)
+        if ranges:
+            return name, ranges
+    return "", []
 
 
-class ObjectCounter:
-    """Counts the objects of one program on demand. Raises TargetError, PrivilegeError."""
+def object_counter(process: Process) -> ObjectCounter:
+    """A counter of any process's objects, for the runtime that it has, or else for the first one.
 
-    def __init__(self, process: Process) -> None:
-        self._censuses = Censuses(process)
-        self._search = HolderSearch(process)
-        self._found: FoundObjects | None = None
-        self._first: ObjectAddresses | None = None
-
-    def count(self) -> ObjectCensus:
-        """Takes a census."""
-        # Without Python, the census says so.
-        self._search.has_python()
-        now = self._censuses.take_census(keep=True)
-        self._found = self._censuses.take_found()
-        return now
-
-    def find_holders(self, types: Sequence[str], *, new_only: bool) -> dict[str, Holders]:
-        """Finds holders of objects of these types; call it once after each census, which it frees.
-
-        ``new_only``: objects that existed at the first census are left out, as long as there are
-        others.
-        """
-        found, self._found = self._found, None
-        if found is None:
-            return {}
-        holders = {}
-        if types:
-            holders = self._search.find(found, types, self._first if new_only else None)
-        if self._first is None:
-            self._first = ObjectAddresses(found)
-        return holders
-
-    def close(self) -> None:
-        """Closes the process's files."""
-        self._search.close()
+    Raises TargetError, PrivilegeError.
+    """
+    counters = [runtime.counter(process) for runtime in SUPPORTED]
+    chosen = next((each for each in counters if each.has_runtime()), counters[0])
+    for each in counters:
+        if each is not chosen:
+            each.close()
+    return chosen

@@ -10,7 +10,7 @@ from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.mallocs.otel import PROVIDER, allocators_in, otel_allocators
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.supported import SUPPORTED_NAME, has_supported
+from tracelloc.record.runtimes.supported import has_supported, supported_names
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.session import Session
@@ -126,7 +126,7 @@ def _probes(
         capture.load()
     except UnsupportedError as error:
         capture.close()
-        say(f"stacks have no frames of {SUPPORTED_NAME}: {error}")
+        say(f"stacks have no frames of {supported_names()}: {error}")
         return _probes(config.with_runtime_frames(False), say, running)
     except BaseException:
         capture.close()

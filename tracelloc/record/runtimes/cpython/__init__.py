@@ -1,1 +1,98 @@
 """CPython: its frames, its objects by type, and the holders of objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tracelloc.errors import TargetError
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.objects import Holders, ObjectCensus
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.memory import RemoteMemory
+from tracelloc.record.process.procfs import Process, parse_maps
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.cpython.census import Censuses, FoundObjects
+from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
+from tracelloc.record.runtimes.cpython.interpreter import CPython, find_cpython
+from tracelloc.record.runtimes.cpython.pools import pool_ranges
+from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
+from tracelloc.record.runtimes.known import is_python_name
+
+
+class PythonObjectCounter:
+    """See ``ObjectCounter``."""
+
+    def __init__(self, process: Process) -> None:
+        self._censuses = Censuses(process)
+        self._search = HolderSearch(process)
+        self._found: FoundObjects | None = None
+        self._first: ObjectAddresses | None = None
+
+    def has_runtime(self) -> bool:
+        """See ``ObjectCounter``. Of a version whose objects can't be counted, ``count`` says so."""
+        try:
+            return self._search.has_python()
+        except TargetError:
+            return True
+
+    def count(self) -> ObjectCensus:
+        """Takes a census. Raises TargetError, PrivilegeError."""
+        # Without Python, the census says so.
+        self._search.has_python()
+        now = self._censuses.take_census(keep=True)
+        self._found = self._censuses.take_found()
+        return now
+
+    def find_holders(self, types: Sequence[str], *, new_only: bool) -> dict[str, Holders]:
+        """See ``ObjectCounter``."""
+        found, self._found = self._found, None
+        if found is None:
+            return {}
+        holders = {}
+        if types:
+            holders = self._search.find(found, types, self._first if new_only else None)
+        if self._first is None:
+            self._first = ObjectAddresses(found)
+        return holders
+
+    def close(self) -> None:
+        """Closes the process's files."""
+        self._search.close()
+
+
+class CPythonSupport:
+    """See ``RuntimeSupport``."""
+
+    name = "Python"
+    versions = "3.11 to 3.14"
+
+    def is_in(self, modules: Iterable[Module]) -> bool:
+        """Whether CPython is among code files, whatever their names."""
+        return any(
+            is_python_name(base_name(module.path))
+            or module.elf.find_object("_PyRuntime") is not None
+            for module in modules
+            if is_python_name(base_name(module.path)) or ".so" not in base_name(module.path)
+        )
+
+    def find(self, space: AddressSpace) -> CPython | None:
+        """See ``RuntimeSupport``."""
+        return find_cpython(space)
+
+    def watch(self, process: Process, space: AddressSpace) -> PythonObjectWatch:
+        """See ``RuntimeSupport``."""
+        return PythonObjectWatch(process, space)
+
+    def own_heap(self, memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
+        """See ``RuntimeSupport``."""
+        mappings = parse_maps(memory.process.maps_text()).values()
+        has_python = any(is_python_name(base_name(mapping.path)) for mapping in mappings)
+        return "Python's small objects", pool_ranges(memory) if has_python else []
+
+    def counter(self, process: Process) -> PythonObjectCounter:
+        """See ``RuntimeSupport``."""
+        return PythonObjectCounter(process)
+
+
+CPYTHON: Final = CPythonSupport()

@@ -23,6 +23,7 @@ from tracelloc.record.process.namespaces import other_pid_namespace
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.codeobjects import CodeLayout, CodeObjects
 from tracelloc.record.runtimes.known import is_python_name
+from tracelloc.record.runtimes.seam import MergedRuntime, UnsupportedRuntime
 from tracelloc.system.syscalls import read_process
 
 _LOOP: Final = "_PyEval_EvalFrameDefault"
@@ -38,10 +39,6 @@ _MOST_OFFSETS: Final = {
     79: ("entry",),
     72: ("previous", "code", "instruction"),
 }
-
-
-class UnsupportedRuntime(Exception):  # noqa: N818 - nothing fails for it
-    """A process has the runtime in an unsupported version, which the message names."""
 
 
 class UncountedPython(UnsupportedRuntime):
@@ -102,7 +99,7 @@ _SHIMS: Final = {"has_inner": 0, "inner": 0, "least_entry": 3, "has_shims": 1, "
 
 
 class CPython:
-    """CPython in one process. Created again for each program that the process executes."""
+    """CPython in one process, for one executed program (``seam.MergedRuntime``)."""
 
     def __init__(self, space: AddressSpace, module: Module, runtime: int) -> None:
         """``runtime``: the address of ``_PyRuntime``. Raises UnsupportedRuntime."""
@@ -129,11 +126,7 @@ class CPython:
         words.set_python(place, namespace, self.layout.probes)
 
     def groups(self, words: Sequence[int]) -> list[list[RuntimeFrame]]:
-        """Names the frames that the probes have read (``struct python_stack``), innermost first.
-
-        One frame of the interpreter's loop stands for each group. Reads the process's memory for
-        functions that were not noted before.
-        """
+        """See ``seam.MergedRuntime``; ``words`` as in ``struct python_stack``."""
         found: list[list[RuntimeFrame]] = []
         group: list[RuntimeFrame] = []
         for code, reached in zip(words[::2], words[1::2], strict=True):
@@ -147,15 +140,16 @@ class CPython:
         return found
 
     def note_names(self, words: Sequence[int]) -> None:
-        """Stores names from the probes (``struct python_code``), which precede the frames."""
+        """See ``seam.MergedRuntime``; ``words`` as in ``struct python_code``."""
         self._codes.note_copy(words)
 
-    def share_names(self, parent: CPython) -> None:
-        """Shares the names of the process from which this one was forked."""
-        self._codes.share_names(parent._codes)
+    def share_names(self, parent: MergedRuntime) -> None:
+        """See ``seam.MergedRuntime``."""
+        if isinstance(parent, CPython):
+            self._codes.share_names(parent._codes)
 
     def is_loop(self, address: int) -> bool:
-        """Whether a return address is in the interpreter's loop; such a frame is replaced."""
+        """Whether a return address is in the interpreter's loop."""
         known = self._is_loop.get(address)
         if known is None:
             place = self._space.place(address - 1)

@@ -25,7 +25,7 @@ from tracelloc.record.mallocs.interposed import (
 from tracelloc.record.probe_points.placement import place_loader, place_marker
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.process.space import AddressSpace, is_injected
-from tracelloc.record.runtimes.supported import SUPPORTED_NAME, has_supported
+from tracelloc.record.runtimes.supported import has_supported, supported_names
 from tracelloc.record.sources.preloaded.sharedarea import (
     NEXT_VARIABLE,
     PRECEDED,
@@ -224,7 +224,7 @@ class PreloadedLink:
         if other is not None:
             self._leave(other)
         elif self._library is not None and self._source.spares_runtimes and has_supported(modules):
-            self._leave(f"stacks are to have functions of {SUPPORTED_NAME}")
+            self._leave(f"stacks are to have functions of {supported_names()}")
         elif self._library is not None:
             try:
                 self._mark(self._library)
