@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -137,20 +138,20 @@ def end_at_once() -> NoReturn:
 Say = Callable[[str], None]
 
 
-class Start:
+class Start(ABC):
     """One way of beginning a trace. Unless a subclass says otherwise, the program is not ours."""
 
     def take_signal(self, _number: int) -> bool:
         """Handles a terminating signal. Returns whether tracing should end."""
         return True
 
+    @abstractmethod
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Traces. Raises TracellocError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stop_following(self) -> None:
         """Stops following processes; probes stay attached. May be called twice."""
-        raise NotImplementedError
 
     def finish(self) -> int | None:
         """Finishes after tracing has ended.

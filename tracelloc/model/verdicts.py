@@ -193,7 +193,7 @@ class Findings:
     def is_growing(self) -> bool:
         """Whether blocks of a site accumulate, or may: that is unknown in the first minute."""
         undecided = (Verdict.GROWING, Verdict.LEAKING, Verdict.DECIDING)
-        return bool(np.isin(self.sites.code, [CODE_OF[each] for each in undecided]).any())
+        return bool(self.sites.have(undecided).any())
 
     def whole_codes(self, stacks: int) -> Codes:
         """Indices of ``VERDICTS`` of the first so many stacks, as ``verdict`` has them."""

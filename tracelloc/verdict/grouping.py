@@ -224,7 +224,7 @@ def shared_frame(stacks: CallStacks, members: list[int]) -> int | None:
     return all_frames[0][shared - 1] if shared else None
 
 
-_INNOCENT: Final = (CODE_OF[Verdict.CACHE], CODE_OF[Verdict.START_UP])
+_INNOCENT: Final = Verdict.CACHE, Verdict.START_UP
 
 
 class SharedCallers:
@@ -293,7 +293,7 @@ def may_leak(census: Census, sites: Sites) -> Mask:
     begin, end = census.edges_s[:-1, None], census.edges_s[1:, None]
     older = np.clip((census.now_s - age_s - begin) / (end - begin), 0, 1)
     kept: F64 = (census.alive * older).sum(axis=0)
-    known = np.isin(sites.code, _INNOCENT) & (sites.alive >= P.innocent_least_blocks)
+    known = sites.have(_INNOCENT) & (sites.alive >= P.innocent_least_blocks)
     return (kept >= 0.5) & ~known
 
 

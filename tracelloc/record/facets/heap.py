@@ -50,8 +50,7 @@ class HeapFacet(Facet[HeapUsages]):
     def inspect(self, budget: InspectionBudget) -> HeapUsages | None:
         """Raises OSError, TargetError, PrivilegeError."""
         process = self.process.process
-        needed_bytes = (process.rss_bytes() or 0) * _BYTES_A_BYTE
-        if budget.memory_bytes is not None and budget.memory_bytes < needed_bytes:
+        if not budget.may_take((process.rss_bytes() or 0) * _BYTES_A_BYTE):
             return None
         usage = measure_memory(process, self.process.stacks_at)
         return HeapUsages(usage, self._first or usage)

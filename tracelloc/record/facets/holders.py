@@ -19,7 +19,7 @@ from tracelloc.errors import PrivilegeError, UnsupportedError
 from tracelloc.heap.heap import Heap
 from tracelloc.model.figures import U64
 from tracelloc.model.heapusage import BlockHolders, SuspectHolders
-from tracelloc.model.verdicts import CODE_OF, Verdict
+from tracelloc.model.verdicts import Verdict
 from tracelloc.record.facets.seam import OLD_NS, Facet, Inspected, InspectionBudget
 from tracelloc.record.reachability.blockholders import HolderFinder
 from tracelloc.text import NS_PER_S
@@ -109,9 +109,9 @@ def growing_stacks(one: Inspected) -> dict[int, list[int]]:
     findings = one.findings
     if findings is None:
         return {}
-    sites, codes = findings.sites, [CODE_OF[each] for each in (Verdict.LEAKING, Verdict.GROWING)]
+    sites = findings.sites
     is_large = sites.alive_bytes >= _LEAST_SHARE * sites.alive_bytes.sum()
-    rows = np.flatnonzero(np.isin(sites.code, codes) & is_large)
+    rows = np.flatnonzero(sites.have((Verdict.LEAKING, Verdict.GROWING)) & is_large)
     order = rows[np.argsort(-sites.rate_bytes_per_min[rows], kind="stable")].tolist()
     groups = [[member.stack for member in each.members] for each in findings.suspects]
     groups += [[stack] for stack in order if stack not in findings.suspect_of]

@@ -62,8 +62,7 @@ class PointersFacet(Facet[SearchResult]):
     def inspect(self, budget: InspectionBudget) -> SearchResult | None:
         """Searches for pointers to the old blocks."""
         process, self._asked = self.process, self.process.heap.unreachable
-        needed_bytes = (process.process.rss_bytes() or 0) * _BYTES_A_BYTE
-        if budget.memory_bytes is not None and budget.memory_bytes < needed_bytes:
+        if not budget.may_take((process.process.rss_bytes() or 0) * _BYTES_A_BYTE):
             raise OSError(ENOMEM, os.strerror(ENOMEM))
         old_blocks = partial(process.old_blocks, budget.now_ns - OLD_NS)
         reader, whole = self.context.root_words(), process.process

@@ -101,6 +101,10 @@ class InspectionBudget:
         """The CPU time so far."""
         return time.thread_time_ns() - self._began_ns
 
+    def may_take(self, size_bytes: float) -> bool:
+        """Whether so much of tracelloc's own memory is left."""
+        return self.memory_bytes is None or size_bytes <= self.memory_bytes
+
     def may_go_on(self) -> bool:
         """Whether the trace goes on and there is time left."""
         return not self.is_over() and self.used_ns < _MOST_CPU_NS

@@ -41,14 +41,11 @@ class Pins:
 
     def sum_up(self, arena: Arena, tally: ArenaTally) -> None:
         """Adds all entries of an arena to a tally, and the blocks that pin its pages to these."""
-        room = np.empty(MOST_PAGE_BLOCKS, np.uint64), np.empty(0, np.uint64), np.empty(0)
         for entries in arena.entries():
-            most = len(entries) + MOST_PAGE_BLOCKS
-            if len(room[1]) < most:
-                room = np.empty(most, np.uint64), np.empty(most, np.uint64), np.empty(most)
+            room = _room(len(entries))
             self._add(arena, tally.add(entries, *room), *room)
-        if len(room[1]):
-            self._add(arena, tally.finish(*room), *room)
+        room = _room(0)
+        self._add(arena, tally.finish(*room), *room)
 
     def _add(
         self, arena: Arena, count: int, starts: U64, sizes: U64, kept: npt.NDArray[np.float64]
@@ -65,7 +62,7 @@ class Pins:
             _add_by(self._by_stack, stacks[known], sizes[known], kept[known])
 
     def pages(self) -> PinnedPages:
-        """What was found."""
+        """The pinned pages of all arenas that were summed up."""
 
         def most(sums: dict[int, _PinSum]) -> list[tuple[int, _PinSum]]:
             rows = sorted(sums.items(), key=lambda row: (-row[1].kept_bytes, row[0]))
@@ -80,6 +77,12 @@ class Pins:
                 for stack, found in most(self._by_stack)
             ),
         )
+
+
+def _room(entries: int) -> tuple[U64, U64, npt.NDArray[np.float64]]:
+    """Room for what ``ArenaTally`` fills in: addresses, sizes and kept bytes of blocks."""
+    most = entries + MOST_PAGE_BLOCKS
+    return np.empty(most, np.uint64), np.empty(most, np.uint64), np.empty(most)
 
 
 def _add_by(
