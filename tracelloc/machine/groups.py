@@ -51,6 +51,10 @@ def name_of(path: str) -> str:
     return path
 
 
+def _is_below(group: MemoryGroup, other: MemoryGroup) -> bool:
+    return group.version == other.version and group.path.startswith(f"{other.path}/")
+
+
 def find_group(wanted: str, root: Path = PROC) -> MemoryGroup:
     """The group of a container (the beginning of its ID), a pod (UID), a unit, or with this path.
 
@@ -63,14 +67,7 @@ def find_group(wanted: str, root: Path = PROC) -> MemoryGroup:
         if _is_called(path, wanted)
     }
     # Of a group and those below it, as of a container's scope and its payload, the outer one.
-    outer = [
-        one
-        for one in found
-        if not any(
-            (one.version == other.version and one.path.startswith(f"{other.path}/"))
-            for other in found
-        )
-    ]
+    outer = [one for one in found if not any(_is_below(one, other) for other in found)]
     if len(outer) == 1:
         return outer[0]
     if not outer:
