@@ -41,7 +41,7 @@ class BlockRanges:
     @classmethod
     def in_use(cls, heap: WalkedHeap) -> BlockRanges:
         """All blocks in use of a heap."""
-        most = sum(len(part.codes) for arena in heap.arenas for part in arena.parts)
+        most = heap.entry_count
         found = cls(np.empty(most, np.uint64), np.empty(most, np.uint64), np.empty(most, np.uint8))
         count = 0
         for some in cls.some_in_use(heap):
@@ -59,10 +59,9 @@ class BlockRanges:
     @classmethod
     def some_in_use(cls, heap: WalkedHeap) -> Iterator[BlockRanges]:
         """Yields all blocks in use, some at a time, by address."""
-        parts = [(part, user_offset(arena)) for arena in heap.arenas for part in arena.parts]
-        for part, offset in sorted(parts, key=lambda row: row[0].span):
+        for arena, part in sorted(heap.parts(), key=lambda row: row[1].span):
             for entries in part.some():
-                yield cls._of(entries, offset)
+                yield cls._of(entries, user_offset(arena))
 
     @classmethod
     def _of(cls, entries: U64, offset: int) -> BlockRanges:
@@ -75,13 +74,12 @@ class BlockRanges:
     def in_use_between(cls, heap: WalkedHeap, low: int, high: int) -> BlockRanges:
         """The blocks in use that start in a range of addresses, which includes both ends."""
         found: list[BlockRanges] = []
-        for arena in heap.arenas:
+        for arena, part in heap.parts():
             offset = user_offset(arena)
             limits = np.array([max(low - offset, 0), max(high - offset + 8, 0)], np.uint64)
-            for part in arena.parts:
-                first, last = part.place(limits).tolist()
-                if first < last:
-                    found.append(cls._of(part.at(slice(first, last + 1)), offset))
+            first, last = part.place(limits).tolist()
+            if first < last:
+                found.append(cls._of(part.at(slice(first, last + 1)), offset))
         found.sort(key=lambda some: int(some.starts[0]) if len(some.starts) else 0)
         return cls.concatenate(found)
 
@@ -129,7 +127,7 @@ def are_in_use(heap: WalkedHeap, addresses: U64) -> Mask:
 
 def _places(heap: WalkedHeap, addresses: U64) -> Iterator[tuple[Arena, Entries, Rows, Rows]]:
     """Yields for each part which addresses are in its blocks in use, and rows of its entries."""
-    for arena, part in ((each, part) for each in heap.arenas for part in each.parts):
+    for arena, part in heap.parts():
         following = (addresses - np.uint64(user_offset(arena)) | STATE_BITS) + np.uint64(1)
         at = part.place(following) - 1
         states = part.at(at) & STATE_BITS

@@ -171,6 +171,15 @@ class WalkedHeap:
     # Links of free lists that led to memory that is swapped out, or not there.
     absent_links: int = 0
 
+    def parts(self) -> Iterator[tuple[Arena, Entries]]:
+        """The runs of entries, each with its arena."""
+        return ((arena, part) for arena in self.arenas for part in arena.parts)
+
+    @property
+    def entry_count(self) -> int:
+        """Number of entries: no fewer than there are blocks."""
+        return sum(len(part.codes) for _, part in self.parts())
+
     @property
     def coverage(self) -> float:
         """The part of the heap that was seen, 0 to 1."""

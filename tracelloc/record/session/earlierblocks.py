@@ -194,7 +194,7 @@ class EarlierBlockReader:
         reader = PieceReader(RemoteMemory(process))
         tally = ClassTally(reader.regions(), keeps_blocks=True)
         heap = walk_heap(reader, tally)
-        count = sum(len(part.codes) for arena in heap.arenas for part in arena.parts)
+        count = heap.entry_count
         need = _BYTES_A_BLOCK * count
         if self._memory_bytes is not None and need > self._memory_bytes:
             raise UnsupportedError(
