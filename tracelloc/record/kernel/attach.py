@@ -44,7 +44,7 @@ from tracelloc.record.kernel.method import Method
 from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.urgency import Urgency, claim
+from tracelloc.record.process.urgency import Urgency, claim, renounce
 from tracelloc.system import syscalls
 
 _PMU: Final = Path("/sys/bus/event_source/devices/uprobe")
@@ -61,7 +61,7 @@ _UPROBE_SESSION: Final = 57
 _SESSION_PROGRAMS: Final = (ALLOCATOR_PROGRAM, MAPPING_PROGRAM)
 
 # Threads that close descriptors, started on demand.
-_CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach", initializer=claim)
+_CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach")
 
 
 # Suffix of a program's name: the program is loaded for links that are not sessions.
@@ -287,13 +287,21 @@ def _close_all(descriptors: Iterable[int]) -> None:
     Each close waits until no processor can still be in the probe; in parallel, they
     wait for the same grace period.
     """
-    list(_CLOSERS.map(os.close, descriptors))
+    list(_CLOSERS.map(_close, descriptors))
 
 
 def close_soon(descriptors: Iterable[int]) -> None:
     """Closes the descriptors of probes without waiting."""
     for descriptor in descriptors:
-        _CLOSERS.submit(os.close, descriptor)
+        _CLOSERS.submit(_close, descriptor)
+
+
+def _close(descriptor: int) -> None:
+    claim()
+    try:
+        os.close(descriptor)
+    finally:
+        renounce()
 
 
 def _read_pmu() -> tuple[int, int]:

@@ -13,7 +13,10 @@ class Urgency:
     ) -> None: ...  # fmt: skip
 
 def claim() -> None:
-    """Gives the calling thread priority for good: it works only while the target waits."""
+    """Gives the calling thread priority until ``renounce``: it works only while the target waits."""
+
+def renounce() -> None:
+    """Takes the calling thread's priority: some kernels move no thread that has one to a cgroup."""
 
 def wait(options: int) -> tuple[int, int]:
     """Waits by waitpid(2) for any thread or process; urgent from its change until the next call.

@@ -95,6 +95,11 @@ cdef extern from *:
         pthread_mutex_unlock(&urgency_lock);
     }
 
+    static void renounce(void)
+    {
+        set_priority(syscall(SYS_gettid), 0);
+    }
+
     static void relax(void)
     {
         int code = errno; /* of the wait */
@@ -123,6 +128,7 @@ cdef extern from *:
     void begin_urgency() noexcept nogil
     void end_urgency() noexcept nogil
     void c_claim "claim"() noexcept nogil
+    void c_renounce "renounce"() noexcept nogil
     void c_relax "relax"() noexcept nogil
     int wait_urgently(int* status, int options) noexcept nogil
 
@@ -141,9 +147,15 @@ class Urgency:
 
 
 def claim():
-    """Gives the calling thread priority for good: it works only while the target waits."""
+    """Gives the calling thread priority until ``renounce``: it works only while the target waits."""
     with nogil:
         c_claim()
+
+
+def renounce():
+    """Takes the calling thread's priority: some kernels move no thread that has one to a cgroup."""
+    with nogil:
+        c_renounce()
 
 
 def wait(int options):
