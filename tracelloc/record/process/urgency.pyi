@@ -13,7 +13,7 @@ class Urgency:
     ) -> None: ...  # fmt: skip
 
 def claim() -> None:
-    """Gives the calling thread priority until ``renounce``: it works only while the target waits."""
+    """Gives the calling thread priority until ``renounce``: only work for a waiting target."""
 
 def renounce() -> None:
     """Takes the calling thread's priority: some kernels move no thread that has one to a cgroup."""

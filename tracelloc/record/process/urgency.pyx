@@ -147,7 +147,7 @@ class Urgency:
 
 
 def claim():
-    """Gives the calling thread priority until ``renounce``: it works only while the target waits."""
+    """Gives the calling thread priority until ``renounce``: only work for a waiting target."""
     with nogil:
         c_claim()
 
