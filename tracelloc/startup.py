@@ -75,7 +75,7 @@ def _limit_malloc() -> None:
     mallopt = getattr(import_module("ctypes").CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
-        mallopt(_M_MMAP_THRESHOLD, 1 << 18)
+        mallopt(_M_MMAP_THRESHOLD, 1 << 17)
 
 
 def not_ignored(numbers: Iterable[int], *, interrupts: bool = False) -> list[int]:

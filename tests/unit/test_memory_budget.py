@@ -4,14 +4,16 @@ import resource
 import sys
 
 import numpy as np
+import pytest
 
 from tests.commands import outcome
 from tests.unit.events import sent_stacks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
+from tracelloc.model.process import Limit
 from tracelloc.model.stacks import NO_STACK, StackFlag
 from tracelloc.record.tasks.memorybudget import MemoryBudget, MemoryStage
-from tracelloc.system.memorylimits import LEAST_BYTES, default_budget
+from tracelloc.system import memorylimits
 
 MIB = 1 << 20
 
@@ -50,11 +52,16 @@ def test_stages_come_once_each_and_in_order() -> None:
     assert len(said) == 2
 
 
-def test_the_default_is_a_part_of_what_is_available() -> None:
-    assert default_budget() >= LEAST_BYTES
-    with open("/proc/meminfo") as file:
-        total = int(next(line for line in file if line.startswith("MemTotal")).split()[1]) << 10
-    assert default_budget() <= max(LEAST_BYTES, total // 4)
+@pytest.mark.parametrize(
+    ("available", "budget"),
+    [(100, 256), (1200, 300), (3000, 512), (6000, 600), (40_000, 4000)],
+)
+def test_the_default_is_a_part_of_what_is_available(
+    monkeypatch: pytest.MonkeyPatch, available: int, budget: int
+) -> None:
+    limit = Limit("machine", 64_000 * MIB, available * MIB)
+    monkeypatch.setattr(memorylimits, "closest_limit", lambda _process: limit)
+    assert memorylimits.default_budget() == budget * MIB
 
 
 def test_folded_stacks_share_their_innermost_frames() -> None:

@@ -239,9 +239,10 @@ def add_probes(group: Any) -> None:
         choices=["auto", "cfi", "fp"], default="auto")
     add("--max-frames N", "truncate call stacks deeper than N frames, at most 512 (default 127)",
         type=_whole(2, 512, "more than {} frames are not supported"), default=127)
-    add("--max-memory SIZE", "limit of tracelloc's own memory (default: a quarter of what is "
-        "available); near the limit, new call stacks are truncated to their innermost frames; at "
-        "the limit, tracing ends", type=size_type)
+    add("--max-memory SIZE", "limit of tracelloc's own memory (default: a tenth of what is "
+        "available, but 512MiB where that is no more than a quarter); near the limit, new call "
+        "stacks are truncated to their innermost frames; at the limit, tracing ends",
+        type=size_type)
     # For tests and support.
     hidden = partial(group.add_argument, help=argparse.SUPPRESS)
     hidden("--attach", dest="method", default="auto", choices=["auto", "perf", "multi", "session"])

@@ -18,7 +18,8 @@ from tracelloc.model.process import Limit
 _PROC: Final = Path("/proc")
 CGROUPS: Final = Path("/sys/fs/cgroup")
 LEAST_BYTES: Final = 256 << 20  # What the smallest trace needs, with some room
-_SHARE: Final = 4  # The default budget is this fraction (1/n) of the available memory
+# The default budget is this fraction (1/n) of the available memory: the second one for little.
+_SHARE, _LARGEST_SHARE, _LITTLE_BYTES = 10, 4, 512 << 20
 _BEYOND: Final = 4  # Multiple of a budget that RLIMIT_DATA allows
 _UNKNOWN_BYTES: Final = 4 << 30  # Available memory to assume if it is unknown
 _UNLIMITED: Final = 1 << 62  # cgroup version 1 reports no limit as a number nearly this large
@@ -134,10 +135,14 @@ def numbers_in(path: Path) -> dict[str, int]:
 
 
 def default_budget() -> int:
-    """Bytes that tracelloc may take: a quarter of what is available to this process."""
+    """Bytes that tracelloc may take: a tenth of what is available to this process.
+
+    If that is less than 512 MiB, up to so much, but no more than a quarter.
+    """
     limit = closest_limit(_PROC / str(os.getpid()))
     available = _UNKNOWN_BYTES if limit is None else limit.free_bytes
-    return max(LEAST_BYTES, available // _SHARE)
+    share = max(available // _SHARE, min(_LITTLE_BYTES, available // _LARGEST_SHARE))
+    return max(LEAST_BYTES, share)
 
 
 def enforce(budget_bytes: int) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from tracelloc.record.facets.seam import Facet, FacetContext, InspectionBudget
-from tracelloc.record.tasks.memorybudget import MemoryStage
+from tracelloc.record.tasks.memorybudget import MemoryStage, return_freed_memory
 from tracelloc.text import NS_PER_S
 
 _LOOK_NS: Final = NS_PER_S  # How often `run_due` checks whether an inspection is due
@@ -74,6 +74,7 @@ class Schedule:
                 if self._supervisor.has_given_up(self.kind.task, pid):
                     facet.give_up()
             finally:
+                return_freed_memory()
                 done.set_result(None)
 
         threading.Thread(target=work, name=self.kind.task, daemon=True).start()

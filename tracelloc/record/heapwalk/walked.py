@@ -93,6 +93,14 @@ class Entries(NamedTuple):
         rows[distance > most] = len(self.codes)
         return rows
 
+    def rows_of(self, state: BlockState) -> npt.NDArray[np.intp]:
+        """The rows of entries with this state."""
+        mask = self.codes.dtype.type(STATE_BITS)
+        return np.concatenate([
+            at + np.flatnonzero(self.codes[at : at + _SLICE] & mask == state)
+            for at in range(0, len(self.codes), _SLICE)
+        ])  # fmt: skip
+
     def ends_in(self, state: BlockState) -> bool:
         """Whether the last one has this state."""
         return int(self.codes[-1]) & 7 == state
@@ -149,8 +157,7 @@ class Arena:
     def stretches(self) -> Iterator[tuple[int, int]]:
         """Yields (start, end) of contiguous entries, by address."""
         for part in self.parts:
-            codes = part.codes
-            ends = np.flatnonzero(codes & codes.dtype.type(STATE_BITS) == BlockState.END)
+            ends = part.rows_of(BlockState.END)
             starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.intp)
             pairs = ((part.at(rows) & ADDRESS_BITS).tolist() for rows in (starts, ends))
             yield from ((start, end) for start, end in zip(*pairs, strict=True) if start < end)

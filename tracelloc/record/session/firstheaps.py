@@ -16,6 +16,7 @@ from tracelloc.record.session.earlierblocks import (
     why_not,
 )
 from tracelloc.record.session.tracee import Tracee
+from tracelloc.record.tasks.memorybudget import return_freed_memory
 from tracelloc.record.tasks.supervision import Supervisor
 from tracelloc.text import format_size
 
@@ -57,6 +58,7 @@ class FirstHeaps:
                     EARLIER_BLOCKS, pid, partial(self._add_earlier, tracee), gives_up=False
                 )
                 self._reading.discard(pid)
+                return_freed_memory()
             self._account(tracee)
 
         thread = threading.Thread(target=read, name="heap", daemon=True)

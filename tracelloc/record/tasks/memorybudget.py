@@ -14,6 +14,7 @@ trace is another trace: the last message says how to start one.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from enum import IntEnum
@@ -42,6 +43,13 @@ def own_memory() -> int:
     from tracelloc.record.worker.client import workers_memory  # noqa: PLC0415 - none without a trace
 
     return (Process(os.getpid()).rss_bytes() or 0) + workers_memory()
+
+
+def return_freed_memory() -> None:
+    """Has glibc return to the kernel what a task has freed (malloc_trim(3))."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class MemoryBudget:
