@@ -132,6 +132,7 @@ def plain(wheel: Path) -> Iterator[Path]:
         yield place / "venv/bin"
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_wheel_works_without_bcc(
