@@ -197,3 +197,14 @@ def test_the_floor_is_the_least_of_each_slice() -> None:
     floors = table.cohorts.census(5 * NS_PER_S, 2).floor_bytes[:, 1]
     # A slice begins with what is held until its first batch.
     assert floors.tolist() == [0, 40, 40, 40]
+
+
+def test_a_realloc_that_is_cut_by_a_batch_does_not_lower_the_floor() -> None:
+    table = LiveTable(Stacks())
+    stories = [(A, 16, 100, 1, 1)], [(R, 16, 0, 0, 1)], [(A, 32, 200, 1, 1)], [(A, 48, 5, 1, 1)]
+    for second, story in enumerate(stories, 1):
+        rows = records(list(story))
+        rows["time_ns"] = second * NS_PER_S
+        table.apply(rows)
+    floors = table.cohorts.census(5 * NS_PER_S, 2).floor_bytes[:, 1]
+    assert floors.tolist() == [0, 100, 100, 200]

@@ -22,6 +22,7 @@ from tests.corpus.streams import (
     first_in_first_out,
     leak,
     poisson,
+    regrown,
     replaced_at_random,
     some_leak,
 )
@@ -94,6 +95,43 @@ def test_what_is_no_leak(name: str, site: str, verdict: Verdict) -> None:
     judgement = stack_judgement(seen.findings, list(sites).index(site) + 1)
     assert judgement.verdict is verdict, judgement
     assert not judgement.evidence.endswith("so far")
+
+
+def doubling(stop_s: float = END_S, *, factor: float, since_s: float, per_s: float) -> Stream:
+    """One block that has room for contents that grow steadily from ``since_s`` on."""
+    births, sizes, room = [], [], 64.0
+    while since_s + room / per_s < stop_s:
+        births.append(since_s + room / per_s)
+        room *= factor
+        sizes.append(room)
+    return regrown(np.array(births), np.array(sizes))
+
+
+@pytest.mark.parametrize(
+    ("factor", "since_s"), [(2, 1.0), (1.5, 1.0), (1.125, 1.0), (2, 20.0), (1.5, 60.0)]
+)
+def test_one_block_that_grows_for_ever_is_growing(factor: float, since_s: float) -> None:
+    stream = doubling(factor=factor, since_s=since_s, per_s=150e3)
+    seen = watch({"text": stream}, END_S)
+    assert seen.lasting(1, {Verdict.GROWING}) <= since_s + 75
+    (suspect,) = seen.findings.suspects
+    assert suspect.judgement.rate_bytes_per_min == pytest.approx(150e3 * 60, rel=0.1)
+    assert "one block, reallocated larger" in suspect.judgement.evidence
+
+
+def test_one_large_block_that_grows_by_realloc_is_growing() -> None:
+    births = np.arange(1, END_S, 0.1)
+    seen = watch({"text": regrown(births, 40e6 + 1000 * np.arange(len(births)))}, END_S)
+    assert seen.lasting(1, {Verdict.GROWING}) <= 70
+    (suspect,) = seen.findings.suspects
+    assert suspect.judgement.rate_bytes_per_min == pytest.approx(600e3, rel=0.02)
+
+
+@pytest.mark.parametrize("stop_s", [30.0, 60.0, 100.0])
+def test_one_block_that_has_stopped_growing_is_none(stop_s: float) -> None:
+    seen = watch({"text": doubling(stop_s, factor=2, since_s=1.0, per_s=150e3)}, END_S)
+    assert seen.lasting(1, {Verdict.CACHE, Verdict.START_UP, Verdict.BUSY}) <= 2.3 * stop_s + 10
+    assert not seen.findings.suspects
 
 
 @pytest.mark.parametrize(("lives_s", "verdict"), [(5, Verdict.CACHE), (0.5, Verdict.BUSY)])

@@ -310,7 +310,7 @@ def add_watch(group: Any) -> None:
     add = partial(add_option, group)
     add("--fail-if RULE", f"end with exit status {FAILED_STATUS} as soon as a report meets "
         "RULE: leak, 'leak > 1MiB/min', 'suspects > 1MiB/min', 'growth > 5MiB/min', "
-        "'live > 2GiB', 'peak > 2GiB' or 'rss > 4GiB' (repeatable)",
+        "'live > 2GiB', 'peak > 2GiB', 'rss > 4GiB' or 'lost > 1MiB' (repeatable)",
         type=type_of(parse_rule), **_SEVERAL)
     add("--on-leak COMMAND", "run COMMAND once for each leak, with its JSON on standard input, "
         f"without a shell and for at most {ON_LEAK_PATIENCE_S:g} s", type=type_of(_command))

@@ -173,6 +173,8 @@ class Cohorts:
         self._load = np.zeros(SLICES, np.int64)
         self._unmatched = np.zeros(SLICES, np.int64)
         self.version = 0  # Changes whenever slices or rows change
+        # The stack and size of each block that is being reallocated: it is in no total.
+        self.unfinished: Callable[[], list[tuple[int, int]]] = list
 
     def begin(self, start_ns: int) -> None:
         """Sets when tracing began. Call it before the first event, if at all."""
@@ -217,6 +219,9 @@ class Cohorts:
     def _open(self, start_ns: int, live_bytes: I64) -> None:
         room = len(self._starts) < SLICES
         row = len(self._starts) if room else self._merge_two(start_ns)
+        if moving := self.unfinished():
+            live_bytes = live_bytes.copy()
+            np.add.at(live_bytes, *np.array(moving).T)
         self.floor_bytes.set(row, live_bytes)
         self._starts = np.append(self._starts, start_ns)
         self._row_of = np.append(self._row_of, row)

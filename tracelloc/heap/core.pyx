@@ -211,7 +211,8 @@ cdef class Core:
                 memset(self.threads.last, 0,
                        self.threads.room * self.threads.kept * sizeof(uint64_t))
             for at in range(self.touched_count):
-                self._note_bounds(self.touched[at])
+                if not self.threads.unfinished or not self._is_moving(self.touched[at]):
+                    self._note_bounds(self.touched[at])
             self.touched_count = 0
             self.batch += 1
 
@@ -435,6 +436,19 @@ cdef class Core:
             rows[at, 1], rows[at, 2] = thread.allocated_bytes, thread.allocated_count
             rows[at, 3], rows[at, 4] = thread.freed_bytes, thread.freed_count
 
+    def unfinished(self):
+        """(stack, bytes) of each block that an unfinished realloc has taken."""
+        cdef Pending* pending
+        cdef Py_ssize_t at
+        cdef int64_t count, size
+        found = []
+        for at in range(self.threads.count if self.threads.unfinished else 0):
+            pending = &self.threads.rows[at].pending
+            if pending.address and pending.is_known:
+                self._amount(pending.block.size, &count, &size)
+                found.append((pending.block.stack, size))
+        return found
+
     def flow_rows(self):
         """(allocating thread's row, freeing thread's row, blocks, bytes) of each flow."""
         cdef Py_ssize_t at
@@ -534,6 +548,16 @@ cdef class Core:
         if live < self.rows[row][stack]:
             self.rows[row][stack] = live
 
+    cdef bint _is_moving(self, uint32_t stack) noexcept nogil:
+        """Whether an unfinished realloc has taken a block of this stack."""
+        cdef Pending* pending
+        cdef Py_ssize_t row
+        for row in range(self.threads.count):
+            pending = &self.threads.rows[row].pending
+            if pending.address and pending.is_known and pending.block.stack == stack:
+                return True
+        return False
+
     cdef inline void _note_peak(self, uint64_t time_ns) noexcept nogil:
         self.most, self.peak_ns = self.held, <int64_t>time_ns
         self.peak += 1
@@ -608,6 +632,7 @@ cdef class Core:
             return False
         if was_pending and kind != EVENT_REALLOC_FREE:
             self.threads.rows[row].pending.address = 0
+            self.threads.unfinished -= 1
         if in_order and self.held > self.most:
             self._note_peak(e.time_ns)
         return True
@@ -840,6 +865,7 @@ cdef class Core:
             self.unmatched_by_row[self.row_of[self.slices - 1]] += 1
         if kind == EVENT_REALLOC_FREE and row != NOBODY:
             pending = &self.threads.rows[row].pending
+            self.threads.unfinished += pending.address == 0
             pending.address, pending.time_ns = e.address, e.time_ns
             pending.is_known, pending.is_temporary = is_known, is_temporary
             if is_known:

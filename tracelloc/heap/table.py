@@ -68,6 +68,7 @@ class LiveTable:
             held = int(self.totals.live_bytes.sum())
             self._core = like._core.fork(stacks.ids, held, like._newest_ns)
             self._core.inherit(int(self.totals.live_count.sum()), held)
+        self.cohorts.unfinished = self._core.unfinished
         self._is_watching = False
         self._watches_all = True
         self._bound_stacks = 0

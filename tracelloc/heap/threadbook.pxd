@@ -30,6 +30,7 @@ cdef struct Threads:
     Py_ssize_t count, room, most
     Py_ssize_t kept  # addresses of each thread in `last`
     Py_ssize_t recent  # the row that was looked up last
+    Py_ssize_t unfinished  # threads with an unfinished realloc
     Thread* rows
     uint16_t* slots  # rows by the hash of their tid, two slots a row
     uint64_t* last  # the addresses that each thread allocated last

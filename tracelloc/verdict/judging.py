@@ -61,12 +61,14 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
         # A few samples may stand for a lot by chance.
         rising_only &= alive >= P.least_survivors
     certainty = _certainty(growth, loss_share, circumstances)
+    confidence = np.where(growth.growing, growth.confidence * certainty, 0.0)
+    confidence[rising_only & others.container] = P.container_confidence
     sites = Sites(
         code=_codes(leaking, growing | rising_only, growth, others, population, circumstances),
         rate_bytes_per_min=np.where(rising_only, others.rise_bytes_per_min, rate),
         blocks_per_min=blocks,
         since_s=since_s,
-        confidence=np.where(growth.growing, growth.confidence * certainty, 0.0),
+        confidence=confidence,
         verdict_in_s=np.where(growing, np.maximum(0, growth.watch_s - watched_s), 0.0),
         never_freed=growth.never_freed & growth.growing,
         rising_only=rising_only,

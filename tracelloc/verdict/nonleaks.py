@@ -8,6 +8,7 @@ test allows for that.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,7 @@ class NonLeaks:
     """Kinds of sites that do not leak by the test of windows: a row per site."""
 
     rising: Mask  # The floor rises more than the load explains
+    container: Mask  # Rising: one container, of few blocks, that keeps growing
     rise_bytes_per_min: F64
     start_up: Mask
     busy: Mask
@@ -37,6 +39,10 @@ def find_non_leaks(population: Population, tail: Tail, loss_share: F64) -> NonLe
     born = population.born.sum(axis=1)
     life_s = alive / np.maximum(born / now_s, 1e-9)
     rising, rate = _rising(population, life_s, alive)
+    container = np.zeros(len(alive), np.bool_)
+    for row, its_rate in _containers(population, alive):
+        container[row] = rising[row] = True
+        rate[row] = its_rate
     early_s = max(P.start_up_s, P.start_up_part * now_s)
     bytes_until = CumulativeCurve(population.edges_s, population.alive_bytes)
     moments = np.tile([0.0, min(early_s, now_s)], (len(alive), 1))
@@ -46,6 +52,7 @@ def find_non_leaks(population: Population, tail: Tail, loss_share: F64) -> NonLe
     kept = np.where(tail.found, tail.kept, freed < 1 - P.start_up_kept)
     return NonLeaks(
         rising=rising,
+        container=container,
         rise_bytes_per_min=rate,
         start_up=in_bulk & (kept >= P.start_up_kept) & (freed < 0.5),
         busy=_busy(population, life_s, freed),
@@ -86,6 +93,49 @@ def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]
         & ((life_s > P.floor_least_lifetime * now_s) | (alive <= P.floor_few_blocks))
     )
     return rising, (three - one) / max(now_s / 2, 1e-3) * 60
+
+
+def _containers(population: Population, alive: F64) -> Iterator[tuple[int, float]]:
+    """Yields sites of few blocks, such as one that is reallocated, that keep growing.
+
+    Yields the row of each, and the bytes per minute by which its contents grow.
+    """
+    live_bytes = population.alive_bytes.sum(axis=1)
+    freed = population.born.sum(axis=1) - alive
+    is_one = (alive <= P.floor_few_blocks) & (freed >= 2)
+    is_one &= live_bytes >= P.container_least_rise_bytes
+    for row in np.flatnonzero(is_one).tolist():
+        first = int(np.argmax(population.born[row] > 0)) + 1
+        # What the site has in each slice and never falls below again, and what it has now.
+        floor = np.append(population.floor_bytes[row, first + 1 :], live_bytes[row])
+        floor = np.minimum.accumulate(floor[::-1])[::-1]
+        rate = _steady_rise(population.edges_s[first + 1 :], floor)
+        if rate > 0:
+            yield row, rate
+
+
+def _steady_rise(times_s: F64, floor: F64) -> float:
+    """Bytes per minute of a floor that rises by steps that follow from steady growth; 0 otherwise.
+
+    A container that doubles waits twice as long each time, and its contents are as large as its
+    old capacity when it does; one that is reallocated for each addition rises evenly.
+    """
+    if len(floor) < P.container_least_slices or times_s[-1] - times_s[0] < P.container_watch_s:
+        return 0.0
+    rise, watched_s = floor[-1] - floor[0], times_s[-1] - times_s[0]
+    if rise < P.container_least_rise_bytes:
+        return 0.0
+    quarters = np.interp(times_s[0] + watched_s * np.arange(5) / 4, times_s, floor)
+    if np.diff(quarters).min() >= P.container_even_rise * rise / 4:
+        return float(rise / watched_s * 60)
+    steps = np.flatnonzero(floor[1:] >= P.container_step * floor[:-1])
+    if len(steps) < 2:
+        return 0.0
+    before, last = steps[-2:]
+    pause_s = times_s[last] - times_s[before]
+    if times_s[-1] - times_s[last + 1] > P.container_pause * pause_s:
+        return 0.0
+    return float((floor[last] - floor[before]) / pause_s * 60)
 
 
 def _unclear(population: Population, tail: Tail, born: F64, loss_share: F64) -> Mask:

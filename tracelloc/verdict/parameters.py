@@ -138,6 +138,15 @@ class VerdictParameters:
     floor_least_lifetime: float = 0.05
     # Live blocks up to which a site is not churning, whatever its lifetimes.
     floor_few_blocks: int = 8
+    # One container that grows: it is reallocated, so no block of it is ever old.
+    container_least_rise_bytes: int = 256 << 10
+    container_watch_s: float = 60.0  # Least seconds from its first block on
+    container_least_slices: int = 8
+    container_even_rise: float = 0.5  # Least share of an even rise in each quarter of the time
+    container_step: float = 1.2  # Least factor of a step of one that grows by factors
+    # The longest pause after the last step, in pauses before it: it grows by two or less.
+    container_pause: float = 2.5
+    container_confidence: float = 0.5
     start_up_s: float = 15.0  # Seconds: the shortest start-up
     start_up_part: float = 0.15  # Share of the time watched that is start-up, if that is longer
     start_up_bulk: float = 0.8  # Share of live bytes that comes from the start-up

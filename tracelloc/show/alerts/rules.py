@@ -1,7 +1,7 @@
 """Rules as written on the command line: those that end a trace, and those on comparisons.
 
 A rule of a trace is a condition such as ``leak > 1MiB/min``, ``suspects > …``, ``growth``,
-``live``, ``rss``; ``watching`` compares it with snapshots.
+``live``, ``rss``, ``lost``; ``watching`` compares it with snapshots.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ ON_LEAK_PATIENCE_S: Final = 30.0
 # Whether a quantity is a rate, by its name.
 PER_MINUTE: Final = {
     "leak": True, "suspects": True, "growth": True, "live": False, "peak": False, "rss": False,
+    "lost": False,
 }  # fmt: skip
 _ALONE: Final = "leak", "suspects"  # Quantities that need no limit
 _RULES_HELP: Final = (
@@ -27,7 +28,8 @@ _RULES_HELP: Final = (
     "'suspects' or 'suspects > 1MiB/min' (the same with stacks that only grow so far), "
     "'growth > 5MiB/min' (the heap over the last minute, once there is one), "
     "'live > 2GiB' (live bytes), 'peak > 2GiB' (at any time, also between reports), "
-    "'rss > 4GiB' (resident memory)"
+    "'rss > 4GiB' (resident memory), 'lost > 1MiB' (what nothing points to, also from before "
+    "tracing)"
 )
 _FORM: Final = re.compile(r"\s*([a-z]+)\s*(?:>\s*([^/]+?)\s*(/\s*min)?\s*)?")
 

@@ -27,13 +27,14 @@ from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S, PER_MINUTE, WatchOpt
 from tracelloc.show.alerts.suppressions import Suppressions
 from tracelloc.show.presentation.facts import stack_facts, summary, suspect_facts
 from tracelloc.show.presentation.naming import Namer
-from tracelloc.show.presentation.suspects import name_suspects, suspects_of
+from tracelloc.show.presentation.suspects import lost_bytes, name_suspects, suspects_of
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.system.environment import environment_of
 from tracelloc.system.invoker import Invoker, invoker
 from tracelloc.text import NS_PER_S, format_duration, format_size, printable
 
 _FIRST_GROWTH_NS: Final = 60 * NS_PER_S
+_MUCH_LOST_BYTES: Final = 64 << 10
 
 
 def _rate(snapshot: Snapshot, *verdicts: Verdict) -> float | None:
@@ -43,12 +44,15 @@ def _rate(snapshot: Snapshot, *verdicts: Verdict) -> float | None:
 
 
 def _leak(snapshot: Snapshot) -> float | None:
-    """The rate of the leaks; if they have all stopped, of the bytes that are lost, on average."""
+    """The rate of the leaks; if there are none now, of the bytes that are lost, on average.
+
+    A few lost bytes are no leak unless they were called one: many programs lose some at the start.
+    """
     rate, findings = _rate(snapshot, Verdict.LEAKING), snapshot.findings
     if rate is None and findings is not None:
-        stopped = findings.sites.have([Verdict.LOST]) & (findings.retracted > 0)
-        if stopped.any():
-            lost = float(findings.sites.unreachable_bytes[stopped].sum())
+        lost, _before = lost_bytes(snapshot)
+        was_leak = findings.sites.have([Verdict.LOST]) & (findings.retracted > 0)
+        if was_leak.any() or lost >= _MUCH_LOST_BYTES:
             return lost / findings.moment.watched_s * 60
     return rate
 
@@ -67,6 +71,7 @@ _VALUES: Final[dict[str, Callable[[Snapshot], float | None]]] = {
     "live": lambda snapshot: snapshot.live_bytes,
     "peak": lambda snapshot: None if snapshot.peak is None else snapshot.peak.size_bytes,
     "rss": lambda snapshot: snapshot.rss_bytes,
+    "lost": lambda snapshot: sum(lost_bytes(snapshot)),
 }
 
 

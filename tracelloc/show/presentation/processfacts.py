@@ -148,7 +148,8 @@ def account(snapshot: Snapshot) -> Account | None:
         share = None
         grown = by_parts.growth_bytes - by_parts.file_bytes
         if grown >= _NOTABLE_BYTES:
-            share = (by_parts.heap_bytes + (mapped or 0)) / grown
+            # A mapping that moves while the heap is walked may be missing there.
+            share = (max(by_parts.heap_bytes, traced + (overhead or 0)) + (mapped or 0)) / grown
         return Account(growth, traced, overhead, mapped, share, by_parts.sentence)
     return Account(
         growth_bytes=growth,

@@ -189,6 +189,16 @@ def verdict_counts(snapshot: Snapshot) -> tuple[int | None, int | None]:
     return leaking, len(verdicts) - leaking + findings.suspects_left_out
 
 
+def lost_bytes(snapshot: Snapshot) -> tuple[int, int]:
+    """Bytes to which nothing points: (allocated while tracing, before tracing)."""
+    if snapshot.findings is None:
+        return 0, 0
+    sites = snapshot.findings.sites
+    lost = np.where(sites.have([Verdict.LOST, Verdict.LEAKING]), sites.unreachable_bytes, 0.0)
+    before = lost[np.flatnonzero(snapshot.are_earlier[: len(lost)])].sum()
+    return round(float(lost.sum() - before)), round(float(before))
+
+
 def suppressed_line(snapshot: Snapshot) -> str | None:
     """Formats what the user's suppressions hide; None if they hide nothing."""
     suppressed = None if snapshot.findings is None else snapshot.findings.suppressed

@@ -19,7 +19,7 @@ from tracelloc.show.presentation.objects import (
     main_holder,
 )
 from tracelloc.show.presentation.processfacts import account
-from tracelloc.show.presentation.suspects import NamedSuspect, verdict_counts
+from tracelloc.show.presentation.suspects import NamedSuspect, lost_bytes, verdict_counts
 from tracelloc.show.report.content import Request
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import about_of, format_duration, format_percent, format_size, printable
@@ -66,6 +66,9 @@ def _figures(snapshot: Snapshot) -> Iterator[str]:
     leaking, growing = verdict_counts(snapshot)
     yield f"leaking={'?' if leaking is None else leaking}"
     yield f"growing={'?' if growing is None else growing}"
+    for name, size_bytes in zip(("lost", "lost_before"), lost_bytes(snapshot), strict=True):
+        if size_bytes:
+            yield f"{name}={about}{size_word(size_bytes)}"
     yield f"lost_events={snapshot.losses.events}"
     if snapshot.target.has_ended:
         yield "ended=yes"
