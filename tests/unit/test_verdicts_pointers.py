@@ -249,12 +249,34 @@ def test_what_was_lost_stays_lost_when_a_leak_has_stopped() -> None:
     assert judged.verdict is Verdict.LOST
     assert judged.evidence == "300 blocks are lost (2.86 MiB): nothing points to them"
     assert judged.rate_bytes_per_min == 0
-    breached = breach(parse_rule("leak"), SimpleNamespace(findings=looked[-1][1]))
-    assert breached == "leak (293 KiB/min)", "on average, over ten minutes"
+    assert breached("leak", looked) == "leak (293 KiB/min)", "on average, over ten minutes"
+    assert breached("lost > 1MiB", looked) == "lost > 1.00 MiB (2.86 MiB)"
     kept = stack_judgement(course(site, none_of_them, 600, LARGE)[-1][1], SITE)
     assert kept.verdict not in (Verdict.LOST, Verdict.LEAKING)
     collected = course(site, all_of_them, 600, LARGE, collects=True)[-1][1]
     assert stack_judgement(collected, SITE).verdict is not Verdict.LOST
+
+
+def breached(
+    rule: str, looked: list[tuple[float, Findings]], *, before: bool = False
+) -> str | None:
+    """What breaks a rule at the end; ``before``: the site's blocks are from before tracing."""
+    are_earlier = np.array([False, before, False])
+    last = SimpleNamespace(findings=looked[-1][1], are_earlier=are_earlier)
+    return breach(parse_rule(rule), last)
+
+
+@pytest.mark.parametrize(("count", "is_leak"), [(3000, True), (30, False)])
+def test_what_was_lost_at_once_is_a_leak_unless_it_is_little(count: int, is_leak: bool) -> None:
+    births = 20 + np.arange(count) / 1e6
+    looked = course(leak(np.random.default_rng(8), births, 600), all_of_them, 200, LARGE)
+    assert first(looked, Verdict.LEAKING) is None
+    assert stack_judgement(looked[-1][1], SITE).verdict is Verdict.LOST
+    assert (breached("leak", looked) is not None) == is_leak
+    assert breached("lost > 10k", looked)
+    # What was lost before tracing breaks only the rule on everything.
+    assert breached("leak", looked, before=True) is None
+    assert breached("lost > 10k", looked, before=True)
 
 
 def test_what_is_swapped_out_hides_pointers() -> None:

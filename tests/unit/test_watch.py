@@ -37,6 +37,7 @@ PATIENCE_S = 30.0
         ("live > 2GiB", WatchRule("live", 2 << 30)),
         ("peak > 3k", WatchRule("peak", 3072)),
         ("rss > 4096", WatchRule("rss", 4096)),
+        ("lost > 1MiB", WatchRule("lost", 1 << 20)),
     ],
 )
 def test_rules(text: str, rule: WatchRule) -> None:
