@@ -140,7 +140,7 @@ class VerdictParameters:
     floor_few_blocks: int = 8
     # One container that grows: it is reallocated, so no block of it is ever old.
     container_least_rise_bytes: int = 256 << 10
-    container_watch_s: float = 60.0  # Least seconds from its first block on
+    container_watch_s: float = 90.0  # Least seconds from its first block on
     container_least_slices: int = 8
     container_even_rise: float = 0.5  # Least share of an even rise in each quarter of the time
     container_step: float = 1.2  # Least factor of a step of one that grows by factors

@@ -106,8 +106,9 @@ def apply_pointer_proof(
         sites.code,
     ).astype(np.uint8)
     is_material = rate >= max(P.material_least_bytes, P.material_per_min * resident_bytes)
+    is_large = rate >= max(P.steady_least_bytes, P.steady_per_min * resident_bytes)
     steady = (
-        (rate >= max(P.steady_least_bytes, P.steady_per_min * resident_bytes))
+        is_large
         & (not around.collects)
         & (sites.survivors >= P.never_freed * sites.born_in_window)
         & (sites.survivors >= P.steady_least_blocks)
@@ -124,6 +125,8 @@ def apply_pointer_proof(
     referenced = np.where(minor, P.minor_confidence, P.referenced_confidence)
     unproven = np.where(code == CODE_OF[Verdict.LEAKING], 1.0, referenced) * sites.confidence
     unproven = np.where(steady & ~minor, np.maximum(unproven, P.steady_confidence), unproven)
+    # One container is referenced as long as it is in use: only its rate tells whether it matters.
+    unproven = np.where(sites.rising_only & is_large, sites.confidence, unproven)
     by_proof = P.most_confidence * (1 - np.exp(-proof.lost / 2))
     only_lost = proof.listed & ~grew
     by_loss = proof.proven | only_lost
