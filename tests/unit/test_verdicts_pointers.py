@@ -22,12 +22,12 @@ SITE, OTHER = 1, 2
 
 def course(
     site: Stream, is_lost: Callable[[np.ndarray], np.ndarray], end_s: float, resident_bytes: int,
-    *, collects: bool = False,
+    *, collects: bool = False, kernel_queue: str = "",
 ) -> list[tuple[float, Findings]]:  # fmt: skip
     """All looks. ``is_lost``: of blocks of the site by birth, in seconds, which are unreachable."""
     random = np.random.default_rng(1)
     other = churn(random, poisson(random, 20, 0, end_s), 1.0, 200)
-    unreachable = UnreachableBlocks()
+    unreachable = UnreachableBlocks(kernel_queue=kernel_queue)
 
     def search(time_s: float, table: LiveTable) -> UnreachableBlocks:
         if time_s % 10 == 0:
@@ -255,6 +255,18 @@ def test_what_was_lost_stays_lost_when_a_leak_has_stopped() -> None:
     assert kept.verdict not in (Verdict.LOST, Verdict.LEAKING)
     collected = course(site, all_of_them, 600, LARGE, collects=True)[-1][1]
     assert stack_judgement(collected, SITE).verdict is not Verdict.LOST
+
+
+def test_what_requests_in_the_kernel_may_point_to_is_not_proven_lost() -> None:
+    site = leak(np.random.default_rng(8), every(0.5, 0, 600), 10_000)
+    looked = course(site, all_of_them, 600, LARGE, kernel_queue="io_uring")
+    assert first(looked, Verdict.LEAKING) is None
+    judged = stack_judgement(looked[-1][1], SITE)
+    assert judged.verdict is Verdict.GROWING
+    assert judged.evidence.endswith(" any more, but requests of io_uring in the kernel may")
+    short = leak(np.random.default_rng(8), every(0.5, 0, 150), 10_000)
+    stopped = course(short, all_of_them, 600, LARGE, kernel_queue="io_uring")[-1][1]
+    assert stack_judgement(stopped, SITE).verdict is not Verdict.LOST
 
 
 def breached(

@@ -164,6 +164,7 @@ class UnreachableBlocks:
     # Whether a garbage collector frees blocks: that lost ones are freed then refutes nothing.
     collects: bool = False
     moves: bool = False  # Whether it moves what points to them
+    kernel_queue: str = ""  # What requests in the kernel may point to blocks: "io_uring", "AIO"
     _last: SearchResult = _NO_SEARCH
 
     @property

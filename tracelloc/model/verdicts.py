@@ -155,6 +155,7 @@ class Moment:
     now_ns: int
     sampled: bool = False  # Whether only samples of the blocks are known
     swapped_bytes: int = 0  # Memory that is swapped out, where there may be pointers to blocks
+    kernel_queue: str = ""  # Whose requests in the kernel may point to blocks: "io_uring", "AIO"
 
     @property
     def watched_s(self) -> float:

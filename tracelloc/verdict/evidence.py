@@ -73,6 +73,9 @@ def explain(sites: Sites, row: int, moment: Moment) -> str:
             "swapped out, so it can't be told whether anything still points to it"
         )
     sentence = _SENTENCES[verdict](sites, row, blocks)
+    may_be_in_kernel = verdict in (Verdict.GROWING, Verdict.EARLIER) and sites.unreachable[row] > 0
+    if moment.kernel_queue and may_be_in_kernel and not is_unproven:
+        return f"{sentence}, but requests of {moment.kernel_queue} in the kernel may"
     return f"{sentence} so far" if verdict in _REASSURING and watched_s < P.so_far_s else sentence
 
 

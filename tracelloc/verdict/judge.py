@@ -87,7 +87,11 @@ class Judge:
         moment = Moment(cohorts.start_ns, now_ns, totals.sample_bytes is not None)
         if unreachable is not None:
             unreachable.collects, unreachable.moves = collection
-            moment = replace(moment, swapped_bytes=unreachable.swapped_bytes)
+            moment = replace(
+                moment,
+                swapped_bytes=unreachable.swapped_bytes,
+                kernel_queue=unreachable.kernel_queue,
+            )
         count = len(stacks)
         cohorts.grow(count)
         cohorts.advance(now_ns, totals)
@@ -98,9 +102,11 @@ class Judge:
             self._circumstances(census, moment, losses, unreachable),
             resident_bytes=resident_bytes,
             collects=collection[0],
+            in_kernel=bool(moment.kernel_queue),
         )
         sites = yield from judge_in_parts(count, census.survivors_by_age, circumstances)
-        sites, is_no_site = _withheld(sites, stacks)
+        is_sure = not (circumstances.collects or circumstances.in_kernel)
+        sites, is_no_site = _withheld(sites, stacks, is_sure=not circumstances.in_kernel)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
         one_look = Look(census, sites, is_no_site, circumstances, stacks, now_ns)
         groups = yield from self._split_leaks.find(one_look)
@@ -109,7 +115,7 @@ class Judge:
         suspects, left_out = list_suspects(
             sites, groups, self._stacks.retracted, moment, P.most_suspects
         )
-        if not circumstances.collects:
+        if is_sure:
             sites = _with_lost(sites, ~is_no_site)
         yield Findings(
             moment=moment,
@@ -168,15 +174,19 @@ class Judge:
         return found
 
 
-def _withheld(sites: Sites, stacks: CallStacks) -> tuple[Sites, Mask]:
-    """Withholds verdicts on stacks that are no call sites. Returns which these are, too."""
+def _withheld(sites: Sites, stacks: CallStacks, *, is_sure: bool) -> tuple[Sites, Mask]:
+    """Withholds verdicts on stacks that are no call sites. Returns which these are, too.
+
+    ``is_sure``: blocks that nothing points to are lost.
+    """
     count = len(sites)
     # Stacks of which only the id is known may also stand for many call sites.
     is_cut = stacks.are_cut[:count] | stacks.are_unknown[:count]
     sites = sites.withheld(is_cut)
     is_earlier = stacks.have(StackFlag.EARLIER)[:count]
     sites = sites.withheld(is_earlier, Verdict.EARLIER)
-    sites = sites.withheld(is_earlier & _lose_much(sites), Verdict.LOST)
+    if is_sure:
+        sites = sites.withheld(is_earlier & _lose_much(sites), Verdict.LOST)
     return sites, is_cut | is_earlier
 
 

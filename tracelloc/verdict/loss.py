@@ -31,6 +31,8 @@ class Circumstances:
     resident_bytes: int = 0
     # Whether a garbage collector frees blocks of the process, some of them late.
     collects: bool = False
+    # Whether requests in the kernel may have the only pointers to blocks.
+    in_kernel: bool = False
 
     def select(self, rows: Rows) -> Circumstances:
         """The circumstances of some sites."""

@@ -92,6 +92,9 @@ def apply_pointer_proof(
     ``watched_s``: how long each site has been growing.
     """
     resident_bytes = around.resident_bytes
+    if around.in_kernel:
+        none = np.zeros_like(proof.proven)
+        proof = replace(proof, proven=none, listed=none)
     rate = sites.rate_bytes_per_min
     # A collector may leave garbage until memory has doubled.
     doubles_s = P.referenced_watch_s if around.collects else P.referenced_doubled_s

@@ -16,6 +16,7 @@ from tracelloc.errors import PrivilegeError
 from tracelloc.heap.unreachable import SearchResult, UnreachableBlocks
 from tracelloc.record.facets.seam import OLD_NS, Facet, InspectionBudget
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.reachability.roots import kernel_queue
 from tracelloc.record.reachability.search import PointerSearch
 from tracelloc.text import NS_PER_S
 
@@ -38,6 +39,7 @@ class PointersFacet(Facet[SearchResult]):
     final_errors = PrivilegeError, OSError  # If memory can't be read now, it can't be later
 
     _asked: UnreachableBlocks
+    _queue: str
 
     def give_up(self) -> None:
         """Has verdicts rely on the past of blocks alone."""
@@ -75,6 +77,7 @@ class PointersFacet(Facet[SearchResult]):
         if not found.is_whole:
             budget.check()
             return None
+        self._queue = kernel_queue(whole)
         comparison = self._asked.comparison()
         for some in old_blocks():
             comparison.add(some, found.are_reachable(some.address))
@@ -82,4 +85,5 @@ class PointersFacet(Facet[SearchResult]):
 
     def accept(self, result: SearchResult) -> None:
         """Makes the judge see it."""
+        self._asked.kernel_queue = self._queue
         self._asked.accept(result)

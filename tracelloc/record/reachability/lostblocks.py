@@ -28,7 +28,7 @@ from tracelloc.record.process.residency import read_resident
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, LostStructures
-from tracelloc.record.reachability.roots import RootWords, kinds_of
+from tracelloc.record.reachability.roots import RootWords, kernel_queue, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
 from tracelloc.record.reachability.search import MOST_EDGES, unit_bits
 from tracelloc.record.reachability.wordlog import LoggingReader, WordLog
@@ -149,6 +149,11 @@ class LostBlockSearch:
             notes.append(
                 f"registers were not searched ({self._root_words.missing}): "
                 "blocks that only a register points to count as lost"
+            )
+        if queue := kernel_queue(self._whole):
+            notes.append(
+                f"the program uses {queue}: blocks that only its requests in the kernel point to "
+                "count as lost"
             )
         if not is_settled:
             notes.append(

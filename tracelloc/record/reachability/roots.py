@@ -143,6 +143,23 @@ def kernel_words_by_kind(process: Process) -> dict[str, U64]:
     }
 
 
+def kernel_queue(process: Process) -> str:
+    """What the program queues requests with in the kernel, which nobody can read; else empty.
+
+    The only pointer to a block may be in a request that is under way: in the user_data of io_uring
+    (io_uring(7)), or the aio_data of AIO (io_submit(2)).
+    """
+    with suppress(OSError):
+        for entry in (process.memory_directory / "fd").iterdir():
+            with suppress(OSError):
+                if str(entry.readlink()) == "anon_inode:[io_uring]":
+                    return "io_uring"
+    with suppress(TracellocError):
+        if "/[aio]" in process.maps_text():
+            return "AIO"
+    return ""
+
+
 class RootWords:
     """Reads the roots that are not in a process's memory: registers, and what the kernel holds."""
 
