@@ -84,28 +84,19 @@ class Judge:
         if cohorts.start_ns is None:
             yield None
             return
-        moment = Moment(cohorts.start_ns, now_ns, totals.sample_bytes is not None)
+        is_sampled = totals.sample_bytes is not None
+        moment = Moment(cohorts.start_ns, now_ns, is_sampled, *_unread(unreachable))
         if unreachable is not None:
             unreachable.collects, unreachable.moves = collection
-            moment = replace(
-                moment,
-                swapped_bytes=unreachable.swapped_bytes,
-                kernel_queue=unreachable.kernel_queue,
-            )
         count = len(stacks)
         cohorts.grow(count)
         cohorts.advance(now_ns, totals)
         census = cohorts.census(now_ns, count, unreachable)
         yield None
         self._stacks.grow(count)
-        circumstances = replace(
-            self._circumstances(census, moment, losses, unreachable),
-            resident_bytes=resident_bytes,
-            collects=collection[0],
-            in_kernel=bool(moment.kernel_queue),
-        )
+        known = self._circumstances(census, moment, losses, unreachable)
+        circumstances = replace(known, resident_bytes=resident_bytes, collects=collection[0])
         sites = yield from judge_in_parts(count, census.survivors_by_age, circumstances)
-        is_sure = not (circumstances.collects or circumstances.in_kernel)
         sites, is_no_site = _withheld(sites, stacks, is_sure=not circumstances.in_kernel)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
         one_look = Look(census, sites, is_no_site, circumstances, stacks, now_ns)
@@ -115,7 +106,7 @@ class Judge:
         suspects, left_out = list_suspects(
             sites, groups, self._stacks.retracted, moment, P.most_suspects
         )
-        if is_sure:
+        if not (circumstances.collects or circumstances.in_kernel):
             sites = _with_lost(sites, ~is_no_site)
         yield Findings(
             moment=moment,
@@ -145,6 +136,7 @@ class Judge:
             sampled=moment.sampled,
             searched=unreachable is not None,
             refused=unreachable is not None and unreachable.is_refused,
+            in_kernel=bool(moment.kernel_queue),
         )
 
     def _tied_leaks(
@@ -172,6 +164,13 @@ class Judge:
             retracted = int(self._stacks.retracted[rows].max())
             found.append(Group.from_stacks(census, rows, together, frame, retracted, circumstances))
         return found
+
+
+def _unread(unreachable: UnreachableBlocks | None) -> tuple[int, str]:
+    """What searches can't read: swapped bytes, and what has requests in the kernel."""
+    if unreachable is None:
+        return 0, ""
+    return unreachable.swapped_bytes, unreachable.kernel_queue
 
 
 def _withheld(sites: Sites, stacks: CallStacks, *, is_sure: bool) -> tuple[Sites, Mask]:
