@@ -86,6 +86,7 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     )
     if circumstances.searched:
         proof = prove_unreachable(population, loss_share, circumstances.clean_from_s)
+        proof = proof.withheld() if circumstances.in_kernel else proof
         sites = apply_pointer_proof(sites, population, proof, watched_s, circumstances)
     # No more than the live bytes can have accumulated.
     most = sites.alive_bytes / np.maximum(population.now_s - sites.since_s, 1e-3) * 60

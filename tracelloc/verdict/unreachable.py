@@ -31,6 +31,11 @@ class Proof:
     # When the first of them was born, seconds since tracing began, without one-off losses.
     since_s: F64
 
+    def withheld(self) -> Proof:
+        """The same blocks, which prove nothing."""
+        none = np.zeros_like(self.proven)
+        return replace(self, proven=none, listed=none)
+
 
 def prove_unreachable(population: Population, loss_share: F64, clean_from_s: float) -> Proof:
     """Evaluates the lost blocks of all sites.
@@ -92,16 +97,12 @@ def apply_pointer_proof(
     ``watched_s``: how long each site has been growing.
     """
     resident_bytes = around.resident_bytes
-    if around.in_kernel:
-        none = np.zeros_like(proof.proven)
-        proof = replace(proof, proven=none, listed=none)
     rate = sites.rate_bytes_per_min
     # A collector may leave garbage until memory has doubled.
     doubles_s = P.referenced_watch_s if around.collects else P.referenced_doubled_s
     has_doubled = doubles_memory(rate, watched_s, resident_bytes)
     called_s = np.where(has_doubled, doubles_s, P.referenced_watch_s)
-    leaks = sites.code == CODE_OF[Verdict.LEAKING]
-    grew = sites.confidence > 0
+    leaks, grew = sites.code == CODE_OF[Verdict.LEAKING], sites.confidence > 0
     waits = leaks & ~proof.proven & (watched_s < called_s)
     code = np.select(
         [proof.proven, waits | (proof.listed & ~leaks)],
@@ -111,8 +112,7 @@ def apply_pointer_proof(
     is_material = rate >= max(P.material_least_bytes, P.material_per_min * resident_bytes)
     is_large = rate >= max(P.steady_least_bytes, P.steady_per_min * resident_bytes)
     steady = (
-        is_large
-        & (not around.collects)
+        (is_large & (not around.collects))
         & (sites.survivors >= P.never_freed * sites.born_in_window)
         & (sites.survivors >= P.steady_least_blocks)
     )
@@ -128,7 +128,6 @@ def apply_pointer_proof(
     referenced = np.where(minor, P.minor_confidence, P.referenced_confidence)
     unproven = np.where(code == CODE_OF[Verdict.LEAKING], 1.0, referenced) * sites.confidence
     unproven = np.where(steady & ~minor, np.maximum(unproven, P.steady_confidence), unproven)
-    # One container is referenced as long as it is in use: only its rate tells whether it matters.
     unproven = np.where(sites.rising_only & is_large, sites.confidence, unproven)
     by_proof = P.most_confidence * (1 - np.exp(-proof.lost / 2))
     only_lost = proof.listed & ~grew
