@@ -35,9 +35,8 @@ from tracelloc.ui.output import LOG, OUTPUT
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.player import Player
-from tracelloc.ui.processview import PROCESSES, show_process
+from tracelloc.ui.processview import PROCESSES, RESIDENT, show_process
 from tracelloc.ui.refresher import Refresher
-from tracelloc.ui.residentview import RESIDENT
 from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.spanplot import SpanPlot
 from tracelloc.ui.stackviews import BLOCKS, STACKS

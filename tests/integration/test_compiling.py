@@ -12,11 +12,11 @@ import pytest
 
 from tracelloc import probes
 from tracelloc.errors import UnsupportedError
-from tracelloc.record.kernel import captureconfig, iterators, precompiled
+from tracelloc.record.kernel import btf, captureconfig, precompiled
 from tracelloc.record.kernel.bpf import WALKER, Capture
+from tracelloc.record.kernel.btf import type_numbers
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.compiler import CompiledProbes
-from tracelloc.record.kernel.iterators import type_numbers
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.proginfo import program_info
 
@@ -183,7 +183,7 @@ def test_the_verifier_has_not_much_to_do(
 
 
 def test_a_kernel_that_refuses_iterators_counts_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iterators, "type_numbers", lambda: dict.fromkeys(iterators.FUNCTIONS, 1))
+    monkeypatch.setattr(btf, "type_numbers", lambda: dict.fromkeys(btf.FUNCTIONS, 1))
     monkeypatch.setattr(captureconfig, "type_numbers", dict)
     with closing(Capture(CONFIG)) as capture:
         capture.load()

@@ -183,7 +183,7 @@ def test_costs_of_the_preloaded_library() -> None:
     process = cast("Process", SimpleNamespace(cpu_ns=lambda: next(cpu_ns)))
     costs.note(0, 0, (40.0, 0.0), process)
     costs.note(NS_PER_S, 5_000_000, (40.0, 0.0), process)
-    assert costs.rate(NS_PER_S, 5_000_000) == 5e6
+    assert costs.rate.per_second(NS_PER_S, 5_000_000) == 5e6
     assert costs.share(NS_PER_S, 5e6, None) == pytest.approx(0.2 / 0.8)
     costs.note(2 * NS_PER_S, 10_000_000, (40.0, 0.2 * NS_PER_S), process)
     assert costs.share(2 * NS_PER_S, 5e6, 0.1) == pytest.approx(0.1 + 0.4 / 1.0)

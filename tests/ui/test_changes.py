@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tracelloc.ui.changes import ScreenChanges
+from tracelloc.ui.driver import ScreenChanges
 
 WIDTH, HEIGHT = 60, 12
 STYLES = ("", "\x1b[1;38;5;204m", "\x1b[48;5;234m")

@@ -9,7 +9,7 @@ from tests.commands import run
 from tests.distributions import file_of
 from tests.unit.armfiles import assemble, check_figures, library, words
 from tests.unit.references import open_cfi, open_elf
-from tracelloc.files.cfi.codeparts import function_parts
+from tracelloc.files.cfi.module import function_parts
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.usdt import usdt_probes
 from tracelloc.files.machinecode.filtercode import makes_filters

@@ -6,12 +6,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.unit.profiles import frame
-from tracelloc.model.exitleaks import ExitLeaks, LeakedStack
 from tracelloc.model.heapusage import BlockSum
+from tracelloc.model.lostmemory import ExitLeaks, LeakedStack
 from tracelloc.model.process import Target
 from tracelloc.show.export.checks import github_lines, junit, sarif
 from tracelloc.show.filters import NamedStack
-from tracelloc.show.report.exitleaks import LeakReport, NamedLeak, joined_leaks, leak_report_lines
+from tracelloc.show.report.pointers import LeakReport, NamedLeak, joined_leaks, leak_report_lines
 
 HOSTILE = "f</failure>\n::error file=x::\x00%\u202e"
 HERE = str(Path.cwd() / "src" / "a,b:c%.cpp")

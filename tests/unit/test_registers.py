@@ -19,8 +19,8 @@ from tracelloc.record.kernel.registers import row_dtype, threads_in
 from tracelloc.record.process import procfs, ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.ptrace import NO_CALL, Registers
-from tracelloc.record.session import exitstops
-from tracelloc.record.session.exitstops import ExitStops, registers_of
+from tracelloc.record.session import stoppedthreads
+from tracelloc.record.session.stoppedthreads import ExitStops, registers_of
 from tracelloc.record.sources.injected import conditions
 from tracelloc.record.sources.preloaded import sharedarea
 from tracelloc.record.worker import readcode
@@ -139,7 +139,7 @@ def stopped_registers(pid: int) -> Registers:
 
 def test_ends_of_threads_by_the_machines_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     for machine, exits in ((X86_64, (60, 231)), (AARCH64, (93, 94))):
-        monkeypatch.setattr(exitstops, "native", lambda machine=machine: machine)
+        monkeypatch.setattr(stoppedthreads, "native", lambda machine=machine: machine)
         stops = ExitStops()
         assert (stops._exit, stops._exit_group) == exits
 

@@ -16,14 +16,14 @@ from tracelloc.command.lifecycle import start_of
 from tracelloc.command.options import completed
 from tracelloc.command.outputs import Messages
 from tracelloc.command.run import Run, trace
-from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.model.heapusage import BlockSum
+from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel.capabilities import check_machine
 from tracelloc.show.alerts.rules import FAILED_STATUS
 from tracelloc.show.alerts.suppressions import is_matched, read_patterns
 from tracelloc.show.export.checks import github_lines, junit, sarif
 from tracelloc.show.export.outputfile import check_output, write_output
-from tracelloc.show.report.exitleaks import LeakReport, NamedLeak, joined_leaks, leak_report_lines
+from tracelloc.show.report.pointers import LeakReport, NamedLeak, joined_leaks, leak_report_lines
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import printable
 

@@ -22,7 +22,7 @@ from tracelloc.command.commandline import Options
 from tracelloc.command.ways import refusal_of_probes
 from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.machine.groups import members_of
-from tracelloc.model.exitleaks import ExitLeaks
+from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.procfs import Process

@@ -80,7 +80,7 @@ class LiveSource:
     def measured(self, snapshot: Snapshot) -> Snapshot:
         """Finds the usable sizes of a snapshot's blocks."""
         tracee = self._run.session.processes.tracee_of(snapshot.target.number)
-        return tracee.measured(snapshot, _MEASURING_S)
+        return tracee.outside.measured(snapshot, _MEASURING_S)
 
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked."""

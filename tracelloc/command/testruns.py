@@ -26,9 +26,9 @@ from tracelloc.command.options import completed
 from tracelloc.command.outputs import Messages
 from tracelloc.command.run import LAST_PATIENCE_S, Run, trace
 from tracelloc.errors import TracellocError
-from tracelloc.model.exitleaks import ExitLeaks, LeakedStack
+from tracelloc.model.blocks import PartFigures
 from tracelloc.model.heapusage import BlockSum
-from tracelloc.model.parts import PartFigures
+from tracelloc.model.lostmemory import ExitLeaks, LeakedStack
 from tracelloc.record.kernel import capabilities
 from tracelloc.record.session.program import TracedProgram
 from tracelloc.record.sources.preloaded.sharedarea import preloaded_library
@@ -36,7 +36,7 @@ from tracelloc.show.alerts.suppressions import Matcher, is_matched, read_pattern
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.calltree import shown_frames
 from tracelloc.show.presentation.naming import frame_name
-from tracelloc.show.report.exitleaks import NamedLeak, joined_leaks
+from tracelloc.show.report.pointers import NamedLeak, joined_leaks
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import effective_user
 from tracelloc.testing import VARIABLE

@@ -21,9 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tracelloc.machine.killreports import report_on, stack_name
 from tracelloc.machine.machinememory import ProcessMemory
 from tracelloc.machine.machinerules import WatchConfig
-from tracelloc.machine.recordedstacks import report_on, stack_name
 from tracelloc.machine.subjects import Breach, Subject
 from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S
 from tracelloc.text import printable

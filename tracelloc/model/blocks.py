@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.figures import F64, U32, U64, Mask, Rows
+from tracelloc.model.figures import F64, I64, U32, U64, Mask, Rows
 from tracelloc.model.process import MainLibrary
 
 _COLUMNS: Final = (
@@ -229,3 +229,17 @@ class Mappings:
     def size_bytes(self) -> int:
         """Size of all ranges, in whole pages."""
         return sum(held.size_bytes for held in self.stacks)
+
+
+@dataclass(frozen=True, slots=True)
+class PartFigures:
+    """Blocks that were allocated in a part; blocks from before it do not count."""
+
+    peak_bytes: int  # Most bytes that were live at a time
+    allocated_bytes: int
+    allocated_count: int
+    live_bytes: int  # Bytes that are live at its end
+    live_count: int
+    at_peak: I64  # Bytes that were live at the peak, by stack
+    at_peak_count: I64
+    problem: str = ""  # Why events are missing; empty if none are

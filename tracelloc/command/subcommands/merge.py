@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.command.arguments import add_option, add_recordings
-from tracelloc.command.recordoptions import add_bounds, check_bounds
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.command.subcommands.record import add_bounds, check_bounds
 from tracelloc.errors import UsageError
 from tracelloc.text import format_percent, format_size, plural, printable, progress_of
 

@@ -6,9 +6,11 @@ tracelloc open, report and diff read the file, also while it is being written. T
 
 from __future__ import annotations
 
+import argparse
 from argparse import ArgumentParser, Namespace
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from tracelloc.command.arguments import (
     add_option,
@@ -17,11 +19,50 @@ from tracelloc.command.arguments import (
     add_tracing,
     add_watch,
     duration_type,
+    size_type,
 )
+from tracelloc.command.commandline import Options, recorded_command_line
 from tracelloc.command.processargument import add_process, settle_target
-from tracelloc.command.recordoptions import add_bounds, record_options
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.errors import TracellocError, UsageError
 from tracelloc.startup import import_numpy
+from tracelloc.text import format_size
+
+TOP: Final = 10  # Largest blocks that each moment has
+LEAST_BYTES: Final = 4 << 20
+
+
+# fmt: off
+def add_bounds(group: Any) -> None:
+    """``--max-size`` and ``--max-time``, for every command that writes a recording."""
+    add = partial(add_option, group)
+    add("--max-size SIZE", "size limit on disk, at least 4MiB (default 200MiB): the oldest "
+        "snapshots are thinned out first", dest="recording_bytes", type=size_type,
+        default=200 << 20)
+    add("--max-time --keep TIME", "time that the recording may cover (default 168h, a week): "
+        "--keep 30m keeps the last half hour", type=duration_type, default=7 * 86400.0)
+# fmt: on
+
+
+def check_bounds(given: argparse.Namespace) -> None:
+    """Raises UsageError for recordings that hold next to nothing."""
+    if given.recording_bytes < LEAST_BYTES:
+        raise UsageError(f"--max-size must be at least {format_size(LEAST_BYTES)}")
+    if given.max_time < 60:
+        raise UsageError("--max-time must be at least 60s")
+
+
+def record_options(given: argparse.Namespace, command: tuple[str, ...]) -> tuple[Options, Path]:
+    """The trace that is to be recorded, and where. Raises TracellocError."""
+    check_bounds(given)
+    given.top = TOP
+    line = recorded_command_line(given, command)
+    path = Path(given.recording)
+    if "%" not in str(path) and path.exists():
+        raise TracellocError(f"{path} exists already", hint="choose a new file")
+    if not path.parent.is_dir():
+        raise TracellocError(f"{path} cannot be written: there is no directory {path.parent}")
+    return line, path
 
 
 # fmt: off

@@ -26,10 +26,11 @@ from tracelloc.files.elf.headers import (
     Headers,
     ProgramHeader,
     RawSection,
+    Segment,
+    SegmentedFile,
+    notes_in,
 )
-from tracelloc.files.elf.notes import notes_in
 from tracelloc.files.elf.sections import ElfSection, Packing, SectionError
-from tracelloc.files.elf.segments import Segment, SegmentedFile
 from tracelloc.files.elf.symtab import RawTable, SymbolTable
 
 _DYNAMIC_SYMBOLS: Final = ".dynsym"

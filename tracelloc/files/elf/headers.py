@@ -12,11 +12,42 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final, NamedTuple, cast
 
 from tracelloc.architecture import ARCHITECTURES
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A PT_LOAD program header, in bytes of the file and of the virtual address space."""
+
+    offset: int
+    file_size: int
+    address: int
+    executable: bool
+
+
+class SegmentedFile:
+    """A file of which segments are known."""
+
+    segments: list[Segment]
+
+    def address_of(self, offset: int) -> int | None:
+        """Virtual address (the file's own) of a file offset."""
+        for segment in self.segments:
+            if segment.offset <= offset < segment.offset + segment.file_size:
+                return segment.address + offset - segment.offset
+        return None
+
+    def offset_of(self, address: int) -> int | None:
+        """File offset of a virtual address (the file's own)."""
+        for segment in self.segments:
+            if segment.address <= address < segment.address + segment.file_size:
+                return segment.offset + address - segment.address
+        return None
+
 
 Read = Callable[[int, int], bytes]  # `read(offset, size)` gives bytes of the file, fewer at its end
 
@@ -222,3 +253,27 @@ class Headers:
             name = text[section.name_offset : end if end >= 0 else stop]
             by_name.setdefault(name, section)
         return by_name
+
+
+_HEAD: Final = struct.Struct("<III")
+
+
+class Note(NamedTuple):
+    """One note."""
+
+    name: bytes
+    kind: int
+    content: bytes  # Shorter than `size_bytes` if the notes end in it
+    size_bytes: int  # Size of the content by its header
+
+
+def notes_in(data: bytes) -> Iterator[Note]:
+    """Yields the notes of a segment or section, up to where they end."""
+    at = 0
+    while at + _HEAD.size <= len(data):
+        name_size, content_size, kind = _HEAD.unpack_from(data, at)
+        name_at = at + _HEAD.size
+        content_at = name_at + (name_size + 3 & ~3)
+        content = data[content_at : content_at + content_size]
+        yield Note(data[name_at : name_at + name_size], kind, content, content_size)
+        at = content_at + (content_size + 3 & ~3)

@@ -16,7 +16,7 @@ from typing import Final
 
 from tracelloc.architecture import Architecture, of_elf
 from tracelloc.files.elf.file import ElfFile
-from tracelloc.files.elf.notes import notes_in
+from tracelloc.files.elf.headers import notes_in
 
 SECTION: Final = ".note.stapsdt"
 _BASE: Final = ".stapsdt.base"

@@ -12,8 +12,8 @@ from tracelloc import probes
 from tracelloc.architecture import native
 from tracelloc.heap import sampling
 from tracelloc.model.events import EVENT_DTYPE
+from tracelloc.record.kernel.btf import CFLAGS, type_numbers
 from tracelloc.record.kernel.compiler import CompiledProbes
-from tracelloc.record.kernel.iterators import CFLAGS, type_numbers
 from tracelloc.record.kernel.precompiled import compiled
 from tracelloc.record.process.namespaces import pid_namespace
 

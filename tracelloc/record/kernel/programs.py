@@ -13,8 +13,8 @@ from typing import Final
 from tracelloc.architecture import native
 from tracelloc.errors import PrivilegeError, UnsupportedError, privilege_hint, scarcity
 from tracelloc.record.kernel.bpfmaps import NAME_BYTES, create_map, set_entry
+from tracelloc.record.kernel.btf import with_iterators
 from tracelloc.record.kernel.compiler import CompiledProbes, with_maps
-from tracelloc.record.kernel.iterators import with_iterators
 from tracelloc.record.kernel.proginfo import program_info
 from tracelloc.system import syscalls
 

@@ -63,7 +63,7 @@ class EventCosts:
     """The rate of a process's events, and an estimate of what tracing costs it."""
 
     def __init__(self) -> None:
-        self._rate, self._waits, self.cpu = RateMeter(), RateMeter(), CpuMeter()
+        self.rate, self._waits, self.cpu = RateMeter(), RateMeter(), CpuMeter()
         self._costs: tuple[float, float] | None = None
 
     def note(
@@ -72,14 +72,10 @@ class EventCosts:
         """Records the number of events so far, and ``PreloadedLink.costs``."""
         if self.cpu.is_due(now_ns):
             self.cpu.note(now_ns, process.cpu_ns())
-        self._rate.note(now_ns, events)
+        self.rate.note(now_ns, events)
         self._costs = costs
         if costs is not None:
             self._waits.note(now_ns, int(costs[1]))
-
-    def rate(self, elapsed_ns: int, events: int) -> float:
-        """Returns events per second; see ``RateMeter.per_second``."""
-        return self._rate.per_second(elapsed_ns, events)
 
     def share(self, elapsed_ns: int, rate: float, probe_share: float | None) -> float | None:
         """Returns the share of CPU time that tracing takes, 0 to 1; waits count as CPU time.

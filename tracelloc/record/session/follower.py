@@ -24,9 +24,8 @@ from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.urgency import Urgency, claim, relax
-from tracelloc.record.session.exitstops import ExitStops
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
-from tracelloc.record.session.stoppedthreads import StoppedThreads
+from tracelloc.record.session.stoppedthreads import ExitStops, StoppedThreads
 
 _GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 # How long a child stays stopped, at most, while its parent's fork event is awaited.

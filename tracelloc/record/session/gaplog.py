@@ -22,12 +22,8 @@ class GapLog:
     def __init__(self, sources: Sources, probes: ProbeSet) -> None:
         self._sources, self._probes = sources, probes
         self._checked_s = time.time()
-        self._lost = self._count_lost()
+        self._lost = count_lost(sources.counters())  # In all processes together
         self.gaps: tuple[Gap, ...] = ()  # In the order of their starts
-
-    def _count_lost(self) -> int:
-        """Events lost so far, in all processes together."""
-        return count_lost(self._sources.counters())
 
     def run_due(self, *, is_last: bool = False) -> None:
         """Records what was missed since the last call; rate-limited, unless ``is_last``."""
@@ -35,7 +31,7 @@ class GapLog:
         if 0 <= now_s - before_s < _OFTEN_S and not is_last:
             return
         self._checked_s = now_s
-        lost, self._lost = self._lost, self._count_lost()
+        lost, self._lost = self._lost, count_lost(self._sources.counters())
         if self._lost > lost:
             self._add(Gap(before_s, self._checked_s, self._lost - lost, LOST))
         flaw, end = self._probes.take_flaw()

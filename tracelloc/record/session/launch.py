@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tracelloc.errors import TargetError, TracellocError
-from tracelloc.model.exitleaks import ExitLeaks
+from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import await_program

@@ -31,20 +31,16 @@ class ThreadNames:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._names: dict[int, str] = {}
-        self._seen = 0
+        self.seen = 0  # How many of the ids were looked at
 
     def see(self, tids: I64) -> None:
         """Reads the names of new threads; ``tids`` only grows, at its end."""
-        new = tids[self._seen : self._seen + _MOST_AT_ONCE].tolist()
-        self._seen += len(new)
+        new = tids[self.seen : self.seen + _MOST_AT_ONCE].tolist()
+        self.seen += len(new)
         for tid in new:
             name = self._process.thread_name(tid)
             if name is not None:
                 self._names[tid] = name
-
-    def forget_order(self) -> None:
-        """Makes the next ``see`` read from the start, as its ``tids`` are new."""
-        self._seen = 0
 
     def all(self) -> dict[int, str]:
         """Returns names by id. Reads current threads again: they may have been renamed."""
@@ -75,8 +71,7 @@ class OutsideReader:
     """Reads these facts for one process, on the thread that takes snapshots."""
 
     def __init__(self, space: AddressSpace, supervisor: Supervisor) -> None:
-        self._space, self._process = space, space.process
-        self._supervisor = supervisor
+        self._process, self._supervisor = space.process, supervisor
         self.thread_names = ThreadNames(space.process)
         self._measuring = Measuring(space)
         self._works: dict[str, BoundedWork] = {}
@@ -86,6 +81,7 @@ class OutsideReader:
     def begin_image(self) -> None:
         """Forgets what is known: the process has executed another program, or its first one."""
         self.residency = Residency(self._process)
+        self.thread_names.seen = 0
 
     def _bounded(
         self,
@@ -115,11 +111,7 @@ class OutsideReader:
             rss_bytes, usage = self._process.rss_bytes(), self.residency.read_usage(mapped, ours)
             if rss_bytes is not None:
                 rss_bytes = max(0, rss_bytes - self.residency.our_bytes)
-            return Outside(
-                rss_bytes,
-                usage,
-                self.thread_names.all() if with_names else {},
-            )
+            return Outside(rss_bytes, usage, self.thread_names.all() if with_names else {})
 
         # The kernel answers at once, whatever the process does.
         pid = self._process.pid
@@ -128,7 +120,7 @@ class OutsideReader:
         return self._last
 
     def measured(self, snapshot: Snapshot, longest_s: float = LONGEST_S) -> Snapshot:
-        """A snapshot with usable sizes, if they could be read."""
+        """A snapshot with usable sizes; what can't be read in this time is read the next time."""
         measured = self._bounded(
             "reading block sizes", lambda: self._measuring.measured(snapshot, longest_s)
         )

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tracelloc.errors import TracellocError
-from tracelloc.model.exitleaks import ExitLeaks
-from tracelloc.model.parts import PartFigures
+from tracelloc.model.blocks import PartFigures
+from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.reachability.exitleaks import find_leaks
 from tracelloc.record.session.processes import Processes

@@ -90,7 +90,7 @@ class ProbeSet:
         self._attachments = Attachments(space.process)
         self._allocators: list[Allocator] = []
         self._has_throwing = False
-        self._link = sources.link(space, words)
+        self.link = sources.link(space, words)
         # Points in files whose blocks the preloaded library reports
         self._withheld: list[ProbePoint] = []
         self._flaw, self._has_ended = "", False
@@ -137,13 +137,13 @@ class ProbeSet:
     def _wanted(self, planned: Plan, *, all_loaded: bool) -> list[ProbePoint]:
         points = [*self._withheld, *planned.points]
         self._withheld = []
-        if self._link is not None:
+        if self.link is not None:
             every = [*self._allocators, *planned.allocators]
-            self._link.decide_use(every, all_loaded=all_loaded)
+            self.link.decide_use(every, all_loaded=all_loaded)
             if every:
-                self._link.report_choice()
-            if self._link.replaces_probes:
-                behind = {a.module.open_path for a in every if self._link.is_behind(a)}
+                self.link.report_choice()
+            if self.link.replaces_probes:
+                behind = {a.module.open_path for a in every if self.link.is_behind(a)}
                 self._withheld = [point for point in points if point.open_path in behind]
                 points = [point for point in points if point.open_path not in behind]
         return points
@@ -154,17 +154,17 @@ class ProbeSet:
 
         A program that the process executes must be probed again.
         """
-        return self._link is not None and self._link.replaces_probes
+        return self.link is not None and self.link.replaces_probes
 
     @property
     def is_complete(self) -> bool:
         """Whether the preloaded library reports all blocks."""
-        return self._link is not None and self._link.is_settled and self._link.replaces_probes
+        return self.link is not None and self.link.is_settled and self.link.replaces_probes
 
     @property
     def awaits_source(self) -> bool:
         """Whether the process has a preloaded library that has not begun to report yet."""
-        return self._link is not None and self._link.is_expected
+        return self.link is not None and self.link.is_expected
 
     def settle(self, *, all_loaded: bool, say: Callable[[str], None] | None = None) -> None:
         """Checks whether the preloaded library has begun to report. Raises TracellocError.
@@ -172,22 +172,14 @@ class ProbeSet:
         ``all_loaded``: the program's initial libraries are mapped. ``say`` gets a warning if there
         is no allocator.
         """
-        if self._link is None or self._link.is_settled:
+        if self.link is None or self.link.is_settled:
             return
         self.attach((), all_loaded=all_loaded)
-        if say is not None and not self._link.replaces_probes:
+        if say is not None and not self.link.replaces_probes:
             try:
                 self.check()
             except TracellocError as error:
                 say(f"warning: {error}")
-
-    def report_costs(self) -> tuple[float, float] | None:
-        """See ``PreloadedLink.costs``."""
-        return None if self._link is None else self._link.costs()
-
-    def own_ranges(self) -> list[tuple[int, int]]:
-        """See ``PreloadedLink.own_ranges``."""
-        return [] if self._link is None else self._link.own_ranges()
 
     def leading(self) -> LeadingFrames | None:
         """Allocator code that stacks begin with; None if they don't.
@@ -249,9 +241,7 @@ class ProbeSet:
         is_due = time.monotonic() >= self._check_by_s
         if is_due:
             refresh()
-        if self._has_allocator:
-            self._check_by_s = None
-        elif is_due:
+        if is_due or self._has_allocator:
             self._check_by_s = None
             try:
                 self.check()
@@ -271,14 +261,14 @@ class ProbeSet:
         self._attachments.look_after(say)
         if self._check_by_s is not None:
             self._check_late(say, refresh)
-        if self._link is None:
+        if self.link is None:
             return
-        self._link.look_after()
-        if not self._link.must_hand_over:
+        self.link.look_after()
+        if not self.link.must_hand_over:
             return
         # No thread allocates until this is done.
         try:
-            self._link.begin_hand_over()
+            self.link.begin_hand_over()
             self._source.note_sampled(live().address)
             self.attach((), all_loaded=True)
         except TracellocError as error:
@@ -286,7 +276,7 @@ class ProbeSet:
             say(f"warning: process {pid} goes on untraced: {error}")
             self._flaw, self._has_ended = f"probes can't take over: {error}", True
         finally:
-            self._link.end_hand_over()
+            self.link.end_hand_over()
 
     def take_flaw(self) -> tuple[str, bool]:
         """Returns why events were missed since the last call, and whether all are from now on.
@@ -294,15 +284,15 @@ class ProbeSet:
         An empty string if none were missed.
         """
         flaw, self._flaw = self._flaw, ""
-        if self._link is not None:
-            flaw = flaw or self._link.take_flaw()
+        if self.link is not None:
+            flaw = flaw or self.link.take_flaw()
         return flaw, bool(flaw) and self._has_ended
 
     def detach(self) -> None:
         """Detaches the probes. May be called twice."""
         self._attachments.close()
-        if self._link is not None:
-            self._link.close()
+        if self.link is not None:
+            self.link.close()
 
     def clear(self, *, same_thread: bool) -> None:
         """Detaches and forgets the probes, for another program.
@@ -311,8 +301,8 @@ class ProbeSet:
         """
         self._attachments.close()
         self.points, self._allocators, self._withheld = [], [], []
-        if self._link is not None:
-            self._link.begin_image(same_thread=same_thread)
+        if self.link is not None:
+            self.link.begin_image(same_thread=same_thread)
         self._has_throwing = False
 
 

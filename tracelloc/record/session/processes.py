@@ -294,15 +294,7 @@ class Processes:
             target = forked_target(process, parent.target, number)
         words = self._probes.new_space()
         words.begin(next(self._image_numbers), None if parent is None else parent.words)
-        return Tracee(
-            target,
-            space,
-            heap,
-            words,
-            self._context,
-            parent=parent,
-            **how,
-        )
+        return Tracee(target, space, heap, words, self._context, parent=parent, **how)
 
     def _enter(self, tracee: Tracee) -> None:
         pid = tracee.process.pid

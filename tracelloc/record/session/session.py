@@ -25,7 +25,7 @@ from typing import Final
 
 from tracelloc.errors import TracellocError
 from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
-from tracelloc.model.exitleaks import ExitLeaks
+from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.facets.seam import FacetContext
@@ -200,7 +200,7 @@ class Session:
             if not wanted.usable:
                 return trace
             pairs = zip(tracees, trace.processes, strict=True)
-            return replace(trace, processes=tuple(t.measured(one) for t, one in pairs))
+            return replace(trace, processes=tuple(t.outside.measured(one) for t, one in pairs))
 
     def _take(
         self, wanted: Wanted, outside: dict[Tracee, Outside]
@@ -412,10 +412,8 @@ class Session:
             while True:
                 ready = pace.wait(poll)
                 with self._lock:
-                    looked_s, whole = (
-                        time.monotonic(),
-                        pace.is_whole or not self._sources.are_urgent,
-                    )
+                    looked_s = time.monotonic()
+                    whole = pace.is_whole or not self._sources.are_urgent
                     pace.note(looked_s, self._drain(whole=whole).ring_share)
                     self._release_ended()
                     if self._failure is None and pace.is_upkeep_due():

@@ -1,22 +1,107 @@
-"""Stops all threads of a followed process for a moment, for a search of its memory."""
+"""Threads of a followed process, stopped by ptrace(2): at their ends, or for a search of memory.
+
+A process ends by exit_group(2), by a signal, or with its last thread. The memory stays as long as
+one thread is stopped. The kernel ends the other threads meanwhile, which stop as well: so their
+registers and stacks are known.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
+from tracelloc.architecture import native
 from tracelloc.errors import TargetError
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.exitstops import registers_of
+
+_OTHERS_S: Final = 1.0  # How long the other threads of a process may take to end
+# How long the thread may take that ends the process. There is none if the process executes.
+_CALLER_S: Final = 0.2
+_LOOK_AGAIN_S: Final = 0.0002
+_SIGNAL_BITS: Final = 0x7F
+_MOST_ENDED: Final = 1 << 16  # Threads that have ended of which the newest are remembered
+
+
+@dataclass(slots=True)
+class HeldThreads:
+    """Threads of one process, stopped at their ends."""
+
+    ids: list[int] = field(default_factory=list)
+    # Threads that were running when the process ended.
+    threads: list[ThreadRegisters] = field(default_factory=list)
+    # What else has stopped meanwhile: thread and status, still to be handled.
+    others: list[tuple[int, int]] = field(default_factory=list)
+    is_end: bool = False  # Whether the process ends by itself, and not by a signal
+
+
+class ExitStops:
+    """Tells which threads end the process; for the thread that follows it."""
+
+    def __init__(self) -> None:
+        # Thread pointers of threads that have ended by themselves
+        self.ended: deque[int] = deque(maxlen=_MOST_ENDED)
+        self._ending: set[int] = set()  # Ids of such threads that still exist
+        self._exit = native().system_call("exit")  # A thread ends by itself (exit(2))
+        self._exit_group = native().system_call("exit_group")
+
+    def note_gone(self, thread_id: int) -> None:
+        """Forgets a thread that no longer exists."""
+        self._ending.discard(thread_id)
+
+    def hold(self, pid: int, thread_id: int) -> HeldThreads:
+        """Keeps a thread stopped, and the others of its process if that ends."""
+        held = HeldThreads()
+        call = self._add(held, thread_id)
+        process = Process(pid)
+        is_last = not self._running(process, held)
+        if call == self._exit and not is_last:
+            self.ended.append(held.threads.pop().thread_pointer)
+            self._ending.add(thread_id)
+            return held
+        if ptrace.event_message(thread_id) & _SIGNAL_BITS:
+            return held
+        held.is_end = is_last or call == self._exit_group
+        end_s = time.monotonic() + (_OTHERS_S if held.is_end else _CALLER_S)
+        while time.monotonic() < end_s and self._running(process, held):
+            other, status = ptrace.wait(must_wait=False)
+            if not other:
+                time.sleep(_LOOK_AGAIN_S)
+            elif os.WIFSTOPPED(status) and status >> 16 == ptrace.Event.EXIT:
+                held.is_end |= self._add(held, other) == self._exit_group
+            else:
+                held.others.append((other, status))
+        return held
+
+    def _add(self, held: HeldThreads, thread_id: int) -> int:
+        """Adds a stopped thread. Returns the system call in which it is."""
+        held.ids.append(thread_id)
+        registers = ptrace.registers(thread_id)
+        held.threads.append(registers_of(thread_id, registers))
+        return registers.entered_call
+
+    def _running(self, process: Process, held: HeldThreads) -> bool:
+        others = process.thread_ids() - set(held.ids) - self._ending
+        return any(process.is_running(thread_id) for thread_id in others)
+
+
+def registers_of(thread_id: int, registers: ptrace.Registers) -> ThreadRegisters:
+    """The registers of a stopped thread, for pointer searches."""
+    words = np.array(registers.words, np.uint64)
+    pointer, stack_pointer = registers.thread_pointer, registers.stack_pointer
+    return ThreadRegisters(thread_id, pointer, stack_pointer, 0, words)
+
 
 # How long threads may take to stop; those that wait for a vfork(2) child stop after it.
 _STOP_S: Final = 5.0
-_LOOK_AGAIN_S: Final = 0.0002
 
 
 class StoppedThreads:

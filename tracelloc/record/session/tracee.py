@@ -14,10 +14,9 @@ from tracelloc.heap.heap import Heap
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
-from tracelloc.model.blocks import Blocks, EarlierBlocks
+from tracelloc.model.blocks import Blocks, EarlierBlocks, PartFigures
 from tracelloc.model.codefiles import FileId, base_name, is_c_library, is_runtime
 from tracelloc.model.figures import I64, U64
-from tracelloc.model.parts import PartFigures
 from tracelloc.model.process import FoundLibrary, Overhead, Runtime, Target
 from tracelloc.model.verdicts import Findings
 from tracelloc.model.wanted import Wanted
@@ -32,7 +31,6 @@ from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.eventcosts import EventCosts
 from tracelloc.record.session.gaplog import GapLog
 from tracelloc.record.session.judging import Judging
-from tracelloc.record.session.measuring import LONGEST_S
 from tracelloc.record.session.outside import Outside, OutsideReader
 from tracelloc.record.session.probeset import ProbeSet
 from tracelloc.record.unwinding.source import StackSource
@@ -155,7 +153,6 @@ class Tracee:
         self._events_before += self.heap.table.events
         # Stack numbers continue, so that earlier snapshots keep theirs.
         self.heap = self.heap.renewed(now_ns, Stacks(self.heap.stacks))
-        self.outside.thread_names.forget_order()
         self.outside.begin_image()
         self._forget_image(now_ns)
         for facet in self.facets.values():
@@ -270,7 +267,8 @@ class Tracee:
     def take_samples(self, now_ns: int) -> None:
         """Takes the samples that are due."""
         table = self.heap.table
-        self._costs.note(now_ns, self.events, self.probes.report_costs(), self.process)
+        costs = None if self.probes.link is None else self.probes.link.costs()
+        self._costs.note(now_ns, self.events, costs, self.process)
         self.outside.thread_names.see(table.threads().tid)
         if self.heap.history.is_due(now_ns):
             self.heap.history.sample(now_ns, table.totals.live_bytes)
@@ -336,7 +334,8 @@ class Tracee:
         if wanted.objects and self._context.config.reads_memory:
             self.outside.refresh(self.facets["objects"])
         with_names = wanted.threads or wanted.blocks
-        return self.outside.read_facts(mapped, self.probes.own_ranges(), with_names=with_names)
+        ours = [] if self.probes.link is None else self.probes.link.own_ranges()
+        return self.outside.read_facts(mapped, ours, with_names=with_names)
 
     def runtimes(self) -> tuple[Runtime, ...]:
         """Runtimes in the process that have a heap of their own."""
@@ -345,13 +344,6 @@ class Tracee:
         if self._runtimes is None or self._runtimes[0] != ids:
             self._runtimes = ids, runtimes_of(modules)
         return self._runtimes[1]
-
-    def measured(self, snapshot: Snapshot, longest_s: float = LONGEST_S) -> Snapshot:
-        """Adds usable sizes to a snapshot.
-
-        Blocks that can't be read within ``longest_s`` are read the next time.
-        """
-        return self.outside.measured(snapshot, longest_s)
 
     def _facet_results(self) -> dict[str, Any]:
         results = {}
@@ -368,8 +360,9 @@ class Tracee:
         if self._context.config.capture.trace_mappings:
             ranges = self.heap.ranges
             mappings = ranges.mappings(allocators_stacks(ranges, self.probes.found, self.space))
-        rate = self._costs.rate(now_ns - self.started_ns, self.events)
-        share = self._costs.share(now_ns - self.started_ns, rate, probe_share)
+        elapsed_ns = now_ns - self.started_ns
+        rate = self._costs.rate.per_second(elapsed_ns, self.events)
+        share = self._costs.share(elapsed_ns, rate, probe_share)
         return ProcessStatus(
             target=self.target,
             started_ns=self.started_ns,

@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from tracelloc.architecture import native, of_elf
 from tracelloc.errors import UnsupportedError
-from tracelloc.files.cfi.codeparts import function_parts
 from tracelloc.files.cfi.core import RuleSet
-from tracelloc.files.cfi.module import Cfi
+from tracelloc.files.cfi.module import Cfi, function_parts
 from tracelloc.files.cfi.unwindsections import unwind_sections
 from tracelloc.files.elf import ElfFile, Segment
 from tracelloc.files.elf.file import DynamicNames

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from tracelloc.files.elf import NotElfError
-from tracelloc.files.elf.segments import SegmentedFile
+from tracelloc.files.elf.headers import SegmentedFile
 from tracelloc.record.worker.client import CODE_WORKER, FileHandle, FileReadError, FileWorker
 from tracelloc.record.worker.readcode import FunctionExits, ReadCode, UsdtPlace
 from tracelloc.text import printable

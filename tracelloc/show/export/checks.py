@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape, quoteattr
 from tracelloc import __version__
 from tracelloc.model.frames import Frame
 from tracelloc.show.presentation.naming import frame_name
-from tracelloc.show.report.exitleaks import LeakReport, NamedLeak, leak_report_lines
+from tracelloc.show.report.pointers import LeakReport, NamedLeak, leak_report_lines
 from tracelloc.text import printable
 
 _RULE: Final = "memory-leak"

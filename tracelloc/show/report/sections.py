@@ -34,7 +34,6 @@ from tracelloc.show.presentation.processfacts import (
     waste_text,
     why_uncertain,
 )
-from tracelloc.show.report.beforetracing import earlier_part
 from tracelloc.show.report.content import (
     Entry,
     Request,
@@ -42,6 +41,7 @@ from tracelloc.show.report.content import (
     largest,
     share_of_allocations,
 )
+from tracelloc.show.report.heap import earlier_part
 from tracelloc.show.report.loglines import LEGEND, head_line
 from tracelloc.show.report.objects import objects_part
 from tracelloc.show.report.suspects import suspects_part, symbols_part

@@ -148,9 +148,6 @@ class PreloadedLink:
             self._own_ranges = found if len(areas) > 1 else []
         return found
 
-    def _areas_now(self) -> list[Mapping]:
-        return area_mappings(self._mappings_now())
-
     def _mappings_now(self) -> list[Mapping]:
         try:
             return list(parse_maps(self._space.process.maps_text()).values())
@@ -190,7 +187,7 @@ class PreloadedLink:
         return self.state is not LinkState.LEFT
 
     def costs(self) -> tuple[float, float] | None:
-        """See ``SourceLink``."""
+        """CPU time of reporting an event, and the threads' waits so far, in ns; None: unknown."""
         area = self._source.area
         if self.state is not LinkState.CONNECTED or area is None:
             return None
@@ -315,7 +312,7 @@ class PreloadedLink:
         areas = area_mappings(self._space.mappings)
         if not areas and begun:
             # The area may have been mapped since the maps were read.
-            areas = self._areas_now()
+            areas = area_mappings(self._mappings_now())
         if not areas:
             if begun:
                 self._leave("the library belongs to the parent process")
