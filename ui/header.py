@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rich.segment import Segment
@@ -50,12 +51,11 @@ _SOON_S = 3600.0  # Forecasts of less than this are highlighted
 class HeaderLines(Widget):
     """The header's lines: two, or three on narrow screens. A click on a word asks what it means."""
 
+    @dataclass
     class WordClicked(Message):
         """A word was clicked."""
 
-        def __init__(self, word: str) -> None:
-            super().__init__()
-            self.word = word
+        word: str
 
     def __init__(self, facts: Facts, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -286,12 +286,11 @@ class TabLine(Widget):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"tabs--active", "tabs--note"}
 
+    @dataclass
     class Clicked(Message):
         """A tab was clicked."""
 
-        def __init__(self, view: View[Any]) -> None:
-            super().__init__()
-            self.view = view
+        view: View[Any]
 
     def __init__(self, views: Sequence[View[Any]], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)

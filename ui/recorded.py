@@ -16,7 +16,7 @@ from tracelloc.model.processlist import ProcessInfo
 from tracelloc.model.wanted import Wanted
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.facts import found_lines
-from tracelloc.show.presentation.naming import Namer, Namers
+from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording.joined import AnyRecording
 from tracelloc.show.recording.times import count_words
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -44,7 +44,8 @@ class RecordedSource:
     def __init__(self, recording: AnyRecording, namers: Namers, *, at: int | None = None) -> None:
         """``at``: number of the first snapshot to show; None: follow the newest one."""
         self._recording = recording
-        self._namers = namers
+        self.namer = namers.namer_of
+        self.trace_as_of = recording.trace_as_of
         self._uptime_s = math.inf if at is None else recording.moments[at].uptime_s
         self._newest_due_s = 0.0
         # The gaps between snapshots, and the times that they were found in
@@ -65,10 +66,6 @@ class RecordedSource:
     def go_to(self, uptime_s: float) -> None:
         """Selects the last snapshot that is not later. Any thread may call this."""
         self._uptime_s = uptime_s
-
-    def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
-        """Returns the last snapshot that is not later."""
-        return self._recording.trace_as_of(uptime_s)
 
     def list_processes(self) -> list[ProcessInfo]:
         """Returns no processes: a recording can't switch to another one."""
@@ -107,10 +104,6 @@ class RecordedSource:
             self._recording.is_growing,
             self._gaps[1],
         )
-
-    def namer(self, target: Target) -> Namer:
-        """Returns the namer of a process's stacks."""
-        return self._namers.namer_of(target)
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
         """Returns the snapshot unchanged: usable sizes are not recorded."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from textual import events
@@ -31,19 +32,17 @@ class SpanPlot(Plot, can_focus=False):
         Binding("escape,q", "leave", "Cancel", tooltip="Cancel"),
     ]
 
+    @dataclass
     class Selected(Message):
         """A span was selected; None: the selection was cancelled."""
 
-        def __init__(self, span: Span | None) -> None:
-            super().__init__()
-            self.span = span
+        span: Span | None
 
+    @dataclass
     class TimeClicked(Message):
         """A time on the plot was clicked."""
 
-        def __init__(self, time_ns: int) -> None:
-            super().__init__()
-            self.time_ns = time_ns
+        time_ns: int
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)

@@ -420,7 +420,7 @@ def test_a_file_that_ends_it(
 ) -> None:  # fmt: skip
     """Its names are missing, which is said once; other files have theirs, it is not asked again."""
     said: list[str] = []
-    worker.on_trouble(said.append)
+    worker.tell = said.append
     good, bad = opened(program), opened(fault(program, tmp_path, code))
     addresses = addresses_in_functions(program, 20)
     expected = good.symbols(addresses)
@@ -477,7 +477,7 @@ def test_it_is_not_started_for_ever(
     program: Path, worker: FileWorker, opened: Open, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    worker.on_trouble(said.append)
+    worker.tell = said.append
     path = fault(program, tmp_path, CRASH)
     for _ in range(client.MOST_ENDS // 2):
         with pytest.raises(FileReadError, match="was killed"):

@@ -15,14 +15,13 @@ from tracelloc.command.run import Run, trace
 from tracelloc.errors import TracellocError
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Target
-from tracelloc.model.processlist import ProcessInfo
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.filters.files import load_filters
-from tracelloc.show.presentation.naming import Namer, Namers
+from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.packageadvice import SymbolAdvice
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.show.presentation.suspects import parting_lines
@@ -56,7 +55,9 @@ class LiveSource:
         self.filters = run.namers.filters
         self.invoker = invoker
         self.last_output = None if terminal is None else terminal.last_output
-        self._scan = ProcessScan()
+        self.list_processes = ProcessScan().refresh
+        self.namer = run.namers.namer_of
+        self.ring_share = run.session.take_ring_share
         self.has_many = run.options.trace.follow
         self.has_python = self.has_many or any(
             runtime.counts_objects for runtime in run.session.root.runtimes()
@@ -65,26 +66,14 @@ class LiveSource:
         self._advice = SymbolAdvice()
         self._files = SourceFiles()
 
-    def list_processes(self) -> list[ProcessInfo]:
-        """Lists the processes to choose another one from."""
-        return self._scan.refresh()
-
     def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
         """A new snapshot of all processes."""
         return self._run.snapshots.take_snapshot(0.0, wanted)
-
-    def namer(self, target: Target) -> Namer:
-        """Names the stacks of a process."""
-        return self._run.namers.namer_of(target)
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
         """Finds the usable sizes of a snapshot's blocks."""
         tracee = self._run.session.processes.tracee_of(snapshot.target.number)
         return tracee.outside.measured(snapshot, _MEASURING_S)
-
-    def ring_share(self) -> float:
-        """How full the ring was at most since this was last asked."""
-        return self._run.session.take_ring_share()
 
     def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
         """What would add names and lines that a stack lacks."""

@@ -79,17 +79,17 @@ def find_group(wanted: str, root: Path = PROC) -> MemoryGroup:
     raise TargetError(f"{len(outer)} control groups are called {printable(wanted)}:\n{lines}")
 
 
-def members_of(group: MemoryGroup, root: Path = PROC, cgroups: Path = CGROUPS) -> list[int]:
+def members_of(group: MemoryGroup) -> list[int]:
     """The PIDs of a group's processes and of those below it, the oldest first."""
     pids: set[int] = set()
-    for directory in group.directories(cgroups):
+    for directory in group.directories(CGROUPS):
         for file in directory.rglob("cgroup.procs"):
             with suppress(OSError, ValueError):
                 pids.update(map(int, file.read_text().split()))
     starts = {}
     for pid in pids - {0}:
         with suppress(TargetError):
-            starts[pid] = Process(pid, root).start_ticks()
+            starts[pid] = Process(pid).start_ticks()
     return sorted(starts, key=lambda pid: (starts[pid], pid))
 
 

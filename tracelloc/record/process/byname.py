@@ -24,12 +24,12 @@ _LONGEST_COMMAND: Final = 60
 _VALUE_FOLLOWS: Final = ("-X", "-W", "-I", "-o", "-d", "--require", "--import")
 
 
-def find_target(name: str, root: Path = PROC) -> int:
+def find_target(name: str) -> int:
     """Returns the PID of the process whose command, executable, argv[0] or script has this name.
 
     Raises TargetError if there is none or, with a list of them, if there are several.
     """
-    found = [process for process in _processes(root) if name in _names_of(process)]
+    found = [process for process in _processes(PROC) if name in _names_of(process)]
     if not found:
         raise TargetError(
             f"no process is called {printable(name)}", hint="pgrep -af finds the PID for -p"

@@ -34,9 +34,9 @@ _START_STACK: Final = 25
 _PROGRAM_ADDRESSES: Final = 23, 25, 42, 44, 45
 
 
-def boot_id(root: Path = PROC) -> str:
+def boot_id() -> str:
     """Returns what tells this run of the kernel from others. Raises OSError."""
-    return (root / "sys/kernel/random/boot_id").read_text().strip()
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def parse_maps(text: str, known: dict[str, Mapping] | None = None) -> dict[str, Mapping]:

@@ -16,16 +16,15 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from tracelloc.model.process import MemoryUsage, Resident
 from tracelloc.record.process.procfs import Process
-from tracelloc.system.memorylimits import CGROUPS, closest_limit, numbers_in
+from tracelloc.system.memorylimits import closest_limit, numbers_in
 from tracelloc.text import NS_PER_S
 
 Ranges = Sequence[tuple[int, int]]  # Start and end addresses, in whole pages
@@ -41,15 +40,8 @@ _KINDS: Final = ("RssAnon", "RssFile", "RssShmem", "VmSwap", "VmSize")
 class Residency:
     """Reads the memory usage of one process. Thread safe."""
 
-    def __init__(
-        self,
-        process: Process,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-        cgroups: Path = CGROUPS,
-    ) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
-        self._clock_ns = clock_ns
-        self._cgroups = cgroups
         self._lock = threading.Lock()
         self._start: Resident | None = read_resident(process)
         self.our_bytes = 0  # What tracelloc itself had resident in it at the last look
@@ -77,11 +69,10 @@ class Residency:
                 return self.last
             self.our_bytes = (kept_bytes(self._process, ours) or 0) if ours else 0
             now = replace(now, shared=max(0, now.shared - self.our_bytes))
-            now_ns = self._clock_ns()
+            now_ns = time.monotonic_ns()
             if now_ns >= self._pss_due_ns:
-                began_ns = time.monotonic_ns()
                 self._pss_bytes = read_pss(self._process)
-                took_ns = time.monotonic_ns() - began_ns
+                took_ns = time.monotonic_ns() - now_ns
                 self._pss_due_ns = now_ns + max(_PSS_EVERY_NS, _COST * took_ns)
             if not self._history or now_ns - self._history[-1][0] >= _PAST_EVERY_NS:
                 self._history.append((now_ns, now.kept))
@@ -89,7 +80,7 @@ class Residency:
                 now=now,
                 start=self._start,
                 pss_bytes=self._pss_bytes,
-                limit=closest_limit(self._process.directory, self._cgroups),
+                limit=closest_limit(self._process.directory),
                 history=tuple(self._history),
                 mapped_bytes=self._look_at(mapped, now_ns),
             )

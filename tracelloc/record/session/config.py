@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
@@ -106,12 +104,3 @@ class TraceContext:
     supervisor: Supervisor
     facets: FacetContext
     lock: threading.RLock  # Guards the processes and their heaps
-    clock_ns: Callable[[], int]  # CLOCK_MONOTONIC
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """Sources of the time."""
-
-    now_ns: Callable[[], int] = time.monotonic_ns
-    wall_s: Callable[[], float] = time.time

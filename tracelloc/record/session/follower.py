@@ -315,7 +315,7 @@ class Follower:
             return
         self._waiting.pop(thread_id, None)
         if self._exits is not None:
-            self._exits.note_gone(thread_id)
+            self._exits.ending.discard(thread_id)
         for child_id in [c for c, (parent, _) in self._waiting.items() if parent == thread_id]:
             self._adopt(watcher, child_id)
         ended = {pid for pid in self._headless if not Process(pid).exists()}

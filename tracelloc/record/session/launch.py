@@ -21,7 +21,6 @@ from tracelloc.record.session.begin import await_program
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.follower import Follower
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
-from tracelloc.record.session.session import Session
 from tracelloc.startup import STARTUP
 
 # Longest time during which the program stops whenever it loads a library. The program's signals
@@ -58,7 +57,11 @@ class Launch:
             program, children=config.follow, exits=config.checks_exit or config.in_parts
         )
         try:
-            self.session: Session = await_program(Process(program.pid), config, say)
+            self.session = session = await_program(Process(program.pid), config, say)
+            # What the session alone handles; see ``follower.Watcher``.
+            self.forked, self.trapped, self.exiting = (
+                session.forked, session.trapped, session.exiting
+            )  # fmt: skip
             self._follower.follow(self)
         except BaseException:
             self.finish()
@@ -90,10 +93,6 @@ class Launch:
         self.session.stop_at_loads(stop=False)
         self._follower.stop()
 
-    def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
-        """See ``follower.Watcher``."""
-        self.session.forked(pid, thread_id, child_pid, shares=shares)
-
     def executed(self, pid: int, *, same_thread: bool) -> None:
         """See ``follower.Watcher``."""
         try:
@@ -121,14 +120,6 @@ class Launch:
         if pid == self.program.pid:
             self._is_there.set()
         return is_followed
-
-    def trapped(self, thread_id: int) -> bool | None:
-        """See ``follower.Watcher``."""
-        return self.session.trapped(thread_id)
-
-    def exiting(self, pid: int, threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> None:
-        """See ``follower.Watcher``."""
-        self.session.exiting(pid, threads, ended)
 
     def find_leaks(self) -> ExitLeaks:
         """Stops the program for a moment, and searches for pointers to its blocks.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -28,17 +29,16 @@ class Parts:
         drain: Callable[[], object],
         sources: Sources,
         processes: Processes,
-        clock_ns: Callable[[], int],
     ) -> None:
         """``lock`` guards the processes. ``drain`` applies events; its result is true if any."""
-        self._lock, self._drain, self._sources = lock, drain, sources
-        self._processes, self._clock_ns = processes, clock_ns
+        self._lock, self._drain = lock, drain
+        self._sources, self._processes = sources, processes
 
     def begin(self) -> None:
         """Forgets the process's blocks and figures: they begin again from here."""
         with self._lock:
             self._drain_reported()
-            self._processes.root.begin_part(self._clock_ns())
+            self._processes.root.begin_part(time.monotonic_ns())
             self._sources.set_hiding(False)
 
     def end(self) -> PartFigures:

@@ -10,6 +10,7 @@ threads of the parent do in the microseconds in between also counts for the chil
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,8 +42,7 @@ class Processes:
     def __init__(self, context: TraceContext, space: AddressSpace, *, waiting: bool) -> None:
         """``space``: of the first process. ``waiting``: it has yet to execute its program."""
         self._context, self._config = context, context.config
-        self._probes, self._clock_ns = context.sources.probes, context.clock_ns
-        self._say = context.supervisor.say
+        self._probes, self._say = context.sources.probes, context.supervisor.say
         self.files = space.files  # The files that all of them have mapped
         self._image_numbers = itertools.count(1)
         self._process_numbers = itertools.count()
@@ -71,7 +71,7 @@ class Processes:
 
     def _new_heap(self) -> Heap:
         config, sample_bytes = self._config, self._config.capture.table_sample_bytes
-        return Heap(self._clock_ns(), None, sample_bytes, config.temporary)
+        return Heap(time.monotonic_ns(), None, sample_bytes, config.temporary)
 
     @property
     def living(self) -> Sequence[Tracee]:
@@ -127,13 +127,13 @@ class Processes:
     def _note_fork(self, parent: Tracee, thread_id: int) -> None:
         waiting = self._unmarked.get(thread_id)
         if not waiting:
-            self._forks[thread_id] = parent.heap.fork(self._clock_ns())
+            self._forks[thread_id] = parent.heap.fork(time.monotonic_ns())
             return
         child = waiting.popleft()
         if not waiting:
             del self._unmarked[thread_id]
         if child is not None:
-            child.heap = parent.heap.fork(self._clock_ns())
+            child.heap = parent.heap.fork(time.monotonic_ns())
 
     def _note_images(self) -> None:
         """Detects programs executed by processes that do not stop for it."""
@@ -176,7 +176,7 @@ class Processes:
     def begin_running(self, tracee: Tracee, modules: Sequence[Module]) -> None:
         """Attaches to a process that was prepared, and adds it. Raises TracellocError."""
         try:
-            tracee.begin(modules, self._clock_ns())
+            tracee.begin(modules, time.monotonic_ns())
         except TracellocError:
             tracee.end()
             self._probes.free_space(tracee.words)
@@ -310,7 +310,7 @@ class Processes:
     def _begin_child(
         self, parent: Tracee, child_pid: int, heap: Heap | None, *, is_marked: bool
     ) -> Tracee:
-        now_ns, now = self._clock_ns(), parent.heap
+        now_ns, now = time.monotonic_ns(), parent.heap
         if heap is None:
             # It is empty until its mark comes, which precedes all of its events.
             heap = now.renewed(now_ns, now.stacks) if is_marked else now.fork(now_ns)
@@ -336,7 +336,7 @@ class Processes:
         self.feed.drop(tracee.image)
         self._by_image.pop(tracee.image, None)
         try:
-            tracee.begin_image(self._clock_ns(), **how)
+            tracee.begin_image(time.monotonic_ns(), **how)
         finally:
             self._by_image[tracee.image] = tracee
             self.feed.add(tracee.image, tracee.source)

@@ -37,7 +37,7 @@ from tracelloc.record.process.identity import open_end
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.session.config import Clocks, TraceConfig, TraceContext
+from tracelloc.record.session.config import TraceConfig, TraceContext
 from tracelloc.record.session.firstheaps import LARGE_HEAP_BYTES, FirstHeaps
 from tracelloc.record.session.followcosts import FollowCosts
 from tracelloc.record.session.outside import Outside
@@ -58,7 +58,6 @@ _MOST_LOOKS: Final = 20
 _HEAP_S: Final = 3.0  # How long the first report waits for the heap, unless it is large
 _LOOK_AGAIN_S: Final = 0.001
 _NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
-_REAL: Final = Clocks()
 
 
 class Session:
@@ -75,18 +74,14 @@ class Session:
         say: Say = say_nothing,
         *,
         waiting: bool = False,
-        clocks: Clocks = _REAL,
     ) -> None:
-        """Takes over the sources.
-
-        ``space``: of the process that the trace begins with.
+        """Takes over the sources. ``space``: of the process that the trace begins with.
 
         ``waiting``: that process has not executed its program yet. ``say`` gets messages about
         the processes, on any thread; it must not wait for a snapshot.
         """
         self._sources, self._probes = sources, sources.probes
         self._config = config
-        self._clocks = clocks
         self._lock = threading.RLock()
         self._outside_lock = threading.Lock()
         self.supervisor = supervisor = Supervisor(say, debug=config.debug)
@@ -105,9 +100,9 @@ class Session:
             supervisor, config.memory, reads_memory=config.reads_memory, reads_registers=True,
             debug=config.debug,
         )  # fmt: skip
-        context = TraceContext(sources, config, supervisor, facets, self._lock, clocks.now_ns)
+        context = TraceContext(sources, config, supervisor, facets, self._lock)
         self.processes = Processes(context, space, waiting=waiting)
-        self.parts = Parts(self._lock, self._drain, sources, self.processes, clocks.now_ns)
+        self.parts = Parts(self._lock, self._drain, sources, self.processes)
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._upkeep = Upkeep(context, self.processes)
         self._first_heaps = FirstHeaps(
@@ -136,7 +131,7 @@ class Session:
         self._probes.watch(self.root.process.pid)
         self.stop_at_loads(stop=self._config.follow or self.root.is_starting)
         if modules:
-            self.root.begin(modules, self._clocks.now_ns())
+            self.root.begin(modules, time.monotonic_ns())
         self._sources.set_live(True)
         self._pump_thread.start()
         if modules:
@@ -207,10 +202,10 @@ class Session:
     ) -> tuple[list[Tracee], TraceSnapshot]:
         if self._stopped_ns is None:
             self._drain()
-        now_ns = self._stopped_ns or self._clocks.now_ns()
+        now_ns = self._stopped_ns or time.monotonic_ns()
         tracees = list(self.processes.every)
         status = CaptureStatus(
-            self._clocks.wall_s(),
+            time.time(),
             now_ns,
             self._sources.counters(),
             self._probes.overflows,
@@ -247,7 +242,7 @@ class Session:
         if self._stopped_ns is not None:
             return
         self.supervisor.run("stopping", 0, partial(self._sources.set_live, False))
-        stopped_ns = self._clocks.now_ns()
+        stopped_ns = time.monotonic_ns()
         with self._lock:
             self._upkeep.stop()
         if self._pump_thread.ident is not None:
@@ -323,7 +318,7 @@ class Session:
         tracee = None
         with self._stopping():
             tracee = self.processes.loaded(pid)
-        start_ns = self._clocks.now_ns()
+        start_ns = time.monotonic_ns()
         if tracee is not None:
             tracee.source.await_rows()
         with self._lock:
@@ -337,7 +332,7 @@ class Session:
     @contextmanager
     def _stopping(self, **counts: int) -> Iterator[None]:
         """Holds the lock while a process is stopped. Warns of errors, or raises them at launch."""
-        start_ns = self._clocks.now_ns()
+        start_ns = time.monotonic_ns()
         with self._lock:
             if self._is_launching and self._failure is not None:
                 raise self._failure
@@ -353,7 +348,7 @@ class Session:
 
     def _note_stop(self, start_ns: int, **counts: int) -> None:
         if self._config.follow:  # others stop only in the beginning
-            self._load.note(start_ns, self._clocks.now_ns(), **counts)
+            self._load.note(start_ns, time.monotonic_ns(), **counts)
 
     def ended(self, pid: int, status: int) -> None:  # noqa: ARG002 - the status is others'
         """A process has ended."""
@@ -417,7 +412,7 @@ class Session:
                     pace.note(looked_s, self._drain(whole=whole).ring_share)
                     self._release_ended()
                     if self._failure is None and pace.is_upkeep_due():
-                        self._upkeep.run_due(self._clocks.now_ns())
+                        self._upkeep.run_due(time.monotonic_ns())
                         if self._when_failed is not None and (excess := self._upkeep.take_excess()):
                             self._when_failed(excess)
                 if self._failure is not None or any(fd == self._wake_fd for fd, _ in ready):

@@ -49,13 +49,9 @@ class ExitStops:
     def __init__(self) -> None:
         # Thread pointers of threads that have ended by themselves
         self.ended: deque[int] = deque(maxlen=_MOST_ENDED)
-        self._ending: set[int] = set()  # Ids of such threads that still exist
+        self.ending: set[int] = set()  # Ids of such threads that still exist
         self._exit = native().system_call("exit")  # A thread ends by itself (exit(2))
         self._exit_group = native().system_call("exit_group")
-
-    def note_gone(self, thread_id: int) -> None:
-        """Forgets a thread that no longer exists."""
-        self._ending.discard(thread_id)
 
     def hold(self, pid: int, thread_id: int) -> HeldThreads:
         """Keeps a thread stopped, and the others of its process if that ends."""
@@ -65,7 +61,7 @@ class ExitStops:
         is_last = not self._running(process, held)
         if call == self._exit and not is_last:
             self.ended.append(held.threads.pop().thread_pointer)
-            self._ending.add(thread_id)
+            self.ending.add(thread_id)
             return held
         if ptrace.event_message(thread_id) & _SIGNAL_BITS:
             return held
@@ -89,7 +85,7 @@ class ExitStops:
         return registers.entered_call
 
     def _running(self, process: Process, held: HeldThreads) -> bool:
-        others = process.thread_ids() - set(held.ids) - self._ending
+        others = process.thread_ids() - set(held.ids) - self.ending
         return any(process.is_running(thread_id) for thread_id in others)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum, auto
@@ -69,7 +70,7 @@ class Tracee:
         stage: Stage = Stage.RUNNING,
     ) -> None:
         """Probes nothing yet. ``parent``: the process from which it was forked."""
-        config, now_ns = context.config, context.clock_ns()
+        config, now_ns = context.config, time.monotonic_ns()
         self.process, self.space = space.process, space
         self.target, self.heap = target, heap
         self.words = words  # Settings of its address space for the probes

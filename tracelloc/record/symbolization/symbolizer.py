@@ -237,12 +237,8 @@ class Symbolizer:
         except Exception as error:  # noqa: BLE001 - whatever it is, others' names don't depend on it
             module = group[0][1].module
             assert module is not None
-            what = (
-                str(error)
-                if isinstance(error, FileReadError)
-                else f"{type(error).__name__}: {error}"
-            )
-            text = f"{Unresolved.UNREAD.value} ({what})"
+            kind = "" if isinstance(error, FileReadError) else f"{type(error).__name__}: "
+            text = f"{Unresolved.UNREAD.value} ({kind}{error})"
             if text not in module.elf.troubles:
                 module.elf.troubles.append(text)
             nameless: dict[int, Frames] = {

@@ -62,16 +62,13 @@ class FileWorker:
         self.ends = 0  # How often the worker has ended unexpectedly
         self.unread_files = 0  # How many files can't be read because the worker ended
         self.generation = 0  # How often the worker was started
-        self._tell: Callable[[str], None] | None = None
+        # Receives warnings on unreadable files, from any thread
+        self.tell: Callable[[str], None] | None = None
         self._lock = threading.Lock()
         self._process: ForkedWorker | None = None
         self._is_closing = False
         self._has_given_up = False
         self._forgotten: list[int] = []
-
-    def on_trouble(self, tell: Callable[[str], None] | None) -> None:
-        """Sets the function that receives warnings on unreadable files, from any thread."""
-        self._tell = tell
 
     def close(self) -> None:
         """Ends the worker, even during an answer. It may be started again."""
@@ -133,8 +130,8 @@ class FileWorker:
         self._say(f"{printable(file.missing)} are missing: {why}")
 
     def _say(self, what: str) -> None:
-        if self._tell is not None:
-            self._tell(f"warning: {what}")
+        if self.tell is not None:
+            self.tell(f"warning: {what}")
 
     def forget(self, file: AskedFile) -> None:
         """Makes the worker close a file, before the next answer."""
@@ -267,7 +264,7 @@ def prepare_workers(memory_bytes: int, tell: Callable[[str], None]) -> None:
     """Sets each worker's memory limit, and what receives warnings on unreadable files."""
     for worker in _WORKERS:
         worker.memory_bytes = memory_bytes
-        worker.on_trouble(tell)
+        worker.tell = tell
 
 
 def close_workers() -> None:

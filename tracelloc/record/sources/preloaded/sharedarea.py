@@ -23,7 +23,7 @@ from tracelloc.architecture import native
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.heap import sampling
 from tracelloc.model.codefiles import Mapping
-from tracelloc.model.events import EVENT_DTYPE, Events, Miss, SentStacks
+from tracelloc.model.events import EVENT_DTYPE, Events
 from tracelloc.model.losses import Counter
 from tracelloc.record import abi
 from tracelloc.record.process.procfs import Process
@@ -239,7 +239,7 @@ class SharedArea:
         self._array(ringmerge.AT_RECORDS, np.dtype(np.uint8), ringmerge.RECORD_BYTES)[:] = 0
         sampled = ringmerge.AT_RINGS - ringmerge.AT_FILTER
         self._array(ringmerge.AT_FILTER, np.dtype(np.uint8), sampled)[:] = 0
-        self._records = AreaRecords(self._memory, self.image)
+        self.records = AreaRecords(self._memory, self.image)
         self._rings: AreaRings | None = None
 
     def _array(self, at: int, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
@@ -254,16 +254,14 @@ class SharedArea:
         max_frames: int,
         min_size: int,
         max_size: int | None,
-        sample_bytes: int | None = None,
-        clock: int | None = None,
-        max_stall_s: float = 1.0,
-        clears: bool = False,
+        sample_bytes: int | None,
+        max_stall_s: float,
+        clears: bool,
     ) -> None:
-        """Sets what is reported; before ``switch_on``. ``clock`` None means the best one.
+        """Sets what is reported; before ``switch_on``.
 
+        ``max_stall_s`` is how long a thread waits for tracelloc before it only counts events;
         ``clears`` is whether malloc is to return cleared memory.
-
-        ``max_stall_s`` is how long a thread waits for tracelloc before it only counts events.
         """
         counter = self._field("counter", np.uint64)
         counter[0] = max(1, int(counter[0]))
@@ -271,7 +269,7 @@ class SharedArea:
         if sample_bytes is not None:
             lengths = sampling.gaps(sample_bytes)
             self._array(ringmerge.AT_GAPS, lengths.dtype, ringmerge.GAPS)[:] = lengths
-        self._field("clock", np.uint32)[0] = usable_clock() if clock is None else clock
+        self._field("clock", np.uint32)[0] = usable_clock()
         self._ticks_per_s = ringmerge.ticks_per_second()
         self._field("max_stall", np.uint64)[0] = int(max_stall_s * self._ticks_per_s)
         self._field("max_frames", np.uint32)[0] = max_frames
@@ -328,7 +326,7 @@ class SharedArea:
     @property
     def is_damaged(self) -> bool:
         """Whether the process has written something that its library would not."""
-        return self._records.is_damaged or (self._rings is not None and self._rings.is_damaged)
+        return self.records.is_damaged or (self._rings is not None and self._rings.is_damaged)
 
     @property
     def is_late(self) -> bool:
@@ -358,12 +356,7 @@ class SharedArea:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing was reported since the last time."""
-        return self._rings is None or (self._rings.is_quiet and not self.has_records)
-
-    @property
-    def has_records(self) -> bool:
-        """Whether there are stacks or misses to take."""
-        return self._records.has_more
+        return self._rings is None or (self._rings.is_quiet and not self.records.has_more)
 
     @property
     def is_unfinished(self) -> bool:
@@ -404,14 +397,6 @@ class SharedArea:
             # The kind of abandoned events is unknown.
             counters[Counter.LOST_FREES] += np.uint64(self._rings.abandoned)
         return counters
-
-    def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Takes (memory image, stacks) sent since the last time."""
-        return self._records.take_stacks()
-
-    def take_misses(self, most: int) -> list[Miss]:
-        """Takes up to ``most`` stacks that user space must finish."""
-        return self._records.take_misses(most)
 
     # The end.
 

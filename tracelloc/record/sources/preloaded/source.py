@@ -38,7 +38,6 @@ class PreloadedSource:
         attach: Callable[[int, Sequence[ProbePoint]], Attachment],
         is_alone: bool = False,
         spares_runtimes: bool = False,
-        clock: int | None = None,
         max_stall_s: float = 1.0,
         in_parts: bool = False,
         after: Callable[[], None] = lambda: None,
@@ -47,17 +46,15 @@ class PreloadedSource:
 
         ``say`` receives which of the two reports, and why; ``attach`` puts a probe on the library's
         marker; ``is_alone``: no probes can take over; ``spares_runtimes`` leaves programs with
-        supported runtimes to probes; ``clock``,
-        ``max_stall_s``: see ``SharedArea.set_up``; ``in_parts``: whether
-        allocations are hidden at first (``set_hiding``), and memory is cleared; ``after`` is called
-        once nothing is to be read any more.
+        supported runtimes to probes; ``max_stall_s``: see ``SharedArea.set_up``; ``in_parts``:
+        whether allocations are hidden at first (``set_hiding``), and memory is cleared; ``after``
+        is called once nothing is to be read any more.
         """
         self._is_hiding = self._clears = in_parts
         self.area: SharedArea | None = None
         self.say, self.attach, self.spares_runtimes = say, attach, spares_runtimes
         self.is_alone = is_alone
-        self._rows, self._config, self._clock = rows, config, clock
-        self._max_stall_s = max_stall_s
+        self._rows, self._config, self._max_stall_s = rows, config, max_stall_s
         self._after = after
         self._is_live = False
         self._words: SpaceControl | None = None
@@ -75,7 +72,6 @@ class PreloadedSource:
             min_size=self._min_size,
             max_size=self._config.max_block_bytes,
             sample_bytes=self._config.sample_bytes,
-            clock=self._clock,
             max_stall_s=self._max_stall_s,
             clears=self._clears,
         )
@@ -142,11 +138,11 @@ class PreloadedSource:
     @property
     def has_stacks(self) -> bool:
         """See ``EventSource``."""
-        return any(area.has_records for area in self._areas)
+        return any(area.records.has_more for area in self._areas)
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
         """See ``EventSource``. These are the last reports of a disconnected area."""
-        sent = [stacks for area in self._areas for stacks in area.take_stacks()]
+        sent = [stacks for area in self._areas for stacks in area.records.take_stacks()]
         self._close_last()
         return sent
 
@@ -154,7 +150,7 @@ class PreloadedSource:
         """See ``EventSource``."""
         found: list[Miss] = []
         for area in self._areas:
-            found += area.take_misses(most - len(found))
+            found += area.records.take_misses(most - len(found))
         return found
 
     def counters(self) -> npt.NDArray[np.uint64]:
