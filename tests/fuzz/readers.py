@@ -47,10 +47,8 @@ from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtyp
 from tracelloc.record.worker.questions import QUESTIONS
 from tracelloc.record.worker.readcode import ReadCode
 from tracelloc.record.worker.readfile import ReadFile
-from tracelloc.record.worker.targetfile import TargetFile
-from tracelloc.record.worker.unwindtables import UnwindTables
-from tracelloc.record.worker.walks import StackWalker
-from tracelloc.record.worker.workerfile import FileDecoder, WorkerFile
+from tracelloc.record.worker.targetfile import FileDecoder, TargetFile, WorkerFile
+from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables
 from tracelloc.show.alerts.suppressions import read_patterns
 from tracelloc.show.filters.rules import parse_rules
 from tracelloc.show.importers import read_profile

@@ -112,5 +112,4 @@ def test_reports_need_no_screen_and_no_file_format() -> None:
         "tracelloc.show.export.special",
         "tracelloc.show.publish",
         "tracelloc.show.publish.address",
-        "tracelloc.show.publish.secrets",
     }

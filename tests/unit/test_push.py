@@ -25,12 +25,13 @@ from tracelloc.show.presentation.combined import MAPPED
 from tracelloc.show.presentation.profile import Profile
 from tracelloc.show.publish.address import (
     PushConfig,
+    authorization,
     is_open_to_readers,
     parse_label,
     parse_push_url,
+    read_secret,
 )
 from tracelloc.show.publish.publishing import MOST_WAITING, Pusher, Sharing
-from tracelloc.show.publish.secrets import authorization, read_secret
 
 NAME = re.compile(r"[^{},=\"\s]+\{([^{},=\"\s]+=[^{},=\"\s]+(,[^{},=\"\s]+=[^{},=\"\s]+)*)?\}")
 

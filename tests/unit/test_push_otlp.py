@@ -15,9 +15,8 @@ from tests.unit.otlpmessages import decoded_request, profiles, resource_of, sums
 from tests.unit.receivers import Handler, Receiver, serving
 from tests.unit.test_push import Heap
 from tracelloc.model.process import Target
-from tracelloc.show.publish.address import PushConfig, parse_push_url
+from tracelloc.show.publish.address import PushConfig, authorization, parse_push_url
 from tracelloc.show.publish.publishing import Pusher
-from tracelloc.show.publish.secrets import authorization
 
 Response = profiles_service_pb2.ExportProfilesServiceResponse
 

@@ -21,7 +21,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.ptrace import NO_CALL, Registers
 from tracelloc.record.session import stoppedthreads
 from tracelloc.record.session.stoppedthreads import ExitStops, registers_of
-from tracelloc.record.sources.injected import conditions
+from tracelloc.record.sources.injected import functions
 from tracelloc.record.sources.preloaded import sharedarea
 from tracelloc.record.worker import readcode
 from tracelloc.record.worker.questions import QUESTIONS
@@ -173,10 +173,10 @@ def test_no_library_to_preload_or_to_inject(
     monkeypatch.setattr(sharedarea, "native", lambda: AARCH64)
     with pytest.raises(UnsupportedError, match="there is no preloaded library for 64-bit Arm"):
         sharedarea.preloaded_library()
-    monkeypatch.setattr(conditions, "native", lambda: AARCH64)
+    monkeypatch.setattr(functions, "native", lambda: AARCH64)
     space = SimpleNamespace(mapped_modules=[], process=None)
     with pytest.raises(TargetError, match="there is none for 64-bit Arm"):
-        conditions.check(space, [])
+        functions.check(space, [])
 
 
 @pytest.mark.parametrize(("machine", "is_used"), [("x86_64", True), ("aarch64", False)])

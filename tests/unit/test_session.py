@@ -16,7 +16,7 @@ from tracelloc.model.process import TemporaryPolicy
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.probe_points.placement import ProbePoint
-from tracelloc.record.session.followcosts import FollowCosts
+from tracelloc.record.session.eventcosts import FollowCosts
 from tracelloc.record.session.tracee import Outside, Tracee
 
 

@@ -43,9 +43,8 @@ from tracelloc.record.worker.channel import Descriptor
 from tracelloc.record.worker.client import FileReadError, FileWorker
 from tracelloc.record.worker.knownfiles import GENERATED
 from tracelloc.record.worker.readcode import FunctionExits
-from tracelloc.record.worker.unwindtables import UnwindTables
-from tracelloc.record.worker.walks import StackWalker
-from tracelloc.record.worker.workerfile import WorkerFile
+from tracelloc.record.worker.targetfile import WorkerFile
+from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables
 from tracelloc.system.confined import CONFINE, NOBODY, OWN_USERS
 
 Open = Callable[[Path], WorkerFile]

@@ -213,7 +213,7 @@ def test_every_question_is_typed_and_has_a_seed() -> None:
 def test_asking_needs_nothing_that_reads_machine_code() -> None:
     """It takes long to import, and only workers read code."""
     program = (
-        "import sys, tracelloc.record.session.session, tracelloc.record.worker.walks\n"
+        "import sys, tracelloc.record.session.session, tracelloc.record.worker.unwindtables\n"
         "print('capstone' in sys.modules, 'tracelloc.record.worker.service' in sys.modules)"
     )
     found = subprocess.run(

@@ -19,12 +19,13 @@ from tracelloc.show.alerts.rules import FAILED_STATUS, ON_LEAK_PATIENCE_S, parse
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.presentation.profile import METRICS, Metric
 from tracelloc.show.publish.address import (
+    LISTEN_TOKEN,
     PUSH_INTERVAL_S,
+    PUSH_PASSWORD,
     parse_label,
     parse_listen,
     parse_push_url,
 )
-from tracelloc.show.publish.secrets import LISTEN_TOKEN, PUSH_PASSWORD
 from tracelloc.show.report.optional import SECTIONS, parse_sections
 from tracelloc.text import NS_PER_S, parse_duration, parse_percent, parse_size
 

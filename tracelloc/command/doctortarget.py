@@ -19,7 +19,7 @@ from tracelloc.record.process.procfs import VDSO, Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.known import runtimes_of
 from tracelloc.record.session.probeset import check_survival, find_allocators
-from tracelloc.record.sources.injected.conditions import check
+from tracelloc.record.sources.injected.functions import check
 from tracelloc.record.symbolization.inventory import ModuleReport, take_inventory
 from tracelloc.show.presentation.facts import unseen_lines
 from tracelloc.text import plural

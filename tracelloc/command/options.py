@@ -21,8 +21,15 @@ from tracelloc.record.mallocs.discovery import MallocChoice
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.show.alerts.rules import WatchOptions
 from tracelloc.show.export import check_otlp
-from tracelloc.show.publish.address import PUSH_INTERVAL_S, ListenAddress, PushConfig
-from tracelloc.show.publish.secrets import LISTEN_TOKEN, PUSH_PASSWORD, authorization, read_secret
+from tracelloc.show.publish.address import (
+    LISTEN_TOKEN,
+    PUSH_INTERVAL_S,
+    PUSH_PASSWORD,
+    ListenAddress,
+    PushConfig,
+    authorization,
+    read_secret,
+)
 from tracelloc.show.report.optional import wanted_by
 
 T = TypeVar("T")

@@ -27,9 +27,9 @@ from tracelloc.machine.processes import ProcessReader
 from tracelloc.machine.subjects import Breach, RuleBook, Subject, subjects_of
 from tracelloc.machine.watchjobs import WatchFiles, WatchJobs
 from tracelloc.record.process.procfs import boot_id
+from tracelloc.show.publish.address import LISTEN_TOKEN, read_secret
 from tracelloc.show.publish.endpoint import Endpoint, listen_on
 from tracelloc.show.publish.openmetrics import metrics_text
-from tracelloc.show.publish.secrets import LISTEN_TOKEN, read_secret
 from tracelloc.show.report.loglines import event_line, signed_size_word, size_word
 from tracelloc.startup import not_ignored
 

@@ -19,7 +19,7 @@ from typing import Final
 from tracelloc.machine.groups import GroupReader
 from tracelloc.machine.history import GrowthHistory
 from tracelloc.machine.machinememory import WINDOWS_S, MachineMemory, MemoryKind, ProcessMemory
-from tracelloc.record.process.listing import command_line, user_name
+from tracelloc.record.process.identity import command_line, user_name
 from tracelloc.record.process.procfs import PROC
 from tracelloc.system.memorylimits import MemoryGroup, memory_group, numbers_in
 

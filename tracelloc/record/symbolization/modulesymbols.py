@@ -29,7 +29,7 @@ from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.symbolization.debuginfod import DEBUG_SERVERS
 from tracelloc.record.worker.client import NAME_WORKER, FileWorker
-from tracelloc.record.worker.workerfile import WorkerFile
+from tracelloc.record.worker.targetfile import WorkerFile
 from tracelloc.system.syscalls import NotRegularError, open_inside
 
 _LARGEST_BYTES: Final = 512 << 20

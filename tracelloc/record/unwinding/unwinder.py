@@ -32,8 +32,7 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.unwinding.ahead import RowsAhead
 from tracelloc.record.worker.client import AskedFile, FileReadError
 from tracelloc.record.worker.knownfiles import GENERATED, UNREADABLE
-from tracelloc.record.worker.unwindtables import UnwindTables
-from tracelloc.record.worker.walks import FollowedStack, StackWalker
+from tracelloc.record.worker.unwindtables import FollowedStack, StackWalker, UnwindTables
 
 U64 = npt.NDArray[np.uint64]
 

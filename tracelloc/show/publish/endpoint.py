@@ -26,9 +26,8 @@ from tracelloc.show.export.flamedata import page_data
 from tracelloc.show.export.listings import fold
 from tracelloc.show.presentation.combined import joined, since
 from tracelloc.show.presentation.profile import Metric, Profile
-from tracelloc.show.publish.address import ListenAddress
+from tracelloc.show.publish.address import ListenAddress, is_authorized
 from tracelloc.show.publish.openmetrics import CONTENT_TYPE, family_lines, label_text, metrics_text
-from tracelloc.show.publish.secrets import is_authorized
 
 # Stacks exported as series: a metrics database keeps each distinct series forever.
 TOP_STACKS: Final = 10

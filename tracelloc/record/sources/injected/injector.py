@@ -23,12 +23,13 @@ from tracelloc.record.mallocs.discovery import Allocator
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace, is_injected
-from tracelloc.record.sources.injected.conditions import check, find_tid_offset
 from tracelloc.record.sources.injected.functions import (
     CALLED_OFTEN,
     CALLED_RARELY,
     Provider,
     ReplacedFunctions,
+    check,
+    find_tid_offset,
 )
 from tracelloc.record.sources.injected.mapping import LibraryFile, Mapper, library_file
 from tracelloc.record.sources.injected.redirection import (
