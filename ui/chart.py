@@ -203,7 +203,7 @@ class ChartView(LineView[ChartContent]):
             "app.ask('toggle_chart')",
             "Functions/stacks",
             tooltip="Chart functions, or call stacks",
-        ),
+        )
     ]
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it

@@ -49,7 +49,7 @@ class Dialog(ModalScreen[T]):
     """A box in the middle of the screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Close", tooltip="Close without changes", id="dialog.close"),
+        Binding("escape", "dismiss", "Close", tooltip="Close without changes", id="dialog.close")
     ]
 
 
@@ -134,13 +134,7 @@ class FilterDialog(Dialog[None]):
     """One line per group, then one per added rule."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "space",
-            "switch_group",
-            "Switch",
-            tooltip="Switch the group",
-            id="filters.space",
-        ),
+        Binding("space", "switch_group", "Switch", tooltip="Switch the group", id="filters.space"),
         Binding("n", "all", "All", tooltip="Switch all groups on or off", id="filters.all"),
         Binding(
             "delete,backspace", "drop", "Delete", tooltip="Delete the added rule", id="filters.drop"

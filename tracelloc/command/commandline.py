@@ -167,10 +167,7 @@ def _check(given: Options) -> None:
             most is not None and most < least,
             "--max-size is below --min-size: everything would be ignored",
         ),
-        (
-            sample is not None and not 0 < sample <= _SPARSEST,
-            "--sample must be between 1 and 1TiB",
-        ),
+        (sample is not None and not 0 < sample <= _SPARSEST, "--sample must be between 1 and 1TiB"),
         (
             given.most_processes > _MOST_PROCESSES,
             f"--follow-limit must be at most {_MOST_PROCESSES}",
@@ -267,8 +264,7 @@ def _check_mode(given: Options) -> None:
     has_target = given.command or (given.pid, given.name, given.group_name) != (None, None, None)
     if not has_target and given.mode is not Mode.TUI:
         raise UsageError(
-            "a process is required",
-            hint="-p PID or -n NAME trace a running one, -- CMD starts one",
+            "a process is required", hint="-p PID or -n NAME trace a running one, -- CMD starts one"
         )
     if given.program_output is not None and not (given.command and given.mode is Mode.TUI):
         raise UsageError(

@@ -165,11 +165,7 @@ class AttachStart(Start):
     """A process that runs, or a control group of them."""
 
     def __init__(
-        self,
-        process: Process,
-        group: MemoryGroup | None = None,
-        *,
-        is_unprivileged: bool = False,
+        self, process: Process, group: MemoryGroup | None = None, *, is_unprivileged: bool = False
     ) -> None:
         """``process``: of the group, the one to begin with.
 

@@ -90,11 +90,7 @@ class TraceParser(Parser):
 def build_parser() -> Parser:
     """All options of a trace, defaults and units in their help."""
     parser = TraceParser(
-        prog="tracelloc",
-        usage=_USAGE,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        add_help=False,
+        prog="tracelloc", usage=_USAGE, description=_DESCRIPTION, epilog=_EPILOG, add_help=False
     )
     add_all(parser)
     return parser

@@ -40,12 +40,7 @@ class Reports:
     """A front-end for logs, pipes and people who watch."""
 
     def __init__(
-        self,
-        path: Path | None,
-        *,
-        has_stdout: bool,
-        began_s: float,
-        is_every_full: bool = False,
+        self, path: Path | None, *, has_stdout: bool, began_s: float, is_every_full: bool = False
     ) -> None:
         """Reports go to a file, if one is given, else to standard output if that is free.
 

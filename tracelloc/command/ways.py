@@ -84,9 +84,7 @@ def find_ways() -> list[Finding]:
             "tracelloc -- CMD, record, run --leaks, pytest --tracelloc",
         ),
         _way(
-            HEAP,
-            "" if may_read else _UNREADABLE,
-            f"tracelloc heap, leaks, holders -p PID{whose}",
+            HEAP, "" if may_read else _UNREADABLE, f"tracelloc heap, leaks, holders -p PID{whose}"
         ),
         Finding(FindingState.YES, MACHINE, f"tracelloc top: {_seen()}"),
     ]

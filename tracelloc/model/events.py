@@ -94,12 +94,7 @@ class SentStacks:
 
 
 # `struct pair_key`.
-PAIR_KEY_FIELDS: Final = [
-    ("stack_id", "<u8"),
-    ("size", "<u8"),
-    ("image", "<u4"),
-    ("parity", "<u4"),
-]
+PAIR_KEY_FIELDS: Final = [("stack_id", "<u8"), ("size", "<u8"), ("image", "<u4"), ("parity", "<u4")]
 
 # `struct pair_sums`.
 PAIR_SUMS_FIELDS: Final = [("count", "<i8"), ("bytes", "<i8"), ("time_ns", "<u8")]

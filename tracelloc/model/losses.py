@@ -52,11 +52,7 @@ LOST_EVENT_COUNTERS: Final = (
 )
 
 # Counters of oddities that the overflow map finds instead of the table.
-ODDITY_COUNTERS: Final = (
-    Counter.SPILL_REUSES,
-    Counter.SPILL_UNMATCHED,
-    Counter.SPILL_ODD_RESTORES,
-)
+ODDITY_COUNTERS: Final = (Counter.SPILL_REUSES, Counter.SPILL_UNMATCHED, Counter.SPILL_ODD_RESTORES)
 
 
 def count_lost(counters: npt.NDArray[np.uint64]) -> int:

@@ -76,10 +76,7 @@ def or_blank(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def table_lines(
-    columns: Columns[R],
-    rows: Iterable[R],
-    more: int = 0,
-    below: Callable[[R], str] = lambda _: "",
+    columns: Columns[R], rows: Iterable[R], more: int = 0, below: Callable[[R], str] = lambda _: ""
 ) -> Iterator[str]:
     """Yields a table as text: a header, and a line per row. The last column is not padded.
 

@@ -36,10 +36,7 @@ def _run(given: Namespace) -> None:
     joined = open_recordings(given.files)
     namers = Namers(joined, Filters())
     writer = RecordingWriter(
-        given.recording,
-        max_bytes=given.recording_bytes,
-        max_s=given.max_time,
-        users=output_users(),
+        given.recording, max_bytes=given.recording_bytes, max_s=given.max_time, users=output_users()
     )
     try:
         with progress_of("merging") as progress:

@@ -57,12 +57,7 @@ class Entries:
 
 def read_header(header: bytes, address: int) -> tuple[int, int, int] | None: ...
 def find_calls(
-    code: bytes,
-    address: int,
-    start: int,
-    end: int,
-    found: U64,
-    architecture: Architecture = ...,
+    code: bytes, address: int, start: int, end: int, found: U64, architecture: Architecture = ...
 ) -> int: ...
 
 class StackCopy:

@@ -106,10 +106,7 @@ class Drain:
         pairs = [_merged(*found, PAIR_DTYPE) for found in spill.pairs.take_entries(chosen)]
         self._control["full"][0][parity] = 0
         told = late_events(np.concatenate([np.empty(0, ENTRY_DTYPE), *entries]))
-        return (
-            joined_events([old, told, *later]),
-            np.concatenate([NO_PAIRS, *pairs]),
-        )
+        return joined_events([old, told, *later]), np.concatenate([NO_PAIRS, *pairs])
 
     def _ring_up_to(self, spill: Spill, position: int) -> list[Events]:
         """Takes all records up to a position, including those still being written."""

@@ -60,11 +60,7 @@ class _IteratorLinkAttr(ctypes.Structure):
 class _TaskInfo(ctypes.Structure):
     """``union bpf_iter_link_info``, task (Linux 6.1)."""
 
-    _fields_ = (
-        ("tid", ctypes.c_uint32),
-        ("pid", ctypes.c_uint32),
-        ("pid_fd", ctypes.c_uint32),
-    )
+    _fields_ = (("tid", ctypes.c_uint32), ("pid", ctypes.c_uint32), ("pid_fd", ctypes.c_uint32))
 
 
 class _IteratorAttr(ctypes.Structure):

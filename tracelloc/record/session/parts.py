@@ -67,10 +67,7 @@ class Parts:
 
 
 def leaks_at_exit(
-    checked: Tracee,
-    lock: threading.RLock,
-    threads: Sequence[ThreadRegisters],
-    ended: Sequence[int],
+    checked: Tracee, lock: threading.RLock, threads: Sequence[ThreadRegisters], ended: Sequence[int]
 ) -> ExitLeaks:
     """Returns the leaks, or why there was no search. All of its events must be applied.
 

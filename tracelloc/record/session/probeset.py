@@ -249,10 +249,7 @@ class ProbeSet:
                 say(f"warning: {error}")
 
     def look_after(
-        self,
-        say: Callable[[str], None],
-        live: Callable[[], Blocks],
-        refresh: Callable[[], None],
+        self, say: Callable[[str], None], live: Callable[[], Blocks], refresh: Callable[[], None]
     ) -> None:
         """See ``Attachments.look_after``; also replaces the preloaded library if that is due.
 

@@ -232,12 +232,7 @@ class LiveTree:
         self._unsure: set[int] = set()  # Stacks with frames whose names may still change
         self._stale: dict[int, None] = {}  # Stacks with outdated names, the longest waiting first
 
-    def update(
-        self,
-        snapshot: Snapshot,
-        namer: Namer,
-        weights: Mapping[Metric, I64],
-    ) -> CallTree:
+    def update(self, snapshot: Snapshot, namer: Namer, weights: Mapping[Metric, I64]) -> CallTree:
         """Returns the tree of all stacks with a weight; ``weights`` has a column per metric."""
         version = namer.version
         if self._version is None or self._version[1] != version[1]:

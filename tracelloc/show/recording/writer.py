@@ -61,12 +61,7 @@ class RecordingWriter:
     """For one thread at a time. Every method raises TracellocError if the file can't be written."""
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        max_bytes: int,
-        max_s: float,
-        users: Sequence[User] = (),
+        self, path: Path, *, max_bytes: int, max_s: float, users: Sequence[User] = ()
     ) -> None:
         """``max_bytes``: how large the file may get; ``max_s``: how far it may reach back.
 

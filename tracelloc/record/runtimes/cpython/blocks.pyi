@@ -5,10 +5,7 @@ class Addresses:
     count: int
     def add(self, addresses: npt.NDArray[np.uint64], first: int) -> None: ...
     def fresh(
-        self,
-        pointers: npt.NDArray[np.uint64],
-        pools: Addresses,
-        found: npt.NDArray[np.uint64],
+        self, pointers: npt.NDArray[np.uint64], pools: Addresses, found: npt.NDArray[np.uint64]
     ) -> int: ...
     def look_up(
         self, addresses: npt.NDArray[np.uint64], numbers: npt.NDArray[np.int64]
@@ -48,11 +45,7 @@ class References:
     def size(self, start: int) -> int: ...
     def target(self, address: int) -> int: ...
     def trace(
-        self,
-        parents: npt.NDArray[np.uint32],
-        queue: npt.NDArray[np.uint32],
-        done: int,
-        end: int,
+        self, parents: npt.NDArray[np.uint32], queue: npt.NDArray[np.uint32], done: int, end: int
     ) -> int: ...
     def referrers(
         self,
