@@ -109,7 +109,6 @@ def test_reports_need_no_screen_and_no_file_format() -> None:
     )
     assert {name for name in found if name.startswith(unwanted)} <= {
         "tracelloc.show.export.outputfile",
-        "tracelloc.show.export.special",
         "tracelloc.show.publish",
         "tracelloc.show.publish.address",
     }

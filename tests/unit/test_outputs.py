@@ -12,8 +12,7 @@ from tests.harness import may_mount, refused
 from tracelloc.command.outputs import open_report
 from tracelloc.errors import TracellocError
 from tracelloc.show.export import FOLDED
-from tracelloc.show.export.outputfile import OutputFile
-from tracelloc.show.export.special import open_special
+from tracelloc.show.export.outputfile import OutputFile, open_special
 
 
 def names(directory: Path) -> list[str]:

@@ -17,8 +17,7 @@ from typing import BinaryIO, Final
 
 from tracelloc.errors import TracellocError
 from tracelloc.show.export import FOLDED, PPROF, exporter_for
-from tracelloc.show.export.outputfile import OutputFile
-from tracelloc.show.export.special import check_special, is_special, open_special
+from tracelloc.show.export.outputfile import OutputFile, check_special, is_special, open_special
 from tracelloc.show.presentation.combined import joined, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import METRICS

@@ -1,5 +1,7 @@
 """The process that a command line names, by -p PID, -n NAME or a plain word; the command, too.
 
+Commands that report on a running process repeat that on time, and report failures of reading it.
+
 Nothing slow is imported to refuse what there is not, and for help nothing of ``record``.
 """
 
@@ -17,6 +19,13 @@ from tracelloc.errors import ProgramError, UsageError
 if TYPE_CHECKING:
     from tracelloc.command.commandline import Options
     from tracelloc.record.process.procfs import Process
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tracelloc.errors import TargetError, scarcity
 
 
 def add_process(parser: ArgumentParser, about: str = "", *, plain: bool = True) -> None:
@@ -84,3 +93,25 @@ def _may_exist(program: str) -> bool:
             pass
         return True
     return False
+
+
+def report_numbers(every_s: float | None, most: int | None) -> Iterator[int]:
+    """Yields the number of each report, from 1, when it is due: once if ``every_s`` is None."""
+    for number in itertools.count(1):
+        began_s = time.monotonic()
+        yield number
+        sys.stdout.flush()
+        if every_s is None or number == most:
+            return
+        time.sleep(max(0.0, began_s + every_s - time.monotonic()))
+
+
+@contextmanager
+def reading_heap() -> Iterator[None]:
+    """Reports errors of reading a process's heap: raises TargetError for OSError, MemoryError."""
+    try:
+        yield
+    except MemoryError as error:
+        raise TargetError("the heap can't be read: there is no memory left") from error
+    except OSError as error:
+        raise TargetError(f"the heap can't be read: {scarcity(error) or error}") from error

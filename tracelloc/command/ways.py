@@ -15,7 +15,7 @@ from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.child import ChildEndedError
 from tracelloc.record.kernel.trials import trap_costs, usable_methods
 from tracelloc.record.process import ptrace
-from tracelloc.record.process.namespaces import pid_namespace
+from tracelloc.record.process.identity import pid_namespace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded import sharedarea
 from tracelloc.record.sources.preloaded.vouching import may_vouch

@@ -12,8 +12,12 @@ from functools import partial
 from typing import Final
 
 from tracelloc.command.arguments import add_option, count_type, duration_type, positive_type
-from tracelloc.command.processargument import add_process, named_process
-from tracelloc.command.repeating import reading_heap, report_numbers
+from tracelloc.command.processargument import (
+    add_process,
+    named_process,
+    reading_heap,
+    report_numbers,
+)
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
 

@@ -13,8 +13,7 @@ from functools import partial
 from typing import Final
 
 from tracelloc.command.arguments import add_option, positive_type
-from tracelloc.command.processargument import add_process, named_process
-from tracelloc.command.repeating import reading_heap
+from tracelloc.command.processargument import add_process, named_process, reading_heap
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
 

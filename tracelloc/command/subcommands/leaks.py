@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracelloc.command.arguments import add_option, count_type, duration_type, positive_type
-from tracelloc.command.processargument import add_process, named_process
-from tracelloc.command.repeating import reading_heap, report_numbers
+from tracelloc.command.processargument import (
+    add_process,
+    named_process,
+    reading_heap,
+    report_numbers,
+)
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.show.alerts.rules import FAILED_STATUS
 from tracelloc.text import print_lines, progress_of

@@ -11,8 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tracelloc.command.arguments import add_option, count_type, duration_type, positive_type
-from tracelloc.command.processargument import add_process, named_process
-from tracelloc.command.repeating import report_numbers
+from tracelloc.command.processargument import add_process, named_process, report_numbers
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from tracelloc.command.arguments import add_option, count_type, duration_type, positive_type
-from tracelloc.command.repeating import report_numbers
+from tracelloc.command.processargument import report_numbers
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines
 

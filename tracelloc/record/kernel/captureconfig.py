@@ -15,7 +15,7 @@ from tracelloc.model.events import EVENT_DTYPE
 from tracelloc.record.kernel.btf import CFLAGS, type_numbers
 from tracelloc.record.kernel.compiler import CompiledProbes
 from tracelloc.record.kernel.precompiled import compiled
-from tracelloc.record.process.namespaces import pid_namespace
+from tracelloc.record.process.identity import pid_namespace
 
 # Capacity in events of the ring of mmap and munmap events: a power of two.
 MAPPING_SLOTS: Final = 1 << 16

@@ -20,7 +20,7 @@ from tracelloc.record.kernel import catchguard
 from tracelloc.record.kernel.bpfmaps import keys_of
 from tracelloc.record.kernel.compiler import CompiledProbes, MapSpec
 from tracelloc.record.kernel.programs import RAW_TRACEPOINT, Programs
-from tracelloc.record.process.namespaces import pid_namespace
+from tracelloc.record.process.identity import pid_namespace
 from tracelloc.system import syscalls
 
 NAME_LETTERS: Final = 15  # Bytes of a name that the kernel keeps (TASK_COMM_LEN)

@@ -11,8 +11,7 @@ from typing import Final
 
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.codefiles import base_name
-from tracelloc.record.process.identity import user_name
-from tracelloc.record.process.namespaces import absence_hint
+from tracelloc.record.process.identity import absence_hint, user_name
 from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.text import format_time, printable
 

@@ -19,7 +19,7 @@ from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record.abi import PYTHON_ENTRY
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Module
-from tracelloc.record.process.namespaces import other_pid_namespace
+from tracelloc.record.process.identity import other_pid_namespace
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.codeobjects import CodeLayout, CodeObjects
 from tracelloc.record.runtimes.known import is_python_name

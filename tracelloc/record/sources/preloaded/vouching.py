@@ -11,7 +11,7 @@ import os
 from functools import cache
 from typing import Final
 
-from tracelloc.record.process.namespaces import is_in_our_container
+from tracelloc.record.process.identity import is_in_our_container
 from tracelloc.record.process.procfs import Process
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
