@@ -1,8 +1,4 @@
-"""The list widget of every view and dialog, which draws only visible rows.
-
-Subclasses define the number of rows and how a row looks. The widget scrolls, has a cursor, binds
-the keys, and keeps fixed lines above and below the rows.
-"""
+"""The list widget of every view and dialog, which draws only visible rows."""
 
 from __future__ import annotations
 

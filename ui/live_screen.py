@@ -158,14 +158,11 @@ class LiveScreen(Screen[None]):
             if picture.settings.view is self.settings.view:
                 same = before is not None and _order_of(before) == _order_of(picture)
                 self.view.show(picture.content, at_once=not same)
-            if not self._awaits_details(picture):
+            # If the rows have moved, a picture with the new row's details follows.
+            stack = self._stack_under_cursor(self.settings.view)
+            if not self.is_current or stack in (None, picture.settings.selected):
                 self._show_pane(picture)
         self.state.show_together(picture)
-
-    def _awaits_details(self, picture: Picture) -> bool:
-        """Whether the rows have moved, so that a picture with the new row's details follows."""
-        stack = self._stack_under_cursor(self.settings.view)
-        return self.is_current and stack not in (None, picture.settings.selected)
 
     def _show_plot(self, picture: Picture) -> None:
         snapshot, line = picture.snapshot, picture.line

@@ -1,8 +1,4 @@
-"""The plot of live bytes, resident and kept memory over the whole traced time.
-
-Live bytes are an area, drawn in eighths of a line to make slow growth visible; resident memory is a
-line. Axes have units; marks are dotted lines with their names on top.
-"""
+"""The plot of live bytes, resident and kept memory over the whole traced time."""
 
 from __future__ import annotations
 
@@ -195,7 +191,8 @@ def draw(
 ) -> Drawing:
     """Draws a plot of ``width`` by ``height`` cells, including the time axis at the bottom.
 
-    The first curve is an area, drawn in eighths of a cell; the others are lines.
+    The first curve is an area, drawn in eighths of a cell to make slow growth visible; the others
+    are lines. Flags are dotted lines with their names on top.
     """
     canvas = Canvas(width, height, start_ns, end_ns, fits=clock is not None)
     if not canvas.has_room:

@@ -1,8 +1,4 @@
-"""The definition of a view of the screen, and the data that views are computed from.
-
-A view computes its content from a ``ViewSelection``: a snapshot of the ``Source``,
-restricted by the user's ``Settings``.
-"""
+"""The definition of a view of the screen, and the data that views are computed from."""
 
 from __future__ import annotations
 

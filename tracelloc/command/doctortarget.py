@@ -62,7 +62,10 @@ def target_findings(pid: int) -> Iterator[Finding]:
         modules = find_allocators(space, EVERYTHING)
         check_survival(process)
         yield from _probes(process, plan(discover(modules)))
-        yield from _injection(space)
+        try:
+            check(space, allocators_in(space.mapped_modules, EVERYTHING))
+        except TargetError as error:
+            yield Finding(_MISSING, "library", f"it can't be injected: {error.message}")
         yield from _followers(process)
         yield from _unwinding(space.modules)
         for runtime in runtimes_of(space.modules):
@@ -115,13 +118,6 @@ def _others_breakpoints(process: Process, planned: Plan) -> list[str]:
 
 
 _BREAKPOINT: Final = b"\xcc"  # int3, which uprobes and debuggers put in place of an instruction
-
-
-def _injection(space: AddressSpace) -> Iterator[Finding]:
-    try:
-        check(space, allocators_in(space.mapped_modules, EVERYTHING))
-    except TargetError as error:
-        yield Finding(_MISSING, "library", f"it can't be injected: {error.message}")
 
 
 def _followers(process: Process) -> Iterator[Finding]:

@@ -1,8 +1,4 @@
-"""Output of the command: atomic files, checked before tracing, and messages.
-
-Files of a run are written from one snapshot, with progress where that takes its time. Messages
-go to standard error while tracing: lines, and one that shows progress.
-"""
+"""Output of the command: files of a run, all of one snapshot, and messages while tracing."""
 
 from __future__ import annotations
 

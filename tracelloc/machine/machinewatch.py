@@ -173,19 +173,13 @@ class MachineWatch:
                 self.log({"event": "failed", "action": "state", "error": str(error)})
 
 
-def _end_event() -> threading.Event:
-    """Returns an event that signals set from now on."""
-    ended = threading.Event()
-    for number in not_ignored((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), interrupts=True):
-        signal.signal(number, lambda *_: ended.set())
-    return ended
-
-
 def watch(config: WatchConfig, count: int | None) -> None:
     """Watches until a signal comes, or for ``count`` looks. Raises TracellocError."""
     listener = None if config.listen is None else listen_on(config.listen)
     token = read_secret(None, LISTEN_TOKEN)
-    ended = _end_event()
+    ended = threading.Event()
+    for number in not_ignored((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), interrupts=True):
+        signal.signal(number, lambda *_: ended.set())
     with closing(ProcessReader()) as reader:
         try:
             machine_watch = MachineWatch(config, reader)

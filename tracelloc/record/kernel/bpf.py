@@ -72,12 +72,6 @@ OTEL_PROGRAMS: Final = ("otel_alloc", "otel_free", "loader_changes", "do_nothing
 TRACEPOINTS: Final = {"process_execs": "sched_process_exec", "process_forks": "task_newtask"}
 
 
-def program_names(*, mappings: bool, otel: bool) -> tuple[str, ...]:
-    """Returns the names of the uprobe programs to load."""
-    names = OTEL_PROGRAMS if otel else PROGRAMS
-    return (*names, MAPPING_PROGRAM) if mappings else names
-
-
 class Capture:
     """The BPF programs, their rings, counters and control words: a ``ProbeSource``."""
 
@@ -98,7 +92,9 @@ class Capture:
         self._methods = usable_methods() if method is None else [method]
         self._has_attached = False
         self._loaded_for: Method | None = None
-        self._names = program_names(mappings=config.trace_mappings, otel=config.otel)
+        self._names = OTEL_PROGRAMS if config.otel else PROGRAMS
+        if config.trace_mappings:
+            self._names = (*self._names, MAPPING_PROGRAM)
         self._bpf = Programs(
             config.compile(debug=debug),
             simpler=lambda: config.compile(debug=debug, iterates=False),

@@ -91,7 +91,9 @@ class Drain:
         store_release(self._epoch, load_acquire(self._epoch) + 1)
         spill.grace.wait()
         seen = [events, *self._ring_up_to(spill, self._ring.produced)]
-        old, new = _by_parity(joined_events(seen), parity)
+        every = joined_events(seen)
+        ours = (every["size_tag"] >> _PARITY_SHIFT) & np.uint64(1) == parity
+        old, new = pick(every, ours), pick(every, ~ours)
         later = [new]
 
         def chosen(keys: Columns) -> Mask:
@@ -215,12 +217,6 @@ def by_image(batch: EventBatch) -> Iterator[tuple[int, Events]]:
     for image, count in shares:
         yield image, ordered[start : start + count]
         start += count
-
-
-def _by_parity(events: Events, parity: int) -> tuple[Events, Events]:
-    """Returns (events of an epoch of this parity, other events)."""
-    ours = (events["size_tag"] >> _PARITY_SHIFT) & np.uint64(1) == parity
-    return pick(events, ours), pick(events, ~ours)
 
 
 def _merged(keys: Columns, values: Columns, dtype: np.dtype[Any]) -> Columns:

@@ -1,7 +1,4 @@
-"""Describes what is traced: allocators, their files, and functions that can't be traced.
-
-Also tells which malloc library each file implements, and why a process has none.
-"""
+"""Describes what is traced: allocators, their files, and functions that can't be traced."""
 
 from __future__ import annotations
 

@@ -243,7 +243,9 @@ class EarlierBlockReader:
         return EarlierBlocks(tuple(kinds), found.heap.coverage, tuple(found.heap.notes))
 
     def _stack(self, kind: BlockKind) -> int:
-        lines = [RuntimeFrame(size_words(kind.least_bytes, kind.most_bytes), runtime=_RUNTIME)]
+        is_one = kind.least_bytes == kind.most_bytes
+        size = f"{kind.most_bytes:,} B" if is_one else f"up to {format_size(kind.most_bytes)}"
+        lines = [RuntimeFrame(f"blocks of {size}", runtime=_RUNTIME)]
         if kind.class_name:
             lines.append(RuntimeFrame(f"class {kind.class_name}", runtime=_RUNTIME))
         lines.append(_ROOT)
@@ -258,13 +260,6 @@ def _is_awake(thread: Process) -> bool:
         return thread.state() in "RD"
     except TargetError:  # it has ended
         return False
-
-
-def size_words(least_bytes: int, most_bytes: int) -> str:
-    """Names blocks by their usable size."""
-    if least_bytes == most_bytes:
-        return f"blocks of {most_bytes:,} B"
-    return f"blocks of up to {format_size(most_bytes)}"
 
 
 def why_not(error: UnsupportedError) -> str:

@@ -8,7 +8,7 @@ import os
 import pwd
 import resource
 import signal
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NoReturn
@@ -71,7 +71,10 @@ class TracedProgram:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self.pid = os.fork()
         if not self.pid:
-            _drop_handlers(self._ignored)
+            for number in signal.valid_signals():
+                if callable(signal.getsignal(number)):
+                    is_ignored = number in self._ignored
+                    signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             self._become(read_fd, write_fd)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -192,13 +195,6 @@ class CaughtProgram:
     def wait(self) -> int:
         """Returns 0: its parent waits for it."""
         return 0
-
-
-def _drop_handlers(ignored: Set[int]) -> None:
-    """Resets handled signals to their default action, or ignores those in ``ignored``."""
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
 
 def _become_user(who: Invoker) -> list[bytes]:

@@ -20,7 +20,7 @@ from tracelloc.files.demangle import demangle, without_arguments
 from tracelloc.files.dwarf import SourceFrame
 from tracelloc.files.elf import Symbol
 from tracelloc.model.codefiles import Place, Unresolved
-from tracelloc.model.frames import Frame, RuntimeFrame, unnamed
+from tracelloc.model.frames import Frame, unnamed
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.symbolization.modulesymbols import ModuleSymbols, PerfMap, describe
@@ -165,7 +165,13 @@ class Symbolizer:
 
     def _interpreted(self, address: int) -> Frame | None:
         found = self._space.files.runtime_frames.find(address)
-        return None if found is None else _runtime_frame(address, found, self._sources)
+        if found is None:
+            return None
+        name, file = found.function or "[function that is gone]", self._sources.apply(found.file)
+        # Many functions have the same name: file and line distinguish them.
+        identity = name if file is None else f"{name} ({file}:{found.first_line})"
+        module = f"[{found.runtime}]"
+        return Frame(address, name, identity, None, None, module, None, file=file, line=found.line)
 
     def _work(self) -> None:
         try:
@@ -326,13 +332,15 @@ class Symbolizer:
             for inner in chain[:-1]
         ]
         outer = chain[-1]
-        raw = base.raw_symbol
-        if raw is None and outer.function is not None:
-            raw = without_arguments(outer.function)
+        raw = whole = base.raw_symbol
+        plain = None if outer.function is None else without_arguments(outer.function)
+        if raw in (None, plain):
+            # Only debug information has the generic arguments.
+            raw, whole = plain, outer.function
         frames.append(
             replace(
                 base,
-                symbol=None if raw is None else demangle(_whole_name(raw, outer)),
+                symbol=None if whole is None else demangle(whole),
                 raw_symbol=raw,
                 reason=base.reason if raw is None else None,
                 file=self._sources.apply(outer.file),
@@ -340,12 +348,6 @@ class Symbolizer:
             )
         )
         return tuple(frames)
-
-
-def _whole_name(symbol: str, source: SourceFrame) -> str:
-    """The function's name with generic arguments, if debug information has it."""
-    name = source.function
-    return name if name is not None and without_arguments(name) == symbol else symbol
 
 
 def _named_frame(address: int, path: str, inside: int, symbol: Symbol | None) -> Frame:
@@ -367,12 +369,3 @@ def _nameless(address: int, place: Place[Module] | Unresolved) -> Frame:
     if isinstance(place, Unresolved):
         return unnamed(address, None, None, place)
     return unnamed(address, place.mapping.path or None, place.file_offset + 1, place.reason)
-
-
-def _runtime_frame(address: int, found: RuntimeFrame, sources: SourceMap) -> Frame:
-    file = sources.apply(found.file)
-    name = found.function or "[function that is gone]"
-    # Many functions have the same name: file and line distinguish them.
-    identity = name if file is None else f"{name} ({file}:{found.first_line})"
-    module = f"[{found.runtime}]"
-    return Frame(address, name, identity, None, None, module, None, file=file, line=found.line)

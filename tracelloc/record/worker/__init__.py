@@ -2,7 +2,6 @@
 
 ``zygote`` starts them, ``client`` asks them over a ``channel``, ``service`` runs in them. What can
 be asked is written once: methods with ``@question`` (``questions``) of ``ReadFile`` and
-``ReadCode``, about one file, and of ``KnownFiles``, about all of them. ``workerfile`` (names),
-``targetfile`` (functions) and ``unwindtables`` represent a file for the caller, ``walks`` call
-stacks.
+``ReadCode``, about one file, and of ``KnownFiles``, about all of them. ``targetfile`` (functions,
+names) and ``unwindtables`` represent a file for the caller.
 """

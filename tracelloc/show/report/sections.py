@@ -1,8 +1,4 @@
-"""The sections of reports, in one list, and those on leaks, sizes, threads, memory and losses.
-
-The section of sizes is a histogram, exact sizes, and what the allocator wastes; that of
-threads lists which threads allocate, which free, and the flows between them.
-"""
+"""The sections of reports, in one list, and those on leaks, sizes, threads, memory and losses."""
 
 from __future__ import annotations
 

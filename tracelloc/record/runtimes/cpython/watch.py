@@ -110,7 +110,11 @@ class PythonObjectWatch:
             keepers = frozenset(one.name for one in growing)
             self._holders = self._search.find(found, wanted, self._before, keepers)
             self._searched = frozenset(wanted), now.time_s
-        suspects, minor = divided(self._suspects(now, self._without_garbage(growing)))
+        # Only the growth that is kept: garbage goes as soon as it is collected.
+        shares = {name: found.kept_share for name, found in self._holders.items()}
+        kept = [one.scaled(shares.get(one.name, 1)) for one in growing if shares.get(one.name, 1)]
+        kept.sort(key=lambda one: -one.bytes_per_min)
+        suspects, minor = divided(self._suspects(now, kept))
         holders = {
             one.name: self._holders[one.name] for one in growing if one.name in self._holders
         }
@@ -128,12 +132,6 @@ class PythonObjectWatch:
             suspect = TypeSuspect(lead, one.count, one.size_bytes, Verdict.GROWING, holders, kept)
             found.append(self._judged(suspect, now.time_s))
         return sorted(found, key=lambda one: -one.bytes_per_min)
-
-    def _without_garbage(self, growing: Sequence[GrowingType]) -> list[GrowingType]:
-        """The growth that is kept, in its order: garbage goes as soon as it is collected."""
-        shares = {name: found.kept_share for name, found in self._holders.items()}
-        kept = [one.scaled(shares.get(one.name, 1)) for one in growing if shares.get(one.name, 1)]
-        return sorted(kept, key=lambda one: -one.bytes_per_min)
 
     def _is_bounded(self, name: str) -> bool:
         holders = self._holders.get(name)
