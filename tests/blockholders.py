@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from tracelloc.model.heapusage import (
+from tracelloc.model.blocks import BlockSum
+from tracelloc.model.holders import (
     BlockHolders,
-    BlockSum,
     HeapCoverage,
     HeapRoot,
     HolderPath,

@@ -28,7 +28,7 @@ from tracelloc.model.codefiles import CodeModule, Mapping, Place, Unresolved
 from tracelloc.model.events import EventKind
 from tracelloc.model.figures import History
 from tracelloc.model.frames import Frame
-from tracelloc.model.heapusage import BlockHolders, SuspectHolders
+from tracelloc.model.holders import BlockHolders, SuspectHolders
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import MainLibrary, MemoryUsage, Overhead, Target
 from tracelloc.model.processlist import ProcessInfo

@@ -1,13 +1,7 @@
 """Accounts of resident memory for tests."""
 
-from tracelloc.model.heapusage import (
-    ArenaUsage,
-    BlockSum,
-    HeapUsage,
-    MemoryAccount,
-    MemoryPart,
-    PinnedPages,
-)
+from tracelloc.model.blocks import BlockSum
+from tracelloc.model.heapusage import ArenaUsage, HeapUsage, MemoryAccount, MemoryPart, PinnedPages
 from tracelloc.model.process import MallocLibrary
 
 MIB = 1 << 20

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.unit.profiles import frame
-from tracelloc.model.heapusage import BlockSum
+from tracelloc.model.blocks import BlockSum
 from tracelloc.model.lostmemory import ExitLeaks, LeakedStack
 from tracelloc.model.process import Target
 from tracelloc.show.export.checks import github_lines, junit, sarif

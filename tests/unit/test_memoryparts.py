@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from tests.unit.memoryusages import MIB, arena, usage
 from tests.unit.test_memory import with_memory
-from tracelloc.model.heapusage import BlockSum, HeapUsage, HeapUsages, MemoryPart, PinnedPages
+from tracelloc.model.blocks import BlockSum
+from tracelloc.model.heapusage import HeapUsage, HeapUsages, MemoryPart, PinnedPages
 from tracelloc.model.process import MallocLibrary
 from tracelloc.show.presentation.alerts import alert_of
 from tracelloc.show.presentation.memoryparts import (

@@ -26,7 +26,7 @@ from tests.unit.recordedtraces import START_S, assert_equal, namers, record, rec
 from tracelloc.command.record import Recorder
 from tracelloc.errors import TracellocError
 from tracelloc.model.figures import History
-from tracelloc.model.heapusage import SuspectHolders
+from tracelloc.model.holders import SuspectHolders
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording import parts

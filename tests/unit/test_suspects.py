@@ -25,7 +25,7 @@ from tests.unit.leaks import (
 )
 from tests.unit.reports import json_report, text_report
 from tracelloc.model.frames import FIRST_ADDRESS, Frame
-from tracelloc.model.heapusage import SuspectHolders
+from tracelloc.model.holders import SuspectHolders
 from tracelloc.model.verdicts import CODE_OF, Findings, Judgement, Verdict
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.filters import NamedStack

@@ -16,7 +16,7 @@ from tracelloc.command.lifecycle import start_of
 from tracelloc.command.options import completed
 from tracelloc.command.outputs import Messages
 from tracelloc.command.run import Run, trace
-from tracelloc.model.heapusage import BlockSum
+from tracelloc.model.blocks import BlockSum
 from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel.capabilities import check_machine
 from tracelloc.show.alerts.rules import FAILED_STATUS

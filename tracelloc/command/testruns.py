@@ -26,8 +26,7 @@ from tracelloc.command.options import completed
 from tracelloc.command.outputs import Messages
 from tracelloc.command.run import LAST_PATIENCE_S, Run, trace
 from tracelloc.errors import TracellocError
-from tracelloc.model.blocks import PartFigures
-from tracelloc.model.heapusage import BlockSum
+from tracelloc.model.blocks import BlockSum, PartFigures
 from tracelloc.model.lostmemory import ExitLeaks, LeakedStack
 from tracelloc.record.kernel import capabilities
 from tracelloc.record.session.program import TracedProgram

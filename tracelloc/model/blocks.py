@@ -21,6 +21,17 @@ _COLUMNS: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class BlockSum:
+    """A number of blocks, and their bytes."""
+
+    count: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: BlockSum) -> BlockSum:
+        return BlockSum(self.count + other.count, self.size_bytes + other.size_bytes)
+
+
 @dataclass(slots=True)
 class Blocks:
     """Columns of equal length: one block per row.

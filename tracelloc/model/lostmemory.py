@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tracelloc.model.heapusage import BlockSum
+from tracelloc.model.blocks import BlockSum
 
 
 class Shape(Enum):

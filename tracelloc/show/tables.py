@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
-from tracelloc.model.heapusage import BlockSum
+from tracelloc.model.blocks import BlockSum
 from tracelloc.model.process import Target
 from tracelloc.text import format_size, format_time, printable
 

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from tracelloc.model.blocks import Blocks, BlockSelection, EarlierBlocks, Mappings, UsableSizes
 from tracelloc.model.figures import I64, History, Mask, Peak, Points, ThreadActivity, Totals
-from tracelloc.model.heapusage import BlockHolders, HeapUsage, HeapUsages, SuspectHolders
+from tracelloc.model.heapusage import HeapUsage, HeapUsages
+from tracelloc.model.holders import BlockHolders, SuspectHolders
 from tracelloc.model.losses import Gap, LossCounts
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.process import (

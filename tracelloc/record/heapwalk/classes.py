@@ -17,7 +17,8 @@ import numpy.typing as npt
 from tracelloc.errors import TargetError
 from tracelloc.files.demangle.cxxnames import LONGEST_MANGLED
 from tracelloc.files.demangle.cxxnames import read as read_cxx_name
-from tracelloc.model.heapusage import BlockSum, ClassUsage, StackClass
+from tracelloc.model.blocks import BlockSum
+from tracelloc.model.heapusage import ClassUsage, StackClass
 from tracelloc.record.heapwalk.chunks import words_within
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.walked import ADDRESS_BITS, STATE_BITS, BlockState, Entries

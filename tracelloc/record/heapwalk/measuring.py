@@ -10,14 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.model.heapusage import (
-    ArenaUsage,
-    BlockSum,
-    HeapUsage,
-    LargeBlock,
-    MemoryPart,
-    SizeUsage,
-)
+from tracelloc.model.blocks import BlockSum
+from tracelloc.model.heapusage import ArenaUsage, HeapUsage, LargeBlock, MemoryPart, SizeUsage
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.accounting import account_for
 from tracelloc.record.heapwalk.chunks import ArenaTally

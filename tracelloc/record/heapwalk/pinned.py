@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.heapusage import BlockSum, PinnedPages, PinningStack
+from tracelloc.model.blocks import BlockSum
+from tracelloc.model.heapusage import PinnedPages, PinningStack
 from tracelloc.record.heapwalk.chunks import MOST_PAGE_BLOCKS, ArenaTally
 from tracelloc.record.heapwalk.classes import StacksAt
 from tracelloc.record.heapwalk.walked import Arena, overhead_bytes, user_offset

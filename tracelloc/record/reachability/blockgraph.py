@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import TargetError
-from tracelloc.model.heapusage import BlockSum, HeapRoot
+from tracelloc.model.blocks import BlockSum
+from tracelloc.model.holders import HeapRoot
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from tracelloc.architecture import native
 from tracelloc.architecture.description import ThreadLayout
-from tracelloc.model.blocks import Blocks
-from tracelloc.model.heapusage import BlockSum
+from tracelloc.model.blocks import Blocks, BlockSum
 from tracelloc.model.lostmemory import ExitLeaks, LeakedStack
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.memory import U64, Mask

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.model.heapusage import BlockSum
+from tracelloc.model.blocks import BlockSum
 from tracelloc.model.lostmemory import LostGroup, LostMemory
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader

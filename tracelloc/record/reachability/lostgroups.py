@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.heapusage import BlockSum
+from tracelloc.model.blocks import BlockSum
 from tracelloc.model.lostmemory import LostGroup, Shape
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader

@@ -17,7 +17,7 @@ from tracelloc.files.demangle import demangle
 from tracelloc.files.dwarf.variables import Place
 from tracelloc.files.elf import Symbol
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.heapusage import HeapRoot, RootKind
+from tracelloc.model.holders import HeapRoot, RootKind
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.space import AddressSpace

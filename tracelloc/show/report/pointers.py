@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tracelloc.model.blocks import BlockSum
 from tracelloc.model.frames import Frame
-from tracelloc.model.heapusage import BlockHolders, BlockSum, HeapCoverage, TopHolders
+from tracelloc.model.holders import BlockHolders, HeapCoverage, TopHolders
 from tracelloc.model.lostmemory import ExitLeaks, LeakedStack, LostGroup, LostMemory, Shape
 from tracelloc.model.process import Target
 from tracelloc.show.filters import NamedStack
