@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from tracelloc.model.blocks import BlockSum
-from tracelloc.model.holders import (
+from tracelloc.model.blocks import (
     BlockHolders,
+    BlockSum,
     HeapCoverage,
     HeapRoot,
     HolderPath,

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.model.blocks import BlockHolders
 from tracelloc.model.figures import I64
-from tracelloc.model.holders import BlockHolders
 from tracelloc.model.process import RUNNING_PROCESSES, Target
 from tracelloc.model.verdicts import CODE_OF, Judgement
 from tracelloc.show.analysis import differences as analysis

@@ -23,7 +23,7 @@ from tests.harness import (
 )
 from tests.integration.test_heapwalk import await_pauses, resident_bytes
 from tracelloc.errors import TargetError
-from tracelloc.model.holders import BlockHolders, HolderPath, Keeper, RootKind
+from tracelloc.model.blocks import BlockHolders, HolderPath, Keeper, RootKind
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.blockholders import HolderFinder, selection
 from tracelloc.show.presentation.blockholders import path_text, root_text

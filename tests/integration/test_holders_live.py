@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S, Target, Targets, frames_of
-from tracelloc.model.holders import BlockHolders
+from tracelloc.model.blocks import BlockHolders
 from tracelloc.model.verdicts import CODE_OF, Verdict
 from tracelloc.record.facets import holders, pointers
 from tracelloc.record.facets.holders import HoldersFacet

@@ -23,12 +23,11 @@ from tests.unit.events import records
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.blocks import ReadSizes, UsableSizes
+from tracelloc.model.blocks import BlockHolders, ReadSizes, SuspectHolders, UsableSizes
 from tracelloc.model.codefiles import CodeModule, Mapping, Place, Unresolved
 from tracelloc.model.events import EventKind
 from tracelloc.model.figures import History
 from tracelloc.model.frames import Frame
-from tracelloc.model.holders import BlockHolders, SuspectHolders
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import MainLibrary, MemoryUsage, Overhead, Target
 from tracelloc.model.processlist import ProcessInfo

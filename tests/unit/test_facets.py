@@ -13,8 +13,8 @@ from tests.pythonobjects import growing
 from tests.unit.inspected import Lab, Traced
 from tests.unit.recordedtraces import record, traces
 from tests.unit.stage import Stages
+from tracelloc.model.blocks import SuspectHolders
 from tracelloc.model.heapusage import HeapUsage, HeapUsages
-from tracelloc.model.holders import SuspectHolders
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.record.facets import objects, registered
 from tracelloc.record.facets.objects import ObjectsFacet

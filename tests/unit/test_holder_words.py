@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tests.blockholders import HEAP, KEPT, PATH, SESSIONS
-from tracelloc.model.blocks import BlockSum
-from tracelloc.model.holders import (
+from tracelloc.model.blocks import (
     BlockHolders,
+    BlockSum,
     HeapRoot,
     HolderPath,
     Keeper,

@@ -14,7 +14,7 @@ from tests.unit.leaks import watched
 from tracelloc.errors import UnsupportedError
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.unreachable import UnreachableBlocks
-from tracelloc.model.holders import BlockHolders, SuspectHolders
+from tracelloc.model.blocks import BlockHolders, SuspectHolders
 from tracelloc.model.verdicts import CODE_OF, Findings, Judgement, Member, Suspect, Verdict
 from tracelloc.record.facets import holders
 from tracelloc.record.facets.holders import HoldersFacet

@@ -18,10 +18,16 @@ from tests.unit.test_views import FakeSymbolizer
 from tests.unit.test_waste import GLIBC, measured
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.blocks import BlockSum, EarlierBlocks, EarlierKind, MappedStack, Mappings
+from tracelloc.model.blocks import (
+    BlockSum,
+    EarlierBlocks,
+    EarlierKind,
+    MappedStack,
+    Mappings,
+    SuspectHolders,
+)
 from tracelloc.model.events import EventKind
 from tracelloc.model.heapusage import HeapUsages, PinnedPages, PinningStack
-from tracelloc.model.holders import SuspectHolders
 from tracelloc.model.losses import Gap
 from tracelloc.model.process import FollowCounts, FoundLibrary, Limit, MallocLibrary, Unseen
 from tracelloc.model.verdicts import Suppressed

@@ -25,8 +25,8 @@ from tests.snapshots import with_facets
 from tests.unit.recordedtraces import START_S, assert_equal, namers, record, recorded_run, traces
 from tracelloc.command.record import Recorder
 from tracelloc.errors import TracellocError
+from tracelloc.model.blocks import SuspectHolders
 from tracelloc.model.figures import History
-from tracelloc.model.holders import SuspectHolders
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording import parts

@@ -24,13 +24,13 @@ class Sender:
         self.left, self.stack = count, stack
 
     def take_misses(self, most: int) -> list[Miss]:
-        """See ``StackSender``."""
+        """See ``Sources``."""
         count = min(most, self.left)
         self.left -= count
         return [Miss(n, 0, IMAGE, 0, (), 0, self.stack, 0) for n in range(count)]
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """See ``StackSender``."""
+        """See ``Sources``."""
         return []
 
 
@@ -53,7 +53,7 @@ def work(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int
     monkeypatch.setattr(StackSource, "catch_up", lambda _source: None)
     monkeypatch.setattr(StackSource, "hasten", hasten)
     monkeypatch.setattr(StackSource, "finish", finish)
-    stacks = feed.StackFeed(sender, finishes=True)
+    stacks = feed.StackFeed(cast("Any", sender), finishes=True)
     stacks.add(IMAGE, cast("Any", SimpleNamespace(pid=42)))
     stacks.take_stacks()
     return counts

@@ -24,8 +24,8 @@ from tests.unit.leaks import (
     watched,
 )
 from tests.unit.reports import json_report, text_report
+from tracelloc.model.blocks import SuspectHolders
 from tracelloc.model.frames import FIRST_ADDRESS, Frame
-from tracelloc.model.holders import SuspectHolders
 from tracelloc.model.verdicts import CODE_OF, Findings, Judgement, Verdict
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.filters import NamedStack

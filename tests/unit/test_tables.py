@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from tracelloc.model.blocks import BlockSum
-from tracelloc.model.holders import HeapCoverage, PathStep, TopHolders
+from tracelloc.model.blocks import BlockSum, HeapCoverage, PathStep, TopHolders
 from tracelloc.model.lostmemory import LostGroup, LostMemory, Shape
 from tracelloc.model.process import Target
 from tracelloc.show.presentation.blockholders import missing_lines

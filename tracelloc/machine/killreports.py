@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracelloc.machine.machinememory import MachineMemory, ProcessMemory, group_kills, machine_kills
+from tracelloc.machine.machinememory import MachineMemory, ProcessMemory
+from tracelloc.machine.pressure import group_kills, machine_kills
 from tracelloc.machine.subjects import Subject
 from tracelloc.machine.watchjobs import (
     KILL_SUFFIX,

@@ -10,10 +10,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.blocks import Blocks, BlockSelection, EarlierBlocks, Mappings, UsableSizes
+from tracelloc.model.blocks import (
+    BlockHolders,
+    Blocks,
+    BlockSelection,
+    EarlierBlocks,
+    Mappings,
+    SuspectHolders,
+    UsableSizes,
+)
 from tracelloc.model.figures import I64, History, Mask, Peak, Points, ThreadActivity, Totals
 from tracelloc.model.heapusage import HeapUsage, HeapUsages
-from tracelloc.model.holders import BlockHolders, SuspectHolders
 from tracelloc.model.losses import Gap, LossCounts
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.process import (

@@ -17,8 +17,8 @@ import numpy as np
 
 from tracelloc.errors import PrivilegeError, UnsupportedError
 from tracelloc.heap.heap import Heap
+from tracelloc.model.blocks import BlockHolders, SuspectHolders
 from tracelloc.model.figures import U64
-from tracelloc.model.holders import BlockHolders, SuspectHolders
 from tracelloc.model.verdicts import Verdict
 from tracelloc.record.facets.seam import OLD_NS, Facet, Inspected, InspectionBudget
 from tracelloc.record.reachability.blockholders import HolderFinder

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import TargetError
-from tracelloc.model.blocks import BlockSum
-from tracelloc.model.holders import HeapRoot
+from tracelloc.model.blocks import BlockSum, HeapRoot
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges

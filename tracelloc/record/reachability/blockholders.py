@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import TargetError
-from tracelloc.model.blocks import BlockSum
-from tracelloc.model.holders import (
+from tracelloc.model.blocks import (
     BlockHolders,
+    BlockSum,
     HeapCoverage,
     HeapRoot,
     HolderPath,

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.architecture import native
-from tracelloc.model.holders import HeapRoot, RootKind
+from tracelloc.model.blocks import HeapRoot, RootKind
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process

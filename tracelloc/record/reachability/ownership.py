@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.blocks import BlockSum
-from tracelloc.model.holders import HolderPath, PathStep
+from tracelloc.model.blocks import BlockSum, HolderPath, PathStep
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.reachability.blockgraph import U32, BlockGraph
 from tracelloc.record.reachability.dominators import dominate, heirs, place, renumber, sum_up

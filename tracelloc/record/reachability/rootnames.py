@@ -16,8 +16,8 @@ from tracelloc.architecture import native
 from tracelloc.files.demangle import demangle
 from tracelloc.files.dwarf.variables import Place
 from tracelloc.files.elf import Symbol
+from tracelloc.model.blocks import HeapRoot, RootKind
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.holders import HeapRoot, RootKind
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.space import AddressSpace

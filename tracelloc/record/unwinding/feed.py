@@ -6,9 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from tracelloc.model.events import Miss, SentStacks
+from tracelloc.record.sources.seam import Sources
 from tracelloc.record.unwinding.source import StackSource
 
 _MISSES_AT_ONCE: Final = 64  # Stacks that are finished before the ring is read again
@@ -21,21 +22,11 @@ _LONGEST_S: Final = 0.5  # Longest time of reading misses from a program that ke
 Guard = Callable[[int, Callable[[], None]], object]
 
 
-class StackSender(Protocol):
-    """A source of stacks."""
-
-    def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Takes the sent stacks, each with its memory image."""
-
-    def take_misses(self, most: int) -> list[Miss]:
-        """Takes up to ``most`` stacks that must be finished."""
-
-
 class StackFeed:
     """Takes stacks out of their rings, for the pump thread."""
 
     def __init__(
-        self, sources: StackSender, *, finishes: bool, guard: Guard = lambda _pid, work: work()
+        self, sources: Sources, *, finishes: bool, guard: Guard = lambda _pid, work: work()
     ) -> None:
         """``finishes``: whether stacks may arrive unfinished.
 

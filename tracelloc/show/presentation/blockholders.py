@@ -6,9 +6,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from tracelloc.model.blocks import BlockSum
+from tracelloc.model.blocks import (
+    BlockHolders,
+    BlockSum,
+    HeapRoot,
+    HolderPath,
+    Keeper,
+    PathStep,
+    RootKind,
+)
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.holders import BlockHolders, HeapRoot, HolderPath, Keeper, PathStep, RootKind
 from tracelloc.show.presentation.blocktypes import class_text
 from tracelloc.show.tables import json_of
 from tracelloc.text import amount, format_duration, format_percent, format_size, printable

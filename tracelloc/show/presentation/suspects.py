@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.model.blocks import BlockHolders
 from tracelloc.model.figures import F64, I64
-from tracelloc.model.holders import BlockHolders
 from tracelloc.model.verdicts import CODE_OF, Codes, Judgement, Suspect, Verdict
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.blockholders import retained_by_message

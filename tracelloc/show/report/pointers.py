@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tracelloc.model.blocks import BlockSum
+from tracelloc.model.blocks import BlockHolders, BlockSum, HeapCoverage, TopHolders
 from tracelloc.model.frames import Frame
-from tracelloc.model.holders import BlockHolders, HeapCoverage, TopHolders
 from tracelloc.model.lostmemory import ExitLeaks, LeakedStack, LostGroup, LostMemory, Shape
 from tracelloc.model.process import Target
 from tracelloc.show.filters import NamedStack
