@@ -6,9 +6,6 @@ its last snapshot which call stacks had the most live bytes.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +21,8 @@ from tracelloc.machine.watchjobs import (
     WatchFiles,
     WatchJobs,
     facts_of,
+    report_on,
+    stack_name,
 )
 from tracelloc.show.report.loglines import size_word
 from tracelloc.text import format_percent, plural, printable
@@ -182,30 +181,3 @@ def _stacks_in(recording: str) -> list[dict[str, Any]]:
     ]
     found.append({"name": alike, "bytes": earlier.get("bytes", 0), "stack": []})
     return [each | {"share": each["bytes"] / whole} for each in found]
-
-
-_PATIENCE_S: Final = 120.0
-
-
-def report_on(recording: str, top: int) -> dict[str, Any] | None:
-    """The JSON report on the last snapshot, with so many stacks; None if it can't be read."""
-    words = ["report", recording, "--format", "json", "--top", str(top)]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "tracelloc", *words], stdin=subprocess.DEVNULL,
-            capture_output=True, timeout=_PATIENCE_S, check=True,
-        )  # fmt: skip
-        report: dict[str, Any] = json.loads(done.stdout.splitlines()[0])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return None
-    return report
-
-
-def stack_name(stack: Sequence[Mapping[str, Any]]) -> str:
-    """A stack's innermost function that is not hidden, with its source line."""
-    frame = next((one for one in stack if not one.get("hidden")), None)
-    if frame is None:
-        return "?"
-    name = printable(frame.get("symbol") or frame.get("label") or "?")
-    file, line = frame.get("file"), frame.get("line")
-    return f"{name} ({printable(file.rpartition('/')[2])}:{line})" if file else name

@@ -21,7 +21,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tracelloc.machine.killreports import report_on, stack_name
 from tracelloc.machine.machinememory import ProcessMemory
 from tracelloc.machine.machinerules import WatchConfig
 from tracelloc.machine.subjects import Breach, Subject
@@ -313,3 +312,30 @@ def facts_of(subject: Subject) -> dict[str, Any]:
             for process in subject.processes
         ],
     }
+
+
+_REPORT_S: Final = 120.0
+
+
+def report_on(recording: str, top: int) -> dict[str, Any] | None:
+    """The JSON report on the last snapshot, with so many stacks; None if it can't be read."""
+    words = ["report", recording, "--format", "json", "--top", str(top)]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tracelloc", *words], stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=_REPORT_S, check=True,
+        )  # fmt: skip
+        report: dict[str, Any] = json.loads(done.stdout.splitlines()[0])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+    return report
+
+
+def stack_name(stack: Sequence[Mapping[str, Any]]) -> str:
+    """A stack's innermost function that is not hidden, with its source line."""
+    frame = next((one for one in stack if not one.get("hidden")), None)
+    if frame is None:
+        return "?"
+    name = printable(frame.get("symbol") or frame.get("label") or "?")
+    file, line = frame.get("file"), frame.get("line")
+    return f"{name} ({printable(file.rpartition('/')[2])}:{line})" if file else name
