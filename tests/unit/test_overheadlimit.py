@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracelloc.record.kernel.overheadlimit import OverheadAccount, OverheadLimit
+from tracelloc.record.kernel.overhead import OverheadAccount
 from tracelloc.text import NS_PER_S
 
 LOOK_S = 0.1
@@ -12,7 +12,7 @@ def seconds_until_exceeded(
     share: float, factor: float, cores: float = 1.0, most_s: float = 600
 ) -> float | None:
     """The target uses so many processors; the probes cost ``factor`` times its own work."""
-    account = OverheadAccount(OverheadLimit(share))
+    account = OverheadAccount(share)
     for look in range(round(most_s / LOOK_S)):
         cpu_ns = cores * LOOK_S * NS_PER_S
         account.add(cpu_ns * factor / (1 + factor), cpu_ns, LOOK_S)
@@ -35,7 +35,7 @@ def test_a_minutes_allowance_is_granted(share: float, factor: float, cores: floa
 
 
 def test_a_burst_is_paid_for_by_later_work_and_cheap_probes_stay() -> None:
-    account = OverheadAccount(OverheadLimit(0.05))
+    account = OverheadAccount(0.05)
     for _ in range(10):
         account.add(0, NS_PER_S, 1)
         account.add(0.5 * NS_PER_S, 2 * NS_PER_S, 1)
@@ -46,7 +46,7 @@ def test_a_burst_is_paid_for_by_later_work_and_cheap_probes_stay() -> None:
 
 
 def test_the_share_is_of_all_time() -> None:
-    account = OverheadAccount(OverheadLimit(0.05))
+    account = OverheadAccount(0.05)
     assert account.share is None
     account.add(0.5 * NS_PER_S, NS_PER_S, 1)
     account.add(0, NS_PER_S, 1)

@@ -16,7 +16,6 @@ from tracelloc.command.outputs import outputs_of
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
-from tracelloc.record.kernel.overheadlimit import OverheadLimit
 from tracelloc.record.mallocs.discovery import MallocChoice
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.show.alerts.rules import WatchOptions
@@ -78,7 +77,6 @@ def _config_of(given: Options) -> TraceConfig:
         method=None if given.method == "auto" else Method(given.method),
         selection=MallocChoice(given.malloc, mappings=given.trace_mappings),
         followed_names=given.follow or frozenset(),
-        max_overhead=None if given.max_overhead is None else OverheadLimit(given.max_overhead),
         injects=given.preload == "inject",
         use_library=given.preload in ("on", "inject") or (given.preload == "auto" and is_free),
         spares_runtimes=given.preload == "auto",

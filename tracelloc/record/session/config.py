@@ -9,7 +9,6 @@ from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.record.facets.seam import FacetContext
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
-from tracelloc.record.kernel.overheadlimit import OverheadLimit
 from tracelloc.record.mallocs.discovery import EVERYTHING, MallocChoice
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.seam import Sources
@@ -31,7 +30,7 @@ class TraceConfig:
     followed_names: frozenset[str] = frozenset()
     memory: MemoryBudget | None = None  # Memory that tracelloc itself may use; None: unlimited
     # How much the probes may slow down the target; None: unlimited.
-    max_overhead: OverheadLimit | None = None
+    max_overhead: float | None = None
     # Whether to use the preloaded library instead of probes where possible.
     use_library: bool = False
     # Whether to inject the library into a running process that has not preloaded it.

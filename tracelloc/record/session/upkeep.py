@@ -18,8 +18,7 @@ from tracelloc.record.facets.schedule import Schedule
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.child import IDLE_PROGRAM
 from tracelloc.record.kernel.method import Method
-from tracelloc.record.kernel.overhead import OverheadWatch
-from tracelloc.record.kernel.overheadlimit import OverheadAccount
+from tracelloc.record.kernel.overhead import OverheadAccount, OverheadWatch
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceContext
@@ -121,7 +120,7 @@ class Upkeep:
             return None
         account, self._account = self._account, None
         return TracellocError(
-            f"the probes cost more than --max-overhead {format_percent(account.limit.share)}",
+            f"the probes cost more than --max-overhead {format_percent(account.limit)}",
             hint="tracing has ended; --preload inject costs less, --sample a little less",
         )
 
