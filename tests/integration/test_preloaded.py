@@ -210,7 +210,8 @@ def test_executed_by(
     """
     if way != "execv":
         monkeypatch.setenv("LD_PRELOAD", "libm.so.6")
-    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    for name in ("PYTEST_CURRENT_TEST", "LINES", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
     script = tmp_path / "script"
     script.write_text(
         "tr '\\0' '\\n' < /proc/$$/environ | grep .; "
