@@ -95,7 +95,7 @@ lint: $(VENV)/.developer ## check types and style
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.long ## measure the cost beside other tools' (BENCH_ARGS='--plot cost.svg')
+bench: $(VENV)/.long ## measure the cost beside other tools' (BENCH_ARGS='--only storm')
 	$(SUDO) tests/bench/peers.sh
 	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.bench $(BENCH_ARGS)
 

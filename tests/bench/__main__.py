@@ -1,6 +1,6 @@
 """Measures tracelloc's cost beside its peers', in one run.
 
-Usage: python -m tests.bench [--seconds S] [--rounds N] [--only NAMES] [--json FILE] [--plot FILE]
+Usage: python -m tests.bench [--seconds S] [--rounds N] [--only NAMES] [--json FILE]
 
 Needs root, and what ``tests/bench/peers.sh`` installs; what is missing is left out.
 """
@@ -12,7 +12,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.plot import svg
 from tests.bench.run import PARTS, TOOL_NAMES, Bench, Plan, as_json
 from tests.bench.tables import text
 from tests.harness import Builder
@@ -38,7 +37,6 @@ def _options() -> argparse.Namespace:
         help=f"comma-separated parts ({', '.join(PARTS)}) and tools ({', '.join(TOOL_NAMES)}); "
         "all parts if none is named, all tools if none is")  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="also write all figures there")
-    add("--plot", type=Path, metavar="FILE", help="also draw the costs as SVG there")
     options = parser.parse_args()
     if options.seconds <= 0 or options.rounds < 1:
         parser.error("--seconds and --rounds must be positive")
@@ -67,8 +65,6 @@ def main() -> None:
     print(text(results), end="")
     if options.json:
         options.json.write_text(json.dumps(as_json(results), indent=2) + "\n")
-    if options.plot:
-        options.plot.write_text(svg(results))
     sys.exit(any(name in (*PARTS, "tracelloc") for name in results.skipped))
 
 

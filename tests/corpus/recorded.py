@@ -1,26 +1,25 @@
-"""Recorded streams of events of real programs, compact on disk, replayed on their own clock."""
+"""Recorded streams of events of real programs, compact on disk, replayed on their own clock.
+
+The 21 programs, ten minutes each of a clock that ran 40 times faster, and what recorded them are
+in the history: ``git log --diff-filter=D -- tests/corpus/record.py``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tests.corpus.replay import START_NS, Course, course_of
-from tests.harness import frames_of
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import (
     EVENT_DTYPE,
-    EVENT_KIND_MASK,
     EVENT_SIZE_BITS,
-    EVENT_SIZE_MASK,
     Events,
 )
 from tracelloc.model.stacks import StackFlag
-from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 FOLDER = Path(__file__).parents[1] / "data" / "streams"
 _NS_PER_MS = 1_000_000
@@ -42,58 +41,8 @@ class Recording:
     leaks: dict[str, tuple[int, int, float]]
 
     @classmethod
-    def from_records(
-        cls,
-        events: Events,
-        stacks: Stacks,
-        symbolizer: Symbolizer,
-        leaks: list[str],
-        started_ns: int,
-        speed: int,
-    ) -> Recording:
-        """From the records of the ring."""
-        indices = stacks.indices(np.ascontiguousarray(events["stack_id"]))
-        names = []
-        for index in range(1, len(stacks)):
-            frames = frames_of(symbolizer, stacks.frames(index) or ())
-            names.append("/".join(f"{f.symbol or '?'}+{f.offset or 0}" for f in frames))
-        elapsed = (events["time_ns"].astype(np.int64) - started_ns).clip(0)
-        told = {}
-        for line in leaks:
-            name, blocks, size_bytes, onset_s = line.split()
-            told[name] = (int(blocks), int(size_bytes), float(onset_s))
-        return cls(
-            time_ms=(elapsed * speed // _NS_PER_MS).astype(np.uint32),
-            address=events["address"].copy(),
-            size=(events["size_tag"] & np.uint64(EVENT_SIZE_MASK)).astype(np.uint32),
-            kind=((events["size_tag"] >> np.uint64(EVENT_SIZE_BITS)) & EVENT_KIND_MASK).astype(
-                np.uint8
-            ),
-            stack=indices.astype(np.uint16),
-            tid=np.unique(events["tid"], return_inverse=True)[1].astype(np.uint16) + 1,
-            stacks=names,
-            leaks=told,
-        )
-
-    def save(self, path: Path) -> None:
-        """Times as differences; addresses numbered, with the numbers in order of first use."""
-        unique, first, number = np.unique(self.address, return_index=True, return_inverse=True)
-        rank = np.argsort(np.argsort(first))[number]
-        columns: dict[str, Any] = {
-            "step_ms": np.diff(self.time_ms.astype(np.int64), prepend=0).astype(np.int16),
-            "block": rank.astype(np.uint16 if len(unique) < 1 << 16 else np.uint32),
-            "size": self.size,
-            "kind": self.kind,
-            "stack": self.stack.astype(np.uint8 if len(self.stacks) < 255 else np.uint16),
-            "tid": self.tid.astype(np.uint8),
-            "stacks": np.array(self.stacks),
-            "leaks": np.array([f"{n} {b} {s} {o}" for n, (b, s, o) in self.leaks.items()], "U"),
-        }
-        np.savez_compressed(path, **columns)
-
-    @classmethod
     def load(cls, path: Path) -> Recording:
-        """As it was saved; addresses are others, but equal where they were equal."""
+        """Addresses are others than the program's, but equal where those were equal."""
         with np.load(path) as columns:
             leaks = [str(line).split() for line in columns["leaks"]]
             return cls(
