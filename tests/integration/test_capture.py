@@ -56,7 +56,7 @@ def test_library_loaded_later(targets: Targets, tmp_path: Path) -> None:
          TARGETS / "plugin.c"],
         check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    target = targets.c("loader", library)
+    target = targets.c("libraries", "once", library)
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 50, "--interval", "100ms")
     assert target.ask("go") == "done"
     reported(tracer, 4321)

@@ -155,7 +155,7 @@ def test_a_second_tracelloc(targets: Targets) -> None:
 def test_a_second_c_library_is_refused(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """That of a library that dlmopen(3) has opened."""
     library = tmp_path / "libbeside.so"
-    library.write_bytes(builder.c("besides", "-shared", "-fPIC").read_bytes())
+    library.write_bytes(builder.c("plugin", "-shared", "-fPIC").read_bytes())
     target = targets.start(builder.c("beside", "-ldl"), "namespace", library)
     target.ask("go")
     run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject", status=1)

@@ -82,8 +82,8 @@ def test_stacks_are_whole_from_the_first_event(builder: Builder, tmp_path: Path)
     libraries = [tmp_path / f"plugin{n}.so" for n in range(8)]
     for library in libraries:
         library.write_bytes(plugin.read_bytes())
-    program = builder.c("bursts", "-fomit-frame-pointer")
-    done = run_tracelloc(*QUIET, "--", program, 10_000, *libraries, status=0)
+    program = builder.c("libraries", "-fomit-frame-pointer")
+    done = run_tracelloc(*QUIET, "--", program, "burst", 10_000, *libraries, status=0)
     report = last_report(done.stderr)
     bursts = [each for each in report["top_allocators"] if each["allocations"] == 10_000]
     assert len(bursts) == len(libraries)

@@ -312,8 +312,10 @@ def test_libraries_that_are_closed_again(builder: Builder, preload: str) -> None
     few rounds it has made by then.
     """
     plugin = builder.c("plugin", "-shared", "-fPIC")
-    program = builder.c("reopener", "-ldl")
-    done = run_tracelloc(*QUIET, "--preload", preload, "--", program, plugin, 300, 5, status=0)
+    program = builder.c("libraries", "-ldl")
+    done = run_tracelloc(
+        *QUIET, "--preload", preload, "--", program, "again", 300, 5, plugin, status=0
+    )
     report = last_report(done.stderr)
     assert report["allocations"] >= int(done.stdout) > 0
     assert (report["unknown_stacks"], report["partial_allocations"]) == (0, 0)
@@ -348,7 +350,7 @@ def test_libraries_that_call_past_it(
     Libraries are looked for as the program that opens them says.
     """
     name = f"libbeside{os.getpid()}.so"
-    (tmp_path / name).write_bytes(builder.c("besides", "-shared", "-fPIC").read_bytes())
+    (tmp_path / name).write_bytes(builder.c("plugin", "-shared", "-fPIC").read_bytes())
     program = builder.c("beside", "-ldl", f"-Wl,--enable-new-dtags,-rpath,{tmp_path}")
     target = armed([program, way, name], targets)
     said_so = BY_PROBES + f"process {target.pid} has a library "
@@ -369,7 +371,7 @@ def test_libraries_that_call_past_it(
     kept = [
         (entry["allocations"], entry["bytes"])
         for entry in report["top_allocators"]
-        if entry["stack"][0]["symbol"] in ("main", "work", "beside_keep")
+        if entry["stack"][0]["symbol"] in ("main", "work", "plugin_allocate")
     ]
     assert tuple(map(sum, zip(*kept, strict=True))) == (blocks, size_bytes)
 

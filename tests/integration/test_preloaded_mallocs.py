@@ -149,7 +149,7 @@ def test_what_was_opened_before_has_probes(targets: Targets) -> None:
 def test_libraries_that_call_past_it_later(builder: Builder, targets: Targets) -> None:
     """Probes take over; what it allocated until then may be missing, which is said."""
     plugin = builder.c("plugin", "-shared", "-fPIC", "-Dmalloc=__libc_malloc")
-    target = begun([builder.c("loader", "-ldl"), plugin], targets, "{ours}")
+    target = begun([builder.c("libraries", "-ldl"), "once", plugin], targets, "{ours}")
     tracer = traced(target)
     assert said(tracer, BY_ITSELF)
     assert target.ask("go") == "done"

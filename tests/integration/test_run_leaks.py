@@ -231,8 +231,8 @@ TARGETS_THAT_LEAK = {
 }
 # The other targets of this project that end at the end of their input.
 CLEAN_TARGETS = (
-    "bursts", "chain", "forks", "hoard", "leaderless", "lineage", "locker", "lost", "mapper",
-    "pagedout", "plain", "pool", "relay", "reopener", "reporter", "reserve", "sandbox", "shapes",
+    "chain", "forks", "hoard", "leaderless", "libraries", "lineage", "locker", "lost", "mapper",
+    "pagedout", "plain", "pool", "relay", "reporter", "reserve", "sandbox", "shapes",
     "shortlived", "twins", "usable", "weakly",
 )  # fmt: skip
 

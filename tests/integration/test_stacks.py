@@ -253,7 +253,7 @@ def test_libraries_opened_and_closed_beside_each_other(
     library = builder.c("plugin", "-shared", "-fPIC")
     tracer = Tracelloc(
         "--preload=on", "--json", "--top", 100, "--interval", 60, "--",
-        builder.c("plugins"), library, threads, rounds,
+        builder.c("libraries"), "beside", rounds, threads, library,
     )  # fmt: skip
     assert tracer.finish() == 0
     report = tracer.last()

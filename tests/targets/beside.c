@@ -59,8 +59,8 @@ int main(int argc, char **argv)
         puts(dlerror());
         return 3;
     }
-    void *(*keep)(size_t) = (void *(*)(size_t))dlsym(library, "beside_keep");
-    void (*release)(void *) = (void (*)(void *))dlsym(library, "beside_release");
+    void *(*keep)(size_t) = (void *(*)(size_t))dlsym(library, "plugin_allocate");
+    void (*release)(void *) = (void (*)(void *))dlsym(library, "plugin_release");
     for (int n = 0; n < KEPT; n++)
         its[n] = keep(56);
     for (int n = 0; n < KEPT / 2; n++)

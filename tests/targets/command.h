@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define NOINLINE __attribute__((noinline))
@@ -56,6 +57,23 @@ static inline void wait_for_go(void)
 {
     say("ready\n");
     wait_for_line();
+}
+
+static inline long long now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+// Overwrites what calls have left on the stack, pointers to lost blocks among it.
+NOINLINE __attribute__((unused)) static void scrub(void)
+{
+    char room[1 << 15];
+
+    memset(room, 0, sizeof(room));
+    __asm__ volatile("" ::"r"(room) : "memory");
 }
 
 // Says "done" and waits until the test has no more to ask.

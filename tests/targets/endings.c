@@ -1,14 +1,9 @@
 // Ends with leaks, or without. The first argument says which, and how; further ones are the next run's.
 #define _GNU_SOURCE
-#include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#define NOINLINE __attribute__((noinline))
+#include "command.h"
 
 struct node {
     struct node *next, *other;
@@ -30,14 +25,6 @@ NOINLINE static struct node *make(struct node *next)
 
     node->next = next;
     return node;
-}
-
-// Overwrites what calls have left on the stack.
-NOINLINE static void scrub(void)
-{
-    volatile char space[16384];
-
-    memset((void *)space, 0, sizeof space);
 }
 
 NOINLINE static void direct(void)

@@ -6,21 +6,12 @@
 // milliseconds, answers with the children made, the nanoseconds that they took, and the
 // median of the nanoseconds that the calls of fork took.
 #include <sys/wait.h>
-#include <time.h>
 
 #include "command.h"
 
 enum { MOST = 1 << 20 };
 
 static long long took_ns[MOST];
-
-static long long now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
 
 static int compare(const void *left, const void *right)
 {

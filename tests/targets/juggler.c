@@ -101,14 +101,6 @@ __attribute__((noinline)) static void lose(int count)
     }
 }
 
-__attribute__((noinline)) static void clear(void)
-{
-    char room[1 << 15];
-
-    memset(room, 0, sizeof(room));
-    __asm__ volatile("" ::"r"(room) : "memory");
-}
-
 int main(int count, char **words)
 {
     char line[64];
@@ -119,7 +111,7 @@ int main(int count, char **words)
     slots = mmap(NULL, n_slots * sizeof(*slots), PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     lose(LOST);
-    clear();
+    scrub();
     say("ready\n");
     hear(line, sizeof(line));
     for (size_t slot = 0; slot < n_slots; slot++)
@@ -132,7 +124,7 @@ int main(int count, char **words)
     for (;;) {
         hear(line, sizeof(line));
         lose(LOST_LATER);
-        clear();
+        scrub();
         snprintf(line, sizeof(line), "%ld\n", operations);
         say(line);
     }

@@ -61,13 +61,11 @@ __attribute__((noinline)) void drop(void)
 
 static long long pairs(long count)
 {
-    struct timespec begin, end;
+    long long begin_ns = now_ns();
 
-    clock_gettime(CLOCK_MONOTONIC, &begin);
     while (count--)
         free(malloc(48));
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    return (end.tv_sec - begin.tv_sec) * 1000000000LL + end.tv_nsec - begin.tv_nsec;
+    return now_ns() - begin_ns;
 }
 
 static void *obey(void *predecessor)

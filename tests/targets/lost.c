@@ -73,14 +73,6 @@ NOINLINE static void keep_in_code(void)
     memcpy(code + 16 * count + 3, &block, sizeof block);
 }
 
-// Whatever the functions have left on the stack is overwritten.
-NOINLINE static void scrub(void)
-{
-    volatile char space[4096];
-
-    memset((void *)space, 0, sizeof space);
-}
-
 int main(void)
 {
     char line[64];

@@ -1,12 +1,11 @@
 // Allocates and frees from ever other call stacks, without end.
-#include <stdio.h>
-#include <stdlib.h>
+#include "command.h"
 
 static unsigned long seed = 1;
 
 static void *left(unsigned long path, int depth);
 
-__attribute__((noinline)) static void *right(unsigned long path, int depth)
+NOINLINE static void *right(unsigned long path, int depth)
 {
 	void *block = !depth ? malloc(16) : path & 1 ? left(path >> 1, depth - 1)
 						     : right(path >> 1, depth - 1);
@@ -15,7 +14,7 @@ __attribute__((noinline)) static void *right(unsigned long path, int depth)
 	return block;
 }
 
-__attribute__((noinline)) static void *left(unsigned long path, int depth)
+NOINLINE static void *left(unsigned long path, int depth)
 {
 	void *block = !depth ? malloc(16) : path & 1 ? left(path >> 1, depth - 1)
 						     : right(path >> 1, depth - 1);
@@ -26,8 +25,7 @@ __attribute__((noinline)) static void *left(unsigned long path, int depth)
 
 int main(void)
 {
-	puts("ready");
-	fflush(stdout);
+	say("ready\n");
 	for (;;) {
 		seed = seed * 6364136223846793005UL + 1442695040888963407UL;
 		free(left(seed >> 24, 40));

@@ -2,12 +2,9 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <malloc.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
+
+#include "command.h"
 
 enum { MIB = 1 << 20, BLOCKS = 20000, BLOCK = 1000, THREADS = 4, PINS = 32 };
 
@@ -55,8 +52,7 @@ int main(int count, char **arguments)
 	for (int n = 0; n < THREADS; n++)
 		pthread_create(&thread, NULL, wait_on_a_stack, NULL);
 	pthread_barrier_wait(&there);
-	puts("ready");
-	fflush(stdout);
+	say("ready\n");
 	while (fgets(line, sizeof(line), stdin)) {
 		if (line[0] == 'f') {
 			for (int n = 0; n < BLOCKS; n++)
@@ -65,7 +61,6 @@ int main(int count, char **arguments)
 		} else if (line[0] == 't') {
 			malloc_trim(0);
 		}
-		puts("done");
-		fflush(stdout);
+		say("done\n");
 	}
 }

@@ -1,7 +1,5 @@
 /* A list that grows at its head all the time: the variable points to the newest node. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
+#include "command.h"
 
 struct node {
 	struct node *next;
@@ -18,8 +16,7 @@ int main(void)
 		one->next = head;
 		head = one;
 		if (n == 20000) {
-			puts("ready");
-			fflush(stdout);
+			say("ready\n");
 		}
 		if (n > 20000)
 			usleep(500);

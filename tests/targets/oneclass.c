@@ -1,7 +1,5 @@
 /* Allocates 10,000 blocks of the size that it is given. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
+#include "command.h"
 
 static void *blocks[10000];
 
@@ -11,8 +9,7 @@ int main(int count, char **arguments)
 
 	for (int n = 0; n < 10000; n++)
 		blocks[n] = malloc(size);
-	puts("ready");
-	fflush(stdout);
+	say("ready\n");
 	pause();
 	return blocks[0] == NULL;
 }

@@ -25,14 +25,6 @@ __attribute__((noinline)) static void allocate(void)
     }
 }
 
-__attribute__((noinline)) static void scrub(void)
-{
-    volatile char stack[16384];
-
-    for (size_t n = 0; n < sizeof(stack); n++)
-        stack[n] = 0;
-}
-
 __attribute__((noinline)) static void page_out_lost(void)
 {
     for (int n = 0; n < COUNT; n++) {

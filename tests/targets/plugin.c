@@ -1,7 +1,8 @@
-// A shared library that allocates, to be loaded while tracing goes on.
+// A shared library that allocates, to be opened while tracing goes on.
 #include <stdlib.h>
 
 void *plugin_allocate(size_t size);
+void plugin_release(void *block);
 
 __attribute__((noinline)) void *plugin_allocate(size_t size)
 {
@@ -9,4 +10,10 @@ __attribute__((noinline)) void *plugin_allocate(size_t size)
 
     __asm__ volatile("" : "+r"(block));
     return block;
+}
+
+__attribute__((noinline)) void plugin_release(void *block)
+{
+    free(block);
+    __asm__ volatile("");
 }

@@ -36,14 +36,6 @@ __attribute__((noinline)) static void let_go(void)
     }
 }
 
-__attribute__((noinline)) static void clear(void)
-{
-    char room[1 << 15];
-
-    memset(room, 0, sizeof(room));
-    __asm__ volatile("" ::"r"(room) : "memory");
-}
-
 int main(void)
 {
     void (*steps[])(void) = {hide, let_go, hide, reveal};
@@ -51,7 +43,7 @@ int main(void)
     shelf = calloc(COUNT, sizeof(*shelf));
     for (size_t step = 0;; step++) {
         steps[step % 4]();
-        clear();
+        scrub();
         say(step ? "done\n" : "ready\n");
         wait_for_line();
     }

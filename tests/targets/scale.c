@@ -1,12 +1,9 @@
 // Keeps so many blocks of 100 to 299 bytes, says "ready", and then leaks 64 bytes every 2 ms.
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "command.h"
 
 static void *volatile last;
 
-__attribute__((noinline)) static void *make(size_t size) {
+NOINLINE static void *make(size_t size) {
   void *block = malloc(size);
   memset(block, 1, 8);
   return block;
@@ -17,8 +14,7 @@ int main(int argc, char **argv) {
   void **kept = malloc((size_t)count * sizeof *kept);
   for (long n = 0; n < count; n++)
     kept[n] = make(100 + (size_t)(n % 200));
-  puts("ready");
-  fflush(stdout);
+  say("ready\n");
   for (;;) {
     last = make(64);
     last = NULL;

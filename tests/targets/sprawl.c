@@ -85,14 +85,6 @@ __attribute__((noinline)) static void lose(void)
     }
 }
 
-__attribute__((noinline)) static void clear(void)
-{
-    char room[1 << 16];
-
-    memset(room, 0, sizeof(room));
-    __asm__ volatile("" ::"r"(room) : "memory");
-}
-
 int main(int count, char **words)
 {
     const char *kind = count > 1 ? words[1] : "";
@@ -122,7 +114,7 @@ int main(int count, char **words)
     } else if (!strcmp(kind, "tangle")) {
         tangle();
     }
-    clear();
+    scrub();
     say("ready\n");
     wait_for_line();
     return 0;

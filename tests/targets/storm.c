@@ -6,7 +6,6 @@
 // means that each block is freed at once. Hears a number of milliseconds, runs that long,
 // answers with the number of pairs and the nanoseconds they took.
 #include <stdatomic.h>
-#include <time.h>
 
 #include "command.h"
 
@@ -14,14 +13,6 @@ static pthread_barrier_t barrier;
 static atomic_int stopped;
 static atomic_long pairs;
 static long alive, depth;
-
-static unsigned long now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (unsigned long)now.tv_sec * 1000000000 + (unsigned long)now.tv_nsec;
-}
 
 NOINLINE static long churn(void **blocks, unsigned *dice)
 {
@@ -89,7 +80,7 @@ int main(int argc, char **argv)
     say("ready\n");
     for (;;) {
         struct timespec pause = {0};
-        unsigned long began;
+        long long began;
 
         hear(line, sizeof(line));
         pause.tv_sec = atol(line) / 1000;
@@ -101,7 +92,7 @@ int main(int argc, char **argv)
         nanosleep(&pause, NULL);
         stopped = 1;
         pthread_barrier_wait(&barrier);
-        snprintf(line, sizeof(line), "%ld %lu\n", pairs, now_ns() - began);
+        snprintf(line, sizeof(line), "%ld %lld\n", pairs, now_ns() - began);
         say(line);
     }
 }

@@ -2,17 +2,28 @@
 
 import asyncio
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.ui.source import FakeSource, shop
+from tracelloc.record.session.terminal import ProgramTerminal
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> FakeSource:
     """A small server with one leak."""
     return shop(tmp_path)
+
+
+@pytest.fixture
+def terminal() -> Iterator[ProgramTerminal]:
+    """What a program's output goes to; ``program_writes`` (``screens.py``) is the program."""
+    terminal = ProgramTerminal(24, 80)
+    yield terminal
+    terminal.release()
+    terminal.join()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -21,6 +21,7 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from tests.trees import build_tree
+from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.presentation.calltree import CallTree, Step
 from tracelloc.show.presentation.profile import Metric
 
@@ -114,6 +115,16 @@ def on_screen(
         return as_test(run, coroutine, "view")
 
     return decorate
+
+
+def program_writes(terminal: ProgramTerminal, text: bytes) -> None:
+    """Writes as the program would, and waits until the terminal has it."""
+    os.write(terminal._its, text)
+    last = text[-9:].replace(b"\n", b"\r\n")
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while not terminal.last_output()[1].endswith(last):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
 
 
 def lines_of(app: App[None]) -> list[list[Segment]]:

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.trees import build_tree
-from tests.ui.screens import ViewApp, path, shown_on, weights
+from tests.ui.screens import (
+    ViewApp,
+    lines_of,
+    path,
+    shown_on,
+    weights,
+)
 from tracelloc.show.analysis.histograms import ThreadStat, thread_rows
 from tracelloc.show.presentation.calltree import Step
 from tracelloc.ui.flame import FlameView
@@ -39,7 +45,7 @@ def median_s(app: ViewApp, work: Callable[[], None]) -> float:
     for _ in range(7):
         started = time.process_time()
         work()
-        app.screen._compositor.render_strips()
+        lines_of(app)
         times.append(time.process_time() - started)
     return statistics.median(times)
 

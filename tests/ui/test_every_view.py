@@ -3,17 +3,17 @@
 The log is missing: it tells how long drawing takes.
 """
 
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
-from tests.ui.screens import compare
+from tests.ui.screens import (
+    compare,
+    program_writes,
+)
 from tests.ui.source import FakeSource, on_live_screen, press
-from tests.ui.test_lists import await_output
 from tests.ui.test_objects import python_shop
 from tracelloc.model.process import Target
 from tracelloc.model.wanted import NOTHING_ELSE
@@ -32,19 +32,15 @@ LEFT = {name for name in KEYS if name not in {view.name for view in VIEWS}}
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[FakeSource]:
+def source(tmp_path: Path, terminal: ProgramTerminal) -> FakeSource:
     """A server in Python with a child and a terminal."""
     source = python_shop(tmp_path)
     one = source.snapshot(NOTHING_ELSE)
     source.has_many = True
     source.others = (replace(one, target=Target(2960, "worker", one.target.pid, number=1)),)
-    terminal = ProgramTerminal(24, 80)
     source.last_output = terminal.last_output
-    os.write(terminal._its, b"listening on port 80\n")
-    await_output(terminal, b"listening on port 80\r\n")
-    yield source
-    terminal.release()
-    terminal.join()
+    program_writes(terminal, b"listening on port 80\n")
+    return source
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -27,8 +27,9 @@ from tracelloc.ui.nodes import ROOT, Nodes, growth_colour, lay_out, module_colou
 from tracelloc.ui.stacknames import Search
 
 
-def name_of(view: FlameView) -> str:
-    return view._data.tree.steps[view.selected].name
+def name_of(view: FlameView, node: int | None = None) -> str:
+    """Of the selected box, or another one."""
+    return view._data.tree.steps[view.selected if node is None else node].name
 
 
 def random_tree(seed: int, stacks: int = 400, growth: int = 0) -> CallTree:
@@ -165,7 +166,7 @@ async def test_walk_with_keys(app: ViewApp, pilot: Pilot[None], view: FlameView)
     assert [message.key for message in app.sent] == [1]
     await pilot.press("escape")
     assert name_of(view) == "Vec<T>::push"
-    assert view._data.tree.steps[view.zoomed].name == "http::serve"
+    assert name_of(view, view.zoomed) == "http::serve"
     await pilot.press("backspace", "backspace", "escape")
     assert view.zoomed == ROOT
     assert not view.check_action("zoom_out", ())
@@ -185,7 +186,7 @@ async def test_mouse(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
     await pilot.click(view, offset=(79, 5))
     assert name_of(view) == "tls::accept", "there is no box"
     await pilot.click(view, offset=(2, 4), times=2)
-    assert view._data.tree.steps[view.zoomed].name == "Session::open"
+    assert name_of(view, view.zoomed) == "Session::open"
 
 
 @on_screen(FlameView)
@@ -197,7 +198,7 @@ async def test_new_figures_keep_zoom_and_cursor(
     assert name_of(view) == "json::parse"
     view.show(Nodes(sample_tree(without=frozenset({1, 4, 5}))), at_once=True)
     assert name_of(view) == "json::parse"
-    assert view._data.tree.steps[view.zoomed].name == "server::run"
+    assert name_of(view, view.zoomed) == "server::run"
     view.show(Nodes(sample_tree(inverted=True), inverted=True), at_once=True)
     assert (view.zoomed, view.selected) == (ROOT, ROOT)
     await pilot.pause()

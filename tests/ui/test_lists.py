@@ -1,8 +1,6 @@
 """Every list has one set of keys, whatever it lists."""
 
-import os
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,15 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.trees import build_tree
-from tests.ui.screens import ViewApp, on_screen, path, shown_on, text_of, weights
+from tests.ui.screens import (
+    ViewApp,
+    on_screen,
+    path,
+    program_writes,
+    shown_on,
+    text_of,
+    weights,
+)
 from tests.ui.source import FakeSource, live, on_live_screen, press, settle
 from tests.ui.test_picker import API, opened
 from tracelloc.model.process import Target
@@ -32,7 +38,7 @@ MANY = 60
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[FakeSource]:
+def source(tmp_path: Path, terminal: ProgramTerminal) -> FakeSource:
     """Sixty stacks of sixty sizes by sixty threads; the first one is sixty frames deep."""
     frames = [(f"f{n}", "/opt/app", "/src/app.c", n) for n in range(MANY)]
     source = FakeSource({n + 1: frames[n:] for n in range(MANY)}, tmp_path)
@@ -45,20 +51,9 @@ def source(tmp_path: Path) -> Iterator[FakeSource]:
         replace(first, target=Target(3000 + n, f"worker-{n}", first.target.pid, number=n))
         for n in range(1, MANY)
     )
-    terminal = ProgramTerminal(24, 80)
     source.last_output = terminal.last_output
-    os.write(terminal._its, b"".join(b"line %d\n" % n for n in range(MANY)))
-    await_output(terminal, b"line %d\r\n" % (MANY - 1))
-    yield source
-    terminal.release()
-    terminal.join()
-
-
-def await_output(terminal: ProgramTerminal, last: bytes) -> None:
-    deadline = time.monotonic() + 30
-    while not terminal.last_output()[1].endswith(last):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    program_writes(terminal, b"".join(b"line %d\n" % n for n in range(MANY)))
+    return source
 
 
 Press = Callable[[str], Awaitable[None]]

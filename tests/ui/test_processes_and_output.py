@@ -1,16 +1,17 @@
 """The screen of several processes, and of a program that was started with it."""
 
-import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
-from tests.ui.screens import text_of
+from tests.ui.screens import (
+    program_writes,
+    text_of,
+)
 from tests.ui.source import FakeSource, live, on_live_screen, press, settle, shop, tick
-from tests.ui.test_lists import await_output
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
 from tracelloc.model.wanted import NOTHING_ELSE
 from tracelloc.record.session.terminal import ProgramTerminal
@@ -107,18 +108,9 @@ async def test_without_them_there_are_no_such_tabs(tmp_path: Path) -> None:
         assert not any("Processes" in line for line in text_of(app))
 
 
-@pytest.fixture
-def terminal() -> Iterator[ProgramTerminal]:
-    terminal = ProgramTerminal(24, 80)
-    yield terminal
-    terminal.release()
-    terminal.join()
-
-
 async def test_output_is_plain_text(source: FakeSource, terminal: ProgramTerminal) -> None:
     source.last_output = terminal.last_output
-    os.write(terminal._its, b"\x1b[32mhello\x1b[0m\n 5%\r10%\nname? ")
-    await_output(terminal, b"name? ")
+    program_writes(terminal, b"\x1b[32mhello\x1b[0m\n 5%\r10%\nname? ")
     async with live(source, SIZE) as (app, pilot):
         await press(app, pilot, "0")
         lines = [line.rstrip() for line in text_of(app)]
@@ -130,21 +122,18 @@ async def test_output_is_plain_text(source: FakeSource, terminal: ProgramTermina
 
 async def test_who_reads_is_not_moved(source: FakeSource, terminal: ProgramTerminal) -> None:
     source.last_output = terminal.last_output
-    os.write(terminal._its, b"".join(b"line %d\n" % n for n in range(100)))
-    await_output(terminal, b"line 99\r\n")
+    program_writes(terminal, b"".join(b"line %d\n" % n for n in range(100)))
     async with live(source, SIZE) as (app, pilot):
         await press(app, pilot, "0")
         view = app.screen.query_one(OutputView)
         assert view.cursor == 99
         await press(app, pilot, "pageup")
         at = view.cursor
-        os.write(terminal._its, b"more\n")
-        await_output(terminal, b"more\r\n")
+        program_writes(terminal, b"more\n")
         await tick(app, pilot)
         assert (view.cursor, view.row_count()) == (at, 101)
         await press(app, pilot, "end")
-        os.write(terminal._its, b"last\n")
-        await_output(terminal, b"last\r\n")
+        program_writes(terminal, b"last\n")
         await tick(app, pilot)
         await settle(app, pilot)
         assert view.cursor == 101

@@ -1,10 +1,10 @@
 """What a program's terminal shows of what the program writes."""
 
 import io
-import os
 
 import pytest
 
+from tests.ui.screens import program_writes
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.ui.output import plain_lines
 
@@ -37,7 +37,7 @@ def test_what_is_passed_on_is_as_the_program_wrote_it() -> None:
     """The terminal that shows it adds carriage returns itself."""
     terminal, passed, written = ProgramTerminal(24, 80), io.BytesIO(), b"one\ntwo\r\n 5%\r10%\n"
     terminal.pass_on(passed)
-    os.write(terminal._its, written)
+    program_writes(terminal, written)
     terminal.release()
     terminal.join()
     assert passed.getvalue() == written
@@ -46,9 +46,9 @@ def test_what_is_passed_on_is_as_the_program_wrote_it() -> None:
 
 def test_only_the_end_is_kept() -> None:
     terminal = ProgramTerminal(24, 80)
-    os.write(terminal._its, b"first\n")
+    program_writes(terminal, b"first\n")
     for _ in range(200):
-        os.write(terminal._its, b"x" * 999 + b"\n")
+        program_writes(terminal, b"x" * 999 + b"\n")
     terminal.release()
     terminal.join()
     count, kept = terminal.last_output()

@@ -26,8 +26,14 @@ from tracelloc.ui.tree import TreeView
 
 def shown(view: TreeView) -> list[str]:
     """The names of all rows, opened or not."""
-    assert view._data is not None
-    return [view._data.tree.steps[node].name for node, _ in view._rows]
+    return [name for name, _ in rows(view)]
+
+
+def rows(view: TreeView) -> list[tuple[str, int]]:
+    """Names, and how far they are indented."""
+    data = view._data
+    assert data is not None
+    return [(data.tree.steps[node].name, indent) for node, indent in view._rows]
 
 
 def name_of(view: TreeView) -> str:
@@ -98,7 +104,7 @@ async def test_chains_open_in_one_step(app: ViewApp, pilot: Pilot[None], view: T
     assert shown(view) == ["app", "hot", "a"]
     await pilot.press("end", "right")
     assert shown(view) == ["app", "hot", "a", "b", "c", "d", "e"]
-    assert [indent for _, indent in view._rows] == [0, 1, 1, 1, 1, 2, 2]
+    assert [indent for _, indent in rows(view)] == [0, 1, 1, 1, 1, 2, 2]
 
 
 @on_screen(TreeView)

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -33,6 +34,7 @@ from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
 from tracelloc.record.sources.seam import ProbeSource, Sources
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import NS_PER_S
 
 
 @dataclass
@@ -205,6 +207,14 @@ class Stage:
         child = self.start()
         self.session.forked(self.root, 7, child, shares=False)
         return child
+
+    def run_upkeep(self, after_s: float = 0.0) -> None:
+        """Lets what is due after so many seconds take place, as the pump does."""
+        upkeep = self.session._upkeep
+        with self.session._lock:
+            upkeep.run_due(time.monotonic_ns() + int(after_s * NS_PER_S))
+        for schedule in upkeep._schedules:
+            schedule.wait(10)
 
     def now(self, wanted: Wanted = NOTHING_ELSE) -> dict[int, Snapshot]:
         """Snapshots by PID."""

@@ -124,12 +124,12 @@ def test_stacks_are_followed_as_by_the_readers(monkeypatch: pytest.MonkeyPatch) 
     """Junk with the addresses of functions, signed or not, on a stack of 16 KiB."""
     monkeypatch.setattr(readcode, "native", lambda: AARCH64)
     path = library("libc.so.6")
-    cfi, file = open_cfi(path), ReadFile(open_elf(path))
+    cfi, elf, file = open_cfi(path), open_elf(path), ReadFile(open_elf(path))
     sites = cfi.call_sites()[::50].tolist()
     base, size, stack_at = LIBRARIES_AT, 1 << 30, 0xFFFF_FFF0_0000
     rng = random.Random(7)
     code = np.array([(1 << 40, 1 << 41, 0, GENERATED, 0), (base, base + size, 3, 7, 0)], CODE_DTYPE)
-    offsets = {site: cfi._elf.offset_of(site) for site in sites}
+    offsets = {site: elf.offset_of(site) for site in sites}
     heads = np.zeros(200, miss_dtype(AARCH64))
     memories = []
     for head in heads:
@@ -149,7 +149,7 @@ def test_stacks_are_followed_as_by_the_readers(monkeypatch: pytest.MonkeyPatch) 
 
     def look_up(address: int, generation: int) -> RuleSet | None:
         if base <= address < base + size and generation >= 3:
-            inside = cfi._elf.address_of(address - base)
+            inside = elf.address_of(address - base)
             return None if inside is None else cfi.rules(inside)
         return built_in_rules(AARCH64).frame_pointer if 1 << 40 <= address < 1 << 41 else None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import outcome
-from tests.options import parse_options
+from tests.options import actions_of, parse_options
 from tests.unit.test_architecture import MODULES
 from tracelloc.command.commandline import split_command
 from tracelloc.command.customallocators import KINDS
@@ -247,7 +247,7 @@ def test_the_man_page_is_that_of_the_options() -> None:
     """``make docs`` writes it again."""
     page = (DOCS / "tracelloc.1").read_text()
     plain = " ".join(re.sub(r"\\f.|\\,|\\/|\\", "", page).split())
-    for action in build_parser()._actions:
+    for action in actions_of(build_parser()):
         if action.help == SUPPRESS or "--help" in action.option_strings:
             continue
         for flag in action.option_strings:

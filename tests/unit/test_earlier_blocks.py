@@ -4,6 +4,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ class MadeUpReader(EarlierBlockReader):
         self._now_running = running
         self.waits = 0
 
-    def _walk(self) -> earlierblocks._HeapReading:
+    def _walk(self) -> Any:
         found = next(self._walks)
         freed: list[Event] = [(F, -address, 0, 0, 7) for address in found if address < 0]
         self.heap.table.apply(records(freed, first_time=self.waits + 1))

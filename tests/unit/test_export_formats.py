@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.options import actions_of
 from tests.unit.otlpmessages import decoded_file
 from tests.unit.profiles import (
     APP,
@@ -331,7 +332,7 @@ def test_report_writes_each_format_to_standard_output(
 
 def test_report_has_the_formats_of_files_and_two_of_its_own() -> None:
     parser = subcommand_parser(find_subcommand("report"))
-    choices = next(a.choices for a in parser._actions if "--format" in a.option_strings)
+    choices = next(a.choices for a in actions_of(parser) if "--format" in a.option_strings)
     assert choices == ["text", "json", *dict.fromkeys(one.name for one in EXPORTERS.values())]
 
 

@@ -1,6 +1,5 @@
 """Facets are inspected in turn, within bounds; a new one reaches snapshots and recordings."""
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,10 +161,7 @@ def weather(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_new_facet_reaches_snapshots(stage: Stages) -> None:
     play = stage()
     assert "weather" not in play.now()[play.root].facets
-    with play.session._lock:
-        play.session._upkeep.run_due(time.monotonic_ns())
-    for schedule in play.session._upkeep._schedules:
-        schedule.wait(10)
+    play.run_upkeep()
     assert play.now()[play.root].facets["weather"] == Weather("clear", (20, 1))
 
 

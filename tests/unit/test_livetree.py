@@ -29,14 +29,14 @@ class SlowSymbolizer(FakeSymbolizer):
         self.asked = 0
 
     def learn(self, names: dict[int, str]) -> None:
-        self._names.update(names)
+        self.names.update(names)
         self.version += 1
 
     def peek(self, addresses: object) -> list[Frame]:
         self.asked += 1
         return [
-            frame(self._names[a], a)
-            if a in self._names
+            frame(self.names[a], a)
+            if a in self.names
             else Frame(a, None, None, None, None, None, None, Unresolved.PENDING)
             for a in addresses  # type: ignore[attr-defined]
         ]
@@ -170,7 +170,7 @@ def test_what_does_not_wait_for_its_turn() -> None:
     table, symbolizer = small()
     filters = Filters()
     namer = Namer(symbolizer, filters)
-    del symbolizer._names[7]
+    del symbolizer.names[7]
     tree = LiveTree("app", budget_s=-1)
     snapshot = snapshot_of(table, 100)
     tree.update(snapshot, namer, weights_of(snapshot))

@@ -35,9 +35,9 @@ class Searches(Lab):
         super().__init__(PointersFacet, monkeypatch)
         self.asked: list[Blocks] = []
         self._failure = failure
-        monkeypatch.setattr(pointers, "PointerSearch", self._search)
+        monkeypatch.setattr(pointers, "PointerSearch", self.search)
 
-    def _search(
+    def search(
         self,
         process: Process,
         some_blocks: Callable[[], Iterable[Blocks]],
@@ -111,7 +111,7 @@ def test_one_that_cannot_be_searched_is_left_alone(monkeypatch: pytest.MonkeyPat
     ) -> SimpleNamespace:
         if process == two.process:
             raise OSError(errno.EFBIG, "its mappings have terabytes")
-        return lab._search(process, blocks, *how, **more)
+        return lab.search(process, blocks, *how, **more)
 
     monkeypatch.setattr(pointers, "PointerSearch", search)
     for at_s in range(20, 60):
@@ -132,17 +132,17 @@ def test_a_process_that_ends_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_search_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory may be such that reading it waits for the process: others are searched, we end."""
     lab, one, two = Searches(monkeypatch), Traced(), Traced(is_growing=False)
-    for_ever = threading.Event()
+    for_ever, working = threading.Event(), lambda: lab.schedule._working
     monkeypatch.setattr(pointers, "PointerSearch", lambda *_, **__: for_ever.wait() and None)
     monkeypatch.setattr(schedule, "_LAST_S", 0.01)
     try:
         lab.schedule.run_due([lab.facet(one)], 20 * NS_PER_S)
-        stuck = lab.schedule._working
+        stuck = working()
         lab.schedule.run_due([lab.facet(one)], 619 * NS_PER_S)
-        assert lab.schedule._working is stuck
+        assert working() is stuck
         assert not lab.said
         lab.schedule.run_due([lab.facet(one), lab.facet(two)], 620 * NS_PER_S)
-        assert lab.schedule._working is not stuck
+        assert working() is not stuck
         (said,) = lab.said
         assert "pointer search of process 1 failed: it takes more than 600 s" in said
         assert (one.heap.unreachable.is_refused, two.heap.unreachable.is_refused) == (True, False)

@@ -87,12 +87,15 @@ class Heap:
         ])  # fmt: skip
 
 
+def config_of(url: str) -> PushConfig:
+    address, user, is_otlp = parse_push_url(url)
+    labels = (("env", "test"),)
+    return PushConfig(address, authorization(user, None), 0.02, None, labels, is_otlp=is_otlp)
+
+
 def pusher(url: str, heap: Heap, said: list[str], **changes: Any) -> Pusher:
-    address, user, _ = parse_push_url(url)
-    config = PushConfig(address, authorization(user, None), 0.02, None, (("env", "test"),))
-    return Pusher(
-        replace(config, **changes), Target(42, "my app=1"), lambda: [heap.take()], said.append, 0.01
-    )
+    config = replace(config_of(url), **changes)
+    return Pusher(config, Target(42, "my app=1"), lambda: [heap.take()], said.append, 0.01)
 
 
 def pushed(server: Receiver, requests: int, heap: Heap | None = None) -> tuple[Pusher, list[str]]:
@@ -123,14 +126,14 @@ def test_profiles_arrive(server: Receiver) -> None:
     assert sum(sums(got)[3] for got in server.got) == 1000 * len(server.got) + 5
     for a, b in zip(server.got, server.got[1:], strict=False):
         assert int(a["query"]["until"]) <= int(b["query"]["until"])
-    assert (pushing.dropped, len(pushing._waiting)) == (0, 0)
+    assert pushing.dropped == 0
 
 
 def test_password_and_name(server: Receiver) -> None:
     said: list[str] = []
     url = server.url.replace("//", "//user:s%20cret@")
+    assert "cret" not in repr(config_of(url))
     pushing = pusher(url, Heap(), said, name="shop", interval_s=60.0)
-    assert "cret" not in repr(pushing._config)
     pushing.start()
     pushing.close()
     (got,) = server.got
@@ -174,6 +177,12 @@ def test_a_server_that_is_not_there_costs_bounded_memory() -> None:
     assert len(said) == 2
 
 
+def new_in(pushing: Pusher, now: Profile) -> list[tuple[int, int]]:
+    """Bytes and blocks of each sample that were allocated since the profile before."""
+    stats = [each.stat for each in pushing._with_new_allocations(now).samples]
+    return [(stat.allocated_bytes, stat.allocated_count) for stat in stats]
+
+
 def test_totals_that_begin_at_zero_again() -> None:
     """In the next program, as many may have been allocated as before, or less.
 
@@ -184,8 +193,7 @@ def test_totals_that_begin_at_zero_again() -> None:
     figures = [(1000, 100), (4000, 400), (500, 50), (500, 50), (4000, 400)]
     for table, (size, count) in zip([1, 1, 2, 2, 3], figures, strict=True):
         now = profile([sample(1, [frame("f")], (30, 3, size, count, 0))])
-        (got,) = pushing._with_new_allocations(replace(now, table_number=table)).samples
-        sent.append((got.stat.allocated_bytes, got.stat.allocated_count))
+        sent += new_in(pushing, replace(now, table_number=table))
     assert sent == [(1000, 100), (3000, 300), (500, 50), (0, 0), (4000, 400)]
 
 
@@ -198,24 +206,21 @@ def test_mappings_are_apart_from_blocks_of_the_same_stack() -> None:
             sample(1, [frame("f")], (30, 3, blocks, 1, 0)),
             sample(1, [frame("f"), frame(MAPPED)], (mapped, 1, mapped, 1, 0)),
         ])  # fmt: skip
-        got = pushing._with_new_allocations(now).samples
-        sent.append([each.stat.allocated_bytes for each in got])
+        sent.append([size for size, _ in new_in(pushing, now)])
     assert sent == [[100, 5000], [200, 0], [0, 4096]]
 
 
 def test_a_profile_that_cannot_be_made_is_no_end(server: Receiver) -> None:
-    said: list[str] = []
-    heap = Heap()
-    pushing = pusher(server.url, heap, said)
-    pushing._take = lambda: [{}[1]] if heap.taken == 1 else [heap.take()]  # type: ignore[misc]
-    heap.taken = 1
-    pushing._pack()
-    assert said == [f"error: cannot push to {server.url}/ingest: 1"]
+    class BrokenHeap(Heap):
+        def take(self) -> Profile:
+            if not self.taken:
+                self.taken = 1
+                raise KeyError(1)
+            return super().take()
+
+    pushing, said = pushed(server, 2, BrokenHeap())
+    assert said[0] == f"error: cannot push to {server.url}/ingest: 1"
     assert pushing.dropped == 1
-    heap.taken = 2
-    pushing.start()
-    server.wait_for(2)
-    pushing.close()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import gzip
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +12,8 @@ from opentelemetry.proto.collector.profiles.v1development import profiles_servic
 
 from tests.unit.otlpmessages import decoded_request, profiles, resource_of, sums
 from tests.unit.receivers import Handler, Receiver, serving
-from tests.unit.test_push import Heap
-from tracelloc.model.process import Target
-from tracelloc.show.publish.address import PushConfig, authorization, parse_push_url
-from tracelloc.show.publish.publishing import Pusher
+from tests.unit.test_push import Heap, config_of, pushed, pusher
+from tracelloc.show.publish.address import parse_push_url
 
 Response = profiles_service_pb2.ExportProfilesServiceResponse
 
@@ -40,29 +37,9 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
         yield server
 
 
-def pusher(url: str, heap: Heap, said: list[str], **changes: Any) -> Pusher:
-    address, user, is_otlp = parse_push_url(url)
-    assert is_otlp
-    labels = (("env", "test"),)
-    config = PushConfig(address, authorization(user, None), 0.02, None, labels, is_otlp=True)
-    return Pusher(
-        replace(config, **changes), Target(42, "x"), lambda: [heap.take()], said.append, 0.01
-    )
-
-
-def pushed(receiver: Receiver, requests: int, heap: Heap | None = None) -> list[str]:
-    """What is said until so many requests have come."""
-    said: list[str] = []
-    pushing = pusher(receiver.url, heap or Heap(), said)
-    pushing.start()
-    receiver.wait_for(requests)
-    pushing.close()
-    return said
-
-
 def test_profiles_arrive(receiver: Receiver) -> None:
     started_ns = time.time_ns()
-    assert pushed(receiver, 3) == []
+    assert pushed(receiver, 3)[1] == []
     messages = [message for _, message in receiver.got]
     # What is outstanding is sent whole, what was allocated since the last time.
     assert [sums(message) for message in messages[:2]] == [
@@ -84,7 +61,7 @@ def test_names_passwords_and_headers(receiver: Receiver) -> None:
     said: list[str] = []
     url = receiver.url.replace("//", "//user:s%20cret@")
     pushing = pusher(url, Heap(), said, name="shop", headers=(("X-Key", "s cret"),))
-    assert "cret" not in repr(pushing._config)
+    assert "cret" not in repr(config_of(url))
     pushing.start()
     pushing.close()
     headers, message = receiver.got[0]
@@ -102,7 +79,7 @@ def test_partial_success_is_shown_once(receiver: Receiver) -> None:
     remark.partial_success.error_message = "use https"
     receiver.answers = [(200, refusing.SerializeToString())] * 2
     receiver.answers += [(200, b""), (200, remark.SerializeToString()), (200, b"\xff")]
-    said = pushed(receiver, 6)
+    _, said = pushed(receiver, 6)
     url = f"{receiver.url.removeprefix('otlp+')}/v1development/profiles"
     assert said == [
         f"{url}: 2 profiles refused: no \\x1b[31mroom",
@@ -115,7 +92,7 @@ def test_partial_success_is_shown_once(receiver: Receiver) -> None:
 def test_what_is_tried_again(receiver: Receiver) -> None:
     receiver.answers = [(503, b""), (429, b""), (200, b""), (500, b""), (400, b"")]
     heap = Heap()
-    said = pushed(receiver, 7, heap)
+    _, said = pushed(receiver, 7, heap)
     assert "it answered 503" in said[0]
     assert "accepts profiles again" in said[1]
     assert said[-1] == "2 profiles could not be pushed"

@@ -87,28 +87,30 @@ class Interpreter:
 
 
 @pytest.fixture
-def merger(monkeypatch: pytest.MonkeyPatch) -> StackMerger:
+def merger(monkeypatch: pytest.MonkeyPatch) -> Merger:
     runtime = Interpreter()
     monkeypatch.setattr(merge, "find_runtime", lambda _: runtime)
-    return make()
+    return Merger()
 
 
-def make() -> StackMerger:
-    words = SpaceControl(np.zeros(1, abi.SPACE_DTYPE), 0)
-    merger = StackMerger(AddressSpace(Process(1)), Stacks(), words)
-    merger.look_for_runtime()
-    return merger
+class Merger(StackMerger):
+    """One whose process and stacks tests look at."""
+
+    def __init__(self) -> None:
+        self.space, self.stacks = AddressSpace(Process(1)), Stacks()
+        super().__init__(self.space, self.stacks, SpaceControl(np.zeros(1, abi.SPACE_DTYPE), 0))
+        self.look_for_runtime()
 
 
 def sent(stack_id: int, code_id: int, *lines: int) -> SentStacks:
     return sent_stacks((stack_id, StackFlag.PYTHON, (code_id, *lines)))
 
 
-def stack(merger: StackMerger, stack_id: int) -> tuple[list[int | str], StackFlag]:
-    stacks = merger._stacks
+def stack(merger: Merger, stack_id: int) -> tuple[list[int | str], StackFlag]:
+    stacks = merger.stacks
     index = stacks.ids.get(stack_id)
     frames = stacks.frames(index)
-    find = merger._space.files.runtime_frames.find
+    find = merger.space.files.runtime_frames.find
     return [f":{f.line}" if (f := find(at)) else at for at in frames], stacks.flags(index)
 
 
@@ -126,7 +128,7 @@ def stack(merger: StackMerger, stack_id: int) -> tuple[list[int | str], StackFla
     ],
 )
 def test_frames_take_the_loops_place(
-    merger: StackMerger, code: tuple[int, ...], lines: tuple[int, ...], expected: list[int | str]
+    merger: Merger, code: tuple[int, ...], lines: tuple[int, ...], expected: list[int | str]
 ) -> None:
     merger.note_code(5, code, StackFlag.CODE)
     merger.note(sent(6, 5, *lines))
@@ -136,21 +138,21 @@ def test_frames_take_the_loops_place(
 def test_a_loop_that_jumps_to_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The frame within it is one that it has jumped to."""
     monkeypatch.setattr(merge, "find_runtime", lambda _: Interpreter(inner_frames=1))
-    merger = make()
+    merger = Merger()
     merger.note_code(5, (1, 90, LOOP, 2, 91, LOOP, LOOP, 3), StackFlag(0))
     merger.note(sent(6, 5, 11, 0, 12, 0, 13))
     assert stack(merger, 6) == ([1, ":11", 2, ":12", ":13", 3], StackFlag(0))
 
 
-def test_code_that_comes_later(merger: StackMerger) -> None:
+def test_code_that_comes_later(merger: Merger) -> None:
     merger.note(sent(6, 5, 11))
-    assert merger._stacks.ids.get(6) < 0
-    merger._stacks.add(5, (1, LOOP), StackFlag.TRUNCATED)
+    assert merger.stacks.ids.get(6) < 0
+    merger.stacks.add(5, (1, LOOP), StackFlag.TRUNCATED)
     merger.settle()
     assert stack(merger, 6) == ([1, ":11"], StackFlag.TRUNCATED)
 
 
-def test_code_that_never_comes(merger: StackMerger) -> None:
+def test_code_that_never_comes(merger: Merger) -> None:
     """What Python says is kept, and said to be not all."""
     merger.note(sent(6, 5, 11, 12))
     for _ in range(merge._MOST_LOOKS):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.options import actions_of
 from tracelloc.command import subcommands
 from tracelloc.command.parser import build_parser, subcommand_parser, whole_parser
 from tracelloc.command.subcommands import (
@@ -57,7 +58,7 @@ def test_whole_parser_has_all_arguments() -> None:
         own = subcommand_parser(one)
         with pytest.raises(SystemExit):
             parser.parse_args([one.name, "--help"])
-        choices = next(a.choices for a in parser._actions if a.choices and one.name in a.choices)
+        choices = next(a.choices for a in actions_of(parser) if a.choices and one.name in a.choices)
         assert isinstance(choices, dict)
         assert choices[one.name].flags() == own.flags()
 

@@ -3,7 +3,6 @@
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,6 @@ from tracelloc.record.session import outside
 from tracelloc.record.session.session import Session
 from tracelloc.record.tasks.supervision import BoundedWork, Supervisor
 from tracelloc.show.presentation.processfacts import losses_line
-from tracelloc.text import NS_PER_S
 
 
 def fail(error: Exception) -> Callable[..., Any]:
@@ -131,8 +129,7 @@ def test_upkeep_that_fails_does_not_end_the_trace(stage: Stages) -> None:
     for pid in (play.root, child):
         play.play(play.image(pid), (A, 16, 100, 1, 7))
     assert play.figures() == {play.root: (100, 1), child: (100, 1)}
-    with play.session._lock:
-        play.session._upkeep.run_due(time.monotonic_ns() + 10 * NS_PER_S)
+    play.run_upkeep(after_s=10)
     assert two.judging.judged_ns
     failed = play.now()[child].losses.failed_tasks
     assert set(failed) == {"care of probes", "taking samples", "judging"}

@@ -153,7 +153,7 @@ def test_unwind_entries_are_those_of_the_readers(program: Path) -> None:
 
 def test_stacks_are_followed_as_by_the_readers(program: Path) -> None:
     """With what is mapped as of a generation; the stacks are junk."""
-    file, cfi = target_file(program), Cfi(open_elf(program))
+    file, elf, cfi = target_file(program), open_elf(program), Cfi(open_elf(program))
     base, size = 0x10000, 1 << 30
     walker = StackWalker(7)
     walker.renew(
@@ -172,7 +172,7 @@ def test_stacks_are_followed_as_by_the_readers(program: Path) -> None:
 
     def look_up(address: int, generation: int) -> RuleSet | None:
         if base <= address < base + size and generation >= 3:
-            inside = cfi._elf.address_of(address - base)
+            inside = elf.address_of(address - base)
             return None if inside is None else cfi.rules(inside)
         return FRAME_POINTER if 1 << 40 <= address < 1 << 41 else None
 

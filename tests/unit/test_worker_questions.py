@@ -184,10 +184,9 @@ def test_answers_that_do_not_fit_the_question(
 @pytest.mark.parametrize("value", [-1, 1 << 64, b"text"])
 def test_lines_that_cannot_be_are_none(value: forms.Value) -> None:
     """DWARF may have them in signed forms, and of 128 bits; the other lines are answered still."""
-    assert inlines._number((forms.SDATA, value)) is None
-    assert variables._number((forms.SDATA, value)) == 0
-    assert inlines._number((forms.SDATA, MOST)) == MOST
-    assert variables._number((forms.SDATA, MOST)) == MOST
+    for number, nothing in ((inlines._number, None), (variables._number, 0)):
+        assert number((forms.SDATA, value)) == nothing
+        assert number((forms.SDATA, MOST)) == MOST
 
 
 def test_every_question_is_typed_and_has_a_seed() -> None:
