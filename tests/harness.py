@@ -27,7 +27,9 @@ from tracelloc.record.sources.preloaded.launching import path_for_loaders
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
-TARGETS = Path(__file__).parent / "targets"
+ROOT = Path(__file__).parents[1]
+TARGETS = ROOT / "tests" / "targets"
+DATA = ROOT / "tests" / "data"
 # Where Debian keeps this machine's libraries.
 LIBRARIES = Path(f"/usr/lib/{os.uname().machine}-linux-gnu")
 # Whether the machine is so slow that tracelloc's last report needs more time for names.
@@ -125,6 +127,12 @@ def read_line(stream: Any, what: str) -> str:
             raise EOFError(f"{what} ended; last words {line!r}")
         line += byte
     return line.decode(errors="replace").rstrip("\n")
+
+
+def await_line(stream: Any, words: str, what: str = "tracelloc") -> None:
+    """Reads lines up to one that holds these words."""
+    while words not in read_line(stream, what):
+        pass
 
 
 class Target:

@@ -18,7 +18,7 @@ from typing import Any
 from tests.bench.allocator import Allocator
 from tests.bench.empty import empty_probes
 from tests.bench.processes import PATIENCE_S, SkippedError, end, last_words
-from tests.harness import PRELOADED, Tracelloc, read_line
+from tests.harness import PRELOADED, Tracelloc, await_line
 
 SETTLE_S = 0.3  # After a peer's probes were seen: it may still be attaching others
 ATTEMPTS = 3  # How often a peer is started before it is given up
@@ -192,8 +192,7 @@ def _heaptrack(scratch: Path) -> list[str]:
 
 def _await_injection(process: subprocess.Popen[bytes]) -> None:
     try:
-        while "injection finished" not in read_line(process.stdout, "heaptrack"):
-            pass
+        await_line(process.stdout, "injection finished", "heaptrack")
     except (EOFError, TimeoutError) as error:
         raise SkippedError(str(error)) from error
 

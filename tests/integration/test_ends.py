@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,10 @@ from tests.harness import (
     Target,
     Targets,
     Tracelloc,
+    await_line,
     read_line,
     tracelloc_command,
+    wait_until,
 )
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -67,6 +68,13 @@ def test_two_signals_at_a_time_are_one(
     assert folded_sum(flames) == LIVE_BYTES
 
 
+def await_three_more(reports: Path, process: subprocess.Popen[bytes]) -> None:
+    """Waits for three lines more than there are, and that what writes them goes on."""
+    seen = len(reports.read_text().splitlines())
+    wait_until(lambda: len(reports.read_text().splitlines()) >= seen + 3)
+    assert process.poll() is None
+
+
 def test_under_nohup_a_hangup_is_ignored(target: Target, tmp_path: Path) -> None:
     reports = tmp_path / "reports"
     command = tracelloc_command("-p", target.pid, "--json-full", "--interval", "0.1")
@@ -75,14 +83,9 @@ def test_under_nohup_a_hangup_is_ignored(target: Target, tmp_path: Path) -> None
         stderr=subprocess.PIPE, bufsize=0,
     ) as tracer:  # fmt: skip
         try:
-            while "tracing" not in read_line(tracer.stderr, "tracelloc"):
-                pass
+            await_line(tracer.stderr, "tracing")
             tracer.send_signal(signal.SIGHUP)
-            seen = len(reports.read_text().splitlines())
-            deadline = time.monotonic() + PATIENCE_S
-            while len(reports.read_text().splitlines()) < seen + 3:
-                assert time.monotonic() < deadline
-                assert tracer.poll() is None
+            await_three_more(reports, tracer)
             tracer.send_signal(signal.SIGINT)
             assert tracer.wait(PATIENCE_S) == 0
         finally:
@@ -103,15 +106,10 @@ def test_in_the_background_of_a_script(is_launched: bool, target: Target, tmp_pa
     ) as shell:  # fmt: skip
         pid = int(read_line(shell.stdout, "sh"))
         try:
-            while "tracing" not in read_line(shell.stderr, "tracelloc"):
-                pass
+            await_line(shell.stderr, "tracing")
             os.kill(pid, signal.SIGINT)
             if is_launched:
-                seen = len(reports.read_text().splitlines())
-                deadline = time.monotonic() + PATIENCE_S
-                while len(reports.read_text().splitlines()) < seen + 3:
-                    assert time.monotonic() < deadline
-                    assert shell.poll() is None
+                await_three_more(reports, shell)
                 os.kill(pid, signal.SIGTERM)
             assert shell.wait(PATIENCE_S) == (128 + signal.SIGTERM if is_launched else 0)
         finally:

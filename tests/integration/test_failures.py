@@ -15,7 +15,7 @@ from tests.harness import (
     Target,
     Targets,
     Tracelloc,
-    read_line,
+    await_line,
     run_tracelloc,
     wait_until,
 )
@@ -104,8 +104,7 @@ def test_a_recording_holds_what_was_seen(target: Target, flag: Path, tmp_path: P
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0,
     ) as tracer:  # fmt: skip
         try:
-            while "lost" not in read_line(tracer.stderr, "tracelloc"):
-                pass
+            await_line(tracer.stderr, "lost")
             assert target.ask("go") == "done"
             wait_until(lambda: recorded_bytes(recording) == LIVE_BYTES)
             flag.touch()

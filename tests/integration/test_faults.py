@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,10 +69,7 @@ def code_of(pid: int) -> dict[str, bytes]:
 
 def await_clean(pid: int, code: dict[str, bytes]) -> None:
     """Waits until no breakpoint is left."""
-    deadline = time.monotonic() + PATIENCE_S
-    while code_of(pid) != code:
-        assert time.monotonic() < deadline, "breakpoints are left"
-        time.sleep(0.05)
+    wait_until(lambda: code_of(pid) == code)
 
 
 IN_ATTACH = """

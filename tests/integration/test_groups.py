@@ -16,6 +16,7 @@ from tests.harness import (
     Builder,
     Target,
     Tracelloc,
+    await_line,
     read_line,
     run_tracelloc,
     started,
@@ -255,8 +256,7 @@ def test_a_caught_program_runs_if_the_tracer_is_killed(builder: Builder, tmp_pat
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0,
     )  # fmt: skip
     try:
-        while "waiting for" not in read_line(process.stderr, "tracelloc"):
-            pass
+        await_line(process.stderr, "waiting for")
         process.send_signal(signal.SIGSTOP)
         target = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         await_state(target.pid, "T")

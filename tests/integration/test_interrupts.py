@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, read_line
+from tests.harness import PATIENCE_S, await_line, wait_until
 from tracelloc.record.process.procfs import Process
 
 pytestmark = pytest.mark.bpf
@@ -56,8 +56,7 @@ class SlowTracelloc:
         )  # fmt: skip
 
     def wait_for(self, words: str) -> None:
-        while words not in read_line(self.process.stderr, "tracelloc"):
-            pass
+        await_line(self.process.stderr, words)
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
@@ -101,7 +100,4 @@ def test_a_launched_program_that_is_not_traced_yet() -> None:
     (pid,) = (p for p in Process(slow.process.pid).child_ids() if Process(p).command() == "sleep")
     slow.process.send_signal(signal.SIGTERM)
     assert slow.end(signal.SIGINT) == 1  # another one: two of a kind may become one
-    deadline = time.monotonic() + PATIENCE_S
-    while Process(pid).exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not Process(pid).exists()
+    wait_until(lambda: not Process(pid).exists())

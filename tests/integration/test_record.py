@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Targets, read_line, run_tracelloc, tracelloc_command
+from tests.harness import (
+    PATIENCE_S,
+    Builder,
+    Targets,
+    await_line,
+    run_tracelloc,
+    tracelloc_command,
+)
 from tests.integration.test_follow import assert_family
 from tests.terminal import Terminal
 from tracelloc.show.recording.reader import RecordedTrace
@@ -30,8 +37,7 @@ class Recorder:
             stderr=subprocess.PIPE,
             bufsize=0,
         )
-        while "recording to" not in read_line(self.process.stderr, "tracelloc"):
-            pass
+        await_line(self.process.stderr, "recording to")
 
     def await_moment(self, count: int) -> RecordedTrace:
         """The recording, once it has so many moments."""
@@ -172,8 +178,7 @@ def test_a_copy_is_cut_on_a_signal(targets: Targets, tmp_path: Path) -> None:
     count = len(recorder.await_moment(2).moments)
     recorder.await_moment(count + 1).close()
     recorder.process.send_signal(signal.SIGUSR1)
-    while "copied to" not in read_line(recorder.process.stderr, "tracelloc"):
-        pass
+    await_line(recorder.process.stderr, "copied to")
     target.ask("alloc 100 1000")
     assert recorder.end() == 0, recorder.messages
     (copy,) = tmp_path.glob("a-*.rec")
@@ -226,8 +231,7 @@ def test_a_file_that_goes_is_missed_at_once(
         path.rename(tmp_path / "b.rec")
     else:
         path.unlink()
-    while "was removed or moved, with" not in read_line(recorder.process.stderr, "tracelloc"):
-        pass
+    await_line(recorder.process.stderr, "was removed or moved, with")
     recorder.await_moment(2).close()
     assert recorder.end() == 0, recorder.messages
     assert sum("recorded" in line for line in recorder.messages.splitlines()) >= 1

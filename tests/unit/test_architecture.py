@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.commands import run
+from tests.harness import ROOT as TOP
 
-PACKAGE = Path(__file__).parents[2] / "tracelloc"
-TOP = PACKAGE.parent
+PACKAGE = TOP / "tracelloc"
 MODULES = sorted(
     path
     for folder in (PACKAGE, TOP / "ui", TOP / "probes")  # links to folders are not followed

@@ -10,6 +10,7 @@ import pytest
 
 from tests.marked import bits_of, finished
 from tests.unit.armfiles import library
+from tests.unit.conftest import OnMachine
 from tests.unit.references import open_cfi, open_elf
 from tracelloc import architecture
 from tracelloc.architecture import Architecture
@@ -120,9 +121,9 @@ def test_registers_of_a_miss() -> None:
         assert set(machine.miss_registers[2:]) == numbers.callee_saved
 
 
-def test_stacks_are_followed_as_by_the_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stacks_are_followed_as_by_the_readers(on_machine: OnMachine) -> None:
     """Junk with the addresses of functions, signed or not, on a stack of 16 KiB."""
-    monkeypatch.setattr(readcode, "native", lambda: AARCH64)
+    on_machine(AARCH64, readcode)
     path = library("libc.so.6")
     cfi, elf, file = open_cfi(path), open_elf(path), ReadFile(open_elf(path))
     sites = cfi.call_sites()[::50].tolist()
@@ -239,9 +240,9 @@ def test_where_a_threads_data_is() -> None:
 
 @pytest.mark.parametrize("machine", [X86_64, AARCH64], ids=lambda each: each.name)
 def test_memory_with_a_threads_data_is_told_apart(
-    monkeypatch: pytest.MonkeyPatch, machine: Architecture
+    on_machine: OnMachine, machine: Architecture
 ) -> None:
-    monkeypatch.setattr(heaproots, "native", lambda: machine)
+    on_machine(machine, heaproots)
     region = Region(POINTER - (1 << 20), POINTER + (1 << 20), "rw-p", 0, 0, "")
     thread = ThreadRegisters(5, POINTER, POINTER - (1 << 18), 0, u64())
     titles = SimpleNamespace(of=lambda number: f"thread {number}")
@@ -251,10 +252,10 @@ def test_memory_with_a_threads_data_is_told_apart(
     assert told == [(min(variables[0], record[0]), max(variables[1], record[1]))]
 
 
-def test_the_data_of_ended_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_of_ended_threads(on_machine: OnMachine) -> None:
     """A record that points to itself, or a vector that leads to the thread's variables."""
     vector = POINTER + (1 << 30)
-    monkeypatch.setattr(exitleaks, "native", lambda: AARCH64)
+    on_machine(AARCH64, exitleaks)
 
     def read(words: dict[int, int], address: int, size_bytes: int) -> bytes:
         places = range(address, address + size_bytes, 8)

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from tests.commands import outcome
+from tests.harness import DATA
 from tracelloc.errors import MalformedError
 from tracelloc.record.worker import channel
 from tracelloc.show.recording.changes import arrays_packed, arrays_unpacked, packed
@@ -27,7 +28,7 @@ from tracelloc.system.bounded import Inflater, UnpackBudget, inflated, json_byte
 
 pytestmark = pytest.mark.long
 
-RECORDING = Path(__file__).parents[1] / "data/recordings/v1.rec"
+RECORDING = DATA / "recordings/v1.rec"
 MOST_RSS = 640 << 20  # Bytes: 512 MiB, and what Python and the modules take
 MIB = 1 << 20
 

@@ -5,14 +5,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.harness import DATA
 from tracelloc.command.subcommands import subcommand_names
 
-RECORDING: Final = str(Path(__file__).parents[1] / "data" / "demo" / "leaky.rec")
+RECORDING: Final = str(DATA / "demo" / "leaky.rec")
 ONCE: Final = [
     "--version", "--help", "--help-all", "completion bash", "diff REC REC",
     "diff REC REC --markdown", "doctor", "heap -p PID", "heap -p PID --json", "help", "help leaks",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import outcome
+from tests.harness import ROOT
 from tests.options import actions_of, parse_options
 from tests.unit.test_architecture import MODULES
 from tracelloc.command.commandline import split_command
@@ -26,7 +27,6 @@ from tracelloc.show.report.optional import SECTIONS
 from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
 from tracelloc.ui.state import VIEWS
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "tracelloc" / "docs"
 PAGES = [ROOT / "README.md", ROOT / ".github" / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 ids = [page.stem for page in PAGES]

@@ -7,7 +7,6 @@ ring is full whenever a test wants it to be. Another test has the kernel run it.
 import ctypes
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.commands import run
+from tests.harness import ROOT
 from tests.unit.events import A, Event, F, PlainTable, R, X, random_program
 from tests.unit.test_table import expected, state
 from tracelloc import probes
@@ -26,7 +26,7 @@ from tracelloc.record.abi import CONTROL_DTYPE, SpillFlag
 from tracelloc.record.kernel.drain import ENTRY_DTYPE, Drain
 
 TICK_NS = 1 << 20  # Something happens at each of the shim's ticks
-SHIM = Path(__file__).parents[1] / "shim/emit.c"
+SHIM = ROOT / "tests/shim/emit.c"
 ROOM = 65536
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import run
-from tests.harness import Builder
+from tests.harness import TARGETS, Builder
 from tests.unit.references import (
     addr2line,
     addresses_in_functions,
@@ -156,7 +156,7 @@ def test_line_index(builder: Builder) -> None:
     """Lines alone: main begins at its brace."""
     elf = open_elf(builder.c("churn", "-O0"))
     (address,) = elf.find_functions(["main"])["main"]
-    source = Path(__file__).parents[1] / "targets" / "churn.c"
+    source = TARGETS / "churn.c"
     number = source.read_text().splitlines().index("int main(int argc, char **argv)") + 2
     index = LineIndex(DebugInfo(elf))
     unit, *others = index.units([address, 0, (1 << 64) - 1])

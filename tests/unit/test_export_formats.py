@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness import DATA
 from tests.options import actions_of
 from tests.unit.otlpmessages import decoded_file
 from tests.unit.profiles import (
@@ -308,7 +309,7 @@ def test_every_metric_adds_up() -> None:
     assert {metric: peaked().total(metric) for metric in Metric} == SUMS
 
 
-RECORDING = Path(__file__).parents[1] / "data" / "demo" / "leaky.rec"
+RECORDING = DATA / "demo" / "leaky.rec"
 
 
 def report(*arguments: str) -> None:

@@ -8,10 +8,10 @@ tracelloc or give it to nm, and keep some names for each rule and some that matc
 
 import random
 import time
-from pathlib import Path
 
 import pytest
 
+from tests.harness import DATA
 from tracelloc.files.demangle import LONGEST_NAME
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters import Filters
@@ -35,7 +35,6 @@ FILES = [
     "/srv/venv/lib/python3.11/site-packages/gunicorn/workers/sync.py",
     "/srv/venv/lib/python3.11/site-packages/uvicorn/server.py",
 ]
-DATA = Path(__file__).parents[1] / "data"
 RULES = shipped_rules().rules
 WHERE = (On.MODULE, On.FILE)
 # What has no name of its own to be found in a list.

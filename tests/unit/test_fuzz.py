@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.readers import READERS, seeds
+from tests.harness import DATA
 from tests.unit.test_hostile_files import bounded
 
-KEPT = Path(__file__).parents[1] / "data" / "fuzz"
+KEPT = DATA / "fuzz"
 ALL_SECONDS = float(os.environ.get("FUZZ_SECONDS", "12"))
 pytestmark = [pytest.mark.timeout(ALL_SECONDS + 600), pytest.mark.long]
 SECONDS = ALL_SECONDS / len(READERS)  # CPU time for each reader

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.commands import outcome
+from tests.harness import DATA
 
-RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
+RECORDINGS = DATA / "recordings"
 # Libraries that a command without a trace has no use for.
 SLOW = {"numpy", "elftools", "capstone", "textual", "rich", "bcc", "ctypes", "subprocess"}
 RUN = """

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S
+from tests.harness import PATIENCE_S, ROOT
 from tests.kernels.__main__ import ROWS, Result, chosen, main, read
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("selection", sorted({row.selection for row in ROWS}))

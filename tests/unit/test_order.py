@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.commands import run
+from tests.harness import ROOT
 
-ORDER = Path(__file__).parents[1] / "order"
+ORDER = ROOT / "tests" / "order"
 # A change of each program after which it can go wrong.
 BROKEN = {
     "ring": ("SWPAL X2,X4,[X3]", "STR X2,[X3]     "),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Builder, read_line
+from tests.harness import Builder, read_line, wait_until
 from tracelloc.model.codefiles import Mapping
 from tracelloc.model.processlist import ProcessInfo, Trouble, matching
 from tracelloc.record.process.byname import script_of
@@ -205,9 +205,7 @@ def test_thread_names() -> None:
     code = "import threading, ctypes; ctypes.CDLL(None).prctl(15, b'a [b]\\x1b', 0, 0, 0); input()"
     target = subprocess.Popen([sys.executable, "-c", code + "; input()"], stdin=subprocess.PIPE)
     try:
-        deadline = time.monotonic() + 30
-        while Process(target.pid).thread_names() != {target.pid: "a [b]\x1b"}:
-            assert time.monotonic() < deadline
+        wait_until(lambda: Process(target.pid).thread_names() == {target.pid: "a [b]\x1b"})
     finally:
         target.communicate(b"\n\n")
     assert Process(target.pid).thread_names() == {}

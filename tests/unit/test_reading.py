@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import outcome
-from tests.harness import run_tracelloc
+from tests.harness import DATA, run_tracelloc
 from tests.unit import profiles
 from tests.unit.profiles import PprofProfile, large, peaked, profile, sample, small
 from tracelloc.errors import TracellocError
@@ -161,7 +161,7 @@ def test_reports_of_profiles_are_files(name: str, made: Profile, tmp_path: Path)
 )
 def test_what_can_not_be_reported(words: list[str], said: str, tmp_path: Path) -> None:
     save(tmp_path / "a.folded", small())
-    golden = Path(__file__).parents[1] / "data/recordings/v1.rec"
+    golden = DATA / "recordings/v1.rec"
     (tmp_path / "a.rec").write_bytes(golden.read_bytes())
     paths = [tmp_path / word if "." in word else word for word in words]
     run = run_tracelloc("report", *paths)

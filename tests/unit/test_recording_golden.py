@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import DATA
 from tests.unit.recordedtraces import record, traces
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namer, Namers, frame_name
@@ -21,7 +22,7 @@ from tracelloc.show.recording.container import VERSION
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.snapshots.snapshot import Snapshot
 
-RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
+RECORDINGS = DATA / "recordings"
 END_S = 640.0
 
 

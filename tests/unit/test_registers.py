@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.unit.conftest import OnMachine
 from tracelloc.architecture import ARCHITECTURES, Architecture, native
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
@@ -137,9 +138,9 @@ def stopped_registers(pid: int) -> Registers:
     return ptrace.registers(pid)
 
 
-def test_ends_of_threads_by_the_machines_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_of_threads_by_the_machines_numbers(on_machine: OnMachine) -> None:
     for machine, exits in ((X86_64, (60, 231)), (AARCH64, (93, 94))):
-        monkeypatch.setattr(stoppedthreads, "native", lambda machine=machine: machine)
+        on_machine(machine, stoppedthreads)
         stops = ExitStops()
         assert (stops._exit, stops._exit_group) == exits
 
@@ -162,18 +163,17 @@ def test_rows_of_waiting_threads() -> None:
 
 
 def test_no_library_to_preload_or_to_inject(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    on_machine: OnMachine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sharedarea, "LIBRARY", tmp_path / "none.so")
-    monkeypatch.setattr(sharedarea, "native", lambda: X86_64)
+    on_machine(X86_64, sharedarea)
     with pytest.raises(
         UnsupportedError, match="is missing: it is built with tracelloc, for x86-64"
     ):
         sharedarea.preloaded_library()
-    monkeypatch.setattr(sharedarea, "native", lambda: AARCH64)
+    on_machine(AARCH64, sharedarea, functions)
     with pytest.raises(UnsupportedError, match="there is no preloaded library for 64-bit Arm"):
         sharedarea.preloaded_library()
-    monkeypatch.setattr(functions, "native", lambda: AARCH64)
     space = SimpleNamespace(mapped_modules=[], process=None)
     with pytest.raises(TargetError, match="there is none for 64-bit Arm"):
         functions.check(space, [])
@@ -192,21 +192,21 @@ def test_started_programs_have_probes_where_there_is_no_library(
     assert options.completed(line).trace.use_library
 
 
-def test_shadow_stacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_shadow_stacks(on_machine: OnMachine, tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status").write_text("Name:\tx\nx86_Thread_features:\tshstk \n")
-    monkeypatch.setattr(procfs, "native", lambda: X86_64)
+    on_machine(X86_64, procfs)
     assert Process(7, tmp_path).has_shadow_stack()
-    monkeypatch.setattr(procfs, "native", lambda: AARCH64)
+    on_machine(AARCH64, procfs)
     assert not Process(7, tmp_path).has_shadow_stack()
 
 
-def test_registers_in_usdt_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registers_in_usdt_notes(on_machine: OnMachine) -> None:
     """An untrusted number is one of the machine's."""
     answer = [["free", 16, 0, [[31, True, -8], [15, False, 0]], 4, False]]
-    monkeypatch.setattr(readcode, "native", lambda: X86_64)
+    on_machine(X86_64, readcode)
     with pytest.raises(MalformedError):
         QUESTIONS["usdt"].answer(answer, b"", ["otel_memory"])
-    monkeypatch.setattr(readcode, "native", lambda: AARCH64)
+    on_machine(AARCH64, readcode)
     (place,) = QUESTIONS["usdt"].answer(answer, b"", ["otel_memory"])
     assert place.arguments == ((31, True, -8), (15, False, 0))

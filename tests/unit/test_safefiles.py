@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import outcome
+from tests.harness import DATA
 from tracelloc.command.outputs import open_report
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel.compiler import CompiledProbes
@@ -31,7 +32,7 @@ from tracelloc.system.safefiles.writing import (
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes other users")
 
 ALICE, MALLORY, ROOT = User(64101, 64101), User(64102, 64102), User(0, 0)
-RECORDING = Path(__file__).parents[1] / "data/recordings/v1.rec"
+RECORDING = DATA / "recordings/v1.rec"
 SECRET = b"root's own\n"
 REFUSED = "is a link that another user could have made"
 

@@ -35,7 +35,7 @@ class FakeSymbolizer(Symbolizer):
     """Names by address, so that no process is needed."""
 
     def __init__(self, names: dict[int, str | None]) -> None:
-        self._names = names
+        self.names = names
 
     version = 0
     waiting = 0
@@ -47,7 +47,7 @@ class FakeSymbolizer(Symbolizer):
         return Unresolved.UNMAPPED
 
     def peek(self, addresses: object) -> list[Frame]:
-        return [frame(self._names[a], a) for a in addresses]  # type: ignore[attr-defined]
+        return [frame(self.names[a], a) for a in addresses]  # type: ignore[attr-defined]
 
 
 def frame(name: str | None, address: int = 0x1234, module: str | None = "/opt/app") -> Frame:
