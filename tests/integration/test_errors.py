@@ -44,43 +44,15 @@ def free_pid() -> int:
     return process.pid
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--min-size", "12q"], "'12q' is not a size"),
-        (["--max-size", "-1"], "--max-size"),
-        (["--min-size", "99999999999999999999"], "too large"),
-        (["--age", "soon"], "'soon' is not a duration"),
-        (["--age", "5x"], "'5x' is not a duration"),
-        (["--interval", "0"], "--interval must be at least 10ms"),
-        (["--push-interval", "1m"], "need --push URL"),
-        (["--as-root"], "--as-root is for CMD and --on-leak"),
-        (["--interval", "1e9"], "is not a duration"),
-        (["--duration", "0s"], "--duration must be more than 0"),
-        (["--count", "0"], "at least 1"),
-        (["--top", "-1"], "--top"),
-        (["--events-size", "2GiB"], "--events-size must be between"),
-        (["--min-size", "2k", "--max-size", "1k"], "--max-size is below --min-size"),
-        (["--sample", "0"], "--sample must be between 1 and 1TiB"),
-        (["--text", "--json"], "not allowed with"),
-        (["-o", "flames.xyz"], "unknown suffix"),
-        (["--wrong"], "unrecognized arguments"),
-        (["--verbose"], "did you mean --debug?"),
-        (["-v"], "did you mean --debug?"),
-    ],
-)
-def test_usage(arguments: list[str], words: str) -> None:
-    line = said(run_tracelloc("-p", os.getpid(), *arguments), 2)
-    assert words in line
-
-
 @pytest.mark.bpf
 def test_a_file_that_is_not_there_is_no_wrong_usage() -> None:
     line = said(run_tracelloc("-p", os.getpid(), "--filters", "/nonexistent.toml"), 1)
     assert "cannot be read: No such file" in line
 
 
-def test_completion_names_the_shells() -> None:
+def test_wrong_usage() -> None:
+    """``tests/unit/command/test_command_line.py`` has all of it."""
+    assert "'12q' is not a size" in said(run_tracelloc("-p", os.getpid(), "--min-size", "12q"), 2)
     assert "required: bash|zsh|fish" in said(run_tracelloc("completion"), 2)
 
 
@@ -125,9 +97,6 @@ def test_itself(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_pids_of_nobody_and_of_zombies() -> None:
-    assert "required" in said(run_tracelloc(), 2)
-    assert "whole number" in said(run_tracelloc("-p", "x"), 2)
-    assert "whole number" in said(run_tracelloc("-p", "0"), 2)
     pid = free_pid()
     assert f"there is no process {pid}" in said(run_tracelloc("-p", pid), 1)
     process = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.DEVNULL)
@@ -156,10 +125,16 @@ def test_targets_without_the_allocator(targets: Targets) -> None:
     assert "no malloc library 'jemalloc'" in line
 
 
-@pytest.mark.parametrize("name", ["missing/app.fg", ".", "/proc/app.fg"])
-def test_unwritable_output(tmp_path: Path, name: str) -> None:
-    line = said(run_tracelloc("-p", 1, "--flamegraph", tmp_path / name), 1)
-    assert "cannot be written" in line
+@pytest.mark.parametrize(
+    ("option", "name", "why"),
+    [
+        ("--flamegraph", "missing/app.fg", "No such file"), ("-o", "missing/a-%p.json", "No such"),
+        ("--flamegraph", "/proc/app.fg", ""), ("--pprof", ".", "it is a directory"),
+    ],
+)  # fmt: skip
+def test_unwritable_output(tmp_path: Path, option: str, name: str, why: str) -> None:
+    line = said(run_tracelloc("-p", 1, option, tmp_path / name), 1)
+    assert f" cannot be written: {why}" in line
     assert list(tmp_path.iterdir()) == []
 
 

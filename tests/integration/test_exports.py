@@ -3,7 +3,6 @@
 import csv
 import gzip
 import json
-import os
 import signal
 import stat
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands import run
-from tests.harness import Builder, Targets, Tracelloc, run_tracelloc
+from tests.harness import Builder, Targets, Tracelloc
 from tests.unit.otlpmessages import attributes_of, decoded_file, sums
 from tests.unit.otlpmessages import profiles as profiles_in
 from tests.unit.profiles import PprofProfile
@@ -134,39 +132,3 @@ def test_files_at_every_signal(targets: Targets, tmp_path: Path) -> None:
     written = sorted(p for p in tmp_path.iterdir() if p.suffix == ".json")
     assert 1 <= len(written) <= 2, "two, unless both fell into one second"
     assert json.loads(written[-1].read_text())["figures"]["live_allocations"] == 4
-
-
-def test_a_full_disk_costs_one_file_only(targets: Targets, tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    run("mount", "-t", "tmpfs", "-o", "size=16k", "none", disk)
-    try:
-        (disk / "a.html").write_text("old")
-        target = targets.c("chain")
-        tracer = Tracelloc("-p", target.pid, "-o", disk / "a.html", "-o", tmp_path / "b.folded")
-        assert target.ask("go") == "done"
-        assert tracer.stop() == 1
-        assert tracer.messages[-1] == (
-            f"tracelloc: error: {disk}/a.html could not be written: No space left on device; "
-            "the file that was there is unchanged"
-        )
-        assert (disk / "a.html").read_text() == "old"
-        assert folded_sum(tmp_path / "b.folded") == 1111 + 2222 + 4096 + 333
-    finally:
-        run("umount", disk)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--output-mode", "640"], "--output-mode is gone"),
-        (["--metric", "weight"], "invalid choice: 'weight'"),
-        (["-o", "/proc/none/a-%p.json"], "cannot be written: No such file"),
-        (["--pprof", "/proc"], "/proc cannot be written: it is a directory"),
-    ],
-)
-def test_what_is_refused(arguments: list[str], words: str) -> None:
-    result = run_tracelloc("-p", os.getpid(), *arguments)
-    assert result.returncode == (1 if "cannot be written" in words else 2)
-    assert words in result.stderr
-    assert len(result.stderr.splitlines()) == 1

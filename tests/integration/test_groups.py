@@ -158,8 +158,6 @@ def test_groups_that_are_not_there(group: ControlGroup) -> None:
         done = run_tracelloc("--group", name, "--text", status=1)
         assert "no control group with processes is called" in done.stderr
         assert len(done.stderr.splitlines()) == 1
-    done = run_tracelloc("--group", "a", "-p", os.getpid())
-    assert "-p and --group both name a process" in done.stderr
 
 
 class WaitingTracelloc(Tracelloc):
@@ -232,11 +230,6 @@ def test_a_group_that_is_waited_for(builder: Builder, group: ControlGroup) -> No
         tracer.kill()
         targets[0].kill()
     assert kept(by_process(last_reports(tracer))[targets[0].pid]) == [10, 10 * SIZE]
-
-
-def test_waiting_needs_a_name() -> None:
-    done = run_tracelloc("-p", os.getpid(), "--wait", status=2)
-    assert "--wait needs -n NAME or --group NAME" in done.stderr
 
 
 def last_reports(tracer: Tracelloc) -> str:

@@ -178,17 +178,6 @@ def test_a_debugger_can_be_used_afterwards(tmp_path: Path) -> None:
     assert done.stdout.split() == ["TracerPid:", "0"]
 
 
-def test_usage() -> None:
-    for arguments, words in [
-        (("--text", "--"), "no command follows --"),
-        (("-p", 1, "--", "true"), "-p traces a running process, -- CMD starts one"),
-        (("--tui", "--", "true"), "--tui needs a terminal"),
-        (("--program-output", "x", "--", "true"), "redirect the program's own output"),
-    ]:
-        done = run_tracelloc(*arguments, status=2)
-        assert words in done.stderr
-
-
 SUDO = {"SUDO_UID": "65534", "SUDO_GID": "65534", "SUDO_USER": "nobody", "SUDO_COMMAND": "x"}
 IDENTITY = "id -u; id -g; id -G; echo $HOME $USER $LOGNAME; env | grep ^SUDO_; ulimit -n; exit 0"
 

@@ -97,22 +97,6 @@ def test_push_by_otlp(builder: Builder, targets: Targets) -> None:
     }.items()  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "words"),
-    [
-        (["--listen", "x"], 2, "'x' is not [HOST:]PORT"),
-        (["--push", "ftp://x"], 2, "the URL to push to must look like"),
-        (["--push-label", "a=b"], 2, "need --push URL"),
-        (["--push", "http://x", "--push-interval", "0"], 2, "between 1s and a day"),
-    ],
-)
-def test_usage(arguments: list[str], status: int, words: str) -> None:
-    result = run_tracelloc("-p", os.getpid(), *arguments)
-    assert result.returncode == status
-    assert words in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
 def test_a_port_that_is_taken(targets: Targets) -> None:
     target = targets.c("chain")
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -1,7 +1,6 @@
 """Programs that report allocations by themselves, against their own books."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -144,12 +143,6 @@ def test_harmful_places_and_programs_without_probes_are_refused(targets: Targets
     target = targets.c("chain")
     result = run_tracelloc("-p", target.pid, "--source", "otel", "--text", status=1)
     assert "has no probes otel_memory:alloc; leave --source out" in result.stderr
-
-
-@pytest.mark.parametrize("option", ["--sample=1m", "--mmap", "--malloc=libc", "--preload=on"])
-def test_what_excludes_it(option: str) -> None:
-    result = run_tracelloc("-p", os.getpid(), "--source", "otel", option, status=2)
-    assert f"--source=otel excludes {option.partition('=')[0]}" in result.stderr
 
 
 def test_programs_that_are_started(builder: Builder, tmp_path: Path) -> None:

@@ -88,6 +88,42 @@ def test_wrong_calls_say_what_to_do(call: str, said: str) -> None:
     assert str(raised.value) == said
 
 
+NO_METRIC = "invalid choice: 'weight'"
+TOO_SHORT = "between 1s and a day"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("-p x", "whole number"), ("-p 0", "whole number"), ("-p 1 --top -1", "--top"),
+        ("-p 1 --min-size 12q", "'12q' is not a size"), ("-p 1 --max-size -1", "--max-size"),
+        ("-p 1 --min-size 99999999999999999999", "too large"),
+        ("-p 1 --min-size 2k --max-size 1k", "--max-size is below --min-size"),
+        ("-p 1 --age 5x", "'5x' is not a duration"), ("-p 1 --interval 1e9", "is not a duration"),
+        ("-p 1 --interval 0", "--interval must be at least 10ms"), ("-p 1 --count 0", "at least 1"),
+        ("-p 1 --duration 0s", "--duration must be more than 0"),
+        ("-p 1 --events-size 2GiB", "--events-size must be between"),
+        ("-p 1 --sample 0", "--sample must be between 1 and 1TiB"), ("-p 1 -o a.x", "unknown"),
+        ("-p 1 --metric weight", NO_METRIC), ("-p 1 --output-mode 640", "--output-mode is gone"),
+        ("-p 1 --text --json", "not allowed with"), ("-p 1 --as-root", "is for CMD and --on-leak"),
+        ("-p 1 --wrong", "unrecognized arguments"), ("-p 1 --verbose", "did you mean --debug?"),
+        ("-p 1 -v", "did you mean --debug?"), ("-p 1 --listen x", "'x' is not [HOST:]PORT"),
+        ("-p 1 --push ftp://x", "the URL to push to must look like"),
+        ("-p 1 --push-label a=b", "need --push URL"), ("-p 1 --push-interval 1m", "need --push"),
+        ("-p 1 --push http://x --push-interval 0", TOO_SHORT), ("--tui -- ls", "needs a terminal"),
+        ("--program-output x -- true", "redirect the program's own output"),
+        ("-p 1 --wait", "--wait needs -n NAME or --group NAME"),
+        ("--group a -p 1", "-p and --group both name a process"),
+        *((f"-p 1 --source otel {option}{value}", f"--source=otel excludes {option}")
+          for option, value in (("--sample", "=1m"), ("--mmap", ""), ("--malloc", "=libc"),
+                                ("--preload", "=on"))),
+    ],
+)  # fmt: skip
+def test_wrong_values_are_named(call: str, words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        parse_options(call.split())
+
+
 @pytest.mark.parametrize(
     ("subcommand", "call", "pid", "name", "what"),
     [
