@@ -64,7 +64,7 @@ def test_library_loaded_later(targets: Targets, tmp_path: Path) -> None:
     assert target.ask("close") == "closed"
     assert tracer.stop() == 0
     stack = reported(tracer, 4321)
-    assert [frame["symbol"] for frame in stack][:3] == ["plugin_allocate", "use", "main"]
+    assert [frame["symbol"] for frame in stack][:3] == ["plugin_allocate", "use", "once"]
     assert stack[0]["module"] == str(library)
 
 
