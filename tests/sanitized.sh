@@ -24,18 +24,18 @@ LDFLAGS="-fsanitize=address,undefined" PYTHONPATH=.github/packaging \
 # in a way that sanitizers can't follow.
 ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$(gcc -print-file-name=libasan.so) \
     "$python" -m pytest -q -s -p no:cacheprovider --noconftest --numprocesses 2 \
-    tests/unit/test_table.py tests/unit/test_short_lives.py tests/unit/test_lives.py \
-    tests/unit/test_cohorts.py tests/unit/test_earlier_table.py tests/unit/test_wordlog.py \
-    tests/unit/test_heapwalk.py tests/unit/test_structures.py \
-    tests/unit/test_reachability.py tests/unit/test_preloaded.py \
-    tests/unit/test_fork.py tests/unit/test_ring.py tests/unit/test_sampling.py \
-    tests/unit/test_survival.py tests/unit/test_drain.py tests/unit/test_addresses.py \
-    tests/unit/test_cfi_programs.py tests/unit/test_cfi_rows.py \
-    tests/unit/test_cfi_damage.py::test_fuzzed_sections \
-    tests/unit/test_cfi_damage.py::test_fuzzed_sections_at_once \
-    tests/unit/test_cfi_damage.py::test_functions_that_share_bytes \
-    tests/unit/test_cfi_damage.py::test_functions_of_many_cies \
-    tests/unit/test_cfi_files.py::test_calls_in_any_bytes \
-    tests/unit/test_cfi_walk.py::test_walks_by_hand \
-    tests/unit/test_cfi_walk.py::test_pages_that_were_not_copied \
-    tests/unit/test_cfi_walk.py::test_expressions tests/unit/test_cfi_walk.py::test_fuzzed_expressions
+    tests/unit/heap/test_table.py tests/unit/heap/test_short_lives.py tests/unit/heap/test_lives.py \
+    tests/unit/heap/test_cohorts.py tests/unit/heap/test_earlier_table.py tests/unit/record/reachability/test_wordlog.py \
+    tests/unit/record/heapwalk/test_heapwalk.py tests/unit/record/reachability/test_structures.py \
+    tests/unit/record/reachability/test_reachability.py tests/unit/record/sources/preloaded/test_preloaded.py \
+    tests/unit/heap/test_fork.py tests/unit/record/kernel/test_ring.py tests/unit/heap/test_sampling.py \
+    tests/unit/verdict/test_survival.py tests/unit/record/test_drain.py tests/unit/record/unwinding/test_addresses.py \
+    tests/unit/files/cfi/test_cfi_programs.py tests/unit/files/cfi/test_cfi_rows.py \
+    tests/unit/files/cfi/test_cfi_damage.py::test_fuzzed_sections \
+    tests/unit/files/cfi/test_cfi_damage.py::test_fuzzed_sections_at_once \
+    tests/unit/files/cfi/test_cfi_damage.py::test_functions_that_share_bytes \
+    tests/unit/files/cfi/test_cfi_damage.py::test_functions_of_many_cies \
+    tests/unit/files/cfi/test_cfi_files.py::test_calls_in_any_bytes \
+    tests/unit/files/cfi/test_cfi_walk.py::test_walks_by_hand \
+    tests/unit/files/cfi/test_cfi_walk.py::test_pages_that_were_not_copied \
+    tests/unit/files/cfi/test_cfi_walk.py::test_expressions tests/unit/files/cfi/test_cfi_walk.py::test_fuzzed_expressions

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.snapshots import snapshot_of
-from tests.unit.test_views import FakeSymbolizer
+from tests.unit.show.presentation.test_views import FakeSymbolizer
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable

@@ -8,8 +8,8 @@ import pytest
 
 from tests.harness import Targets, Tracelloc, run_tracelloc
 from tests.unit.profiles import frame, large, peaked, profile, sample, small
-from tests.unit.test_export_formats import decoded
-from tests.unit.test_reading import save
+from tests.unit.show.export.test_export_formats import decoded
+from tests.unit.show.importers.test_reading import save
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.presentation.combined import difference
 

@@ -14,7 +14,7 @@ from tests.harness import Builder, Targets, Tracelloc
 from tests.unit.otlpmessages import attributes_of, decoded_file, sums
 from tests.unit.otlpmessages import profiles as profiles_in
 from tests.unit.profiles import PprofProfile
-from tests.unit.test_export_formats import go_pprof
+from tests.unit.show.export.test_export_formats import go_pprof
 
 pytestmark = pytest.mark.bpf
 

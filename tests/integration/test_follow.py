@@ -27,7 +27,7 @@ from tests.harness import (
 )
 from tests.integration.test_attach import NEEDS_MULTI
 from tests.integration.test_launch import by_function
-from tests.unit.test_export_formats import decoded
+from tests.unit.show.export.test_export_formats import decoded
 from tracelloc.record.process.procfs import Process
 
 pytestmark = pytest.mark.bpf

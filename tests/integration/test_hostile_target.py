@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Target, read_line, tracelloc_command
+from tests.unit.files.elf.test_hostile_files import SPLIT
 from tests.unit.hostile import MadeSection, elf_bytes, symbol, symbol_sections
-from tests.unit.test_hostile_files import SPLIT
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.ui.picker import process_rows
 from tracelloc.ui.tableview import clean

@@ -13,9 +13,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.harness import Builder, Targets, Tracelloc, run_tracelloc
 from tests.unit.otlpmessages import resource_of
 from tests.unit.otlpmessages import sums as sums_by_type
-from tests.unit.test_export_formats import decoded, go_pprof
-from tests.unit.test_push import StandIn, sums
-from tests.unit.test_push_otlp import OtlpReceiver
+from tests.unit.show.export.test_export_formats import decoded, go_pprof
+from tests.unit.show.publish.test_push import StandIn, sums
+from tests.unit.show.publish.test_push_otlp import OtlpReceiver
 
 pytestmark = pytest.mark.bpf
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.test_bytecode import STACK_LIMIT_BYTES, calls_of, stack_bytes
+from tests.unit.record.kernel.test_bytecode import STACK_LIMIT_BYTES, calls_of, stack_bytes
 from tracelloc import probes
 from tracelloc.errors import UnsupportedError
 from tracelloc.record.kernel.bpf import TRACEPOINTS, WALKER, Capture

@@ -41,7 +41,7 @@ CLEAN = (
     "env", "-u", "TEST_COMPLETE", "-u", "TEST_CACHE", "-u", "PYTHONPATH",
     "-u", "PYTEST_XDIST_WORKER", "-u", "PYTEST_ADDOPTS",
 )  # fmt: skip
-SOME_TESTS = "tests/integration/test_doctor.py", "tests/unit/test_ranges.py"
+SOME_TESTS = "tests/integration/test_doctor.py", "tests/unit/heap/test_ranges.py"
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 //   usable
 //
 // Says "ready". "table FILE" writes what malloc gives for each size (see sizes() in
-// tests/unit/test_usable.py) into a file, as 8-byte numbers. "fill SEED MOST ALIGNED" makes
+// tests/unit/heap/test_usable.py) into a file, as 8-byte numbers. "fill SEED MOST ALIGNED" makes
 // and frees blocks at random, of up to MOST bytes, some of them aligned if ALIGNED is not 0,
 // and answers with those that are outstanding: number, bytes asked for, bytes usable.
 #include <malloc.h>

@@ -12,7 +12,7 @@ import numpy as np
 from tests.corpus.replay import START_NS, events_of, looks, stacks_of
 from tests.corpus.streams import Stream, churn, every, first_in_first_out, leak, poisson, some_leak
 from tests.snapshots import snapshot_of
-from tests.unit.test_views import FakeSymbolizer
+from tests.unit.show.presentation.test_views import FakeSymbolizer
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.figures import History
 from tracelloc.model.process import Overhead, Target

@@ -12,7 +12,7 @@ import numpy as np
 from tests.corpus.replay import START_NS, events_of, looks, stacks_of
 from tests.corpus.streams import churn, every, leak, poisson, some_leak
 from tests.snapshots import snapshot_of
-from tests.unit.test_views import FakeSymbolizer
+from tests.unit.show.presentation.test_views import FakeSymbolizer
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.figures import History

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fuzz.readers import READERS, seeds
 from tests.harness import DATA
-from tests.unit.test_hostile_files import bounded
+from tests.unit.files.elf.test_hostile_files import bounded
 
 KEPT = DATA / "fuzz"
 ALL_SECONDS = float(os.environ.get("FUZZ_SECONDS", "12"))

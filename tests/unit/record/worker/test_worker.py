@@ -1,0 +1,568 @@
+"""The process that reads the target's files: without rights, and it may die."""
+
+import contextlib
+import ctypes
+import errno
+import os
+import random
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import astuple
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.faultyworker import CRASH, add_fault, faulty_script
+from tests.harness import PATIENCE_S, Builder, open_files, refused
+from tests.unit.files.elf.test_elf import libc
+from tests.unit.references import addresses_in_functions, open_elf, target_file
+from tracelloc.architecture import native
+from tracelloc.architecture.aarch64 import AARCH64
+from tracelloc.architecture.x86_64 import X86_64
+from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
+from tracelloc.files.cfi.module import Cfi
+from tracelloc.files.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP
+from tracelloc.files.dwarf import SourceLines
+from tracelloc.files.elf import SymbolTable
+from tracelloc.files.elf.plt import plt_functions
+from tracelloc.files.elf.symtab import RawTable
+from tracelloc.files.machinecode.codepaths import CodeReader
+from tracelloc.files.machinecode.probeoffsets import at_entry, find_probe_offset
+from tracelloc.model.events import Miss
+from tracelloc.record.worker import channel, client, zygote
+from tracelloc.record.worker.channel import Descriptor
+from tracelloc.record.worker.client import FileReadError, FileWorker
+from tracelloc.record.worker.knownfiles import GENERATED
+from tracelloc.record.worker.readcode import FunctionExits
+from tracelloc.record.worker.targetfile import WorkerFile
+from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables
+from tracelloc.system.confined import CONFINE, NOBODY, OWN_USERS
+
+Open = Callable[[Path], WorkerFile]
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileWorker]:
+    forks = zygote.Zygote()
+    monkeypatch.setattr(zygote, "SCRIPT", faulty_script)
+    monkeypatch.setattr(client, "ZYGOTE", forks)
+    worker = FileWorker("names")
+    yield worker
+    worker.close()
+    forks.close()
+
+
+@pytest.fixture
+def opened(worker: FileWorker) -> Open:
+    return lambda path: WorkerFile(worker, os.dup(open_elf(path).descriptor()), str(path))
+
+
+@pytest.fixture
+def program(builder: Builder) -> Path:
+    return builder.cpp("chain", "-O2", "-g")
+
+
+def fault(program: Path, directory: Path, code: str) -> Path:
+    return add_fault(program, code, directory / f"fault-{time.monotonic_ns()}")
+
+
+def pid_of(worker: FileWorker) -> int:
+    return worker._process.pid
+
+
+def comm_of(worker: FileWorker) -> str:
+    return Path(f"/proc/{pid_of(worker)}/comm").read_text().strip()
+
+
+def test_it_answers_as_the_readers_do(program: Path, opened: Open) -> None:
+    file, elf = opened(program), open_elf(program)
+    addresses = addresses_in_functions(program, 300)
+    table = SymbolTable([*elf.tables(), RawTable.made_up(plt_functions(elf))])
+    assert file.symbols(addresses) == table.find_all(np.array(addresses, np.uint64))
+    assert any(symbol is None for symbol in file.symbols([0, 1 << 63]))
+    has_symbols, has_lines, references = file.describe()
+    assert (has_symbols, has_lines, references.build_id) == (True, True, elf.build_id)
+    decoder = file.decoder(of_debug=False)
+    assert not isinstance(decoder, str)
+    assert decoder.chains(addresses) == SourceLines(elf).chains(addresses)
+    assert decoder.reason is None
+    assert file.decoder(of_debug=True) == "it has no debug file"
+
+
+def test_functions_are_those_of_the_readers(program: Path) -> None:
+    """The files of a program and of the C library."""
+    for path in (program, libc()):
+        file, elf = target_file(path), open_elf(path)
+        assert file.segments == elf.segments
+        assert (file.build_id, file.is_go, file.has_tables) == (elf.build_id, False, True)
+        assert file.dynamic_names == elf.dynamic_names
+        names = ["malloc", "free", "main", "nothing"]
+        assert file.find_functions(names) == elf.find_functions(names)
+        assert file.names_ending("alloc") == elf.names_ending("alloc")
+        assert set(file.names_like("m*n")) == elf.names_like("m*n")
+        assert file.find_object("environ") == elf.find_object("environ")
+        for places in elf.find_functions(names).values():
+            for address, size in places.items():
+                offset = elf.offset_of(address)
+                assert offset == file.offset_of(address)
+                assert offset is not None
+                assert file.address_of(offset) == address
+                code = elf.read(offset, size)
+                assert file.read(offset, size) == code
+                wanted = [(offset, size, ("rdi",)), (offset, size, None)]
+                found = find_probe_offset(code, ["rdi"]), at_entry(code[:16])
+                assert file.offsets(wanted) == [astuple(each) for each in found]
+                exits = CodeReader(elf).exits(address)
+                assert file.exits(address) == FunctionExits(sorted(exits.rets), exits.trouble)
+                symbol = elf.symbols.find(address + 1)
+                assert file.function_at(address + 1) == symbol.name
+        file.close()
+
+
+def test_unwind_entries_are_those_of_the_readers(program: Path) -> None:
+    for path in (program, libc()):
+        file, cfi = target_file(path), Cfi(open_elf(path))
+        tables = UnwindTables(file)
+        sites, rows = cfi.all_rows(1 << 20)
+        assert len(sites) > 10
+        found = tables.all_rows(1 << 20)
+        assert (found[0].tolist(), found[1].tolist()) == (sites.tolist(), rows.tolist())
+        assert (tables.covered_share, tables.trouble) == (cfi.covered_share, None)
+        some = sites[:: max(1, len(sites) // 50)]
+        for ahead in (False, True):
+            assert tables.rows(some, ahead=ahead).tolist() == cfi.rows(some).tolist()
+        for site in some.tolist():
+            assert tables.row(site) == cfi.row(site)
+            assert tables.is_start(site) == cfi.is_start(site)
+        tables.note_passed(some[3:])
+        tables.note_passed(some)
+        assert tables.passed_rows[0].tolist() == some.tolist()
+        assert tables.passed_rows[1].tolist() == cfi.rows(some).tolist()
+        tables.close()
+        file.close()
+
+
+def test_stacks_are_followed_as_by_the_readers(program: Path) -> None:
+    """With what is mapped as of a generation; the stacks are junk."""
+    file, elf, cfi = target_file(program), open_elf(program), Cfi(open_elf(program))
+    base, size = 0x10000, 1 << 30
+    walker = StackWalker(7)
+    walker.renew(
+        [(base, base + size, 3, file.number, 0), (1 << 40, 1 << 41, 0, GENERATED, 0)], [file]
+    )
+    code = [base + address for address in addresses_in_functions(program, 400)]
+    rng = random.Random(5)
+    stack_at = 1 << 46
+    misses = []
+    for number in range(200):
+        words = [rng.choice([*code, (1 << 40) + 64, 5, stack_at + 8 * rng.randrange(500)])
+                 for _ in range(512)]  # fmt: skip
+        registers = (rng.choice(code), stack_at, stack_at + 80, 1, 2, 3, 4, 5)
+        memory = struct.pack("<512Q", *words)
+        misses.append(Miss(number, number % 5, 1, 0, registers, stack_at, memory, 0))
+
+    def look_up(address: int, generation: int) -> RuleSet | None:
+        if base <= address < base + size and generation >= 3:
+            inside = elf.address_of(address - base)
+            return None if inside is None else cfi.rules(inside)
+        return FRAME_POINTER if 1 << 40 <= address < 1 << 41 else None
+
+    followed, rows = walker.follow(misses, 127)
+    assert len(followed) == len(misses)
+    for miss, found in zip(misses, followed, strict=True):
+        expected = unwind(
+            dict(zip((RIP, RSP, RBP, RBX, 12, 13, 14, 15), miss.registers, strict=True)),
+            StackCopy(miss.stack_address, miss.stack, 0),
+            partial(look_up, generation=miss.generation),
+        )
+        assert found.walk == expected
+    assert len({found.walk.end for found in followed}) > 2
+    assert any(len(found.walk.frames) > 3 for found in followed)
+    assert any(found.met_unmapped for found in followed)
+    for address, row in rows.items():
+        rules = look_up(address, 3)
+        assert rules.row(address) == row
+    file.close()
+
+
+# Whether this kernel can forbid to open any file.
+HAS_LANDLOCK = ctypes.CDLL(None).syscall(ctypes.c_long(444), None, ctypes.c_long(0), 1) > 0
+
+TAKEN_OVER = """
+import os, signal, socket
+attempts = [
+    lambda: open("/etc/shadow"),
+    lambda: open("/etc/passwd" if %s else "/etc/shadow"),
+    lambda: os.setuid(0),
+    lambda: os.kill(os.getppid(), 0),
+    lambda: open(f"/proc/{os.getppid()}/environ").read(),
+    lambda: open(f"/proc/{os.getppid()}/mem", "r+b"),
+    lambda: open("/tmp/planted", "wb").write(b"x") and open("/tmp/planted", "ab", 0).write(b"x"),
+    lambda: socket.create_connection(("127.0.0.1", %d), 5),
+    lambda: os.read(descriptor, 1),
+]
+found = []
+for attempt in attempts:
+    try:
+        attempt()
+        found.append(["done", 0, 0])
+    except OSError as error:
+        found.append(["refused", 0, 0])
+found.append([str(os.getresuid() + os.getresgid()) + str(os.getgroups()), 0, 0])
+found.append([str(len(os.environ)), 0, 0])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
+def test_a_file_that_takes_it_over_has_gained_nothing(
+    program: Path, opened: Open, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = TAKEN_OVER % (HAS_LANDLOCK, server.getsockname()[1])
+        code = code.replace("/tmp/planted", f"/tmp/planted-{os.getpid()}")
+        answers = opened(fault(program, tmp_path, code)).symbols([0x1000] * 11)
+    assert all(answer is not None for answer in answers)
+    names = [answer.name for answer in answers if answer is not None]
+    Path(f"/tmp/planted-{os.getpid()}").unlink(missing_ok=True)
+    # Its own file it may read.
+    assert names[:8] == ["refused"] * 8
+    assert names[9] == f"{(OWN_USERS + os.getpid(),) * 6}[]"
+    assert int(names[10]) <= 2
+
+
+NUMBERS = {
+    X86_64: {
+        "tgkill": 234, "pidfd_send_signal": 424, "connect": 42, "unshare": 272, "setns": 308,
+        "clone": 56, "vfork": 58, "clone3": 435, "openat2": 437, "setrlimit": 160,
+        "prlimit64": 302, "prctl": 157, "perf_event_open": 298, "mount": 165, "add_key": 248,
+        "userfaultfd": 323, "setuid": 105, "another table": 0x40000000 + 39,
+    },
+    AARCH64: {
+        "tgkill": 131, "pidfd_send_signal": 424, "connect": 203, "unshare": 97, "setns": 268,
+        "clone": 220, "clone3": 435, "openat2": 437, "setrlimit": 164, "prlimit64": 261,
+        "prctl": 167, "perf_event_open": 241, "mount": 40, "add_key": 217, "userfaultfd": 282,
+        "setuid": 146,
+    },
+}  # fmt: skip
+# Calls that the machine does not have.
+MISSING = {X86_64: (), AARCH64: ("vfork", "use another table")}
+FORBIDDEN = """
+import ctypes, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+numbers = %(numbers)r
+def call(name, *arguments):
+    result = libc.syscall(ctypes.c_long(numbers[name]), *map(ctypes.c_long, arguments))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+    if name in ("clone", "vfork", "clone3") and not result:
+        os._exit(0)
+attempts = {
+    "kill another process": lambda: os.kill(%(sleeper)d, 15),
+    "kill its own": lambda: os.kill(os.getpid(), 0),
+    "signal by a thread": lambda: call("tgkill", %(sleeper)d, %(sleeper)d, 15),
+    "signal by a descriptor": lambda: call("pidfd_send_signal", descriptor, 15, 0, 0),
+    "connect": lambda: call("connect", 0, 0, 0),
+    "make a socket": lambda: socket.socket(socket.AF_UNIX),
+    "make an abstract socket": lambda: socket.socket(socket.AF_UNIX).connect("\\0x"),
+    "make a pair": lambda: socket.socketpair(),
+    "make a user namespace": lambda: call("unshare", 0x10000000),
+    "enter a namespace": lambda: call("setns", descriptor, 0),
+    "fork": os.fork,
+    "fork as the zygote does": lambda: call("clone", 0x8011, 0, 0, 0, 0),
+    "vfork": lambda: call("vfork"),
+    "fork by clone3": lambda: call("clone3", 0, 0),
+    "begin a thread": lambda: __import__("_thread").start_new_thread(print, ()),
+    "execute": lambda: os.execv("/bin/true", ["true"]),
+    "truncate": lambda: os.truncate("%(file)s", 0),
+    "truncate by a descriptor": lambda: os.ftruncate(descriptor, 0),
+    "read a file": lambda: os.open("%(file)s", os.O_RDONLY),
+    "read by openat2": lambda: call("openat2", -100, 0, 0, 24),
+    "remove a file": lambda: os.unlink("%(file)s"),
+    "change permissions": lambda: os.chmod("%(file)s", 0),
+    "change limits": lambda: call("setrlimit", 7, 0),
+    "limit others": lambda: call("prlimit64", %(sleeper)d, 7, 0, 0),
+    "lose its limits": lambda: call("prctl", 38, 0, 0, 0, 0),
+    "find what threads do": lambda: call("perf_event_open", 0, 0, -1, -1, 0),
+    "use another table": lambda: call("another table"),
+    "mount": lambda: call("mount", 0, 0, 0, 0, 0),
+    "keep a key": lambda: call("add_key", 0, 0, 0, 0, 0),
+    "catch page faults": lambda: call("userfaultfd", 0),
+    "change its user": lambda: call("setuid", 0),
+}
+found = []
+for name, attempt in attempts.items():
+    if name in %(missing)r:
+        continue
+    try:
+        attempt()
+        found.append([name + ": done", 0, 0])
+    except OSError as error:
+        found.append([name + ": " + str(error.errno), 0, 0])
+    except RuntimeError:
+        found.append([name + ": no thread", 0, 0])
+"""
+
+
+def test_what_a_file_that_takes_it_over_may_call(
+    program: Path, opened: Open, tmp_path: Path
+) -> None:
+    """Nothing that reaches other processes, sockets or files; EPERM says who refuses."""
+    target = tmp_path / "kept"
+    target.write_bytes(b"kept")
+    target.chmod(0o666)
+    machine = native()
+    count = len(re.findall(r'^    "', FORBIDDEN, re.MULTILINE)) - len(MISSING[machine])
+    with subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL) as sleeper:
+        code = FORBIDDEN % {
+            "sleeper": sleeper.pid, "file": target, "numbers": NUMBERS[machine],
+            "missing": MISSING[machine],
+        }  # fmt: skip
+        try:
+            answers = opened(fault(program, tmp_path, code)).symbols([0x1000] * count)
+            assert sleeper.poll() is None
+        finally:
+            sleeper.kill()
+    names = {answer.name for answer in answers if answer is not None}
+    assert len(names) == count
+    # As on kernels that don't have them, so that the C library does without.
+    for name in {"fork by clone3", "use another table"} - {*MISSING[machine]}:
+        names.remove(f"{name}: {errno.ENOSYS}")
+    names.remove("begin a thread: no thread")
+    assert [name for name in names if not name.endswith(f": {errno.EPERM}")] == []
+    assert target.read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("ptrace", "16, 1, 0, 0"), ("process_vm_readv", "1, 0, 0, 0, 0, 0"),
+     ("process_vm_writev", "1, 0, 0, 0, 0, 0"), ("bpf", "0, 0, 0"), ("io_uring_setup", "1, 0"),
+     ("open_by_handle_at", "0, 0, 0"), ("finit_module", "0, 0, 0")],
+)  # fmt: skip
+def test_what_only_an_attack_calls_ends_it(
+    program: Path, worker: FileWorker, opened: Open, tmp_path: Path, name: str, arguments: str
+) -> None:
+    number = native().system_call(name)
+    code = f"import ctypes; ctypes.CDLL(None).syscall({number}, {arguments})"
+    with pytest.raises(FileReadError, match="was killed by signal 31"):
+        opened(fault(program, tmp_path, code)).symbols([1])
+    assert worker.ends == 2
+
+
+IN_NAMESPACE = f"""{CONFINE}
+os.write(1, b"-" if libc.unshare(0x10000000) else b".")  # CLONE_NEWUSER
+os.read(0, 1)
+os.setresgid(0, 0, 0)
+os.setresuid(0, 0, 0)
+confine(1 << 40)
+os.write(1, repr(os.getresuid() + os.getresgid()).encode())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has users to choose from")
+@pytest.mark.parametrize(
+    ("count", "user"), [(0xFFFFFFFE, None), (1 << 16, NOBODY), (1, 0)], ids=["own", "nobody", "0"]
+)
+def test_whose_rights_it_has_in_user_namespaces(count: int, user: int | None) -> None:
+    """Its own user's if there are such high numbers, else nobody's, else root's without rights."""
+    command = [sys.executable, "-I", "-c", IN_NAMESPACE]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, bufsize=0, **pipes) as process:
+        assert process.stdin is not None
+        if process.stdout.read(1) != b".":
+            process.kill()
+            refused("a user namespace is refused")
+        for kind in ("uid", "gid"):
+            Path(f"/proc/{process.pid}/{kind}_map").write_text(f"0 0 {count}")
+        process.stdin.write(b"g")
+        found = process.stdout.read().decode()
+    user = OWN_USERS + os.getpid() if user is None else user
+    assert found == repr((user,) * 6)
+
+
+def test_its_limits(program: Path, worker: FileWorker, opened: Open) -> None:
+    """Two filters more than this process, no processes, all rights that Landlock knows."""
+    assert opened(program).symbols([0]) == [None]
+    own = re.search(r"\nSeccomp_filters:\t(\d+)\n", Path("/proc/self/status").read_text())
+    assert own is not None
+    status = Path(f"/proc/{pid_of(worker)}/status").read_text()
+    assert f"\nSeccomp:\t2\nSeccomp_filters:\t{int(own[1]) + 2}\n" in status
+    limits = Path(f"/proc/{pid_of(worker)}/limits").read_text()
+    assert re.search(r"Max processes +0 +0 ", limits)
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (CRASH, "was killed by signal 11"),
+        ("b'x' * (8 << 30)", "needs more memory than it may have (--max-memory)"),
+        ("import signal; signal.setitimer(signal.ITIMER_PROF, 0.05)\nwhile True: pass",
+         "took too long"),
+        ("import time; time.sleep(600)", "was ended (it has not answered for too long)"),
+        ("import os; os._exit(3)", "ended with status 3"),
+        ("import os; os.write(0, b'\\xff' * 100)", "its answer is too long"),
+        ("import os; os.write(0, b'\\x03\\0\\0\\0' + bytes(4) + b'{]}')", "its answer is not JSON"),
+        ("import os; os.write(0, b'\\x02\\0\\0\\0' + bytes(4) + b'[]')", "its answer is odd"),
+    ],
+    ids=["crash", "memory", "endless", "silent", "ends", "too long", "no JSON", "no answer"],
+)  # fmt: skip
+def test_a_file_that_ends_it(
+    program: Path, worker: FileWorker, opened: Open, tmp_path: Path, code: str, why: str,
+) -> None:  # fmt: skip
+    """Its names are missing, which is said once; other files have theirs, it is not asked again."""
+    said: list[str] = []
+    worker.tell = said.append
+    good, bad = opened(program), opened(fault(program, tmp_path, code))
+    addresses = addresses_in_functions(program, 20)
+    expected = good.symbols(addresses)
+    for _ in range(3):
+        worker._patience_s = 1.0 if "sleep" in code else PATIENCE_S
+        with pytest.raises(FileReadError) as error:
+            bad.symbols(addresses)
+        assert why in str(error.value)
+        assert good.symbols(addresses) == expected
+    assert (worker.ends, worker.unread_files, worker.generation) == (2, 1, 3)
+    assert said == [f"warning: names in {bad.path} are missing: {error.value}"]
+
+
+@pytest.mark.parametrize(
+    "found", ["[['name', 2, 0]]", "[[5, 0, 0]]", "[['name', 0]]", "[['name', 0, 0]] * 2", "7",
+              "[['name', 0, -1]]", "[['name', 'x', 0]]"],
+)  # fmt: skip
+def test_answers_that_cannot_be_true(
+    program: Path, worker: FileWorker, opened: Open, tmp_path: Path, found: str
+) -> None:
+    with pytest.raises(FileReadError, match="an odd answer to 'symbols'"):
+        opened(fault(program, tmp_path, f"found = {found}")).symbols([1])
+    assert worker.ends == 0
+
+
+def test_what_forks_it_was_killed_by_somebody(program: Path, opened: Open) -> None:
+    file = opened(program)
+    file.symbols([1])
+    forks = client.ZYGOTE
+    os.kill(forks._process.pid, signal.SIGKILL)
+    # What there is goes on.
+    assert file.symbols([1]) == [None]
+    client.close_workers()
+    assert file.symbols([1]) == [None]
+    fork = client.ZYGOTE.fork(1 << 20)
+    fork.channel.close()
+    assert fork.wait(PATIENCE_S) == 0
+
+
+def test_it_was_killed_by_somebody(program: Path, worker: FileWorker, opened: Open) -> None:
+    """It is started again and told what it knew."""
+    file = opened(program)
+    addresses = addresses_in_functions(program, 20)
+    decoder = file.decoder(of_debug=False)
+    assert not isinstance(decoder, str)
+    expected = file.symbols(addresses), decoder.chains(addresses)
+    for count in range(1, 4):
+        os.kill(pid_of(worker), signal.SIGKILL)
+        assert (file.symbols(addresses), decoder.chains(addresses)) == expected
+        assert (worker.ends, worker.unread_files) == (count, 0)
+
+
+def test_it_is_not_started_for_ever(
+    program: Path, worker: FileWorker, opened: Open, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    worker.tell = said.append
+    path = fault(program, tmp_path, CRASH)
+    for _ in range(client.MOST_ENDS // 2):
+        with pytest.raises(FileReadError, match="was killed"):
+            opened(path).symbols([1])
+    for _ in range(2):
+        with pytest.raises(FileReadError, match="has ended 8 times"):
+            opened(program).symbols([1])
+    assert worker.generation == client.MOST_ENDS
+    assert said[-1] == "warning: no more names are read: what reads them has ended 8 times"
+    assert len(said) == client.MOST_ENDS // 2 + 1
+
+
+def test_it_may_be_closed_in_the_middle_of_an_answer(
+    program: Path, worker: FileWorker, opened: Open, tmp_path: Path
+) -> None:
+    code = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'asleep'); time.sleep(600)"
+    file = opened(fault(program, tmp_path, code))
+    failures: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(FileReadError) as error:
+            file.symbols([1])
+        failures.append(str(error.value))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while worker._process is None or comm_of(worker) != "asleep":
+        time.sleep(0.01)
+    worker.close()
+    asking.join(60)
+    assert len(failures) == 1
+    assert (worker.ends, worker.unread_files) == (0, 0)
+    # It is there again when it is needed.
+    assert opened(program).symbols([0]) == [None]
+
+
+def test_a_file_of_another_machine(
+    builder: Builder, worker: FileWorker, opened: Open, tmp_path: Path
+) -> None:
+    """A 32-bit one: what reads those can't be imported there."""
+    data = bytearray(builder.c("chain").read_bytes())
+    data[4] = 1
+    (tmp_path / "foreign").write_bytes(data)
+    descriptor = os.open(tmp_path / "foreign", os.O_RDONLY)
+    with pytest.raises(FileReadError, match="another kind of machine"):
+        WorkerFile(worker, descriptor, "/foreign").symbols([1])
+    os.close(descriptor)
+    assert worker.ends == 0
+
+
+def test_files_are_closed(program: Path, worker: FileWorker, opened: Open) -> None:
+    for _ in range(20):
+        file = opened(program)
+        file.symbols([1])
+        file.close()
+    assert open_files(pid_of(worker)).count(str(program)) <= 1
+
+
+def held(descriptor: int) -> list[int]:
+    """Our descriptors of the same open file, itself included."""
+    numbers = [int(each.name) for each in Path("/proc/self/fd").iterdir()]
+    same = []
+    for number in numbers:
+        with contextlib.suppress(OSError):  # another thread has closed it
+            if os.path.samestat(os.fstat(number), os.fstat(descriptor)):
+                same.append(number)
+    return same
+
+
+def test_messages_of_any_size() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        text, data = {"text": "\ud800\x00é" * 1000}, os.urandom(3 << 20)
+        thread = threading.Thread(target=channel.send, args=(one, [text, data]))
+        thread.start()
+        assert channel.receive(other, 60) == ([text, len(data)], data)
+        thread.join()
+        descriptor = os.memfd_create("sent")
+        channel.send(one, [Descriptor(descriptor), Descriptor(descriptor)])
+        message, _, received = channel.receive_question(other)
+        assert message == [0, 1]
+        assert len(received) == 2
+        assert all(os.path.samestat(os.fstat(descriptor), os.fstat(each)) for each in received)
+        # What does not expect descriptors gets none.
+        channel.send(one, Descriptor(descriptor))
+        channel.receive(other, 60)
+        assert sorted(held(descriptor)) == sorted([descriptor, *received])
+        for each in (descriptor, *received):
+            os.close(each)

@@ -1,0 +1,145 @@
+"""What reports say of the parts of resident memory."""
+
+from dataclasses import replace
+
+from tests.unit.memoryusages import MIB, arena, usage
+from tests.unit.show.presentation.test_memory import with_memory
+from tracelloc.model.blocks import BlockSum
+from tracelloc.model.heapusage import HeapUsage, HeapUsages, MemoryPart, PinnedPages
+from tracelloc.model.process import MallocLibrary
+from tracelloc.show.presentation.alerts import alert_of
+from tracelloc.show.presentation.memoryparts import (
+    account_age,
+    account_facts,
+    kept_sentences,
+    part_lines,
+)
+from tracelloc.show.presentation.processfacts import account
+from tracelloc.snapshots.snapshot import Snapshot
+
+
+def walked(now: HeapUsage, first: HeapUsage) -> Snapshot:
+    """A snapshot whose heap was walked, and has grown by 100 MiB by the kernel's figures."""
+    snapshot = with_memory(anonymous=100 * MIB)
+    now = replace(now, time_s=snapshot.time_s)
+    usages = {"heap": HeapUsages(now, first)}
+    return replace(snapshot, facets=usages, rss_bytes=now.account.own_bytes)
+
+
+def test_growth_by_fragmentation_is_explained() -> None:
+    first = usage(in_use=300, files=2)
+    found = account(walked(usage(in_use=20, free=378, top=2, files=2), first))
+    assert found.sentence == (
+        "RSS 402 MiB, +100 MiB since tracing began: +378 MiB freed, between blocks in use, "
+        "-280 MiB heap blocks in use"
+    )
+    assert found.traced_share == 1.0
+
+
+def test_other_growth_is_named() -> None:
+    snapshot = walked(usage(in_use=20, stacks=90), usage(in_use=20))
+    found = account(snapshot)
+    assert found.traced_share == 0.0
+    alert = alert_of(snapshot, found)
+    assert "only 0 % of memory growth is traced" in alert.sentence
+    assert "stacks of threads have grown" in alert.sentence
+    mapped = alert_of(walked(usage(in_use=20, other=90), usage(in_use=20)))
+    assert "memory that the program maps itself; --mmap traces mappings" in mapped.sentence
+
+
+def test_growth_without_a_heap_is_named() -> None:
+    """A program that only maps memory: nothing was allocated, and there is no heap to walk."""
+    whole = walked(usage(other=120, arenas=()), usage(other=20, arenas=()))
+    idle = alert_of(replace(whole, events=0))
+    assert "not: memory that the program maps itself; --mmap traces mappings" in idle.sentence
+    # It uses a malloc library that keeps memory, maybe.
+    busy = alert_of(whole)
+    assert "maps itself, thread stacks or fragmentation" in busy.sentence
+
+
+def test_shared_memory_that_grows_is_named() -> None:
+    now = usage(shared=110, arenas=())
+    items = (("memfd:frames\x1b", 100 * MIB), ("small", MIB))
+    now = replace(now, account=replace(now.account, items={MemoryPart.SHARED: items}))
+    snapshot = with_memory()
+    memory = replace(snapshot.memory, now=replace(snapshot.memory.now, shared=100 * MIB))
+    snapshot = replace(snapshot, facets={"heap": HeapUsages(now, usage(arenas=()))}, memory=memory)
+    alert = alert_of(snapshot)
+    assert alert.sentence.endswith(
+        ": shared memory has grown, mostly memfd:frames\\x1b; --mmap traces mappings"
+    )
+    assert alert.short == "0 % of growth traced: shared memory: memfd:frames\\x1b"
+    traced = alert_of(replace(snapshot, memory=replace(memory, mapped_bytes=0)))
+    assert traced.sentence.endswith("; pmap -X PID lists it")
+
+
+def test_what_is_no_growth_to_trace() -> None:
+    found = account(walked(usage(in_use=20, tracelloc=19), usage(in_use=20)))
+    assert found.sentence == "RSS 20.0 MiB, 0 B since tracing began"
+    assert list(part_lines(usage(in_use=20, tracelloc=19).account))[-1].endswith(
+        "RSS; besides, 4.00 KiB of page tables, 19.0 MiB tracelloc's library and probes"
+    )
+    # A program that tracelloc has launched begins with nothing, not even its code.
+    found = account(walked(usage(in_use=2, files=4, data=1), usage()))
+    assert found.traced_share == 1.0
+
+
+def test_an_old_account_says_so() -> None:
+    snapshot = walked(usage(in_use=90), usage(in_use=20))
+    assert account_age(replace(snapshot, rss_bytes=91 * MIB)) == ""
+    assert account_age(replace(snapshot, rss_bytes=120 * MIB, time_s=snapshot.time_s + 3)) == (
+        " (3 s ago)"
+    )
+    assert account_age(replace(snapshot, rss_bytes=90 * MIB, time_s=snapshot.time_s + 20)) == (
+        " (20 s ago)"
+    )
+
+
+def test_the_table_adds_up() -> None:
+    lines = list(part_lines(usage(in_use=30, files=10).account, usage(in_use=10, files=10).account))
+    assert lines == [
+        "     bytes   of RSS       change  resident memory",
+        "  30.0 MiB   75.0 %    +20.0 MiB  heap blocks in use",
+        "  10.0 MiB   25.0 %          0 B  pages of mapped files (libc.so.6 1.00 MiB)",
+        "  40.0 MiB             +20.0 MiB  RSS; besides, 4.00 KiB of page tables",
+    ]
+    lines = list(part_lines(usage(in_use=30).account, usage(in_use=30, free=10).account))
+    assert "       0 B    0.0 %    -10.0 MiB  freed, between blocks in use" in lines
+
+
+def test_why_memory_is_kept() -> None:
+    pinned = PinnedPages(40 * MIB, BlockSum(1400, 90_000), ((56, BlockSum(1300, 83_200)),))
+    arenas = tuple(arena(f"arena {n}", 30 * MIB) for n in range(4))
+    found = usage(
+        in_use=20, free=40, top=60, arenas=arenas, trimmable_bytes=30 * MIB, pinned=pinned
+    )
+    first, trim, pins, cure = kept_sentences(found)
+    assert first == (
+        "100 MiB (83 %) of RSS is freed memory that glibc keeps in 4 arenas: 60.0 MiB at the ends "
+        "of arenas, 40.0 MiB between blocks in use"
+    )
+    assert trim == (
+        "malloc_trim(0) would return 30.0 MiB to the kernel now; the rest shares pages with blocks "
+        "in use, or is at the ends of arenas"
+    )
+    assert pins == (
+        "40.0 MiB lie in pages of which a quarter or less is in use, by 1,400 blocks, most of them "
+        "of up to 56 bytes (1,300)"
+    )
+    assert cure.startswith("MALLOC_ARENA_MAX=2 in the environment may help")
+    cached = usage(in_use=20, cached=80, arenas=arenas, trimmable_bytes=0)
+    assert "tcache_count=0" in list(kept_sentences(cached))[-1]
+    peak = usage(in_use=20, free=80, arenas=arenas, trimmable_bytes=79 * MIB)
+    assert "the program can call malloc_trim(0)" in list(kept_sentences(peak))[-1]
+    alert = alert_of(replace(with_memory(), facets={"heap": HeapUsages(found, found)}))
+    assert alert.short == "100 MiB freed, but kept by glibc"
+    jemalloc = usage(in_use=20, free=90, arenas=(arena("all arenas", 0, MallocLibrary.JEMALLOC),))
+    assert list(kept_sentences(jemalloc))[-1].startswith("MALLOC_CONF=background_thread:true")
+    assert not list(kept_sentences(usage(in_use=5, free=3)))
+    assert not list(kept_sentences(usage(in_use=90, free=10)))
+
+
+def test_json() -> None:
+    facts = account_facts(usage(in_use=30, cached=1, free=2, top=3, tracelloc=4))
+    assert facts["rss_bytes"] == sum(facts["parts"].values()) == 40 * MIB
+    assert facts["kept_bytes"] == 6 * MIB

@@ -1,0 +1,175 @@
+"""Wrappers of malloc that no rule knows, names of rows, and what would add missing names."""
+
+import time
+from pathlib import Path
+
+from tests.unit.leaks import watched
+from tests.unit.reports import text_report
+from tests.unit.show.presentation.test_untraced import runtimes
+from tracelloc.model.codefiles import Unresolved
+from tracelloc.model.frames import Frame
+from tracelloc.show.filters import Action, Filters, NamedStack, Rule
+from tracelloc.show.presentation.naming import stack_title
+from tracelloc.show.presentation.packageadvice import SymbolAdvice
+from tracelloc.show.presentation.symboladvice import advice_text, generated_advice, lacking_files
+from tracelloc.show.presentation.wrappers import measured_wrappers
+
+
+def frame(name: str) -> Frame:
+    return Frame(16, name, name, 4, 16, "/opt/srv", 16, file="/src/srv.c", line=7)
+
+
+def stack(*names: str, hidden: int = 1) -> NamedStack:
+    frames = [frame(name) for name in names]
+    return NamedStack(frames, [n < hidden for n in range(len(frames))])
+
+
+def calls(
+    count: int, *, sizes: int, name: str = "take_memory"
+) -> list[tuple[NamedStack, int, int]]:
+    return [
+        (stack("malloc", name, f"caller_{n}", "main"), 16 << (n % sizes), 1) for n in range(count)
+    ]
+
+
+def test_a_wrapper_has_many_callers_with_unlike_sizes() -> None:
+    assert measured_wrappers(calls(12, sizes=8)) == {"take_memory"}
+    assert not measured_wrappers(calls(40, sizes=1, name="new_session"))
+    assert not measured_wrappers(calls(7, sizes=8))
+    own = (stack("malloc", "take_memory", "caller_0", "main"), 1 << 20, 9)
+    assert not measured_wrappers([*calls(12, sizes=8), own])
+
+
+def test_recursion_and_unnamed_frames_are_no_callers() -> None:
+    nameless = [
+        (
+            NamedStack([frame("take"), Frame(9, None, None, None, None, None, None)], [False] * 2),
+            n,
+            1,
+        )
+        for n in range(40)
+    ]
+    assert not measured_wrappers(nameless)
+    assert not measured_wrappers([(stack("malloc", "f", "f", "f"), 8, 1)] * 20)
+
+
+def test_filters_hide_them_unless_a_rule_shows_them() -> None:
+    frames = [frame(name) for name in ("take_memory", "caller", "main")]
+    filters = Filters()
+    version = filters.version
+    filters.hide_measured(frozenset({"take_memory"}))
+    assert filters.version > version
+    assert list(filters.apply(frames).hidden) == [True, False, False]
+    assert list(filters.copy().apply(frames).hidden) == [True, False, False]
+    filters.add(Rule("take_memory", action=Action.SHOW))
+    assert list(filters.apply(frames).hidden) == [False] * 3
+
+
+def test_a_row_is_named_by_function_and_line() -> None:
+    assert stack_title(stack("malloc", "f", "g"), 1) == "f ← g"
+    assert stack_title(stack("malloc", "f", "g"), 1, with_line=True) == "f (srv.c:7) ← g"
+
+
+def test_nameless_functions_inside_a_wrapper_are_part_of_it() -> None:
+    """Static functions of a stripped program, below an exported one that wraps malloc."""
+
+    def nameless(module: str) -> Frame:
+        return Frame(9, None, None, None, None, module, 9)
+
+    filters = Filters()
+    filters.hide_measured(frozenset({"take_memory"}))
+    own = "/opt/srv"
+    stack = [nameless(own), nameless(own), frame("take_memory"), nameless(own), frame("main")]
+    assert filters.apply(stack).hidden == [True, True, True, False, False]
+    # Elsewhere, or inside a function that stays, they may be anything.
+    elsewhere = [nameless("/opt/lib.so"), frame("take_memory"), frame("caller")]
+    assert filters.apply(elsewhere).hidden == [False, True, False]
+    inside = [nameless(own), frame("caller"), frame("take_memory")]
+    assert filters.apply(inside).hidden == [False, False, True]
+    filters.add(Rule("tokio_poll", action=Action.HIDE, group="tokio"))
+    noise = [nameless(own), frame("tokio_poll"), frame("main")]
+    assert filters.apply(noise).hidden == [False, True, False]
+
+
+def test_rows_are_named_after_the_first_function_with_a_name() -> None:
+    """Of a stripped program's functions, the exported one says more than addresses inside it."""
+
+    def nameless(offset: int, module: str = "/opt/srv") -> Frame:
+        return Frame(9, None, None, None, None, module, offset)
+
+    def title(*frames: Frame) -> str:
+        return stack_title(NamedStack(frames, [False] * len(frames)), 1, with_line=True)
+
+    assert title(nameless(16), nameless(32), frame("exported"), nameless(48), frame("main")) == (
+        "exported (via +0x10) ← main"
+    )
+    # Another file's names say nothing of them.
+    plugin = nameless(16, "/opt/plugin.so")
+    assert title(plugin, frame("load")) == "plugin.so+0x10 ← load"
+    assert title(nameless(16), nameless(32)) == "srv+0x10"
+
+
+def test_generated_code_without_names_comes_after_what_it_called() -> None:
+    def generated(address: int) -> Frame:
+        return Frame(address, None, None, None, None, None, None, Unresolved.ANONYMOUS)
+
+    frames = [frame("node::Buffer"), generated(32), generated(48)]
+    stack = NamedStack(frames, [False] * 3, ["node", None, None])
+    assert stack_title(stack, 1) == "[node] ← 0x20"
+    node = runtimes("/usr/bin/node")
+    advice = generated_advice(node, stack)
+    assert "no names of generated code: start node with --perf-basic-prof" in advice
+    assert generated_advice((), stack) is None
+    assert generated_advice(node, NamedStack([frame("remember")], [False])) is None
+
+
+APP, LIBRARY = "/usr/bin/redis-server", "/usr/lib/libfoo.so.1"
+
+
+def of_file(symbol: str | None, module: str, file: str | None = None) -> Frame:
+    return Frame(16, symbol, symbol, 4, 16, module, 16, file=file, line=None if file is None else 7)
+
+
+def shown(*frames: Frame) -> NamedStack:
+    return NamedStack(list(frames), [False] * len(frames))
+
+
+def test_files_of_frames_without_lines() -> None:
+    found = lacking_files(
+        shown(
+            of_file("f", APP), of_file(None, LIBRARY), of_file(None, APP),
+            of_file("m", "/opt/own", "a.c"), of_file(None, "/usr/lib/libc.so.6"),
+            of_file(None, "[vdso]"),
+        )
+    )  # fmt: skip
+    assert found == {APP: True, LIBRARY: True}
+    assert lacking_files(shown(of_file("main", APP, "server.c"))) == {}
+
+
+def test_words() -> None:
+    assert advice_text(APP, nameless=False, hint="apt install x-dbgsym") == (
+        "no source lines of redis-server: apt install x-dbgsym"
+    )
+    assert advice_text(APP, nameless=True, hint=None).endswith(
+        "no names or source lines of redis-server: build it with -g, don't strip it"
+    )
+
+
+def test_packages_are_looked_up_in_the_background(tmp_path: Path) -> None:
+    lists = tmp_path / "var/lib/dpkg/info"
+    lists.mkdir(parents=True)
+    (lists / "redis-tools.list").write_text(f"/usr/bin\n{APP}\n")
+    advice, end_s = SymbolAdvice(), time.monotonic() + 20
+    while (found := advice.advice_for(1, tmp_path, shown(of_file("f", APP)))) is None:
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
+    assert found.startswith("no source lines of redis-server: apt install redis-tools-dbgsym")
+    assert advice.advice_for(1, tmp_path, shown(of_file("f", APP, "a.c"))) is None
+
+
+def test_reports_say_it_once_per_file() -> None:
+    found = watched(400.0)
+    lines = list(text_report(found.snapshot(), found.namer, 2))
+    assert [line for line in lines if "no source lines" in line] == [
+        "==> no source lines of app: compile it with -g"
+    ]
