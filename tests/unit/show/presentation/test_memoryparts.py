@@ -39,7 +39,7 @@ def test_growth_by_fragmentation_is_explained() -> None:
 def test_other_growth_is_named() -> None:
     snapshot = walked(usage(in_use=20, stacks=90), usage(in_use=20))
     found = account(snapshot)
-    assert found.traced_share == 0.0
+    assert found.traced_share < 0.005, "a few traced blocks"
     alert = alert_of(snapshot, found)
     assert "only 0 % of memory growth is traced" in alert.sentence
     assert "stacks of threads have grown" in alert.sentence
