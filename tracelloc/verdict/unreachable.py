@@ -32,7 +32,7 @@ class Proof:
     since_s: F64
 
     def withheld(self) -> Proof:
-        """The same blocks, which prove nothing."""
+        """Returns a proof of nothing: the blocks may be pointed to from where no search looks."""
         none = np.zeros_like(self.proven)
         return replace(self, proven=none, listed=none)
 
