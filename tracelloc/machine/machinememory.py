@@ -77,7 +77,7 @@ class MachineMemory:
     """A moment of a machine's memory."""
 
     time_s: float  # Seconds since 1970
-    observed_s: float  # Since the first moment, in seconds
+    observed_s: float  # How long the machine has been watched
     total_bytes: int
     available_bytes: int
     swap_bytes: int

@@ -205,10 +205,10 @@ class History:
         return np.rint(grown * (60.0 * NS_PER_S / elapsed_ns)).astype(np.int64)
 
     def add_before(self, live_bytes: I64) -> None:
-        """Adds bytes per stack that were outstanding all along, but not known, to all samples.
+        """Adds to each sample bytes per stack that were live since the start but found only now.
 
-        Their times are a nanosecond later from now on: who keeps samples by time, as a recording
-        does, has these beside the others.
+        All samples become 1 ns later, so that a recording, which has samples by time, stores the
+        corrected ones as new.
         """
         added = []
         for held in self._held:

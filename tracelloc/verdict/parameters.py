@@ -65,8 +65,8 @@ class VerdictParameters:
 
     # Blocks without any pointer to them (``unreachable``).
 
-    unreachable_least: int = 2  # Lost blocks for a site to be listed
-    unreachable_called: int = 4  # Lost blocks for a leak verdict
+    unreachable_least: int = 2  # Fewest lost blocks from which a site is listed
+    unreachable_called: int = 4  # Fewest lost blocks for a leak verdict
     # Lost bytes from which on one block for each of `unreachable_least_parts` is enough.
     unreachable_large_bytes: float = 1 << 20
     unreachable_share: float = 0.02  # Lost blocks, as a share of the site's old ones

@@ -271,7 +271,7 @@ class _Probe:
 
 
 def _probes(points: Iterable[ProbePoint], method: Method) -> list[_Probe]:
-    """Returns the probes to attach for points, returns before entries.
+    """Returns the probes to attach: those at functions' returns, then those at entries.
 
     A session's probe covers both.
     """

@@ -65,7 +65,7 @@ class CaptureConfig:
     def cflags(self, *, iterates: bool = False) -> list[str]:
         """Returns the macros for ``probes/maps.h`` and ``probes/heap.bpf.c``.
 
-        ``iterates``: loops are counted by the kernel's iterator.
+        ``iterates``: the kernel's iterator counts loops, so that the verifier follows each once.
         """
         page = mmap.PAGESIZE
         flags = [

@@ -51,7 +51,7 @@ RANKS: Final = range(6)
 
 
 def rank_of(root: HeapRoot) -> int:
-    """The rank of a root, of ``RANKS``. Paths begin at a root of the lowest rank if they can."""
+    """How good a root is as the beginning of a path (``RANKS``): the lowest rank is preferred."""
     if root in (_NEW, _HEAP):
         return _NEW_RANK
     return _STREAM_RANK if root.name in _STREAMS else _RANKS[root.kind]

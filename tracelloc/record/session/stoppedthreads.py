@@ -28,7 +28,7 @@ _OTHERS_S: Final = 1.0  # How long the other threads of a process may take to en
 _CALLER_S: Final = 0.2
 _LOOK_AGAIN_S: Final = 0.0002
 _SIGNAL_BITS: Final = 0x7F
-_MOST_ENDED: Final = 1 << 16  # Threads that have ended of which the newest are remembered
+_MOST_ENDED: Final = 1 << 16  # Ended threads that are remembered, the newest ones
 
 
 @dataclass(slots=True)

@@ -245,7 +245,7 @@ class ModuleSymbols:
     ) -> list[Symbol | None]:
         """The variables at these file addresses.
 
-        ``of_threads``: thread-local ones, at offsets from the first of them.
+        ``of_threads``: ``addresses`` are offsets in the file's thread-local block.
         """
         self._complete()
         return self._file.variables(addresses, of_threads)

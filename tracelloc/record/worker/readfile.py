@@ -107,7 +107,7 @@ class ReadFile(ReadCode):
     def variables(self, addresses: Sequence[int], of_threads: bool) -> list[Symbol | None]:
         """Returns the variable at each address; None if there is none.
 
-        ``of_threads``: thread-local ones, at offsets from the first of them.
+        ``of_threads``: ``addresses`` are offsets in the file's thread-local block.
         """
         table = self._thread_locals if of_threads else self._variables
         return table.find_all(np.array(addresses, np.uint64))

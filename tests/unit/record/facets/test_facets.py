@@ -179,6 +179,11 @@ def test_a_new_facet_is_recorded(tmp_path: Path) -> None:
     assert [one.facets["weather"] for one in kept] == skies
 
 
+def test_recordings_know_the_results_of_all_facets() -> None:
+    """Those of pointers are in the findings."""
+    assert {kind.name for kind in registered.FACETS} - {"pointers"} == set(FACET_RESULTS)
+
+
 def test_results_of_recordings_that_have_them_by_other_names() -> None:
     usage = HeapUsage(7.0, ())
     found = growing(1.0)
