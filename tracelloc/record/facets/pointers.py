@@ -85,5 +85,5 @@ class PointersFacet(Facet[SearchResult]):
 
     def accept(self, result: SearchResult) -> None:
         """Makes the judge see it."""
-        self._asked.kernel_queue = self._queue
+        self._asked.kernel_queue = self._queue or self._asked.kernel_queue
         self._asked.accept(result)

@@ -27,6 +27,9 @@ _EPOLL_DATA: Final = re.compile(r"^tfd:.* data: *([0-9a-f]+)", re.MULTILINE)  # 
 # proc_pid_timers(5).
 _TIMER_VALUE: Final = re.compile(r"^signal: *\d+/(?:0x)?([0-9a-f]+)", re.MULTILINE)
 
+# Requests that a ring has taken, and those that it has completed (io_uring/fdinfo.c)
+_RING_ENDS: Final = re.compile(r"^Cached(?:SqHead|CqTail):\s*(\d+)", re.MULTILINE)
+
 Ranges = Sequence[tuple[int, int]]  # Start and end addresses
 
 # Kinds of memory: only what lies in blocks counts; nothing does; everything does.
@@ -147,12 +150,15 @@ def kernel_queue(process: Process) -> str:
     """What the program queues requests with in the kernel, which nobody can read; else empty.
 
     The only pointer to a block may be in a request that is under way: in the user_data of io_uring
-    (io_uring(7)), or the aio_data of AIO (io_submit(2)).
+    (io_uring(7)), or the aio_data of AIO (io_submit(2)). A ring without such requests is none.
     """
     with suppress(OSError):
         for entry in (process.memory_directory / "fd").iterdir():
             with suppress(OSError):
-                if str(entry.readlink()) == "anon_inode:[io_uring]":
+                if str(entry.readlink()) != "anon_inode:[io_uring]":
+                    continue
+                text = (process.memory_directory / "fdinfo" / entry.name).read_text()
+                if len(set(_RING_ENDS.findall(text))) != 1:  # taken, but not all completed
                     return "io_uring"
     with suppress(TracellocError):
         if "/[aio]" in process.maps_text():
