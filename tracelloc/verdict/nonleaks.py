@@ -106,12 +106,12 @@ def _containers(population: Population, alive: F64) -> Iterator[tuple[int, float
     is_one &= live_bytes >= P.container_least_rise_bytes
     for row in np.flatnonzero(is_one).tolist():
         first = int(np.argmax(population.born[row] > 0)) + 1
-        # What the site has in each slice and never falls below again, and what it has now.
-        floor = np.append(population.floor_bytes[row, first + 1 :], live_bytes[row])
-        floor = np.minimum.accumulate(floor[::-1])[::-1]
-        rate = _steady_rise(population.edges_s[first + 1 :], floor)
-        if rate > 0:
-            yield row, rate
+        floor = population.floor_bytes[row, first + 1 :]
+        # A container never becomes smaller; what is filled and freed again and again does.
+        if np.all(floor[1:] >= P.container_least_kept * np.maximum.accumulate(floor[:-1])):
+            rate = _steady_rise(population.edges_s[first + 1 : -1], floor)
+            if rate > 0:
+                yield row, rate
 
 
 def _steady_rise(times_s: F64, floor: F64) -> float:
@@ -128,7 +128,7 @@ def _steady_rise(times_s: F64, floor: F64) -> float:
     quarters = np.interp(times_s[0] + watched_s * np.arange(5) / 4, times_s, floor)
     if np.diff(quarters).min() >= P.container_even_rise * rise / 4:
         return float(rise / watched_s * 60)
-    steps = np.flatnonzero(floor[1:] >= P.container_step * floor[:-1])
+    steps = np.flatnonzero(floor[1:] >= np.maximum(P.container_step * floor[:-1], 1))
     if len(steps) < 2:
         return 0.0
     before, last = steps[-2:]

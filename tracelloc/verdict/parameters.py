@@ -142,6 +142,7 @@ class VerdictParameters:
     container_least_rise_bytes: int = 256 << 10
     container_watch_s: float = 90.0  # Least seconds from its first block on
     container_least_slices: int = 8
+    container_least_kept: float = 0.98  # Share of its most bytes that it never falls below
     container_even_rise: float = 0.5  # Least share of an even rise in each quarter of the time
     container_step: float = 1.2  # Least factor of a step of one that grows by factors
     # The longest pause after the last step, in pauses before it: it grows by two or less.

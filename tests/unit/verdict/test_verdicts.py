@@ -127,6 +127,22 @@ def test_one_large_block_that_grows_by_realloc_is_growing() -> None:
     assert suspect.judgement.rate_bytes_per_min == pytest.approx(600e3, rel=0.02)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_one_block_that_is_filled_and_freed_again_and_again_is_no_suspect(seed: int) -> None:
+    """Whatever it has whenever a look comes."""
+    random = np.random.default_rng(seed)
+    births: list[float] = []
+    sizes: list[float] = []
+    time_s = 1.0
+    while time_s < 400:
+        count = int(random.integers(3, 9))
+        births += [time_s + 0.02 * n for n in range(count)]
+        sizes += [9000.0 * 2**n for n in range(count)]
+        time_s += 0.02 * count + random.random() * 0.1
+    stream = Stream(np.array(births), np.array(births) + 0.02, np.array(sizes))
+    assert not any(watch({"buffer": stream}, 400.0).suspects)
+
+
 @pytest.mark.parametrize("stop_s", [30.0, 60.0, 100.0])
 def test_one_block_that_has_stopped_growing_is_none(stop_s: float) -> None:
     seen = watch({"text": doubling(stop_s, factor=2, since_s=1.0, per_s=150e3)}, END_S)
