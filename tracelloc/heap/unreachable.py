@@ -90,6 +90,8 @@ class SearchResult(NamedTuple):
     # Memory that was swapped out and may have pointers to blocks. What was lost before stays lost
     # meanwhile, and nothing else is.
     swapped_bytes: int
+    # Whose requests in the kernel may point to blocks, now or earlier: "io_uring", "AIO"; or empty
+    kernel_queue: str = ""
 
 
 _NO_SEARCH: Final = SearchResult(
@@ -126,7 +128,7 @@ class SearchComparison:
             lost = lost[~was_known[lost]]
         self._new.append(blocks.select(lost))
 
-    def result(self, *, swapped_bytes: int = 0) -> SearchResult:
+    def result(self, *, swapped_bytes: int = 0, kernel_queue: str = "") -> SearchResult:
         """The result, when all old blocks have been added, so that others have been freed.
 
         Changes nothing, so that only ``accept`` needs the lock if one thread calls both.
@@ -150,8 +152,9 @@ class SearchComparison:
         refuted = np.bincount(last.blocks.stack[is_gone], minlength=len(last.refuted))
         refuted[: len(last.refuted)] += last.refuted
         return SearchResult(
-            self._asked, blocks.select(kept), said[kept], lost, newest_ns, refuted, swapped_bytes
-        )
+            self._asked, blocks.select(kept), said[kept], lost, newest_ns, refuted, swapped_bytes,
+            kernel_queue or last.kernel_queue,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -164,13 +167,17 @@ class UnreachableBlocks:
     # Whether a garbage collector frees blocks: that lost ones are freed then refutes nothing.
     collects: bool = False
     moves: bool = False  # Whether it moves what points to them
-    kernel_queue: str = ""  # What requests in the kernel may point to blocks: "io_uring", "AIO"
     _last: SearchResult = _NO_SEARCH
 
     @property
     def swapped_bytes(self) -> int:
         """Memory that was swapped out at the last search and may have pointers to blocks."""
         return self._last.swapped_bytes
+
+    @property
+    def kernel_queue(self) -> str:
+        """The kernel's interface whose requests may point to blocks; see ``SearchResult``."""
+        return self._last.kernel_queue
 
     def note(self, blocks: Blocks, reachable: Mask) -> None:
         """Adds a search: its blocks, and which of them can be reached."""

@@ -40,7 +40,7 @@ def find_non_leaks(population: Population, tail: Tail, loss_share: F64) -> NonLe
     life_s = alive / np.maximum(born / now_s, 1e-9)
     rising, rate = _rising(population, life_s, alive)
     container = np.zeros(len(alive), np.bool_)
-    for row, its_rate in _containers(population, alive):
+    for row, its_rate in _containers(population, alive, born):
         container[row] = rising[row] = True
         rate[row] = its_rate
     early_s = max(P.start_up_s, P.start_up_part * now_s)
@@ -95,14 +95,13 @@ def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]
     return rising, (three - one) / max(now_s / 2, 1e-3) * 60
 
 
-def _containers(population: Population, alive: F64) -> Iterator[tuple[int, float]]:
+def _containers(population: Population, alive: F64, born: F64) -> Iterator[tuple[int, float]]:
     """Yields sites of few blocks, such as one that is reallocated, that keep growing.
 
     Yields the row of each, and the bytes per minute by which its contents grow.
     """
     live_bytes = population.alive_bytes.sum(axis=1)
-    freed = population.born.sum(axis=1) - alive
-    is_one = (alive <= P.floor_few_blocks) & (freed >= 2)
+    is_one = (alive <= P.floor_few_blocks) & (born - alive >= 2)
     is_one &= live_bytes >= P.container_least_rise_bytes
     for row in np.flatnonzero(is_one).tolist():
         first = int(np.argmax(population.born[row] > 0)) + 1
@@ -120,10 +119,10 @@ def _steady_rise(times_s: F64, floor: F64) -> float:
     A container that doubles waits twice as long each time, and its contents are as large as its
     old capacity when it does; one that is reallocated for each addition rises evenly.
     """
-    if len(floor) < P.container_least_slices or times_s[-1] - times_s[0] < P.container_watch_s:
+    if len(floor) < P.container_least_slices:
         return 0.0
     rise, watched_s = floor[-1] - floor[0], times_s[-1] - times_s[0]
-    if rise < P.container_least_rise_bytes:
+    if watched_s < P.container_watch_s or rise < P.container_least_rise_bytes:
         return 0.0
     quarters = np.interp(times_s[0] + watched_s * np.arange(5) / 4, times_s, floor)
     if np.diff(quarters).min() >= P.container_even_rise * rise / 4:

@@ -27,7 +27,7 @@ def course(
     """All looks. ``is_lost``: of blocks of the site by birth, in seconds, which are unreachable."""
     random = np.random.default_rng(1)
     other = churn(random, poisson(random, 20, 0, end_s), 1.0, 200)
-    unreachable = UnreachableBlocks(kernel_queue=kernel_queue)
+    unreachable = UnreachableBlocks()
 
     def search(time_s: float, table: LiveTable) -> UnreachableBlocks:
         if time_s % 10 == 0:
@@ -35,7 +35,9 @@ def course(
             births_s = (blocks.birth_ns.astype(np.int64) - START_NS) / NS_PER_S
             old = births_s <= time_s - 10
             lost = (blocks.stack == SITE) & is_lost(births_s)
-            unreachable.note(blocks.select(old), ~lost[old])
+            comparison = unreachable.comparison()
+            comparison.add(blocks.select(old), ~lost[old])
+            unreachable.accept(comparison.result(kernel_queue=kernel_queue))
         return unreachable
 
     return [

@@ -39,7 +39,6 @@ class PointersFacet(Facet[SearchResult]):
     final_errors = PrivilegeError, OSError  # If memory can't be read now, it can't be later
 
     _asked: UnreachableBlocks
-    _queue: str
 
     def give_up(self) -> None:
         """Has verdicts rely on the past of blocks alone."""
@@ -77,13 +76,12 @@ class PointersFacet(Facet[SearchResult]):
         if not found.is_whole:
             budget.check()
             return None
-        self._queue = kernel_queue(whole)
+        queue = kernel_queue(whole)
         comparison = self._asked.comparison()
         for some in old_blocks():
             comparison.add(some, found.are_reachable(some.address))
-        return comparison.result(swapped_bytes=found.swapped_bytes)
+        return comparison.result(swapped_bytes=found.swapped_bytes, kernel_queue=queue)
 
     def accept(self, result: SearchResult) -> None:
         """Makes the judge see it."""
-        self._asked.kernel_queue = self._queue or self._asked.kernel_queue
         self._asked.accept(result)
