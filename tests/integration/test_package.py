@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import run
+from tests.commands import outcome, run
 from tests.harness import Builder, Targets, made_once
 from tests.integration.test_without_bcc import check_all_ways
 from tracelloc import __version__
@@ -46,13 +46,12 @@ def build_packages(out: Path) -> None:
     settings = source.with_name("build.cfg")
     settings.write_text(f"[build_ext]\nparallel = {os.cpu_count()}\n")
     # `make install` shows that what a build requires is complete.
-    subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, source],
+    build = outcome(
+        *(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, source),
         env=os.environ | {"DIST_EXTRA_CONFIG": str(settings)},
-        check=True,
-        capture_output=True,
         timeout=550,
     )
+    assert not build.returncode, build.stdout[-2000:] + build.stderr[-2000:]
 
 
 @pytest.fixture(scope="module")
