@@ -152,8 +152,8 @@ def test_names_that_only_the_method_cache_keeps(targets: Targets) -> None:
         censuses.take_census(keep=True)
         found = search.find(censuses.take_found(), ["str"], before)["str"]
     assert found.holders[0].path == METHOD_CACHE
-    # Names whose entries others have taken are gone.
-    assert found.holders[0].count > 0.5 * found.sample_count > 50
+    # Names whose entries others have taken are gone: how many depends on addresses.
+    assert found.holders[0].count > 50
     assert found.is_bounded
 
 
@@ -207,3 +207,27 @@ def test_paths_begin_at_the_module_that_defines_their_object(
     found, _ = new_holders(target, "", name)
     assert (found.holders[0].path, found.holders[0].file) == (path, str(tmp_path / "store.py"))
     assert found.holders[0].count > 0.9 * found.sample_count
+
+
+# What keeps nothing, although the word after its last item or digit has an address: by the
+# object, the size of its items.
+PADDED = {"(1, 2, 3, 4)": 32, "Number(1)": 8}
+
+
+@pytest.mark.parametrize("padded", PADDED)
+def test_what_lies_behind_an_object_keeps_nothing(
+    targets: Targets, tmp_path: Path, padded: str
+) -> None:
+    """Memory is given out in units of 16 bytes: the rest has what was there before."""
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import ctypes, sys\nclass Item: pass\nclass Number(int): pass\n"
+        f"ITEMS, padded = [[]], {padded}\nprint('ready', flush=True)\n"
+        "for line in sys.stdin:\n    ITEMS[0].append(Item())\n"
+        f"    end = id(padded) + type(padded).__basicsize__ + {PADDED[padded]}\n"
+        "    assert end % 16 == 8\n"
+        "    ctypes.c_size_t.from_address(end).value = id(ITEMS[0][0])\n"
+        "    print('done', flush=True)\n"
+    )
+    found, _ = new_holders(targets.start(PYTHON, script), "", "__main__.Item")
+    assert [holder.path for holder in found.holders] == ["__main__.ITEMS[…][…]"]

@@ -156,7 +156,7 @@ class _Graph:
         wanted: Sequence[str],
     ) -> None:
         self._found = found
-        self._image = HeapImage(found, frames)
+        self._image = HeapImage(found, frames, python.version)
         self._names = PathNames(self._image, python)
         self._python = python
         self._is_collected = is_collecting(python)

@@ -32,11 +32,14 @@ from tracelloc.record.runtimes.cpython.pools import I64, POOL_BYTES
 
 MOST_BYTES: Final = 1 << 30  # Most bytes of pieces that are read; further pieces are counted
 _MOST_PIECE_BYTES: Final = 1 << 28
-_LEAVES: Final = 1 << 24 | 1 << 27 | 1 << 28
+_INT: Final = 1 << 24
+_LEAVES: Final = _INT | 1 << 27 | 1 << 28
 # Py_TPFLAGS_LONG_SUBCLASS, …_BYTES_SUBCLASS, …_UNICODE_SUBCLASS, and …_HAVE_GC. Objects of the
 # first three refer to nothing, unless they have attributes: the collector tracks such ones.
 _HAVE_GC: Final = 1 << 14
 _TYPE: Final = 1 << 31  # Py_TPFLAGS_TYPE_SUBCLASS
+_TAGGED_INTS: Final = 3, 12  # The first version whose integers have a tag beside their size
+_MOST_COUNT: Final = np.uint64(1 << 12)  # More items than an object in a pool can have
 _SET_MASK, _SET_TABLE = 4, 5  # Words of a set: its entries - 1, and the address of its table
 # Words of a deque: its first block and its last one, and the positions of its first item and its
 # last one in them. In a block, items follow the address of the previous block; its last word is the
@@ -82,8 +85,12 @@ class _OtherMemory:
 class HeapImage:
     """All memory that may refer to an object. Raises TargetError, PrivilegeError."""
 
-    def __init__(self, found: FoundObjects, frames: Sequence[RunningFrame]) -> None:
+    def __init__(
+        self, found: FoundObjects, frames: Sequence[RunningFrame], version: tuple[int, int]
+    ) -> None:
+        """``version``: the interpreter's, as (3, 11)."""
         self.found = found
+        self._has_tagged_ints = version >= _TAGGED_INTS
         self.skipped_count = 0  # Tables that exceeded the size limit, or could not be read
         self._is_weak = np.array([self._is_reference(n) for n in range(len(found.types.known))])
         blocks = found.blocks
@@ -201,9 +208,14 @@ class HeapImage:
                 lambda one: one.words_before,
             )
         )
-        fixed = np.where((flags == 0) & (item == 0) & (base < 1024), base // 8 + before, 0)
+        # Other types with items, as the results of `os.stat`, have more than their size says.
+        of, at = found.objects.type, found.objects.at
+        is_int = known.with_flag(_INT)
+        sized = (flags == 0) & (base < 1024) & ((item == 0) | is_int | self._named("tuple"))
+        counts = np.minimum(np.where(is_int[of], self._digits(at), self.words[at + 2]), _MOST_COUNT)
+        used = before[of] + (base[of] + item[of] * counts.astype(np.int64) + 7) // 8
         starts = found.blocks.at[found.objects.block]
-        limits[starts >> 1] = fixed[found.objects.type]
+        limits[starts >> 1] = np.where(sized[of], used, 0)
         at = found.blocks.locate(self._tables[:, 0].copy())
         within = (at >= 0) & (self._tables[:, 1] <= 512)
         places = at[within] >> 1
@@ -211,6 +223,12 @@ class HeapImage:
         self._limit_values(limits)
         limits[places[tables]] = np.maximum(self._tables[within, 1][tables] // np.uint64(8), 1)
         return limits
+
+    def _digits(self, at: I64) -> U64:
+        """The number of digits of integers (``struct _longobject``), by where they begin."""
+        if self._has_tagged_ints:
+            return self.words[at + 2] >> np.uint64(3)
+        return np.abs(self.words[at + 2].view(np.int64)).view(np.uint64)
 
     def _object_kinds(self, of: I64, ahead: I64) -> I64:
         types = self.found.types
