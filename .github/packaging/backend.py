@@ -11,6 +11,7 @@ import os
 import subprocess
 import tarfile
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,19 +32,27 @@ class BuildExtensions(build_ext):
         super().initialize_options()
         self.shared_utility_qualified_name = "tracelloc._cyutility"
         self.numbers = itertools.count(1)
+        self.is_generating = threading.Lock()
 
     def build_extensions(self) -> None:
-        """Generates the shared module first: that changes options of Cython for all threads."""
+        """Generates the shared module first: that changes options of Cython for all others."""
+        for ext in self.extensions:
+            if ext.name == self.shared_utility_qualified_name:
+                self.generate(ext)
+        super().build_extensions()
+
+    def generate(self, ext: Extension) -> None:
+        """Has Cython write the C of a module. In several threads at once, Cython fails at times."""
         from Cython.Build import cythonize  # noqa: PLC0415 (not before setuptools)
 
-        shared = [ext for ext in self.extensions if ext.name == self.shared_utility_qualified_name]
-        cythonize(
-            shared,
-            quiet=True,
-            force=self.force,
-            shared_utility_qualified_name=self.shared_utility_qualified_name,
-        )
-        super().build_extensions()
+        with self.is_generating:
+            (generated,) = cythonize(
+                [ext],
+                quiet=True,
+                force=self.force,
+                shared_utility_qualified_name=self.shared_utility_qualified_name,
+            )
+        ext.sources = generated.sources
 
     def build_extension(self, ext: Extension) -> None:
         """Compiles one module. Runs in several threads."""
@@ -52,6 +61,7 @@ class BuildExtensions(build_ext):
             # Standard error of somebody else's, as under su(1), may not be opened.
             with suppress(OSError), open(progress, "a") as file:
                 file.write(f"compiling {next(self.numbers)} of {len(self.extensions)}: {name}\n")
+        self.generate(ext)
         super().build_extension(ext)
 
 
