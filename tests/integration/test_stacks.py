@@ -148,7 +148,8 @@ def test_call_frame_information_that_cannot_be_read(
     assert {stack[0]["symbol"] for stack in stacks} == {"innermost", "recurse"}
     assert {len(stack) for stack in stacks} == {2}
     assert len(stacks) == report["live_stacks"]
-    assert report["partial_allocations"] == report["allocations"]
+    # A stack where the remains are 0 looks like a whole one.
+    assert 0 < report["partial_allocations"] <= report["allocations"]
 
 
 def test_cpp(targets: Targets) -> None:
