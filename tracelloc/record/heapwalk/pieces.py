@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -74,8 +74,12 @@ class AddressRuns:
 class PieceReader:
     """Reads contiguous memory; what is not resident reads as zero."""
 
-    def __init__(self, memory: RemoteMemory) -> None:
+    def __init__(
+        self, memory: RemoteMemory, note_read: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """``note_read`` is called with the bytes of each read."""
         self.memory = memory
+        self._note_read = note_read
         self.read_bytes = 0
         self.address_end = native().address_end
 
@@ -104,6 +108,7 @@ class PieceReader:
         for first, last in runs.tolist():
             piece = np.array([[first, last - first]], np.uint64)
             self.read_bytes += self.memory.fetch(piece, found[(first - address) // 8 :])
+            self._note_read(last - first)
         return found
 
     def word(self, address: int) -> int:

@@ -108,18 +108,20 @@ class EarlierBlockReader:
         *,
         is_current: Callable[[], bool],
         note_added: Callable[[int], None],
+        note_read: Callable[[int], None],
         limits: SizeLimits,
         memory_bytes: int | None,
     ) -> None:
         """``lock`` guards the heap. ``drain``, with the lock held, applies all past events.
 
-        ``note_added`` is called with the bytes of blocks that were added, with the lock held.
+        ``note_added`` is called with the bytes of blocks that were added, with the lock held,
+        ``note_read`` with the bytes of memory that were read.
         ``is_current``: whether the process still has this heap, and its probes are in place.
         ``memory_bytes``: what this may take; None: unlimited.
         """
         self._process, self._heap, self._frames = process, heap, frames
         self._lock, self._drain, self._is_current = lock, drain, is_current
-        self._note_added = note_added
+        self._note_added, self._note_read = note_added, note_read
         self._limits, self._memory_bytes = limits, memory_bytes
 
     def read(self) -> EarlierBlocks | None:
@@ -191,7 +193,7 @@ class EarlierBlockReader:
 
     def _walk(self) -> _HeapReading:
         process = Process(self._process.thread_id, self._process.root)
-        reader = PieceReader(RemoteMemory(process))
+        reader = PieceReader(RemoteMemory(process), self._note_read)
         tally = ClassTally(reader.regions(), keeps_blocks=True)
         heap = walk_heap(reader, tally)
         count = heap.entry_count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -21,6 +22,37 @@ from tracelloc.record.tasks.supervision import Supervisor
 from tracelloc.text import format_size
 
 LARGE_HEAP_BYTES: Final = 256 << 20  # RSS of processes whose heaps take long to read
+_WALKS: Final = 2  # How often a heap is read, most often
+_PROGRESS_S: Final = 5.0  # From one line about progress to the next
+
+
+class ReadProgress:
+    """Says every five seconds how much of a heap has been read."""
+
+    def __init__(
+        self,
+        pid: int,
+        expected_bytes: int,
+        say: Callable[[str], None],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``expected_bytes``: what will have been read in the end, nearly."""
+        self._pid, self._expected_bytes, self._say = pid, max(expected_bytes, 1), say
+        self._now_s = now_s
+        self._began_s = self._said_s = now_s()
+        self._read_bytes = 0
+
+    def note(self, read_bytes: int) -> None:
+        """Adds bytes that have been read."""
+        self._read_bytes += read_bytes
+        now_s = self._now_s()
+        if now_s - self._said_s >= _PROGRESS_S:
+            self._said_s = now_s
+            percent = min(100 * self._read_bytes // self._expected_bytes, 99)
+            self._say(
+                f"reading the heap of process {self._pid}: {percent} %, "
+                f"{now_s - self._began_s:.0f} s"
+            )
 
 
 class FirstHeaps:
@@ -54,9 +86,9 @@ class FirstHeaps:
                         f"reading the heap of process {pid}, {format_size(size_bytes)}: a later "
                         "report has what was allocated before tracing"
                     )
-                self._supervisor.run(
-                    EARLIER_BLOCKS, pid, partial(self._add_earlier, tracee), gives_up=False
-                )
+                progress = ReadProgress(pid, _WALKS * size_bytes, self._supervisor.say)
+                add = partial(self._add_earlier, tracee, progress.note)
+                self._supervisor.run(EARLIER_BLOCKS, pid, add, gives_up=False)
                 self._reading.discard(pid)
                 return_freed_memory()
             self._account(tracee)
@@ -72,7 +104,7 @@ class FirstHeaps:
             early = UnsupportedError("tracing ended before the heap had been read")
             self._supervisor.say(why_not(early))
 
-    def _add_earlier(self, tracee: Tracee) -> None:
+    def _add_earlier(self, tracee: Tracee, note_read: Callable[[int], None]) -> None:
         heap, budget, capture = tracee.heap, self._config.memory, self._config.capture
 
         def drain() -> None:
@@ -83,6 +115,7 @@ class FirstHeaps:
             tracee.process, heap, tracee.space.files.runtime_frames, self._lock, drain,
             is_current=lambda: tracee.heap is heap and not self._is_stopped,
             note_added=tracee.series.add_before,
+            note_read=note_read,
             limits=SizeLimits(capture.min_block_bytes, capture.max_block_bytes),
             memory_bytes=None if budget is None else budget.left_bytes // 2,
         )  # fmt: skip

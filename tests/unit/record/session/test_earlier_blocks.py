@@ -21,6 +21,7 @@ from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session import earlierblocks
 from tracelloc.record.session.earlierblocks import EarlierBlockReader, SizeLimits
+from tracelloc.record.session.firstheaps import ReadProgress
 
 
 class MadeUpReader(EarlierBlockReader):
@@ -32,8 +33,8 @@ class MadeUpReader(EarlierBlockReader):
         self.heap = Heap(0)
         super().__init__(
             Process(pid), self.heap, RuntimeFrames(), threading.RLock(), lambda: None,
-            is_current=lambda: True, note_added=lambda _: None, limits=SizeLimits(),
-            memory_bytes=None,
+            is_current=lambda: True, note_added=lambda _: None, note_read=lambda _: None,
+            limits=SizeLimits(), memory_bytes=None,
         )  # fmt: skip
         self._walks: Iterator[list[int]] = iter(walks)
         self._now_running = running
@@ -93,3 +94,15 @@ def test_each_thread_must_run_between_walks() -> None:
             assert Process(busy.pid).run_ns() - running[busy.pid] >= earlierblocks._LONG_CALL_NS
         finally:
             busy.kill()
+
+
+def test_progress_is_said_every_five_seconds() -> None:
+    """What is read again is more than was expected: it never says that all is done."""
+    times_s, said = iter(range(100)), list[str]()
+    progress = ReadProgress(7, 1000, said.append, lambda: next(times_s))
+    for _ in range(11):
+        progress.note(100)
+    assert said == [
+        "reading the heap of process 7: 50 %, 5 s",
+        "reading the heap of process 7: 99 %, 10 s",
+    ]
