@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -16,6 +15,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.message import Message
 from textual.screen import Screen
 
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import TracellocError
 from tracelloc.text import printable
 from tracelloc.ui.contrast import keep_readable

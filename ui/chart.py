@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 from textual.binding import Binding, BindingType
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.figures import I64
 from tracelloc.show.presentation.calltree import Step, shown_frames
 from tracelloc.text import about_of, format_percent, format_size

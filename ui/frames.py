@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from rich.text import Text
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.frames import Frame
 from tracelloc.model.stacks import NO_STACK

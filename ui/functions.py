@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, field, replace
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame

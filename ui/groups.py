@@ -7,11 +7,11 @@ single block each about which it is too early to say anything.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, field, replace
 from tracelloc.model.figures import I64, Mask
 from tracelloc.model.verdicts import CODE_OF, VERDICTS, Suspect, Verdict
 from tracelloc.show.presentation.sharedframes import STACKS_NAMED, shared_function

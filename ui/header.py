@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rich.segment import Segment
@@ -15,6 +14,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.process import RUNNING_PROCESSES
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import Limits

@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Callable, Container, Hashable, Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from rich.segment import Segment
@@ -19,6 +18,7 @@ from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tracelloc.dataclass import dataclass
 from tracelloc.text import printable
 
 HOLD_S: Final = 0.5  # Time during which rows do not move after a key or a click

@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
 from textual.binding import Binding, BindingType
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.figures import I64
 from tracelloc.show.presentation.calltree import CallTree, LiveTree, Merger, Step

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.model.blocks import BlockHolders
 from tracelloc.model.figures import I64
 from tracelloc.model.process import RUNNING_PROCESSES, Target

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import ClassVar, Final
@@ -17,6 +16,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.figures import Points
 from tracelloc.text import NS_PER_S, format_duration
 

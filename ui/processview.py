@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
 from rich.text import Text
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.heapusage import NO_ACCOUNT, MemoryPart
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES
 from tracelloc.model.verdicts import Verdict

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from tracelloc.dataclass import dataclass
 from tracelloc.text import NS_PER_S, format_duration, format_size
 from tracelloc.ui.plot import BEHIND, LABELS, Curve, Plot, column_ns
 from tracelloc.ui.view import Settings, Span

@@ -9,12 +9,12 @@ the rows that it draws, so ten thousand rows cost as much as fifty.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import printable, signed_size

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, field, replace
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import I64
 from tracelloc.model.process import Target

@@ -20,7 +20,16 @@ MODULES = sorted(
 )
 
 # What every room may import: errors, text for people, processors, the sources of the probes.
-GROUND = ["errors", "text", "startup", "streams", "probes", "tracelloc", "architecture"]
+GROUND = [
+    "dataclass",
+    "errors",
+    "text",
+    "startup",
+    "streams",
+    "probes",
+    "tracelloc",
+    "architecture",
+]
 # The rooms, and which others each may import: two wings that don't know each other.
 KNOWS = {
     "model": [],

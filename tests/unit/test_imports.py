@@ -88,8 +88,8 @@ def test_version_needs_no_parser() -> None:
 @pytest.mark.parametrize(
     ("modules", "most"),
     [
-        (["snapshots.snapshot"], 12),
-        (["show.recording.reader", "show.report.trace", "show.filters"], 60),
+        (["snapshots.snapshot"], 13),
+        (["show.recording.reader", "show.report.trace", "show.filters"], 61),
     ],
     ids=["snapshot", "report of a recording"],
 )

@@ -13,10 +13,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.processlist import matching
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.process.procfs import Process

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.heap.usable import main_library
 from tracelloc.model.codefiles import base_name

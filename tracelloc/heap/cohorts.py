@@ -17,12 +17,12 @@ of one stack that stands for all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.heap.counterrows import CounterRows
 from tracelloc.heap.unreachable import NONE_UNREACHABLE, UnreachableBlocks, UnreachableTable
 from tracelloc.model.figures import F64, I64, Totals

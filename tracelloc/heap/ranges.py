@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import bisect
 import mmap
-from dataclasses import dataclass, replace
 from typing import Final
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import MappedStack, Mappings
 from tracelloc.model.events import (

@@ -7,9 +7,9 @@ kernel reuses a thread id, the figures of both threads are added up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Final
 
+from tracelloc.dataclass import dataclass, fields
 from tracelloc.model.figures import I64
 
 # The row of events without a known thread order, and of threads beyond `MOST_THREADS`.

@@ -10,12 +10,12 @@ kernel, say). A stack for which that has happened often is not said to lose bloc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import F64, I64, U64, Mask
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.machine.machinememory import MachineMemory, ProcessMemory
 from tracelloc.machine.pressure import group_kills, machine_kills
 from tracelloc.machine.subjects import Subject

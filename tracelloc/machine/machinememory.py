@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from tracelloc.dataclass import dataclass
 
 
 class MemoryKind(Enum):

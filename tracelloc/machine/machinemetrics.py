@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.machine.machinememory import GroupMemory, MachineMemory
 from tracelloc.show.publish.openmetrics import family_lines, label_text
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from tracelloc.dataclass import dataclass, fields
 from tracelloc.errors import UsageError
 from tracelloc.show.filters.rules import TomlTables, find_line, nearest
 from tracelloc.show.publish.address import ListenAddress, parse_listen, parse_push_url

@@ -12,10 +12,10 @@ import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.machine.groups import GroupReader
 from tracelloc.machine.history import GrowthHistory
 from tracelloc.machine.machinememory import WINDOWS_S, MachineMemory, MemoryKind, ProcessMemory

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from tracelloc.dataclass import dataclass
 from tracelloc.machine.machinememory import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
 from tracelloc.machine.machinerules import MachineRule, WatchConfig, WatchTarget
 from tracelloc.machine.machinetext import by_growth

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.model.figures import F64, I64, U32, U64, Mask, Rows
 from tracelloc.model.process import MainLibrary
 

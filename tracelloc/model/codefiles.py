@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from tracelloc.dataclass import dataclass
 
 # Device (as in /proc/PID/maps) and inode: identifies a file, however many names it has.
 FileId = tuple[str, int]

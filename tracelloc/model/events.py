@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from tracelloc.dataclass import dataclass
 
 EVENT_SIZE_BITS: Final = 56
 

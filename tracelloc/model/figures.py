@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from tracelloc.dataclass import dataclass, fields
 
 NS_PER_S: Final = 1_000_000_000
 

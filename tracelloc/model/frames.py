@@ -7,9 +7,9 @@ in several processes have the same address.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.codefiles import Unresolved
 
 FIRST_ADDRESS: Final = 1 << 62

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.process import MallocLibrary
 

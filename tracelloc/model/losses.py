@@ -7,12 +7,13 @@ many, and why.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from tracelloc.dataclass import dataclass, field
 
 
 class Counter(IntEnum):

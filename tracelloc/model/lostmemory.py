@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.model.blocks import BlockSum
 
 

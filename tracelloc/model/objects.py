@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tracelloc.dataclass import dataclass, field, replace
 from tracelloc.model.verdicts import Verdict
 
 OTHER_TYPES: Final = "[other types]"

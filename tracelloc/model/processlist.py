@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
+
+from tracelloc.dataclass import dataclass
 
 
 class Trouble(Enum):

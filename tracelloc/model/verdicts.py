@@ -6,13 +6,13 @@ A *site* is a call stack, or several that share frames and are judged as one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass, fields, replace
 from tracelloc.model.figures import F64, I64, NS_PER_S, Mask, Rows
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
+from tracelloc.dataclass import dataclass, fields, is_dataclass
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.process import Target
 from tracelloc.text import format_size, format_time, printable

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass, field, fields
 from tracelloc.model.blocks import (
     BlockHolders,
     Blocks,

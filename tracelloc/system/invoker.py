@@ -13,10 +13,10 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tracelloc.dataclass import dataclass
 from tracelloc.text import printable
 
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from tracelloc.dataclass import dataclass
 from tracelloc.text import format_size, parse_size, plural, printable
 
 

@@ -5,11 +5,11 @@ A leak has to hold for a while, and may be retracted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.heap.cohorts import Census
 from tracelloc.model.figures import F64, I64, Mask, Rows
 from tracelloc.model.verdicts import CODE_OF, Member, Moment, Sites, Suspect, Verdict, rank

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import compress, count
 from operator import ne
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass
 from tracelloc.heap.cohorts import Census
 from tracelloc.model.figures import F64, I64, Mask, Rows
 from tracelloc.model.stacks import CallStacks, Frames

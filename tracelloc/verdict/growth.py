@@ -14,11 +14,11 @@ since tracing began.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, fields
 from tracelloc.heap.cohorts import Population
 from tracelloc.model.figures import F64, I64, Mask, Rows
 from tracelloc.verdict.parameters import P

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.heap.cohorts import Census, Cohorts
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.figures import F64, Mask, Totals

@@ -7,10 +7,9 @@ their size: lost frees hit all busy sites alike, a leak does not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.figures import F64, Rows
 from tracelloc.verdict.parameters import P
 

@@ -9,10 +9,10 @@ the slices is far below its expectation).
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.heap.cohorts import Census
 from tracelloc.model.figures import F64, I64, Mask, Rows
 from tracelloc.model.stacks import CallStacks, Frames

@@ -9,10 +9,10 @@ test allows for that.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass
 from tracelloc.heap.cohorts import Population
 from tracelloc.model.figures import F64, Mask
 from tracelloc.verdict.growth import CumulativeCurve

@@ -11,9 +11,9 @@ live from some moment on. Times are on the target's clock, since tracing began.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.text import NS_PER_S
 
 

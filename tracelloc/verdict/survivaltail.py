@@ -13,11 +13,10 @@ of the survival of all classes from there on, as far as ages have been seen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.heap.cohorts import LIFETIME_EDGES_S, LIFETIMES, Population
 from tracelloc.model.figures import F64, Mask
 from tracelloc.verdict.parameters import P

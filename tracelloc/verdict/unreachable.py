@@ -8,11 +8,11 @@ freed. If old blocks are still pointed to, they may be a cache or a table that g
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import overload
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.heap.cohorts import Population
 from tracelloc.model.figures import F64, Mask
 from tracelloc.model.verdicts import CODE_OF, Sites, Verdict

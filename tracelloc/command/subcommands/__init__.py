@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
 
 from tracelloc.command.arguments import add_option
+from tracelloc.dataclass import dataclass
 
 
 class SubcommandGroup(Enum):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 from tracelloc.architecture import Architecture
 from tracelloc.architecture.x86_64 import X86_64
+from tracelloc.dataclass import dataclass
 from tracelloc.files.cfi.core import EXPRESSION, OFFSET, UNDEFINED, RuleSet
 
 

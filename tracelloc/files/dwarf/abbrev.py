@@ -7,9 +7,9 @@ addition.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.files.dwarf import forms
 from tracelloc.files.dwarf.forms import Budget, DwarfError, Encoding, Value, sleb, uleb
 from tracelloc.files.elf.sections import ElfSection

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.files.dwarf import abbrev, forms
 from tracelloc.files.dwarf.abbrev import AbbreviationTable, attributes_of
 from tracelloc.files.dwarf.forms import (

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.files.demangle import with_arguments
 from tracelloc.files.dwarf import abbrev, forms
 from tracelloc.files.dwarf.abbrev import Abbreviation, Skipper, attributes_of

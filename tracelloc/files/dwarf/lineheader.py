@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.files.dwarf import forms
 from tracelloc.files.dwarf.forms import (
     U16,

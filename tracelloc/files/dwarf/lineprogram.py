@@ -12,13 +12,13 @@ import re
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.files.dwarf.forms import (
     DAMAGE,
     TOMBSTONES,

@@ -17,10 +17,10 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.files.elf.file import ElfFile, NotElfError
 from tracelloc.system import syscalls
 

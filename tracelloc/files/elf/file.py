@@ -8,11 +8,11 @@ import struct
 import threading
 from collections.abc import Callable, Collection, Hashable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+from tracelloc.dataclass import dataclass
 from tracelloc.files.elf.headers import (
     PF_W,
     PF_X,

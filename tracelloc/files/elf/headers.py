@@ -13,10 +13,10 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import BinaryIO, Final, NamedTuple, cast
 
 from tracelloc.architecture import ARCHITECTURES
+from tracelloc.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ times as long as looking at it as columns. Names stay in the string table until 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from tracelloc.dataclass import dataclass
 
 # Elf64_Sym, little endian.
 SYMBOL_DTYPE: Final = np.dtype(

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 from tracelloc.architecture import Architecture, of_elf
+from tracelloc.dataclass import dataclass
 from tracelloc.files.elf.file import ElfFile
 from tracelloc.files.elf.headers import notes_in
 

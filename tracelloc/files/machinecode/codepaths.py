@@ -10,10 +10,10 @@ table if it leads back into the file.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, field
 from typing import Final
 
 from tracelloc.architecture import of_elf
+from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi.core import OFFSET, UNDEFINED
 from tracelloc.files.cfi.module import Cfi

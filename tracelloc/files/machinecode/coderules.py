@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from tracelloc.architecture import Architecture
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.machinecode import armcode, probeoffsets
 from tracelloc.files.machinecode.instruction import Instruction, ProbeOffset

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
+
+from tracelloc.dataclass import dataclass
 
 # Most bytes of a function to analyze; a longer one is probed at its entry.
 MOST_CODE: Final = 1 << 16

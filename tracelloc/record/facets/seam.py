@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import I64, U64

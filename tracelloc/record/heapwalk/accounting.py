@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.heapusage import ArenaUsage, MemoryAccount, MemoryPart
 from tracelloc.record.heapwalk.pieces import AddressRuns

@@ -9,11 +9,11 @@ lists tell which are free.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.chunks import follow_chunks
 from tracelloc.record.heapwalk.classes import ClassTally, Rows

@@ -14,12 +14,12 @@ Format: malloc/malloc.c and malloc/arena.c of glibc 2.26 to 2.43, 64 bits: ``str
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.codefiles import base_name
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import PAGE_BYTES, U64

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass
 from tracelloc.record.heapwalk.chunks import ListReader
 from tracelloc.record.process.memory import PAGE_BYTES, U64, RemoteMemory
 from tracelloc.record.process.regions import Region, read_regions

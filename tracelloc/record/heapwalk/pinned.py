@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.heapusage import PinnedPages, PinningStack
 from tracelloc.record.heapwalk.chunks import MOST_PAGE_BLOCKS, ArenaTally

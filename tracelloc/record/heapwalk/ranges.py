@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.record.heapwalk.chunks import in_use_blocks
 from tracelloc.record.heapwalk.classes import Rows
 from tracelloc.record.heapwalk.walked import (

@@ -8,13 +8,13 @@ stored as 32-bit distances from a base: 4 bytes a block, and sizes are differenc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import UnsupportedError
 from tracelloc.model.heapusage import part_seen
 from tracelloc.model.process import MallocLibrary

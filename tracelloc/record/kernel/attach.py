@@ -26,11 +26,11 @@ import fcntl
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import (
     PrivilegeError,
     TargetError,

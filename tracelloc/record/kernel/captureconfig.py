@@ -5,11 +5,11 @@ from __future__ import annotations
 import mmap
 import os
 import signal
-from dataclasses import dataclass
 from typing import Final
 
 from tracelloc import probes
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass
 from tracelloc.heap import sampling
 from tracelloc.model.events import EVENT_DTYPE
 from tracelloc.record.kernel.btf import CFLAGS, type_numbers

@@ -15,8 +15,9 @@ import importlib
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
 from typing import Any, Final
+
+from tracelloc.dataclass import asdict, dataclass
 
 INSTALL_HINT: Final = (
     "install the distribution's package: apt install python3-bpfcc (Debian, Ubuntu), "

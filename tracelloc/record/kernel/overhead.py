@@ -17,9 +17,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError, privilege_hint
 from tracelloc.record.kernel.attach import PLAIN
 from tracelloc.record.kernel.child import IDLE_PROGRAM, Child, ChildEndedError

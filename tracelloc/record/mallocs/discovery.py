@@ -8,10 +8,10 @@ function are probed once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.codefiles import FileId, base_name, is_c_library
 from tracelloc.model.process import Unseen
 from tracelloc.record.mallocs.families import (

@@ -7,10 +7,10 @@ mimalloc.h of mimalloc 2; for mangled operators the Itanium C++ ABI, 5.1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import product
 from typing import Final
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.heap.usable import LIBC_FAMILY
 from tracelloc.record.mallocs.signatures import (
     ALLOC,

@@ -6,11 +6,11 @@ in each probe's cookie (``probes/event.h``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.record import abi
 
 # Upper limit (exclusive) of a fixed size of all blocks of a function.

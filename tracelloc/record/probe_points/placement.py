@@ -7,10 +7,10 @@ can't have a return probe (``tracelloc.files.machinecode.probeoffsets``).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Final
 
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Unseen
 from tracelloc.record import abi

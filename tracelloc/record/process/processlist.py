@@ -14,10 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.errors import TracellocError
 from tracelloc.files.elf import NotElfError
 from tracelloc.model.codefiles import FileId, Mapping, base_name

@@ -10,11 +10,11 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import PrivilegeError, TargetError, privilege_hint
 from tracelloc.model.codefiles import Mapping, base_name
 from tracelloc.system.syscalls import open_inside, open_regular

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import TargetError
 from tracelloc.model.blocks import BlockSum, HeapRoot
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally

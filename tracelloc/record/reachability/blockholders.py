@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.errors import TargetError
 from tracelloc.model.blocks import (
     BlockHolders,

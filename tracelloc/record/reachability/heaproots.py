@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import HeapRoot, RootKind
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.memory import U64

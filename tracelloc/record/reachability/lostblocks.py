@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.lostmemory import LostGroup, LostMemory
 from tracelloc.record.heapwalk.classes import ClassTally

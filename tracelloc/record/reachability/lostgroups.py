@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.lostmemory import LostGroup, Shape
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally

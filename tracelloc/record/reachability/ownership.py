@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import BlockSum, HolderPath, PathStep
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.reachability.blockgraph import U32, BlockGraph

@@ -7,12 +7,12 @@ symbols, each word is a root, and its data as a whole is one that comes before t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass, field
 from tracelloc.files.demangle import demangle
 from tracelloc.files.dwarf.variables import Place
 from tracelloc.files.elf import Symbol

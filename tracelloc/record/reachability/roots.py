@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import TracellocError
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.walked import WalkedHeap

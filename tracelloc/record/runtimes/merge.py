@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
 from tracelloc.model.stacks import Frames, StackFlag

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, replace
 
+from tracelloc.dataclass import dataclass, field, replace
 from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.record.facets.seam import FacetContext
 from tracelloc.record.kernel.captureconfig import CaptureConfig

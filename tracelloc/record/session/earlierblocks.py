@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import EarlierBlocks, EarlierKind

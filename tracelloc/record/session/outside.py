@@ -7,9 +7,9 @@ long is left out, or reported with its previous value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.model.figures import I64
 from tracelloc.model.process import MemoryUsage
 from tracelloc.record.facets.seam import Facet

@@ -12,12 +12,12 @@ import signal
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import TargetError
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process import ptrace

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 
+from tracelloc.dataclass import asdict, dataclass
 from tracelloc.model.codefiles import Unresolved
 from tracelloc.record.process.procfs import VDSO, Process
 from tracelloc.record.process.space import AddressSpace

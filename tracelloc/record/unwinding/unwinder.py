@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.files.cfi.rules import FALLBACK_ROW
 from tracelloc.files.cfi.walk import End
 from tracelloc.model.codefiles import Mapping, Unresolved

@@ -12,10 +12,10 @@ import json
 import socket
 import struct
 import time
-from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, Final
 
+from tracelloc.dataclass import dataclass, fields, is_dataclass
 from tracelloc.errors import MalformedError
 from tracelloc.system.bounded import parse_json
 

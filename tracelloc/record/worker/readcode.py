@@ -8,7 +8,6 @@ it by then.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.architecture import native, of_elf
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi.core import RuleSet
 from tracelloc.files.cfi.module import Cfi, function_parts

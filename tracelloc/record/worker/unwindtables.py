@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass
 from tracelloc.files.cfi.walk import Walk
 from tracelloc.model.events import Miss
 from tracelloc.record.worker.client import (

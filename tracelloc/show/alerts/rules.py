@@ -7,10 +7,10 @@ A rule of a trace is a condition such as ``leak > 1MiB/min``, ``suspects > …``
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.show.presentation.profile import METRICS, FigureUnit, Metric
 from tracelloc.text import parse_percent, parse_size
 

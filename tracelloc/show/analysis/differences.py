@@ -8,7 +8,6 @@ that it represents, rounded like the totals, so that both agree.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -16,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import Blocks, BlockSelection, block_stats, first_rows, weights
 from tracelloc.model.figures import COUNT_PARTS, I64, Totals
 from tracelloc.snapshots.snapshot import Snapshot

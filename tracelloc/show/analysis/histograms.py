@@ -6,13 +6,13 @@ Waste is the usable size of a block beyond the requested size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import Blocks, Usable
 from tracelloc.model.figures import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.show.analysis.differences import ALL, Amounts, Limits, amounts, choose, held_by

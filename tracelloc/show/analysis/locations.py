@@ -7,9 +7,9 @@ address. Code outside of files belongs to one process alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.model.codefiles import CodeModule, Place, Unresolved
 from tracelloc.model.frames import is_runtime_frame
 from tracelloc.model.process import Target

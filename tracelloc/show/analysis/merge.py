@@ -10,11 +10,11 @@ The peak of a stack is the largest of any process, a lower bound.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, field, fields, replace
 from tracelloc.heap.series import POINTS
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import Blocks, BlockSelection, Mappings

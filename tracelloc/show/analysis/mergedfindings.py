@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, fields, replace
 from tracelloc.model.figures import I64
 from tracelloc.model.verdicts import (
     CODE_OF,

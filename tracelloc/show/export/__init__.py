@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import UsageError
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.show.presentation.profile import Metric, Profile

@@ -7,13 +7,13 @@ into lists, so that each is stored once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
 from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.show.presentation.calltree import (

@@ -20,12 +20,12 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.codefiles import is_c_library
 from tracelloc.model.figures import I64
 from tracelloc.show.export.flamedata import FlameTree, asset, elapsed, flame_tree, page_data

@@ -13,10 +13,10 @@ import select
 import stat
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.errors import TracellocError
 from tracelloc.show.export import Exporter, exporter_for
 from tracelloc.show.presentation.profile import Metric, Profile

@@ -12,9 +12,9 @@ import itertools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import UsageError
 from tracelloc.model.codefiles import is_c_library
 from tracelloc.model.frames import Frame

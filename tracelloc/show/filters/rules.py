@@ -6,11 +6,11 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any, Final, NoReturn
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import UsageError
 from tracelloc.text import printable
 

@@ -7,9 +7,9 @@ the wire format that of https://protobuf.dev/programming-guides/encoding/.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tracelloc.dataclass import dataclass, field, replace
 from tracelloc.errors import MalformedError
 from tracelloc.model.frames import Frame
 from tracelloc.model.process import Target

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Any, Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.heapusage import MemoryPart
 from tracelloc.model.losses import Completeness, Counter, Gap, completeness_of
 from tracelloc.model.process import MemoryUsage

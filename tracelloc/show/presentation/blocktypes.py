@@ -12,11 +12,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.model.heapusage import HeapUsage

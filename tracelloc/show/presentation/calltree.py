@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.codefiles import Unresolved, base_name, is_c_library
 from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame

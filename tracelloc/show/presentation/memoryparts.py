@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.heapusage import (
     HEAP_PARTS,
     KEPT_PARTS,

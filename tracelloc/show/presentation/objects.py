@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.objects import (
     LEAST_GROWING_S,

@@ -11,11 +11,11 @@ mappings counts as well; mappings of malloc libraries count through their blocks
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass
 from tracelloc.heap.usable import (
     Formula,
     formula_for,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.text import format_size
 
 if TYPE_CHECKING:

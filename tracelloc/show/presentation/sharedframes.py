@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.frames import Frame
 from tracelloc.model.verdicts import Suspect

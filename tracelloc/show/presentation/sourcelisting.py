@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters import NamedStack

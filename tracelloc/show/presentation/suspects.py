@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import BlockHolders
 from tracelloc.model.figures import F64, I64
 from tracelloc.model.verdicts import CODE_OF, Codes, Judgement, Suspect, Verdict

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.show.filters import NamedStack
 
 _LEAST_CALLERS: Final = 8

@@ -10,10 +10,10 @@ import re
 import urllib.parse
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.startup import OWN_VARIABLES
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import MalformedError
 from tracelloc.system.bounded import Inflater, UnpackBudget, parse_json
 

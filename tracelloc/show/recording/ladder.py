@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.show.recording.changes import MomentChain, decode, encode
 from tracelloc.show.recording.container import (
     RecordedMoment,

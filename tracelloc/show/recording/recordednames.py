@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
+from tracelloc.dataclass import dataclass, fields, replace
 from tracelloc.errors import MalformedError
 from tracelloc.model.codefiles import CodeModule, FileId, Mapping, Place, Unresolved
 from tracelloc.model.frames import Frame, unnamed

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import TracellocError
 from tracelloc.model.stacks import CallStacks
 from tracelloc.show.presentation.naming import Namers

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, field, replace
 from tracelloc.model.figures import I64
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.filters import NamedStack

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.show.alerts.rules import ChangeRule
 from tracelloc.show.presentation.calltree import shown_frames, shown_lines
 from tracelloc.show.presentation.naming import source_place

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.model.blocks import BlockHolders, BlockSum, HeapCoverage, TopHolders
 from tracelloc.model.frames import Frame
 from tracelloc.model.lostmemory import ExitLeaks, LeakedStack, LostGroup, LostMemory, Shape

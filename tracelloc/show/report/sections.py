@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.heap.usable import header_bytes, usable_of
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import ThreadActivity, ThreadWork

@@ -13,12 +13,12 @@ import struct
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from tracelloc.architecture import machine_name, of_machine
 from tracelloc.architecture.description import SystemCallTable
+from tracelloc.dataclass import dataclass
 
 # System call filters of confined processes, in classic BPF (seccomp(2)).
 

@@ -13,10 +13,10 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.system.invoker import User, others_replace_entries, rights_of
 from tracelloc.text import printable
 

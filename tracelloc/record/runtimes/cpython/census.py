@@ -14,11 +14,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, field
 from tracelloc.model.objects import ObjectCensus, TypeCount
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.procfs import Process

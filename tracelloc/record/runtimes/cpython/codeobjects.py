@@ -10,9 +10,9 @@ import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record import abi
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass
 from tracelloc.model.figures import U64
 from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record.runtimes.cpython.interpreter import CPython

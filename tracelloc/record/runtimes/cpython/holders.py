@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.errors import TargetError
 from tracelloc.model.objects import Holder, Holders
 from tracelloc.record.process.memory import U64

@@ -7,7 +7,6 @@ lists, dictionaries, sets and deques, and the frames of running functions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.runtimes.cpython.blocks import References
 from tracelloc.record.runtimes.cpython.census import FoundObjects

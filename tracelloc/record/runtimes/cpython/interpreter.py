@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.codefiles import Place, base_name
 from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record.abi import PYTHON_ENTRY

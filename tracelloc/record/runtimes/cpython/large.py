@@ -8,11 +8,11 @@ those outside. Tables of lists, dictionaries and sets are counted with their own
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import dataclass
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.runtimes.cpython.blocks import Addresses
 from tracelloc.record.runtimes.cpython.pools import I64, PoolBlocks

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass
 from tracelloc.model.objects import UNKNOWN
 from tracelloc.record.runtimes.cpython.frames import FrameCode, FrameCodes, RunningFrame
 from tracelloc.record.runtimes.cpython.image import HeapImage

@@ -12,12 +12,12 @@ bytes, behind it eight more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import dataclass
 from tracelloc.record.process.memory import PAGE_BYTES, U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.runtimes.cpython.blocks import Addresses, find_blocks

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from tracelloc.architecture import native
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name, is_c_library
 from tracelloc.record.mallocs.discovery import Allocator, Module, is_preloaded_library

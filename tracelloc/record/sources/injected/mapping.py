@@ -7,11 +7,11 @@ import fcntl
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import TargetError
 from tracelloc.files.elf import NotElfError
 from tracelloc.files.elf.file import ElfFile

@@ -14,10 +14,10 @@ import ctypes
 import os
 import signal
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 from tracelloc.architecture.x86_64 import X86_64
+from tracelloc.dataclass import dataclass
 from tracelloc.errors import TargetError
 from tracelloc.record.process import ptrace
 
