@@ -253,32 +253,36 @@ class UnitIndex:
         section = self._info.aranges
         if section is None:
             return
+        sets: list[npt.NDArray[np.uint64]] = []
+        offsets: list[int] = []
         try:
             data = section.data()
             at = 0
             while at < len(data):
-                at = self._read_set(data, at)
+                at, offset, pairs = self._read_set(data, at)
+                sets.append(pairs)
+                offsets.append(offset)
         except DAMAGE as error:
             self._info.blame(reason_of(error))
+        low, size = np.concatenate([np.empty((0, 2), np.uint64), *sets]).T
+        owner = np.repeat(np.array(offsets, np.uint64), [len(pairs) for pairs in sets])
+        real = (size > 0) & ~np.isin(low, TOMBSTONES) & (low + size > low)
+        self._parts.append(np.column_stack((low, low + size, owner))[real])
+        self._listed.update(np.unique(owner[real]).tolist())
 
-    def _read_set(self, data: bytes, start: int) -> int:
-        """Reads one unit's list and returns the offset of the next one. DWARF 5, 7.21."""
+    def _read_set(self, data: bytes, start: int) -> tuple[int, int, npt.NDArray[np.uint64]]:
+        """Reads one unit's list: (offset of the next one, the unit, addresses and sizes).
+
+        DWARF 5, 7.21.
+        """
         length, offset_size, at = initial_length(data, start)
         end = min(at + length, len(data))
         (version,) = U16.unpack_from(data, at)
         offset = offset_at(data, at + 2, offset_size)
         address_size, selector_size = data[at + 2 + offset_size], data[at + 3 + offset_size]
         self._info.budget.spend(1 + (end - start) // 16)
-        if version != 2 or address_size != 8 or selector_size:
-            return end
         # Pairs are aligned to their size, relative to the set's start.
         at = start + -(-(at + 4 + offset_size - start) // 16) * 16
-        pairs = np.frombuffer(data, "<u8", max(0, end - at) // 16 * 2, at).reshape(-1, 2)
-        low, size = pairs[:, 0], pairs[:, 1]
-        real = (size > 0) & ~np.isin(low, TOMBSTONES) & (low + size > low)
-        if np.any(real):
-            self._listed.add(offset)
-            low, size = low[real], size[real]
-            owner = np.full(len(low), offset, np.uint64)
-            self._parts.append(np.column_stack((low, low + size, owner)))
-        return end
+        is_known = (version, address_size, selector_size) == (2, 8, 0)
+        count = max(0, end - at) // 16 if is_known else 0
+        return end, offset, np.frombuffer(data, "<u8", 2 * count, at if count else 0).reshape(-1, 2)
