@@ -26,6 +26,7 @@ _PROGRAM_ARRAY: Final = 3  # BPF_MAP_TYPE_PROG_ARRAY, include/uapi/linux/bpf.h
 _CODE_BYTES: Final = 1 << 18  # Most native code of a program that is searched
 _LICENSE: Final = b"Dual MIT/GPL"
 _LOG_BYTES: Final = 16 << 20
+_MOST_INTERRUPTIONS: Final = 20  # Signals while one program is verified
 
 
 class _LoadAttr(ctypes.Structure):
@@ -127,7 +128,7 @@ class Programs:
             attach_btf_id=attach_btf_id,
         )
         try:
-            descriptor = syscalls.bpf(syscalls.BPF_PROG_LOAD, attributes)
+            descriptor = _load(attributes)
         except OSError as error:
             if (scarce := scarcity(error)) is not None:
                 raise UnsupportedError(f"the probes can't be loaded: {scarce}") from error
@@ -237,6 +238,14 @@ def has_private_stack(program_fd: int) -> bool:
     shown = bool(info.jited_prog_insns)
     pattern = native().private_stack_code
     return shown and pattern is not None and pattern.search(code, 0, used) is not None
+
+
+def _load(attributes: _LoadAttr) -> int:
+    """Loads a program. The verifier gives up with EAGAIN when a signal comes: it is asked again."""
+    for _ in range(_MOST_INTERRUPTIONS):
+        with suppress(BlockingIOError):
+            return syscalls.bpf(syscalls.BPF_PROG_LOAD, attributes)
+    return syscalls.bpf(syscalls.BPF_PROG_LOAD, attributes)
 
 
 def _address(content: bytes) -> int:
