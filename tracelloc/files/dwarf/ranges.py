@@ -268,7 +268,7 @@ class UnitIndex:
         owner = np.repeat(np.array(offsets, np.uint64), [len(pairs) for pairs in sets])
         real = (size > 0) & ~np.isin(low, TOMBSTONES) & (low + size > low)
         self._parts.append(np.column_stack((low, low + size, owner))[real])
-        self._listed.update(np.unique(owner[real]).tolist())
+        self._listed.update(owner[real].tolist())
 
     def _read_set(self, data: bytes, start: int) -> tuple[int, int, npt.NDArray[np.uint64]]:
         """Reads one unit's list: (offset of the next one, the unit, addresses and sizes).
