@@ -166,8 +166,14 @@ def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
 
 
 def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) -> dict[str, Any]:
-    """Returns the data of the page; ``refresh_s`` is the interval at which it asks for updates."""
+    """Returns the data of the page; ``refresh_s`` is the interval at which it asks for updates.
+
+    A node has a number of a symbol and how far before it its parent is. Figures are given for nodes
+    where stacks end, and for these how far each is from the previous one.
+    """
     tree = flame_tree(profile, metric)
+    ends = np.flatnonzero(np.any([*tree.own, tree.growth], axis=0))
+    symbols, symbol = np.unique([tree.name, tree.module, tree.place], axis=1, return_inverse=True)
     when = format_time(profile.time_s)
     return {
         "title": printable(profile.target.command) or "?",
@@ -186,19 +192,19 @@ def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) 
                 "short": w.short,
                 "name": w.name,
                 "unit": w.unit.value,
-                "own": column.tolist(),
+                "own": column[ends].tolist(),
             }
             for w, column in zip(tree.widths, tree.own, strict=True)
         ],
-        "growth": tree.growth.tolist(),
+        "ends": np.diff(ends, prepend=0).tolist(),
+        "growth": tree.growth[ends].tolist(),
         "growthUnit": "bytes" if profile.is_difference else "bytes/min",
         "names": list(map(printable, tree.names)),
         "modules": list(map(printable, tree.modules)),
         "places": list(map(printable, tree.places)),
-        "parent": tree.merged.parent.tolist(),
-        "name": tree.name,
-        "module": tree.module,
-        "place": tree.place,
+        "up": (np.arange(len(symbol)) - tree.merged.parent).tolist(),
+        "symbol": symbol.tolist(),
+        **dict(zip(("name", "module", "place"), symbols.tolist(), strict=True)),
     }
 
 

@@ -182,6 +182,7 @@ def _tail(profile: Profile, hidden: int, height: int) -> str:
     )
 
 
+_MOST_PLAIN_BYTES: Final = 1 << 20  # JSON that is embedded as it is
 _SCRIPTS: Final = ("model.js", "draw.js", "page.js")
 _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
@@ -203,8 +204,11 @@ def write_html(profile: Profile, metric: Metric, refresh_s: float | None = None)
 
 
 def embedded(data: dict[str, Any]) -> str:
-    """Formats JSON that is safe between any two tags."""
-    return json.dumps(data, separators=(",", ":")).translate(_ESCAPES)
+    """Formats JSON that is safe between any two tags; if there is much, zlib's, as base64."""
+    text = json.dumps(data, separators=(",", ":"))
+    if len(text) > _MOST_PLAIN_BYTES:
+        return base64.b64encode(zlib.compress(text.encode())).decode()
+    return text.translate(_ESCAPES)
 
 
 def policy(script: str, *, live: bool) -> str:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.chrome import Chrome
+from tests.harness import wait_until
 from tests.unit.leaks import watched
 from tests.unit.profiles import HOSTILE, frame, hostile, large, peaked, profile, sample, small
-from tracelloc.show.export import EXPORTERS
+from tracelloc.show.export import EXPORTERS, flamegraph
 from tracelloc.show.presentation.combined import difference, profile_of
 from tracelloc.show.presentation.profile import Metric, Profile
-from tracelloc.text import printable
+from tracelloc.text import format_size, printable
 
 pytestmark = pytest.mark.long
 
@@ -271,9 +272,16 @@ def test_the_policy_stops_what_gets_in(chrome: Chrome, tmp_path: Path) -> None:
     assert chrome.evaluate("page.tree.size") > 5
 
 
-def test_thirty_thousand_frames(chrome: Chrome, tmp_path: Path) -> None:
+@pytest.mark.parametrize("most_plain_bytes", [1 << 20, 0], ids=["plain", "compressed"])
+def test_thirty_thousand_frames(
+    chrome: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_plain_bytes: int
+) -> None:
+    monkeypatch.setattr(flamegraph, "_MOST_PLAIN_BYTES", most_plain_bytes)
     found = large(1600)
     seconds = [open_page(chrome, tmp_path, found) for _ in range(2)]
+    wait_until(lambda: chrome.evaluate("page !== undefined"))
+    live_bytes = sum(sample.stat.live_bytes for sample in found.samples)
+    assert f"{format_size(live_bytes)} live" in text(chrome, "#subtitle")
     assert chrome.evaluate("page.tree.size") >= 30_000
     assert min(seconds) <= 2, seconds
     took = chrome.evaluate("(() => { const t = performance.now(); page.setInverted(true);"

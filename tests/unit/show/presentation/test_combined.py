@@ -65,8 +65,8 @@ def test_suspects_are_the_best_of_all_first() -> None:
 def test_paths_of_suspects_lead_through_the_flame_graph() -> None:
     data = page_data(family(), Metric.BYTES)
     children = {
-        (parent, data["names"][name]): node
-        for node, (parent, name) in enumerate(zip(data["parent"], data["name"], strict=True))
+        (node - up, data["names"][data["name"][symbol]]): node
+        for node, (up, symbol) in enumerate(zip(data["up"], data["symbol"], strict=True))
     }
     for suspect in data["suspects"]:
         node = 0

@@ -27,12 +27,21 @@ function formatShare(part, whole) {
 }
 
 class Tree {
-  /** A tree from the page's data: name, file and place per node, parents first. */
+  /** A tree from the page's data: a symbol per node, parents first, and figures per stack. */
   static fromData(data) {
-    const tree = new Tree(data, data.parent.length);
-    for (const key of ['parent', 'name', 'module', 'place']) tree[key] = Int32Array.from(data[key]);
-    tree.own = data.metrics.map((metric) => Float64Array.from(metric.own));
-    tree.ownGrowth = Float64Array.from(data.growth);
+    const tree = new Tree(data, data.up.length);
+    tree.parent = Int32Array.from(data.up, (up, node) => node - up);
+    for (const key of ['name', 'module', 'place']) {
+      tree[key] = Int32Array.from(data.symbol, (symbol) => data[key][symbol]);
+    }
+    const perNode = (figures) => {
+      const column = new Float64Array(tree.size);
+      let node = 0;
+      data.ends.forEach((step, at) => { column[node += step] = figures[at]; });
+      return column;
+    };
+    tree.own = data.metrics.map((metric) => perNode(metric.own));
+    tree.ownGrowth = perNode(data.growth);
     return tree.finish();
   }
 

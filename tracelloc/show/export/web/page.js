@@ -377,4 +377,14 @@ function element(name, text) {
   return made;
 }
 
-const page = new Page(JSON.parse($('data').textContent));
+/** Large data is compressed, as base64. */
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
+  return JSON.parse(await new Response(stream).text());
+}
+
+let page;
+const given = $('data').textContent;
+if (given.startsWith('{')) page = new Page(JSON.parse(given));
+else unpacked(given).then((data) => { page = new Page(data); });
