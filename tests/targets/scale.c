@@ -2,6 +2,7 @@
 #include "command.h"
 
 static void *volatile last;
+static void **kept;
 
 NOINLINE static void *make(size_t size) {
   void *block = malloc(size);
@@ -11,7 +12,7 @@ NOINLINE static void *make(size_t size) {
 
 int main(int argc, char **argv) {
   long count = argc > 1 ? atol(argv[1]) : 1000;
-  void **kept = malloc((size_t)count * sizeof *kept);
+  kept = malloc((size_t)count * sizeof *kept);
   for (long n = 0; n < count; n++)
     kept[n] = make(100 + (size_t)(n % 200));
   say("ready\n");

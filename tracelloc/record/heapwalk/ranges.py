@@ -24,6 +24,7 @@ from tracelloc.record.heapwalk.walked import (
 from tracelloc.record.process.memory import U64, Mask
 
 _MAPPED_HEADER_BYTES: Final = 16
+_AT_ONCE: Final = 1 << 18
 
 
 @dataclass(slots=True)
@@ -86,6 +87,8 @@ class BlockRanges:
     @classmethod
     def concatenate(cls, parts: list[BlockRanges]) -> BlockRanges:
         """All blocks of the parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
         return cls(
             np.concatenate([NO_ENTRIES, *(some.starts for some in parts)]),
             np.concatenate([NO_ENTRIES, *(some.reaches for some in parts)]),
@@ -95,12 +98,14 @@ class BlockRanges:
     def still_in_use(self, heap: WalkedHeap) -> BlockRanges:
         """Returns the blocks that a later walk has in use, with the same size."""
         kept = np.zeros(len(self.starts), np.bool_)
-        size_bytes = self.size_bytes()
-        for arena, part, rows, at in _places(heap, self.starts):
-            begins, ends = part.at(at) & ADDRESS_BITS, part.at(at + 1) & ADDRESS_BITS
-            same = begins + np.uint64(user_offset(arena)) == self.starts[rows]
-            kept[rows[same & (ends - begins == size_bytes[rows])]] = True
-        return self.select(kept)
+        for first in range(0, len(kept), _AT_ONCE):
+            some = self.select(slice(first, first + _AT_ONCE))
+            size_bytes = some.size_bytes()
+            for arena, part, rows, at in _places(heap, some.starts):
+                begins, ends = part.at(at) & ADDRESS_BITS, part.at(at + 1) & ADDRESS_BITS
+                same = begins + np.uint64(user_offset(arena)) == some.starts[rows]
+                kept[first + rows[same & (ends - begins == size_bytes[rows])]] = True
+        return self if kept.all() else self.select(kept)
 
     def select(self, rows: Rows | Mask | slice) -> BlockRanges:
         """Returns some blocks."""

@@ -20,7 +20,7 @@ from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap, while_alive
-from tracelloc.record.heapwalk.walked import NO_ENTRIES, WalkedHeap
+from tracelloc.record.heapwalk.walked import NO_ENTRIES
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import read_regions
@@ -43,7 +43,8 @@ _APART_S: Final = 0.5
 class _Search:
     """One search of a process's memory."""
 
-    heap: WalkedHeap
+    coverage: float
+    notes: list[str]
     tally: ClassTally
     lost: BlockRanges
     bits: BlockBits
@@ -124,8 +125,9 @@ class LostBlockSearch:
         for some in BlockRanges.some_in_use(heap) if blocks is None else [blocks]:
             reachable = np.empty(len(some.starts), np.uint8)
             bits.are_reachable(some.starts, reachable)
-            found.append(some.select(reachable == 0))
-        return _Search(heap, tally, BlockRanges.concatenate(found), bits, in_use)
+            found.append(some.select(reachable == 0) if reachable.any() else some)
+        lost = BlockRanges.concatenate(found)
+        return _Search(heap.coverage, list(heap.notes), tally, lost, bits, in_use)
 
     def _report(
         self, search: _Search, in_use: BlockSum, searches: int, *, is_settled: bool
@@ -144,7 +146,7 @@ class LostBlockSearch:
             else:
                 groups.append(self._with_contents(reader, group))
         resident = read_resident(self._whole)
-        notes = list(search.heap.notes)
+        notes = search.notes
         if self._root_words.missing:
             notes.append(
                 f"registers were not searched ({self._root_words.missing}): "
@@ -168,7 +170,7 @@ class LostBlockSearch:
             searches=searches,
             known=structures.counts.sum(is_old),
             suppressed=suppressed,
-            coverage=search.heap.coverage,
+            coverage=search.coverage,
             swapped_bytes=resident.swapped if resident else 0,
             pointers_left_out=search.bits.edges_left_out,
             notes=tuple(notes),

@@ -13,6 +13,7 @@ from tracelloc.model.blocks import BlockSum
 from tracelloc.model.lostmemory import LostGroup, Shape
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
+from tracelloc.record.heapwalk.walked import NO_ENTRIES
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.structures import components, gather, led_to
@@ -20,6 +21,8 @@ from tracelloc.record.reachability.structures import components, gather, led_to
 U32 = npt.NDArray[np.uint32]
 
 _SHAPES: Final = tuple(Shape)
+_AT_ONCE: Final = 1 << 18
+_HALF: Final = np.uint64(32)
 
 
 @dataclass(slots=True)
@@ -44,11 +47,21 @@ class BlockLinks:
         ends = np.empty((2, bits.edge_count), np.uint64)
         bits.copy_edges(*ends)
         units = starts >> np.uint64(bits.unit_bits) << np.uint64(bits.unit_bits)
-        rows = np.minimum(np.searchsorted(units, ends), max(len(starts) - 1, 0))
-        are_wanted = (units[rows] == ends).all(axis=0) if len(starts) else np.zeros(0, np.bool_)
-        sources, targets = np.unique(rows[:, are_wanted].T, axis=0).T.astype(np.uint32)
-        begins = np.searchsorted(sources, np.arange(len(starts) + 1)).astype(np.uint32)
-        return cls(begins, np.ascontiguousarray(targets))
+        # (source << 32 | target) of each, some at a time
+        links = [NO_ENTRIES]
+        for at in range(0, bits.edge_count if len(starts) else 0, _AT_ONCE):
+            some = ends[:, at : at + _AT_ONCE]
+            rows = np.minimum(np.searchsorted(units, some), len(starts) - 1).astype(np.uint64)
+            are_wanted = (units[rows] == some).all(axis=0)
+            links.append((rows[0] << _HALF | rows[1])[are_wanted])
+        del ends, units
+        found = np.concatenate(links)
+        found.sort()
+        found = found[np.append(True, found[1:] != found[:-1])[: len(found)]]
+        places = np.arange(len(starts) + 1, dtype=np.uint64) << _HALF
+        begins = np.searchsorted(found, places).astype(np.uint32)
+        targets = found.astype(np.uint32)
+        return cls(begins, targets)
 
     def first_blocks(self) -> tuple[U32, U32]:
         """Blocks to which no other component leads, one of each ring; and all blocks' components.
@@ -76,6 +89,7 @@ class LostStructures:
     counts: BlockCounts
     classes: U32  # Index of each block's class in `class_names`
     class_names: list[str]
+    kinds: U32  # A number for the class, the size and the overhead of each structure's first block
 
     @classmethod
     def gather(
@@ -85,10 +99,14 @@ class LostStructures:
         count = len(blocks.starts)
         firsts, component = links.first_blocks()
         classes, names = _classes(reader, tally, blocks)
-        _, kinds = np.unique(blocks.size_bytes << np.uint64(32) | classes, return_inverse=True)
+        kinds = _numbered(
+            blocks.size_bytes << _HALF
+            | blocks.overhead_bytes.astype(np.uint64) << np.uint64(24)
+            | classes
+        )
         structure = np.empty(count, np.uint32)
         about = np.zeros((len(firsts), 4), np.uint32)
-        gather(links.begins, links.targets, firsts, kinds.astype(np.uint32), structure, about)
+        gather(links.begins, links.targets, firsts, kinds, structure, about)
         sizes: npt.NDArray[np.float64] = np.bincount(
             structure, blocks.size_bytes.astype(np.float64), len(firsts)
         ).astype(np.float64)
@@ -97,7 +115,7 @@ class LostStructures:
         nodes[between == 0] = 1
         return cls(
             blocks, firsts, _shapes(nodes, between, most, is_cyclic), nodes,
-            BlockCounts(about[:, 0].copy(), sizes), classes, names,
+            BlockCounts(about[:, 0].copy(), sizes), classes, names, kinds[firsts],
         )  # fmt: skip
 
     def groups(self, rows: Mask) -> Iterator[LostGroup]:
@@ -106,32 +124,31 @@ class LostStructures:
         Those with the most bytes come first.
         """
         which = np.flatnonzero(rows)
-        firsts = self.firsts[which]
-        key = np.empty((len(which), 4), np.uint64)
-        key[:, 0] = self.shapes[which]
-        key[:, 1] = self.classes[firsts]
-        key[:, 2] = self.blocks.size_bytes[firsts]
-        key[:, 3] = self.blocks.overhead_bytes[firsts]
-        unique, example, group = np.unique(key, axis=0, return_index=True, return_inverse=True)
-        group = group.reshape(-1)
-        nodes, number = self.nodes[which], len(unique)
+        if not len(which):
+            return
+        group = self.kinds[which] * np.uint32(len(_SHAPES)) + self.shapes[which]
+        nodes, number = self.nodes[which], int(group.max(initial=0)) + 1
         least, most = np.full(number, nodes.max(initial=0)), np.zeros(number, np.uint32)
         np.minimum.at(least, group, nodes)
         np.maximum.at(most, group, nodes)
+        example = np.zeros(number, np.intp)
+        example[group[::-1]] = which[::-1]
         structures = np.bincount(group, minlength=number)
         counts = np.bincount(group, self.counts.blocks[which], number)
         sizes = np.bincount(group, self.counts.size_bytes[which], number)
-        for at in np.lexsort((unique[:, 2], -sizes)).tolist():
-            shape, class_number, size_bytes, overhead_bytes = unique[at].tolist()
+        firsts = self.firsts[example]
+        block_bytes = self.blocks.size_bytes[firsts]
+        for at in np.lexsort((block_bytes, -sizes))[: np.count_nonzero(structures)].tolist():
+            first = firsts[at]
             yield LostGroup(
-                shape=_SHAPES[shape],
-                class_name=self.class_names[class_number],
-                usable_bytes=size_bytes - overhead_bytes,
+                shape=_SHAPES[self.shapes[example[at]]],
+                class_name=self.class_names[self.classes[first]],
+                usable_bytes=int(block_bytes[at]) - int(self.blocks.overhead_bytes[first]),
                 structures=int(structures[at]),
                 least_nodes=int(least[at]),
                 most_nodes=int(most[at]),
                 blocks=BlockSum(int(counts[at]), int(sizes[at])),
-                example=int(self.blocks.starts[firsts[example[at]]]),
+                example=int(self.blocks.starts[first]),
             )
 
 
@@ -149,20 +166,31 @@ class BlockCounts:
 
 def _classes(reader: PieceReader, tally: ClassTally, blocks: LostBlocks) -> tuple[U32, list[str]]:
     """(index of each block's class, names of classes; the first one is empty: unknown)."""
-    words, was_read = reader.memory.read(blocks.starts, 8)
-    may_be = was_read & tally.are_tables(words[:, 0])
-    tables, which = np.unique(words[may_be, 0], return_inverse=True)
-    names = [""]
+    names, numbers = [""], dict[int, int]()  # Of classes, and by table
     class_names = ClassNames(reader)
-    numbers = np.zeros(len(tables), np.uint32)
-    for at, table in enumerate(tables.tolist()):
-        name = class_names.name(table)
-        if name not in names:
-            names.append(name)
-        numbers[at] = names.index(name)
     found = np.zeros(len(blocks.starts), np.uint32)
-    found[may_be] = numbers[which]
+    for at in range(0, len(found), _AT_ONCE):
+        words, was_read = reader.memory.read(blocks.starts[at : at + _AT_ONCE], 8)
+        rows = np.flatnonzero(was_read & tally.are_tables(words[:, 0]))
+        tables, which = np.unique(words[rows, 0], return_inverse=True)
+        for table in tables.tolist():
+            if table not in numbers:
+                name = class_names.name(table)
+                if name not in names:
+                    names.append(name)
+                numbers[table] = names.index(name)
+        found[at + rows] = np.array([numbers[table] for table in tables.tolist()], np.uint32)[which]
     return found, names
+
+
+def _numbered(values: U64) -> U32:
+    """The index of each value in the sorted values."""
+    slices = [slice(at, at + _AT_ONCE) for at in range(0, len(values), _AT_ONCE)]
+    known = np.unique(np.concatenate([NO_ENTRIES, *(np.unique(values[some]) for some in slices)]))
+    numbers = np.empty(len(values), np.uint32)
+    for some in slices:
+        numbers[some] = np.searchsorted(known, values[some])
+    return numbers
 
 
 def _shapes(nodes: U32, between: U32, most: U32, is_cyclic: Mask) -> npt.NDArray[np.uint8]:
