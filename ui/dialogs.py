@@ -21,7 +21,7 @@ from tracelloc.errors import TracellocError, UsageError
 from tracelloc.show.analysis.differences import Limits
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.export.outputfile import OutputFile
-from tracelloc.show.filters import Rule
+from tracelloc.show.filters.rules import Rule
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.recording.times import parse_time
 from tracelloc.show.tables import Column

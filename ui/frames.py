@@ -12,10 +12,10 @@ from rich.text import Text
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.frames import Frame
 from tracelloc.model.stacks import NO_STACK
-from tracelloc.show.filters import Action, Match, On, Rule
-from tracelloc.show.filters.rules import function_name
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.filters.rules import Action, Match, On, Rule, function_name
 from tracelloc.show.presentation.facts import format_frame
-from tracelloc.show.presentation.naming import NamedStack, frame_name
+from tracelloc.show.presentation.naming import frame_name
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import plural
 from tracelloc.ui.sourcefiles import ColouredSource

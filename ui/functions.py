@@ -17,8 +17,8 @@ import numpy as np
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
+from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.calltree import Step, shown_name
-from tracelloc.show.presentation.naming import NamedStack
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import about_of, format_percent, format_size
 from tracelloc.ui.stacknames import Search

@@ -22,9 +22,10 @@ from tracelloc.show.analysis import differences as analysis
 from tracelloc.show.analysis.differences import Mark
 from tracelloc.show.analysis.histograms import StackDetails, stack_details
 from tracelloc.show.analysis.merge import TraceMerger
+from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.alerts import Alert, alert_of
 from tracelloc.show.presentation.mergedsymbols import MergedSymbols
-from tracelloc.show.presentation.naming import NamedStack, Namer
+from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.presentation.processfacts import Account, Forecast, account, forecast
 from tracelloc.show.presentation.sourcelisting import SourceLister, SourceListing
 from tracelloc.show.presentation.suspects import (

@@ -16,8 +16,9 @@ from tracelloc.errors import TracellocError
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES
 from tracelloc.show.analysis import differences as analysis
 from tracelloc.show.analysis.differences import Limits
-from tracelloc.show.filters import Filters, Rule
+from tracelloc.show.filters import Filters
 from tracelloc.show.filters.files import append_rules
+from tracelloc.show.filters.rules import Rule
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.sourcelisting import ListedFunction, listed_function
 from tracelloc.show.tables import Column

@@ -24,8 +24,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.calltree import outer_steps, shown_frames, steps
-from tracelloc.show.presentation.naming import NamedStack
 from tracelloc.show.presentation.profile import (
     FIGURES,
     FigureUnit,

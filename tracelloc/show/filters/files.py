@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import TracellocError
-from tracelloc.show.filters.filters import Filters
+from tracelloc.show.filters import Filters
 from tracelloc.show.filters.rules import Rule, RuleFile, parse_rules
 from tracelloc.system.invoker import Invoker, invoker, rights_of, trusted_bytes
 from tracelloc.system.safefiles.resolve import directory_made

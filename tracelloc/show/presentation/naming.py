@@ -15,8 +15,6 @@ from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import printable
 
-__all__ = ["NamedStack", "Namer", "Namers"]
-
 # How long a report waits for names and lines; later reports have those that take longer.
 REPORT_PATIENCE_S: Final = 2.0
 
@@ -113,12 +111,21 @@ class Symbols(Protocol):
     """Names of addresses: a ``Symbolizer``, or several merged."""
 
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """A number that grows with every frame that becomes known or is improved."""
+
     @property
-    def waiting(self) -> int: ...
-    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool: ...
-    def peek(self, addresses: Iterable[int]) -> list[Frame]: ...
-    def place(self, address: int) -> Place[CodeModule] | Unresolved: ...
+    def waiting(self) -> int:
+        """Number of addresses being looked up."""
+
+    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
+        """Looks up return addresses and waits. Returns whether all are known."""
+
+    def peek(self, addresses: Iterable[int]) -> list[Frame]:
+        """Returns the frames of return addresses, in order; placeholders of unknown ones."""
+
+    def place(self, address: int) -> Place[CodeModule] | Unresolved:
+        """Returns the place of a code address, or why it is unknown."""
 
 
 class SymbolSource(Protocol):

@@ -23,9 +23,9 @@ from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.export import EXPORTERS, exporter_for
 from tracelloc.show.export.listings import fold
-from tracelloc.show.filters import Filters
+from tracelloc.show.filters import Filters, NamedStack
 from tracelloc.show.presentation.facts import format_frame
-from tracelloc.show.presentation.naming import NamedStack, Namer, frame_name
+from tracelloc.show.presentation.naming import Namer, frame_name
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.taking import select_blocks
