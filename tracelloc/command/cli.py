@@ -1,4 +1,4 @@
-"""The command: checks, starts, reports, and ends through one path that writes everything."""
+"""The entry point of the command: selects a subcommand or a trace, and reports its errors."""
 
 from __future__ import annotations
 
@@ -107,6 +107,6 @@ def _run(given: Options, began_s: float) -> int:
 
 
 def _take_interrupts() -> None:
-    """Makes ^C raise an exception from now on; before, it ended the process at once."""
+    """Makes ^C raise an exception; until this call, it ends the process at once."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -50,7 +50,7 @@ _MOST_NAMED: Final = 8  # Most names listed one by one
 
 
 def target_findings(pid: int) -> Iterator[Finding]:
-    """Reads its files; attaches nothing."""
+    """Yields findings on a process and the files it has mapped. Attaches nothing."""
     try:
         process = open_target(pid)
         space = AddressSpace(process)

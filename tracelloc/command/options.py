@@ -1,4 +1,4 @@
-"""What follows from the command line: the settings of the trace, files and addresses."""
+"""Derives the settings of the trace, files and addresses from the parsed command line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def completed(given: Options) -> Options:
-    """Options with what follows from them. Raises UsageError."""
+    """Returns the options with all derived settings. Raises UsageError."""
     outputs = outputs_of(given)
     files = (output.exporter.wanted for output in outputs)
     return given.but(

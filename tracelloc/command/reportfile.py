@@ -1,4 +1,4 @@
-"""``report``: a recording as text, JSON or any file format, as of any of its moments."""
+"""``report``: one snapshot of a recording, as text, JSON or any file format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tracelloc.text import format_time
 
 
 def report(given: argparse.Namespace) -> None:
-    """Writes what the command line asks for. Raises TracellocError."""
+    """Writes the report or the files that the command line requests. Raises TracellocError."""
     wanted = wanted_by(given.show)
     if wanted.threads:
         raise UsageError("recordings hold no per-thread data", hint="--show peak,temporary,types")
@@ -73,7 +73,7 @@ def report(given: argparse.Namespace) -> None:
 
 
 def _cut(trace: TraceSnapshot, top: int) -> TraceSnapshot:
-    """Without the largest blocks that were not asked for."""
+    """Returns the trace with at most ``top`` of the largest blocks per process."""
     return replace(
         trace,
         processes=tuple(

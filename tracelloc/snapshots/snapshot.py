@@ -1,4 +1,4 @@
-"""An immutable copy of the live table (``Snapshot``), and of a whole trace."""
+"""Immutable copies of one process's figures (``Snapshot``) and of a trace (``TraceSnapshot``)."""
 
 from __future__ import annotations
 
