@@ -18,7 +18,7 @@ import numpy as np
 from tests.commands import run
 from tests.fuzz import mallocheap, pythonheap, sharedarea
 from tests.unit.hostile import MadeSection, elf_bytes, symbol_sections
-from tracelloc.architecture import native, of_elf
+from tracelloc.architecture import elf_architecture, native
 from tracelloc.command.customallocators import parse_custom_allocators
 from tracelloc.errors import MalformedError, TracellocError, UnsupportedError
 from tracelloc.files.cfi.module import Cfi
@@ -112,7 +112,7 @@ def _stacks(data: bytes) -> None:
     """A stack in a file's code, with its registers and memory."""
     with suppress(NotElfError):
         elf = ElfFile.from_bytes(data[512:])
-        machine = of_elf(elf.machine, elf.bits) or native()
+        machine = elf_architecture(elf.machine, elf.bits) or native()
         size_bytes = 8 * len(machine.miss_registers)
         registers = np.frombuffer(data[:size_bytes].ljust(size_bytes, b"\0"), np.uint64)
         head = np.zeros(1, miss_dtype(machine))

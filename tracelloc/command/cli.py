@@ -58,9 +58,9 @@ def _run_subcommand(name: str, arguments: list[str]) -> int:
     given.command = command
     if subcommand.reads_files:
         import_numpy()
-        from tracelloc.system.memorylimits import default_budget, enforce  # noqa: PLC0415
+        from tracelloc.system.memorylimits import default_budget, limit_own_memory  # noqa: PLC0415
 
-        enforce(default_budget() // 2)
+        limit_own_memory(default_budget() // 2)
     return subcommand.run(given) or 0
 
 

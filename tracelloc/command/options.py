@@ -10,7 +10,7 @@ from functools import reduce
 from operator import or_
 from typing import TypeVar
 
-from tracelloc.architecture import machine_name, of_machine
+from tracelloc.architecture import machine_architecture, machine_name
 from tracelloc.command.commandline import Options, needs_probes
 from tracelloc.command.outputs import outputs_of
 from tracelloc.model.wanted import Wanted
@@ -56,7 +56,7 @@ def _settings(kind: type[T], given: Mapping[str, object], **others: object) -> T
 
 
 def _can_preload() -> bool:
-    machine = of_machine(machine_name())
+    machine = machine_architecture(machine_name())
     return machine is not None and machine.has_preloaded_library
 
 

@@ -38,7 +38,7 @@ from tracelloc.show.recording.running import recording_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user, invoker
-from tracelloc.system.memorylimits import enforce
+from tracelloc.system.memorylimits import limit_own_memory
 from tracelloc.text import printable, progress_of
 
 _RECORDED: Final = (
@@ -299,7 +299,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
 
             sharing = stack.enter_context(closing(Sharing(options.listen, options.pushes_to, say)))
         budget = MemoryBudget(options.max_memory)
-        enforce(budget.limit_bytes)
+        limit_own_memory(budget.limit_bytes)
         prepare_workers(budget.worker_bytes, say)
         DEBUG_SERVERS.tell = say
         stack.callback(close_workers)

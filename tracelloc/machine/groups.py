@@ -21,9 +21,9 @@ from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.system.memorylimits import (
     CGROUPS,
     MemoryGroup,
+    group_and_ancestors,
     group_limit,
     group_usage,
-    groups_above,
     memory_group,
 )
 from tracelloc.text import printable
@@ -63,7 +63,7 @@ def find_group(wanted: str, root: Path = PROC) -> MemoryGroup:
     found = {
         group._replace(path=path)
         for group in set(_groups_of_all(root))
-        for path in groups_above(group.path)
+        for path in group_and_ancestors(group.path)
         if _is_called(path, wanted)
     }
     # Of a group and those below it, as of a container's scope and its payload, the outer one.
@@ -121,7 +121,7 @@ class GroupReader:
         """Reads groups that have a limit or a name of their own. ``groups``: one per process."""
         counts: Counter[MemoryGroup] = Counter()
         for group, count in Counter(groups).items():
-            for above in groups_above(group.path):
+            for above in group_and_ancestors(group.path):
                 counts[group._replace(path=above)] += count
         used = {}
         for group in counts:

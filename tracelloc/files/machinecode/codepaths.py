@@ -13,7 +13,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracelloc.architecture import of_elf
+from tracelloc.architecture import elf_architecture
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi.core import OFFSET, UNDEFINED
 from tracelloc.files.cfi.module import Cfi
@@ -71,7 +71,7 @@ class CodeReader:
     def __init__(self, elf: ElfFile) -> None:
         """Raises UnsupportedError for a file of an unknown machine."""
         self._elf = elf
-        architecture = of_elf(elf.machine, elf.bits)
+        architecture = elf_architecture(elf.machine, elf.bits)
         self._decode = rules_for(architecture).decode
         assert architecture is not None
         self._architecture = architecture
