@@ -19,7 +19,7 @@ from tracelloc.show.presentation.naming import frame_name
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import plural
 from tracelloc.ui.sourcefiles import ColouredSource
-from tracelloc.ui.stacknames import place
+from tracelloc.ui.stacknames import frame_place
 from tracelloc.ui.tableview import Cell, PathCell, TableRows, clean
 
 FRAME_COLUMNS: Final[Columns[Any]] = (
@@ -85,7 +85,7 @@ def frame_rows(lines: list[FrameLine], *notes: str | Text) -> TableRows:
             return ""
         if column == "module":
             return clean(base_name(line.frame.module)) if line.frame.module else ""
-        return PathCell(place(line.frame))
+        return PathCell(frame_place(line.frame))
 
     spaced = (f" {n}" if isinstance(n, str) else Text.assemble(" ", n) for n in notes)
     footer = [lambda _key, note=note: note for note in spaced]

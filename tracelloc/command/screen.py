@@ -36,7 +36,7 @@ from tracelloc.ui.driver import restored_terminal
 from tracelloc.ui.picker import PickerScreen, ScreenApp
 from tracelloc.ui.recorded import make_app
 from tracelloc.ui.sourcefiles import SourceFiles
-from tracelloc.ui.view import Facts
+from tracelloc.ui.view import TraceFacts
 
 # Time limit for reading the usable sizes of a snapshot's blocks: a key may wait for it.
 _MEASURING_S: Final = 0.1
@@ -48,7 +48,7 @@ class LiveSource:
     recorded = None
 
     def __init__(
-        self, run: Run, facts: Facts, invoker: Invoker, terminal: ProgramTerminal | None = None
+        self, run: Run, facts: TraceFacts, invoker: Invoker, terminal: ProgramTerminal | None = None
     ) -> None:
         self._run = run
         self.facts = facts
@@ -105,7 +105,7 @@ class Screen:
             if signals.wants_mark:
                 app.state.set_mark()
             if signals.wants_mark or signals.wants_files or signals.has_refused_stop:
-                app.refresher.do(run.answer_signals)
+                app.refresher.run_job(run.answer_signals)
 
         def ended() -> None:
             asyncio.get_running_loop().remove_reader(session.end_fd)
@@ -144,10 +144,10 @@ class Screen:
 _MOST_SUSPECTS: Final = 3  # Suspects of each process that are named when the screen is left
 
 
-def _facts_of(run: Run) -> Facts:
+def _facts_of(run: Run) -> TraceFacts:
     found = run.session.root.probes.found
     paths = dict.fromkeys(base_name(allocator.file) for allocator in found)
-    return Facts(
+    return TraceFacts(
         allocators=tuple(paths),
         functions=tuple(
             f"{allocator.family} in {allocator.file}: {', '.join(allocator.functions)}"
