@@ -80,8 +80,7 @@ class HeaderLines(Widget):
         """Returns the lines, fitted to the available width."""
         if self._picture is None:
             return Text(" tracelloc  …")
-        width, height = self.size
-        return head_text(self._picture, self._facts, self._state, width, height)
+        return head_text(self._picture, self._facts, self._state, *self.size)
 
 
 def head_text(picture: Picture, facts: TraceFacts, state: str, width: int, height: int) -> Text:

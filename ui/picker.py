@@ -121,10 +121,7 @@ class RefreshedScreen(Screen[ResultT], Generic[Found, ResultT]):
 
 
 class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
-    """Lists processes; the result is the chosen PID, or None.
-
-    With a ``refresh_s`` of 0, for screenshots, processes are listed only once.
-    """
+    """Lists processes; the result is the chosen PID, or None."""
 
     DEFAULT_CSS = """
     PickerScreen {

@@ -267,7 +267,7 @@ class ViewSelection:
 
     def blocks(self, limits: Limits) -> Blocks:
         """Returns the blocks of the selection's stacks, within limits."""
-        return analysis.choose(self.unlimited_blocks(), self.snapshot.now_ns, limits)
+        return analysis.pick_blocks(self.unlimited_blocks(), self.snapshot.now_ns, limits)
 
     def unlimited_blocks(self) -> Blocks:
         """Returns the blocks of the selection's stacks, whatever the limits on blocks."""

@@ -52,7 +52,13 @@ from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables
 from tracelloc.show.alerts.suppressions import read_patterns
 from tracelloc.show.filters.rules import parse_rules
 from tracelloc.show.importers import read_profile
-from tracelloc.show.recording.changes import MomentParts, arrays_unpacked, decode, encode, packed
+from tracelloc.show.recording.momentcodec import (
+    MomentParts,
+    arrays_unpacked,
+    decode,
+    encode,
+    packed,
+)
 from tracelloc.show.recording.parts import SnapshotEncoder, trace_of
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.recordednames import NamesWriter, RecordedSymbols, addresses_of

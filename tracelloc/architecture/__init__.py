@@ -18,13 +18,8 @@ from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.errors import UnsupportedError
 
 __all__ = [
-    "ARCHITECTURES",
-    "Architecture",
-    "address_bits",
-    "elf_architecture",
-    "machine_architecture",
-    "machine_name",
-    "native",
+    "ARCHITECTURES", "Architecture", "address_bits", "elf_architecture", "machine_architecture",
+    "machine_name", "native",
 ]  # fmt: skip
 
 ARCHITECTURES: Final = (X86_64, AARCH64)

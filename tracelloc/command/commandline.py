@@ -87,9 +87,7 @@ class Options(argparse.Namespace):
     # The program to start and trace, with its arguments; empty: a running one is traced.
     command: tuple[str, ...] = ()
     mode: Mode = Mode.HEADLESS
-    group: MemoryGroup | None = (
-        None  # The control group named `group_name`: all its processes are traced
-    )
+    group: MemoryGroup | None = None  # The named control group: all its processes are traced
     trace: TraceConfig  # Settings of the trace, without the allocators of `allocators_paths`
     outputs: tuple[OutputFile, ...]
     pushes_to: PushConfig | None

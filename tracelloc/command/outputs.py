@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 from tracelloc.errors import TracellocError
 from tracelloc.show.export import FOLDED, PPROF, exporter_for
 from tracelloc.show.export.outputfile import OutputFile, check_special, is_special, open_special
-from tracelloc.show.presentation.combined import joined, trace_profiles
+from tracelloc.show.presentation.combined import joined_profile, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import METRICS
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -59,7 +59,7 @@ def write_files(
     profiles = trace_profiles(
         trace, namers, freed=freed, marks=marks, progress=note, patience_s=namers.patience_s
     )
-    profile = joined(profiles)
+    profile = joined_profile(profiles)
     for output in outputs:
         try:
             output.write(_watched(output.content(profile), output.path, messages))

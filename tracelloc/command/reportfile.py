@@ -15,7 +15,7 @@ from tracelloc.show.export import FORMATS, Exporter
 from tracelloc.show.export.outputfile import OutputFile
 from tracelloc.show.filters.files import load_filters
 from tracelloc.show.importers import check_metrics, read_profile
-from tracelloc.show.presentation.combined import joined, trace_profiles
+from tracelloc.show.presentation.combined import joined_profile, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import METRICS, Metric, Profile
 from tracelloc.show.recording.container import is_recording
@@ -65,7 +65,7 @@ def report(given: argparse.Namespace) -> None:
 
         def profile_of(metric: Metric) -> Profile:
             freed = exporter.needs_freed(metric)
-            return joined(trace_profiles(trace, namers, freed=freed, marks=marks or None))
+            return joined_profile(trace_profiles(trace, namers, freed=freed, marks=marks or None))
 
         _export(exporter, given, profile_of)
     else:

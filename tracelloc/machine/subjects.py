@@ -23,9 +23,7 @@ class Subject:
     key: str  # Identifies target and process or group at each check
     name: str
     group: str  # The path of its control group; empty if there is none
-    processes: tuple[
-        ProcessMemory, ...
-    ]  # The process, or all in the group, the fastest growing first
+    processes: tuple[ProcessMemory, ...]  # One, or all in the group, the fastest growing first
     trend: MemoryTrend
     limit_bytes: int
     used_share: float  # Used share of the limit; memory that the kernel could drop is not used

@@ -1,4 +1,4 @@
-"""Rules as written on the command line: those that end a trace, and those on comparisons.
+"""Parses rules of the command line: ``--fail-if`` of traces, and of comparisons of profiles.
 
 A rule of a trace is a condition such as ``leak > 1MiB/min``, ``suspects > …``, ``growth``,
 ``live``, ``rss``, ``lost``; ``watching`` compares it with snapshots.
@@ -39,7 +39,7 @@ _CHANGE_FORM: Final = re.compile(r"\s*([a-z]+)\s*>\s*\+?\s*([^+\s].*?)\s*")
 
 @dataclass(frozen=True, slots=True)
 class WatchRule:
-    """One condition."""
+    """One condition that ends a trace: a figure exceeds a limit."""
 
     quantity: str
     limit_bytes: int  # The limit; per minute if the quantity is a rate

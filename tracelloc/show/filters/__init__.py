@@ -44,7 +44,7 @@ _MOST_VERDICTS: Final = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class StackLine:
-    """One line of a filtered stack."""
+    """One line of a filtered stack: a frame, a collapsed run, or a number of hidden frames."""
 
     frame: Frame | None  # The shown frame; None: `count` hidden frames
     label: str | None  # Label of a collapsed run of `count` frames; else None
@@ -66,11 +66,11 @@ class NamedStack:
 
     @property
     def all_labels(self) -> Sequence[str | None]:
-        """Returns one label or None per frame."""
+        """The label of each frame's run; None for a frame without one."""
         return self.labels or (None,) * len(self.frames)
 
     def below(self, caller: Frame) -> NamedStack:
-        """Returns the stack below another outermost caller, which is shown."""
+        """Returns the stack with ``caller`` added as its outermost frame, which is shown."""
         return NamedStack([*self.frames, caller], [*self.hidden, False], [*self.all_labels, None])
 
     def parts(self) -> Iterator[StackLine]:
@@ -152,21 +152,21 @@ class Filters:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Returns all rules, in order of increasing precedence, disabled groups included."""
+        """All rules, in order of increasing precedence, disabled groups included."""
         return (*self._rules, *self._added)
 
     @property
     def added(self) -> tuple[Rule, ...]:
-        """Returns the rules added at run time."""
+        """The rules added at run time."""
         return tuple(self._added)
 
     @property
     def groups(self) -> dict[str, bool]:
-        """Returns whether each group is enabled, by name."""
+        """Whether each group is enabled, by its name."""
         return dict(self._groups)
 
     def hide_measured(self, names: frozenset[str]) -> None:
-        """Hides these functions as part of the group of wrappers, unless a rule matches."""
+        """Hides functions as part of the group of wrappers, unless a rule matches them."""
         if not names <= self.measured:
             self.measured |= names
             self._change()
@@ -182,7 +182,7 @@ class Filters:
         self._change()
 
     def remove(self, rule: Rule) -> None:
-        """Removes the latest rule added at run time that equals this one."""
+        """Removes the latest rule added at run time that equals ``rule``."""
         self._added.reverse()
         try:
             self._added.remove(rule)
@@ -206,7 +206,7 @@ class Filters:
             self._change()
 
     def apply(self, frames: Sequence[Frame], stack: int | None = None) -> NamedStack:
-        """Decides which of these frames to show, innermost first.
+        """Returns a stack of these frames, innermost first, with those to show.
 
         ``stack`` is a number under which the result is cached while the number stands for the
         same frames.
@@ -265,7 +265,7 @@ class Filters:
 
 
 def _compile(rules: Sequence[Rule]) -> list[_Test]:
-    """Compiles rules to a list of tests, of which the first that succeeds decides.
+    """Compiles rules to a list of tests; the first test that succeeds decides.
 
     Adjacent prefix rules with equal verdicts become one test.
     """

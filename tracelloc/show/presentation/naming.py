@@ -1,4 +1,4 @@
-"""Stacks by name: their frames, which of them are hidden, and their short titles."""
+"""Names the stacks of snapshots: frames with names, hidden frames, and short titles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def frame_name(frame: Frame) -> str:
 
 
 def stack_title(stack: NamedStack, index: int, *, with_line: bool = False) -> str:
-    """``innermost ← next function``; ``with_line``: ``innermost (file:line) ← next function``.
+    """Formats ``innermost ← next function``; ``with_line``: ``innermost (file:line) ← next``.
 
     The title is not safe to print yet.
     """
@@ -129,7 +129,7 @@ class Symbols(Protocol):
 
 
 class SymbolSource(Protocol):
-    """Names of each process of a trace."""
+    """The names of all processes of a trace."""
 
     def symbols_of(self, number: int) -> Symbols:
         """Returns the names of a process, by its number in the trace."""
@@ -146,7 +146,7 @@ class Namer:
         self._stacks: dict[int, tuple[tuple[int, ...], tuple[int, int], NamedStack]] = {}
 
     def copy(self) -> Namer:
-        """A copy with its own filters, for another thread."""
+        """Returns a copy with its own filters, for another thread."""
         return Namer(self.symbols, self.filters.copy())
 
     def with_symbols(self, symbols: Symbols) -> Namer:
@@ -155,12 +155,12 @@ class Namer:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Changes whenever a stack may look different from before."""
+        """A value that changes whenever a stack may look different."""
         return self.symbols.version, self.filters.version
 
     @property
     def waiting(self) -> int:
-        """How many addresses are still to be looked up."""
+        """Number of addresses that are still to be looked up."""
         return self.symbols.waiting
 
     def place(self, address: int) -> Place[CodeModule] | Unresolved:
@@ -170,7 +170,7 @@ class Namer:
     def prepare(
         self, snapshot: Snapshot, indices: Iterable[int], timeout_s: float | None = None
     ) -> bool:
-        """Looks up all these stacks together, which is faster than one by one.
+        """Looks up the names of several stacks together, which is faster than one by one.
 
         Waits at most ``timeout_s``. Returns whether the lookup is complete.
         """
@@ -178,7 +178,7 @@ class Namer:
         return self.symbols.prepare(addresses, timeout_s)
 
     def stack(self, snapshot: Snapshot, index: int) -> NamedStack:
-        """Returns the stack with this index, with the names known by now."""
+        """Returns the stack with an index, with the names known now and its frames filtered."""
         addresses = snapshot.frames(index)
         version = self.version
         known = self._stacks.get(index)
@@ -207,10 +207,7 @@ class Namers:
 
     @property
     def patience_s(self) -> float:
-        """Remaining time to wait for names, for all processes together.
-
-        It decreases from the time it is set.
-        """
+        """Remaining seconds to wait for names of all processes, counted from when it is set."""
         return max(0.0, self._end_s - time.monotonic())
 
     @patience_s.setter

@@ -131,9 +131,9 @@ _LARGEST_BYTES: Final = 4096
 def read_secret(
     path: Path | None, variable: str, environment: Mapping[str, str] = OWN_VARIABLES
 ) -> str | None:
-    """Returns the first line of the file, else the variable; None if there is neither.
+    """Returns the first line of a file, or else a variable's value; None if there is neither.
 
-    Raises UsageError for files that can't be read or have no such line.
+    Raises TracellocError if the file can't be read, or its first line is no secret.
     """
     if path is None:
         return environment.get(variable) or None
@@ -149,9 +149,9 @@ def read_secret(
 
 
 def authorization(user: str | None, password: str | None) -> str | None:
-    """Returns the header's value or None. Basic (RFC 7617), or Bearer (RFC 6750) without a user.
+    """Returns an Authorization header: Basic (RFC 7617), or Bearer (RFC 6750) without a user.
 
-    ``user`` may include the password after a colon.
+    ``user`` may include the password after a colon. None if there is no secret.
     """
     if user is None:
         return None if password is None else f"Bearer {password}"
