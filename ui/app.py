@@ -66,9 +66,9 @@ _BY_OTHER_WORDS: Final = 0.5  # Score of commands that are found by their descri
 class Command:
     """One line of the command palette: an action and the key that also runs it."""
 
-    word: str
-    key: str
-    help: str
+    word: str  # What the action does, in a word
+    key: str  # Key that does the same
+    help: str  # Sentence about the action
     others: str  # Synonyms
     run: Callable[[], Any]
 

@@ -35,7 +35,7 @@ class Layer:
     """Live bytes of one function, or one stack, over time."""
 
     key: Hashable | None  # The stack's index, or a `FunctionKey`; None for all others
-    name: str
+    name: str  # The function or the stack's label
     bytes: I64  # Live bytes at each of the chart's times; the last one is now
 
 
@@ -44,10 +44,10 @@ class ChartContent:
     """The layers of the chart, from the bottom up, in descending order of their peaks."""
 
     layers: Sequence[Layer] = ()
-    times_ns: Sequence[int] = ()
-    what: str = ""
-    about: str = ""
-    empty: str = COMPUTING
+    times_ns: Sequence[int] = ()  # Times of the layers' values, CLOCK_MONOTONIC
+    what: str = ""  # What a layer stands for, in words
+    about: str = ""  # The prefix of estimates, `~` or nothing
+    empty: str = COMPUTING  # Text that is shown if there is no layer
     gaps: Gaps = ()  # Times without snapshots, in which nothing is drawn
     is_recorded: bool = False
 

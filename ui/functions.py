@@ -47,7 +47,7 @@ class FunctionKey:
     """Key of a row: a function, or a caller or callee of the expanded function."""
 
     step: Step
-    role: str = ""
+    role: str = ""  # Empty for a function; else whether it is caller or callee
     # Bytes of the stacks that contain both functions; only set for callers and callees.
     size_bytes: int = field(default=0, compare=False)
 

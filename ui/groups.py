@@ -32,7 +32,7 @@ class GroupKey:
     lead: int  # Identifies the group: the address of the shared frame, or one of its stacks
     # The listed stacks of the group, those with the largest share first.
     members: I64 = field(compare=False)
-    title: str = field(compare=False)
+    title: str = field(compare=False)  # Text of the group's row
     verdict: Verdict | None = field(compare=False)
     rate: int = field(compare=False)  # Growth in bytes per minute
     # Whether the stacks are judged as one; otherwise, `rate` is the sum of the stacks' rates.

@@ -60,7 +60,7 @@ class KeyFooter(Footer):
             ).data_bind(compact=Footer.compact)
 
     def _fitting(self, shown: Shown, width: int) -> Sequence[tuple[Binding, bool, str]]:
-        """Returns the bindings that fit: the last ones are left out, but not those that leave."""
+        """Returns the bindings that fit: the last ones are omitted, but not those that close."""
         gap = 2 if self.compact else 3
         kept = list(shown)
 

@@ -168,9 +168,9 @@ def growth_colour(growth: int, weight: int) -> int:
 class Box:
     """The cells of a node: from ``left`` to before ``end``."""
 
-    node: int
-    left: int
-    end: int
+    node: int  # Number of the node
+    left: int  # First cell
+    end: int  # Cell behind the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Level:
     """One line of a graph: boxes, and cells of functions that are too narrow for a box."""
 
     boxes: list[Box]
-    small: list[tuple[int, int]]
+    small: list[tuple[int, int]]  # First cell and cell behind the last one
 
 
 def lay_out(nodes: Nodes, zoomed: int, width: int) -> list[Level]:

@@ -60,23 +60,23 @@ class Header:
     """Figures of the screen's header that are not part of the snapshot."""
 
     count_growth: int  # Growth of the number of live blocks within the last seconds
-    allocations_per_s: float
-    frees_per_s: float
-    account: Account | None
-    alert: Alert | None
-    forecast: Forecast | None
-    ring_share: float
+    allocations_per_s: float  # Blocks allocated per second, lately
+    frees_per_s: float  # Blocks freed per second, lately
+    account: Account | None  # Growth of memory and its traced part; None: unknown
+    alert: Alert | None  # The alert to show; None: there is none
+    forecast: Forecast | None  # When memory will run out; None: not soon
+    ring_share: float  # Highest fill level of the event ring since the last picture, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedStack:
     """Figures, verdict and holders of the selected stack, and its frames."""
 
-    time_s: float
+    time_s: float  # Time of the snapshot, seconds since 1970
     figures: StackDetails
     growth: int  # Growth in bytes per minute, as its verdict has it
     stack: NamedStack
-    judgement: Judgement | None
+    judgement: Judgement | None  # The verdict with its figures; None: not judged
     suspect: NamedSuspect | None  # The suspect of which the stack is a part
     # Who holds the blocks of the stack, or of the suspect; None: unknown.
     holders: BlockHolders | None = None
@@ -87,19 +87,19 @@ class Picture:
     """Everything that the screen shows of one snapshot."""
 
     snapshot: Snapshot  # Snapshot of the shown process, or of all processes merged
-    process_count: int
-    settings: Settings
+    process_count: int  # Number of traced processes, ended ones included
+    settings: Settings  # Settings that the picture was made with
     header: Header
     content: Any  # Content of the active view, from its maker
-    labels: Labels
+    labels: Labels  # Names of stacks, which the drawing thread reads
     namer: Namer  # Only for the refresher's thread; other threads use a copy
-    details: SelectedStack | None
-    listing: SourceListing | None
+    details: SelectedStack | None  # The selected stack; None: none is selected
+    listing: SourceListing | None  # The requested source listing; None: none was requested
     found: int  # Number of stacks that match the search and the limits
     found_bytes: int  # Live bytes of matching stacks, within the limits
     # All snapshots of the recording and the shown one's position; None for a live trace.
     line: TimeLine | None
-    names_pending: int
+    names_pending: int  # Number of stacks that have no name yet
     is_partial: bool  # Whether another picture of the snapshot will have more names
     is_naming: bool  # Whether names are still being looked up
     computing_s: float  # Time to compute the picture, and to take the snapshot if it is a new one
@@ -115,7 +115,7 @@ class _Process:
 
     namer: Namer
     names: Names
-    moments: deque[Mark] = field(default_factory=deque)
+    moments: deque[Mark] = field(default_factory=deque)  # The latest snapshots' totals
     # The content function that each maker returned, by maker.
     makers: dict[object, Callable[[ViewSelection], Any]] = field(default_factory=dict)
     view: View[Any] | None = None

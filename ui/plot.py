@@ -34,10 +34,10 @@ BEHIND: Final = 6  # Width of the curves' names at the right, in cells
 class Curve:
     """One curve of a plot."""
 
-    name: str
-    time_ns: Sequence[int] | npt.NDArray[np.int64]
+    name: str  # Name beside the curve
+    time_ns: Sequence[int] | npt.NDArray[np.int64]  # Times of the values, CLOCK_MONOTONIC
     values: Sequence[int] | npt.NDArray[np.int64]  # Values in bytes; negative ones are unknown
-    style: str
+    style: str  # Component class of the curve
 
 
 _APART: Final = 18  # Least columns from one time on the axis to the next

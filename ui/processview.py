@@ -41,9 +41,9 @@ class ProcessLine:
 
     # The process's number, a negative number for several, or the parent of ended ones.
     key: Hashable
-    name: str
+    name: str  # The text in the column of processes
     ones: Sequence[Snapshot]  # The snapshots whose figures the row sums up
-    depth: int = 0
+    depth: int = 0  # Number of ancestors in the tree
 
     @property
     def is_process(self) -> bool:

@@ -116,7 +116,7 @@ class Names:
         now_s: Callable[[], float] = time.monotonic,
         asked: Callable[[], None] = lambda: None,
     ) -> None:
-        """``asked``: see ``Labels``."""
+        """``asked``: called when a stack is shown that has no name yet."""
         self._namer = namer
         self._now_s = now_s
         # Labels per stack: the program's own innermost function and its caller

@@ -200,7 +200,7 @@ class TableRows:
     order: Sequence[Hashable]  # A key per row, in the order of the rows
     # Returns the content of a key's row in a column; called for visible rows only.
     cells: Callable[[Hashable, str], Cell]
-    sorted_by: str = ""
+    sorted_by: str = ""  # Key of the column that rows are sorted by
     descending: bool = True
     empty: str = ""  # Text that is shown if there are no rows
     without: Collection[str] = ()  # Keys of columns to leave out

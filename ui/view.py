@@ -42,7 +42,7 @@ class TraceFacts:
 
     allocators: tuple[str, ...]  # Files whose functions are traced, by their base names
     functions: tuple[str, ...]  # The traced functions, with their files
-    method: str
+    method: str  # How events come, in words
     ring_slots: int  # Capacity of the ring, in events
 
 
@@ -103,7 +103,7 @@ BASIC: Final = Wanted(blocks=True)
 class Sorting:
     """The column that rows are sorted by, and the order; an empty key: not sorted."""
 
-    column: str
+    column: str  # Key of the column
     descending: bool = True
 
 
@@ -116,12 +116,12 @@ class View(Generic[C]):
     """
 
     name: str  # Unique; also the id of its widget
-    title: str
+    title: str  # Title of the tab
     key: str  # Key that shows the view
     # Returns the function that computes the content, which may keep state. Called once per run;
     # views with the same maker share that function.
     maker: Callable[[TraceSource], Callable[[ViewSelection], C]]
-    widget: Callable[[], LineView[C]]
+    widget: Callable[[], LineView[C]]  # Makes the widget that shows the content
     # Handles Enter on the row of a key. It returns a stack to open, settings to switch to, or None.
     choose: Callable[[Any, Settings], int | Settings | None] = lambda _key, _settings: None
     # The effect of `choose`, a word for the footer; empty if there is none, or the widget tells.
@@ -131,7 +131,7 @@ class View(Generic[C]):
     sorting: Sorting = Sorting("")  # The default sorting
     # Whether rows stand for stacks; the stack under the cursor is shown below the table.
     shows_stack: bool = False
-    follows_metric: bool = False
+    follows_metric: bool = False  # Whether figures are those of the chosen metric
     # Whether a run with this source has the view.
     exists: Callable[[TraceSource], bool] = lambda _source: True
 
@@ -153,7 +153,7 @@ class Difference:
     """A comparison of a mark with a later mark, or with now."""
 
     before: Mark
-    after: Mark | None = None
+    after: Mark | None = None  # None: the current snapshot
 
     def title(self, now: str = "now") -> str:
         """Formats a title: ``m1 → m2``, ``m1 → now``."""
@@ -171,31 +171,31 @@ class Span(NamedTuple):
 class Settings:
     """All settings that determine what the views show."""
 
-    view: View[Any]
+    view: View[Any]  # The shown view
     # Number of the shown process in the trace; negative for several (`ALL_PROCESSES`).
     process: int = 0
     # Whether the list of processes has a line for each process that has ended.
     shows_ended: bool = False
     # `GroupKey.lead` of the groups of stacks that are expanded.
     expanded: frozenset[int] = frozenset()
-    function: Step | None = None
+    function: Step | None = None  # The function whose callers and callees are shown
     # Sorting per view, by its name, unless it is the view's default.
     sortings: Mapping[str, Sorting] = field(default_factory=dict)
-    search: str = ""
-    limits: Limits = ALL
+    search: str = ""  # Text that stacks' frames must match; empty: no search
+    limits: Limits = ALL  # Limits of blocks that the user has typed
     verdicts: tuple[Verdict, ...] = ()  # Only stacks with these verdicts; empty: all
     # Show only blocks that were allocated since this mark and are still live.
     baseline: Mark | None = None
     # Show only blocks that were allocated within the span and are still live.
     span: Span | None = None
-    difference: Difference | None = None
-    inverted: bool = False
-    metric: Metric = Metric.BYTES
-    filters_on: bool = True
-    selected: int | None = None
+    difference: Difference | None = None  # The compared marks; None: no comparison
+    inverted: bool = False  # Whether trees begin with the allocating functions
+    metric: Metric = Metric.BYTES  # The figure that trees are weighted by
+    filters_on: bool = True  # Whether filters hide frames
+    selected: int | None = None  # Index of the selected stack; None: none
     charts_stacks: bool = False  # Whether the chart shows call stacks instead of functions
-    listed_function: ListedFunction | None = None
-    marks: tuple[Mark, ...] = field(default=())
+    listed_function: ListedFunction | None = None  # Function whose source is shown; None: none
+    marks: tuple[Mark, ...] = field(default=())  # Marks that the user has set, oldest first
 
     @property
     def sorting(self) -> Sorting:
@@ -248,10 +248,10 @@ class Journal:
 class ViewSelection:
     """The input of a view: one snapshot, restricted to the user's stacks and limits."""
 
-    trace: TraceSnapshot
+    trace: TraceSnapshot  # All processes at this time
     snapshot: Snapshot  # The snapshot of the shown process
     settings: Settings
-    namer: Namer
+    namer: Namer  # Names the stacks of `snapshot`
     figures: StackFigures  # Figures per stack, of the blocks within the limits
     # Per stack the change in live bytes between the compared marks; None: no comparison.
     change: I64 | None
@@ -260,9 +260,9 @@ class ViewSelection:
     verdicts: Codes | None
     unsearched: I64  # Stacks within the limits, the heaviest first
     stacks: I64  # Stacks of `unsearched` that the search finds
-    names: Names
-    ring_share: float
-    journal: Journal
+    names: Names  # Labels of stacks
+    ring_share: float  # Highest fill level of the event ring lately, 0 to 1
+    journal: Journal  # Messages of the screen
     line: TimeLine | None = None  # All snapshots of the recording; None for a live trace
 
     def blocks(self, limits: Limits) -> Blocks:

@@ -56,8 +56,8 @@ class GeneralRegisters:
     # The register with the address of a thread's own variables; None: it has a register set of its
     # own, `thread_pointer_set`.
     thread_pointer: str | None
-    entered_call_set: int = 0
-    thread_pointer_set: int = 0  # Numbers of register sets (NT_…, elf.h); 0: none
+    entered_call_set: int = 0  # Number of its register set (NT_…, elf.h); 0: there is none
+    thread_pointer_set: int = 0  # Number of its register set (NT_…, elf.h); 0: there is none
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,11 +44,11 @@ class Tool:
     """One tool, as clients see it."""
 
     name: str
-    about: str
+    about: str  # Description for agents
     run: Callable[[AgentTools, dict[str, Any]], str]
     # JSON type and description, by name; those that are required end with `!`.
     parameters: dict[str, tuple[str, str]]
-    is_read_only: bool = True
+    is_read_only: bool = True  # Whether the tool changes nothing
 
     @property
     def listing(self) -> dict[str, Any]:

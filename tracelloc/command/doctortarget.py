@@ -40,7 +40,7 @@ class Finding:
     """One line and its cure. All text may contain names from the target."""
 
     state: FindingState
-    about: str
+    about: str  # Subject of the finding
     text: str
     cure: str = ""  # One command or sentence; empty if nothing needs to be done
 

@@ -47,8 +47,8 @@ class ProcessMemory:
     command: str  # Short name (comm)
     arguments: str  # Command line; the short name if there is none
     user: str
-    kinds: tuple[int, ...]
-    trend: MemoryTrend
+    kinds: tuple[int, ...]  # Bytes by `MemoryKind`
+    trend: MemoryTrend  # Memory and its growth
     growing_kind: MemoryKind | None  # The kind that has grown most; None: none has
     group: str  # The path of its control group; empty if it is unknown or there is none
 
@@ -61,7 +61,7 @@ class GroupMemory:
     name: str  # A short name: `container 3f2a90d1c0de`, `nginx.service`, else the path
     processes: int  # Number of processes in the group and in groups below it
     trend: MemoryTrend
-    limit_bytes: int | None
+    limit_bytes: int | None  # None: the group has no limit
     free_bytes: int | None  # Bytes left below the limit, and those that the kernel could drop first
 
     @property
@@ -83,5 +83,5 @@ class MachineMemory:
     swap_bytes: int
     swap_used_bytes: int
     processes: Sequence[ProcessMemory]
-    groups: Sequence[GroupMemory]
+    groups: Sequence[GroupMemory]  # Control groups that have a limit or a name
     unread: int = 0  # Processes that were not read for want of file descriptors

@@ -53,7 +53,7 @@ class WatchTarget:
 
     name: str
     process: str  # A glob on the short name; empty for control groups
-    group: str
+    group: str  # A glob on names of control groups; empty for processes
     rules: tuple[MachineRule, ...]
     actions: tuple[str, ...]
     record_for: float  # Length of recordings and of pushing, in seconds
@@ -61,18 +61,18 @@ class WatchTarget:
     push: str
     push_password_file: str
     hook: tuple[str, ...]
-    cool_down: float
+    cool_down: float  # Seconds until actions may run again
 
 
 @dataclass(frozen=True, slots=True)
 class WatchConfig:
     """The content of a file of targets. Fields are the file's top-level keys."""
 
-    interval: float = 10.0
+    interval: float = 10.0  # Seconds between checks
     directory: Path = Path("/var/lib/tracelloc")
-    max_disk: int = 1 << 30
-    max_running: int = 1
-    max_recording: int = 64 << 20
+    max_disk: int = 1 << 30  # Bytes of all files
+    max_running: int = 1  # Actions at a time
+    max_recording: int = 64 << 20  # Bytes of one recording
     max_memory: int = 512 << 20  # Bytes that the tracelloc of one recording may use
     listen: ListenAddress | None = None
     target: tuple[WatchTarget, ...] = ()

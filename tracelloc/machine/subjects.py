@@ -25,7 +25,7 @@ class Subject:
     group: str  # The path of its control group; empty if there is none
     processes: tuple[ProcessMemory, ...]  # One, or all in the group, the fastest growing first
     trend: MemoryTrend
-    limit_bytes: int
+    limit_bytes: int  # The closest limit, or the machine's memory
     used_share: float  # Used share of the limit; memory that the kernel could drop is not used
 
 

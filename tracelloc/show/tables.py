@@ -35,7 +35,7 @@ class Column(Generic[R]):
     """One column of a table with rows of type ``R``."""
 
     key: str  # Name in JSON, and on the screen in settings
-    title: str
+    title: str  # Title above the column
     width: int = 0  # In cells; 0: all that other columns leave
     value: Callable[[R], Any] = str  # Returns a row's value: for JSON, and to sort rows
     write: Callable[[Any], Any] = str  # Formats the value; for the screen alone, it may add styles
@@ -44,7 +44,7 @@ class Column(Generic[R]):
     left: bool = False  # Whether cells are left-aligned; without a width they always are
     from_width: int = 0  # Least width of the screen's table, in cells, at which the column is shown
     wide: int = 0  # Width in a wide table of the screen; 0: `width`
-    sorts: bool = True
+    sorts: bool = True  # Whether the user can sort by the column
     descending: bool = True  # The order when the user first sorts by the column
 
     @property

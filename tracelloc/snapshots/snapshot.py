@@ -48,12 +48,12 @@ FACET_RESULTS: Final[dict[str, Any]] = {
 class StackStat:
     """Figures of one call stack."""
 
-    index: int
+    index: int  # Index of the stack
     live_bytes: int
     live_count: int
     allocated_bytes: int
     allocated_count: int
-    growth_bytes_per_min: int
+    growth_bytes_per_min: int  # Recent growth
     peak_bytes: int = 0  # Live bytes at the process's high-water mark
     peak_count: int = 0
     temporary_bytes: int = 0  # Bytes of temporary allocations (`Snapshot.temporary`)
@@ -69,7 +69,7 @@ _FIGURES: Final = tuple(field.name for field in fields(StackStat) if field.name 
 class ProcessSum:
     """Facts on the processes whose sum a merged snapshot is."""
 
-    process_count: int
+    process_count: int  # How many processes are merged
     ended_count: int  # How many of them have ended
     ended_bytes: int  # Live bytes of ended processes at their ends, which all figures include
     # Per stack, the number of the running process with the most live bytes; -1: there is none.
@@ -97,12 +97,12 @@ class ProcessStatus:
 
     target: Target
     started_ns: int  # When its tracing began, CLOCK_MONOTONIC
-    overhead: Overhead
+    overhead: Overhead  # Cost of tracing to the process
     # Processors that it uses, probes included, averaged over some seconds; None if unknown yet.
     cpu_cores: float | None = None
     rss_bytes: int | None = None  # Resident memory; None once the process has ended
     memory: MemoryUsage | None = None  # Memory by kind; the last one if the process has ended
-    series: Points | None = None
+    series: Points | None = None  # Memory over the traced time; None before the first sample
     allocators: tuple[FoundLibrary, ...] = ()  # The traced allocators
     runtimes: tuple[Runtime, ...] = ()  # Runtimes in the process that have a heap of their own
     # Blocks from before tracing; None: they are not in the figures.
@@ -131,7 +131,7 @@ class Snapshot(ProcessStatus):
     growth_per_min: I64  # Recent growth of each stack, in bytes per minute
     stacks: CallStacks  # Frames by index; only grows
     events: int  # Events applied since the start
-    losses: LossCounts
+    losses: LossCounts  # Counts of lost events and other oddities
     truncated_stacks: int  # Stacks deeper than the limit of frames
     broken_stacks: int  # Stacks that end early, in code without frame pointers
     # Allocations whose stack is lost, or ends early for want of memory or unwind information.

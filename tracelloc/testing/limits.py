@@ -31,8 +31,8 @@ class Stack:
 class TestLimits:
     """The limits that a test's markers set; None: no limit."""
 
-    memory: str | None
-    leaks: str | None
+    memory: str | None  # Size as in the marker
+    leaks: str | None  # Size as in the marker
     filter_leaks: Callable[[Stack], bool] | None
 
     @property

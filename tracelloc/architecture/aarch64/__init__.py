@@ -59,7 +59,7 @@ def _code_bits() -> int:
     """Returns the bits of a return address, above which an authentication code may be.
 
     Kernels are configured for 36 to 52 bits, of which programs get 48 unless they ask for more.
-    Stacks end where the addresses do. On another machine: 48.
+    The program's stack ends at the top of its addresses. Returns 48 on other machines.
     """
     if platform.machine() != "aarch64":
         return 48

@@ -41,7 +41,7 @@ _CHANGE_FORM: Final = re.compile(r"\s*([a-z]+)\s*>\s*\+?\s*([^+\s].*?)\s*")
 class WatchRule:
     """One condition that ends a trace: a figure exceeds a limit."""
 
-    quantity: str
+    quantity: str  # `leak`, `suspects`, `growth`, `live`, `rss` or `lost`
     limit_bytes: int  # The limit; per minute if the quantity is a rate
 
 
@@ -77,7 +77,7 @@ class ChangeRule:
     text: str  # The rule as the user wrote it
     metric: Metric
     share: float | None = None  # The limit as a share of the earlier figure; None: it is an amount
-    amount: int = 0
+    amount: int = 0  # The limit as an amount in the metric's unit
 
 
 def parse_change_rule(text: str) -> ChangeRule:

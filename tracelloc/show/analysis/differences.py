@@ -32,10 +32,10 @@ _EXACT_FLOAT: Final = 1 << 53  # Sums below this are exact in float64, in which 
 class Mark:
     """The state of a process when the user set a mark."""
 
-    name: str
+    name: str  # Name on the screen; empty: the mark is unnamed
     now_ns: int  # CLOCK_MONOTONIC; blocks born later are new since the mark
     elapsed_ns: int  # Time since tracing began
-    totals: Totals
+    totals: Totals  # Totals at that time
 
 
 def mark(snapshot: Snapshot, name: str) -> Mark:
@@ -47,7 +47,7 @@ def mark(snapshot: Snapshot, name: str) -> Mark:
 class Change:
     """Changes between two snapshots, with an element per stack of the later one."""
 
-    elapsed_ns: int
+    elapsed_ns: int  # Time between the snapshots
     _earlier: Totals | None  # None: the start, when all figures were zero
     _later: Totals
 
@@ -117,8 +117,8 @@ class Limits:
     # last timer tick, so blocks of the first 2 to 11 ms after the mark may be missing.
     born_after_ns: int | None = None
     born_before_ns: int | None = None  # CLOCK_MONOTONIC; selects blocks born by then
-    stack: int | None = None
-    tid: int | None = None
+    stack: int | None = None  # Only blocks of this stack; None: of all
+    tid: int | None = None  # Only blocks that this thread allocated; None: of all
 
     @property
     def is_open(self) -> bool:
@@ -163,7 +163,7 @@ class Amounts(NamedTuple):
     """What each of some blocks stands for: blocks and bytes, an element per block."""
 
     parts: I64 | None  # Blocks, in parts of `COUNT_PARTS`; None: one block each
-    size_bytes: U64
+    size_bytes: U64  # Bytes, scaled if blocks are sampled
 
 
 def amounts(blocks: Blocks, sample_bytes: int | None, each_bytes: U64 | None = None) -> Amounts:

@@ -38,8 +38,8 @@ class Waste:
 class StackWaste:
     """Bytes wasted by the blocks of one call stack."""
 
-    index: int
-    count: int
+    index: int  # Index of the stack
+    count: int  # Number of its live blocks
     waste: Waste
 
 

@@ -24,7 +24,7 @@ class Exporter:
     """A file format of profiles, and the module that writes it."""
 
     name: str  # Name on the command line
-    title: str
+    title: str  # Name for people
     module: str  # The module of this package that writes it
     function: str = "write"  # The module's function from `Profile` and `Metric` to pieces of bytes
     one_metric: bool = False  # Whether it holds figures of one metric only

@@ -37,9 +37,9 @@ _MOST_SUSPECTS: Final = 20  # Suspects listed above the graph
 class Width:
     """A figure that the widths of frames can show; never negative."""
 
-    key: str
+    key: str  # Identifies the figure in the page's data
     short: str  # Label of a button
-    name: str
+    name: str  # Name for people
     unit: FigureUnit
     weight: Callable[[Sample], int]
 
@@ -74,8 +74,8 @@ class FlameTree:
     names: Sequence[str]
     modules: Sequence[str]
     places: Sequence[str]
-    name: Sequence[int]
-    module: Sequence[int]
+    name: Sequence[int]  # Per node, an index into `names`
+    module: Sequence[int]  # Per node, an index into `modules`
     place: Sequence[int]  # `file:line` of the call; only the file if lines differ
 
 

@@ -60,7 +60,7 @@ class NamedStack:
     """
 
     frames: Sequence[Frame]
-    hidden: Sequence[bool]
+    hidden: Sequence[bool]  # Whether each frame is hidden
     # Label of each frame's run, or None; empty if there are no runs.
     labels: Sequence[str | None] = ()
 

@@ -46,13 +46,13 @@ class On(Enum):
 class Rule:
     """One filter rule: a pattern, and what happens to frames that match."""
 
-    pattern: str
-    match: Match = Match.PREFIX
-    on: On = On.SYMBOL
-    action: Action = Action.HIDE
+    pattern: str  # Text or regular expression, see `match`
+    match: Match = Match.PREFIX  # How the pattern is matched
+    on: On = On.SYMBOL  # The part of a frame that is matched
+    action: Action = Action.HIDE  # What happens to matching frames
     label: str | None = None  # Label of a collapsed run: the key `as`
-    group: str = ""
-    why: str = ""
+    group: str = ""  # Group that switches the rule; empty: none
+    why: str = ""  # Reason for the rule, in words
 
     def tester(self) -> Callable[[str], object]:
         """Returns a function that tests whether a subject matches. Raises re.error."""
@@ -83,7 +83,7 @@ class RuleFile:
 
     name: str
     rules: tuple[Rule, ...] = ()
-    # Groups that the file switches on or off, groups of earlier files included.
+    # Whether the file switches a group on, by the group's name; also groups of earlier files.
     groups: Mapping[str, bool] = field(default_factory=dict)
     text: str = field(default="", compare=False)  # The text of the file
 

@@ -44,7 +44,7 @@ class Alert:
     """A message in three lengths."""
 
     key: Hashable  # Identifies the subject: reports repeat the alert when this changes
-    sentence: str
+    sentence: str  # The whole message
     clause: str  # The essential part, in one line
     short: str  # A few words, for narrow screens
 

@@ -44,10 +44,10 @@ _NAMED_PARTS: Final = (MemoryPart.RUNTIME, MemoryPart.OTHER, MemoryPart.FILES, M
 class GrowthByParts:
     """Growth of resident memory since tracing began, by part."""
 
-    growth_bytes: int
+    growth_bytes: int  # Growth of all parts
     heap_bytes: int  # Growth of the walked heap: in use, kept, and the malloc library's own data
     file_bytes: int  # Growth by code and data of files, which become resident as they are used
-    sentence: str
+    sentence: str  # The comparison in words
 
 
 def growth_by_parts(snapshot: Snapshot) -> GrowthByParts | None:
@@ -101,9 +101,9 @@ def account_age(snapshot: Snapshot) -> str:
 class PartRow:
     """A row of the table of resident memory: one part, or the sum."""
 
-    part: MemoryPart | None
+    part: MemoryPart | None  # None: all resident memory
     size_bytes: int
-    change_bytes: int
+    change_bytes: int  # Change since the earlier account
     share: float | None  # The part of resident memory; None for all of it
     text: str  # The title, with the part's largest items
 
@@ -121,7 +121,7 @@ SHARE: Final[Column[PartRow]] = Column(
 
 
 def part_rows(account: MemoryAccount, before: MemoryAccount = NO_ACCOUNT) -> list[PartRow]:
-    """Returns the parts of RSS that are or were not empty, with the change since ``before``."""
+    """Returns a row per part of RSS, with its change since ``before``, unless both are 0."""
     total, rows = max(account.own_bytes, 1), []
     for part in OWN_PARTS:
         size_bytes, was = account.parts.get(part, 0), before.parts.get(part, 0)

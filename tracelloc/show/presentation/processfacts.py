@@ -59,14 +59,14 @@ class Account:
     """The growth of a process's memory, and the part in traced blocks, in bytes."""
 
     growth_bytes: int  # Growth of memory in use since tracing began, swapped pages included
-    traced_bytes: int
+    traced_bytes: int  # Live bytes of blocks allocated since tracing began
     overhead_bytes: int | None  # Overhead of the malloc library on traced blocks; None if unknown
     mapped_bytes: int | None  # Resident bytes of its own mappings; None if they are not traced
     # Share of the growth that is in traced blocks or the walked heap.
     #
     # None with little growth.
     traced_share: float | None
-    sentence: str
+    sentence: str  # The account in words
 
     @property
     def is_mostly_traced(self) -> bool:
@@ -78,11 +78,11 @@ class Account:
 class Forecast:
     """A forecast of when memory will run out."""
 
-    limit: Limit
+    limit: Limit  # The limit that will be reached
     rate_bytes_per_min: float
     # Whether the rate is the sum of leaks; otherwise, it is the recent rate of all memory.
     by_leaks: bool
-    left_s: float
+    left_s: float  # Time until then
 
     @property
     def sentence(self) -> str:

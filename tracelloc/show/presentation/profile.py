@@ -89,7 +89,7 @@ class Metric(Enum):
     TEMPORARY = "temporary", TEMPORARY_COUNT, "temporary allocations", "temporary allocations"
 
     figure: Figure
-    noun: str
+    noun: str  # Noun behind a figure
     title: str  # Stand-alone name: `live bytes`
 
     def __new__(cls, name: str, figure: Figure, noun: str, title: str) -> Metric:

@@ -31,10 +31,10 @@ class LineFigures:
     """Live blocks of the stacks that pass through one line; each stack counts once."""
 
     own_bytes: int = 0  # Bytes of the stacks whose innermost shown line this is
-    bytes: int = 0
-    count: int = 0
+    bytes: int = 0  # Bytes of all stacks through the line
+    count: int = 0  # Blocks of all stacks through the line
     stack: int = -1  # The heaviest of the stacks
-    stack_bytes: int = -1
+    stack_bytes: int = -1  # Bytes of `stack`
 
     def add(self, stack: int, size_bytes: int, count: int, *, is_own: bool) -> None:
         """Adds the live blocks of a stack."""
@@ -52,7 +52,7 @@ class SourceListing:
     function: ListedFunction
     file: str | None  # The source file; None if no frame of the function has one
     figures: LineFigures  # Figures of the whole function
-    lines: Mapping[int, LineFigures]
+    lines: Mapping[int, LineFigures]  # By line number
     own_lines: frozenset[int]  # Lines of the function
 
     @property

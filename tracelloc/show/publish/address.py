@@ -32,7 +32,7 @@ PUSH_INTERVAL_S: Final = 15.0  # Default time between two pushed profiles
 class ListenAddress:
     """A TCP address, where port 0 lets the kernel choose."""
 
-    host: str
+    host: str  # Host name or IP address
     port: int
     # Token that clients must send; None if none is required.
     token: str | None = field(default=None, repr=False)
@@ -48,9 +48,9 @@ class PushConfig:
     url: str  # The ingest endpoint, without user and password
     # Value of the Authorization header; None without one.
     authorization: str | None = field(repr=False)
-    interval_s: float
+    interval_s: float  # Time between two pushes
     name: str | None  # Name of the application; None: the target's command
-    labels: tuple[tuple[str, str], ...]
+    labels: tuple[tuple[str, str], ...]  # Labels of all pushed profiles
     is_otlp: bool = False  # Whether the server takes OTLP; if not, it is compatible with Pyroscope
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 

@@ -33,10 +33,10 @@ class MomentGroup:
     """Consecutive snapshots that are stored as differences, by the snapshots' numbers."""
 
     whole: int  # The first one, which is whole
-    last: int
+    last: int  # Number of the last snapshot
     last_s: float  # CLOCK_MONOTONIC, seconds
-    step_s: int
-    count: int
+    step_s: int  # Approximate seconds between snapshots
+    count: int  # Number of snapshots
 
 
 class Compactor:

@@ -52,7 +52,7 @@ _EVENTS_TABLE: Final = (
 class RecordedMoment(NamedTuple):
     """Time and position of one snapshot of a recording, without its content."""
 
-    number: int
+    number: int  # Position in the recording
     time_s: float  # Seconds since 1970
     uptime_s: float  # CLOCK_MONOTONIC, which never jumps
     step_s: int  # Approximate seconds to the next snapshot

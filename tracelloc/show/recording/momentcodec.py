@@ -36,7 +36,7 @@ _HEAD: Final = struct.Struct("<I")
 class ProcessParts:
     """The recorded parts of one process in one snapshot."""
 
-    facts: Facts
+    facts: Facts  # Plain values by name
     tables: dict[str, I64]  # Tables by name, of shape (figures, stacks)
 
 

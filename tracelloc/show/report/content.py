@@ -52,7 +52,7 @@ class ReportedSuspect:
 
     verdict: Verdict
     rank: int  # Position in the list of suspects, or the best one of several reports
-    culprit: str
+    culprit: str  # The function, or the holder of a type
     rate_bytes_per_min: float
     size_bytes: int
     stack: int | None = None  # The stack with the largest share; None for a type of objects
@@ -200,7 +200,7 @@ class Entry:
     """An entry of a section: a call stack with its figures."""
 
     stack: int  # Index of the stack
-    text: str
+    text: str  # The line of figures
     facts: dict[str, Any]  # JSON fields, without the stack
     label: str | None = None  # The words before the text; None: the entry's number
     more: Sequence[str] = ()  # Further lines, before those of the stack
@@ -230,10 +230,10 @@ class Entry:
 class SectionContent:
     """The lines and JSON fields of a section, and a list of entries for both."""
 
-    lines: Sequence[str]
-    facts: dict[str, Any] = field(default_factory=dict)
+    lines: Sequence[str]  # Lines of text before the entries
+    facts: dict[str, Any] = field(default_factory=dict)  # JSON fields
     key: str | None = None  # The JSON field of the entries; None if there is none
-    listed: Sequence[Entry] = ()
+    listed: Sequence[Entry] = ()  # The entries, in order
     # The section is repeated when this value changes; None: when its lines or entries do.
     repeat_when: Hashable = None
     also: Set[int] = frozenset()  # Further stacks that need names

@@ -215,8 +215,8 @@ class LeakReport:
     """The result of a leak check, with names."""
 
     target: Target
-    found: ExitLeaks
-    leaks: Sequence[NamedLeak]
+    found: ExitLeaks  # The result of the search at the end
+    leaks: Sequence[NamedLeak]  # Leaks by call stack, most bytes first
     suppressed: BlockSum = field(default_factory=BlockSum)  # Leaked blocks that suppressions hide
 
     @property

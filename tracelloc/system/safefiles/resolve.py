@@ -31,7 +31,7 @@ class Destination:
 
     directory: int  # Handle (O_PATH) of the directory
     name: str
-    user: User
+    user: User  # The user whose rights apply
     # Whether the name stands for an open file of this process (`/dev/fd/NUMBER`).
     is_descriptor: bool = False
 
