@@ -1,7 +1,7 @@
 """tracelloc: a live heap profiler for running, unmodified Linux programs.
 
 ``docs/internals.md`` (``tracelloc help internals``) follows an event from the target's malloc to
-the screen, and has threads, locks and the layers of the packages.
+the screen, and describes the threads, the locks and the layers of the packages.
 """
 
 __version__ = "0.1.0"

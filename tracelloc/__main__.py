@@ -1,4 +1,4 @@
-"""``python -m tracelloc``, and the command."""
+"""The entry point of ``python -m tracelloc`` and of the command ``tracelloc``."""
 
 # These have been imported already. Until main() begins, an interrupt would be a traceback.
 import _signal as signal  # type: ignore[import-not-found]
@@ -28,7 +28,7 @@ def _leave() -> None:
 
 
 def main() -> int:
-    """Runs the command. Whoever interrupts it while it is still being read just ends it."""
+    """Runs the command and returns its exit status; ^C during its imports just ends it."""
     global _status  # noqa: PLW0603 - there is one exit status
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # In the middle of an import, anything may be made of an exception.

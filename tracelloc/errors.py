@@ -9,7 +9,7 @@ from typing import Final
 
 
 class TracellocError(Exception):
-    """Something that stops the program: one line what is wrong, one hint what to do.
+    """An error that stops the program: one line on what is wrong, and a hint on what to do.
 
     ``exit_code`` becomes the exit status of the process.
     """
@@ -57,7 +57,7 @@ _SCARCE: Final = {
 
 
 class OutputError(TracellocError):
-    """A stream can't be written. If its reader has gone, that is the end, but no news."""
+    """A stream can't be written. If its reader has closed it, the program ends silently."""
 
     def __init__(self, name: str, error: OSError) -> None:
         why = "it is closed" if error.errno == errno.EBADF else error.strerror
@@ -68,7 +68,7 @@ class OutputError(TracellocError):
 
 
 class TargetError(TracellocError):
-    """The process can't be traced: gone, not a program, nothing in it to hook."""
+    """The process can't be traced: it has ended, is no program, or has nothing to probe."""
 
 
 NOT_EXECUTABLE_STATUS: Final = 126
@@ -76,7 +76,7 @@ NOT_FOUND_STATUS: Final = 127  # Exit statuses that shells use for programs that
 
 
 class ProgramError(TracellocError):
-    """The program can't be executed; ``exit_code`` is the one that shells use."""
+    """The program can't be executed; ``exit_code`` is that of a shell in this case."""
 
     def __init__(self, name: str, code: int) -> None:
         super().__init__(f"cannot execute {name}: {os.strerror(code)}")
@@ -88,4 +88,4 @@ class UnsupportedError(TracellocError):
 
 
 class MalformedError(Exception):
-    """A file's content is not what it should be; the text says why, for people."""
+    """A file's content violates its format; the text is a message for people."""

@@ -34,7 +34,7 @@ class StatusLine:
                 show_status(f"{text}…")
 
     def end(self) -> None:
-        """Takes the line away. May be called twice."""
+        """Removes the line. May be called twice."""
         if self._is_on:
             with suppress(OSError, ValueError):
                 clear_status()
@@ -54,7 +54,7 @@ OWN_VARIABLES: Final[dict[str, str]] = {}
 
 
 def take_own_variables() -> None:
-    """Takes tracelloc's own variables out of the environment that child processes inherit."""
+    """Removes tracelloc's own variables from the environment that child processes inherit."""
     for name in [name for name in os.environ if name.startswith(OWN_PREFIX)]:
         OWN_VARIABLES[name] = os.environ.pop(name)
 
@@ -79,10 +79,10 @@ def _limit_malloc() -> None:
 
 
 def not_ignored(numbers: Iterable[int], *, interrupts: bool = False) -> list[int]:
-    """Returns the signals that tracelloc's parent does not have it ignore, as nohup(1) does.
+    """Returns the signals that tracelloc was not started to ignore, as nohup(1) has it.
 
-    ``interrupts``: SIGINT always. A shell script has it ignored in what it runs in the background,
-    though ``kill -INT`` is how it ends that.
+    ``interrupts``: includes SIGINT always, which shell scripts have their background commands
+    ignore, though ``kill -INT`` is how the scripts end them.
     """
     always = {signal.SIGINT} if interrupts else set()
     return [n for n in numbers if n in always or signal.getsignal(n) is not signal.SIG_IGN]

@@ -1,4 +1,4 @@
-"""Standard output and error, as every command finds them."""
+"""Prepares standard output and error for every command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracelloc.errors import OutputError
 
 
 class _StandardOutput(io.FileIO):
-    """Raises OutputError where it can't be written, and discards what follows."""
+    """Standard output that raises OutputError if a write fails, and then discards all output."""
 
     def write(self, data: Any) -> int:
         try:
@@ -22,7 +22,7 @@ class _StandardOutput(io.FileIO):
 
 
 def claim_streams() -> None:
-    """Takes over standard output and error. No other file gets the number of a closed one."""
+    """Takes over standard output and error; descriptors that are closed become /dev/null."""
     if sys.stderr is None:
         _occupy(2, os.O_WRONLY)
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - for the whole run
@@ -39,7 +39,7 @@ def claim_streams() -> None:
 
 
 def _occupy(number: int, flags: int) -> None:
-    """Makes a descriptor one of /dev/null, which programs don't inherit."""
+    """Opens /dev/null as descriptor ``number``, which executed programs do not inherit."""
     nothing = os.open(os.devnull, flags)
     if nothing != number:
         os.dup2(nothing, number, inheritable=False)

@@ -1,4 +1,4 @@
-"""Text for people: names made printable, and sizes, ages and counts, read and written.
+"""Text for people: printable names, and parsing and formatting of sizes, times and counts.
 
 Names from the target are hostile until proven printable.
 """
@@ -25,7 +25,7 @@ _UNSAFE: Final = re.compile(
 
 
 def printable(name: str) -> str:
-    """The name with every character that could steer a terminal written as an escape."""
+    """Returns the name with escapes for every character that could control a terminal."""
     return _UNSAFE.sub(lambda match: _escape(match[0]), name)
 
 
@@ -35,7 +35,7 @@ def _escape(character: str) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Prints lines, with escapes for what UTF-8 cannot encode."""
+    """Prints lines to standard output; characters that UTF-8 cannot encode become escapes."""
     text = "".join(f"{line}\n" for line in lines)
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
 
@@ -44,7 +44,7 @@ _STATUS_IS_SHOWN: Final = threading.Event()
 
 
 def show_status(text: str) -> None:
-    """Shows a line on standard error, which is a terminal, in place of the last such line."""
+    """Shows a status line on standard error, a terminal, in place of the last status line."""
     _STATUS_IS_SHOWN.set()
     print(f"\rtracelloc: {text}\x1b[K", end="", file=sys.stderr, flush=True)
 
@@ -75,14 +75,14 @@ class Progress:
         self._timer.start()
 
     def note(self, text: str) -> None:
-        """Sets the current step; shown once all steps together have taken a second."""
+        """Sets the current step, which is shown once all steps together have taken a second."""
         with self._lock:
             self._text = text
             if self._due:
                 self._show()
 
     def end(self) -> None:
-        """Ends the progress."""
+        """Removes the progress line; no further step is shown."""
         self._timer.cancel()
         with self._lock:
             self._ended = True
@@ -134,7 +134,7 @@ _UNITS: Final = (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 
 
 
 def parse_size(text: str) -> int:
-    """Bytes from ``4096``, ``4k``, ``8MiB``, ``1.5g``: letters are powers of 1024.
+    """Parses bytes from ``4096``, ``4k``, ``8MiB``, ``1.5g``: letters are powers of 1024.
 
     Raises ValueError with a sentence that says what is accepted.
     """
@@ -150,7 +150,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_percent(text: str) -> float:
-    """A share, 0.05 for ``5`` or ``5%``. Raises ValueError."""
+    """Parses a share: 0.05 from ``5`` or ``5%``. Raises ValueError."""
     number = text.strip().removesuffix("%").strip()
     if not _NUMBER.fullmatch(number):
         raise ValueError(f"{text!r} is not a percentage such as 5 or 0.5%")
@@ -158,7 +158,7 @@ def parse_percent(text: str) -> float:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from ``500ms``, ``30s``, ``5m``, ``1h 30m``; a bare number is seconds.
+    """Parses seconds from ``500ms``, ``30s``, ``5m``, ``1h 30m``; a bare number is seconds.
 
     Raises ValueError with a sentence that says what is accepted.
     """
@@ -172,7 +172,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_size(size_bytes: int) -> str:
-    """Three significant digits in binary units: ``512 B``, ``3.25 MiB``, ``96.3 MiB``."""
+    """Formats bytes with three digits in binary units: ``512 B``, ``3.25 MiB``, ``96.3 MiB``."""
     sign = "-" if size_bytes < 0 else ""
     value = float(abs(size_bytes))
     if value < 1024:
@@ -187,7 +187,7 @@ def format_size(size_bytes: int) -> str:
 
 
 def signed_size(size_bytes: int) -> str:
-    """A size with its sign: ``+1.10 MiB``, ``-3 B``; zero has none."""
+    """Formats bytes with their sign: ``+1.10 MiB``, ``-3 B``; zero has none."""
     return f"+{format_size(size_bytes)}" if size_bytes > 0 else format_size(size_bytes)
 
 
@@ -197,7 +197,7 @@ def format_time(time_s: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Two units at most: ``20 ms``, ``0.4 s``, ``45 s``, ``2 m 48 s``, ``3 h 05 m``, ``2 d``."""
+    """Formats seconds: ``20 ms``, ``0.4 s``, ``45 s``, ``2 m 48 s``, ``3 h 05 m``, ``2 d``."""
     if 0 < seconds < 0.1:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 9.95:
@@ -211,12 +211,12 @@ def format_duration(seconds: float) -> str:
 
 
 def format_estimate(seconds: float) -> str:
-    """A duration in whole minutes from 90 s on: ``40 s``, ``12 m``, ``3 h 05 m``."""
+    """Formats seconds, from 90 on in whole minutes: ``40 s``, ``12 m``, ``3 h 05 m``."""
     return format_duration(seconds if seconds < 90 else round(seconds / 60) * 60)
 
 
 def format_percent(share: float, digits: int = 1) -> str:
-    """``14.5 %`` for 0.145."""
+    """Formats a share: ``14.5 %`` for 0.145."""
     return f"{100 * share:.{digits}f} %"
 
 
@@ -231,13 +231,13 @@ def sampling_of(sample_bytes: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 free``, ``1,200 frees``, ``3 processes``."""
+    """Formats a count with its noun: ``1 free``, ``1,200 frees``, ``3 processes``."""
     ending = "es" if noun.endswith("s") else "s"
     return f"{count} {noun}" if count == 1 else f"{count:,} {noun}{ending}"
 
 
 def amount(size_bytes: int, count: int, noun: str = "block", about: str = "") -> str:
-    """``1.5 MiB in 20 blocks``; ``about`` is ``~`` if both are estimates."""
+    """Formats ``1.5 MiB in 20 blocks``; ``about`` is ``~`` if both figures are estimates."""
     return f"{about}{format_size(size_bytes)} in {about}{plural(count, noun)}"
 
 

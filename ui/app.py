@@ -27,7 +27,7 @@ from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.state import State
-from tracelloc.ui.view import Journal, Source
+from tracelloc.ui.view import Journal, TraceSource
 
 # The command palette's content: what the keys of the screen below it do, by all their names.
 
@@ -64,21 +64,21 @@ _BY_OTHER_WORDS: Final = 0.5  # Score of commands that are found by their descri
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One line of the palette."""
+    """One line of the command palette: an action and the key that also runs it."""
 
-    word: str
-    key: str
-    help: str
+    word: str  # What the action does, in a word
+    key: str  # Key that does the same
+    help: str  # Sentence about the action
     others: str  # Synonyms
     run: Callable[[], Any]
 
     @property
     def title(self) -> str:
-        """The key and the word."""
+        """The text of the line: the key and the action's word."""
         return f"{self.key:<5} {self.word}"
 
     def is_called(self, text: str) -> bool:
-        """Whether a word of its description or a synonym begins with the text."""
+        """Whether a word of the description or of the synonyms begins with the text."""
         words = f"{self.help} {self.others}".lower().split()
         return any(word.strip("(,;:").startswith(text.lower()) for word in words)
 
@@ -108,7 +108,7 @@ def commands_of(screen: Screen[Any]) -> Iterator[Command]:
 
 
 class Commands(Provider):
-    """Finds commands by what is typed into the palette."""
+    """Finds commands by the text that is typed into the palette."""
 
     async def discover(self) -> Hits:
         """Yields all commands, those of the footer first."""
@@ -139,14 +139,14 @@ class PictureReady(Message):
 
 
 @dataclass
-class Failed(Message):
+class RefresherFailed(Message):
     """The refresher has failed; there will be no more pictures."""
 
     failure: BaseException
 
 
 class LiveApp(App[int]):
-    """Shows one source. Its result is the PID of another process to trace, if one is chosen."""
+    """The application that shows one trace. Its result: a PID to trace next, or None."""
 
     CSS_PATH = "app.tcss"
     TITLE = "tracelloc"
@@ -159,7 +159,7 @@ class LiveApp(App[int]):
 
     def __init__(
         self,
-        source: Source,
+        source: TraceSource,
         *,
         interval_s: float | None = REFRESH_S,
         readers: Mapping[int, Callable[[], None]] | None = None,
@@ -176,7 +176,7 @@ class LiveApp(App[int]):
             source,
             self.journal,
             lambda picture: self._tell(PictureReady(picture)),
-            lambda failure: self._tell(Failed(failure)),
+            lambda failure: self._tell(RefresherFailed(failure)),
             interval_s,
         )
         self.state = State(self, source, self.refresher)
@@ -185,7 +185,7 @@ class LiveApp(App[int]):
         self._readers = dict(readers or {})
         self._duration_s = duration_s
 
-    def _tell(self, message: PictureReady | Failed) -> None:
+    def _tell(self, message: PictureReady | RefresherFailed) -> None:
         """Posts a message from the refresher's thread; it is dropped once the loop is gone."""
         try:
             self.post_message(message)
@@ -233,10 +233,10 @@ class LiveApp(App[int]):
 
     def _drawn(self, picture: Picture, began_s: float) -> None:
         drawing_s = time.perf_counter() - began_s
-        self.journal.note_cost(picture.settings.view, picture.took_s, drawing_s)
+        self.journal.note_cost(picture.settings.view, picture.computing_s, drawing_s)
         self.refresher.shown()
 
-    def on_failed(self, message: Failed) -> None:
+    def on_refresher_failed(self, message: RefresherFailed) -> None:
         """Exits and keeps the exception, as there will be no more pictures."""
         self.failure = message.failure
         self.exit()
@@ -257,12 +257,12 @@ class LiveApp(App[int]):
         """Calls ``stop`` after the target has ended, and keeps the last picture on the screen."""
         self.state.ended = "ended: final state"
         self.journal.say(why)
-        self.refresher.stand()
-        self.refresher.do(stop)
+        self.refresher.stop_snapshots()
+        self.refresher.run_job(stop)
         self.refresher.ask(self.state.settings, tick=True)
 
     def action_ask(self, what: str, *arguments: Any) -> None:
-        """Calls a method of the state."""
+        """Calls a method of ``State``, given its name."""
         getattr(self.state, what)(*arguments)
 
     def action_suspend_process(self) -> None:
@@ -273,7 +273,7 @@ class LiveApp(App[int]):
             super().action_suspend_process()
 
     def action_play(self, what: str, *arguments: Any) -> None:
-        """Calls a method of the recording's player."""
+        """Calls a method of the recording's ``Player``, given its name."""
         if self.state.player is not None:
             getattr(self.state.player, what)(*arguments)
 

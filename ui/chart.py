@@ -16,10 +16,10 @@ from tracelloc.show.presentation.calltree import Step, shown_frames
 from tracelloc.text import about_of, format_percent, format_size
 from tracelloc.ui.functions import FUNCTIONS, FunctionKey
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece
-from tracelloc.ui.plot import LABELS, Canvas, Drawing, nice_ceiling, runs_of
+from tracelloc.ui.plot import LABELS, Canvas, Drawing, nice_ceiling, styled_runs
 from tracelloc.ui.tableview import clean, crop, fit, right
-from tracelloc.ui.timeline import Gaps, within
-from tracelloc.ui.view import Settings, Source, View, ViewSelection
+from tracelloc.ui.timeline import Gaps, are_in_gaps
+from tracelloc.ui.view import Settings, TraceSource, View, ViewSelection
 
 _LAYERS: Final = 6  # Most functions or stacks that get their own layer
 # Fill characters that distinguish layers without colors; the last one means "all others".
@@ -35,25 +35,25 @@ class Layer:
     """Live bytes of one function, or one stack, over time."""
 
     key: Hashable | None  # The stack's index, or a `FunctionKey`; None for all others
-    name: str
+    name: str  # The function or the stack's label
     bytes: I64  # Live bytes at each of the chart's times; the last one is now
 
 
 @dataclass(frozen=True, slots=True)
 class ChartContent:
-    """Layers from the bottom up, in descending order of their peaks."""
+    """The layers of the chart, from the bottom up, in descending order of their peaks."""
 
     layers: Sequence[Layer] = ()
-    times_ns: Sequence[int] = ()
-    what: str = ""
-    about: str = ""
-    empty: str = COMPUTING
+    times_ns: Sequence[int] = ()  # Times of the layers' values, CLOCK_MONOTONIC
+    what: str = ""  # What a layer stands for, in words
+    about: str = ""  # The prefix of estimates, `~` or nothing
+    empty: str = COMPUTING  # Text that is shown if there is no layer
     gaps: Gaps = ()  # Times without snapshots, in which nothing is drawn
     is_recorded: bool = False
 
 
 class _Owners:
-    """The allocating function of each stack that could be named in time."""
+    """Functions by number, and the allocating function of each stack that is named."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -97,8 +97,8 @@ def _held(selection: ViewSelection) -> tuple[list[int], I64]:
     return [*times, max(snapshot.now_ns, times[-1] + 1)], table
 
 
-def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
-    """Returns a function that computes the layers.
+def chart_content(_source: TraceSource) -> Callable[[ViewSelection], ChartContent]:
+    """Returns a function that computes the chart's layers.
 
     Limits select stacks, not blocks, because past blocks are unknown.
     """
@@ -161,7 +161,7 @@ def draw_layers(content: ChartContent, width: int, height: int) -> Drawing:
     highest = nice_ceiling(float(tops[-1].max()))
     canvas.draw_axes(highest)
     cells = np.rint(tops / highest * canvas.lines).astype(int)
-    cells[:, within(content.gaps, canvas.edges_ns())] = 0
+    cells[:, are_in_gaps(content.gaps, canvas.edges_ns())] = 0
     cells[:, canvas.used :] = 0
     for x in range(canvas.columns):
         below = 0
@@ -181,7 +181,7 @@ def _style(number: int) -> str:
 
 
 class ChartView(LineView[ChartContent]):
-    """The chart, with one row per layer below it, the bottom layer first."""
+    """The widget of the chart, with one row per layer below, the bottom layer first."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "plot--axis", *(_style(number) for number in range(_LAYERS + 1)),
@@ -224,7 +224,7 @@ class ChartView(LineView[ChartContent]):
 
     @property
     def key(self) -> Hashable | None:
-        """Key of the row's layer."""
+        """Key of the layer in the cursor's row."""
         layers = self._content.layers
         return layers[self.cursor].key if self.cursor < len(layers) else None
 
@@ -244,16 +244,16 @@ class ChartView(LineView[ChartContent]):
         """Explains why there is no layer."""
         return self._content.empty
 
-    def fixed(self, line: int, width: int) -> Iterable[Piece]:
-        """The chart's lines, then the titles of the rows."""
+    def fixed_line(self, line: int, width: int) -> Iterable[Piece]:
+        """Returns a line of the chart, or the titles of the rows."""
         if line < len(self._drawing):
-            return [(text, style or None) for text, style in runs_of(self._drawing[line])]
+            return [(text, style or None) for text, style in styled_runs(self._drawing[line])]
         what = f"live bytes of {self._content.what} (C)" if self._content.what else ""
         title = f"{'live':>13}  {'share':>6}  {'peak':>11}  {what}"
         return [(crop(title, width), "lines--header")] if what else []
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
-        """The mark, live bytes, share, peak and name of a layer."""
+        """Returns the mark, live bytes, share, peak and name of a layer."""
         content, layer = self._content, self._content.layers[row]
         whole = max(1, sum(int(each.bytes[-1]) for each in content.layers))
         live, peak = int(layer.bytes[-1]), int(layer.bytes.max())
@@ -278,5 +278,5 @@ CHART: Final = View(
     maker=chart_content,
     widget=ChartView,
     choose=_opened,
-    enters="Open",
+    enter_action="Open",
 )

@@ -1,6 +1,6 @@
 """Readable text in every theme: a contrast with the background of at least 4.5.
 
-WCAG 2.1 requires this (success criterion 1.4.3, level AA). Many themes' muted and signal colours
+WCAG 2.1 requires it (success criterion 1.4.3, level AA). Many themes' muted and signal colours
 fall short; a filter on the drawn output moves these towards black or white.
 """
 
@@ -38,7 +38,7 @@ def contrast(one: _Triplet, other: _Triplet) -> float:
 
 
 def readable(colour: _Triplet, behind: _Triplet) -> _Triplet:
-    """Returns the colour, moved towards black or white as far as necessary."""
+    """Returns the colour, moved towards black or white until it is readable on ``behind``."""
     if contrast(colour, behind) >= LEAST:
         return colour
     end = max(0, 255, key=lambda level: contrast((level, level, level), behind))
@@ -70,7 +70,7 @@ def _readable_style(style: Style, background: _Triplet) -> Style:
 
 
 class ContrastFilter(LineFilter):
-    """Makes text readable; does not change lines and bars."""
+    """A filter of drawn segments that makes text readable, but leaves lines and bars."""
 
     def apply(self, segments: list[Segment], background: TextualColor) -> list[Segment]:
         """Adjusts segments so that their colours contrast with the background."""
@@ -89,5 +89,5 @@ def _has_text(text: str) -> bool:
 
 
 def keep_readable(app: App[Any]) -> None:
-    """Adds the filter after the application's own filters."""
+    """Adds a ``ContrastFilter`` after the application's own filters."""
     app._filters.append(ContrastFilter())

@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from tracelloc.model.frames import Frame
 from tracelloc.model.process import Target
-from tracelloc.show.filters import Rule
+from tracelloc.show.filters.rules import Rule
 from tracelloc.show.presentation.sourcelisting import listed_function
 from tracelloc.show.presentation.symboladvice import generated_advice
 from tracelloc.snapshots.snapshot import Snapshot
@@ -28,14 +28,14 @@ from tracelloc.text import (
     signed_size,
 )
 from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, frame_rows, lines_of, rule_for
-from tracelloc.ui.histogramviews import age_label, bar_rows, columns, size_label
+from tracelloc.ui.histogramviews import age_label, bar_rows, histogram_columns, size_label
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
-from tracelloc.ui.picture import Details, Picture
+from tracelloc.ui.picture import Picture, SelectedStack
 from tracelloc.ui.plot import Curve, Plot
 from tracelloc.ui.sourcefiles import ColouredSource, open_editor
-from tracelloc.ui.stackviews import reasons, verdict_text
-from tracelloc.ui.tableview import Table, crop, trend
+from tracelloc.ui.stackviews import verdict_reasons, verdict_text
+from tracelloc.ui.tableview import Table, arrow, crop
 from tracelloc.ui.view import Sorting
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _AROUND: Final = 2  # Source lines shown before and after the frame's line
 
 
 class DetailScreen(Screen[None]):
-    """The screen of one stack."""
+    """The screen of one stack, opened by Enter on its row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings(
@@ -73,7 +73,7 @@ class DetailScreen(Screen[None]):
         super().__init__()
         self.state = state
         self.stack = stack
-        self.details: Details | None = None
+        self.details: SelectedStack | None = None
         self._lines: list[FrameLine] = []
         self._everything = False
         self._advice: list[str | None] = []  # Advice on missing names and lines
@@ -89,12 +89,12 @@ class DetailScreen(Screen[None]):
         source.border_title = "source"
         yield source
         with Horizontal(id="histograms"):
-            yield Table(columns("size"), id="detail-sizes")
-            yield Table(columns("age"), id="detail-ages")
+            yield Table(histogram_columns("size"), id="detail-sizes")
+            yield Table(histogram_columns("age"), id="detail-ages")
         yield KeyFooter(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Shows the current picture, if it has the stack."""
+        """Shows the newest picture, if it has the screen's stack."""
         if self.state.picture is not None:
             self.show(self.state.picture)
 
@@ -233,7 +233,7 @@ class DetailScreen(Screen[None]):
         self.state.open_source(listed_function(frame))
 
 
-def _title(details: Details, picture: Picture, condition: str, width: int) -> Text:
+def _title(details: SelectedStack, picture: Picture, condition: str, width: int) -> Text:
     """Returns the title lines, cut to the screen's width; only the reasons are wrapped."""
     figures = details.figures
     about = about_of(picture.snapshot.sample_bytes)
@@ -249,7 +249,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     noun = "block" if figures.live_count == 1 else "blocks"
     held = Text.assemble(
         f" {about}{format_size(figures.live_bytes)} in {about}{figures.live_count:,} {noun}   ",
-        (f"{signed_size(growth)}/min {trend(growth)}   ", style),
+        (f"{signed_size(growth)}/min {arrow(growth)}   ", style),
         f"peak {least}{format_size(figures.peak_bytes)}",
     )
     freed = figures.freed_share
@@ -272,7 +272,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
         line.truncate(max(1, width), overflow="ellipsis")
     if details.judgement is not None:
         most = _REASON_LINES + (details.holders is not None)
-        why = textwrap.wrap("; ".join(reasons(details)), max(20, width - 2))[:most]
+        why = textwrap.wrap("; ".join(verdict_reasons(details)), max(20, width - 2))[:most]
         lines[2:2] = [Text(f" {part}", "dim") for part in why]
     return Text("\n").join(lines)
 

@@ -21,7 +21,7 @@ from tracelloc.errors import TracellocError, UsageError
 from tracelloc.show.analysis.differences import Limits
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.export.outputfile import OutputFile
-from tracelloc.show.filters import Rule
+from tracelloc.show.filters.rules import Rule
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.recording.times import parse_time
 from tracelloc.show.tables import Column
@@ -84,7 +84,7 @@ _FIELDS: Final = (
 
 
 class LimitsDialog(Dialog[Limits]):
-    """Four inputs for limits; an empty one means no limit."""
+    """Asks for limits of size and age; an empty input means no limit."""
 
     def __init__(self, limits: Limits) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class LimitsDialog(Dialog[Limits]):
 
 
 class FilterDialog(Dialog[None]):
-    """One line per group, then one per added rule."""
+    """Lists the filter groups and the added rules, to switch and delete them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "switch_group", "Switch", tooltip="Switch the group", id="filters.space"),
@@ -208,7 +208,7 @@ class FilterDialog(Dialog[None]):
 
 
 class TimeDialog(Dialog[float]):
-    """An input for a time; the result is in seconds since 1970."""
+    """Asks for a time in a recording; the result is in seconds since 1970."""
 
     def __init__(self, first_s: float, last_s: float) -> None:
         """``first_s`` and ``last_s``: the recorded span."""

@@ -40,7 +40,7 @@ Cell = tuple[str, str]  # (style, character)
 
 
 class ScreenChanges:
-    """What is on the screen, as far as it is known."""
+    """The known content of the screen, by which output is reduced to changes."""
 
     def __init__(self) -> None:
         self._lines: dict[int, dict[int, Cell]] = {}
@@ -49,13 +49,13 @@ class ScreenChanges:
         self._painted_s = time.monotonic()
 
     def forget(self) -> None:
-        """Takes nothing for known, as after another size."""
+        """Forgets the known content, as after a change of the size."""
         self._lines.clear()
         self._latest.clear()
         self._painted_s = time.monotonic()
 
     def reduce(self, output: str) -> str:
-        """Returns output that leads to the same screen."""
+        """Returns shorter output that leads to the same content of the screen."""
         if output.startswith(_SYNCHRONIZED):
             return output
         if time.monotonic() - self._painted_s > _REPAINT_S:
@@ -205,7 +205,7 @@ class TerminalDriver(LinuxDriver):
         self._size: Size | None = None
 
     def write(self, data: str) -> None:
-        """Writes what changes the screen."""
+        """Writes the part of the output that changes the screen."""
         if self._size != self._app.size:
             self._size = self._app.size
             self._changes.forget()
@@ -230,9 +230,9 @@ read -r word
 
 @contextmanager
 def restored_terminal() -> Iterator[None]:
-    """Context in which a waiting shell restores the terminal if this process is killed.
+    """Has a waiting shell restore the terminal if this process is killed in the context.
 
-    SIGKILL runs no handler, so this process can't. The shell runs in its own session: a process
+    SIGKILL runs no handler of this process. The shell runs in its own session: a process
     without this controlling terminal may change the terminal's modes without being stopped.
     """
     guard = _guard_of(sys.__stderr__)

@@ -25,7 +25,7 @@ from tracelloc.ui.nodes import (
     module_colour,
     nodes_view,
 )
-from tracelloc.ui.tableview import crop, fit, trend
+from tracelloc.ui.tableview import arrow, crop, fit
 
 EDGE: Final = "▏"  # Left edge of each box, which separates neighbours even without colours
 _SMALL: Final = "·"  # Stands for functions that are narrower than a cell
@@ -47,7 +47,7 @@ _BOX_CSS: Final = "\n".join(
 
 
 class FlameView(NodesView):
-    """The icicle. Arrow keys walk, Enter zooms, Esc goes back."""
+    """The widget of the icicle graph. Arrow keys walk, Enter zooms, Esc goes back."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *_BOX_CLASSES, "flame--above", "flame--match", "flame--cursor",
@@ -94,11 +94,11 @@ class FlameView(NodesView):
 
     @property
     def selected(self) -> int:
-        """The node under the cursor."""
+        """Number of the node under the cursor."""
         return self._selected
 
     def rows_changed(self) -> None:
-        """Recomputes the layout."""
+        """Recomputes the layout of the boxes."""
         self._levels = lay_out(self._data, self.zoomed, max(self.width, 1))
         self._keep_visible()
         super().rows_changed()
@@ -126,7 +126,7 @@ class FlameView(NodesView):
     # Drawing.
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
-        """The boxes of one depth. The cursor is on a box, not on a line."""
+        """Returns the boxes of one depth. The cursor is on a box, not on a line."""
         level = self._levels[row]
         at = 0
         for left, end, node in sorted(
@@ -169,8 +169,8 @@ class FlameView(NodesView):
         shade = "darker" if is_darker(step.name) else "module"
         return f"flame--{shade}-{module_colour(step.module, len(_COLOURS['module']))}"
 
-    def fixed(self, line: int, width: int) -> Iterable[Piece]:
-        """The lines below the boxes: figures and name of the function under the cursor."""
+    def fixed_line(self, line: int, width: int) -> Iterable[Piece]:
+        """Returns a line below the boxes: figures or name of the function under the cursor."""
         nodes = self._data
         node = self._selected
         step = nodes.tree.steps[node]
@@ -184,7 +184,7 @@ class FlameView(NodesView):
             f" {nodes.about}{format_size(int(totals[Metric.BYTES][node]))}",
             format_percent(nodes.share(node)),
             f"{nodes.about}{int(totals[Metric.BLOCKS][node]):,} blocks",
-            f"{signed_size(growth)}/min {trend(growth)}",
+            f"{signed_size(growth)}/min {arrow(growth)}",
             *(["inverted"] if nodes.inverted else []),
             f"colors: {self.colouring}",
         ]

@@ -12,14 +12,14 @@ from tracelloc.dataclass import dataclass
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.frames import Frame
 from tracelloc.model.stacks import NO_STACK
-from tracelloc.show.filters import Action, Match, On, Rule
-from tracelloc.show.filters.rules import function_name
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.filters.rules import Action, Match, On, Rule, function_name
 from tracelloc.show.presentation.facts import format_frame
-from tracelloc.show.presentation.naming import NamedStack, frame_name
+from tracelloc.show.presentation.naming import frame_name
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import plural
 from tracelloc.ui.sourcefiles import ColouredSource
-from tracelloc.ui.stacknames import place
+from tracelloc.ui.stacknames import frame_place
 from tracelloc.ui.tableview import Cell, PathCell, TableRows, clean
 
 FRAME_COLUMNS: Final[Columns[Any]] = (
@@ -85,7 +85,7 @@ def frame_rows(lines: list[FrameLine], *notes: str | Text) -> TableRows:
             return ""
         if column == "module":
             return clean(base_name(line.frame.module)) if line.frame.module else ""
-        return PathCell(place(line.frame))
+        return PathCell(frame_place(line.frame))
 
     spaced = (f" {n}" if isinstance(n, str) else Text.assemble(" ", n) for n in notes)
     footer = [lambda _key, note=note: note for note in spaced]

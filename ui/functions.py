@@ -17,14 +17,14 @@ from tracelloc.dataclass import dataclass, field, replace
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
+from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.calltree import Step, shown_name
-from tracelloc.show.presentation.naming import NamedStack
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import about_of, format_percent, format_size
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.stackviews import MOST_ROWS, name_cell
 from tracelloc.ui.tableview import Cell, Heading, Table, TableRows, clean, growth_cell, short_count
-from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
+from tracelloc.ui.view import Settings, Sorting, TraceSource, View, ViewSelection
 
 COLUMNS: Final[Columns[Any]] = (
     Column("own", "own", 11),
@@ -47,23 +47,23 @@ class FunctionKey:
     """Key of a row: a function, or a caller or callee of the expanded function."""
 
     step: Step
-    role: str = ""
+    role: str = ""  # Empty for a function; else whether it is caller or callee
     # Bytes of the stacks that contain both functions; only set for callers and callees.
     size_bytes: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)
 class _Path:
-    """A stack as function numbers, innermost first; ``unique`` has recursive functions once."""
+    """A stack as function numbers, innermost first."""
 
     stack: NamedStack
     ids: Sequence[int]
-    unique: Collection[int]
+    unique: Collection[int]  # The numbers without repetitions by recursion
     version: tuple[int, int]  # Version of the names
 
 
 class _Columns:
-    """The paths of stacks, to sum up the stacks' figures."""
+    """The paths of stacks, by which figures per stack are summed up per function."""
 
     def __init__(self, stacks: I64, paths: Sequence[_Path]) -> None:
         self.stacks, self.paths = stacks, paths
@@ -84,12 +84,12 @@ class _Columns:
 
 
 def _sums(numbers: I64, weights: I64, count: int) -> I64:
-    """Sums weights by number. Exact: no sum of a process reaches 2**53."""
+    """Returns the sums of weights by number, exact as no sum of a process reaches 2**53."""
     return np.bincount(numbers, weights, count).astype(np.int64)
 
 
 class Functions:
-    """Paths of stacks, cached between pictures while the stacks' names do not change."""
+    """Numbers functions, and caches stacks as paths of numbers while names do not change."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -112,7 +112,7 @@ class Functions:
     def columns(self, selection: ViewSelection) -> _Columns:
         """Returns all stacks as function numbers.
 
-        Those that take too long are named in the next picture, and have one number until then.
+        Stacks that are not named in time share a number until the next picture.
         """
         version, stacks = selection.namer.version, np.sort(selection.unsearched)
         if version == self._version and np.array_equal(stacks, self._columns.stacks):
@@ -180,7 +180,7 @@ class Functions:
 
 
 class _Rows:
-    """The rows of one picture."""
+    """The rows of the view for one picture."""
 
     def __init__(self, functions: Functions, selection: ViewSelection) -> None:
         snapshot, figures = selection.snapshot, selection.figures
@@ -246,8 +246,8 @@ class _Rows:
 _WRITTEN: Final[dict[str, Callable[[int], str]]] = {"own": format_size, "count": short_count}
 
 
-def function_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
-    """Makes one row per function; its key is a ``FunctionKey``."""
+def function_rows(_source: TraceSource) -> Callable[[ViewSelection], TableRows]:
+    """Returns a function that makes a row per function, with a ``FunctionKey`` as its key."""
     functions = Functions()
 
     def rows(selection: ViewSelection) -> TableRows:
@@ -271,6 +271,6 @@ FUNCTIONS: Final = View(
     maker=function_rows,
     widget=lambda: Table(COLUMNS),
     choose=_expanded,
-    enters="Callers",
+    enter_action="Callers",
     sorting=Sorting("bytes"),
 )

@@ -1,7 +1,7 @@
 """Rows that stand for several stacks, which Enter expands.
 
-Stacks that leak or grow together are one row, and so are those with equal names, and those of a
-single block each about which it is too early to say anything.
+Stacks that leak or grow together are one row, and so are stacks with equal names, and stacks of a
+single block each that have no verdict yet.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class GroupKey:
     lead: int  # Identifies the group: the address of the shared frame, or one of its stacks
     # The listed stacks of the group, those with the largest share first.
     members: I64 = field(compare=False)
-    title: str = field(compare=False)
+    title: str = field(compare=False)  # Text of the group's row
     verdict: Verdict | None = field(compare=False)
     rate: int = field(compare=False)  # Growth in bytes per minute
-    # Whether the stacks are judged as one; otherwise, `rate` is the sum of theirs.
+    # Whether the stacks are judged as one; otherwise, `rate` is the sum of the stacks' rates.
     is_one: bool = field(compare=False)
 
     @property
@@ -59,7 +59,7 @@ class _RowStacks:
     stacks: I64
     starts: I64  # Where each row's stacks begin. The rows of suspects come first.
     suspects: Sequence[Suspect]
-    has_others: bool  # Whether the row after those is that of single blocks
+    has_others: bool  # Whether the row after the suspects' rows is that of single blocks
 
     def sorted_by(self, order: I64, ranks: I64, weights: I64) -> I64:
         """Returns the rows' numbers: lowest rank first, then largest weight, then as ``order``."""
@@ -80,7 +80,7 @@ class _RowStacks:
 def grouped(selection: ViewSelection, order: I64, ranks: I64, weights: I64, most: int) -> Grouping:
     """Replaces each group's listed stacks with one row. Returns about the first ``most`` rows.
 
-    ``order``: the listed stacks; ``ranks``, ``weights``: by stack, what rows are sorted by.
+    ``order``: the listed stacks; ``ranks``, ``weights``: the rows' sort keys, per stack.
     """
     if not len(order):
         return Grouping(())
@@ -131,7 +131,7 @@ def _suspects(selection: ViewSelection, listed: Mask) -> Iterable[tuple[Suspect,
 
 
 def _are_others(selection: ViewSelection) -> Mask:
-    """Returns which stacks have a single small block, about which it is too early to tell."""
+    """Returns a mask of stacks with a single small block and no verdict yet."""
     figures, verdicts = selection.figures, selection.verdicts
     if selection.change is not None or verdicts is None:
         return np.zeros(len(figures.live_count), np.bool_)
@@ -142,7 +142,7 @@ def _are_others(selection: ViewSelection) -> Mask:
 
 
 def _by_name(selection: ViewSelection, stacks: I64) -> tuple[I64, I64]:
-    """Returns stacks, equal names and verdicts together, and where each of these begins."""
+    """Returns stacks ordered by name and verdict, and where each name and verdict begins."""
     names, verdicts = selection.names.labels.numbers[stacks], selection.verdicts
     if verdicts is not None:
         names = names * len(VERDICTS) + verdicts[stacks]
@@ -179,6 +179,6 @@ def _title(selection: ViewSelection, suspect: Suspect, count: int, *, named: boo
     return clean(suspect_title(stack, labels, shared, count))
 
 
-def toggled(key: GroupKey, settings: Settings) -> Settings:
+def toggle_group(key: GroupKey, settings: Settings) -> Settings:
     """Returns settings with the group expanded, or collapsed again."""
     return replace(settings, expanded=settings.expanded ^ {key.lead})

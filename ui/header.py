@@ -35,8 +35,8 @@ from tracelloc.text import (
 )
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.spanplot import span_note
-from tracelloc.ui.tableview import VERDICT_STYLES, clean, crop, fit, gauge, short_count, trend
-from tracelloc.ui.view import Facts, View
+from tracelloc.ui.tableview import VERDICT_STYLES, arrow, clean, crop, fit, gauge, short_count
+from tracelloc.ui.view import TraceFacts, View
 from tracelloc.verdict.parameters import P
 
 _BAD = "bold red"
@@ -49,15 +49,15 @@ _SOON_S = 3600.0  # Forecasts of less than this are highlighted
 
 
 class HeaderLines(Widget):
-    """The header's lines: two, or three on narrow screens. A click on a word asks what it means."""
+    """The widget of two header lines, or three on narrow screens, with clickable words."""
 
     @dataclass
     class WordClicked(Message):
-        """A word was clicked."""
+        """A word of the header was clicked, to get its meaning."""
 
         word: str
 
-    def __init__(self, facts: Facts, *, id: str | None = None) -> None:  # noqa: A002
+    def __init__(self, facts: TraceFacts, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._facts = facts
         self._picture: Picture | None = None
@@ -77,13 +77,13 @@ class HeaderLines(Widget):
                 self.post_message(self.WordClicked(word[0]))
 
     def render(self) -> Text:
-        """The lines, fitted to the available width."""
+        """Returns the lines, fitted to the available width."""
         if self._picture is None:
             return Text(" tracelloc  …")
-        return header(self._picture, self._facts, self._state, self.size.width, self.size.height)
+        return head_text(self._picture, self._facts, self._state, *self.size)
 
 
-def header(picture: Picture, facts: Facts, state: str, width: int, height: int) -> Text:
+def head_text(picture: Picture, facts: TraceFacts, state: str, width: int, height: int) -> Text:
     """Returns the header's lines, each of exactly the given width."""
     lines = [_alert(picture, width)] if picture.header.alert is not None and height > 1 else []
     lines.append(_first(picture, facts, state, width))
@@ -108,7 +108,7 @@ def _alert(picture: Picture, width: int) -> Text:
     return Text(fit(f" {words}", width), ALERT)
 
 
-def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
+def _first(picture: Picture, facts: TraceFacts, state: str, width: int) -> Text:
     snapshot = picture.snapshot
     who = Text(target_name(snapshot), "bold")
     if picture.process_count > 1 and snapshot.merged is None:
@@ -136,7 +136,7 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
 
 
 def target_name(snapshot: Snapshot) -> str:
-    """``server (4711)``, ``all 8 processes``."""
+    """Formats the shown processes: ``server (4711)``, ``all 8 processes``."""
     if snapshot.merged is not None:
         count = f"{snapshot.merged.process_count:,}"
         running = snapshot.target.number == RUNNING_PROCESSES
@@ -146,7 +146,7 @@ def target_name(snapshot: Snapshot) -> str:
 
 
 def _overhead(picture: Picture) -> list[Text]:
-    """Returns the figures of tracing's cost that matter, or that none does."""
+    """Returns the figures of tracing's cost that are worth attention."""
     cost, share = tracing_cost(picture.snapshot), picture.header.ring_share
     parts = []
     if cost is not None and cost.factor >= _NOTABLE_FACTOR and cost.cores >= _NOTABLE_CORES:
@@ -183,12 +183,12 @@ def _figures(picture: Picture) -> list[Text]:
     growth = int(snapshot.growth_per_min.sum())
     style = _BAD if growth > 0 else "green" if growth < 0 else ""
     parts = [
-        heap.append(f" {trend(growth)} {signed_size(growth)}/min", style),
+        heap.append(f" {arrow(growth)} {signed_size(growth)}/min", style),
         _ended(snapshot),
         _leaks(snapshot),
         _resident(picture),
         _forecast(figures.forecast),
-        Text(f"{about}{snapshot.live_count:,} blocks {trend(figures.count_growth)}"),
+        Text(f"{about}{snapshot.live_count:,} blocks {arrow(figures.count_growth)}"),
         Text(
             f"alloc {short_count(figures.allocations_per_s):>5}/s  "
             f"free {short_count(figures.frees_per_s):>5}/s"
@@ -207,7 +207,7 @@ def _ended(snapshot: Snapshot) -> Text | None:
 
 
 def _leaks(snapshot: Snapshot) -> Text | None:
-    """Returns the number of leaks and their growth rate, or when it will be known."""
+    """Returns the number of leaks and their rate, or when verdicts will be known; or None."""
     judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
     types = type_suspects(snapshot)
     for verdict, words in ((Verdict.LEAKING, "leaking"), (Verdict.GROWING, "growing")):
@@ -350,7 +350,7 @@ def notes_of(picture: Picture) -> str:
     """Returns the notes at the right of the tabs."""
     settings = picture.settings
     notes = _limits(settings.limits)
-    if settings.view.by_metric and settings.metric is not Metric.BYTES:
+    if settings.view.follows_metric and settings.metric is not Metric.BYTES:
         notes.append(f"by {settings.metric.value} (w)")
     if settings.baseline is not None:
         notes.append("since baseline (b)")

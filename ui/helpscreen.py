@@ -86,7 +86,7 @@ class HelpScreen(Dialog[None]):
     ]
 
     def __init__(self, screen: Screen[Any], words: str = "") -> None:
-        """``words``: what is searched first; empty: all is shown."""
+        """``words``: the first search; empty: all lines are shown."""
         super().__init__()
         self._of = screen
         self._words = words
@@ -123,7 +123,7 @@ class HelpScreen(Dialog[None]):
             self.query_one(Table).focus()
 
     def action_find(self) -> None:
-        """Opens the line to type into."""
+        """Opens the line for a search."""
         line = self.query_one("#find", Input)
         line.display = True
         line.focus()

@@ -39,15 +39,15 @@ from tracelloc.ui.tableview import (
     growth_cell,
     sorted_rows,
 )
-from tracelloc.ui.view import BASIC, Settings, Sorting, Source, View, ViewSelection, is_live
+from tracelloc.ui.view import BASIC, Settings, Sorting, TraceSource, View, ViewSelection, is_live
 
 MOST_SIZES: Final = 32
 _MEASURED_NS: Final = 5 * NS_PER_S  # Time between readings of usable sizes
 _BY_BYTES: Final = Sorting("bytes")
 
 
-def columns(label: str) -> Columns[Bin]:
-    """Returns a histogram's columns. Bars and shares refer to the column that is sorted by."""
+def histogram_columns(label: str) -> Columns[Bin]:
+    """Returns a histogram's columns; ``label``: the title of its bins, ``size`` or ``age``."""
     return (
         Column("label", label, 16, sorts=False),
         Column("bytes", "bytes", 9),
@@ -129,7 +129,7 @@ def size_rows(
 
 
 def size_label(sizes: Bin) -> str:
-    """``512 - 1023 B``, ``1 KiB - 2 KiB``, ``1,536 B``."""
+    """Formats a bin of sizes: ``512 - 1023 B``, ``1 KiB - 2 KiB``, ``1,536 B``."""
     low, high = sizes.low, sizes.high
     if high is None or low == high:
         return f"{low:,} B"
@@ -145,13 +145,13 @@ def _whole(size: int) -> str:
 
 
 def age_label(ages: Bin) -> str:
-    """``1 m - 3 m``, ``over 1 d``."""
+    """Formats a bin of ages: ``1 m - 3 m``, ``over 1 d``."""
     limits = [format_duration(n // NS_PER_S) for n in (ages.low, ages.high) if n is not None]
     return f"over {limits[0]}" if ages.high is None else " - ".join(limits)
 
 
-def _make_sizes(source: Source) -> Callable[[ViewSelection], TableRows]:
-    """Makes the rows of sizes; reads usable sizes at intervals, after the first rows."""
+def _make_sizes(source: TraceSource) -> Callable[[ViewSelection], TableRows]:
+    """Returns a function that makes the rows of sizes, and reads usable sizes at intervals."""
     measured: Snapshot | None = None
     is_first = True
 
@@ -207,9 +207,9 @@ SIZES: Final = View(
     title="Sizes",
     key="5",
     maker=_make_sizes,
-    widget=lambda: Table(columns("size")),
+    widget=lambda: Table(histogram_columns("size")),
     choose=_only_sizes,
-    enters="Only these",
+    enter_action="Only these",
     sorting=_BY_BYTES,
     exists=is_live,
 )
@@ -218,16 +218,16 @@ AGES: Final = View(
     title="Ages",
     key="6",
     maker=lambda _source: _make_ages,
-    widget=lambda: Table(columns("age")),
+    widget=lambda: Table(histogram_columns("age")),
     choose=_only_ages,
-    enters="Only these",
+    enter_action="Only these",
     sorting=_BY_BYTES,
     exists=is_live,
 )
 
 
 def thread_columns(about: str = "") -> Columns[ThreadRow]:
-    """Returns the columns. ``about``: the mark of estimates."""
+    """Returns the columns of the view of threads. ``about``: the mark of estimates."""
 
     def growth(row: ThreadRow) -> Cell:
         per_min = row.held.bytes_per_min
@@ -262,8 +262,8 @@ COLUMNS: Final = thread_columns()
 _FLOWS: Final = 3  # Most flows shown of each kind
 
 
-def content_maker(_source: Source) -> Callable[[ViewSelection], TableRows]:
-    """Makes one row per thread. Growth counts from the first rows made with these settings."""
+def thread_rows_maker(_source: TraceSource) -> Callable[[ViewSelection], TableRows]:
+    """Returns a function that makes a row per thread. Growth counts from its first rows."""
     before: tuple[object, ThreadsBefore] | None = None
 
     def rows(selection: ViewSelection) -> TableRows:
@@ -284,16 +284,16 @@ def content_maker(_source: Source) -> Callable[[ViewSelection], TableRows]:
         narrowed = settings.narrows_stacks or not settings.all_limits.is_open
         threads = thread_rows(held, snapshot.threads, narrowed=narrowed)
         about = about_of(snapshot.sample_bytes)
-        found = table_rows(threads, snapshot.threads, settings.sorting, about)
+        found = thread_table(threads, snapshot.threads, settings.sorting, about)
         return replace(found, empty=selection.why_empty)
 
     return rows
 
 
-def table_rows(
+def thread_table(
     threads: Sequence[ThreadRow], activity: ThreadActivity | None, sorting: Sorting, about: str
 ) -> TableRows:
-    """Returns the table, by thread id. ``about`` is ``~`` if figures are estimates."""
+    """Returns the table of threads by thread id. ``about``: the mark of estimates."""
     footer: list[Callable[[Any], str]] = []
     if activity is not None:
         size, count = format_size(activity.remote_freed_bytes), f"{activity.remote_freed_count:,}"
@@ -335,13 +335,13 @@ THREADS: Final = View(
     name="threads",
     title="Threads",
     key="7",
-    maker=content_maker,
+    maker=thread_rows_maker,
     widget=lambda: Table(COLUMNS),
     # Unknown threads have the id 0.
     choose=lambda tid, settings: (
         replace(settings, limits=replace(settings.limits, tid=tid)) if tid else None
     ),
-    enters="Only these",
+    enter_action="Only these",
     wanted=replace(BASIC, threads=True),
     sorting=Sorting("bytes"),
     exists=is_live,

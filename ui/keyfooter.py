@@ -60,7 +60,7 @@ class KeyFooter(Footer):
             ).data_bind(compact=Footer.compact)
 
     def _fitting(self, shown: Shown, width: int) -> Sequence[tuple[Binding, bool, str]]:
-        """Leaves out the last ones, except those that are needed to get away."""
+        """Returns the bindings that fit: the last ones are omitted, but not those that close."""
         gap = 2 if self.compact else 3
         kept = list(shown)
 
@@ -80,7 +80,7 @@ class KeyFooter(Footer):
             self.bindings_changed(self.screen)
 
     def bindings_changed(self, screen: Screen[object]) -> None:
-        """Creates the keys again if they are others, and drops the watchers of replaced ones."""
+        """Creates the keys again if the bindings differ, and drops replaced keys' watchers."""
         is_ours = self.is_attached and screen is self.screen and screen.app.app_focus
         if is_ours and self._bindings_ready and self._composed in (None, self._shown()):
             return

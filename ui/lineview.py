@@ -40,9 +40,9 @@ LIST_KEYS: Final = (
 def bindings(
     screen: str, keys: Iterable[tuple[str, str, str, str]], shown: Container[str], first: str = ""
 ) -> list[Binding]:
-    """Bindings of a screen from (key, action, word, sentence); ``shown``: those in its footer.
+    """Returns a screen's bindings from (key, action, word, sentence); ``shown``: in the footer.
 
-    ``first``: at once, so that what is typed behind it goes where it puts the focus.
+    ``first``: a key that acts before the focused widget, as it moves the focus for later keys.
     """
     return [
         Binding(
@@ -55,7 +55,7 @@ def bindings(
 
 @dataclass
 class RowMessage(Message):
-    """A message about the cursor's row; ``key``: what the row stands for."""
+    """A message about the cursor's row, of which ``key`` identifies the content."""
 
     view: LineView[Any]
     key: Hashable | None
@@ -76,7 +76,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 class FreelySized(Widget):
-    """A widget that no other one's place depends on.
+    """A widget whose size does not influence the place of any other widget.
 
     When such a widget gets another size, Textual would lay out the screen once more.
     """
@@ -92,7 +92,7 @@ class _Bar(ScrollBar, FreelySized):
 
 
 class LineView(Generic[Content], ScrollView, can_focus=True):
-    """Rows by number, from 0. The cursor is on a row whenever there is one."""
+    """A list of rows by number, from 0, with a cursor that is on a row if there is any."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "lines--header", "lines--sorted", "lines--cursor", "lines--unfocused", "lines--dim",
@@ -163,7 +163,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         """Returns one row's pieces, from left to right."""
         raise NotImplementedError
 
-    def fixed(self, line: int, width: int) -> Iterable[Piece]:
+    def fixed_line(self, line: int, width: int) -> Iterable[Piece]:
         """Returns a line above the rows (0, 1 …) or below them (-1 is the last one)."""
         return ()
 
@@ -221,7 +221,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
 
     @property
     def is_held(self) -> bool:
-        """Whether the user has just pressed a key here, or holds the mouse button down."""
+        """Whether rows may not move: a key was just pressed, or the mouse button is down."""
         return self._mouse_down or self.now_s() < self._held_until_s
 
     @property
@@ -345,9 +345,9 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         pieces: Iterable[Piece] = ()
         row = self.row_at(y)
         if y < self.header_lines:
-            pieces = self.fixed(y, width)
+            pieces = self.fixed_line(y, width)
         elif y >= self.size.height - self.footer_lines:
-            pieces = self.fixed(y - self.size.height, width)
+            pieces = self.fixed_line(y - self.size.height, width)
         elif row is not None:
             pieces = self.row(row, width)
             if row == self.cursor and self.row_cursor:

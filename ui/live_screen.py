@@ -37,12 +37,12 @@ from tracelloc.ui.picture import Picture
 from tracelloc.ui.player import LIVE_ONLY, PLAYER_KEYS
 from tracelloc.ui.plot import curves_of
 from tracelloc.ui.processview import PROCESSES
-from tracelloc.ui.spanplot import SpanPlot, flags_of
+from tracelloc.ui.spanplot import SpanPlot, plot_flags
 from tracelloc.ui.stackviews import verdict_lines, verdict_text
 from tracelloc.ui.state import State
 from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.tree import TREE
-from tracelloc.ui.view import Facts, Settings, View
+from tracelloc.ui.view import Settings, TraceFacts, View
 
 NARROW: int = 100  # Width below which the header has three lines and the plot fewer
 FLAT: int = 16  # Height below which there is no plot; there is none below `SLIM` columns either
@@ -69,15 +69,15 @@ class Middle(Vertical):
     """The active view, and below it the stack of the cursor's row."""
 
     class Resized(Message):
-        """Sent when the size of both together has changed."""
+        """The size of the view and the stack below it has changed."""
 
     def on_resize(self) -> None:
-        """Has the screen share the lines out again."""
+        """Has the screen divide the lines between view and stack again."""
         self.post_message(self.Resized())
 
 
 class SearchLine(Input):
-    """The line for searches."""
+    """The input line for searches."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Keep the search"),
@@ -90,7 +90,7 @@ class LiveScreen(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [*LIVE_KEYS]
     AUTO_FOCUS = "#views LineView"
-    # Headings of the help, and how the descriptions of their keys begin.
+    # Headings of the help, each with the first words of its keys' descriptions.
     KEY_GROUPS: ClassVar[dict[str, tuple[str, ...]]] = {
         "Time": ("Go ", "Play ", "Choose two"),
         "Find": ("Search", "Show only", "Rules that", "Switch all filters", "Show blocks"),
@@ -100,7 +100,7 @@ class LiveScreen(Screen[None]):
         "Leave": ("Quit", "Choose", "Write", "Copy", "One step", "All keys"),
     }
 
-    def __init__(self, state: State, facts: Facts) -> None:
+    def __init__(self, state: State, facts: TraceFacts) -> None:
         super().__init__()
         self.state = state
         self._facts = facts
@@ -120,8 +120,8 @@ class LiveScreen(Screen[None]):
                 for view in self.state.views:
                     widget = view.widget()
                     widget.id = view.name
-                    if view.enters:
-                        widget.name_enter(view.enters)
+                    if view.enter_action:
+                        widget.name_enter(view.enter_action)
                     yield widget
             pane = Table(FRAME_COLUMNS, id="pane")
             pane.can_focus = pane.row_cursor = False
@@ -166,7 +166,7 @@ class LiveScreen(Screen[None]):
 
     def _show_plot(self, picture: Picture) -> None:
         snapshot, line = picture.snapshot, picture.line
-        flags = flags_of(picture.settings)
+        flags = plot_flags(picture.settings)
         series, end_ns = snapshot.series, snapshot.now_ns
         start_ns = end_ns - snapshot.elapsed_ns
         if line is not None:
@@ -237,7 +237,7 @@ class LiveScreen(Screen[None]):
     # --- views ---
 
     def action_view(self, name: str) -> None:
-        """Activates a tab."""
+        """Activates the tab of a view, given its name."""
         self._go_to(next(view for view in self.state.views if view.name == name), self.settings)
 
     def _go_to(self, view: View[Any], settings: Settings) -> None:
@@ -347,7 +347,7 @@ class LiveScreen(Screen[None]):
         return super().check_action(action, parameters)
 
     def action_search(self) -> None:
-        """Opens the line to type into."""
+        """Opens the line for a search."""
         line = self.query_one("#search", Input)
         # Immediately, not at Textual's next style update: keys may already be queued.
         line.display = True
@@ -403,7 +403,7 @@ class LiveScreen(Screen[None]):
     def action_invert(self) -> None:
         """Inverts flame graph and tree."""
         self.state.change(inverted=not self.settings.inverted)
-        if not self.settings.view.by_metric:
+        if not self.settings.view.follows_metric:
             self._go_to(TREE, self.settings)
 
     def action_together(self) -> None:
@@ -418,7 +418,7 @@ class LiveScreen(Screen[None]):
 
     def action_metric(self) -> None:
         """Weighs flame graph and tree by the next metric."""
-        if self.settings.view.by_metric:
+        if self.settings.view.follows_metric:
             self.state.next_metric()
         else:
             self._go_to(TREE, self.settings)

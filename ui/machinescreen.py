@@ -1,4 +1,4 @@
-"""The screen of ``top``: processes and control groups, and what to do about one of them."""
+"""The screen of ``top``: processes and control groups, and commands for one of them."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _ACTIONS: Final = (
 )
 
 
-class WhatToDo(Dialog["Words | None"]):
-    """Asks what to do about a process or a group; the result is a command line."""
+class ActionDialog(Dialog["Words | None"]):
+    """Asks for a command on a process or a group; the result is its command line."""
 
     def __init__(self, name: str, target: Words, *, is_group: bool) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class WhatToDo(Dialog["Words | None"]):
             yield Table([Column("what", "")])
 
     def on_mount(self) -> None:
-        """Lists what can be done."""
+        """Lists the possible commands."""
         rows = TableRows(list(self._actions), lambda key, _: str(key))
         self.query_one(Table).show(rows, at_once=True)
 
@@ -71,7 +71,7 @@ class WhatToDo(Dialog["Words | None"]):
 
 
 class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
-    """Processes or control groups; the result is a command line, or None."""
+    """Lists processes or control groups; the result is a command line to run, or None."""
 
     DEFAULT_CSS = """
     MachineScreen {
@@ -100,7 +100,7 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
         yield KeyFooter(show_command_palette=False)
 
     def show(self, found: MachineMemory) -> None:
-        """Shows a new moment."""
+        """Shows newly read memory."""
         self._machine = found
         self._show()
 
@@ -163,9 +163,9 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
         chosen = self._chosen()
         if isinstance(chosen, ProcessMemory):
             target = "-p", str(chosen.pid)
-            dialog = WhatToDo(f"{chosen.command} ({chosen.pid})", target, is_group=False)
+            dialog = ActionDialog(f"{chosen.command} ({chosen.pid})", target, is_group=False)
         elif chosen is not None:
-            dialog = WhatToDo(chosen.name, ("--group", chosen.path), is_group=True)
+            dialog = ActionDialog(chosen.name, ("--group", chosen.path), is_group=True)
         else:
             return
         self.app.push_screen(dialog, self._leave)

@@ -21,7 +21,7 @@ from tracelloc.show.presentation.profile import Metric
 from tracelloc.text import format_percent
 from tracelloc.ui.lineview import COMPUTING, LineView
 from tracelloc.ui.stacknames import Search
-from tracelloc.ui.view import Source, View, ViewSelection
+from tracelloc.ui.view import TraceSource, View, ViewSelection
 
 ROOT: Final = 0
 _DEEPEST: Final = 2048  # Most levels of a layout; stacks are never deeper
@@ -29,7 +29,7 @@ Path = tuple[Step, ...]  # The steps from the root to a node, which identify it 
 
 
 class Nodes:
-    """Weights and order of a tree's nodes. Negative weights count as zero."""
+    """A call tree with weights by one metric, in order. Negative weights count as zero."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Nodes:
         search: Search | None = None,
         empty: str = "",
     ) -> None:
-        """``sampled``: figures are estimates; ``search``: marks functions; ``empty``: why it is."""
+        """``sampled``: figures are estimates. ``empty``: the text for a tree without nodes."""
         self.empty = empty
         self.tree = tree
         self.metric = metric
@@ -81,19 +81,19 @@ class Nodes:
         return int(self.totals[node])
 
     def figure(self, value: int) -> str:
-        """Formats a weight."""
+        """Formats a weight in the metric's unit."""
         return self.about + self.metric.unit.format(value)
 
     def below(self, node: int) -> int:
-        """Returns the weight of the children alone."""
+        """Returns the weight of a node's children alone."""
         return int(self.totals[node]) - max(int(self.tree.own[self.metric][node]), 0)
 
     def share(self, node: int) -> float:
-        """Returns the share of the root's weight."""
+        """Returns a node's share of the root's weight."""
         return int(self.totals[node]) / max(int(self.totals[ROOT]), 1)
 
     def path(self, node: int) -> Path:
-        """Returns the path that finds the node in another tree."""
+        """Returns the path by which another tree's equal node is found."""
         steps: list[Step] = []
         while node != ROOT:
             steps.append(self.tree.steps[node])
@@ -156,7 +156,7 @@ def is_darker(name: str) -> bool:
 
 
 def growth_colour(growth: int, weight: int) -> int:
-    """Returns 0: shrinks, 1: steady, 2: grows, 3: grows by a tenth or more a minute."""
+    """Returns a colour's number: 0 shrinks, 1 steady, 2 grows, 3 grows by a tenth a minute."""
     if growth < 0:
         return 0
     if growth == 0:
@@ -168,17 +168,17 @@ def growth_colour(growth: int, weight: int) -> int:
 class Box:
     """The cells of a node: from ``left`` to before ``end``."""
 
-    node: int
-    left: int
-    end: int
+    node: int  # Number of the node
+    left: int  # First cell
+    end: int  # Cell behind the last one
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One line: boxes, and the cells of functions that are too narrow for a box."""
+    """One line of a graph: boxes, and cells of functions that are too narrow for a box."""
 
     boxes: list[Box]
-    small: list[tuple[int, int]]
+    small: list[tuple[int, int]]  # First cell and cell behind the last one
 
 
 def lay_out(nodes: Nodes, zoomed: int, width: int) -> list[Level]:
@@ -228,7 +228,7 @@ _NOTHING: Final = Nodes(
 
 
 class NodesView(LineView[Nodes]):
-    """A view of ``Nodes``. Subclasses define how new ones are shown, and which is selected."""
+    """A widget that shows ``Nodes``; subclasses define the drawing and the selected node."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -246,7 +246,7 @@ class NodesView(LineView[Nodes]):
 
     @property
     def selected(self) -> int:
-        """The node under the cursor."""
+        """Number of the node under the cursor."""
         raise NotImplementedError
 
     def _take(self, nodes: Nodes) -> None:
@@ -274,8 +274,8 @@ class NodesView(LineView[Nodes]):
         LineView.chosen(self)
 
 
-def content_maker(_source: Source) -> Callable[[ViewSelection], Nodes]:
-    """Makes the call tree of all stacks; the search only marks functions in it."""
+def tree_maker(_source: TraceSource) -> Callable[[ViewSelection], Nodes]:
+    """Returns a function that makes the call tree of all stacks; searches only mark functions."""
     tree: LiveTree | None = None
     tree_of = (0, False)
 
@@ -310,9 +310,9 @@ def nodes_view(name: str, title: str, key: str, widget: Callable[[], NodesView])
         name=name,
         title=title,
         key=key,
-        maker=content_maker,
+        maker=tree_maker,
         widget=widget,
         choose=lambda stack, _settings: stack,
-        keeps=True,
-        by_metric=True,
+        keeps_state=True,
+        follows_metric=True,
     )

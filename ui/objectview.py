@@ -31,12 +31,12 @@ from tracelloc.ui.tableview import (
     Table,
     TableRows,
     TitleCell,
+    arrow,
     clean,
     growth_cell,
     no_rows,
     short_count,
     sorted_rows,
-    trend,
     verdict_cell,
 )
 from tracelloc.ui.view import Sorting, View, ViewSelection
@@ -46,17 +46,17 @@ _NO_VERDICTS: Final[Mapping[str, Verdict]] = {}
 _LINES: Final = 4  # Lines below the rows: sentences on the type, and the holders of its objects
 
 
-def columns(
+def type_columns(
     minutes: float = 1.0, verdicts: Mapping[str, Verdict] = _NO_VERDICTS
 ) -> Columns[TypeGrowth]:
-    """Returns the columns. ``minutes``: between the censuses; ``verdicts``: of growing types."""
+    """Returns the view's columns. ``minutes``: between censuses; ``verdicts``: by type."""
 
     def growth(change: int) -> Text:
         return growth_cell(round(change / minutes))
 
     def pace(change: int) -> Text:
         per_min = round(change / minutes)
-        return Text(f"{short_count(per_min)} {trend(per_min)}")
+        return Text(f"{short_count(per_min)} {arrow(per_min)}")
 
     def verdict(name: str) -> Cell:
         return verdict_cell(verdicts[name]) if name in verdicts else ""
@@ -83,7 +83,7 @@ class TypeKey(NamedTuple):
 def with_growing_types(selection: ViewSelection, rows: TableRows) -> TableRows:
     """Puts the growing types' rows above those of the stacks, unless the stacks are filtered.
 
-    Until they are known, a line says when they will be.
+    Until growing types are known, a line says when they will be.
     """
     settings = selection.settings
     types = {TypeKey(each.name): each for each in type_suspects(selection.snapshot)}
@@ -140,7 +140,7 @@ def object_rows(selection: ViewSelection) -> TableRows:
         if search in row.now.name.lower()
     }
     return sorted_rows(
-        rows, columns(minutes, verdicts), settings.sorting, _MOST_ROWS,
+        rows, type_columns(minutes, verdicts), settings.sorting, _MOST_ROWS,
         empty="no type matches the search (Esc shows all)",
         footer=[_line(found, snapshot, number) for number in range(_LINES)],
     )  # fmt: skip
@@ -194,7 +194,7 @@ OBJECTS: Final = View(
     title="Objects",
     key="O",
     maker=lambda _source: object_rows,
-    widget=lambda: Table(columns()),
+    widget=lambda: Table(type_columns()),
     sorting=Sorting("growth"),
     exists=lambda source: source.has_python,
 )

@@ -17,11 +17,11 @@ from tracelloc.text import NS_PER_S, format_duration, format_percent, format_siz
 from tracelloc.ui.header import target_name
 from tracelloc.ui.lineview import LineView, Piece
 from tracelloc.ui.tableview import short_count
-from tracelloc.ui.view import Facts, Source, View, ViewSelection
+from tracelloc.ui.view import TraceFacts, TraceSource, View, ViewSelection
 
 
 class TextLines(LineView[Sequence[str]]):
-    """Lines of text that is printable already."""
+    """A widget for lines of printable text, wrapped to its width."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
@@ -69,8 +69,8 @@ def plain_lines(written: bytes) -> list[str]:
     return [printable(line.rstrip("\r").rpartition("\r")[2].expandtabs()) for line in lines]
 
 
-def output_maker(source: Source) -> Callable[[ViewSelection], Sequence[str]]:
-    """Makes the last lines of the program's output."""
+def output_maker(source: TraceSource) -> Callable[[ViewSelection], Sequence[str]]:
+    """Returns a function that makes the last lines of the started program's output."""
     last_output = source.last_output
     assert last_output is not None
     known: tuple[int, Sequence[str]] = -1, ()
@@ -94,7 +94,7 @@ class OutputView(TextLines):
     _follows = True
 
     def show(self, content: Sequence[str], *, at_once: bool = False) -> None:
-        """Shows the output."""
+        """Shows new output, and its end if the cursor was there."""
         super().show(content, at_once=at_once)
         if self._follows and content:
             super().move_to(self.row_count() - 1)
@@ -115,12 +115,12 @@ OUTPUT: Final = View(
     key="0",
     maker=output_maker,
     widget=OutputView,
-    keeps=True,
+    keeps_state=True,
     exists=lambda source: source.last_output is not None,
 )
 
 
-def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
+def log_lines(selection: ViewSelection, facts: TraceFacts) -> Iterator[str]:
     """Returns the log: the current figures, then the messages, the oldest first."""
     snapshot = selection.snapshot
     totals = snapshot.totals
@@ -162,7 +162,7 @@ def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
         yield printable(message)
 
 
-def _capture_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
+def _capture_lines(selection: ViewSelection, facts: TraceFacts) -> Iterator[str]:
     traced = format_duration(selection.snapshot.elapsed_ns // NS_PER_S)
     if not facts.ring_slots:
         yield f"recorded   {traced} up to this snapshot, by {facts.method}"

@@ -28,10 +28,10 @@ from tracelloc.ui.tableview import (
     CommandCell,
     Table,
     TableRows,
+    arrow,
     clean,
     crop,
     growth_cell,
-    trend,
 )
 
 _COLUMNS: Final[Columns[Any]] = (
@@ -63,7 +63,7 @@ def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> TableRows:
             "user": info.user,
             "age": format_duration(info.age_s),
             "resident": format_size(info.rss_bytes),
-            "growth": f"{signed_size(growth)} {trend(growth)}",
+            "growth": f"{signed_size(growth)} {arrow(growth)}",
             "command": info.arguments,
             "word": "…" if not info.known else "no" if info.trouble else "yes",
             "state": _state(info),
@@ -85,17 +85,17 @@ def _state(info: ProcessInfo) -> str:
 
 
 class RefreshedScreen(Screen[ResultT], Generic[Found, ResultT]):
-    """Shows what is read again and again, in a thread of its own."""
+    """A screen whose content is read at intervals, in a thread of its own."""
 
     def __init__(self, refresh: Callable[[], Found], refresh_s: float) -> None:
-        """``refresh_s``: 0 for screenshots, to read only once."""
+        """``refresh_s``: seconds between reads; 0: read only once, for screenshots."""
         super().__init__()
         self._look = refresh
         self._refresh_s = refresh_s
         self._looking = False
 
     def show(self, found: Found) -> None:
-        """Shows what was read."""
+        """Shows newly read content."""
         raise NotImplementedError
 
     def on_mount(self) -> None:
@@ -121,10 +121,7 @@ class RefreshedScreen(Screen[ResultT], Generic[Found, ResultT]):
 
 
 class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
-    """Lists processes; the result is the chosen PID, or None.
-
-    With a ``refresh_s`` of 0, for screenshots, processes are listed only once.
-    """
+    """Lists processes; the result is the chosen PID, or None."""
 
     DEFAULT_CSS = """
     PickerScreen {
@@ -152,7 +149,7 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
         refresh_s: float = _REFRESH_S,
         note: str = "",
     ) -> None:
-        """``refresh``: called in its own thread; ``note``: why the user is asked again."""
+        """``refresh``: lists processes, in its own thread; ``note``: why it is asked again."""
         super().__init__(refresh, refresh_s)
         self._note = note
         self._infos: list[ProcessInfo] = []

@@ -22,9 +22,10 @@ from tracelloc.show.analysis import differences as analysis
 from tracelloc.show.analysis.differences import Mark
 from tracelloc.show.analysis.histograms import StackDetails, stack_details
 from tracelloc.show.analysis.merge import TraceMerger
+from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.alerts import Alert, alert_of
 from tracelloc.show.presentation.mergedsymbols import MergedSymbols
-from tracelloc.show.presentation.naming import NamedStack, Namer
+from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.presentation.processfacts import Account, Forecast, account, forecast
 from tracelloc.show.presentation.sourcelisting import SourceLister, SourceListing
 from tracelloc.show.presentation.suspects import (
@@ -41,7 +42,7 @@ from tracelloc.ui.timeline import TimeLine
 from tracelloc.ui.view import (
     Journal,
     Settings,
-    Source,
+    TraceSource,
     View,
     ViewSelection,
     difference,
@@ -56,26 +57,26 @@ _MOST_WEIGHED: Final = 1000  # Most stacks that are searched for wrappers, the h
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Figures of the header that are not part of the snapshot."""
+    """Figures of the screen's header that are not part of the snapshot."""
 
     count_growth: int  # Growth of the number of live blocks within the last seconds
-    allocations_per_s: float
-    frees_per_s: float
-    account: Account | None
-    alert: Alert | None
-    forecast: Forecast | None
-    ring_share: float
+    allocations_per_s: float  # Blocks allocated per second, lately
+    frees_per_s: float  # Blocks freed per second, lately
+    account: Account | None  # Growth of memory and its traced part; None: unknown
+    alert: Alert | None  # The alert to show; None: there is none
+    forecast: Forecast | None  # When memory will run out; None: not soon
+    ring_share: float  # Highest fill level of the event ring since the last picture, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
-class Details:
-    """Details of one stack."""
+class SelectedStack:
+    """Figures, verdict and holders of the selected stack, and its frames."""
 
-    time_s: float
+    time_s: float  # Time of the snapshot, seconds since 1970
     figures: StackDetails
-    growth: int  # Bytes per minute, as the verdict has it
+    growth: int  # Growth in bytes per minute, as its verdict has it
     stack: NamedStack
-    judgement: Judgement | None
+    judgement: Judgement | None  # The verdict with its figures; None: not judged
     suspect: NamedSuspect | None  # The suspect of which the stack is a part
     # Who holds the blocks of the stack, or of the suspect; None: unknown.
     holders: BlockHolders | None = None
@@ -86,26 +87,26 @@ class Picture:
     """Everything that the screen shows of one snapshot."""
 
     snapshot: Snapshot  # Snapshot of the shown process, or of all processes merged
-    process_count: int
-    settings: Settings
+    process_count: int  # Number of traced processes, ended ones included
+    settings: Settings  # Settings that the picture was made with
     header: Header
     content: Any  # Content of the active view, from its maker
-    labels: Labels
+    labels: Labels  # Names of stacks, which the drawing thread reads
     namer: Namer  # Only for the refresher's thread; other threads use a copy
-    details: Details | None
-    listing: SourceListing | None
-    found: int  # Stacks that match the search and the limits
-    found_bytes: int  # Live bytes of these stacks, within the limits
+    details: SelectedStack | None  # The selected stack; None: none is selected
+    listing: SourceListing | None  # The requested source listing; None: none was requested
+    found: int  # Number of stacks that match the search and the limits
+    found_bytes: int  # Live bytes of matching stacks, within the limits
     # All snapshots of the recording and the shown one's position; None for a live trace.
     line: TimeLine | None
-    names_pending: int
-    is_partial: bool  # Whether the next picture, of the same snapshot, has more
-    is_naming: bool  # Whether the next picture may have more names
-    took_s: float  # Time to compute the picture, and to take the snapshot if it is a new one
+    names_pending: int  # Number of stacks that have no name yet
+    is_partial: bool  # Whether another picture of the snapshot will have more names
+    is_naming: bool  # Whether names are still being looked up
+    computing_s: float  # Time to compute the picture, and to take the snapshot if it is a new one
 
 
 class NotWantedError(Exception):
-    """A picture is not wanted any more before it is complete."""
+    """The picture being made is not wanted any more."""
 
 
 @dataclass(slots=True)
@@ -114,8 +115,8 @@ class _Process:
 
     namer: Namer
     names: Names
-    moments: deque[Mark] = field(default_factory=deque)
-    # What each maker remembers, by maker.
+    moments: deque[Mark] = field(default_factory=deque)  # The latest snapshots' totals
+    # The content function that each maker returned, by maker.
     makers: dict[object, Callable[[ViewSelection], Any]] = field(default_factory=dict)
     view: View[Any] | None = None
     wrappers_due_s: float = 0.0  # Time of the next search for functions that wrap malloc
@@ -123,16 +124,16 @@ class _Process:
 
 
 class Pictures:
-    """Makes pictures of one source."""
+    """Makes the pictures of one trace."""
 
     def __init__(
         self,
-        source: Source,
+        source: TraceSource,
         journal: Journal,
         now_s: Callable[[], float] = time.monotonic,
         asked: Callable[[], None] = lambda: None,
     ) -> None:
-        """``asked``: called when something without a name is drawn."""
+        """``asked``: called when a stack is drawn that has no name yet."""
         self._asked = asked
         self._source = source
         self._journal = journal
@@ -217,7 +218,7 @@ class Pictures:
             content=content,
             labels=process.names.labels,
             namer=process.namer,
-            details=self._details(snapshot, process.namer, settings),
+            details=self._chosen(snapshot, process.namer, settings),
             listing=_listing(process, selection),
             found=len(selection.stacks),
             found_bytes=int(selection.figures.live_bytes[selection.stacks].sum()),
@@ -225,12 +226,12 @@ class Pictures:
             names_pending=process.names.pending,
             is_partial=process.names.pending > 0 or process.names.asks_again,
             is_naming=process.names.pending > 0 or process.namer.waiting > 0,
-            took_s=self._now_s() - began_s,
+            computing_s=self._now_s() - began_s,
         )
 
     def _maker(self, process: _Process, view: View[Any]) -> Callable[[ViewSelection], Any]:
         last, process.view = process.view, view
-        if last is not None and last is not view and not last.keeps:
+        if last is not None and last is not view and not last.keeps_state:
             del process.makers[last.maker]
         if view.maker not in process.makers:
             process.makers[view.maker] = view.maker(self._source)
@@ -309,7 +310,7 @@ class Pictures:
             ring_share=self._ring_share,
         )
 
-    def _details(self, snapshot: Snapshot, namer: Namer, settings: Settings) -> Details | None:
+    def _chosen(self, snapshot: Snapshot, namer: Namer, settings: Settings) -> SelectedStack | None:
         index = settings.selected
         if index is None or index >= len(snapshot.totals):
             return None
@@ -318,7 +319,7 @@ class Pictures:
         findings = snapshot.findings
         suspect = None if findings is None else findings.suspect_of.get(index)
         key = index if suspect is None else suspect.stack
-        return Details(
+        return SelectedStack(
             time_s=snapshot.time_s,
             holders=snapshot.holders.get(key),
             figures=details,
@@ -330,7 +331,7 @@ class Pictures:
 
 
 def _listing(process: _Process, selection: ViewSelection) -> SourceListing | None:
-    function, figures = selection.settings.listed, selection.figures
+    function, figures = selection.settings.listed_function, selection.figures
     if function is None:
         process.lister = None
         return None

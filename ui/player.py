@@ -62,7 +62,7 @@ class Player:
 
     @property
     def line(self) -> TimeLine:
-        """The snapshots, and which one was shown last."""
+        """The times of all snapshots, and which one was shown last."""
         return self._recorded.line
 
     def condition(self) -> str:
@@ -99,7 +99,7 @@ class Player:
         self._go(self._moved(self._index, sign, _PAGES))
 
     def _moved(self, index: int, sign: int, parts: int) -> int:
-        """Returns the snapshot that is a part of the total time away, at least the next one."""
+        """Returns the snapshot that is 1/``parts`` of the total time away, at least the next."""
         uptimes_s = self.line.uptimes_s
         part_s = float(uptimes_s[-1] - uptimes_s[0]) / parts
         found = self._nearest(float(uptimes_s[index]) + sign * part_s)
@@ -169,4 +169,4 @@ class Player:
             state.app.call_later(state.change, difference=Difference(before, after))
 
         self._go(ends[1])
-        self._refresher.do(job)
+        self._refresher.run_job(job)

@@ -34,10 +34,10 @@ BEHIND: Final = 6  # Width of the curves' names at the right, in cells
 class Curve:
     """One curve of a plot."""
 
-    name: str
-    time_ns: Sequence[int] | npt.NDArray[np.int64]
+    name: str  # Name beside the curve
+    time_ns: Sequence[int] | npt.NDArray[np.int64]  # Times of the values, CLOCK_MONOTONIC
     values: Sequence[int] | npt.NDArray[np.int64]  # Values in bytes; negative ones are unknown
-    style: str
+    style: str  # Component class of the curve
 
 
 _APART: Final = 18  # Least columns from one time on the axis to the next
@@ -58,8 +58,8 @@ def _round_up(value: float, steps: Sequence[float]) -> float:
 def column_ns(length_ns: int, columns: int, *, fits: bool) -> float:
     """Returns the time that a column stands for.
 
-    It stays the same while time passes, so that only the last column changes, until all are
-    used. ``fits``: all columns are used.
+    A column's time stays constant while time passes, until all columns are used, so that only
+    the last column changes. ``fits``: all columns are used.
     """
     exact_ns = length_ns / max(1, columns)
     return exact_ns if fits else _round_up(exact_ns / NS_PER_S, _STEPS_S) * NS_PER_S
@@ -69,7 +69,7 @@ Drawing = list[list[tuple[str, str]]]  # Rows of (character, name of the style)
 
 
 def nice_ceiling(value: float) -> float:
-    """Returns the next round size: 1, 1.25, 1.5, 2, … 800 times a power of 1024."""
+    """Returns the next higher round size: 1, 1.25, 1.5, 2, … 800 times a power of 1024."""
     if value <= 1:
         return 1.0
     unit = 1024.0 ** int(math.log(value, 1024))
@@ -90,7 +90,7 @@ def axis_label(value: float) -> str:
     return f"{text} {_UNITS[power]}"
 
 
-def runs_of(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def styled_runs(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Joins neighboring cells of the same style into one text."""
     runs = groupby(cells, key=itemgetter(1))
     return [("".join(map(itemgetter(0), run)), style) for style, run in runs]
@@ -179,7 +179,7 @@ def _values_of(curve: Curve, canvas: Canvas) -> F64:
     return values
 
 
-def draw(
+def draw_plot(
     curves: Sequence[Curve],
     flags: Sequence[tuple[str, int]],
     start_ns: int,
@@ -279,7 +279,7 @@ def curves_of(points: Points) -> list[Curve]:
 
 
 def _changes(before: Drawing, now: Drawing) -> Iterator[Region]:
-    """Yields what has changed in each line; all of it if the size has."""
+    """Yields the regions of lines that differ; all lines if the size does."""
     is_equal = [len(line) for line in before] == [len(line) for line in now]
     for y, line in enumerate(now):
         found = [x for x, cell in enumerate(line) if not is_equal or cell != before[y][x]]
@@ -309,7 +309,7 @@ class Plot(Widget):
         self, curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int
     ) -> None:
         """Replaces the curves and marks."""
-        self._draw = lambda width, height: draw(
+        self._draw = lambda width, height: draw_plot(
             curves, flags, start_ns, end_ns, width=width, height=height, clock=self.clock
         )
         self.on_resize()
@@ -328,7 +328,7 @@ class Plot(Widget):
             return Strip.blank(self.size.width, self.rich_style)
         styles: dict[str, Style] = {"": self.rich_style}
         segments = []
-        for text, name in runs_of(self._drawing[y]):
+        for text, name in styled_runs(self._drawing[y]):
             if name not in styles:
                 styles[name] = self.get_component_rich_style(name)
             segments.append(Segment(text, styles[name]))

@@ -37,24 +37,24 @@ def _leaks(one: Snapshot) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLine:
-    """A row: one process, all processes, or some ended ones."""
+    """A row of the tree: one process, all processes, or several ended ones."""
 
     # The process's number, a negative number for several, or the parent of ended ones.
     key: Hashable
-    name: str
+    name: str  # The text in the column of processes
     ones: Sequence[Snapshot]  # The snapshots whose figures the row sums up
-    depth: int = 0
+    depth: int = 0  # Number of ancestors in the tree
 
     @property
     def is_process(self) -> bool:
-        """Whether it is a single process, not several ones."""
+        """Whether the row stands for a single process."""
         return isinstance(self.key, int) and self.key >= 0
 
 
-def columns(
+def process_columns(
     about: str = "", chosen: int | None = None, *, is_tree: bool = False
 ) -> Columns[ProcessLine]:
-    """Returns the columns. ``about``: the mark of estimates; ``chosen``: the shown process."""
+    """Returns the view's columns. ``about``: the mark of estimates; ``chosen``: a process."""
 
     def sums(figure: Callable[[Snapshot], int]) -> Callable[[ProcessLine], int]:
         return lambda line: sum(map(figure, line.ones))
@@ -151,7 +151,7 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> TableRows:
     """Returns the table, as a tree if sorted by name. Rows of several processes come first."""
     sorting, lines = settings.sorting, process_lines(trace, settings)
     is_tree = sorting.column == "name"
-    shown = columns(about_of(trace.root.sample_bytes), settings.process, is_tree=is_tree)
+    shown = process_columns(about_of(trace.root.sample_bytes), settings.process, is_tree=is_tree)
     footer = [lambda _key: total_line(trace)]
     rows = sorted_rows({line.key: line for line in lines}, shown, sorting, footer=footer)
     together = [line.key for line in lines if isinstance(line.key, int) and line.key < 0]
@@ -172,7 +172,7 @@ def total_line(trace: TraceSnapshot) -> str:
 
 
 def show_process(number: int, settings: Settings) -> Settings:
-    """Returns settings for a process, or all, without choices of the other one's stacks."""
+    """Returns settings that show a process, or all, without choices of former stacks."""
     # Processes have their peaks at different times, so their sum has none.
     peak_of_all = number < 0 and settings.metric is Metric.PEAK
     return replace(
@@ -198,9 +198,9 @@ PROCESSES: Final = View(
     title="Processes",
     key="9",
     maker=lambda _source: lambda one: process_rows(one.trace, one.settings),
-    widget=lambda: Table(columns()),
+    widget=lambda: Table(process_columns()),
     choose=_choose,
-    enters="Show",
+    enter_action="Show",
     sorting=Sorting("name", descending=False),
     exists=lambda source: source.has_many,
 )
@@ -221,7 +221,7 @@ COLUMNS: Final[Columns[PartRow]] = (
 
 
 def resident_rows(selection: ViewSelection) -> TableRows:
-    """Returns one row per part; its key is the part."""
+    """Returns a row per part of resident memory, whose key is the part."""
     snapshot = selection.snapshot
     usage, first = snapshot.usage, snapshot.first_usage
     if usage is None:

@@ -26,14 +26,14 @@ from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import REFRESH_S, LiveApp
 from tracelloc.ui.sourcefiles import SourceFiles
 from tracelloc.ui.timeline import F64, Gaps, TimeLine, find_gaps
-from tracelloc.ui.view import Facts, LastOutput
+from tracelloc.ui.view import LastOutput, TraceFacts
 
 _ROUNDING_S: Final = 1e-6
 _NEWEST_S: Final = 2.0  # Time between two updates of a growing recording's curves
 
 
 class RecordedSource:
-    """A source whose snapshots come from a recording instead of a running process.
+    """A ``TraceSource`` whose snapshots come from a recording instead of a running process.
 
     Only the refresher's thread may use it, but any thread may call ``go_to`` and read ``line``.
     """
@@ -64,7 +64,7 @@ class RecordedSource:
         self._files = SourceFiles()
 
     def go_to(self, uptime_s: float) -> None:
-        """Selects the last snapshot that is not later. Any thread may call this."""
+        """Selects the last snapshot up to an uptime in seconds. Any thread may call this."""
         self._uptime_s = uptime_s
 
     def list_processes(self) -> list[ProcessInfo]:
@@ -122,14 +122,14 @@ class RecordedSource:
         return self._files.read(None, path)
 
 
-def _facts_of(recording: AnyRecording, root: Snapshot) -> Facts:
+def _facts_of(recording: AnyRecording, root: Snapshot) -> TraceFacts:
     about = recording.about
     snapshots = count_words(recording)
     version, host = about.get("version", "?"), about.get("host", "?")
     if root.target.machine:
         host += f" ({root.target.machine})"
     tool = f"tracelloc {version}"
-    return Facts(
+    return TraceFacts(
         allocators=tuple(dict.fromkeys(base_name(each.file) for each in root.allocators)),
         functions=tuple(found_lines(root.allocators)),
         method=f"{tool} on {host} in {recording.path}, {snapshots}",

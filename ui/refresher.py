@@ -11,7 +11,7 @@ from typing import Any, Final
 from tracelloc.model.wanted import NOTHING_ELSE
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.picture import NotWantedError, Picture, Pictures
-from tracelloc.ui.view import Journal, Settings, Source, View
+from tracelloc.ui.view import Journal, Settings, TraceSource, View
 
 _FIRST_LOOK_S: Final = 0.1  # Delay before missing names are looked up again; it doubles each time
 
@@ -26,14 +26,14 @@ class Refresher:
 
     def __init__(
         self,
-        source: Source,
+        source: TraceSource,
         journal: Journal,
         publish: Callable[[Picture], None],
         fail: Callable[[BaseException], None],
         interval_s: float | None,
     ) -> None:
         """``interval_s``: time between snapshots; None: on demand only, for tests."""
-        # Only the thread may use it, also in jobs passed to `do`
+        # Only the thread may use it, also in jobs passed to `run_job`
         self.pictures = Pictures(source, journal, asked=self._repeat)
         self._publish = publish
         self._fail = fail
@@ -68,7 +68,7 @@ class Refresher:
             self._tick |= tick
             self._changed.notify_all()
 
-    def do(self, job: Callable[[], None]) -> None:
+    def run_job(self, job: Callable[[], None]) -> None:
         """Runs a job in the thread, which alone may use the pictures, namers and filters."""
         with self._changed:
             self._jobs.append(job)
@@ -79,16 +79,16 @@ class Refresher:
             self._done = None
             self._changed.notify_all()
 
-    def freeze(self, frozen: bool) -> None:
-        """Stops or resumes taking snapshots. Tracing continues."""
+    def set_frozen(self, frozen: bool) -> None:
+        """Stops or resumes taking snapshots periodically. Tracing continues."""
         with self._changed:
             self._frozen = frozen
             self._changed.notify_all()
 
-    def stand(self) -> None:
-        """Ends periodic snapshots: from now on one is taken only for content the last one lacks."""
+    def stop_snapshots(self) -> None:
+        """Stops taking snapshots, except to get content that the last one lacks."""
         self._final = True
-        self.freeze(True)
+        self.set_frozen(True)
 
     def shown(self) -> None:
         """Tells the thread that the last picture is on the screen."""
@@ -166,20 +166,20 @@ class Refresher:
             self._publish(picture)
 
     def _check(self, view: View[Any]) -> None:
-        """Raises NotWantedError if the user has gone on to another view, which should not wait."""
+        """Raises NotWantedError if the user has switched to another view, which should not wait."""
         with self._changed:
             if self._settings is None or self._settings.view is not view:
                 raise NotWantedError
 
     def _left_s(self, next_s: float) -> float | None:
-        """Seconds until the next snapshot; None: no periodic snapshot is due."""
+        """Returns the seconds until the next snapshot; None: no periodic snapshot is due."""
         if self._interval_s is None or (self._frozen and not self._naming):
             return None
         # While the last picture waits to be drawn, only ``shown`` can wake the thread.
         return None if self._in_flight else max(0.0, next_s - time.monotonic())
 
     def _wait_s(self, next_s: float) -> float | None:
-        """Seconds until the next snapshot or the next lookup of missing names; None: neither."""
+        """Returns the seconds until the next snapshot or lookup of names; None: neither is due."""
         left_s = self._left_s(next_s)
         if left_s is None or not self._naming:
             return left_s

@@ -35,7 +35,7 @@ COLUMNS: Columns[Any] = (
 
 
 class SourceScreen(Screen[None]):
-    """The screen of one function. The cursor starts on its heaviest line."""
+    """The screen of one function's source. The cursor starts on the heaviest line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings(
@@ -78,12 +78,12 @@ class SourceScreen(Screen[None]):
 
     def on_screen_resume(self) -> None:
         """Requests this function's listing again, as another screen may have requested its own."""
-        self.state.change(listed=self.function)
+        self.state.change(listed_function=self.function)
 
     def on_unmount(self) -> None:
         """Stops requesting the listing, unless another one has been requested meanwhile."""
-        if self.state.settings.listed is self.function:
-            self.state.change(listed=None)
+        if self.state.settings.listed_function is self.function:
+            self.state.change(listed_function=None)
 
     def show(self, picture: Picture) -> None:
         """Draws the function's figures from the picture."""

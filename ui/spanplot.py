@@ -166,7 +166,7 @@ class SpanPlot(Plot, can_focus=False):
         return self._edge_ns(first), self._edge_ns(last + 1)
 
 
-def flags_of(settings: Settings) -> list[tuple[str, int]]:
+def plot_flags(settings: Settings) -> list[tuple[str, int]]:
     """Returns the flags on the plot: marks, the baseline, and the selected span."""
     flags = [(mark.name, mark.now_ns) for mark in settings.marks]
     if settings.baseline is not None:

@@ -75,7 +75,7 @@ class Labels(dict[int, str]):
         self.fresh[stack] = True
 
     def grow(self, stacks: int) -> None:
-        """Makes room for this many stacks."""
+        """Makes room for the labels of ``stacks`` stacks."""
         more = stacks - len(self.fresh)
         self.fresh = np.pad(self.fresh, (0, more))
         self.numbers = np.pad(self.numbers, (0, more))
@@ -91,7 +91,7 @@ class Labels(dict[int, str]):
 
 
 class Search:
-    """A search: a regular expression, or plain text if it is not one."""
+    """A search by a regular expression, or by plain text if that is none."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -108,7 +108,7 @@ class Search:
 
 
 class Names:
-    """One line per stack, and which stacks a search finds."""
+    """The labels of stacks, and the stacks that a search finds."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Names:
         now_s: Callable[[], float] = time.monotonic,
         asked: Callable[[], None] = lambda: None,
     ) -> None:
-        """``asked``: see ``Labels``."""
+        """``asked``: called when a stack is shown that has no name yet."""
         self._namer = namer
         self._now_s = now_s
         # Labels per stack: the program's own innermost function and its caller
@@ -137,7 +137,7 @@ class Names:
     ) -> None:
         """Names some of the stacks in ``order``, after those on the screen.
 
-        ``every``: within the longer time limit. ``search``: makes them searchable, too.
+        ``every``: within the longer time limit. ``search``: makes the stacks searchable, too.
         """
         self._begin(snapshot)
         labels = self.labels
@@ -221,7 +221,7 @@ class Names:
         return result
 
 
-def place(frame: Frame) -> str:
+def frame_place(frame: Frame) -> str:
     """Returns ``file:line``, or the module if the file is unknown."""
     if frame.file is not None:
         line = f":{frame.line}" if frame.line is not None else ""

@@ -27,11 +27,11 @@ from tracelloc.text import (
     format_size,
     signed_size,
 )
-from tracelloc.ui.groups import Grouping, GroupKey, grouped, toggled
+from tracelloc.ui.groups import Grouping, GroupKey, grouped, toggle_group
 from tracelloc.ui.header import target_name
 from tracelloc.ui.lineview import wrapped
 from tracelloc.ui.objectview import OBJECTS, TypeKey, with_growing_types
-from tracelloc.ui.picture import Details
+from tracelloc.ui.picture import SelectedStack
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tableview import (
     VERDICT_STYLES,
@@ -45,7 +45,7 @@ from tracelloc.ui.tableview import (
     sparkline,
     verdict_cell,
 )
-from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
+from tracelloc.ui.view import Settings, Sorting, TraceSource, View, ViewSelection
 
 _REASON_LINES: Final = 2
 # Most rows of a table: nobody scrolls further, and searches cover all stacks.
@@ -116,7 +116,7 @@ def figure_columns(selection: ViewSelection) -> Figures:
 
 
 class StackCells:
-    """Returns cells by key and column."""
+    """The cells of the view of stacks, by row key and column."""
 
     def __init__(
         self, selection: ViewSelection, columns: Figures, inside: frozenset[int] = frozenset()
@@ -235,7 +235,7 @@ def _choose_stack(key: Hashable, settings: Settings) -> int | Settings:
     if isinstance(key, TypeKey):
         return replace(settings, view=OBJECTS)
     if isinstance(key, GroupKey):
-        return toggled(key, settings)
+        return toggle_group(key, settings)
     assert isinstance(key, int)
     return key
 
@@ -247,16 +247,16 @@ STACKS: Final = View(
     maker=lambda _source: lambda selection: with_growing_types(selection, stack_rows(selection)),
     widget=lambda: Table(STACK_COLUMNS),
     choose=_choose_stack,
-    enters="Details",
+    enter_action="Details",
     sorting=Sorting("verdict"),
     shows_stack=True,
 )
 
 
-def verdict_text(details: Details, snapshot: Snapshot, group: GroupKey | None = None) -> Text:
-    """Returns the verdict, for a suspect with its rate; empty before the first verdict.
+def verdict_text(details: SelectedStack, snapshot: Snapshot, group: GroupKey | None = None) -> Text:
+    """Returns a stack's verdict, with the rate of a suspect; empty before the first verdict.
 
-    ``group``: whose row is selected: the rate is that of all of its stacks, as in the row.
+    ``group``: the group whose row is selected: the rate is that of all of its stacks.
     """
     judgement = details.judgement
     if group is not None and details.suspect is not None:
@@ -270,17 +270,17 @@ def verdict_text(details: Details, snapshot: Snapshot, group: GroupKey | None = 
     return Text(headline(judgement, snapshot.now_ns, about=about), style)
 
 
-def reasons(details: Details) -> list[str]:
-    """Returns the sentences that explain the verdict; none before the first verdict."""
+def verdict_reasons(details: SelectedStack) -> list[str]:
+    """Returns the sentences that explain a verdict; empty before the first verdict."""
     if details.suspect is not None:
         return list(sentences(details.suspect))
     return _explanation(details)
 
 
-def verdict_lines(details: Details, width: int, group: GroupKey | None = None) -> list[str]:
+def verdict_lines(details: SelectedStack, width: int, group: GroupKey | None = None) -> list[str]:
     """Returns the verdict's evidence and the holders, wrapped; none before the first verdict.
 
-    ``group``: whose row is selected; unless its stacks are judged as one, these are the first's.
+    ``group``: the group whose row is selected; the lines may be those of its first stack.
     """
     told = _explanation(details)
     if told and group is not None and not group.is_one:
@@ -289,7 +289,7 @@ def verdict_lines(details: Details, width: int, group: GroupKey | None = None) -
     return [line for part in parts for line in part]
 
 
-def _explanation(details: Details) -> list[str]:
+def _explanation(details: SelectedStack) -> list[str]:
     if details.judgement is None:
         return []
     held = () if details.holders is None else retained_by_message(details.holders, details.time_s)
@@ -309,7 +309,7 @@ _OF_RECORDINGS: Final = " only the ten largest blocks are recorded"
 _ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}
 
 
-def block_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
+def block_rows(_source: TraceSource) -> Callable[[ViewSelection], TableRows]:
     """Returns a function that makes a row per block, keyed by (address, stack's index, number).
 
     Forked processes have blocks with equal address and stack; the number tells them apart.
@@ -381,7 +381,7 @@ BLOCKS: Final = View(
     maker=block_rows,
     widget=lambda: Table(BLOCK_COLUMNS),
     choose=lambda key, _settings: int(key[1]),
-    enters="Details",
+    enter_action="Details",
     sorting=Sorting("bytes"),
     shows_stack=True,
 )

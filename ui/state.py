@@ -1,7 +1,7 @@
 """The user's choices, and everything that changes them.
 
-The screens' actions call ``State``, which passes new settings to the refresher. All of it
-runs in the drawing thread, except for the jobs that it passes to the refresher's thread.
+The screens' actions call ``State``, which passes new settings to the refresher. Everything
+runs in the drawing thread, except for jobs passed to the refresher's thread.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from tracelloc.errors import TracellocError
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES
 from tracelloc.show.analysis import differences as analysis
 from tracelloc.show.analysis.differences import Limits
-from tracelloc.show.filters import Filters, Rule
+from tracelloc.show.filters import Filters
 from tracelloc.show.filters.files import append_rules
+from tracelloc.show.filters.rules import Rule
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.sourcelisting import ListedFunction, listed_function
 from tracelloc.show.tables import Column
@@ -42,7 +43,7 @@ from tracelloc.ui.spanplot import SpanPlot
 from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.typeview import TYPES
-from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View
+from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, TraceSource, View
 
 # All views, in the order of their tabs.
 VIEWS: Final[tuple[View[Any], ...]] = (
@@ -59,7 +60,7 @@ _ASKED_FROM_S: Final = 60.0
 class State:
     """The state of the screen: settings, newest picture, and the methods that change them."""
 
-    def __init__(self, app: App[int], source: Source, refresher: Refresher) -> None:
+    def __init__(self, app: App[int], source: TraceSource, refresher: Refresher) -> None:
         self.app = app
         self.source = source
         # The views that this run has, as tabs
@@ -84,11 +85,11 @@ class State:
         return self.ended or ("FROZEN (space)" if self.frozen else "")
 
     def change(self, **fields: Any) -> None:
-        """Changes the given settings."""
+        """Changes some settings, given as ``Settings`` fields, and requests a picture."""
         self.replace_settings(replace(self.settings, **fields))
 
     def replace_settings(self, new: Settings) -> None:
-        """Replaces the settings."""
+        """Replaces all settings, and requests a picture if they differ."""
         if new != self.settings:
             self.has_chosen_process |= new.process != self.settings.process
             self.settings = new
@@ -172,7 +173,7 @@ class State:
     def show_together(self, picture: Picture) -> None:
         """Shows all processes once there are two, unless the user has chosen or compares.
 
-        Objects of Python are counted per process: who sees these keeps seeing them.
+        Python's objects are counted per process, so the view of objects keeps its process.
         """
         settings = self.settings
         has_objects = any(runtime.counts_objects for runtime in picture.snapshot.runtimes)
@@ -227,7 +228,7 @@ class State:
     def toggle_freeze(self) -> None:
         """Freezes or resumes the screen; tracing continues."""
         self.frozen = not self.frozen
-        self._refresher.freeze(self.frozen)
+        self._refresher.set_frozen(self.frozen)
 
     # --- filters ---
 
@@ -240,7 +241,7 @@ class State:
             except TracellocError as error:
                 self.app.call_later(self.app.notify, str(error), severity="error")
 
-        self._refresher.do(guarded)
+        self._refresher.run_job(guarded)
 
     def toggle_filters(self) -> None:
         """Switches all groups and added rules off or on."""
@@ -271,7 +272,7 @@ class State:
 
     def open_source(self, function: ListedFunction) -> None:
         """Opens the screen of a function's source."""
-        self.change(listed=function)
+        self.change(listed_function=function)
         self.app.push_screen(SourceScreen(self, function))
 
     def list_source(self, key: object) -> None:
@@ -308,7 +309,7 @@ class State:
             self.app.notify(f"Copied {frames}", timeout=2)
 
     def leave(self) -> None:
-        """Quits; asks first if more than ``_ASKED_FROM_S`` of tracing would be lost."""
+        """Quits; asks first if more than ``_ASKED_FROM_S`` seconds of tracing would be lost."""
         is_asked = isinstance(self.app.screen, QuitDialog)
         elapsed_ns = 0 if self.picture is None else self.picture.snapshot.elapsed_ns
         if self.source.writes_files or is_asked or elapsed_ns < _ASKED_FROM_S * NS_PER_S:

@@ -92,7 +92,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(marks).rjust(width)
 
 
-def trend(change: float) -> str:
+def arrow(change: float) -> str:
     """Returns the direction as a character, readable without colors."""
     return "▲" if change > 0 else "▼" if change < 0 else "="
 
@@ -130,7 +130,7 @@ def growth_cell(bytes_per_min: int, verdict: Verdict | None = None) -> Text:
     style = GROWING if bytes_per_min > 0 else SHRINKING if bytes_per_min < 0 else "dim"
     if bytes_per_min > 0 and verdict in _HARMLESS:
         style = "dim"
-    return Text(f"{signed_size(bytes_per_min)} {trend(bytes_per_min)}", style)
+    return Text(f"{signed_size(bytes_per_min)} {arrow(bytes_per_min)}", style)
 
 
 def verdict_cell(verdict: Verdict | None) -> Text:
@@ -200,7 +200,7 @@ class TableRows:
     order: Sequence[Hashable]  # A key per row, in the order of the rows
     # Returns the content of a key's row in a column; called for visible rows only.
     cells: Callable[[Hashable, str], Cell]
-    sorted_by: str = ""
+    sorted_by: str = ""  # Key of the column that rows are sorted by
     descending: bool = True
     empty: str = ""  # Text that is shown if there are no rows
     without: Collection[str] = ()  # Keys of columns to leave out
@@ -212,7 +212,7 @@ class TableRows:
 
 
 def no_rows(why: str) -> TableRows:
-    """Returns a table that only has a text."""
+    """Returns an empty table with a text on the reason."""
     return TableRows((), lambda _key, _column: "", empty=why)
 
 
@@ -223,7 +223,7 @@ def sorted_rows(
     most: int | None = None,
     **more: Any,
 ) -> TableRows:
-    """Returns at most so many rows by key, sorted by a column; equal ones keep their order."""
+    """Returns at most ``most`` rows by key, sorted by a column; equal rows keep their order."""
     by_key = {column.key: column for column in columns}
     value = by_key[sorting.column].value
     order = sorted(items, key=lambda key: value(items[key]), reverse=sorting.descending)[:most]
@@ -364,7 +364,7 @@ class Table(LineView[TableRows]):
             for column, room in zip(shown, widths, strict=True)
         ]
 
-    def fixed(self, line: int, width: int) -> Iterable[Piece]:
+    def fixed_line(self, line: int, width: int) -> Iterable[Piece]:
         """Returns the header line, or a footer line."""
         if line < 0:
             shown = self._footer_line(line, width)
@@ -383,7 +383,7 @@ class Table(LineView[TableRows]):
             yield " " * (1 if column.right else space + 1), "lines--header"
 
     def _footer_line(self, line: int, width: int) -> str | Text:
-        """``line``: negative, from the end."""
+        """Returns a line of the footer; ``line`` is negative and counts from the end."""
         if self._rows.text is None:
             return self._rows.footer[line + self.footer_lines](self._key)
         lines, at = self._wrapped_text(width), line + self.footer_lines

@@ -22,7 +22,7 @@ _LEAST_GAP_S: Final = 4.0
 
 
 def find_gaps(uptimes_s: F64) -> Gaps:
-    """Returns the gaps between snapshots; those far back are further apart anyway."""
+    """Returns the gaps in which snapshots are missing; old snapshots are sparser anyway."""
     distances = np.diff(uptimes_s)
     if not len(distances):
         return ()
@@ -34,8 +34,8 @@ def find_gaps(uptimes_s: F64) -> Gaps:
     return [(int(ns[at]), int(ns[at + 1])) for at in found.tolist()]
 
 
-def within(gaps: Gaps, times_ns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Returns which times lie in a gap."""
+def are_in_gaps(gaps: Gaps, times_ns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Returns a mask of the times that lie in a gap."""
     inside = np.zeros(len(times_ns), np.bool_)
     for begin_ns, end_ns in gaps:
         inside |= (times_ns > begin_ns) & (times_ns < end_ns)
@@ -46,7 +46,7 @@ def _with_gaps(points: Points, gaps: Gaps) -> Points:
     """Returns points with unknown values, which are negative, in gaps."""
     if not gaps:
         return points
-    kept = ~within(gaps, points.time_ns)
+    kept = ~are_in_gaps(gaps, points.time_ns)
     begins = np.array([begin_ns + 1 for begin_ns, _ in gaps], np.int64)
     times = np.append(points.time_ns[kept], begins)
     order = np.argsort(times, kind="stable")
@@ -76,11 +76,11 @@ class TimeLine:
         return self.index == len(self.uptimes_s) - 1
 
     def find(self, uptime_s: float) -> int:
-        """Returns the number of the last snapshot that is not later; 0 if all are."""
+        """Returns the number of the last snapshot up to an uptime; 0 if all are later."""
         return max(0, int(np.searchsorted(self.uptimes_s, uptime_s, side="right")) - 1)
 
     def find_time(self, time_s: float) -> int:
-        """Like ``find``, for a time in seconds since 1970."""
+        """Returns the number of the last snapshot up to a time in seconds since 1970."""
         return int(max(np.flatnonzero(self.times_s <= time_s), default=0))
 
     def clock(self, time_ns: int) -> str:

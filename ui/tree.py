@@ -13,7 +13,7 @@ from tracelloc.show.presentation.profile import Metric
 from tracelloc.text import format_percent, signed_size
 from tracelloc.ui.lineview import Piece
 from tracelloc.ui.nodes import ROOT, Nodes, NodesView, Path, nodes_view
-from tracelloc.ui.tableview import crop, fit, trend
+from tracelloc.ui.tableview import arrow, crop, fit
 
 # Least share of the whole tree at which `Expand all` expands a function.
 _WORTH_OPENING: Final = 0.01
@@ -100,7 +100,7 @@ class TreeView(NodesView):
         """Returns the number of visible nodes."""
         return len(self._rows)
 
-    def fixed(self, line: int, width: int) -> Iterable[Piece]:
+    def fixed_line(self, line: int, width: int) -> Iterable[Piece]:
         """Returns the header line, or the footer with the full name under the cursor."""
         if line == 0:
             title = f"{self._data.metric.heading:>11} {'share':>7}"
@@ -127,7 +127,7 @@ class TreeView(NodesView):
             blocks = f"{nodes.about}{int(tree.totals[Metric.BLOCKS][node]):,}"
             more = f" {nodes.figure(own) if own else '':>10} {blocks:>9}"
             growth = int(tree.totals[Metric.GROWTH][node])
-            grown = f" {signed_size(growth) + ' ' + trend(growth):>14}"
+            grown = f" {signed_size(growth) + ' ' + arrow(growth):>14}"
             yield more, None
             yield grown, "lines--grown" if growth > 0 else "lines--shrunk" if growth < 0 else None
             used += len(more) + len(grown)

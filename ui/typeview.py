@@ -21,14 +21,14 @@ from tracelloc.ui.tableview import (
     short_count,
     sorted_rows,
 )
-from tracelloc.ui.view import Sorting, Source, View, ViewSelection
+from tracelloc.ui.view import Sorting, TraceSource, View, ViewSelection
 
 _UNKNOWN: Final = "unknown"
 _AT_ONCE: Final = 4096  # Stacks that are looked at for one picture; the next one goes on
 
 
-def columns(about: str = "", whole: int = 1, search: str = "") -> Columns[TypeSum]:
-    """Returns the columns. ``about``: the mark of estimates; ``whole``: all live bytes."""
+def class_columns(about: str = "", whole: int = 1, search: str = "") -> Columns[TypeSum]:
+    """Returns the view's columns. ``about``: the mark of estimates; ``whole``: all bytes."""
 
     def name_of(name: str) -> Cell:
         if not name:
@@ -50,8 +50,8 @@ def columns(about: str = "", whole: int = 1, search: str = "") -> Columns[TypeSu
     )
 
 
-def type_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
-    """Makes one row per type; its key is the stack that holds most of it."""
+def type_rows(_source: TraceSource) -> Callable[[ViewSelection], TableRows]:
+    """Returns a function that makes a row per type, whose key is its heaviest stack."""
     types = BlockTypes()
 
     def rows(selection: ViewSelection) -> TableRows:
@@ -62,7 +62,7 @@ def type_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
         if settings.search:
             matches = Search(settings.search).matches
             sums = [row for row in sums if matches(row.name or _UNKNOWN)]
-        shown = columns(
+        shown = class_columns(
             about_of(snapshot.sample_bytes), max(int(figures.live_bytes.sum()), 1), settings.search
         )
         return sorted_rows(
@@ -78,8 +78,8 @@ TYPES: Final = View(
     title="Types",
     key="Y",
     maker=type_rows,
-    widget=lambda: Table(columns()),
+    widget=lambda: Table(class_columns()),
     choose=lambda key, _settings: key,
-    enters="Details",
+    enter_action="Details",
     sorting=Sorting("bytes"),
 )

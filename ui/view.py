@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """Facts known once tracing has started, for the header and the log."""
+class TraceFacts:
+    """Constant facts on a trace, known once it has started, for the header and the log."""
 
     allocators: tuple[str, ...]  # Files whose functions are traced, by their base names
     functions: tuple[str, ...]  # The traced functions, with their files
-    method: str
+    method: str  # How events come, in words
     ring_slots: int  # Capacity of the ring, in events
 
 
@@ -50,8 +50,8 @@ class Facts:
 LastOutput = Callable[[], tuple[int, bytes]]
 
 
-class Source(Protocol):
-    """One trace, live or recorded.
+class TraceSource(Protocol):
+    """A live or recorded trace, as the screen uses it.
 
     Only the refresher's thread calls ``take_snapshot`` and uses namers and filters.
     """
@@ -60,7 +60,7 @@ class Source(Protocol):
     writes_files: bool  # Whether files are written at the end
     has_python: bool  # Whether a traced program may be a Python program
     filters: Filters  # The filters that all namers use
-    facts: Facts  # Facts that do not change
+    facts: TraceFacts  # Facts that do not change
     invoker: Invoker  # The user whose filter file is written
 
     @property
@@ -103,7 +103,7 @@ BASIC: Final = Wanted(blocks=True)
 class Sorting:
     """The column that rows are sorted by, and the order; an empty key: not sorted."""
 
-    column: str
+    column: str  # Key of the column
     descending: bool = True
 
 
@@ -116,24 +116,24 @@ class View(Generic[C]):
     """
 
     name: str  # Unique; also the id of its widget
-    title: str
+    title: str  # Title of the tab
     key: str  # Key that shows the view
     # Returns the function that computes the content, which may keep state. Called once per run;
     # views with the same maker share that function.
-    maker: Callable[[Source], Callable[[ViewSelection], C]]
-    widget: Callable[[], LineView[C]]
+    maker: Callable[[TraceSource], Callable[[ViewSelection], C]]
+    widget: Callable[[], LineView[C]]  # Makes the widget that shows the content
     # Handles Enter on the row of a key. It returns a stack to open, settings to switch to, or None.
     choose: Callable[[Any, Settings], int | Settings | None] = lambda _key, _settings: None
-    # What `choose` does, in a word for the footer; empty if the widget says it, or nothing.
-    enters: str = ""
+    # The effect of `choose`, a word for the footer; empty if there is none, or the widget tells.
+    enter_action: str = ""
     wanted: Wanted = BASIC  # The content that snapshots need while the view is shown
-    keeps: bool = False  # Whether the maker's state is kept while other views are shown
+    keeps_state: bool = False  # Whether the maker's state is kept while other views are shown
     sorting: Sorting = Sorting("")  # The default sorting
-    # Whether rows stand for stacks; the one under the cursor is shown below the table.
+    # Whether rows stand for stacks; the stack under the cursor is shown below the table.
     shows_stack: bool = False
-    by_metric: bool = False
+    follows_metric: bool = False  # Whether figures are those of the chosen metric
     # Whether a run with this source has the view.
-    exists: Callable[[Source], bool] = lambda _source: True
+    exists: Callable[[TraceSource], bool] = lambda _source: True
 
 
 # The successive restrictions of the shown stacks; the first one shows all.
@@ -150,13 +150,13 @@ VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A comparison of a mark with a later one, or with now."""
+    """A comparison of a mark with a later mark, or with now."""
 
     before: Mark
-    after: Mark | None = None
+    after: Mark | None = None  # None: the current snapshot
 
     def title(self, now: str = "now") -> str:
-        """Title of the difference: ``m1 → m2``, ``m1 → now``."""
+        """Formats a title: ``m1 → m2``, ``m1 → now``."""
         return f"{self.before.name} → {self.after.name if self.after else now}"
 
 
@@ -171,31 +171,31 @@ class Span(NamedTuple):
 class Settings:
     """All settings that determine what the views show."""
 
-    view: View[Any]
+    view: View[Any]  # The shown view
     # Number of the shown process in the trace; negative for several (`ALL_PROCESSES`).
     process: int = 0
     # Whether the list of processes has a line for each process that has ended.
     shows_ended: bool = False
     # `GroupKey.lead` of the groups of stacks that are expanded.
     expanded: frozenset[int] = frozenset()
-    function: Step | None = None
+    function: Step | None = None  # The function whose callers and callees are shown
     # Sorting per view, by its name, unless it is the view's default.
     sortings: Mapping[str, Sorting] = field(default_factory=dict)
-    search: str = ""
-    limits: Limits = ALL
+    search: str = ""  # Text that stacks' frames must match; empty: no search
+    limits: Limits = ALL  # Limits of blocks that the user has typed
     verdicts: tuple[Verdict, ...] = ()  # Only stacks with these verdicts; empty: all
     # Show only blocks that were allocated since this mark and are still live.
     baseline: Mark | None = None
     # Show only blocks that were allocated within the span and are still live.
     span: Span | None = None
-    difference: Difference | None = None
-    inverted: bool = False
-    metric: Metric = Metric.BYTES
-    filters_on: bool = True
-    selected: int | None = None
+    difference: Difference | None = None  # The compared marks; None: no comparison
+    inverted: bool = False  # Whether trees begin with the allocating functions
+    metric: Metric = Metric.BYTES  # The figure that trees are weighted by
+    filters_on: bool = True  # Whether filters hide frames
+    selected: int | None = None  # Index of the selected stack; None: none
     charts_stacks: bool = False  # Whether the chart shows call stacks instead of functions
-    listed: ListedFunction | None = None
-    marks: tuple[Mark, ...] = field(default=())
+    listed_function: ListedFunction | None = None  # Function whose source is shown; None: none
+    marks: tuple[Mark, ...] = field(default=())  # Marks that the user has set, oldest first
 
     @property
     def sorting(self) -> Sorting:
@@ -216,7 +216,7 @@ class Settings:
     @property
     def shows_freed(self) -> bool:
         """Whether stacks without live blocks are shown: only if there are no limits on blocks."""
-        return self.view.by_metric and self.metric.figure.of_freed and self.all_limits.is_open
+        return self.view.follows_metric and self.metric.figure.of_freed and self.all_limits.is_open
 
     @property
     def narrows_stacks(self) -> bool:
@@ -248,29 +248,29 @@ class Journal:
 class ViewSelection:
     """The input of a view: one snapshot, restricted to the user's stacks and limits."""
 
-    trace: TraceSnapshot
+    trace: TraceSnapshot  # All processes at this time
     snapshot: Snapshot  # The snapshot of the shown process
     settings: Settings
-    namer: Namer
+    namer: Namer  # Names the stacks of `snapshot`
     figures: StackFigures  # Figures per stack, of the blocks within the limits
     # Per stack the change in live bytes between the compared marks; None: no comparison.
     change: I64 | None
-    growth: I64  # Growth per stack in bytes per minute, as the verdicts have it
+    growth: I64  # Growth per stack in bytes per minute, as verdicts have it
     # Per stack an index of `verdicts.VERDICTS`; None before the first verdicts.
     verdicts: Codes | None
     unsearched: I64  # Stacks within the limits, the heaviest first
     stacks: I64  # Stacks of `unsearched` that the search finds
-    names: Names
-    ring_share: float
-    journal: Journal
+    names: Names  # Labels of stacks
+    ring_share: float  # Highest fill level of the event ring lately, 0 to 1
+    journal: Journal  # Messages of the screen
     line: TimeLine | None = None  # All snapshots of the recording; None for a live trace
 
     def blocks(self, limits: Limits) -> Blocks:
-        """Returns the blocks of the stacks, within limits."""
-        return analysis.choose(self.unlimited_blocks(), self.snapshot.now_ns, limits)
+        """Returns the blocks of the selection's stacks, within limits."""
+        return analysis.pick_blocks(self.unlimited_blocks(), self.snapshot.now_ns, limits)
 
     def unlimited_blocks(self) -> Blocks:
-        """Returns the blocks of the stacks that pass the search, verdict and difference."""
+        """Returns the blocks of the selection's stacks, whatever the limits on blocks."""
         assert self.snapshot.blocks is not None
         every = self.snapshot.blocks
         if not self.settings.narrows_stacks:
@@ -281,7 +281,7 @@ class ViewSelection:
 
     @property
     def why_empty(self) -> str:
-        """The reason that a table has no rows."""
+        """The reason why a table has no rows, for users."""
         settings = self.settings
         if settings.search or settings.verdicts:
             what = f"match /{settings.search}" if settings.search else "have this verdict"
@@ -310,7 +310,7 @@ class ViewSelection:
         return f"all blocks allocated since tracing began have been freed; {rss}"
 
 
-def is_live(source: Source) -> bool:
+def is_live(source: TraceSource) -> bool:
     """Whether single blocks and threads are known: recordings have none."""
     return source.recorded is None
 

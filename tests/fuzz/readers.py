@@ -18,7 +18,7 @@ import numpy as np
 from tests.commands import run
 from tests.fuzz import mallocheap, pythonheap, sharedarea
 from tests.unit.hostile import MadeSection, elf_bytes, symbol_sections
-from tracelloc.architecture import native, of_elf
+from tracelloc.architecture import elf_architecture, native
 from tracelloc.command.customallocators import parse_custom_allocators
 from tracelloc.errors import MalformedError, TracellocError, UnsupportedError
 from tracelloc.files.cfi.module import Cfi
@@ -52,7 +52,13 @@ from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables
 from tracelloc.show.alerts.suppressions import read_patterns
 from tracelloc.show.filters.rules import parse_rules
 from tracelloc.show.importers import read_profile
-from tracelloc.show.recording.changes import MomentParts, arrays_unpacked, decode, encode, packed
+from tracelloc.show.recording.momentcodec import (
+    MomentParts,
+    arrays_unpacked,
+    decode,
+    encode,
+    packed,
+)
 from tracelloc.show.recording.parts import SnapshotEncoder, trace_of
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.recordednames import NamesWriter, RecordedSymbols, addresses_of
@@ -112,7 +118,7 @@ def _stacks(data: bytes) -> None:
     """A stack in a file's code, with its registers and memory."""
     with suppress(NotElfError):
         elf = ElfFile.from_bytes(data[512:])
-        machine = of_elf(elf.machine, elf.bits) or native()
+        machine = elf_architecture(elf.machine, elf.bits) or native()
         size_bytes = 8 * len(machine.miss_registers)
         registers = np.frombuffer(data[:size_bytes].ljust(size_bytes, b"\0"), np.uint64)
         head = np.zeros(1, miss_dtype(machine))

@@ -153,9 +153,9 @@ DEEP = CaptureConfig(max_frames=512, follow=True, trace_mappings=True, sample_by
         (CaptureConfig(), 250_000),
         (DEEP, 750_000),
         (CaptureConfig(max_frames=512, use_rows=False, follow=True), 750_000),
-        (replace(DEEP, python=True, max_frames=127), 250_000),
-        (replace(DEEP, python=True), 750_000),
-        (CaptureConfig(python=True, max_frames=512, use_rows=False, follow=True), 750_000),
+        (replace(DEEP, runtime_frames=True, max_frames=127), 250_000),
+        (replace(DEEP, runtime_frames=True), 750_000),
+        (CaptureConfig(runtime_frames=True, max_frames=512, use_rows=False, follow=True), 750_000),
     ],
 )
 @pytest.mark.parametrize("iterates", [True, False])
@@ -178,7 +178,7 @@ def test_the_verifier_has_not_much_to_do(
             return
         assert 50_000 < max(verified.values()) < most, verified
         walkers = [count for name, count in verified.items() if name.startswith(WALKER)]
-        assert len(walkers) == config.python
+        assert len(walkers) == config.runtime_frames
         assert all(count < 100_000 for count in walkers)
 
 

@@ -35,16 +35,16 @@ CONFIGS = {
     for follow, mappings, sample in itertools.product((False, True), repeat=3)
 }
 CONFIGS |= {
-    f"python {name}": replace(config, python=True)
+    f"python {name}": replace(config, runtime_frames=True)
     for name, config in CONFIGS.items()
     if bool(config.sample_bytes) == bool(config.spill_entries)
 }
 EXTREMES = {
     "usual": CaptureConfig(),
     "most": CaptureConfig(follow=True, trace_mappings=True, sample_bytes=4096),
-    "python": CaptureConfig(python=True),
+    "python": CaptureConfig(runtime_frames=True),
     "most with python": CaptureConfig(
-        follow=True, trace_mappings=True, sample_bytes=4096, python=True
+        follow=True, trace_mappings=True, sample_bytes=4096, runtime_frames=True
     ),
 }
 
@@ -76,7 +76,7 @@ def test_native_code(config: CaptureConfig, method: Method) -> None:
     with closing(Capture(config, method)) as capture:
         programs = all_programs(capture)
         assert {*capture.programs, "process_execs"} <= set(programs)
-        assert any(name.startswith(WALKER) for name in programs) == config.python
+        assert any(name.startswith(WALKER) for name in programs) == config.runtime_frames
         assert [name for name, fd in programs.items() if has_private_stack(fd)] == []
 
 

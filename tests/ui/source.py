@@ -42,7 +42,7 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import Invoker
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.view import Facts, LastOutput
+from tracelloc.ui.view import LastOutput, TraceFacts
 from tracelloc.verdict.judge import Judge
 
 APP = "/opt/shop/server"
@@ -124,8 +124,8 @@ class FakeSource:
     last_output: LastOutput | None = None
     recorded: None = None
     taken: int = 0
-    facts: Facts = field(
-        default_factory=lambda: Facts(
+    facts: TraceFacts = field(
+        default_factory=lambda: TraceFacts(
             ("libc.so.6",), ("malloc in /usr/lib/libc.so.6",), "uprobe sessions", 1 << 17
         )
     )

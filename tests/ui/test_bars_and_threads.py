@@ -32,10 +32,10 @@ from tracelloc.ui.histogramviews import (
     COLUMNS,
     age_label,
     bar_rows,
-    columns,
+    histogram_columns,
     size_label,
     size_rows,
-    table_rows,
+    thread_table,
 )
 from tracelloc.ui.histogramviews import SIZES as SIZES_VIEW
 from tracelloc.ui.histogramviews import THREADS as THREADS_VIEW
@@ -77,11 +77,11 @@ THREADS = thread_rows(HELD, ACTIVITY, narrowed=False)
 
 
 def threads_by(column: str, threads: list[ThreadRow] = THREADS) -> TableRows:
-    return table_rows(threads, ACTIVITY, Sorting(column, column != "thread"), "")
+    return thread_table(threads, ACTIVITY, Sorting(column, column != "thread"), "")
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@on_screen(lambda: Table(columns("size")))
+@on_screen(lambda: Table(histogram_columns("size")))
 async def test_sizes_picture(
     app: ViewApp, pilot: Pilot[None], view: Table, size: tuple[int, int]
 ) -> None:
@@ -93,7 +93,7 @@ async def test_sizes_picture(
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_waste_picture(size: tuple[int, int]) -> None:
     """Where there is room for it: what the allocator wastes, as far as that is known."""
-    view = Table(columns("size"))
+    view = Table(histogram_columns("size"))
     wastes = [
         Waste(72, 72, 0),
         Waste(0, 0, 0),
@@ -110,7 +110,7 @@ async def test_waste_picture(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@on_screen(lambda: Table(columns("age")))
+@on_screen(lambda: Table(histogram_columns("age")))
 async def test_ages_picture(
     app: ViewApp, pilot: Pilot[None], view: Table, size: tuple[int, int]
 ) -> None:
@@ -150,13 +150,13 @@ async def test_what_threads_did() -> None:
         await pilot.press("down", "enter")
         assert app.sent[-1].key == 0
         assert THREADS_VIEW.choose(0, Settings(THREADS_VIEW)) is None, "what is nobody's"
-        view.show(table_rows(THREADS, ACTIVITY, Sorting("bytes"), "~"), at_once=True)
+        view.show(thread_table(THREADS, ACTIVITY, Sorting("bytes"), "~"), at_once=True)
         await pilot.pause()
         assert "~3.00 MiB in ~160 blocks" in text_of(app)[-2]
         assert "~52.0 MiB" in text_of(app)[1]
 
 
-@on_screen(lambda: Table(columns("size")))
+@on_screen(lambda: Table(histogram_columns("size")))
 async def test_choosing_a_bar(app: ViewApp, pilot: Pilot[None], view: Table) -> None:
     view.show(bar_rows(size_rows(BINS, FREQUENT), size_label))
     await pilot.press("down", "down", "enter", "end", "enter", "up", "up", "enter")
@@ -179,7 +179,7 @@ async def test_choosing_a_bar(app: ViewApp, pilot: Pilot[None], view: Table) -> 
     assert (limits.min_size_bytes, limits.max_size_bytes) == (512, 1023)
 
 
-@on_screen(lambda: Table(columns("size")))
+@on_screen(lambda: Table(histogram_columns("size")))
 async def test_equal_sizes_are_two_rows(app: ViewApp, pilot: Pilot[None], view: Table) -> None:
     """A bin of one size and that size among the frequent ones: the cursor passes both."""
     rows = bar_rows(size_rows([Bin(1, 1, 5, 5)], [Bin(1, 1, 5, 5)]), size_label)
@@ -192,7 +192,7 @@ async def test_equal_sizes_are_two_rows(app: ViewApp, pilot: Pilot[None], view: 
     assert "100.0 %" in text_of(app)[1], "what is counted twice is one whole"
 
 
-@on_screen(lambda: Table(columns("age")))
+@on_screen(lambda: Table(histogram_columns("age")))
 async def test_choosing_an_age(app: ViewApp, pilot: Pilot[None], view: Table) -> None:
     view.show(bar_rows(AGES, age_label))
     await pilot.press("down", "enter", "end", "enter")
@@ -246,6 +246,6 @@ async def test_hostile_threads(
     flows = tuple(ThreadFlow(tid, tid % len(names) + 1, 1, MIB) for tid in names)
     activity = ThreadActivity((), flows, names)
     threads = thread_rows(held, activity, narrowed=False)
-    view.show(table_rows(threads, activity, Sorting("bytes"), ""))
+    view.show(thread_table(threads, activity, Sorting("bytes"), ""))
     await pilot.press("down")
     assert harmless(app)

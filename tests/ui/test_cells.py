@@ -7,7 +7,7 @@ from rich.cells import cell_len
 
 from tests.ui.screens import HOSTILE
 from tracelloc.text import signed_size
-from tracelloc.ui.tableview import bar, crop, fit, right, sparkline, trend
+from tracelloc.ui.tableview import arrow, bar, crop, fit, right, sparkline
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
@@ -58,4 +58,4 @@ def test_sparklines() -> None:
 
 def test_figures() -> None:
     assert [signed_size(n) for n in (0, 5, -2048)] == ["0 B", "+5 B", "-2.00 KiB"]
-    assert [trend(n) for n in (1, 0, -1)] == ["▲", "=", "▼"]
+    assert [arrow(n) for n in (1, 0, -1)] == ["▲", "=", "▼"]

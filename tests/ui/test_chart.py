@@ -21,7 +21,7 @@ from tracelloc.ui.app import LiveApp
 from tracelloc.ui.chart import ChartView
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.functions import FUNCTIONS
-from tracelloc.ui.plot import BEHIND, LABELS, Canvas, Curve, draw
+from tracelloc.ui.plot import BEHIND, LABELS, Canvas, Curve, draw_plot
 from tracelloc.ui.sourcescreen import SourceScreen
 
 MARKS = dict(zip(LIVE, "█▓▒░", strict=True))  # By function, the one with the highest peak first
@@ -126,6 +126,6 @@ def test_a_step_is_drawn_in_the_column_that_ends_with_it() -> None:
     canvas = Canvas(LABELS + 10 + BEHIND, 5, 0, 10 * NS_PER_S)
     assert canvas.edges_ns().tolist() == [second * NS_PER_S for second in range(1, 11)]
     curve = Curve("heap", [0, 5 * NS_PER_S], [10, 20], "plot--heap")
-    rows = draw([curve], [], 0, 10 * NS_PER_S, width=LABELS + 10 + BEHIND, height=5)
+    rows = draw_plot([curve], [], 0, 10 * NS_PER_S, width=LABELS + 10 + BEHIND, height=5)
     lines = ["".join(cell for cell, _ in row[LABELS : LABELS + 10]) for row in rows]
     assert lines[:4] == ["    ██████"] * 2 + ["██████████"] * 2

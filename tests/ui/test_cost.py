@@ -17,7 +17,7 @@ from tests.ui.screens import (
 from tracelloc.show.analysis.histograms import ThreadStat, thread_rows
 from tracelloc.show.presentation.calltree import Step
 from tracelloc.ui.flame import FlameView
-from tracelloc.ui.histogramviews import COLUMNS, table_rows
+from tracelloc.ui.histogramviews import COLUMNS, thread_table
 from tracelloc.ui.lineview import LineView
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.stacknames import Search
@@ -66,7 +66,7 @@ async def test_threads() -> None:
     async with shown_on(view, (150, 50)) as (app, _pilot):
 
         def show() -> None:
-            view.show(table_rows(stats, None, Sorting("bytes"), ""), at_once=True)
+            view.show(thread_table(stats, None, Sorting("bytes"), ""), at_once=True)
 
         assert median_s(app, show) < 2 * REFRESH_S
 

@@ -7,8 +7,7 @@ from tests.blockholders import KEPT
 from tests.ui.screens import SIZES, compare, text_of
 from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, tick, until
 from tracelloc.model.frames import Frame
-from tracelloc.show.filters import Action, Match, On
-from tracelloc.show.filters.rules import parse_rules
+from tracelloc.show.filters.rules import Action, Match, On, parse_rules
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen, source_text
 from tracelloc.ui.frames import rule_for

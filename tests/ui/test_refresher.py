@@ -16,7 +16,7 @@ from tracelloc.ui.histogramviews import AGES, THREADS
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.stackviews import STACKS
-from tracelloc.ui.view import Journal, Settings, Source, View, ViewSelection
+from tracelloc.ui.view import Journal, Settings, TraceSource, View, ViewSelection
 
 
 @pytest.mark.parametrize(("chosen", "taken"), [(FUNCTIONS, 1), (AGES, 1), (THREADS, 2)])
@@ -46,7 +46,7 @@ def test_a_key_while_a_view_is_computed(tmp_path: Path) -> None:
     """The view that is left is not finished, and the one before is drawn again."""
     source, settings = shop(tmp_path), Settings(STACKS)
 
-    def leave_at_once(_source: Source) -> Callable[[ViewSelection], object]:
+    def leave_at_once(_source: TraceSource) -> Callable[[ViewSelection], object]:
         return lambda _selection: refresher.ask(settings)
 
     pictures = queue.Queue[Picture | BaseException]()

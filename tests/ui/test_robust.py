@@ -29,7 +29,7 @@ from tracelloc.model.process import Target
 from tracelloc.show.tables import Column
 from tracelloc.ui.app import LiveApp, failure_of
 from tracelloc.ui.details import DetailScreen
-from tracelloc.ui.header import header
+from tracelloc.ui.header import head_text
 from tracelloc.ui.lineview import HOLD_S
 from tracelloc.ui.picture import Pictures
 from tracelloc.ui.stackviews import STACKS
@@ -142,7 +142,7 @@ async def test_the_end_of_the_target(source: FakeSource) -> None:
         longest = replace(picture.snapshot.target, command="x" * 15, pid=1 << 22)
         picture = replace(picture, snapshot=replace(picture.snapshot, target=longest))
         for width in (60, 80):
-            text = header(picture, source.facts, app.state.condition, width, 2).plain
+            text = head_text(picture, source.facts, app.state.condition, width, 2).plain
             first = text.splitlines()[0]
             assert "final state" in first
             assert ("overhead low" in first) == (width == 80)
@@ -308,7 +308,7 @@ def test_ten_thousand_rows_cost_what_is_seen() -> None:
 def test_pictures_say_what_they_cost(source: FakeSource) -> None:
     pictures, settings = Pictures(source, Journal()), Settings(STACKS)
     picture = pictures.make(pictures.take_snapshot(settings), settings)
-    assert 0 < picture.took_s < 5
+    assert 0 < picture.computing_s < 5
     assert picture.names_pending == 0
 
 

@@ -66,7 +66,7 @@ async def test_lines_have_their_own_bytes_and_those_of_their_callees(tmp_path: P
         await tick(app, pilot)
         assert app.state.picture.listing.function.step.name == "record_request"
         await press(app, pilot, "escape")
-        assert app.state.settings.listed is None
+        assert app.state.settings.listed_function is None
 
 
 def functions(app: LiveApp) -> list[str]:

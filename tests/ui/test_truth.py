@@ -13,9 +13,9 @@ from tests.ui.source import APP, START_NS, FakeSource, shop
 from tracelloc.model.verdicts import CODE_OF, Verdict
 from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.groups import GroupKey
-from tracelloc.ui.header import header
+from tracelloc.ui.header import head_text
 from tracelloc.ui.picture import Picture, Pictures
-from tracelloc.ui.stackviews import STACKS, reasons, verdict_text
+from tracelloc.ui.stackviews import STACKS, verdict_reasons, verdict_text
 from tracelloc.ui.tableview import TableRows
 from tracelloc.ui.view import Journal, Settings
 from tracelloc.verdict.falling import without_falling
@@ -68,7 +68,7 @@ class Shown:
         self.rows = {key: {c: str(rows.cells(key, c)) for c in COLUMNS} for key in rows.order}
 
     def header(self, source: FakeSource) -> str:
-        return header(self.picture, source.facts, "", 200, 2).plain
+        return head_text(self.picture, source.facts, "", 200, 2).plain
 
     def selected(self, key: Hashable) -> Picture:
         stack = key.stack if isinstance(key, GroupKey) else key
@@ -101,7 +101,7 @@ def test_figures_agree(path: Path, tmp_path: Path) -> None:
             details = shown.selected(key).details
             assert details is not None
             # Reasons are some seconds old: what is live now, rows say.
-            assert not re.search(r"B live\b", " ".join(reasons(details)))
+            assert not re.search(r"B live\b", " ".join(verdict_reasons(details)))
 
 
 def _compare_header(text: str, suspects: dict[Hashable, dict[str, str]]) -> None:
@@ -161,5 +161,6 @@ def test_a_fall_is_on_the_screen_at_once(tmp_path: Path) -> None:
     details = shown.selected(1).details
     assert details is not None
     assert (
-        reasons(details)[0] == "live bytes fell within the last minute, after they had been rising"
+        verdict_reasons(details)[0]
+        == "live bytes fell within the last minute, after they had been rising"
     )

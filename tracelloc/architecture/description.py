@@ -1,4 +1,4 @@
-"""The description of an architecture: one frozen record, without behavior of its own."""
+"""The description of a processor architecture (``Architecture``): frozen records of facts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class SystemCallTable:
 class DwarfRegisters:
     """Registers by the numbers that call-frame information uses."""
 
-    count: int  # Rules are kept for the registers below this number; none above leads to a caller
+    count: int  # Registers below this number have rules; those above don't lead to a caller
     stack_pointer: int
     frame_pointer: int
-    return_address: int  # The register whose rule is that of the return address
+    return_address: int  # The register by whose rule the return address is found
     # The address of execution. Another number than `return_address`: calls leave the return address
     # in a register, and functions may keep it there.
     program_counter: int
@@ -44,7 +44,7 @@ class GeneralRegisters:
     """The general registers of a thread by name, as ptrace(2) passes them (NT_PRSTATUS)."""
 
     names: tuple[str, ...]  # In the kernel's order, 64 bits each
-    # How many of them, from the first on, the kernel keeps of each thread: probes/registers.bpf.c
+    # Number of the first registers that the kernel keeps of each thread: probes/registers.bpf.c
     # reads these (`struct pt_regs`).
     kernel_count: int
     program_counter: str
@@ -57,13 +57,13 @@ class GeneralRegisters:
     # The register with the address of a thread's own variables; None: it has a register set of its
     # own, `thread_pointer_set`.
     thread_pointer: str | None
-    entered_call_set: int = 0
-    thread_pointer_set: int = 0  # Numbers of register sets (NT_…, elf.h); 0: none
+    entered_call_set: int = 0  # Number of its register set (NT_…, elf.h); 0: there is none
+    thread_pointer_set: int = 0  # Number of its register set (NT_…, elf.h); 0: there is none
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadLayout:
-    """Where the C libraries keep a thread's own variables and their record of it.
+    """Where C libraries keep a thread's own variables and the library's record of the thread.
 
     ELF Handling for Thread-Local Storage: in variant I, variables are above the thread pointer and
     the record is below, in variant II the reverse.
@@ -73,26 +73,26 @@ class ThreadLayout:
     # they end at the thread pointer.
     program_offset: int | None
     record_bytes: int  # Most bytes of the C library's record of a thread (`struct pthread`)
-    # Which words from the thread pointer on are the thread pointer itself; none: the first word
-    # leads to the thread's vector of modules.
+    # Indices of words from the thread pointer on that hold the thread pointer; empty: the first
+    # word leads to the thread's vector of modules.
     self_words: tuple[int, ...]
     # Members of the kernel's `struct thread_struct` that lead to the thread pointer.
     kernel_field: tuple[str, ...]
 
     def record(self, pointer: int) -> tuple[int, int]:
-        """(start, end) of memory with the C library's record of a thread."""
+        """Returns (start, end) of the C library's record of a thread, given its thread pointer."""
         if self.program_offset is None:
             return pointer, pointer + self.record_bytes
         return max(0, pointer - self.record_bytes), pointer
 
     def variables(self, pointer: int, most_bytes: int) -> tuple[int, int]:
-        """(start, end) of a thread's own variables, of all modules, given their size at most."""
+        """Returns (start, end) of a thread's variables of all modules, ``most_bytes`` at most."""
         if self.program_offset is None:
             return max(0, pointer - most_bytes), pointer
         return pointer, pointer + self.program_offset + most_bytes
 
     def program_variables(self, pointer: int, size_bytes: int, alignment: int) -> tuple[int, int]:
-        """(start, end) of the program's own variables in a thread.
+        """Returns (start, end) of the program's own variables in a thread.
 
         ``alignment``: of the variables, a power of two; the thread pointer has at least that.
         """
@@ -106,7 +106,7 @@ class ThreadLayout:
 class SignalFrame:
     """How the kernel stores the interrupted registers for a signal handler."""
 
-    # Bytes from the stack pointer in the handler's caller, by DWARF number.
+    # Offsets of registers from the stack pointer in the handler's caller, by DWARF number.
     places: Mapping[int, int]
     # The instructions to which signal handlers return: a call of rt_sigreturn(2).
     return_code: bytes
@@ -114,7 +114,7 @@ class SignalFrame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Architecture:
-    """Describes what differs between processors. Each architecture has one instance."""
+    """All facts that differ between processors. Each architecture has one instance."""
 
     name: str  # The kernel's name (`platform.machine()`)
     title: str  # The name for people
@@ -174,9 +174,9 @@ class Architecture:
 
     @property
     def address_end(self) -> int:
-        """The end of a process's address space."""
+        """The first address behind a process's address space."""
         return 1 << self.address_bits
 
     def system_call(self, name: str) -> int:
-        """The number of a system call. Raises KeyError for one that it does not have."""
+        """Returns a system call's number. Raises KeyError if the architecture does not have it."""
         return self.system_calls.numbers[name]

@@ -96,7 +96,7 @@ _JUMP_BYTES: Final = 6
 
 
 def jump_targets(code: bytes, address: int) -> set[int]:
-    """Targets of conditional jumps in code at an address; some may not be real."""
+    """Returns the targets of conditional jumps in code at an address; some may not be real."""
     found = set()
     for match in _JUMP.finditer(code):
         at = match.start()
@@ -106,7 +106,7 @@ def jump_targets(code: bytes, address: int) -> set[int]:
 
 
 def ends_in_call(code: bytes) -> bool:
-    """Returns whether code bytes end with a call instruction.
+    """Whether code bytes end with a call instruction.
 
     ``e8 rel32``, or ``ff /2`` with its operand in a register or in memory (Intel SDM
     volume 2, CALL and tables 2-2, 2-3). Prefixes precede these bytes.
@@ -120,7 +120,7 @@ def ends_in_call(code: bytes) -> bool:
 
 
 def _indirect_call_length(code: bytes) -> int:
-    """Length of the ``ff /2`` instruction at the start of ``code``; 0 for another instruction."""
+    """Returns the length of an ``ff /2`` instruction that begins ``code``; 0 for others."""
     modrm = code[1]
     if modrm >> 3 & 7 != 2:
         return 0

@@ -1,8 +1,8 @@
 """The tools that ``tracelloc mcp`` offers to agents: each runs one of tracelloc's commands.
 
-Answers are text below two kilobytes; what is longer is kept, and read on by reference. Tools that
-touch a process (trace it, run it) need the user's permission on the command line, and say first
-what they will do.
+Answers are text below two kilobytes; longer ones are kept, and read on by reference. Tools that
+trace or run a process need the user's permission on the command line, and say before that
+what they are going to do.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Tool:
     """One tool, as clients see it."""
 
     name: str
-    about: str
+    about: str  # Description for agents
     run: Callable[[AgentTools, dict[str, Any]], str]
     # JSON type and description, by name; those that are required end with `!`.
     parameters: dict[str, tuple[str, str]]
-    is_read_only: bool = True
+    is_read_only: bool = True  # Whether the tool changes nothing
 
     @property
     def listing(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Tool:
 
 
 class AgentTools:
-    """State of one session: permissions, answers that were too long, recordings."""
+    """The state of one client's session: permissions, cut answers, recordings."""
 
     def __init__(self, allowed: Sequence[str]) -> None:
         """``allowed``: PIDs and names of programs that may be traced or run."""
@@ -101,7 +101,7 @@ class AgentTools:
         self._directory.cleanup()
 
     def _cut(self, text: str, number: int | None = None, start: int = 0) -> str:
-        """Returns a part of a text, and how to get the rest."""
+        """Returns a part of a text, followed by how to get the rest."""
         part = text[start:]
         if len(part.encode()) <= ANSWER_BYTES:
             return part

@@ -1,6 +1,6 @@
-"""The options of a trace by group, options shared by commands, and argument types.
+"""Adds options to parsers: those of a trace by group, those of several commands. Argument types.
 
-Types are functions for argparse's ``type``; they raise ``argparse.ArgumentTypeError`` with a
+Types are functions for argparse's ``type`` that raise ``argparse.ArgumentTypeError`` with a
 sentence on the error. The module imports nothing slow, so that help and usage errors are fast.
 """
 
@@ -39,7 +39,7 @@ _DAILY: Final = {
 
 
 def type_of(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Makes argparse show the error's own sentence instead of the type's name."""
+    """Returns an argparse type: errors show the ValueError's sentence, not the type's name."""
 
     def checked(text: str) -> Any:
         try:
@@ -157,7 +157,7 @@ def add_option(group: Any, form: str, about: str, **more: Any) -> None:
 
 
 def add_all(parser: argparse.ArgumentParser) -> None:
-    """All options of a trace."""
+    """Adds all options of a trace to a parser."""
     groups = (
         ("what to trace", add_tracing),
         ("probes", add_probes),
@@ -173,20 +173,20 @@ def add_all(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recordings(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
-    """Recordings as positional arguments."""
+    """Adds recordings as positional arguments."""
     about = "recording; several are shown as one"
     parser.add_argument("files", type=Path, nargs=nargs, metavar="FILE", help=about)
 
 
 # fmt: off
 def add_at(group: Any, what: str) -> None:
-    """``--at``, for every command that shows a snapshot of a recording."""
+    """Adds ``--at``, for every command that shows a snapshot of a recording."""
     add_option(group, "--at TIME", f"{what} (default: the last one): 03:15, 03:15:30, "
         "2026-11-22T03:15, +90m from the start, or --at=-5m from the end")
 
 
 def add_tracing(group: Any) -> None:
-    """What is traced."""
+    """Adds the options that select what is traced."""
     add = partial(add_option, group)
     add("-p --pid PID", "process to trace (default: choose from a list)", type=pid_type)
     add("-n --name NAME", "process to trace, by its name in ps, its executable, its argv[0], or "
@@ -231,7 +231,7 @@ def add_tracing(group: Any) -> None:
 
 
 def add_probes(group: Any) -> None:
-    """How it is traced."""
+    """Adds the options that select how processes are traced."""
     add = partial(add_option, group)
     add("--events-size SIZE", "largest size of the event ring between probes and reader (default "
         "8MiB: room for 131,072 events)", dest="events_size_bytes", type=size_type, default=8 << 20)
@@ -296,7 +296,7 @@ def _add_files(group: Any) -> None:
 
 
 def add_output(group: Any, what: str = "FILE at the end and on SIGUSR1") -> None:
-    """``-o`` and ``--metric``, for every command that writes files."""
+    """Adds ``-o`` and ``--metric``, for every command that writes files."""
     add = partial(add_option, group)
     add("-o --output FILE", f"write {what} (repeatable); its suffix selects the "
         f"format: {', '.join(EXPORTERS)}; %%p in its name is the PID, %%t the time",
@@ -307,7 +307,7 @@ def add_output(group: Any, what: str = "FILE at the end and on SIGUSR1") -> None
 
 
 def add_watch(group: Any) -> None:
-    """What ends tracing or runs a command."""
+    """Adds the options that end tracing or run a command when a rule is broken."""
     add = partial(add_option, group)
     add("--fail-if RULE", f"end with exit status {FAILED_STATUS} as soon as a report meets "
         "RULE: leak, 'leak > 1MiB/min', 'suspects > 1MiB/min', 'growth > 5MiB/min', "
@@ -340,7 +340,7 @@ def _add_live(group: Any) -> None:
 
 
 def add_names(group: Any) -> None:
-    """How functions are named, and which are hidden."""
+    """Adds the options that select how functions are named, and which are hidden."""
     add = partial(add_option, group)
     add("--filters FILE", "TOML file with more rules for hiding frames (repeatable)",
         dest="filters_paths", type=Path, **_SEVERAL)
@@ -352,7 +352,7 @@ def add_names(group: Any) -> None:
 
 
 def add_sources(group: Any) -> None:
-    """``--sources``, for every command that shows or records source lines."""
+    """Adds ``--sources``, for every command that shows or records source lines."""
     add_option(group, "--sources OLD=NEW", "look in directory NEW for source files that were "
         "compiled in OLD (repeatable)", type=type_of(_directories), **_SEVERAL)
 

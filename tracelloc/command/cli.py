@@ -1,4 +1,4 @@
-"""The command: checks, starts, reports, and ends through one path that writes everything."""
+"""The entry point of the command: selects a subcommand or a trace, and reports its errors."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def _run_subcommand(name: str, arguments: list[str]) -> int:
     given.command = command
     if subcommand.reads_files:
         import_numpy()
-        from tracelloc.system.memorylimits import default_budget, enforce  # noqa: PLC0415
+        from tracelloc.system.memorylimits import default_budget, limit_own_memory  # noqa: PLC0415
 
-        enforce(default_budget() // 2)
+        limit_own_memory(default_budget() // 2)
     return subcommand.run(given) or 0
 
 
@@ -107,6 +107,6 @@ def _run(given: Options, began_s: float) -> int:
 
 
 def _take_interrupts() -> None:
-    """Makes ^C raise an exception from now on; before, it ended the process at once."""
+    """Makes ^C raise an exception; until this call, it ends the process at once."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)

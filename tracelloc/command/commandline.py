@@ -46,7 +46,7 @@ class Mode(Enum):
 
 
 class Options(argparse.Namespace):
-    """A parsed and checked command line. The help of each option says what it is.
+    """A parsed and checked command line; each option's help describes its field.
 
     Times in seconds, sizes in bytes.
     """
@@ -87,12 +87,12 @@ class Options(argparse.Namespace):
     # The program to start and trace, with its arguments; empty: a running one is traced.
     command: tuple[str, ...] = ()
     mode: Mode = Mode.HEADLESS
-    group: MemoryGroup | None = None  # The control group of that name: all its processes are traced
-    trace: TraceConfig  # Without what `allocators_paths` name
+    group: MemoryGroup | None = None  # The named control group: all its processes are traced
+    trace: TraceConfig  # Settings of the trace, without the allocators of `allocators_paths`
     outputs: tuple[OutputFile, ...]
     pushes_to: PushConfig | None
     watch: WatchOptions
-    wanted: Wanted  # What snapshots must have for the reports and files
+    wanted: Wanted  # The content that snapshots need for the reports and files
 
     def but(self, **changes: object) -> Options:
         """Returns a copy with other values."""
@@ -122,7 +122,7 @@ def recorded_command_line(given: argparse.Namespace, command: tuple[str, ...]) -
 
 
 def what_begins(given: Options) -> str:
-    """Describes the first step, for the status line."""
+    """Describes the command's first step, for the status line."""
     if given.command:
         return f"starting {printable(given.command[0])}"
     for name in (given.name, given.group_name):

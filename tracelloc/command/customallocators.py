@@ -54,7 +54,7 @@ _SIZE_BYTES: Final = "size_bytes"
 def load_custom_allocators(
     paths: Iterable[Path], who: Invoker
 ) -> tuple[tuple[CustomAllocator, ...], list[str]]:
-    """Reads these files and the user's own, if any. Also returns warnings.
+    """Reads files of allocators and the user's own, if any. Returns allocators and warnings.
 
     Raises UsageError, which names file, line and key.
     """
@@ -75,7 +75,7 @@ def parse_custom_allocators(text: str, name: str) -> list[CustomAllocator]:
 
 
 def _allocator(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> CustomAllocator:
-    """``fail(key, what, hint)`` raises UsageError."""
+    """Parses one table ``[[allocator]]``. ``fail(key, what, hint)`` raises UsageError."""
     for key in entry:
         if key not in _TABLE_KEYS:
             fail(key, f"unknown key {key!r}", nearest(key, _TABLE_KEYS))
@@ -98,7 +98,7 @@ def _allocator(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> CustomAl
 
 
 def _function(entry: dict[str, Any]) -> CustomFunction:
-    """One function. Raises UsageError, which names no file."""
+    """Parses one function's table. Raises UsageError, which names no file."""
     pattern, kind_name = entry.get("name"), entry.get("kind")
     if not isinstance(pattern, str) or not pattern:
         raise UsageError("name is missing")
@@ -132,7 +132,7 @@ def _function(entry: dict[str, Any]) -> CustomFunction:
 
 
 def _size_bytes(entry: dict[str, Any]) -> int:
-    """Returns the size of a function's blocks; 0 if an argument has it. Raises UsageError."""
+    """Returns the size of a function's blocks; 0 if an argument tells. Raises UsageError."""
     size_bytes = entry.get(_SIZE_BYTES, 0)
     if _SIZE_BYTES in entry:
         if "size" in entry:

@@ -25,7 +25,7 @@ def diagnose(pid: int | None) -> list[Finding]:
 
 
 def diagnosis_lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yields which ways tracelloc will take, and a line per finding, its cure below it."""
+    """Yields the ways that tracelloc will take, and a line per finding with its cure below."""
     width = max(len(finding.about) for finding in findings)
     yield _choice({finding.about for finding in findings if finding.state is _YES})
     for finding in findings:
@@ -54,7 +54,7 @@ def why_not_traced(findings: Sequence[Finding]) -> str:
 
 
 def _rights(status: str) -> Iterator[Finding]:
-    """``status``: the text of /proc/self/status."""
+    """Yields findings on capabilities. ``status``: the text of /proc/self/status."""
     held = system.held_capabilities(status)
     if held.issuperset(system.NEEDED) and not held & {system.ALL, system.MAPPED_FILES}:
         yield Finding(

@@ -40,7 +40,7 @@ class Finding:
     """One line and its cure. All text may contain names from the target."""
 
     state: FindingState
-    about: str
+    about: str  # Subject of the finding
     text: str
     cure: str = ""  # One command or sentence; empty if nothing needs to be done
 
@@ -50,7 +50,7 @@ _MOST_NAMED: Final = 8  # Most names listed one by one
 
 
 def target_findings(pid: int) -> Iterator[Finding]:
-    """Reads its files; attaches nothing."""
+    """Yields findings on a process and the files it has mapped. Attaches nothing."""
     try:
         process = open_target(pid)
         space = AddressSpace(process)

@@ -14,7 +14,7 @@ _LONGEST_MESSAGE: Final = 1000  # Most characters of an unexpected error
 
 
 def report_failure(error: BaseException, *, debug: bool) -> int:
-    """Writes a line to standard error, except for an interrupt. Returns the exit status."""
+    """Writes the error to standard error, unless it is ^C. Returns tracelloc's exit status."""
     if isinstance(error, KeyboardInterrupt):
         return 0
     if debug:

@@ -36,18 +36,18 @@ class FewMessages(Messages):
     """Messages of a check whose output is mixed with the program's: warnings and errors."""
 
     def say(self, message: str) -> None:
-        """Says only what is important."""
+        """Writes a message if it is a warning or an error."""
         if message.startswith(_IMPORTANT):
             super().say(message)
 
 
 class LeakCheck:
-    """Waits for the program's end, then reports."""
+    """The front-end of ``run --leaks``: waits for the program's end, then reports leaks."""
 
     def __init__(
         self, suppressions: Sequence[Path], sarif: Path | None, junit: Path | None, top: int
     ) -> None:
-        """Raises TracellocError for unreadable suppressions and files that can't be written."""
+        """Raises TracellocError if suppressions can't be read or a file can't be written."""
         self.messages: Messages = FewMessages()
         self._sarif, self._junit, self._top = sarif, junit, top
         self._patterns = read_patterns(suppressions)

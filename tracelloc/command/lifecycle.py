@@ -55,10 +55,10 @@ class Signals:
     def __init__(
         self, take: Callable[[int], bool], *, stops: bool, has_command: bool = False
     ) -> None:
-        """Catches them from here on.
+        """Catches signals from here on.
 
-        ``take`` gets those that would end us, and says whether they end tracing. ``stops``: whether
-        a ^Z suspends us. ``has_command``: a program is started, which ignores what we ignore.
+        ``take`` gets each terminating signal; it returns whether tracing ends. ``stops``: whether
+        ^Z suspends tracelloc. ``has_command``: a program is started, and inherits ignored signals.
         """
         self.is_ending = False
         self._last: tuple[int, float] | None = None  # The last terminating signal, and its time
@@ -139,7 +139,7 @@ Say = Callable[[str], None]
 
 
 class Start(ABC):
-    """One way of beginning a trace. Unless a subclass says otherwise, the program is not ours."""
+    """One way of beginning a trace. By default, tracelloc has not started the program itself."""
 
     def take_signal(self, _number: int) -> bool:
         """Handles a terminating signal. Returns whether tracing should end."""
@@ -147,7 +147,7 @@ class Start(ABC):
 
     @abstractmethod
     def begin(self, config: TraceConfig, say: Say) -> Session:
-        """Traces. Raises TracellocError."""
+        """Begins the trace. Raises TracellocError."""
 
     @abstractmethod
     def stop_following(self) -> None:
@@ -162,12 +162,12 @@ class Start(ABC):
 
 
 class AttachStart(Start):
-    """A process that runs, or a control group of them."""
+    """Attaches to a running process, or to all processes of a control group."""
 
     def __init__(
         self, process: Process, group: MemoryGroup | None = None, *, is_unprivileged: bool = False
     ) -> None:
-        """``process``: of the group, the one to begin with.
+        """``process``: the traced process, or the first one of the group.
 
         ``is_unprivileged``: only the library can be used.
         """
@@ -177,7 +177,7 @@ class AttachStart(Start):
         self._joiner: GroupJoiner | None = None
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
-        """Attaches. Raises TracellocError."""
+        """Attaches to the process or the group. Raises TracellocError."""
         if self._is_unprivileged:
             config = _by_library_only(config, say)
         session = self._attach(config, say)
@@ -200,7 +200,7 @@ class AttachStart(Start):
         return session
 
     def _attach(self, config: TraceConfig, say: Say) -> Session:
-        """Traces the process; of a group, the first one that can be. Raises TracellocError."""
+        """Attaches to the process, or to the first traceable one of the group."""
         try:
             return attach_to(self._process, config, say)
         except TargetError:
@@ -219,14 +219,14 @@ class AttachStart(Start):
 
 
 class CaughtStart(Start):
-    """A program that somebody else will start; it waits at its first instruction then."""
+    """Waits for a program that somebody else starts, and catches it at its first instruction."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._launch: CaughtLaunch | None = None
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
-        """Waits for the program, and traces it, or lets it run without. Raises TracellocError."""
+        """Waits for the program and traces it. If that raises TracellocError, it runs untraced."""
         STARTUP.end()
         program = CaughtProgram(self._name)
         try:
@@ -248,8 +248,8 @@ class CaughtStart(Start):
 
 
 class LaunchStart(Start):
-    """A program that is started. Signals are for it; where it has our terminal, it decides
-    what they mean, and when tracing ends.
+    """Starts a program. Signals are forwarded to it; if it shares tracelloc's terminal, it
+    decides what they mean, and when tracing ends.
     """
 
     def __init__(self, program: TracedProgram, *, is_unprivileged: bool = False) -> None:
@@ -300,7 +300,7 @@ class LaunchStart(Start):
         return has_own
 
     def find_leaks(self) -> ExitLeaks:
-        """See ``Launch.find_leaks``; the program must be traced. Raises TargetError."""
+        """Returns what the traced program leaked at its end. Raises TargetError."""
         assert self._launch is not None
         return self._launch.find_leaks()
 

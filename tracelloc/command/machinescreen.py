@@ -1,4 +1,4 @@
-"""``top`` on a terminal: the screen, and what was chosen there."""
+"""``top`` on a terminal: the list of processes, and the command chosen there for one of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tracelloc.ui.picker import ScreenApp
 
 
 def show_machine(interval_s: float) -> None:
-    """Shows the machine until the user leaves; other commands run in between."""
+    """Shows all processes until the user leaves; commands chosen there run in between."""
     with closing(ProcessReader()) as reader:
         while True:
             with restored_terminal():
-                words = ScreenApp(MachineScreen(reader.look, refresh_s=interval_s)).run()
+                words = ScreenApp(MachineScreen(reader.read_memory, refresh_s=interval_s)).run()
             if words is None:
                 return
             subprocess.run([sys.executable, "-m", "tracelloc", *words], check=False)

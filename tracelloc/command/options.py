@@ -1,4 +1,4 @@
-"""What follows from the command line: the settings of the trace, files and addresses."""
+"""Derives the settings of the trace, files and addresses from the parsed command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import reduce
 from operator import or_
 from typing import TypeVar
 
-from tracelloc.architecture import machine_name, of_machine
+from tracelloc.architecture import machine_architecture, machine_name
 from tracelloc.command.commandline import Options, needs_probes
 from tracelloc.command.outputs import outputs_of
 from tracelloc.model.wanted import Wanted
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def completed(given: Options) -> Options:
-    """Options with what follows from them. Raises UsageError."""
+    """Returns the options with all derived settings. Raises UsageError."""
     outputs = outputs_of(given)
     files = (output.exporter.wanted for output in outputs)
     return given.but(
@@ -56,7 +56,7 @@ def _settings(kind: type[T], given: Mapping[str, object], **others: object) -> T
 
 
 def _can_preload() -> bool:
-    machine = of_machine(machine_name())
+    machine = machine_architecture(machine_name())
     return machine is not None and machine.has_preloaded_library
 
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 from tracelloc.errors import TracellocError
 from tracelloc.show.export import FOLDED, PPROF, exporter_for
 from tracelloc.show.export.outputfile import OutputFile, check_special, is_special, open_special
-from tracelloc.show.presentation.combined import joined, trace_profiles
+from tracelloc.show.presentation.combined import joined_profile, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import METRICS
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -40,9 +40,9 @@ def write_files(
     fail: Callable[[TracellocError], None],
     marks: Mapping[int, Snapshot] | None = None,
 ) -> None:
-    """Writes what can be written; ``fail`` is told of what can't be, when that is found out.
+    """Writes the files of a run; ``fail`` gets the error of each file that can't be written.
 
-    ``marks``: see ``trace_profiles``. Names that are not known when the namers' patience is at its
+    ``marks``: see ``trace_profiles``. Names that are not found before the namers' patience ends
     end say so in the files.
     """
     outputs = [o.at(trace.root.target.pid, trace.root.time_s) for o in outputs]
@@ -59,7 +59,7 @@ def write_files(
     profiles = trace_profiles(
         trace, namers, freed=freed, marks=marks, progress=note, patience_s=namers.patience_s
     )
-    profile = joined(profiles)
+    profile = joined_profile(profiles)
     for output in outputs:
         try:
             output.write(_watched(output.content(profile), output.path, messages))
@@ -87,7 +87,7 @@ def _await_names(trace: TraceSnapshot, namers: Namers, messages: Messages, *, fr
 
 
 def _watched(pieces: Iterable[bytes], path: Path, messages: Messages) -> Iterator[bytes]:
-    """Passes the pieces on, and reports progress if they take long."""
+    """Yields the pieces of a file's content, and reports progress if they take long."""
     start, size_bytes = time.monotonic(), 0
     for piece in pieces:
         size_bytes += len(piece)
@@ -119,19 +119,19 @@ class Messages:
         self._last_progress_s = 0.0
 
     def say(self, message: str) -> None:
-        """A line of its own."""
+        """Writes a message on a line of its own."""
         # The terminal may be gone; that must not keep files from being written.
         with suppress(OSError):
             print(f"tracelloc: {message}", file=sys.stderr, flush=True)
 
     def say_above_progress(self, message: str) -> None:
-        """For other threads: on a line of its own, whatever progress is being shown."""
+        """Writes a message on a line of its own, above the progress line. From any thread."""
         with suppress(OSError):
             clear_status()
         self.say(message)
 
     def show_progress(self, line: str) -> None:
-        """On a terminal in place of the last such line, else now and then."""
+        """Shows a progress line: on a terminal in place of the last one, elsewhere now and then."""
         now = time.monotonic()
         terminal = sys.stderr.isatty()
         if not terminal and now - self._last_progress_s < _BETWEEN_LINES_S:

@@ -1,4 +1,4 @@
-"""The parser of the command line, and what it says of calls that are wrong."""
+"""The parser of the command line, its help, and its messages about wrong command lines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _DROPPED: Final = {
 
 
 class Formatter(argparse.HelpFormatter):
-    """Wraps paragraphs, leaves lists as they are and words such as ``--help`` whole."""
+    """Formats help: wraps paragraphs, but neither lists nor words such as ``--help``."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         wrapper = textwrap.TextWrapper(
@@ -58,7 +58,7 @@ class Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong command line as one line, like every other error."""
+    """An argument parser that raises UsageError for a wrong command line."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more, formatter_class=Formatter, allow_abbrev=False)
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"{self.prog} --help shows the options")
 
     def flags(self) -> list[str]:
-        """All options of users by name."""
+        """Returns the names of all options, without hidden ones."""
         shown = (action for action in self._actions if action.help != argparse.SUPPRESS)
         return [flag for action in shown for flag in action.option_strings]
 
@@ -77,7 +77,7 @@ class TraceParser(Parser):
     """The parser of the command without a subcommand; its help lists the subcommands."""
 
     def format_help(self) -> str:
-        """All help. Only now each subcommand's module is imported."""
+        """Returns the help text, for which each subcommand's module is imported."""
         lists = {group: [f"{group.value}:"] for group in SubcommandGroup}
         lists[SubcommandGroup.LOOK].append("  -p PID      Traces it and shows its heap (default).")
         for subcommand in all_subcommands():
@@ -88,7 +88,7 @@ class TraceParser(Parser):
 
 
 def build_parser() -> Parser:
-    """All options of a trace, defaults and units in their help."""
+    """Returns the parser of a trace's options, with defaults and units in their help."""
     parser = TraceParser(
         prog="tracelloc", usage=_USAGE, description=_DESCRIPTION, epilog=_EPILOG, add_help=False
     )
@@ -97,14 +97,14 @@ def build_parser() -> Parser:
 
 
 def subcommand_parser(subcommand: Subcommand) -> Parser:
-    """All arguments of a subcommand."""
+    """Returns the parser of a subcommand's arguments."""
     parser = Parser(prog=f"tracelloc {subcommand.name}", description=subcommand.about)
     subcommand.add_arguments(parser)
     return parser
 
 
 def whole_parser() -> Parser:
-    """Options and subcommands in one, for completions and the man page."""
+    """Returns a parser of all options and subcommands, for completions and the man page."""
     parser = build_parser()
     parser.usage = "tracelloc [options] [[-p] PID | [-n] NAME | -- CMD [ARG...] | SUBCOMMAND]"
     parsers = parser.add_subparsers(prog="tracelloc", title="subcommands", metavar="SUBCOMMAND")
@@ -114,7 +114,7 @@ def whole_parser() -> Parser:
 
 
 def parse_trace(arguments: Sequence[str]) -> argparse.Namespace:
-    """Arguments before ``--``. Raises UsageError, with what was probably meant."""
+    """Parses a trace's arguments, those before ``--``. Raises UsageError with a suggestion."""
 
     def is_process(word: str) -> bool:
         from tracelloc.record.process.byname import is_running  # noqa: PLC0415 - help needs none
@@ -135,7 +135,7 @@ def parse_trace(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def parse_subcommand(subcommand: Subcommand, arguments: Sequence[str]) -> argparse.Namespace:
-    """A subcommand's arguments before ``--``. Raises UsageError."""
+    """Parses a subcommand's arguments, those before ``--``. Raises UsageError."""
     parser = subcommand_parser(subcommand)
     given, unknown = parser.parse_known_intermixed_args(arguments)
     process = getattr(given, "process", None) or ""

@@ -1,8 +1,8 @@
-"""The process that a command line names, by -p PID, -n NAME or a plain word; the command, too.
+"""Finds the process that a command line names by -p PID, -n NAME, a plain word or a command.
 
-Commands that report on a running process repeat that on time, and report failures of reading it.
+Also repeats a command's report at intervals, and turns failures of reading a process into errors.
 
-Nothing slow is imported to refuse what there is not, and for help nothing of ``record``.
+It imports nothing slow to refuse a wrong process, and nothing of ``record`` to show help.
 """
 
 # ruff: noqa: PLC0415
@@ -29,7 +29,7 @@ from tracelloc.errors import TargetError, scarcity
 
 
 def add_process(parser: ArgumentParser, about: str = "", *, plain: bool = True) -> None:
-    """``-p`` and ``-n``, unless there are; and a plain word for either, see ``take_plain``."""
+    """Adds ``-p``, ``-n`` and a plain word for either (see ``take_plain``) if they are missing."""
     name = "its name in ps, executable, argv[0] or script, instead"
     if about:
         add_option(parser, "-p --pid PID", about, type=pid_type)
@@ -40,7 +40,7 @@ def add_process(parser: ArgumentParser, about: str = "", *, plain: bool = True) 
 
 
 def take_plain(given: Namespace) -> None:
-    """Takes a plain word for what ``-p`` or ``-n`` take. Raises UsageError."""
+    """Stores a plain word as the value of ``-p`` or ``-n``. Raises UsageError."""
     word = given.process
     named = [option for option in ("pid", "name", "group_name") if getattr(given, option, None)]
     if word is not None and named and getattr(given, "what", word) is None:
@@ -74,7 +74,7 @@ def named_process(given: Namespace) -> Process:
 
 
 def settle_target(given: Options) -> None:
-    """Finds the PID of a name. Raises TargetError or ProgramError for what there is not."""
+    """Finds the PID of a name. Raises TargetError, or ProgramError if a program is missing."""
     if given.command and not _may_exist(given.command[0]):
         raise ProgramError(given.command[0], errno.ENOENT)
     has_name = given.pid is not None or given.name is not None
@@ -83,7 +83,7 @@ def settle_target(given: Options) -> None:
 
 
 def _may_exist(program: str) -> bool:
-    """Whether there is such a file, as far as one can see: who executes it may see more."""
+    """Whether a program's file exists, or may exist where this process can't look."""
     for place in [""] if "/" in program else os.get_exec_path():
         try:
             os.stat(os.path.join(place, program))  # noqa: PTH118 - as execvp joins them
@@ -108,7 +108,7 @@ def report_numbers(every_s: float | None, most: int | None) -> Iterator[int]:
 
 @contextmanager
 def reading_heap() -> Iterator[None]:
-    """Reports errors of reading a process's heap: raises TargetError for OSError, MemoryError."""
+    """Raises TargetError instead of an OSError or MemoryError of reading a process's heap."""
     try:
         yield
     except MemoryError as error:

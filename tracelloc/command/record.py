@@ -33,13 +33,13 @@ _STEP_S: Final = 1.0  # Time between snapshots
 
 
 class Recorder:
-    """Writes the trace, and says how it goes on standard error."""
+    """A front-end that writes the trace into a recording, with progress on standard error."""
 
     def __init__(self, path: Path, max_bytes: int, max_s: float) -> None:
         """Creates the file at once, unless its name depends on the target.
 
         ``path``: ``%p`` in it stands for the target's PID, ``%t`` for the time. ``max_s``: how far
-        it may reach back. Raises TracellocError if it can't be created.
+        the recording may reach back. Raises TracellocError if the file can't be created.
         """
         self.messages = Messages()
         self._path, self._max_bytes, self._max_s = path, max_bytes, max_s
@@ -65,7 +65,7 @@ class Recorder:
             raise
 
     def _current(self, run: Run) -> RecordingWriter:
-        """The writer of a file that is there: a new one if the last one's is gone."""
+        """Returns the writer, or that of a new file if the last writer's file was removed."""
         writer = self._writer
         if writer is not None and not writer.is_gone:
             return writer

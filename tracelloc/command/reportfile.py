@@ -1,4 +1,4 @@
-"""``report``: a recording as text, JSON or any file format, as of any of its moments."""
+"""``report``: one snapshot of a recording, as text, JSON or any file format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelloc.show.export import FORMATS, Exporter
 from tracelloc.show.export.outputfile import OutputFile
 from tracelloc.show.filters.files import load_filters
 from tracelloc.show.importers import check_metrics, read_profile
-from tracelloc.show.presentation.combined import joined, trace_profiles
+from tracelloc.show.presentation.combined import joined_profile, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import METRICS, Metric, Profile
 from tracelloc.show.recording.container import is_recording
@@ -29,7 +29,7 @@ from tracelloc.text import format_time
 
 
 def report(given: argparse.Namespace) -> None:
-    """Writes what the command line asks for. Raises TracellocError."""
+    """Writes the report or the files that the command line requests. Raises TracellocError."""
     wanted = wanted_by(given.show)
     if wanted.threads:
         raise UsageError("recordings hold no per-thread data", hint="--show peak,temporary,types")
@@ -65,7 +65,7 @@ def report(given: argparse.Namespace) -> None:
 
         def profile_of(metric: Metric) -> Profile:
             freed = exporter.needs_freed(metric)
-            return joined(trace_profiles(trace, namers, freed=freed, marks=marks or None))
+            return joined_profile(trace_profiles(trace, namers, freed=freed, marks=marks or None))
 
         _export(exporter, given, profile_of)
     else:
@@ -73,7 +73,7 @@ def report(given: argparse.Namespace) -> None:
 
 
 def _cut(trace: TraceSnapshot, top: int) -> TraceSnapshot:
-    """Without the largest blocks that were not asked for."""
+    """Returns the trace with at most ``top`` of the largest blocks per process."""
     return replace(
         trace,
         processes=tuple(

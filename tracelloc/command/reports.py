@@ -28,10 +28,10 @@ _LOOK_S: Final = 1.0
 
 
 def first_wait_s(interval_s: float, gone_s: float) -> float:
-    """How long the first report is waited for, ``gone_s`` after the command began.
+    """Returns the seconds until the first report, ``gone_s`` after the command began.
 
-    Its interval is counted from there, as people wait since then; a quarter of it at least is
-    traced.
+    The interval counts from the command's beginning, as people wait since then, but at least a
+    quarter of the interval is traced.
     """
     return max(interval_s - gone_s, interval_s / 4)
 
@@ -42,7 +42,7 @@ class Reports:
     def __init__(
         self, path: Path | None, *, has_stdout: bool, began_s: float, is_every_full: bool = False
     ) -> None:
-        """Reports go to a file, if one is given, else to standard output if that is free.
+        """``path``: the file of the reports; None: standard output, or standard error if not free.
 
         ``began_s``: when the command began, by ``time.monotonic``. ``is_every_full``: reports
         repeat what has not changed. Raises UsageError if the file can't be written.
@@ -92,11 +92,11 @@ class Reports:
         return _TERMINAL_INTERVAL_S if stream.isatty() else LOG_INTERVAL_S
 
     def _look_s(self, run: Run) -> float:
-        """Time until the first report, and between looks at rules."""
+        """Returns the time until the first report, and between checks of rules, in seconds."""
         return _LOOK_S if run.options.interval_s is None else run.options.interval_s
 
     def _look_up_ahead(self, run: Run) -> None:
-        """Has names looked up that the first report will need, so that it is not late."""
+        """Requests the names that the first report will need, so that it is not late."""
         if run.options.mode.reports:
             for one in run.snapshots.take_snapshot(0.0).processes:
                 indices = [stat.index for stat in one.top_stacks(run.options.top)]

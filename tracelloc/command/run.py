@@ -38,7 +38,7 @@ from tracelloc.show.recording.running import recording_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user, invoker
-from tracelloc.system.memorylimits import enforce
+from tracelloc.system.memorylimits import limit_own_memory
 from tracelloc.text import printable, progress_of
 
 _RECORDED: Final = (
@@ -52,21 +52,21 @@ _GARBAGE_THRESHOLDS: Final = 2000, 10, 10
 
 
 class FrontEnd(Protocol):
-    """Shows a trace."""
+    """A way to show a trace: reports, the screen, a recording, a check for leaks."""
 
     @property
     def messages(self) -> Messages:
         """Returns the messages to use while the front-end shows the trace."""
 
     def show(self, run: Run) -> None:
-        """Returns when tracing is to end. Raises TracellocError."""
+        """Shows the trace until tracing is to end. Raises TracellocError."""
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
-        """Shows the last snapshot, once the probes are gone."""
+        """Shows the last snapshot, after the probes were detached."""
 
 
 class Run:
-    """A trace that goes on, for front-ends. Used by one thread at a time."""
+    """A running trace, as front-ends use it. For one thread at a time."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Run:
         self._allocators_said = 0
 
     def snapshot(self) -> TraceSnapshot:
-        """The trace as it is now."""
+        """Takes a snapshot of the trace."""
         return self.snapshots.take_snapshot(self.namers.patience_s)
 
     def answer_signals(self) -> None:
@@ -116,9 +116,9 @@ class Run:
             self.write_files(self.snapshot())
 
     def wait(self, until_s: float) -> bool:
-        """Waits until ``until_s`` of ``time.monotonic()``, and does what signals ask for.
+        """Waits until ``until_s`` of ``time.monotonic()``, and handles requests of signals.
 
-        Returns whether the first process has ended, which it reports.
+        Returns whether the first process has ended, after a message about its end.
         """
         ends, signalled = self.session.end_fd, self.signals.fileno()
         left_s = max(0.0, until_s - time.monotonic())
@@ -131,12 +131,12 @@ class Run:
         return ends in ready
 
     def mark(self, trace: TraceSnapshot) -> None:
-        """Reports, and files that are to, say from here on what has come since."""
+        """Sets the mark: from now on reports, and files if requested, show changes since then."""
         self.marks = {one.target.number: one for one in trace.processes}
         self.messages.say("mark set: reports show what has changed since")
 
     def write_files(self, trace: TraceSnapshot) -> None:
-        """Writes all files that it can; errors are reported, or raised by ``finish``.
+        """Writes all requested files; errors are reported, or raised by ``finish``.
 
         Waits for names as long as the namers have patience.
         """
@@ -214,7 +214,7 @@ class Run:
                 self.messages.say(f"stacks through {printable(path)}: {method}")
 
     def finish(self, front: FrontEnd) -> None:
-        """The last report and the files, once the probes are gone. Raises TracellocError."""
+        """Writes the last report and the files, after the end of tracing. Raises TracellocError."""
         has_ended = bool(select.select([self.session.end_fd], [], [], 0)[0])
         self.namers.patience_s = LAST_PATIENCE_S if has_ended else HURRY_PATIENCE_S
         self._is_finishing = True
@@ -249,14 +249,14 @@ class Run:
             namer.prepare(one, top, namer.patience_s)
 
     def _tell_missing_names(self, trace: TraceSnapshot) -> None:
-        """Says how many addresses have no name or line in the last report, if any."""
+        """Reports how many addresses have no name or line in the last report, if any."""
         count = sum(self.namers.namer_of(one.target).waiting for one in trace.processes)
         if count and self.options.mode.reports:
             what = f"names or lines of {count:,} addresses"
             self.messages.say(f"the last report lacks {what}: no time was left to look them up")
 
     def _attempt(self, step: Callable[[], object]) -> None:
-        """Does one of the last steps. What it raises is raised when all are done."""
+        """Runs one of the last steps; ``finish`` raises its error when all steps are done."""
         try:
             step()
         except Exception as error:  # noqa: BLE001 - see above
@@ -299,7 +299,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
 
             sharing = stack.enter_context(closing(Sharing(options.listen, options.pushes_to, say)))
         budget = MemoryBudget(options.max_memory)
-        enforce(budget.limit_bytes)
+        limit_own_memory(budget.limit_bytes)
         prepare_workers(budget.worker_bytes, say)
         DEBUG_SERVERS.tell = say
         stack.callback(close_workers)

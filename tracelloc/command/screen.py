@@ -36,7 +36,7 @@ from tracelloc.ui.driver import restored_terminal
 from tracelloc.ui.picker import PickerScreen, ScreenApp
 from tracelloc.ui.recorded import make_app
 from tracelloc.ui.sourcefiles import SourceFiles
-from tracelloc.ui.view import Facts
+from tracelloc.ui.view import TraceFacts
 
 # Time limit for reading the usable sizes of a snapshot's blocks: a key may wait for it.
 _MEASURING_S: Final = 0.1
@@ -48,7 +48,7 @@ class LiveSource:
     recorded = None
 
     def __init__(
-        self, run: Run, facts: Facts, invoker: Invoker, terminal: ProgramTerminal | None = None
+        self, run: Run, facts: TraceFacts, invoker: Invoker, terminal: ProgramTerminal | None = None
     ) -> None:
         self._run = run
         self.facts = facts
@@ -67,28 +67,28 @@ class LiveSource:
         self._files = SourceFiles()
 
     def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
-        """A new snapshot of all processes."""
+        """Takes a new snapshot of all processes."""
         return self._run.snapshots.take_snapshot(0.0, wanted)
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
-        """Finds the usable sizes of a snapshot's blocks."""
+        """Returns the snapshot with the usable sizes of its blocks."""
         tracee = self._run.session.processes.tracee_of(snapshot.target.number)
         return tracee.outside.measured(snapshot, _MEASURING_S)
 
     def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
-        """What would add names and lines that a stack lacks."""
+        """Returns advice on a stack's missing names and lines; None if there is none yet."""
         return self._advice.advice_for(target.pid, Path(f"/proc/{target.pid}/root"), stack)
 
     def read_source(self, target: Target, path: str) -> list[str]:
-        """The lines of a source file, as the process sees it or as it lies here."""
+        """Returns the lines of a source file, from the process's root directory or tracelloc's."""
         return self._files.read(target.pid, path)
 
 
 class Screen:
-    """A front-end that takes keys."""
+    """The front-end that shows the trace on a terminal and takes keys."""
 
     def __init__(self, terminal: ProgramTerminal | None = None) -> None:
-        """``terminal``: that of a program which is started."""
+        """``terminal``: the terminal of a program that tracelloc starts; None: it starts none."""
         self._terminal = terminal
         self.app: LiveApp | None = None
         self.messages = _ScreenMessages(self)
@@ -105,7 +105,7 @@ class Screen:
             if signals.wants_mark:
                 app.state.set_mark()
             if signals.wants_mark or signals.wants_files or signals.has_refused_stop:
-                app.refresher.do(run.answer_signals)
+                app.refresher.run_job(run.answer_signals)
 
         def ended() -> None:
             asyncio.get_running_loop().remove_reader(session.end_fd)
@@ -128,7 +128,7 @@ class Screen:
         failure_of(app)
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
-        """Prints what stays when the screen is gone: suspects, totals, and how to look again."""
+        """Prints a summary below the closed screen: suspects, totals, how to keep the trace."""
         lines = []
         for one in trace.processes:
             whose = f"process {one.target.pid}: " if len(trace.processes) > 1 else ""
@@ -144,10 +144,10 @@ class Screen:
 _MOST_SUSPECTS: Final = 3  # Suspects of each process that are named when the screen is left
 
 
-def _facts_of(run: Run) -> Facts:
+def _facts_of(run: Run) -> TraceFacts:
     found = run.session.root.probes.found
     paths = dict.fromkeys(base_name(allocator.file) for allocator in found)
-    return Facts(
+    return TraceFacts(
         allocators=tuple(paths),
         functions=tuple(
             f"{allocator.family} in {allocator.file}: {', '.join(allocator.functions)}"
@@ -160,7 +160,7 @@ def _facts_of(run: Run) -> Facts:
 
 
 class _ScreenMessages(Messages):
-    """Messages: on the screen while there is one."""
+    """Messages that are shown on the screen while there is one, else on standard error."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__()

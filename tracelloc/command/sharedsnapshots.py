@@ -17,7 +17,7 @@ _FRESH_S: Final = 0.5  # Largest age of a snapshot that is reused for requests f
 
 
 class SharedSnapshots:
-    """Thread safe: one thread at a time takes a snapshot, the others wait for it."""
+    """Takes snapshots for all front ends. Thread safe: one at a time, other threads wait."""
 
     def __init__(
         self, session: Session, wanted: Wanted, namers: Namers, suppressions: Suppressions
@@ -43,7 +43,7 @@ class SharedSnapshots:
             return self._take(patience_s, wanted)
 
     def recent(self) -> TraceSnapshot:
-        """Returns the last snapshot taken here if it is recent, else a new one."""
+        """Returns the last snapshot of this method if it is recent, else a new one."""
         with self._lock:
             now_s = time.monotonic()
             if self._recent is None or now_s - self._recent[0] >= _FRESH_S:
@@ -51,7 +51,7 @@ class SharedSnapshots:
             return self._recent[1]
 
     def expire(self) -> None:
-        """Drops the recent snapshot, as tracing has stopped."""
+        """Drops the snapshot that ``recent`` would return, after tracing has stopped."""
         with self._lock:
             self._recent = None
 

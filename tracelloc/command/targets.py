@@ -18,7 +18,7 @@ _EVERY_S: Final = 0.1  # How often control groups are looked for
 
 
 def with_target(options: Options) -> Options:
-    """The options with the PID of a control group's oldest process. Raises TargetError."""
+    """Returns options with the PID of the named group's oldest process. Raises TargetError."""
     if options.group_name is not None:
         group = _found_group(options.group_name, waits=options.waits)
         members = members_of(group)
@@ -29,7 +29,7 @@ def with_target(options: Options) -> Options:
 
 
 def _found_group(name: str, *, waits: bool) -> MemoryGroup:
-    """A control group, perhaps once there is one with processes. Raises TargetError."""
+    """Returns a control group; ``waits``: until it has processes. Raises TargetError."""
     for number in itertools.count():
         try:
             return find_group(name)

@@ -1,7 +1,7 @@
 """Measures the tests of a pytest that tracelloc has started, as its plug-in asks.
 
 The plug-in sends a line before and after each test (``tracelloc/testing/measuring.py``) and waits
-for the answer meanwhile. So figures are of what lies between, without the plug-in's own work.
+for each answer. So figures are of the test alone, without the plug-in's own work.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TestRun:
     def __init__(
         self, channel: socket.socket, start: LaunchStart, patterns: Sequence[Matcher]
     ) -> None:
-        """``patterns``: of leaks that are known."""
+        """``patterns``: match the call stacks of known leaks."""
         self.messages: Messages = FewMessages()
         self._channel, self._start, self._patterns = channel, start, patterns
         self._received = b""
@@ -80,7 +80,7 @@ class TestRun:
                 return
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
-        """Does nothing: pytest has reported."""
+        """Does nothing, as pytest itself reports."""
 
     def _answer(self, run: Run) -> None:
         data = self._channel.recv(1 << 16)
@@ -175,7 +175,7 @@ def _sum(blocks: BlockSum) -> dict[str, int]:
 
 
 def _frames(stack: NamedStack) -> list[dict[str, Any]]:
-    """The functions that the test has called, without those of pytest that called it."""
+    """Returns the frames of a stack that the test called, without its callers in pytest."""
     shown = list(shown_frames(stack))
     if stack.frames and shown and shown[0][0].startswith("["):
         # Of collapsed frames, the innermost one says most.

@@ -1,4 +1,4 @@
-"""The ways to trace, or to look at, a process: which of them work here, and what helps if not."""
+"""Tests the ways to trace or inspect a process: which of them work here, and cures for others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")  # kernel_lockdown(7)
 
 
 def refusal_of_probes(why: TracellocError, process: Process) -> TracellocError:
-    """Returns the error that a process can't be probed, with what works here instead."""
+    """Returns an error: a process can't be probed. Its hint names what works here instead."""
     pid, ways = process.pid, []
     if may_read := process.can_be_read():
         ways.append(f"tracelloc leaks -p {pid} and heap -p {pid}")
@@ -59,8 +59,8 @@ def is_filtered() -> bool:
 
 
 def find_ways() -> list[Finding]:
-    """Tries each way on processes of tracelloc's own. They change nothing else."""
-    probes = why_not_probed()
+    """Tries each way to trace on processes that tracelloc starts for that. Returns findings."""
+    probes = try_probes()
     with _other_process(is_child=False) as other:
         may_read, may_stop = other.can_be_read(), _can_be_stopped(other)
     with _other_process(is_child=True) as child:
@@ -97,8 +97,8 @@ def _way(about: str, why_not: str, text: str) -> Finding:
     return Finding(FindingState.YES, about, text)
 
 
-def why_not_probed() -> Finding:
-    """Compiles the probes, and tries some on a child process."""
+def try_probes() -> Finding:
+    """Compiles the probes, tries some on a child process, and returns how that went."""
     try:
         why = why_no_probes()
         if why is not None:
@@ -123,7 +123,7 @@ def why_not_probed() -> Finding:
 
 
 def _ptrace_cure() -> str:
-    """What lets tracelloc inspect processes that are not its children."""
+    """Returns advice that lets tracelloc inspect processes that are not its children."""
     scope = _text(YAMA).strip()
     if scope == "3":  # until the next boot
         return "remove kernel.yama.ptrace_scope=3 from sysctl.d, and reboot"
@@ -146,7 +146,7 @@ def _seen() -> str:
 
 
 def _can_be_stopped(process: Process) -> bool:
-    """Returns whether ptrace(2) of a process is permitted, which is traced from then on."""
+    """Attaches to a process by ptrace(2). Returns whether that is permitted."""
     try:
         ptrace.seize(process.pid, 0)
     except OSError:
@@ -156,7 +156,7 @@ def _can_be_stopped(process: Process) -> bool:
 
 @contextmanager
 def _other_process(*, is_child: bool) -> Iterator[Process]:
-    """A process of this user that waits for its end: a child, or none that Yama takes for one."""
+    """Yields an idle process of this user: a child, or one that Yama takes for no descendant."""
     ending, end = os.pipe()
     told, tell = os.pipe()
 

@@ -21,9 +21,9 @@ from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.system.memorylimits import (
     CGROUPS,
     MemoryGroup,
+    group_and_ancestors,
     group_limit,
     group_usage,
-    groups_above,
     memory_group,
 )
 from tracelloc.text import printable
@@ -39,11 +39,11 @@ _NAMES: Final = (
 
 
 class NoGroupError(TargetError):
-    """There is no group of this name now."""
+    """No control group of the wanted name exists now."""
 
 
 def name_of(path: str) -> str:
-    """What people call a group."""
+    """Returns a control group's short name for people, given its path."""
     for pattern, text in _NAMES:
         match = pattern.search(path)
         if match:
@@ -56,14 +56,14 @@ def _is_below(group: MemoryGroup, other: MemoryGroup) -> bool:
 
 
 def find_group(wanted: str, root: Path = PROC) -> MemoryGroup:
-    """The group of a container (the beginning of its ID), a pod (UID), a unit, or with this path.
+    """Returns the group of a container (start of its ID), a pod (UID), a unit, or with a path.
 
-    Raises TargetError if there is none that has processes, or several.
+    Raises TargetError if several groups match; NoGroupError if no group with processes does.
     """
     found = {
         group._replace(path=path)
         for group in set(_groups_of_all(root))
-        for path in groups_above(group.path)
+        for path in group_and_ancestors(group.path)
         if _is_called(path, wanted)
     }
     # Of a group and those below it, as of a container's scope and its payload, the outer one.
@@ -80,7 +80,7 @@ def find_group(wanted: str, root: Path = PROC) -> MemoryGroup:
 
 
 def members_of(group: MemoryGroup) -> list[int]:
-    """The PIDs of a group's processes and of those below it, the oldest first."""
+    """Returns the PIDs of the processes in a group and in groups below it, the oldest first."""
     pids: set[int] = set()
     for directory in group.directories(CGROUPS):
         for file in directory.rglob("cgroup.procs"):
@@ -110,18 +110,18 @@ def _is_called(path: str, wanted: str) -> bool:
 
 
 class GroupReader:
-    """Reads the groups of processes, and those above. For one thread at a time."""
+    """Reads the memory of the control groups that processes are in. For one thread at a time."""
 
     def __init__(self, root: Path = CGROUPS) -> None:
         self._root = root
         self._history = GrowthHistory(1)
         self._rows: dict[MemoryGroup, int] = {}
 
-    def look(self, now_s: float, groups: Iterable[MemoryGroup]) -> list[GroupMemory]:
-        """Reads each group that has a limit, or a name of its own. ``groups``: one per process."""
+    def read_groups(self, now_s: float, groups: Iterable[MemoryGroup]) -> list[GroupMemory]:
+        """Reads groups that have a limit or a name of their own. ``groups``: one per process."""
         counts: Counter[MemoryGroup] = Counter()
         for group, count in Counter(groups).items():
-            for above in groups_above(group.path):
+            for above in group_and_ancestors(group.path):
                 counts[group._replace(path=above)] += count
         used = {}
         for group in counts:

@@ -1,4 +1,4 @@
-"""Memory of many subjects over an hour, thinned with age.
+"""Memory of many processes or groups over an hour, in samples that are sparser with age.
 
 A sample's age decides how close its neighbours may be: within a twentieth of it. So an hour is
 some 150 samples, whatever the interval.
@@ -26,10 +26,10 @@ Figures = npt.NDArray[np.int64]
 
 
 class GrowthHistory:
-    """Figures in bytes of subjects, each of which has a row as long as it lives."""
+    """Samples of bytes, with a row per process or group while it exists."""
 
     def __init__(self, columns: int) -> None:
-        """``columns``: figures of a subject, whose sum is its size."""
+        """``columns``: number of figures per row, whose sum is the row's size."""
         self._columns = columns
         self._times: list[float] = []
         self._samples: list[Figures] = []
@@ -37,7 +37,7 @@ class GrowthHistory:
         self._free: list[int] = []
 
     def add(self, time_s: float) -> int:
-        """Returns the row of a new subject, whose first figures will be those of this time."""
+        """Returns a new row, whose first figures will be recorded for ``time_s``."""
         if self._free:
             row = self._free.pop()
             self._born[row] = time_s
@@ -46,11 +46,11 @@ class GrowthHistory:
         return len(self._born) - 1
 
     def remove(self, row: int) -> None:
-        """The subject has ended."""
+        """Frees the row of a process or group that has ended."""
         self._free.append(row)
 
     def record(self, time_s: float, figures: dict[int, Sequence[int]]) -> None:
-        """Takes the figures of all subjects by row. Times increase."""
+        """Adds a sample: the figures of all rows at ``time_s``, which must increase."""
         sample = np.zeros((len(self._born), self._columns), np.int64)
         for row, values in figures.items():
             sample[row] = values
@@ -74,7 +74,7 @@ class GrowthHistory:
     def _before(
         self, rows: Sequence[int], window_s: float
     ) -> tuple[npt.NDArray[np.float64], Figures]:
-        """Times and figures of subjects a window ago, or when they were first seen.
+        """Returns times and figures of rows a window ago, or of their first samples.
 
         Shapes: (rows,), (rows, columns).
         """
@@ -90,7 +90,7 @@ class GrowthHistory:
         return times[indices], figures
 
     def trends(self, rows: Sequence[int]) -> list[MemoryTrend]:
-        """How subjects' memory has changed."""
+        """Returns how the memory of each row has changed until the last sample."""
         if not rows:
             return []
         now = self._samples[-1][np.asarray(rows, np.intp)]
@@ -112,7 +112,7 @@ class GrowthHistory:
         ]
 
     def most_grown(self, rows: Sequence[int], window_s: float) -> list[int | None]:
-        """Which column of each subject has grown most; None if none has."""
+        """Returns the column of each row that has grown most in the window; None: none has."""
         if not rows:
             return []
         _, then = self._before(rows, window_s)
@@ -124,7 +124,7 @@ class GrowthHistory:
         ]
 
     def _growing_s(self, rows: Sequence[int]) -> list[float]:
-        """For how long each subject has grown without a pause; 0 if it does not grow.
+        """Returns for how long each row has grown without a pause; 0 if it does not grow.
 
         That is the longest time until now in which no dip was larger than a part of the growth.
         """

@@ -1,6 +1,6 @@
-"""Explains which processes the kernel has killed for want of memory, and what held it.
+"""Reports which processes the kernel has killed for want of memory, and what held the memory.
 
-The counters of control groups tell that it happened. The newest recording of the subject tells by
+The counters of control groups show each kill. The newest recording of the subject shows in
 its last snapshot which call stacks had the most live bytes.
 """
 
@@ -36,24 +36,24 @@ _LOOKS: Final = 3
 class Kill:
     """A subject of which the kernel has killed processes."""
 
-    subject: Subject  # The subject as of the look before
+    subject: Subject  # The subject as it was before the kill
     victims: tuple[ProcessMemory, ...]  # The processes killed; empty if unknown
-    count: int
+    count: int  # Number of killed processes
 
 
 class KillWatch:
-    """Finds out that processes of subjects were killed. For one thread at a time."""
+    """Detects that processes of subjects were killed. For one thread at a time."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
-        """``counts``: what ``counts`` was when watching ended, if the kernel still runs."""
+        """``counts``: the attribute as an earlier run left it, if the kernel still runs."""
         self.counts = dict(counts)  # Killed processes by control group
         self._total = -1
         self._known: dict[str, Subject] = {}
         # Control groups with kills that are to be told, how many, and for how many looks
         self._open: dict[str, tuple[int, int]] = {}
 
-    def look(self, subjects: Sequence[Subject], machine: MachineMemory) -> list[Kill]:
-        """Returns what has happened since the last look."""
+    def take_kills(self, subjects: Sequence[Subject], machine: MachineMemory) -> list[Kill]:
+        """Returns the kills since the last call, once their victims are known."""
         total, before = machine_kills(), self._total
         paths = {subject.group for subject in [*subjects, *self._known.values()]} - {""}
         for path in paths:
@@ -108,7 +108,7 @@ class KillReporter:
         self._files, self._jobs, self._log = files, jobs, log
 
     def report(self, kill: Kill) -> None:
-        """Reports it as soon as the recording of the subject, if there is one, is complete."""
+        """Reports a kill as soon as the subject's recording, if there is one, is complete."""
         time_s = time.time()
         self._jobs.explain(kill.subject, lambda file: self._tell(kill, time_s, file))
 
@@ -127,12 +127,12 @@ class KillReporter:
         else:
             text += "; nothing was recorded"
         pid = 0 if victim is None else victim.pid
-        path = self._files.path(subject.target.name, pid, KILL_SUFFIX)
-        self._files.write(path, facts | {
+        path = self._files.new_path(subject.target.name, pid, KILL_SUFFIX)
+        self._files.write_json(path, facts | {
             "victims": [{"pid": one.pid, "command": one.command} for one in kill.victims],
             "stacks": stacks, "text": text,
         })  # fmt: skip
-        self._jobs.keep(file, str(path))
+        self._jobs.keep_files(file, str(path))
         line = {
             "target": subject.target.name,
             "event": "killed",
@@ -162,7 +162,7 @@ def _held(stacks: Sequence[Mapping[str, Any]], earlier: Mapping[str, Any]) -> st
 
 
 def _stacks_in(recording: str) -> list[dict[str, Any]]:
-    """The call stacks with the most live bytes at the end of a recording; empty if unreadable.
+    """Returns the stacks with the most live bytes at a recording's end; empty if unreadable.
 
     The last one stands for the blocks from before the recording.
     """

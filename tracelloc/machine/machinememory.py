@@ -10,7 +10,7 @@ from tracelloc.dataclass import dataclass
 
 
 class MemoryKind(Enum):
-    """Kinds of a process's memory, in the order of figures. The value is for display."""
+    """A kind of a process's memory; members are in the order of ``ProcessMemory.kinds``."""
 
     ANONYMOUS = "memory without a file"
     FILES = "pages of mapped files"
@@ -24,18 +24,18 @@ WINDOWS_S: Final = (60.0, 600.0, 3600.0)  # The times over which growth is measu
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrend:
-    """How much memory something has, and how that has changed."""
+    """The memory of a process or control group, and how it has changed."""
 
-    size_bytes: int  # Resident, swapped out, and page tables
-    # Bytes per minute over each of `WINDOWS_S`, or over the time that there is; None if that is
-    # less than half of it (the first: less than ten seconds).
+    size_bytes: int  # Resident memory, swapped memory and page tables
+    # Bytes per minute over each of `WINDOWS_S`, or over the known time; None if that is less than
+    # half of the window (the first window: less than ten seconds).
     growth: tuple[int | None, ...]
-    # For how long it has grown without a pause, in seconds; 0: it does not grow.
+    # Seconds for which the memory has grown without a pause; 0: it does not grow.
     growing_s: float = 0.0
 
     @property
     def rate(self) -> int:
-        """Bytes per minute over ten minutes, or over the last one if that is not known yet."""
+        """Growth in bytes per minute over ten minutes, or over the last one if that is unknown."""
         last, longer = self.growth[:2]
         return longer if longer is not None else last or 0
 
@@ -48,26 +48,26 @@ class ProcessMemory:
     command: str  # Short name (comm)
     arguments: str  # Command line; the short name if there is none
     user: str
-    kinds: tuple[int, ...]
-    trend: MemoryTrend
-    growing_kind: MemoryKind | None  # What most of its growth is
-    group: str  # The path of its control group; empty if it has none, or it is unknown
+    kinds: tuple[int, ...]  # Bytes by `MemoryKind`
+    trend: MemoryTrend  # Memory and its growth
+    growing_kind: MemoryKind | None  # The kind that has grown most; None: none has
+    group: str  # The path of its control group; empty if it is unknown or there is none
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMemory:
-    """The memory of one control group with all that is below it."""
+    """The memory of one control group and all groups below it."""
 
     path: str
-    name: str  # What people call it: `container 3f2a90d1c0de`, `nginx.service`, else the path
-    processes: int  # Processes in it and below it
+    name: str  # A short name: `container 3f2a90d1c0de`, `nginx.service`, else the path
+    processes: int  # Number of processes in the group and in groups below it
     trend: MemoryTrend
-    limit_bytes: int | None
-    free_bytes: int | None  # What is left below the limit, and what the kernel could drop first
+    limit_bytes: int | None  # None: the group has no limit
+    free_bytes: int | None  # Bytes left below the limit, and those that the kernel could drop first
 
     @property
     def limit_in_s(self) -> float | None:
-        """When the limit will be reached if growth goes on, in seconds."""
+        """Seconds until the limit is reached at the current growth; None: it is not."""
         if self.free_bytes is None or self.trend.rate <= 0:
             return None
         return self.free_bytes / self.trend.rate * 60
@@ -75,7 +75,7 @@ class GroupMemory:
 
 @dataclass(frozen=True, slots=True)
 class MachineMemory:
-    """A moment of a machine's memory."""
+    """The memory of a machine, its processes and control groups at one time."""
 
     time_s: float  # Seconds since 1970
     observed_s: float  # How long the machine has been watched
@@ -84,5 +84,5 @@ class MachineMemory:
     swap_bytes: int
     swap_used_bytes: int
     processes: Sequence[ProcessMemory]
-    groups: Sequence[GroupMemory]
-    unread: int = 0  # Processes that could not be read, as there are too few file descriptors
+    groups: Sequence[GroupMemory]  # Control groups that have a limit or a name
+    unread: int = 0  # Processes that were not read for want of file descriptors

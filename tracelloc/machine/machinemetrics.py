@@ -1,4 +1,4 @@
-"""The memory of a machine's processes and control groups, and what watching found, as metrics.
+"""Metrics of a machine: memory of processes and control groups, and counts of ``watch``.
 
 A metrics database keeps each distinct series forever, so there are no PIDs in labels, and only the
 largest names have series of their own. Other commands are summed; control groups are in each other,
@@ -22,7 +22,7 @@ _LONGEST_LABEL: Final = 100
 
 @dataclass(slots=True)
 class WatchCounts:
-    """What has happened since watching began, restarts included."""
+    """Counts of events since watching began, restarts included."""
 
     rules: dict[str, int] = field(default_factory=dict)  # How often rules were broken, by target
     # Processes that the kernel has killed for want of memory, by target.
@@ -32,14 +32,14 @@ class WatchCounts:
 
 
 class LargestNames:
-    """Names that have series of their own: once chosen, a name stays while it is quite large."""
+    """Chooses the names that get series of their own; a chosen one stays while it is large."""
 
     def __init__(self, most: int = MOST_NAMES) -> None:
         self._most = most
         self._chosen: set[str] = set()
 
     def choose(self, sizes: Mapping[str, int]) -> set[str]:
-        """Returns at most so many names, mostly the largest."""
+        """Returns at most ``most`` names, mostly those with the largest sizes in bytes."""
         order = sorted(sizes, key=lambda name: (-sizes[name], name))
         stays = self._chosen.intersection(order[: 2 * self._most])
         free = self._most - len(stays)
@@ -48,13 +48,13 @@ class LargestNames:
 
 
 class MachineMetrics:
-    """Formats the newest figures. For one thread at a time."""
+    """Formats figures of a machine as metrics. For one thread at a time."""
 
     def __init__(self) -> None:
         self._commands, self._groups = LargestNames(), LargestNames()
 
     def lines(self, machine: MachineMemory, counts: WatchCounts) -> Iterator[str]:
-        """Yields the lines of an answer, without the last one."""
+        """Yields the lines of an OpenMetrics text, without the final ``# EOF``."""
         yield from _gauge("machine_memory_bytes", "state", "Memory of the machine", {
             "available": machine.available_bytes,
             "used": machine.total_bytes - machine.available_bytes,

@@ -1,4 +1,4 @@
-"""Rules on the memory of processes and control groups, and the file that has them.
+"""Rules on the memory of processes and control groups, and the file that defines them.
 
 ::
 
@@ -38,22 +38,22 @@ _HELP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MachineRule:
-    """One condition."""
+    """One condition on a subject's memory, such as ``memory > 80 %``."""
 
     text: str  # The rule as the user wrote it
     quantity: str  # `memory`, `growth` or `pressure`
     limit: float  # Bytes, bytes per minute, or a share
     is_share: bool
-    for_s: float  # For how long it has to hold, in seconds
+    for_s: float  # Seconds for which the condition has to hold
 
 
 @dataclass(frozen=True, slots=True)
 class WatchTarget:
-    """What is watched, and what is done about it. Fields are the keys of the file."""
+    """Which processes or groups are watched, and actions. Fields are keys of ``[[target]]``."""
 
     name: str
     process: str  # A glob on the short name; empty for control groups
-    group: str
+    group: str  # A glob on names of control groups; empty for processes
     rules: tuple[MachineRule, ...]
     actions: tuple[str, ...]
     record_for: float  # Length of recordings and of pushing, in seconds
@@ -61,19 +61,19 @@ class WatchTarget:
     push: str
     push_password_file: str
     hook: tuple[str, ...]
-    cool_down: float
+    cool_down: float  # Seconds until actions may run again
 
 
 @dataclass(frozen=True, slots=True)
 class WatchConfig:
-    """A whole file. Fields are its keys."""
+    """The content of a file of targets. Fields are the file's top-level keys."""
 
-    interval: float = 10.0
+    interval: float = 10.0  # Seconds between checks
     directory: Path = Path("/var/lib/tracelloc")
-    max_disk: int = 1 << 30
-    max_running: int = 1
-    max_recording: int = 64 << 20
-    max_memory: int = 512 << 20  # What one recording's tracelloc may use
+    max_disk: int = 1 << 30  # Bytes of all files
+    max_running: int = 1  # Actions at a time
+    max_recording: int = 64 << 20  # Bytes of one recording
+    max_memory: int = 512 << 20  # Bytes that the tracelloc of one recording may use
     listen: ListenAddress | None = None
     target: tuple[WatchTarget, ...] = ()
 
@@ -209,7 +209,7 @@ _TARGET: Final[dict[str, tuple[Callable[[object], Any], Any]]] = {
 
 
 def _target(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> WatchTarget:
-    """One target. ``fail(key, what, hint)`` raises UsageError."""
+    """Parses one table ``[[target]]``. ``fail(key, what, hint)`` raises UsageError."""
     found = {key: default for key, (_, default) in _TARGET.items()}
     for key, value in entry.items():
         if key not in _TARGET:

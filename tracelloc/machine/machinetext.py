@@ -42,7 +42,7 @@ def by_size(process: ProcessMemory) -> tuple[int, int]:
 
 
 def machine_lines(machine: MachineMemory, rows: Sequence[ProcessMemory], top: int) -> Iterator[str]:
-    """A report's lines, the last one empty."""
+    """Yields the lines of a text report, the last one empty."""
     yield headline(machine)
     yield (
         f"{'memory':>10} {'swapped':>9} {'growth/min:1m':>13} {'10m':>11} {'60m':>11} "
@@ -64,7 +64,7 @@ def machine_lines(machine: MachineMemory, rows: Sequence[ProcessMemory], top: in
 
 
 def headline(machine: MachineMemory) -> str:
-    """The first line of a report."""
+    """Returns the first line of a report: the machine's memory."""
     used = machine.total_bytes - machine.available_bytes
     text = (
         f"==> {format_time(machine.time_s)} {len(machine.processes):,} processes, "
@@ -83,7 +83,7 @@ def _rates(trend: MemoryTrend) -> str:
 
 
 def _groups(groups: Sequence[GroupMemory], top: int) -> Iterator[str]:
-    """A table of control groups, those first that will reach their limits first."""
+    """Yields a table of control groups, those first that will reach their limits first."""
     if not groups:
         return
     yield (
@@ -118,7 +118,7 @@ def _rest(count: int) -> Iterator[str]:
 
 
 def hints(rows: Sequence[ProcessMemory]) -> Iterator[str]:
-    """What to do about processes that have grown without a pause."""
+    """Yields advice on processes that have grown without a pause."""
     growing = [
         process for process in rows
         if process.trend.growing_s >= _HINT_AFTER_S and process.trend.rate >= _HINT_BYTES_PER_MIN
@@ -141,7 +141,7 @@ def _advice(process: ProcessMemory) -> str:
 
 
 def machine_json(machine: MachineMemory, rows: Sequence[ProcessMemory]) -> str:
-    """A report as one line of JSON; all processes and groups."""
+    """Returns a report on all processes and groups as one line of JSON."""
     return json.dumps({
         "timestamp": machine.time_s,
         "observed_s": round(machine.observed_s, 3),

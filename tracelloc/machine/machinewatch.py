@@ -1,7 +1,7 @@
-"""``watch``: looks at the whole machine again and again, and does what the rules say.
+"""``watch``: checks the whole machine at intervals, and begins the actions of broken rules.
 
-Everything dear runs in child processes (``watchjobs``). What has to survive a restart is in a small
-file: when rules were broken, for cool-down, and the counters of killed processes.
+All expensive work runs in child processes (``watchjobs``). A small file keeps what must survive a
+restart: when rules were broken, for cool-down, and the counters of killed processes.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _LARGEST_STATE_BYTES: Final = 4 << 20
 
 
 class MachineWatch:
-    """Looks at the machine until it is to end. For one thread, but for ``metrics``."""
+    """Checks the machine at each call. For one thread, except for ``log`` and ``metrics``."""
 
     def __init__(self, config: WatchConfig, reader: ProcessReader) -> None:
-        """Makes the directory, and reads the state. Raises OSError."""
+        """Creates the directory of files, and reads the state of the last run. Raises OSError."""
         self._config, self._reader = config, reader
         self._files = WatchFiles(config)
         self._lock = threading.Lock()  # Guards standard output, and the newest figures
@@ -66,29 +66,29 @@ class MachineWatch:
         self._status_due_s = 0.0
 
     def log(self, pairs: Mapping[str, str]) -> None:
-        """Writes an event. From any thread."""
+        """Writes an event as one line to standard output. From any thread."""
         line = event_line(time.time(), pairs) + "\n"
         with self._lock:
             sys.stdout.buffer.write(line.encode(errors="backslashreplace"))
             sys.stdout.flush()
 
     def metrics(self) -> str:
-        """All metrics, for a scraper. From any thread."""
+        """Returns all metrics as OpenMetrics text. From any thread. Raises TracellocError."""
         with self._lock:
             if self._machine is None:
                 raise TracellocError("nothing has been read yet")
             return metrics_text(self._metrics.lines(self._machine, self._counts))
 
-    def look(self) -> None:
-        """Looks once, and begins what has to be done."""
-        machine = self._reader.look()
+    def check_machine(self) -> None:
+        """Reads the memory of the machine once, and begins the actions of broken rules."""
+        machine = self._reader.read_memory()
         own = self._jobs.pids | {os.getpid()}
         subjects = [
             subject
             for subject in subjects_of(machine, self._config.target)
             if subject.target.group or subject.processes[0].pid not in own
         ]
-        kills = self._kills.look(subjects, machine)
+        kills = self._kills.take_kills(subjects, machine)
         breaches = self._rules.check(subjects, time.monotonic())
         with self._lock:
             self._machine = machine
@@ -103,12 +103,12 @@ class MachineWatch:
         self._say_status(machine, subjects)
 
     def close(self) -> None:
-        """Ends what is running. May take as long as it takes to write files."""
+        """Ends running actions, which may take as long as writing their files."""
         self._jobs.close()
         self._write_state()
 
     def _act(self, breach: Breach) -> None:
-        """Begins what a target says, unless that was done a short while ago, or others run."""
+        """Begins a target's actions, except during its cool-down or while enough others run."""
         subject, now_s = breach.subject, time.time()
         cool_at_s = self._broken_s.get(subject.key, 0) + subject.target.cool_down
         if now_s < cool_at_s or self._jobs.running_count >= self._config.max_running:
@@ -122,7 +122,7 @@ class MachineWatch:
             "name": subject.name, "actions": ",".join(subject.target.actions),
             **({"pid": str(subject.processes[0].pid)} if subject.processes else {}),
         })  # fmt: skip
-        self._jobs.begin(breach)
+        self._jobs.begin_actions(breach)
 
     def _say_status(self, machine: MachineMemory, subjects: Sequence[Subject]) -> None:
         now_s = time.monotonic()
@@ -143,7 +143,7 @@ class MachineWatch:
         self.log(pairs)
 
     def _read_state(self) -> dict[str, Any]:
-        """What was written by the last run; nothing if there is none that is sound."""
+        """Returns the state that the last run wrote; empty if it is missing or damaged."""
         with suppress(OSError, ValueError), self._files.state.open("rb") as stream:
             state = json.loads(stream.read(_LARGEST_STATE_BYTES))
             if isinstance(state, dict) and state.get("version") == 1:
@@ -168,14 +168,14 @@ class MachineWatch:
         }
         if state != self._state_written:
             try:
-                self._files.write(self._files.state, state)
+                self._files.write_json(self._files.state, state)
                 self._state_written = state
             except OSError as error:
                 self.log({"event": "failed", "action": "state", "error": str(error)})
 
 
 def watch(config: WatchConfig, count: int | None) -> None:
-    """Watches until a signal comes, or for ``count`` looks. Raises TracellocError."""
+    """Watches until a signal comes, or for ``count`` checks. Raises TracellocError."""
     listener = None if config.listen is None else listen_on(config.listen)
     token = read_secret(None, LISTEN_TOKEN)
     ended = threading.Event()
@@ -188,13 +188,13 @@ def watch(config: WatchConfig, count: int | None) -> None:
             raise TracellocError(f"{config.directory} cannot be used: {error.strerror}") from error
         endpoint = None
         try:
-            machine_watch.look()
+            machine_watch.check_machine()
             if listener is not None:
                 endpoint = Endpoint(listener, list, token, machine_watch.metrics)
                 machine_watch.log({"event": "listening", "url": f"{endpoint.url}metrics"})
             done = 1
             while done != count and not ended.wait(config.interval):
-                machine_watch.look()
+                machine_watch.check_machine()
                 done += 1
         finally:
             machine_watch.close()

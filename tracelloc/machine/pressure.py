@@ -19,9 +19,9 @@ _VERSION_2: Final = ("", "unified")  # Where groups of version 2 may be found
 
 
 def memory_pressure(path: str, cgroups: Path = CGROUPS, root: Path = PROC) -> float | None:
-    """The share of the last minute in which some process of a control group waited for memory.
+    """Returns the share of the last minute in which a process of a group waited for memory.
 
-    The machine's if the group has no figure of its own; None if there is none.
+    If the group has no figure of its own: the machine's share; None if that is unknown, too.
     """
     places = [cgroups / folder / path.lstrip("/") / "memory.pressure" for folder in _VERSION_2]
     for file in [*places, root / "pressure/memory"]:
@@ -35,12 +35,12 @@ def memory_pressure(path: str, cgroups: Path = CGROUPS, root: Path = PROC) -> fl
 
 
 def machine_kills(root: Path = PROC) -> int:
-    """How many processes the kernel has killed for want of memory since it started."""
+    """Returns how many processes the kernel has killed for want of memory since it started."""
     return numbers_in(root / "vmstat").get("oom_kill", 0)
 
 
 def group_kills(path: str, cgroups: Path = CGROUPS) -> int | None:
-    """How many of them were in a control group or below it; None if the group is gone."""
+    """Returns how many processes of a group were killed for want of memory; None: no group."""
     for folder in _VERSION_2:
         events = numbers_in(cgroups / folder / path.lstrip("/") / "memory.events")
         if "oom_kill" in events:

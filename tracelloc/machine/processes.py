@@ -1,8 +1,8 @@
-"""Reads the memory of all processes, again and again.
+"""Reads the memory of all processes at intervals.
 
-/proc/PID/statm (proc_pid_statm(5)) is the quickest to read. It stays open, and says with ESRCH that
-the process has ended, whoever has its PID by then. Where it has changed, /proc/PID/status
-(proc_pid_status(5)) has all kinds of memory.
+/proc/PID/statm (proc_pid_statm(5)) is the quickest to read. The file stays open: reading it fails
+with ESRCH after the process has ended, even if its PID is in use again. If its content has changed,
+/proc/PID/status (proc_pid_status(5)) has all kinds of memory.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _GROUPS_EVERY_S: Final = 60.0  # How often it is read again which control group 
 class _Watched:
     """A process whose file is open."""
 
-    file: int  # statm
-    pages: bytes  # What was in it
+    file: int  # Descriptor of statm
+    pages: bytes  # The last content of statm
     row: int
     name: bytes
     kinds: tuple[int, ...]
@@ -47,7 +47,7 @@ class _Watched:
 
 
 class ProcessReader:
-    """Reads all processes. For one thread at a time; to be closed."""
+    """Reads the memory of all processes, whose files stay open. For one thread at a time."""
 
     def __init__(
         self, root: Path = PROC, *, groups: GroupReader | None = None,
@@ -63,13 +63,13 @@ class ProcessReader:
         self._groups_read_s = 0.0
 
     def close(self) -> None:
-        """Closes all files."""
+        """Closes the files of all processes."""
         for watched in self._watched.values():
             os.close(watched.file)
         self._watched.clear()
 
-    def look(self) -> MachineMemory:
-        """Reads all processes and control groups once."""
+    def read_memory(self) -> MachineMemory:
+        """Reads the memory of all processes and control groups."""
         now_s = self._clock_s()
         if self._began_s is None:
             self._began_s = self._groups_read_s = now_s
@@ -80,7 +80,7 @@ class ProcessReader:
             self._groups_read_s = now_s
             for pid, watched in self._watched.items():
                 watched.group = memory_group(self._root / str(pid))
-        groups = self._groups.look(now_s, [each.group for each in self._watched.values()])
+        groups = self._groups.read_groups(now_s, [each.group for each in self._watched.values()])
         machine = {name: kib << 10 for name, kib in numbers_in(self._root / "meminfo").items()}
         return MachineMemory(
             time.time(), now_s - self._began_s,
@@ -90,7 +90,7 @@ class ProcessReader:
         )  # fmt: skip
 
     def _find_new(self, now_s: float) -> int:
-        """Opens the files of new processes. Returns how many there are too few descriptors for."""
+        """Opens the files of new processes. Returns for how many descriptors are lacking."""
         with os.scandir(self._root) as entries:
             pids = {int(entry.name) for entry in entries if entry.name.isdecimal()}
         self._others &= pids
@@ -112,7 +112,7 @@ class ProcessReader:
         return unread
 
     def _status(self, pid: int) -> bytes:
-        """A process's status; empty if it has ended."""
+        """Returns the content of a process's status file; empty if the process has ended."""
         try:
             with open(f"{self._root}/{pid}/status", "rb", buffering=0) as stream:
                 return stream.read(_LARGEST_BYTES)
@@ -120,7 +120,7 @@ class ProcessReader:
             return b""
 
     def _meet(self, pid: int, file: int, status: bytes, now_s: float) -> _Watched | None:
-        """Reads what does not change. Returns None if the process has no memory."""
+        """Reads a new process's constant properties. Returns None if it has no memory."""
         kinds = _kinds_in(status)
         if kinds is None:
             return None
@@ -136,7 +136,7 @@ class ProcessReader:
         )  # fmt: skip
 
     def _read_all(self, now_s: float) -> None:
-        """Reads how much memory each process has now; forgets those that have ended."""
+        """Reads the current memory of each process; forgets processes that have ended."""
         for pid, watched in list(self._watched.items()):
             pages = _read(watched.file)
             if pages == watched.pages:
@@ -181,7 +181,7 @@ def _name_in(text: bytes) -> bytes:
 
 
 def _kinds_in(text: bytes) -> tuple[int, ...] | None:
-    """Bytes of each kind of memory; None if there is none any more."""
+    """Returns the bytes of each kind of memory in a status file; None: it has no memory."""
     found = _KINDS.search(text)
     if found is None:
         return None

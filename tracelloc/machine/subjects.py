@@ -1,4 +1,4 @@
-"""Processes and control groups that targets name, and which rules they break."""
+"""The watched processes and control groups (subjects), and the rules that they break."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Subject:
     """A process or a control group that a target names."""
 
     target: WatchTarget
-    key: str  # Target and process or group: the same at each look
+    key: str  # Identifies target and process or group at each check
     name: str
     group: str  # The path of its control group; empty if there is none
-    processes: tuple[ProcessMemory, ...]  # All that are in it, the fastest growing first
+    processes: tuple[ProcessMemory, ...]  # One, or all in the group, the fastest growing first
     trend: MemoryTrend
-    limit_bytes: int
-    used_share: float  # How much of the limit is in use, without what the kernel could drop
+    limit_bytes: int  # The closest limit, or the machine's memory
+    used_share: float  # Used share of the limit; memory that the kernel could drop is not used
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Breach:
 
     subject: Subject
     rule: MachineRule
-    figure: str  # The figure that broke it, for people
+    figure: str  # The figure that broke the rule, formatted
 
 
 def subjects_of(machine: MachineMemory, targets: Sequence[WatchTarget]) -> Iterator[Subject]:
-    """What the targets name, in their order."""
+    """Yields the processes and groups that targets name, in the order of the targets."""
     by_path = {group.path: group for group in machine.groups}
     for target in targets:
         if target.group:
@@ -58,7 +58,7 @@ def is_in(process: ProcessMemory, path: str) -> bool:
 
 
 def _is_named(group: GroupMemory, pattern: str) -> bool:
-    """Whether a group's path, its last part, or what people call it matches a pattern."""
+    """Whether a pattern matches a group's path, the path's last part, or its short name."""
     short = group.name.rpartition(" ")[2]
     names = group.path, group.path.rpartition("/")[2], group.name, short
     return any(fnmatchcase(name, pattern) for name in names)
@@ -93,7 +93,7 @@ def _process_subject(
 
 
 class RuleBook:
-    """Says when rules are broken for as long as they demand. For one thread at a time."""
+    """Finds rules that have been broken long enough. For one thread at a time."""
 
     def __init__(self, config: WatchConfig, pressure: PressureReader) -> None:
         self._config, self._pressure = config, pressure
@@ -101,7 +101,7 @@ class RuleBook:
         self._since: dict[tuple[str, str], float] = {}
 
     def check(self, subjects: Sequence[Subject], now_s: float) -> list[Breach]:
-        """Returns the first rule that each subject breaks. ``now_s`` is any clock that goes on."""
+        """Returns the first broken rule of each subject. ``now_s``: of any monotonic clock."""
         before, self._since = self._since, {}
         found = []
         for subject in subjects:

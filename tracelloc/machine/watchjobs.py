@@ -1,6 +1,6 @@
-"""What ``tracelloc watch`` runs: its own subcommands, pushing and hooks, as child processes.
+"""The actions of ``tracelloc watch``: subcommands, pushing and hooks, as child processes.
 
-At most so many targets are looked into at a time, and what they write stays below a limit: the
+The number of actions at a time is limited, and so is the size of all files: the
 oldest files make room.
 """
 
@@ -41,10 +41,10 @@ _MOST_KEPT: Final = 64  # Files that are deleted last
 
 
 class WatchFiles:
-    """The directory of recordings, heap walks and what is known of killed processes."""
+    """The directory of recordings, heap walks, reports on kills, and the watch's state."""
 
     def __init__(self, config: WatchConfig) -> None:
-        """Makes the directory, for its owner only. Raises OSError, or if others may write to it."""
+        """Creates the directory for its owner only. Raises OSError, also if others may write."""
         self._directory = config.directory
         self._most_bytes = config.max_disk
         self._lock = threading.Lock()
@@ -54,13 +54,13 @@ class WatchFiles:
             raise PermissionError(errno.EPERM, "others may write to it")
         self.state = self._directory / "state.json"
 
-    def path(self, target: str, pid: int, suffix: str) -> Path:
-        """A new file's path."""
+    def new_path(self, target: str, pid: int, suffix: str) -> Path:
+        """Returns the path of a new file about a process of a target."""
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         return self._directory / f"{target}-{pid}-{stamp}{suffix}"
 
-    def write(self, path: Path, content: dict[str, Any]) -> None:
-        """Writes JSON: readers see the old file or the new one. Raises OSError."""
+    def write_json(self, path: Path, content: dict[str, Any]) -> None:
+        """Replaces a file by JSON: readers see the old or the new content. Raises OSError."""
         temporary = path.with_name(f".{path.name}")
         temporary.unlink(missing_ok=True)
         with open(temporary, "x", opener=_private, encoding="utf-8") as stream:
@@ -68,7 +68,7 @@ class WatchFiles:
         temporary.rename(path)
 
     def make_room(self, size_bytes: int, kept: Collection[str]) -> None:
-        """Removes the oldest files until one of this size fits; those to be kept come last."""
+        """Removes the oldest files until ``size_bytes`` are free; files in ``kept`` go last."""
         with self._lock:
             files = [
                 (str(path) in kept or path.name.endswith(KILL_SUFFIX), path.stat().st_mtime, path)
@@ -84,7 +84,7 @@ class WatchFiles:
 
 
 class WatchJobs:
-    """Runs what is to be done about subjects, in the background."""
+    """Runs the actions of broken rules in the background."""
 
     def __init__(self, config: WatchConfig, files: WatchFiles, log: EventLog) -> None:
         self._config, self._files, self._log = config, files, log
@@ -101,24 +101,24 @@ class WatchJobs:
 
     @property
     def running_count(self) -> int:
-        """How many subjects are being looked into, or wait for that."""
+        """Number of subjects whose actions run or wait."""
         return sum(not job.done() for job in self._last.values())
 
     @property
     def pids(self) -> set[int]:
-        """The processes that run for it."""
+        """The PIDs of the actions' child processes."""
         with self._lock:
             return {child.pid for child in self._children}
 
-    def begin(self, breach: Breach) -> None:
-        """Does what the target says, one thing after the other."""
+    def begin_actions(self, breach: Breach) -> None:
+        """Runs the target's actions in the background, one after the other."""
         self._last = {key: job for key, job in self._last.items() if not job.done()}
         self._last[breach.subject.key] = self._pool.submit(self._do, breach)
 
     def explain(self, subject: Subject, work: Callable[[str | None], None]) -> None:
-        """Calls ``work`` with the subject's newest recording, once nothing more is written to it.
+        """Calls ``work`` with the path of the subject's newest recording when it is complete.
 
-        If there is none, ``work`` gets the newest walk of a heap.
+        If there is no recording, ``work`` gets the path of the newest heap walk, or None.
         """
         job, files = self._last.get(subject.key), self.files.get(subject.key, [])
 
@@ -136,7 +136,7 @@ class WatchJobs:
         self._explaining.submit(run)
 
     def files_left(self) -> dict[str, list[str]]:
-        """The newest files of each subject that are still there."""
+        """Returns the newest files of each subject that still exist, by the subject's key."""
         busy = {key for key, job in self._last.items() if not job.done()}
         found = {
             key: [file for file in files if Path(file).exists()]
@@ -147,12 +147,12 @@ class WatchJobs:
         self.files = {key: files for key, files in self.files.items() if files}
         return {key: files for key, files in found.items() if files}
 
-    def keep(self, *files: str | None) -> None:
-        """Deletes these files last."""
+    def keep_files(self, *files: str | None) -> None:
+        """Has ``files`` deleted only after all others; None is ignored."""
         self.kept = [*self.kept, *(file for file in files if file is not None)][-_MOST_KEPT:]
 
     def close(self) -> None:
-        """Ends all children as Ctrl-C does, so that they write their files, and waits."""
+        """Interrupts all child processes, so that they write their files, and waits for them."""
         with self._lock:
             self._is_ending = True
             children = list(self._children)
@@ -199,7 +199,7 @@ class WatchJobs:
         name, pid = subject.target.name, process.pid
         self._files.make_room(self._config.max_recording, self.kept)
         if action == "heap":
-            path = self._files.path(name, pid, _WALK)
+            path = self._files.new_path(name, pid, _WALK)
             with open(path, "xb", opener=_private) as stream:
                 self._note_file(subject, path)
                 self._run(subject, action, ["heap", "-p", pid], _PATIENCE_S, stdout=stream)
@@ -208,7 +208,7 @@ class WatchJobs:
         if action == "push":
             self._run(subject, action, list(_push_words(subject, pid)), limit_s)
             return {}
-        path = self._files.path(name, pid, RECORDING_SUFFIX)
+        path = self._files.new_path(name, pid, RECORDING_SUFFIX)
         self._note_file(subject, path)
         words = [
             "record", "-p", pid, "-o", path, "--duration", f"{subject.target.record_for:g}s",
@@ -220,7 +220,7 @@ class WatchJobs:
         return {action: str(path)}
 
     def _tell(self, subject: Subject, recording: Path) -> None:
-        """Reports which call stacks leak or grow according to a recording."""
+        """Logs which call stacks leak or grow according to a recording."""
         report = None if self._is_ending else report_on(str(recording), _MOST_SUSPECTS)
         if report is None:
             return
@@ -292,7 +292,7 @@ def _push_words(subject: Subject, pid: int) -> Iterator[object]:
 
 
 def facts_of(subject: Subject) -> dict[str, Any]:
-    """A subject's figures, for hooks and files."""
+    """Returns a subject's figures as JSON fields, for hooks and files."""
     return {
         "target": subject.target.name,
         "name": subject.name,
@@ -318,7 +318,7 @@ _REPORT_S: Final = 120.0
 
 
 def report_on(recording: str, top: int) -> dict[str, Any] | None:
-    """The JSON report on the last snapshot, with so many stacks; None if it can't be read."""
+    """Returns the JSON report on a recording's end with ``top`` stacks; None if unreadable."""
     words = ["report", recording, "--format", "json", "--top", str(top)]
     try:
         done = subprocess.run(
@@ -332,7 +332,7 @@ def report_on(recording: str, top: int) -> dict[str, Any] | None:
 
 
 def stack_name(stack: Sequence[Mapping[str, Any]]) -> str:
-    """A stack's innermost function that is not hidden, with its source line."""
+    """Returns the name and line of a stack's innermost function that is not hidden."""
     frame = next((one for one in stack if not one.get("hidden")), None)
     if frame is None:
         return "?"

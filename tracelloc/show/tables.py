@@ -1,4 +1,4 @@
-"""Tables as data: columns that text, JSON and the screen show, and records as JSON fields.
+"""Tables whose columns text, JSON and the screen share, and records as JSON fields.
 
 A table's columns are defined once. Reports write them with ``table_lines``, JSON has the same
 values with ``table_json``, and the screen draws them with ``ui.tableview.sorted_rows``.
@@ -34,22 +34,22 @@ def json_line(time_s: float, target: Target, facts: Mapping[str, Any]) -> str:
 class Column(Generic[R]):
     """One column of a table with rows of type ``R``."""
 
-    key: str  # Names it in JSON, and on the screen where it is sorted by
-    title: str
+    key: str  # Name in JSON, and on the screen in settings
+    title: str  # Title above the column
     width: int = 0  # In cells; 0: all that other columns leave
-    value: Callable[[R], Any] = str  # What JSON has, and what rows are sorted by
+    value: Callable[[R], Any] = str  # Returns a row's value: for JSON, and to sort rows
     write: Callable[[Any], Any] = str  # Formats the value; for the screen alone, it may add styles
-    # Formats a row in place of `write`, where the value does not tell enough.
+    # Formats a row, in place of `write`, if the value alone does not suffice.
     draw: Callable[[R], Any] | None = None
-    left: bool = False  # Whether it is left-aligned, as one without a width always is
+    left: bool = False  # Whether cells are left-aligned; without a width they always are
     from_width: int = 0  # Least width of the screen's table, in cells, at which the column is shown
     wide: int = 0  # Width in a wide table of the screen; 0: `width`
-    sorts: bool = True
+    sorts: bool = True  # Whether the user can sort by the column
     descending: bool = True  # The order when the user first sorts by the column
 
     @property
     def right(self) -> bool:
-        """Whether it is right-aligned."""
+        """Whether cells are right-aligned."""
         return self.width > 0 and not self.left
 
     def cell(self, row: R) -> Any:
@@ -61,17 +61,17 @@ Columns = Sequence[Column[R]]
 
 
 def size_with(about: str) -> Callable[[int], str]:
-    """Returns a format of sizes. ``about``: the mark of estimates."""
+    """Returns a function that formats sizes. ``about``: the mark of estimates."""
     return lambda size_bytes: about + format_size(size_bytes)
 
 
 def count_with(about: str) -> Callable[[int], str]:
-    """Returns a format of counts. ``about``: the mark of estimates."""
+    """Returns a function that formats counts. ``about``: the mark of estimates."""
     return lambda count: f"{about}{count:,}"
 
 
 def or_blank(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a format that writes nothing for 0."""
+    """Returns a function that formats 0 as nothing, and other values as ``write``."""
     return lambda value: write(value) if value else ""
 
 
@@ -80,7 +80,7 @@ def table_lines(
 ) -> Iterator[str]:
     """Yields a table as text: a header, and a line per row. The last column is not padded.
 
-    ``more``: rows that are left out; ``below``: a further line of a row, if it has one.
+    ``more``: number of omitted rows; ``below``: returns a further line of a row, or nothing.
     """
     cells = [f"{column.title:>{column.width}}" for column in columns]
     yield _line(cells)
@@ -120,7 +120,7 @@ _NAMES: Final = {"class_name": "class"}
 
 
 def json_of(record: Any, names: Mapping[str, str | None] = _NAMES) -> dict[str, Any]:
-    """Returns a dataclass's fields as JSON values, and those of records in it.
+    """Returns a dataclass's fields as JSON values, nested dataclasses included.
 
     A sum of blocks becomes two fields: ``in_use_blocks``, ``in_use_bytes``. ``names``: fields
     that have another name in JSON; None leaves one out.

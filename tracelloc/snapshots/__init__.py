@@ -1,1 +1,1 @@
-"""Frozen copies of the table, and what is computed from them alone."""
+"""Immutable snapshots of processes, and taking them."""

@@ -1,4 +1,4 @@
-"""An immutable copy of the live table (``Snapshot``), and of a whole trace."""
+"""Immutable copies of one process's figures (``Snapshot``) and of a trace (``TraceSnapshot``)."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ FACET_RESULTS: Final[dict[str, Any]] = {
 class StackStat:
     """Figures of one call stack."""
 
-    index: int
+    index: int  # Index of the stack
     live_bytes: int
     live_count: int
     allocated_bytes: int
     allocated_count: int
-    growth_bytes_per_min: int
+    growth_bytes_per_min: int  # Recent growth
     peak_bytes: int = 0  # Live bytes at the process's high-water mark
     peak_count: int = 0
     temporary_bytes: int = 0  # Bytes of temporary allocations (`Snapshot.temporary`)
@@ -67,11 +67,11 @@ _FIGURES: Final = tuple(field.name for field in fields(StackStat) if field.name 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSum:
-    """The processes that a merged snapshot is the sum of."""
+    """Facts on the processes whose sum a merged snapshot is."""
 
-    process_count: int
+    process_count: int  # How many processes are merged
     ended_count: int  # How many of them have ended
-    ended_bytes: int  # Bytes that these processes held at their ends: part of all figures
+    ended_bytes: int  # Live bytes of ended processes at their ends, which all figures include
     # Per stack, the number of the running process with the most live bytes; -1: there is none.
     main_process: I64 = field(compare=False, default_factory=lambda: np.zeros(0, np.int64))
     # Per stack, how many running processes have live blocks.
@@ -80,7 +80,7 @@ class ProcessSum:
 
 @dataclass(frozen=True, slots=True)
 class CaptureStatus:
-    """The capture at the time of a snapshot, for all processes."""
+    """State of the whole trace at the time of a snapshot."""
 
     time_s: float  # Wall clock, seconds since 1970
     now_ns: int  # CLOCK_MONOTONIC
@@ -93,29 +93,29 @@ class CaptureStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """A process at the time of a snapshot, apart from its heap."""
+    """State of a process at the time of a snapshot, without its heap."""
 
     target: Target
     started_ns: int  # When its tracing began, CLOCK_MONOTONIC
-    overhead: Overhead
+    overhead: Overhead  # Cost of tracing to the process
     # Processors that it uses, probes included, averaged over some seconds; None if unknown yet.
     cpu_cores: float | None = None
     rss_bytes: int | None = None  # Resident memory; None once the process has ended
-    memory: MemoryUsage | None = None  # Memory usage; once it has ended, the last one
-    series: Points | None = None
+    memory: MemoryUsage | None = None  # Memory by kind; the last one if the process has ended
+    series: Points | None = None  # Memory over the traced time; None before the first sample
     allocators: tuple[FoundLibrary, ...] = ()  # The traced allocators
     runtimes: tuple[Runtime, ...] = ()  # Runtimes in the process that have a heap of their own
     # Blocks from before tracing; None: they are not in the figures.
     earlier: EarlierBlocks | None = None
     mappings: Mappings | None = None  # Mappings of the program itself; None: not traced
-    # Verdicts on its stacks, some seconds old; None before the first look.
+    # Verdicts on the process's stacks, some seconds old; None before the first ones.
     findings: Findings | None = None
-    # What else was found out about its memory, by facet (`FACET_RESULTS`); one is missing if it was
-    # not inspected yet.
+    # Results of inspecting the process's memory, by facet (`FACET_RESULTS`); results that do not
+    # exist yet are missing.
     facets: Mapping[str, Any] = field(default_factory=dict)
     # How stacks are unwound through each code file, in words.
     stack_methods: Mapping[str, str] = field(default_factory=dict)
-    # By thread id, if threads or blocks are wanted.
+    # Names of threads by thread id; empty unless threads or blocks are wanted.
     thread_names: Mapping[int, str] = field(default_factory=dict)
     # Missing stretches of the figures, in the order of time; empty: they are complete.
     gaps: tuple[Gap, ...] = ()
@@ -123,7 +123,7 @@ class ProcessStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(ProcessStatus):
-    """Everything that views show, at one time."""
+    """All figures of one process, or of several merged ones, at one time."""
 
     time_s: float  # Wall clock, seconds since 1970
     now_ns: int  # Time of the snapshot, CLOCK_MONOTONIC, as births of blocks
@@ -131,10 +131,10 @@ class Snapshot(ProcessStatus):
     growth_per_min: I64  # Recent growth of each stack, in bytes per minute
     stacks: CallStacks  # Frames by index; only grows
     events: int  # Events applied since the start
-    losses: LossCounts
+    losses: LossCounts  # Counts of lost events and other oddities
     truncated_stacks: int  # Stacks deeper than the limit of frames
     broken_stacks: int  # Stacks that end early, in code without frame pointers
-    # Allocations without a whole stack: it, memory or unwind information was missing.
+    # Allocations whose stack is lost, or ends early for want of memory or unwind information.
     partial_allocations: int
     unknown_stacks: int  # Stacks of which only the id is known, as their record was lost
     top_blocks: BlockSelection  # The largest live blocks, and the sums of all live blocks
@@ -142,7 +142,7 @@ class Snapshot(ProcessStatus):
     # (time since tracing began in ns, outstanding bytes then), oldest first.
     live_history: tuple[tuple[int, int], ...] = ()
     blocks: Blocks | None = None  # All live blocks, if wanted
-    # Usable sizes of these blocks, if wanted and if there is an allocator.
+    # Usable sizes of `blocks`, if wanted and if there is an allocator.
     usable: UsableSizes | None = None
     history: History = field(default_factory=lambda: History(0))
     # The high-water mark, counts in whole blocks; None before any allocation.
@@ -150,7 +150,7 @@ class Snapshot(ProcessStatus):
     # The policy that defines which allocations are temporary.
     temporary: TemporaryPolicy = DEFAULT_POLICY
     unordered_count: int = 0  # Blocks of which it is unknown whether they were temporary
-    threads: ThreadActivity | None = None  # If wanted
+    threads: ThreadActivity | None = None  # Figures by thread, if wanted
     merged: ProcessSum | None = None  # The merged processes; None: the snapshot is of one process
 
     @property
@@ -160,18 +160,18 @@ class Snapshot(ProcessStatus):
 
     @property
     def table_number(self) -> int:
-        """Identifies the process's table; tables with different numbers are unrelated."""
+        """A number of the process's table of blocks; it changes when the table begins again."""
         return self.target.exec_count
 
     @property
     def usage(self) -> HeapUsage | None:
-        """Where its resident memory is, some seconds old; None: not known (yet)."""
+        """Where the process's resident memory is, some seconds ago; None: unknown or not yet."""
         usages: HeapUsages | None = self.facets.get("heap")
         return None if usages is None else usages.now
 
     @property
     def first_usage(self) -> HeapUsage | None:
-        """Where it was when tracing began."""
+        """Where the process's resident memory was when tracing began; None: unknown."""
         usages: HeapUsages | None = self.facets.get("heap")
         return None if usages is None else usages.first
 
@@ -183,13 +183,13 @@ class Snapshot(ProcessStatus):
 
     @property
     def objects(self) -> ObjectFindings | None:
-        """Objects by type; None: its runtime is not supported, or they are not counted yet."""
+        """Objects by type; None: the runtime is not supported, or they are not counted yet."""
         found: ObjectFindings | None = self.facets.get("objects")
         return found
 
     @property
     def sample_bytes(self) -> int | None:
-        """Mean distance of samples: totals are then estimates. None: they are exact."""
+        """Mean distance of samples in bytes; totals are estimates then. None: exact totals."""
         return self.totals.sample_bytes
 
     @property
@@ -204,12 +204,12 @@ class Snapshot(ProcessStatus):
 
     @property
     def count_bounds(self) -> tuple[int, int] | None:
-        """(least, most) outstanding blocks if events were lost and the bounds are known."""
+        """(least, most) live blocks if events were lost; None if the bounds are unknown."""
         return None if self.sample_bytes is not None else self.losses.bounds(self.live_count)
 
     @property
     def are_earlier(self) -> Mask:
-        """Which stacks stand for blocks from before tracing, by index."""
+        """A mask by stack index: whether the stack stands for blocks from before tracing."""
         return self.stacks.have(StackFlag.EARLIER)[: len(self.totals)]
 
     @property
@@ -218,7 +218,7 @@ class Snapshot(ProcessStatus):
         return int(np.count_nonzero(self.totals.live_count))
 
     def column(self, figure: str) -> I64:
-        """A figure of every stack, by its name in ``StackStat``."""
+        """Returns a figure of every stack; ``figure`` is a field of ``StackStat``."""
         at_peak = {"peak_bytes": "live_bytes", "peak_count": "live_count"}.get(figure)
         if at_peak is not None and self.peak is None:
             return np.zeros(len(self.totals), np.int64)
@@ -234,7 +234,7 @@ class Snapshot(ProcessStatus):
     def top_stacks(
         self, n: int | None = None, *, freed: bool = False, with_earlier: bool = True
     ) -> list[StackStat]:
-        """The stacks with the most live bytes, largest first; only those with live blocks.
+        """Returns the ``n`` stacks with the most live bytes, largest first; None: all with blocks.
 
         ``freed``: includes stacks whose blocks were all freed. ``with_earlier``: includes blocks
         from before tracing.
@@ -249,17 +249,17 @@ class Snapshot(ProcessStatus):
         return self.stack_stats(order.tolist())
 
     def stack_stats(self, indices: Sequence[int]) -> list[StackStat]:
-        """The figures of some stacks."""
+        """Returns the figures of stacks, given their indices."""
         columns = [self.column(name)[indices].tolist() for name in _FIGURES]
         return [StackStat(*row) for row in zip(indices, *columns, strict=True)]
 
     def why_partial(self, index: int) -> str | None:
-        """Why a stack ends before its outermost frame; None if it is whole."""
+        """Returns why a stack ends before its outermost frame; None if it is whole."""
         flags = self.stacks.flags(index)
         return _why_partial(flags) if flags else None
 
     def frames(self, index: int) -> Frames:
-        """Return addresses of a stack, innermost first; empty if unknown."""
+        """Returns the return addresses of a stack, innermost first; empty if unknown."""
         return self.stacks.frames(index) or ()
 
 
@@ -284,7 +284,7 @@ class TraceSnapshot:
         return self.processes[0]
 
     def snapshot_of(self, number: int) -> Snapshot:
-        """The process with this number; the root if there is none."""
+        """Returns the snapshot of the process with a number in the trace, or else of the root."""
         return next((one for one in self.processes if one.target.number == number), self.root)
 
     @property

@@ -23,7 +23,7 @@ from tracelloc.verdict.falling import without_falling
 def take_snapshot(
     heap: Heap, process: ProcessStatus, capture: CaptureStatus, wanted: Wanted = NOTHING_ELSE
 ) -> Snapshot:
-    """Copies what views need of a heap."""
+    """Takes a snapshot: copies the parts of a heap that views need."""
     table, stacks = heap.table, heap.stacks
     now_ns = capture.now_ns
     totals = table.totals.whole(len(stacks))
@@ -35,7 +35,7 @@ def take_snapshot(
 
     top_blocks, old_blocks = _blocks(table, totals, wanted, now_ns)
     losses = replace(
-        take_losses(capture.counters, table.oddities, capture.overflows, shared=capture.is_shared),
+        loss_counts(capture.counters, table.oddities, capture.overflows, shared=capture.is_shared),
         failed_tasks=dict(capture.failed_tasks),
     )
     growth = heap.history.growth_per_min(now_ns, totals.live_bytes)
@@ -66,37 +66,37 @@ def take_snapshot(
         peak=whole_peak(totals, table.peak, len(stacks)),
         temporary=table.temporary,
         unordered_count=totals.whole_number(table.unordered_count),
-        threads=activity_of(table, totals, process.thread_names) if wanted.threads else None,
+        threads=thread_activity(table, totals, process.thread_names) if wanted.threads else None,
     )
 
 
 def _blocks(
     table: LiveTable, totals: Totals, wanted: Wanted, now_ns: int
 ) -> tuple[BlockSelection, BlockSelection | None]:
-    """The largest of all blocks, and of those of at least the wanted age, if any."""
+    """Returns the largest blocks, and those of the wanted age; None if no age is wanted."""
     top, min_age_ns = wanted.top, wanted.min_age_ns
-    largest = select_blocks(table, top, now_ns).largest
+    largest = largest_blocks(table, top, now_ns).largest
     count, size_bytes = int(totals.live_count.sum()), int(totals.live_bytes.sum())
     old = None
     if min_age_ns is not None:
-        old = select_blocks(table, top, now_ns, min_age_ns)
+        old = largest_blocks(table, top, now_ns, min_age_ns)
     return BlockSelection(count, size_bytes, largest), old
 
 
-def select_blocks(
+def largest_blocks(
     table: LiveTable, n: int, now_ns: int, min_age_ns: int | None = None
 ) -> BlockSelection:
-    """The ``n`` largest blocks, of those at least ``min_age_ns`` old if that is given."""
+    """Returns the ``n`` largest blocks that are at least ``min_age_ns`` old."""
     if n == 0 and min_age_ns is None:
         return BlockSelection(0, 0, ())
     count, size_bytes, best = table.largest(n, max(0, now_ns - (min_age_ns or 0)))
     return BlockSelection(count, size_bytes, block_stats(best, now_ns))
 
 
-def take_losses(
+def loss_counts(
     counters: npt.NDArray[np.uint64], oddities: Oddities, overflows: int, *, shared: bool
 ) -> LossCounts:
-    """Reads counts of the probes (by ``abi.Counter``) and oddities of the table."""
+    """Combines the probes' counters, indexed by ``Counter``, and the table's oddities."""
     return LossCounts(
         {counter: int(counters[counter]) for counter in Counter},
         Oddities(
@@ -109,8 +109,8 @@ def take_losses(
     )
 
 
-def activity_of(table: LiveTable, totals: Totals, names: Mapping[int, str]) -> ThreadActivity:
-    """Threads and flows in whole blocks; ``totals`` defines the unit of counts."""
+def thread_activity(table: LiveTable, totals: Totals, names: Mapping[int, str]) -> ThreadActivity:
+    """Returns threads and flows in whole blocks; ``totals`` defines the unit of counts."""
     whole, sums = totals.whole_number, table.threads()
     tids = sums.tid.tolist()
     by_others: dict[int, tuple[int, int]] = {}
@@ -147,7 +147,7 @@ def activity_of(table: LiveTable, totals: Totals, names: Mapping[int, str]) -> T
 
 
 def whole_peak(totals: Totals, peak: Peak | None, stacks: int) -> Peak | None:
-    """The peak in whole blocks, for ``stacks`` stacks: later ones had no live blocks then."""
+    """Returns the peak in whole blocks, for ``stacks`` stacks; 0 for later stacks."""
     if peak is None:
         return None
     live_bytes, live_count = np.zeros(stacks, np.int64), np.zeros(stacks, np.int64)

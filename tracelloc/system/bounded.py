@@ -20,32 +20,32 @@ _VALUE_BYTES: Final = 80
 
 
 class UnpackBudget:
-    """The memory that remains for unpacking one file."""
+    """Counts down the memory that remains for unpacking one file."""
 
     def __init__(self, most_bytes: int = MOST_MEMORY_BYTES) -> None:
         self.most_bytes = most_bytes
         self.left_bytes = most_bytes
 
     def check(self, size_bytes: int) -> None:
-        """Raises MalformedError if less than this remains."""
+        """Raises MalformedError if less than ``size_bytes`` remains."""
         if size_bytes > self.left_bytes:
             raise MalformedError(f"it would take more than {self.most_bytes >> 20} MiB of memory")
 
     def spend(self, size_bytes: int) -> None:
-        """Subtracts memory that stays in use. Raises MalformedError if less than this remains."""
+        """Subtracts memory that stays in use. Raises MalformedError if less remains."""
         self.check(size_bytes)
         self.left_bytes -= size_bytes
 
 
 def json_bytes(text: bytes) -> int:
-    """Approximate memory of a JSON text and of its values."""
+    """Returns the approximate memory of a JSON text and its parsed values, in bytes."""
     values = sum(map(text.count, (b",", b"[", b"{", b":")))
     # One wide character makes Python store the whole string wide.
     return _VALUE_BYTES * values + (2 if text.isascii() else 9) * len(text)
 
 
 def parse_json(text: bytes, most_bytes: int = MOST_MEMORY_BYTES) -> Any:
-    """Parses JSON within a bound of memory. Raises MalformedError, ValueError."""
+    """Parses JSON if it needs at most ``most_bytes``. Raises MalformedError, ValueError."""
     UnpackBudget(most_bytes).check(json_bytes(text))
     try:
         return json.loads(text)
@@ -54,7 +54,7 @@ def parse_json(text: bytes, most_bytes: int = MOST_MEMORY_BYTES) -> Any:
 
 
 class Inflater:
-    """A zlib stream, read piece by piece."""
+    """Reads a zlib stream piece by piece."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -81,7 +81,7 @@ class Inflater:
             raise MalformedError("a part of it is cut off")
 
     def _some(self, most: int) -> bytes:
-        """The next bytes, at most ``most``; empty at the end of the stream or of the data."""
+        """Returns up to ``most`` further bytes; none at the end of the stream or of the data."""
         while not self._stream.eof:
             chunk = self._tail or self._data[self._at : self._at + _CHUNK_BYTES]
             if not self._tail:
@@ -97,7 +97,7 @@ class Inflater:
 
 
 def inflated(data: bytes, most_bytes: int) -> bytes:
-    """A whole zlib stream. Raises MalformedError if it is too large, truncated or damaged."""
+    """Unpacks a zlib stream. Raises MalformedError if it is too large, truncated or damaged."""
     stream = zlib.decompressobj()
     try:
         content = stream.decompress(data, most_bytes)

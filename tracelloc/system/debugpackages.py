@@ -22,7 +22,7 @@ _MOST_LISTED: Final = 256 << 20  # Most bytes to read of all lists together
 
 
 def debug_hints(root: Path, paths: Iterable[str]) -> dict[str, str]:
-    """Instructions to get the debug information of files in packages, by path.
+    """Returns commands that install the debug information of packaged files, by path.
 
     ``root``: the directory that is ``/`` for those paths.
     """
@@ -42,9 +42,9 @@ def debug_hints(root: Path, paths: Iterable[str]) -> dict[str, str]:
 
 
 def _file_beside(root: Path, path: str) -> str:
-    """The file in the same directory that a link leads to, as packages own files; else the path.
+    """Returns the file in the same directory that a link leads to, or else the path itself.
 
-    Programs are named by links (``Process.program_paths``).
+    Packages own files, but programs may be named by links (``Process.program_paths``).
     """
     try:
         handle = open_inside(root, path)
@@ -59,7 +59,7 @@ def _file_beside(root: Path, path: str) -> str:
 
 
 def _spellings(path: str) -> list[str]:
-    """A path's spellings in package lists, which may have ``/lib`` or ``/usr/lib`` (a link)."""
+    """Returns a path's spellings in package lists: with and without ``/usr``."""
     if path.startswith("/usr/"):
         return [path, path.removeprefix("/usr")]
     return [path, f"/usr{path}"]

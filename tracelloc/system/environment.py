@@ -11,7 +11,7 @@ from tracelloc.system.invoker import Invoker
 
 
 def environment_of(who: Invoker, environment: Iterable[bytes]) -> list[bytes]:
-    """The environment for a program that a user runs, without tracelloc's and sudo's variables."""
+    """Returns an environment for a user's program, without tracelloc's and sudo's variables."""
     kept = [e for e in environment if not e.startswith(OWN_PREFIX.encode())]
     if who.uid == os.geteuid():
         return kept
@@ -24,7 +24,7 @@ def environment_of(who: Invoker, environment: Iterable[bytes]) -> list[bytes]:
 
 
 def with_variables(environment: Iterable[bytes], variables: Mapping[str, str]) -> list[bytes]:
-    """The environment with these variables instead of those of the same names."""
+    """Returns the environment with ``variables`` set in place of variables of equal names."""
     names = tuple(f"{name}=".encode() for name in variables)
     kept = [entry for entry in environment if not entry.startswith(names)] if names else environment
     return [*kept, *(os.fsencode(f"{name}={value}") for name, value in variables.items())]

@@ -1,6 +1,6 @@
 """The invoking user, and files that are read and written on that user's behalf.
 
-Under sudo the invoking user is the caller of sudo. tracelloc uses such files with that user's
+Under sudo the invoking user is the caller of sudo. tracelloc uses the user's files with that user's
 rights instead of root's, and rejects files that other users could have written. The directories
 are those of https://specifications.freedesktop.org/basedir-spec/latest/.
 """
@@ -43,17 +43,17 @@ class Invoker:
 
     @property
     def user(self) -> User:
-        """The user and the group without the directories."""
+        """The user and the group, without directories."""
         return User(self.uid, self.gid)
 
     @property
     def filters(self) -> Path:
-        """The path of the user's own filter rules, which may not exist."""
+        """The path of the user's own file of filter rules, which may not exist."""
         return self.config / "tracelloc" / "filters.toml"
 
 
 def invoker(environment: Mapping[str, str] = os.environ) -> Invoker:
-    """The user who called the program, or called sudo to run it."""
+    """Returns the user who called tracelloc, or called sudo to run it."""
     uid, gid = os.geteuid(), os.getegid()
     home = environment.get("HOME", "")
     called_by = environment.get("SUDO_UID", "")
@@ -77,7 +77,7 @@ def invoker(environment: Mapping[str, str] = os.environ) -> Invoker:
 
 
 def sudo_caller(environment: Mapping[str, str]) -> User | None:
-    """User and group of the caller of sudo, who own the files that root creates under sudo."""
+    """Returns the caller of sudo, who will own files that root creates; None without sudo."""
     user, group = environment.get("SUDO_UID", ""), environment.get("SUDO_GID", "")
     if os.geteuid() or not all(text.isascii() and text.isdigit() for text in (user, group)):
         return None
@@ -85,7 +85,7 @@ def sudo_caller(environment: Mapping[str, str]) -> User | None:
 
 
 def effective_user() -> Invoker:
-    """The user whose rights this process has, regardless of sudo, as the kernel sees it."""
+    """Returns the user whose rights this process has, regardless of sudo."""
     environment = dict(os.environ)
     if environment.pop("SUDO_UID", None) is not None:
         # It may still be the invoking user's.
@@ -162,7 +162,7 @@ def open_trusted(path: Path, who: Invoker) -> int:
 
 
 def trusted_bytes(path: Path, who: Invoker, most_bytes: int) -> bytes:
-    """The content of a user's own file. Raises OSError if others could have written it."""
+    """Reads a user's own file. Raises OSError if others could have written it."""
     with open(open_trusted(path, who), "rb") as stream:
         content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:

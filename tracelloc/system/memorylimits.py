@@ -26,7 +26,7 @@ _UNLIMITED: Final = 1 << 62  # cgroup version 1 reports no limit as a number nea
 
 
 class _Version(NamedTuple):
-    """Where groups may be found, their files, and what in memory.stat the kernel drops first."""
+    """Names of a cgroup version: folders of groups, files, a key of droppable memory."""
 
     folders: tuple[str, ...]
     limit: str
@@ -47,7 +47,7 @@ class MemoryGroup(NamedTuple):
     version: _Version
 
     def directories(self, cgroups: Path) -> list[Path]:
-        """Where it may be found."""
+        """Returns the directories in which the group may be found."""
         return [cgroups / folder / self.path.lstrip("/") for folder in self.version.folders]
 
 
@@ -57,7 +57,7 @@ def closest_limit(process: Path, cgroups: Path = CGROUPS) -> Limit | None:
     ``process``: its directory in /proc.
     """
     group = memory_group(process)
-    groups = (group._replace(path=path) for path in [*groups_above(group.path), "/"])
+    groups = (group._replace(path=path) for path in [*group_and_ancestors(group.path), "/"])
     limits = [limit for each in groups if (limit := group_limit(each, cgroups)) is not None]
     machine = numbers_in(process.parent / "meminfo") or numbers_in(_PROC / "meminfo")
     if "MemAvailable" in machine:
@@ -66,7 +66,7 @@ def closest_limit(process: Path, cgroups: Path = CGROUPS) -> Limit | None:
 
 
 def memory_group(process: Path) -> MemoryGroup:
-    """The group that counts the memory of the process with this directory in /proc (cgroups(7))."""
+    """Returns the group that counts a process's memory. ``process``: its directory in /proc."""
     found = MemoryGroup("", _VERSION_2)
     for line in _text(process / "cgroup").split("\n"):
         number, _, rest = line.partition(":")
@@ -79,7 +79,7 @@ def memory_group(process: Path) -> MemoryGroup:
 
 
 def group_usage(group: MemoryGroup, cgroups: Path = CGROUPS) -> int | None:
-    """Bytes that a group and those below it use; None if it has no memory controller."""
+    """Returns the bytes that a group and groups below it use; None without a controller."""
     for directory in group.directories(cgroups):
         usage = _number(directory / group.version.usage)
         if usage is not None:
@@ -88,7 +88,7 @@ def group_usage(group: MemoryGroup, cgroups: Path = CGROUPS) -> int | None:
 
 
 def group_limit(group: MemoryGroup, cgroups: Path = CGROUPS) -> Limit | None:
-    """A group's own limit, and what is left of it; None if it has none."""
+    """Returns a group's own limit and the memory left; None if the group has no limit."""
     for directory in group.directories(cgroups):
         limit = _limit_in(directory, group.version)
         if limit is not None:
@@ -96,8 +96,8 @@ def group_limit(group: MemoryGroup, cgroups: Path = CGROUPS) -> Limit | None:
     return None
 
 
-def groups_above(path: str) -> list[str]:
-    """A group and those that it is in, without the root; none if it can't be seen from here."""
+def group_and_ancestors(path: str) -> list[str]:
+    """Returns the paths of a group and its ancestors but the root; empty if it is not visible."""
     parts = [part for part in path.split("/") if part]
     if ".." in parts:  # outside of the visible part of this cgroup namespace
         return []
@@ -125,7 +125,7 @@ def _number(path: Path) -> int | None:
 
 
 def numbers_in(path: Path) -> dict[str, int]:
-    """Parses lines ``name: number unit`` or ``name number``."""
+    """Returns the numbers in a file by name: lines ``name: number unit`` or ``name number``."""
     found = {}
     for line in _text(path).split("\n"):
         words = line.split()
@@ -135,9 +135,9 @@ def numbers_in(path: Path) -> dict[str, int]:
 
 
 def default_budget() -> int:
-    """Bytes that tracelloc may take: a tenth of what is available to this process.
+    """Returns the bytes that tracelloc may use: a tenth of the memory available here.
 
-    If that is less than 512 MiB, up to so much, but no more than a quarter.
+    If a tenth is less than 512 MiB: 512 MiB, or a quarter of the memory if that is less.
     """
     limit = closest_limit(_PROC / str(os.getpid()))
     available = _UNKNOWN_BYTES if limit is None else limit.free_bytes
@@ -145,7 +145,7 @@ def default_budget() -> int:
     return max(LEAST_BYTES, share)
 
 
-def enforce(budget_bytes: int) -> None:
+def limit_own_memory(budget_bytes: int) -> None:
     """Has the kernel refuse allocations far beyond a budget (RLIMIT_DATA)."""
     used = numbers_in(_PROC / "self" / "status").get("VmData", 0) << 10
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)

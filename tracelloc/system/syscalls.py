@@ -55,7 +55,7 @@ def bpf(command: int, attributes: ctypes.Structure | ctypes.Array[ctypes.c_uint3
 
 
 def perf_event_open(attributes: ctypes.Structure, pid: int) -> int:
-    """The descriptor of a perf event for one process on all processors. Raises OSError."""
+    """Opens a perf event of one process on all processors. Raises OSError."""
     return _call(
         native().system_call("perf_event_open"),
         ctypes.byref(attributes),
@@ -73,7 +73,7 @@ class _OpenHow(ctypes.Structure):
 
 
 class NotRegularError(OSError):
-    """A path leads to a pipe, a device or the like, which was not opened."""
+    """A path leads to a pipe, a device or another special file, which was not opened."""
 
 
 def open_inside(root: str | os.PathLike[str], path: str, flags: int = 0) -> int:
@@ -100,15 +100,15 @@ def open_inside(root: str | os.PathLike[str], path: str, flags: int = 0) -> int:
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:
-    """A descriptor to read a regular file. Raises OSError; NotRegularError for other files.
+    """Opens a regular file to read. Raises OSError; NotRegularError for other files.
 
-    Other files are not opened: that alone rewinds a tape, starts a watchdog or waits for a pipe.
+    Other files are not opened: opening rewinds a tape, starts a watchdog or waits for a pipe.
     """
     return _reopened(os.open(path, os.O_PATH | os.O_CLOEXEC))
 
 
 def _reopened(handle: int) -> int:
-    """A descriptor to read the file of an O_PATH handle. Closes the handle."""
+    """Opens the file of an O_PATH handle to read. Closes the handle."""
     try:
         mode = os.fstat(handle).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

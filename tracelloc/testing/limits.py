@@ -22,22 +22,22 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The call stack that has allocated what leaked, for ``filter_fn``."""
+    """The call stack that allocated a leak, for ``filter_fn``."""
 
     frames: tuple[StackFrame, ...]  # Innermost first
 
 
 @dataclass(frozen=True, slots=True)
 class TestLimits:
-    """The limits of one test."""
+    """The limits that a test's markers set; None: no limit."""
 
-    memory: str | None
-    leaks: str | None
+    memory: str | None  # Size as in the marker
+    leaks: str | None  # Size as in the marker
     filter_leaks: Callable[[Stack], bool] | None
 
     @property
     def memory_bytes(self) -> int | None:
-        """Most bytes that may be live at a time."""
+        """Most bytes that may be live at a time; None: no limit."""
         return None if self.memory is None else parse_size(self.memory)
 
 
@@ -51,7 +51,7 @@ def _leaks(limit: str, *, filter_fn: Callable[[Stack], bool] | None = None) -> A
 
 
 def limits_of(item: pytest.Item) -> TestLimits:
-    """The limits by the markers next to a test. Fails the test if a marker is wrong."""
+    """Returns the limits of a test's closest markers. Fails the test if a marker is wrong."""
     memory, leaks = map(item.get_closest_marker, ("limit_memory", "limit_leaks"))
     try:
         most = None if memory is None else _limit(*memory.args, **memory.kwargs)
@@ -62,7 +62,7 @@ def limits_of(item: pytest.Item) -> TestLimits:
 
 
 def broken_limits(limits: TestLimits, found: dict[str, Any]) -> list[str]:
-    """Says which limits a test has broken, with the call stacks, in lines."""
+    """Returns lines on the limits that a test has broken, with call stacks; empty: none."""
     lines: list[str] = []
     if "at_peak" in found:
         peak = found["peak_bytes"]
@@ -85,7 +85,7 @@ def broken_limits(limits: TestLimits, found: dict[str, Any]) -> list[str]:
 
 
 def amount(size_bytes: int) -> str:
-    """A size, with the exact number of bytes if it is rounded."""
+    """Formats a size, with the exact number of bytes if it is rounded."""
     text = format_size(size_bytes)
     return text if size_bytes < 1024 else f"{text} ({size_bytes:,} bytes)"
 
@@ -95,14 +95,14 @@ def _blocks(one: dict[str, Any]) -> str:
 
 
 def leak_lines(leak: dict[str, Any]) -> Iterator[str]:
-    """A leak with its call stack."""
+    """Yields lines on a leak with its call stack."""
     kind = f" ({printable(leak['type'])})" if leak["type"] else ""
     yield f"{_blocks(leak)}{kind}, allocated in"
     yield from stack_lines(leak)
 
 
 def stack_lines(one: dict[str, Any]) -> Iterator[str]:
-    """A call stack, innermost first."""
+    """Yields the lines of a call stack, innermost first."""
     for frame in one["stack"]:
         line = f":{frame['line']}" if frame["line"] else ""
         place = f" ({frame['file']}{line})" if frame["file"] else ""

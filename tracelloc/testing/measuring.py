@@ -1,7 +1,7 @@
 """Measures each test, fails those beyond their limits, and reports at the end.
 
-A process that runs tests asks the tracelloc that has started it. With pytest-xdist, workers do so,
-and results come with their reports.
+A process that runs tests asks the tracelloc that has started it. With pytest-xdist, each worker
+asks, and its figures come with its reports.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _TYPE_WORDS: Final = (1, 3, 5)
 
 
 class Channel:
-    """Asks the tracelloc that has started this process: nothing is allocated until it answers."""
+    """A connection to the tracelloc that started this process. Waiting allocates nothing."""
 
     def __init__(self) -> None:
-        """Takes over the socket, and removes what was added to the environment for this."""
+        """Takes over the inherited socket, and removes tracelloc's environment variables."""
         number, *added = os.environ.pop(VARIABLE).split()
         for name in added:
             os.environ.pop(name, None)
@@ -44,17 +44,17 @@ class Channel:
         self._send, self._receive = self._socket.send, self._socket.recv_into
 
     def begin(self) -> None:
-        """Has figures begin here."""
+        """Begins the figures of a test."""
         self._send(b"begin\n")
         self._receive(self._one)
 
     @staticmethod
     def request(**wanted: Any) -> bytes:
-        """Returns what ``end`` is to ask for; made before the figures begin."""
+        """Returns the request for ``end``, to be made before ``begin``."""
         return json.dumps(wanted).encode() + b"\n"
 
     def end(self, request: bytes) -> dict[str, Any]:
-        """Returns the figures since ``begin`` (``TestRun``)."""
+        """Returns the figures since ``begin``, as ``TestRun`` has them."""
         self._send(request)
         answer = bytearray()
         while not answer.endswith(b"\n"):
@@ -67,12 +67,12 @@ class Channel:
 
 
 class TestMemory:
-    """The hooks of pytest."""
+    """The hooks of pytest that measure tests and report their memory."""
 
     __test__ = False
 
     def __init__(self, config: pytest.Config, launcher: list[str]) -> None:
-        """``launcher``: the command that runs a Python below tracelloc, but for that Python's."""
+        """``launcher``: the command line of tracelloc, to which that of a Python is added."""
         self._config = config
         self._launcher = launcher
         # None: other processes run the tests
@@ -129,7 +129,7 @@ class TestMemory:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collects the figures."""
+        """Collects the figures of a test's report."""
         if report.when != "call":
             return
         found = getattr(report, "tracelloc", None)
@@ -147,7 +147,7 @@ class TestMemory:
                 spec.python = shlex.join([*self._launcher, *python])
 
     def pytest_sessionfinish(self) -> None:
-        """Writes the file."""
+        """Writes the figures of all tests to the file of ``--tracelloc-json``."""
         path = self._config.getoption("tracelloc_json")
         if path and not hasattr(self._config, "workerinput"):
             file = Path(self._config.invocation_params.dir, path)

@@ -25,7 +25,7 @@ _MARKERS: Final = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options."""
+    """Adds the plug-in's options to pytest."""
     group = parser.getgroup("tracelloc", "memory of tests (tracelloc help pytest)")
     group.addoption(
         "--tracelloc", action="store_true", help="measure each test's memory, and find its leaks"
@@ -76,13 +76,13 @@ def _distributes(options: Any) -> bool:
 
 
 def _launcher(options: Any) -> list[str]:
-    """The command line that runs a Python below tracelloc, but for that Python's."""
+    """Returns the command line of tracelloc, to which that of a Python is added."""
     known = [word for path in options.tracelloc_suppressions for word in ("--suppressions", path)]
     return [sys.executable, "-P", "-m", "tracelloc", "run", "--tests", *known, "--"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the markers, and what measures tests if that is asked for."""
+    """Registers the markers, and the measuring hooks if they are requested."""
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
     if config.getoption("tracelloc"):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.test_architecture import MODULES, PACKAGE
 from tracelloc import architecture
-from tracelloc.architecture import ARCHITECTURES, native, of_elf, of_machine
+from tracelloc.architecture import ARCHITECTURES, elf_architecture, machine_architecture, native
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.errors import UnsupportedError
@@ -47,9 +47,10 @@ def test_only_descriptions_name_machines() -> None:
 
 def test_machines_by_name_and_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert native() is X86_64
-    assert (of_machine("aarch64"), of_machine("riscv64")) == (AARCH64, None)
-    assert (of_elf("EM_X86_64"), of_elf("EM_AARCH64")) == (X86_64, AARCH64)
-    assert (of_elf("EM_X86_64", 32), of_elf("EM_386"), of_elf("8")) == (None, None, None)
+    assert (machine_architecture("aarch64"), machine_architecture("riscv64")) == (AARCH64, None)
+    assert (elf_architecture("EM_X86_64"), elf_architecture("EM_AARCH64")) == (X86_64, AARCH64)
+    found = [elf_architecture("EM_X86_64", 32), elf_architecture("EM_386"), elf_architecture("8")]
+    assert found == [None, None, None]
     monkeypatch.setattr(architecture.platform, "machine", lambda: "riscv64")
     with pytest.raises(UnsupportedError, match="does not run on riscv64"):
         native()

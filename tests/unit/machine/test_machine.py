@@ -70,7 +70,7 @@ class Machine:
 
     def look(self, after_s: float = 0.0) -> MachineMemory:
         self.now_s += after_s
-        return self.reader.look()
+        return self.reader.read_memory()
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ def test_real_processes() -> None:
     ):
 
         def look() -> tuple[int, ...]:
-            found = {process.pid: process for process in reader.look().processes}
+            found = {process.pid: process for process in reader.read_memory().processes}
             assert os.getpid() in found
             return found[target.pid].kinds
 
@@ -344,7 +344,7 @@ def test_real_processes() -> None:
         assert 4 * MIB <= third[2] - second[2] < 5 * MIB
         target.kill()
         now_s += 60
-        assert target.pid not in {process.pid for process in reader.look().processes}
+        assert target.pid not in {process.pid for process in reader.read_memory().processes}
 
 
 def test_the_command() -> None:

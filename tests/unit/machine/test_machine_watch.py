@@ -226,7 +226,7 @@ class Scene:
         subjects: list[Subject] = list(subjects_of(found, self.config.target))
         return [
             (kill.subject.target.name, [one.pid for one in kill.victims], kill.count)
-            for kill in self.kills.look(subjects, found)
+            for kill in self.kills.take_kills(subjects, found)
         ]
 
 

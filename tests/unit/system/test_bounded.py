@@ -22,8 +22,8 @@ from tests.commands import outcome
 from tests.harness import DATA
 from tracelloc.errors import MalformedError
 from tracelloc.record.worker import channel
-from tracelloc.show.recording.changes import arrays_packed, arrays_unpacked, packed
 from tracelloc.show.recording.container import checksum
+from tracelloc.show.recording.momentcodec import arrays_packed, arrays_unpacked, packed
 from tracelloc.system.bounded import Inflater, UnpackBudget, inflated, json_bytes, parse_json
 
 pytestmark = pytest.mark.long

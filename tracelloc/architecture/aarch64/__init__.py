@@ -56,10 +56,10 @@ _AT_RANDOM: Final = 25
 
 
 def _code_bits() -> int:
-    """Bits of a return address; an authentication code may be above them.
+    """Returns the bits of a return address, above which an authentication code may be.
 
     Kernels are configured for 36 to 52 bits, of which programs get 48 unless they ask for more.
-    Stacks end where the addresses do. On another machine: 48.
+    The program's stack ends at the top of its addresses. Returns 48 on other machines.
     """
     if platform.machine() != "aarch64":
         return 48
@@ -79,7 +79,7 @@ _CALLS: Final = (
 
 
 def ends_in_call(code: bytes) -> bool:
-    """Returns whether code bytes end with a call instruction: bl, blr, blraa and its kin."""
+    """Whether code bytes end with a call instruction: bl, blr, blraa and its kin."""
     word = int.from_bytes(code[-_CALL_BYTES:], "little")
     return len(code) >= _CALL_BYTES and any(word & mask == value for mask, value in _CALLS)
 

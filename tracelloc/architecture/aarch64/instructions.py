@@ -25,7 +25,7 @@ _HINT_WRITES: Final = {
 
 
 def words(code: bytes) -> Iterator[tuple[int, int]]:
-    """(offset in bytes, instruction) of code; an incomplete last one is left out."""
+    """Yields (offset in bytes, instruction) of code, without an incomplete last instruction."""
     for (number,), offset in zip(
         struct.iter_unpack("<I", code[: len(code) & ~3]), range(0, len(code), 4), strict=False
     ):
@@ -37,22 +37,22 @@ def _signed(value: int, bits: int) -> int:
 
 
 def is_jump(word: int) -> bool:
-    """Returns whether it is b."""
+    """Whether an instruction is b."""
     return word >> 26 == 0x05
 
 
 def is_direct_call(word: int) -> bool:
-    """Returns whether it is bl."""
+    """Whether an instruction is bl."""
     return word >> 26 == 0x25
 
 
 def is_conditional(word: int) -> bool:
-    """Returns whether it is b.cond, bc.cond, cbz, cbnz, tbz or tbnz."""
+    """Whether an instruction is b.cond, bc.cond, cbz, cbnz, tbz or tbnz."""
     return word >> 24 == 0x54 or word >> 25 & 0x3F in (0x1A, 0x1B)
 
 
 def direct_target(word: int, address: int) -> int | None:
-    """The target of b, bl or a conditional branch at an address; None for other instructions."""
+    """Returns the target of b, bl or a conditional branch at an address; None of others."""
     if is_jump(word) or is_direct_call(word):
         distance = _signed(word & 0x3FFFFFF, 26)
     elif word >> 25 & 0x3F == 0x1B:  # tbz, tbnz
@@ -65,44 +65,44 @@ def direct_target(word: int, address: int) -> int | None:
 
 
 def is_register_branch(word: int) -> bool:
-    """Returns whether it is br, blr, ret, one that authenticates its target, or eret."""
+    """Whether an instruction is br, blr, ret, one that authenticates its target, or eret."""
     return word >> 25 == 0x6B
 
 
 def is_return(word: int) -> bool:
-    """Returns whether it is ret, or retaa or its kin, which authenticate the address."""
+    """Whether an instruction is ret, or retaa or its kin, which authenticate the address."""
     return is_register_branch(word) and word >> 21 & 7 == 2
 
 
 def is_indirect_call(word: int) -> bool:
-    """Returns whether it is blr, or blraa or its kin, which authenticate their target."""
+    """Whether an instruction is blr, or blraa or its kin, which authenticate their target."""
     return is_register_branch(word) and word >> 21 & 7 == 1
 
 
 def is_trap(word: int) -> bool:
-    """Returns whether it is brk, hlt or udf, after which code does not continue."""
+    """Whether an instruction is brk, hlt or udf, after which code does not continue."""
     return word >> 16 == 0 or word & 0xFFE0001F in (0xD4200000, 0xD4400000)
 
 
 def hint_number(word: int) -> int | None:
-    """The number of a hint: 0 of nop, 25 of paciasp, 34 of ``bti c``; None: it is no hint."""
+    """Returns a hint's number: nop 0, paciasp 25, ``bti c`` 34; None for other instructions."""
     return word >> 5 & 0x7F if word & 0xFFFFF01F == NOP & 0xFFFFF01F else None
 
 
 def is_exclusive(word: int) -> bool:
-    """Returns whether it loads or stores exclusively, such as ldxr and stxr (or is casp)."""
+    """Whether an instruction loads or stores exclusively, such as ldxr, stxr; also casp."""
     return word & 0x3F800000 == 0x08000000
 
 
 def is_literal_load(word: int) -> bool:
-    """Returns whether it loads or prefetches relative to its own address."""
+    """Whether an instruction loads or prefetches relative to its own address."""
     return word & 0x3B000000 == 0x18000000
 
 
 def jump_targets(code: bytes, address: int) -> set[int]:
-    """Targets of jumps and conditional branches in code at an address; data may look like one.
+    """Returns the targets of jumps and conditional branches in code at an address.
 
-    Searches the beginning of a function that is far longer than any compiler's.
+    Data may look like a branch. Only the beginning of an extremely long function is searched.
     """
     return {
         target
@@ -113,7 +113,7 @@ def jump_targets(code: bytes, address: int) -> set[int]:
 
 
 def written_registers(word: int) -> int:
-    """The set of general registers that an instruction may write."""
+    """Returns the general registers that an instruction may write, a bit for each."""
     group = word >> 25 & 0xF
     if group & 0b1110 == 0b1000:
         kind = word >> 23 & 0x3F
@@ -135,7 +135,7 @@ def written_registers(word: int) -> int:
 
 
 def _general(number: int) -> int:
-    """A set of one register; 31 is the one that is always 0."""
+    """Returns the bit of a register; none of number 31, the register that is always 0."""
     return 1 << (number & 31) & ~STACK_POINTER
 
 
@@ -172,7 +172,7 @@ def _written_by_memory(word: int) -> int:
 
 
 def _written_by_single(word: int, first: int, base: int, is_vector: int) -> int:
-    """Loads and stores of one register."""
+    """Returns the registers that a load or store of one register may write."""
     operation = word >> 22 & 3
     is_prefetch = operation == 2 and word >> 30 == 3
     loaded = 0 if is_vector or operation == 0 or is_prefetch else _general(first)

@@ -1,7 +1,7 @@
 """The registry of subcommands: each module of this package is one.
 
 A module's name is the subcommand's, its docstring the help, of which ``tracelloc --help`` shows the
-first line. A module imports only when it runs what is slow to import.
+first line. A module imports slow modules only when its subcommand runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tracelloc.dataclass import dataclass
 
 
 class SubcommandGroup(Enum):
-    """What subcommands are for; ``tracelloc --help`` lists them under these titles."""
+    """The purposes of subcommands; the values are titles in ``tracelloc --help``."""
 
     LOOK = "look at a running process"
     RECORD = "record, and look later"
@@ -28,7 +28,7 @@ class SubcommandGroup(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subcommand:
-    """A word that stands before all options, and what it does. Modules call it ``SUBCOMMAND``."""
+    """A subcommand: its module, arguments and function. Each module's ``SUBCOMMAND`` is one."""
 
     module: str  # The `__name__` of the module that defines it
     group: SubcommandGroup
@@ -41,21 +41,21 @@ class Subcommand:
 
     @property
     def name(self) -> str:
-        """The word itself."""
+        """The word that selects the subcommand."""
         return _name_of(self.module.rpartition(".")[2])
 
     @property
     def about(self) -> str:
-        """What it does, in one or more paragraphs."""
+        """The subcommand's help text, in one or more paragraphs."""
         return sys.modules[self.module].__doc__ or ""
 
     @property
     def summary(self) -> str:
-        """What it does, in one line."""
+        """The subcommand's help in one line."""
         return self.about.partition("\n")[0]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Adds all its arguments to a parser."""
+        """Adds the subcommand's arguments to a parser."""
         self.add_own_arguments(parser)
         add_option(parser, "--debug", "show tracebacks")
 
@@ -70,7 +70,7 @@ def subcommand_names() -> list[str]:
 
 
 def find_subcommand(name: str) -> Subcommand:
-    """The subcommand of this name, which is one of ``subcommand_names``."""
+    """Returns the subcommand of a name, which must be in ``subcommand_names``."""
     found = import_module(f"{__name__}.{name.replace('-', '_')}").SUBCOMMAND
     assert isinstance(found, Subcommand)
     return found

@@ -25,7 +25,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _find(word: str) -> str:
-    """Finds a topic, or else a subcommand by its whole name. Raises ValueError."""
+    """Returns the topic or the subcommand that a word names. Raises ValueError."""
     from tracelloc.show import manual
 
     is_topic = word in manual.topics() or word in manual.ALIASES

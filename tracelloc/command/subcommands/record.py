@@ -34,7 +34,7 @@ LEAST_BYTES: Final = 4 << 20
 
 # fmt: off
 def add_bounds(group: Any) -> None:
-    """``--max-size`` and ``--max-time``, for every command that writes a recording."""
+    """Adds ``--max-size`` and ``--max-time``, for every command that writes a recording."""
     add = partial(add_option, group)
     add("--max-size SIZE", "size limit on disk, at least 4MiB (default 200MiB): the oldest "
         "snapshots are thinned out first", dest="recording_bytes", type=size_type,
@@ -45,7 +45,7 @@ def add_bounds(group: Any) -> None:
 
 
 def check_bounds(given: argparse.Namespace) -> None:
-    """Raises UsageError for recordings that hold next to nothing."""
+    """Raises UsageError if the limits of a recording leave room for next to nothing."""
     if given.recording_bytes < LEAST_BYTES:
         raise UsageError(f"--max-size must be at least {format_size(LEAST_BYTES)}")
     if given.max_time < 60:
@@ -53,7 +53,7 @@ def check_bounds(given: argparse.Namespace) -> None:
 
 
 def record_options(given: argparse.Namespace, command: tuple[str, ...]) -> tuple[Options, Path]:
-    """The trace that is to be recorded, and where. Raises TracellocError."""
+    """Returns the options of the recorded trace, and the file's path. Raises TracellocError."""
     check_bounds(given)
     given.top = TOP
     line = recorded_command_line(given, command)

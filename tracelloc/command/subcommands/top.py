@@ -50,7 +50,7 @@ def _run(given: Namespace) -> None:
     key = by_growth if given.sort == "growth" else by_size
     with closing(ProcessReader()) as reader:
         for _ in report_numbers(given.interval or _REPORTS_S, given.count):
-            machine = reader.look()
+            machine = reader.read_memory()
             rows = sorted(machine.processes, key=key)
             lines = machine_lines(machine, rows, given.top)
             print_lines([machine_json(machine, rows)] if given.json else lines)

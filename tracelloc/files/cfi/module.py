@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.architecture import ARCHITECTURES, of_elf
+from tracelloc.architecture import ARCHITECTURES, elf_architecture
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi.core import MASK, RuleSet, find_calls, reason_row
 from tracelloc.files.cfi.reasons import CfiError
@@ -51,7 +51,7 @@ class Cfi:
 
     def __init__(self, elf: ElfFile) -> None:
         """Reads nothing yet; ``elf`` stays the caller's. Raises UnsupportedError."""
-        architecture = of_elf(elf.machine, elf.bits)
+        architecture = elf_architecture(elf.machine, elf.bits)
         if architecture is None:
             known = " and ".join(each.title for each in ARCHITECTURES)
             raise UnsupportedError(f"call-frame information is understood for {known} only")

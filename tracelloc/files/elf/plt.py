@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.architecture import Architecture, of_elf
+from tracelloc.architecture import Architecture, elf_architecture
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.aarch64.instructions import BTI_C
 from tracelloc.architecture.x86_64 import X86_64
@@ -46,7 +46,7 @@ def plt_functions(elf: ElfFile) -> list[tuple[int, int, str]]:
     by_word.update((o, s) for o, s in _relocations(elf.section_bytes(".rela.dyn")) if s)
     name_at = dynamic.symbols["name"]
     functions = []
-    stubs = _STUBS.get(of_elf(elf.machine, elf.bits))
+    stubs = _STUBS.get(elf_architecture(elf.machine, elf.bits))
     for section in _SECTIONS:
         header = elf.section_header(section)
         if header is None or stubs is None:

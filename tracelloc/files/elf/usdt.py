@@ -13,7 +13,7 @@ import re
 import struct
 from typing import Final
 
-from tracelloc.architecture import Architecture, of_elf
+from tracelloc.architecture import Architecture, elf_architecture
 from tracelloc.dataclass import dataclass
 from tracelloc.files.elf.file import ElfFile
 from tracelloc.files.elf.headers import notes_in
@@ -51,7 +51,7 @@ def usdt_probes(elf: ElfFile, provider: str) -> list[UsdtProbe]:
     if not notes:
         return []
     base = elf.section_header(_BASE)
-    machine = of_elf(elf.machine, elf.bits)
+    machine = elf_architecture(elf.machine, elf.bits)
     found: list[UsdtProbe] = []
     for owner, kind, content, size_bytes in notes_in(notes):
         if (kind, owner) != (_KIND, _OWNER) or not _ADDRESSES.size <= size_bytes == len(content):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final
 
-from tracelloc.architecture import of_elf
+from tracelloc.architecture import elf_architecture
 from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi.core import OFFSET, UNDEFINED
@@ -71,7 +71,7 @@ class CodeReader:
     def __init__(self, elf: ElfFile) -> None:
         """Raises UnsupportedError for a file of an unknown machine."""
         self._elf = elf
-        architecture = of_elf(elf.machine, elf.bits)
+        architecture = elf_architecture(elf.machine, elf.bits)
         self._decode = rules_for(architecture).decode
         assert architecture is not None
         self._architecture = architecture

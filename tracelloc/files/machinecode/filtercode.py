@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tracelloc.architecture import Architecture, of_elf
+from tracelloc.architecture import Architecture, elf_architecture
 from tracelloc.files.elf import ElfFile
 
 _NEAR_BYTES: Final = 64
@@ -21,7 +21,7 @@ def makes_filters(elf: ElfFile) -> bool:
 
     Go's compiler has both in different functions: there the number alone counts. Raises OSError.
     """
-    machine = of_elf(elf.machine, elf.bits)
+    machine = elf_architecture(elf.machine, elf.bits)
     return machine is not None and any(
         _is_in(elf.read(segment.offset + at, _AT_ONCE + _NEAR_BYTES), machine, everywhere=elf.is_go)
         for segment in elf.segments

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.architecture import Architecture, of_elf
+from tracelloc.architecture import Architecture, elf_architecture
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.elf import ElfFile
@@ -37,7 +37,7 @@ def thread_cache_drain(
     ``frees``: addresses of free; ``start_of``: returns the start of the function that contains an
     address. Raises OSError.
     """
-    places = _PLACES.get(of_elf(elf.machine, elf.bits))
+    places = _PLACES.get(elf_architecture(elf.machine, elf.bits))
     found = set()
     for segment in elf.segments:
         if places is None or not segment.executable:

@@ -197,7 +197,7 @@ class Capture:
     def _load(self, name: str) -> None:
         expected = attach_type(self.method, name)
         self._bpf.load(name, KPROBE, expected)
-        if self.config.python:
+        if self.config.runtime_frames:
             connect_walker(self._bpf, name, expected)
 
     @property

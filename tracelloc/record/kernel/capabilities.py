@@ -12,7 +12,7 @@ import resource
 from pathlib import Path
 from typing import Final
 
-from tracelloc.architecture import ARCHITECTURES, machine_name, of_machine
+from tracelloc.architecture import ARCHITECTURES, machine_architecture, machine_name
 from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError
 from tracelloc.record.kernel.compiler import INSTALL_HINT
 from tracelloc.system import syscalls
@@ -81,7 +81,7 @@ def check_all() -> None:
 
 def check_machine(machine: str) -> None:
     """Raises UnsupportedError unless tracelloc records programs on the machine."""
-    if of_machine(machine) is None:
+    if machine_architecture(machine) is None:
         known = ", ".join(each.name for each in ARCHITECTURES)
         raise UnsupportedError(f"tracelloc does not run on {machine}", hint=f"it knows {known}")
 

@@ -50,7 +50,7 @@ class CaptureConfig:
     # Whether tracelloc reads the events that programs report for OpenTelemetry's profiler, instead
     # of probing functions.
     otel: bool = False
-    python: bool = False  # Whether stacks have Python frames in processes that run CPython
+    runtime_frames: bool = False  # Whether stacks have functions of runtimes, such as CPython
 
     @property
     def table_sample_bytes(self) -> int | None:
@@ -104,7 +104,7 @@ class CaptureConfig:
             flags += CFLAGS
         if self.otel:
             flags.append("-DOTEL")
-        if self.python:
+        if self.runtime_frames:
             flags.append("-DPYTHON")
         if self.spill_entries:
             flags.append(f"-DSPILL_ENTRIES={self.spill_entries}")
@@ -121,7 +121,7 @@ class CaptureConfig:
             use_rows=self.use_rows,
             machine=native().name,
             trace_mappings=self.trace_mappings,
-            python=self.python,
+            python=self.runtime_frames,
             otel=self.otel,
         )
         return compiled(text, self.cflags(iterates=iterates), probes.kernel_headers(), debug=debug)

@@ -120,7 +120,7 @@ def _probes(
     if config.without_probes:
         return NoProbes(config.capture, running), config
     capture = Capture(config.capture, config.method, debug=config.debug)
-    if not config.capture.python:
+    if not config.capture.runtime_frames:
         return capture, config
     try:
         capture.load()

@@ -81,7 +81,7 @@ class TraceConfig:
     @property
     def with_otel(self) -> TraceConfig:
         """A copy that reads the allocations that the program itself reports."""
-        capture = replace(self.capture, otel=True, sample_bytes=None, python=False)
+        capture = replace(self.capture, otel=True, sample_bytes=None, runtime_frames=False)
         selection = replace(self.selection, otel=True, mappings=False)
         return replace(self, capture=capture, selection=selection, use_library=False)
 
@@ -91,7 +91,7 @@ class TraceConfig:
         Always without them if programs report their allocations themselves.
         """
         wanted = wanted and not self.capture.otel
-        return replace(self, capture=replace(self.capture, python=wanted))
+        return replace(self, capture=replace(self.capture, runtime_frames=wanted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class TracedProgram:
         self.name = command[0]
         self._who = who
         self._file_limit = file_limit
-        # Tracelloc changes its own limit only later (``MemoryBudget.enforce``).
+        # Tracelloc changes its own limit only later (``limit_own_memory``).
         self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
         self._ignored = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
         self.pid = 0

@@ -69,7 +69,7 @@ class StackSource:
         self._checker = FrameChecker(space)
         # Inserts a runtime's functions into stacks; None: the probes don't read them
         self.merger: StackMerger | None = None
-        if config.python:
+        if config.runtime_frames:
             parent = None if like is None else like.merger
             self.merger = StackMerger(space, stacks, words, parent)
         # Allocator code to strip from the start of stacks; None: there is none

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.architecture import native, of_elf
+from tracelloc.architecture import elf_architecture, native
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi.core import RuleSet
@@ -189,7 +189,7 @@ class ReadCode:
     def _code_rules(self) -> CodeRules:
         from tracelloc.files.machinecode.coderules import rules_for
 
-        return rules_for(of_elf(self.elf.machine, self.elf.bits))
+        return rules_for(elf_architecture(self.elf.machine, self.elf.bits))
 
     @cached_property
     def _reader(self) -> CodeReader:
@@ -246,7 +246,7 @@ class ReadCode:
     @cached_property
     def cfi(self) -> Cfi | None:
         """The file's call-frame information; None if it is for another machine."""
-        is_for_this = of_elf(self.elf.machine, self.elf.bits) is native()
+        is_for_this = elf_architecture(self.elf.machine, self.elf.bits) is native()
         return Cfi(self.elf) if is_for_this else None
 
     def _known_cfi(self) -> Cfi:

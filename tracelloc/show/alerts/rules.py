@@ -1,4 +1,4 @@
-"""Rules as written on the command line: those that end a trace, and those on comparisons.
+"""Parses rules of the command line: ``--fail-if`` of traces, and of comparisons of profiles.
 
 A rule of a trace is a condition such as ``leak > 1MiB/min``, ``suspects > …``, ``growth``,
 ``live``, ``rss``, ``lost``; ``watching`` compares it with snapshots.
@@ -39,9 +39,9 @@ _CHANGE_FORM: Final = re.compile(r"\s*([a-z]+)\s*>\s*\+?\s*([^+\s].*?)\s*")
 
 @dataclass(frozen=True, slots=True)
 class WatchRule:
-    """One condition."""
+    """One condition that ends a trace: a figure exceeds a limit."""
 
-    quantity: str
+    quantity: str  # `leak`, `suspects`, `growth`, `live`, `rss` or `lost`
     limit_bytes: int  # The limit; per minute if the quantity is a rate
 
 
@@ -77,7 +77,7 @@ class ChangeRule:
     text: str  # The rule as the user wrote it
     metric: Metric
     share: float | None = None  # The limit as a share of the earlier figure; None: it is an amount
-    amount: int = 0
+    amount: int = 0  # The limit as an amount in the metric's unit
 
 
 def parse_change_rule(text: str) -> ChangeRule:

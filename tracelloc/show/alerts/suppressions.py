@@ -1,6 +1,6 @@
 """Suppressions hide known leaks, by files in LeakSanitizer's syntax.
 
-A line ``leak:PATTERN`` suppresses what is allocated through a frame whose function, source
+A line ``leak:PATTERN`` suppresses blocks allocated through a frame whose function, source
 file or module matches; the pattern is looked for anywhere in the name, ``*`` stands for any
 text, ``^`` and ``$`` anchor it at the beginning and the end. Lines that begin with ``#`` are
 comments (clang's AddressSanitizer documentation, "Suppressions"). Suppressed stacks are no
@@ -51,7 +51,7 @@ def read_patterns(paths: Iterable[Path]) -> list[Matcher]:
 
 
 class Suppressions:
-    """Patterns, and what they match. For one thread at a time."""
+    """Applies patterns of known leaks to snapshots. For one thread at a time."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         """Reads suppression files. Raises UsageError for unreadable files and invalid lines."""
@@ -62,7 +62,7 @@ class Suppressions:
     def apply(
         self, snapshot: Snapshot, namer: Namer, patience_s: float = REPORT_PATIENCE_S
     ) -> Snapshot:
-        """Returns the snapshot without suppressed suspects, and with the sum of these.
+        """Returns the snapshot without suppressed suspects, and with the suspects' sum.
 
         Waits at most ``patience_s`` for names; a stack without names is not suppressed yet.
         """

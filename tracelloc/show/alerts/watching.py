@@ -1,9 +1,8 @@
 """Watching a trace: rules that end it, and a command that is run for leaks.
 
-The command is run once for each leak, in the background, as the user who called tracelloc:
-directly, not by a shell, so that
-nothing in it is expanded; names from the target only come in the JSON on its standard input.
-Whatever it does, tracing goes on: it has a thread of its own, a session of its own, and a
+The command is run once for each leak, in the background, as the user who called tracelloc. No
+shell runs it, so nothing in it is expanded; names from the target only come in the JSON on its
+standard input. It can't stop tracing: it has a thread of its own, a session of its own, and a
 bounded time.
 """
 
@@ -44,9 +43,9 @@ def _rate(snapshot: Snapshot, *verdicts: Verdict) -> float | None:
 
 
 def _leak(snapshot: Snapshot) -> float | None:
-    """The rate of the leaks; if there are none now, of the bytes that are lost, on average.
+    """Returns the bytes per minute that leak; without leaks, the mean rate of lost bytes.
 
-    A few lost bytes are no leak unless they were called one: many programs lose some at the start.
+    A few lost bytes do not count unless a verdict says leak: many programs lose some at the start.
     """
     rate, findings = _rate(snapshot, Verdict.LEAKING), snapshot.findings
     if rate is None and findings is not None:
@@ -89,7 +88,7 @@ _MOST_WAITING: Final = 64
 
 
 class LeakCommand:
-    """A command that is run for each leak; see the module."""
+    """Runs a command once for each leak, in the background, with a bounded time."""
 
     def __init__(
         self,
@@ -177,7 +176,7 @@ class LeakCommand:
             self._process = None
 
     def _rights(self) -> dict[str, Any]:
-        """The user, the groups and the environment, as arguments of ``Popen``."""
+        """Returns the user, the groups and the environment as arguments of ``Popen``."""
         own = (name + b"=" + value for name, value in os.environb.items())
         entries = (entry.partition(b"=") for entry in environment_of(self._who, own))
         environment = {name: value for name, _, value in entries}

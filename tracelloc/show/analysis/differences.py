@@ -32,53 +32,53 @@ _EXACT_FLOAT: Final = 1 << 53  # Sums below this are exact in float64, in which 
 class Mark:
     """The state of a process when the user set a mark."""
 
-    name: str
+    name: str  # Name on the screen; empty: the mark is unnamed
     now_ns: int  # CLOCK_MONOTONIC; blocks born later are new since the mark
     elapsed_ns: int  # Time since tracing began
-    totals: Totals
+    totals: Totals  # Totals at that time
 
 
 def mark(snapshot: Snapshot, name: str) -> Mark:
-    """Returns the part of a snapshot that later ones are compared with; it has no blocks."""
+    """Returns the totals of a snapshot, to compare later snapshots with; without blocks."""
     return Mark(name, snapshot.now_ns, snapshot.elapsed_ns, snapshot.totals)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Changes between two snapshots, per stack; columns are as long as the later one's."""
+    """Changes between two snapshots, with an element per stack of the later one."""
 
-    elapsed_ns: int
+    elapsed_ns: int  # Time between the snapshots
     _earlier: Totals | None  # None: the start, when all figures were zero
     _later: Totals
 
     @property
     def live_bytes(self) -> I64:
-        """Growth in bytes; negative if it shrank."""
+        """Growth in bytes per stack; negative if live bytes shrank."""
         return self.allocated_bytes - self.freed_bytes
 
     @property
     def live_count(self) -> I64:
-        """Growth in blocks; negative if there are fewer."""
+        """Growth in blocks per stack; negative if there are fewer live blocks."""
         return self.allocated_count - self.freed_count
 
     @property
     def allocated_bytes(self) -> I64:
-        """Bytes allocated in between."""
+        """Bytes allocated between the snapshots, per stack."""
         return self._growth(lambda totals: totals.allocated_bytes)
 
     @property
     def allocated_count(self) -> I64:
-        """Blocks allocated in between."""
+        """Blocks allocated between the snapshots, per stack."""
         return self._growth(lambda totals: totals.allocated_count)
 
     @property
     def freed_bytes(self) -> I64:
-        """Bytes freed in between."""
+        """Bytes freed between the snapshots, per stack."""
         return self._growth(lambda totals: totals.freed_bytes)
 
     @property
     def freed_count(self) -> I64:
-        """Blocks freed in between."""
+        """Blocks freed between the snapshots, per stack."""
         return self._growth(lambda totals: totals.freed_count)
 
     def _growth(self, column_of: Callable[[Totals], I64]) -> I64:
@@ -107,7 +107,7 @@ def change(before: Mark | Snapshot | None, after: Mark | Snapshot) -> Change:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of the blocks that are shown; all that are given must hold."""
+    """Limits of the shown blocks; a block is shown if it is within all of them."""
 
     min_age_ns: int = 0
     max_age_ns: int | None = None
@@ -117,8 +117,8 @@ class Limits:
     # last timer tick, so blocks of the first 2 to 11 ms after the mark may be missing.
     born_after_ns: int | None = None
     born_before_ns: int | None = None  # CLOCK_MONOTONIC; selects blocks born by then
-    stack: int | None = None
-    tid: int | None = None
+    stack: int | None = None  # Only blocks of this stack; None: of all
+    tid: int | None = None  # Only blocks that this thread allocated; None: of all
 
     @property
     def is_open(self) -> bool:
@@ -129,8 +129,8 @@ class Limits:
 ALL: Final = Limits()
 
 
-def choose(blocks: Blocks, now_ns: int, limits: Limits = ALL) -> Blocks:
-    """The blocks within limits. Blocks born after ``now_ns`` have no age yet."""
+def pick_blocks(blocks: Blocks, now_ns: int, limits: Limits = ALL) -> Blocks:
+    """Returns the blocks within limits. Blocks born after ``now_ns`` are younger than any age."""
     if limits.is_open:
         return blocks
     kept = np.ones(len(blocks), np.bool_)
@@ -160,14 +160,14 @@ def _u64(number: int) -> np.uint64:
 
 
 class Amounts(NamedTuple):
-    """The weight of each of some blocks."""
+    """What each of some blocks stands for: blocks and bytes, an element per block."""
 
     parts: I64 | None  # Blocks, in parts of `COUNT_PARTS`; None: one block each
-    size_bytes: U64
+    size_bytes: U64  # Bytes, scaled if blocks are sampled
 
 
 def amounts(blocks: Blocks, sample_bytes: int | None, each_bytes: U64 | None = None) -> Amounts:
-    """Returns what each block represents: itself, unless blocks were sampled.
+    """Returns what each block stands for: itself, unless blocks were sampled.
 
     ``each_bytes``: the bytes to count per block in place of the requested ones.
     """
@@ -182,8 +182,8 @@ def amounts(blocks: Blocks, sample_bytes: int | None, each_bytes: U64 | None = N
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Columns by stack, thread or bin."""
+class HeldSums:
+    """Sums of live bytes and blocks, with an element per stack, thread or bin."""
 
     size_bytes: I64
     count: I64
@@ -199,13 +199,13 @@ class Held:
         return int(self.count.sum())
 
 
-def held_by(keys: npt.NDArray[np.integer], length: int, amount: Amounts) -> Held:
-    """Bytes and blocks per key; keys are below ``length``. Exact."""
+def held_by(keys: npt.NDArray[np.integer], length: int, amount: Amounts) -> HeldSums:
+    """Returns exact sums of bytes and blocks per key; keys are below ``length``."""
     sizes = _sum_by(keys, amount.size_bytes, length)
     if amount.parts is None:
-        return Held(sizes, np.bincount(keys, minlength=length).astype(np.int64))
+        return HeldSums(sizes, np.bincount(keys, minlength=length).astype(np.int64))
     parts = _sum_by(keys, amount.parts.astype(np.uint64), length)
-    return Held(sizes, (parts + COUNT_PARTS // 2) // COUNT_PARTS)
+    return HeldSums(sizes, (parts + COUNT_PARTS // 2) // COUNT_PARTS)
 
 
 def _sum_by(keys: npt.NDArray[np.integer], values: U64, length: int) -> I64:
@@ -216,7 +216,7 @@ def _sum_by(keys: npt.NDArray[np.integer], values: U64, length: int) -> I64:
     return np.bincount(keys, weights=values, minlength=length).astype(np.int64)
 
 
-def held_by_stack(blocks: Blocks, stacks: int, sample_bytes: int | None) -> Held:
+def held_by_stack(blocks: Blocks, stacks: int, sample_bytes: int | None) -> HeldSums:
     """Returns the live bytes and blocks of the first ``stacks`` stacks."""
     known = blocks.stack < stacks
     if not known.all():
@@ -248,7 +248,7 @@ def mean_ages_ns(blocks: Blocks, stacks: int, now_ns: int, sample_bytes: int | N
 
 @dataclass(frozen=True)
 class StackFigures:
-    """One row per stack index, for tables; the snapshot's ``growth_per_min`` goes with it.
+    """Figures of tables of stacks, with an element per stack index.
 
     Columns that few views show are computed when they are first used.
     """
@@ -266,7 +266,7 @@ class StackFigures:
 
     @cached_property
     def mean_age_ns(self) -> I64:
-        """``NO_AGE`` if the stack has no live blocks or blocks were not copied."""
+        """Mean age of live blocks per stack; ``NO_AGE`` if there are none or they are unknown."""
         stacks, snapshot = len(self.live_bytes), self._snapshot
         if self._blocks is None:
             return np.full(stacks, NO_AGE, np.int64)
@@ -274,7 +274,7 @@ class StackFigures:
 
     @cached_property
     def allocations_per_s(self) -> F64:
-        """Rate since the snapshot before; limits do not apply."""
+        """Allocations per second and stack since the earlier snapshot, whatever the limits."""
         moved = change(self._before, self._snapshot)
         return moved.per_second(moved.allocated_count)
 
@@ -282,12 +282,13 @@ class StackFigures:
 def stack_figures(
     snapshot: Snapshot, before: Mark | None = None, limits: Limits = ALL
 ) -> StackFigures:
-    """Figures of a table of stacks. Limits need a snapshot with blocks.
+    """Returns the figures of a table of stacks. Limits need a snapshot with blocks.
 
     Rates are computed from ``before``, or from the start.
     """
     assert snapshot.blocks is not None or limits.is_open, "limits need a snapshot with blocks"
-    blocks = None if snapshot.blocks is None else choose(snapshot.blocks, snapshot.now_ns, limits)
+    every = snapshot.blocks
+    blocks = None if every is None else pick_blocks(every, snapshot.now_ns, limits)
     if blocks is None or limits.is_open:
         live_bytes, live_count = snapshot.totals.live_bytes, snapshot.totals.live_count
     else:
@@ -297,7 +298,7 @@ def stack_figures(
 
 
 class BlockOrder(Enum):
-    """Order of a list of blocks; the value names the sort key."""
+    """The order of a list of blocks; the value names the sort key."""
 
     SIZE = "size"  # Largest first, then oldest
     AGE = "age"  # Oldest first, then largest
@@ -307,9 +308,9 @@ class BlockOrder(Enum):
 def list_blocks(
     snapshot: Snapshot, n: int, order: BlockOrder = BlockOrder.SIZE, limits: Limits = ALL
 ) -> BlockSelection:
-    """Returns the first ``n`` blocks within limits, and the sum of all blocks within them."""
+    """Returns the first ``n`` blocks within limits, and the sum of all blocks within limits."""
     assert snapshot.blocks is not None
-    blocks = choose(snapshot.blocks, snapshot.now_ns, limits)
+    blocks = pick_blocks(snapshot.blocks, snapshot.now_ns, limits)
     all_of_them = held_by(np.zeros(len(blocks), np.intp), 1, amounts(blocks, snapshot.sample_bytes))
     smallest_first, oldest_first = ~blocks.size, blocks.birth_ns
     keys = {
@@ -324,7 +325,7 @@ def list_blocks(
 
 @dataclass(frozen=True, slots=True)
 class StackChange:
-    """Change of one stack."""
+    """The change of one stack's live blocks between two snapshots."""
 
     stack: int
     live_bytes: int
@@ -333,7 +334,7 @@ class StackChange:
 
 @dataclass(frozen=True, slots=True)
 class SinceMark:
-    """Changes since the mark; outstanding figures may be negative."""
+    """Changes of a process since a mark; live figures may be negative."""
 
     elapsed_ns: int
     live_bytes: int

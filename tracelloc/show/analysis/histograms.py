@@ -15,14 +15,14 @@ import numpy.typing as npt
 from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import Blocks, Usable
 from tracelloc.model.figures import ThreadActivity, ThreadFlow, ThreadWork
-from tracelloc.show.analysis.differences import ALL, Amounts, Limits, amounts, choose, held_by
+from tracelloc.show.analysis.differences import ALL, Amounts, Limits, amounts, held_by, pick_blocks
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """Bytes that some blocks waste; estimates where blocks were sampled."""
+    """Wasted bytes of some blocks; estimates if blocks are sampled."""
 
     usable_bytes: int  # Usable bytes of the blocks whose usable size is known
     waste_bytes: int  # The part of the usable bytes that was not requested
@@ -38,14 +38,14 @@ class Waste:
 class StackWaste:
     """Bytes wasted by the blocks of one call stack."""
 
-    index: int
-    count: int
+    index: int  # Index of the stack
+    count: int  # Number of its live blocks
     waste: Waste
 
 
 @dataclass(frozen=True, slots=True)
 class TotalWaste:
-    """Bytes that blocks waste, and how their usable sizes were found."""
+    """Wasted bytes of all blocks, and how their usable sizes were found."""
 
     waste: Waste
     read_count: int  # Blocks whose size was read from the process
@@ -60,7 +60,7 @@ def waste_by(
     sample_bytes: int | None,
     usable: Usable | None,
 ) -> Sequence[Waste | None]:
-    """Returns the waste per key; keys are below ``length``. None if nothing was measured."""
+    """Returns the waste per key below ``length``; None for each if nothing was measured."""
     if usable is None:
         return [None] * length
     known = usable.known
@@ -127,7 +127,7 @@ class Bin:
 def size_bins(
     blocks: Blocks, sample_bytes: int | None = None, usable: Usable | None = None
 ) -> list[Bin]:
-    """Blocks by powers of two: 0, 1, 2-3, 4-7 …; from the smallest to the largest used."""
+    """Returns blocks by powers of two: 0, 1, 2-3, 4-7 …, from the smallest to the largest used."""
     if not len(blocks):
         return []
     keys = _bit_lengths(blocks)
@@ -170,7 +170,7 @@ def frequent_sizes(
 
 
 def age_bins(blocks: Blocks, now_ns: int, sample_bytes: int | None = None) -> list[Bin]:
-    """Blocks by age, from the youngest bin to the oldest used; the bins are always the same."""
+    """Returns blocks by age, in fixed bins from the youngest to the oldest used one."""
     if not len(blocks):
         return []
     ages = np.maximum(now_ns - blocks.birth_ns.astype(np.int64), 0)
@@ -186,7 +186,7 @@ def age_bins(blocks: Blocks, now_ns: int, sample_bytes: int | None = None) -> li
 
 @dataclass(frozen=True, slots=True)
 class ThreadStat:
-    """Live blocks that one thread has allocated."""
+    """The live blocks that one thread has allocated."""
 
     tid: int
     name: str | None  # None if the thread ended before its name was read
@@ -198,7 +198,7 @@ class ThreadStat:
 
 @dataclass(frozen=True, slots=True)
 class ThreadsBefore:
-    """Live bytes per thread in an earlier snapshot."""
+    """Live bytes per thread id in an earlier snapshot, to compute growth from."""
 
     now_ns: int
     live_bytes: Mapping[int, int]
@@ -211,7 +211,7 @@ def threads_of(
     before: ThreadsBefore | None = None,
     sample_bytes: int | None = None,
 ) -> list[ThreadStat]:
-    """Returns threads by live bytes, largest first, with those that had some in ``before``."""
+    """Returns threads with live blocks now or in ``before``, by live bytes, largest first."""
     # Thread ids are below 2^22 (PID_MAX_LIMIT): counting them is quicker than sorting.
     length = int(blocks.tid.max()) + 1 if len(blocks) else 0
     held = held_by(blocks.tid, length, amounts(blocks, sample_bytes))
@@ -238,7 +238,7 @@ def threads_of(
 
 
 def threads_then(stats: list[ThreadStat], now_ns: int) -> ThreadsBefore:
-    """Returns the baseline for later tables of threads."""
+    """Returns the live bytes per thread, as the baseline of later tables of threads."""
     return ThreadsBefore(now_ns, {stat.tid: stat.live_bytes for stat in stats})
 
 
@@ -251,7 +251,7 @@ def _per_min(size: int, tid: int, now_ns: int, before: ThreadsBefore | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class StackDetails:
-    """Figures of one stack. Ages in ns; None if not applicable."""
+    """Figures and histograms of one stack. Ages in ns; None if not applicable."""
 
     index: int
     live_bytes: int
@@ -277,12 +277,12 @@ class StackDetails:
 def stack_details(
     snapshot: Snapshot, index: int, names: Mapping[int, str], limits: Limits = ALL
 ) -> StackDetails:
-    """Details of one stack; histograms of its blocks within limits need a snapshot with blocks."""
+    """Returns figures of a stack, and histograms of its blocks if the snapshot has blocks."""
     now_ns, sampled, totals = snapshot.now_ns, snapshot.sample_bytes, snapshot.totals
     blocks = Blocks.empty()
     if snapshot.blocks is not None:
         every = snapshot.blocks
-        blocks = choose(every.select(every.stack == index), now_ns, limits)
+        blocks = pick_blocks(every.select(every.stack == index), now_ns, limits)
     live_bytes = int(totals.allocated_bytes[index] - totals.freed_bytes[index])
     times, sizes = snapshot.history.series(index)
     last_ns = int(totals.last_ns[index])
@@ -324,7 +324,7 @@ class ThreadRow:
 
     @property
     def name(self) -> str | None:
-        """None if the thread ended before its name was read."""
+        """The thread's name; None if the thread ended before the name was read."""
         return self.held.name
 
 
@@ -349,7 +349,7 @@ def thread_rows(
 
 
 def flows_of(activity: ThreadActivity, tid: int) -> tuple[list[ThreadFlow], list[ThreadFlow]]:
-    """Returns (its blocks freed by other threads, others' blocks freed by it), largest first."""
+    """Returns (a thread's blocks freed by others, others' blocks freed by it), largest first."""
     given = [flow for flow in activity.flows if flow.maker_tid == tid]
     taken = [flow for flow in activity.flows if flow.ender_tid == tid]
     return given, taken

@@ -31,7 +31,7 @@ _Key = tuple[object, int]
 
 @dataclass(slots=True)
 class _Code:
-    """Mappings and addresses of one program that a process has executed."""
+    """The mappings of one program that a process has executed, and translated addresses."""
 
     target: Target
     # File, and the difference from address to file offset, by page of memory.
@@ -42,7 +42,7 @@ class _Code:
 
 
 class Locations:
-    """Addresses of places. An address never changes its place; any thread may ask for owners."""
+    """Gives places synthetic addresses, which never change; any thread may ask for owners."""
 
     def __init__(self, place_of: PlaceOf) -> None:
         self._place_of = place_of
@@ -52,17 +52,17 @@ class Locations:
         self._owners: dict[int, tuple[_Key, _Code, int]] = {}
 
     def begin(self, target: Target) -> None:
-        """Prepares for ``translate``: the process may have executed another program."""
+        """Prepares for ``translate``, as the process may have executed another program."""
         code = self._codes.get(target.number)
         if code is None or code.target.exec_count != target.exec_count:
             self._codes[target.number] = _Code(target)
 
     def end(self, target: Target) -> None:
-        """Finishes after ``translate``."""
+        """Ends a series of calls of ``translate``."""
         self._codes[target.number].known = {}
 
     def translate(self, target: Target, frames: Frames) -> Frames:
-        """Converts a process's return addresses to addresses of places."""
+        """Returns a process's return addresses as synthetic addresses of their places."""
         code = self._codes[target.number]
         known = code.known
         for frame in frames:

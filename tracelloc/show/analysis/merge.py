@@ -2,7 +2,7 @@
 
 A call stack that several processes share, as forked workers do, becomes one stack. Ended
 processes count with their last figures, as in the list of processes; rates and findings are
-those of running processes. Figures without a sum are missing: the peak, because each process
+sums of running processes. Figures without a sum are missing: the peak, because each process
 peaks at its own time, and the account of resident memory, because processes may share pages.
 The peak of a stack is the largest of any process, a lower bound.
 """
@@ -42,7 +42,7 @@ _SPILLED: Final = {
 
 @dataclass(slots=True)
 class _Numbers:
-    """Stack indices of one program and the processes forked from it."""
+    """Merged stack indices of one program and the processes forked from it."""
 
     stacks: CallStacks
     # Merged index by own index; -1 for stacks that have not allocated anything.
@@ -52,7 +52,7 @@ class _Numbers:
 
 
 class TraceMerger:
-    """Makes merged snapshots of one trace, with stable stack indices. Not thread safe."""
+    """Makes merged snapshots of one trace, in which a stack keeps its index. Not thread safe."""
 
     def __init__(self, place_of: PlaceOf) -> None:
         """``place_of`` returns the place of a code address in a process."""
@@ -157,7 +157,7 @@ class TraceMerger:
     # Sums.
 
     def _sum(self, parts: Sequence[MergedProcess], running: Sequence[MergedProcess]) -> Snapshot:
-        """Adds up the figures of some parts; other attributes of the result may be wrong."""
+        """Returns a snapshot whose figures are sums; other attributes may be wrong."""
         ones = [part.one for part in parts]
         now_ns = max(one.now_ns for one in ones)
         start_ns = min(one.now_ns - one.elapsed_ns for one in ones)
@@ -349,7 +349,7 @@ def _series(ones: Sequence[Snapshot]) -> Points | None:
 
 
 def _activity(parts: Sequence[ThreadActivity]) -> ThreadActivity | None:
-    """Merges activity of several processes; None without any. Unknown threads share one row."""
+    """Merges the activity of processes; None: none has any. Unknown threads share a row."""
     if not parts:
         return None
     names = {tid: name for part in parts for tid, name in part.names.items()}

@@ -42,16 +42,16 @@ class MergedProcess:
 
     one: Snapshot
     merged: I64  # Merged index by own index; -1 for stacks that have not allocated anything
-    rows: I64  # Own indices of the stacks that have
+    rows: I64  # Own indices of the stacks that have allocated something
     at: I64  # Merged indices of `rows`
 
 
 def added(
     records: Iterable[_Record], identity: tuple[str, ...] = (), least: tuple[str, ...] = ()
 ) -> list[_Record]:
-    """Makes one record of those with equal identities: all other fields are added up.
+    """Joins records with equal identities into one, whose other fields are sums.
 
-    ``least``: fields of which the least value counts.
+    ``least``: fields that are the least value instead of the sum.
     """
     groups: dict[Any, list[_Record]] = {}
     for record in records:
@@ -154,7 +154,7 @@ def _renumbered(suspect: Suspect, part: MergedProcess, locations: Locations) -> 
 
 
 def _merged_suspect(found: Sequence[tuple[int, Suspect]]) -> Suspect:
-    """Returns the worst judgement with the rates of all. ``found``: (process, suspect) pairs."""
+    """Joins (process, suspect) pairs: the worst judgement, with the sum of the rates."""
     if len(found) == 1:
         return found[0][1]
     group = [suspect for _, suspect in found]

@@ -21,10 +21,10 @@ __all__ = ["EXPORTERS", "FOLDED", "FORMATS", "PPROF", "Exporter", "check_otlp", 
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """A file format."""
+    """A file format of profiles, and the module that writes it."""
 
     name: str  # Name on the command line
-    title: str
+    title: str  # Name for people
     module: str  # The module of this package that writes it
     function: str = "write"  # The module's function from `Profile` and `Metric` to pieces of bytes
     one_metric: bool = False  # Whether it holds figures of one metric only
@@ -38,7 +38,7 @@ class Exporter:
             check_otlp()
 
     def write(self, profile: Profile, metric: Metric) -> Iterator[bytes]:
-        """Returns the file's content in pieces. The metric is the one shown, or shown first."""
+        """Yields the file's content in pieces; ``metric``: the one shown, or shown first."""
         module = import_module(f"{__name__}.{self.module}")
         write: Callable[[Profile, Metric], Iterator[bytes]] = getattr(module, self.function)
         return write(profile, metric)
@@ -50,7 +50,7 @@ class Exporter:
     def __call__(
         self, snapshot: Snapshot, namer: Namer, metric: Metric = Metric.BYTES
     ) -> Iterator[bytes]:
-        """Returns the file of a snapshot; waits for names."""
+        """Yields the content of a snapshot's file; waits for names."""
         from tracelloc.show.presentation.combined import profile_of  # noqa: PLC0415 - options need none of it
 
         return self.write(profile_of(snapshot, namer, freed=self.needs_freed(metric)), metric)
@@ -83,10 +83,7 @@ FORMATS: Final = {exporter.name: exporter for exporter in EXPORTERS.values()}
 
 
 def exporter_for(path: str) -> Exporter:
-    """Returns the exporter for a file name's suffix. Raises UsageError.
-
-    It is also raised if a package that the exporter needs is missing.
-    """
+    """Returns the exporter of a suffix. Raises UsageError, also if it lacks a package."""
     for suffix, exporter in EXPORTERS.items():
         if path.endswith(suffix):
             exporter.check()

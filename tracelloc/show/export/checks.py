@@ -24,7 +24,7 @@ _MOST_ANNOTATIONS: Final = 10  # GitHub shows no more errors of one step
 
 
 def sarif(report: LeakReport) -> str:
-    """The leaks as a SARIF log."""
+    """Returns the leaks as a SARIF log."""
     rule = {
         "id": _RULE,
         "shortDescription": {"text": "Leaked memory"},
@@ -68,14 +68,14 @@ def _location(frame: Frame) -> dict[str, Any]:
 
 
 def relative_path(file: str) -> str:
-    """A source file's path, relative to the current directory if it is below."""
+    """Returns a source file's path, relative to the current directory if it is below."""
     path = os.path.normpath(file)
     here = f"{Path.cwd()}/"
     return printable(path.removeprefix(here))
 
 
 def junit(report: LeakReport, problem: str = "") -> str:
-    """The check as one test case, with a failure for each leak.
+    """Returns a JUnit report: the check as one test case, with a failure for each leak.
 
     ``problem``: why the program could not be checked.
     """
@@ -98,7 +98,7 @@ def junit(report: LeakReport, problem: str = "") -> str:
 
 
 def _plain(text: str) -> str:
-    """Replaces what XML can't hold."""
+    """Replaces characters that XML can't hold."""
     return "".join(
         c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text
     )

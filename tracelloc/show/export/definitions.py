@@ -39,7 +39,7 @@ def check_definitions() -> None:
 
 
 def new_profiles() -> Any:
-    """Returns an empty ``ProfilesData``, the content of a file. See ``check_definitions``."""
+    """Returns an empty ``ProfilesData``, the content of a file."""
     return import_module(_PROFILES).ProfilesData()
 
 

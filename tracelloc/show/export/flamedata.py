@@ -35,11 +35,11 @@ _MOST_SUSPECTS: Final = 20  # Suspects listed above the graph
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """A metric that widths can show; never negative."""
+    """A figure that the widths of frames can show; never negative."""
 
-    key: str
+    key: str  # Identifies the figure in the page's data
     short: str  # Label of a button
-    name: str
+    name: str  # Name for people
     unit: FigureUnit
     weight: Callable[[Sample], int]
 
@@ -64,7 +64,7 @@ _DIFFERENCE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FlameTree:
-    """Merged stacks. Names, modules and places are indices into lists; -1: none."""
+    """Merged stacks with figures per node. Indices into names, modules, places; -1: none."""
 
     merged: Merged
     widths: Sequence[Width]
@@ -74,8 +74,8 @@ class FlameTree:
     names: Sequence[str]
     modules: Sequence[str]
     places: Sequence[str]
-    name: Sequence[int]
-    module: Sequence[int]
+    name: Sequence[int]  # Per node, an index into `names`
+    module: Sequence[int]  # Per node, an index into `modules`
     place: Sequence[int]  # `file:line` of the call; only the file if lines differ
 
 
@@ -86,7 +86,7 @@ def _numbered(texts: Iterable[str | None]) -> tuple[list[str], list[int]]:
 
 
 def _widths(profile: Profile, metric: Metric) -> Iterator[Width]:
-    """The metrics to show, the requested one included."""
+    """Yields the figures to choose widths from, the requested metric included."""
     for each in Metric:
         if each is Metric.GROWTH and profile.is_difference:
             continue
@@ -144,7 +144,7 @@ def _place(frame: Frame | None) -> str | None:
 
 
 def elapsed(profile: Profile) -> str:
-    """Formats the time traced or, for a difference, between both profiles; may be empty."""
+    """Formats the traced time, or of a difference the time between profiles; may be empty."""
     seconds = round(profile.elapsed_ns / NS_PER_S)
     if not seconds:
         return ""
@@ -166,7 +166,7 @@ def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
 
 
 def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) -> dict[str, Any]:
-    """Returns the data of the page; ``refresh_s`` is the interval at which it asks for updates.
+    """Returns the data of the HTML page; ``refresh_s``: the interval of its updates.
 
     A node has a number of a symbol and how far before it its parent is. Figures are given for nodes
     where stacks end, and for these how far each is from the previous one.
@@ -210,5 +210,5 @@ def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) 
 
 @cache
 def asset(name: str) -> str:
-    """Returns the text of a template file."""
+    """Returns the text of a file in the folder ``web``."""
     return resources.files("tracelloc.show.export").joinpath("web", name).read_text("utf-8")

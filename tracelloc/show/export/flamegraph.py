@@ -51,7 +51,7 @@ class _Box:
 
 
 def write_svg(profile: Profile, metric: Metric) -> Iterator[bytes]:
-    """Yields the file in pieces."""
+    """Yields the SVG file in pieces."""
     tree = flame_tree(profile, metric)
     at = next(n for n, width in enumerate(tree.widths) if width.key == metric.value)
     columns = tree.merged.totals_of(tree.own[at])
@@ -188,7 +188,7 @@ _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def write_html(profile: Profile, metric: Metric, refresh_s: float | None = None) -> Iterator[bytes]:
-    """Yields the file; ``refresh_s`` is how often the page requests ``flamegraph.json``."""
+    """Yields the HTML file; ``refresh_s``: how often the page requests ``flamegraph.json``."""
     data = page_data(profile, metric, refresh_s)
     script = "".join(map(asset, _SCRIPTS))
     title = html.escape(f"{printable(profile.target.command)} – heap")

@@ -24,8 +24,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.calltree import outer_steps, shown_frames, steps
-from tracelloc.show.presentation.naming import NamedStack
 from tracelloc.show.presentation.profile import (
     FIGURES,
     FigureUnit,
@@ -73,7 +73,7 @@ _ROWS_PER_PIECE: Final = 256
 
 
 def write_csv(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - it has all
-    """Yields the file; a difference has additional columns for the earlier figures."""
+    """Yields a CSV file; a difference has additional columns for the earlier figures."""
     names = [figure.name for figure in FIGURES]
     earlier = tuple(f"{name}_before" for name in names) if profile.is_difference else ()
     rows: list[tuple[object, ...]] = [(*names, *earlier, *CSV_PLACE)]
@@ -113,7 +113,7 @@ def _csv_text(rows: list[tuple[object, ...]]) -> bytes:
 
 
 def write_speedscope(profile: Profile, metric: Metric) -> Iterator[bytes]:
-    """Yields the file. A difference has separate profiles for growth and shrinkage."""
+    """Yields a speedscope file. A difference has separate profiles for growth and shrinkage."""
     frames: dict[tuple[str, str, int], int] = {}
     stacks = [_numbered(sample, frames) for sample in profile.samples]
     profiles: list[dict[str, Any]] = []
@@ -158,7 +158,7 @@ def _frame(name: str, file: str, line: int) -> dict[str, Any]:
 
 
 def _sampled(title: str, unit: str, stacks: list[list[int]], weights: list[int]) -> dict[str, Any]:
-    """Returns a profile of the positive weights; the format can't hold others."""
+    """Returns a profile of the positive weights, as the format can't hold others."""
     held = [n for n, weight in enumerate(weights) if weight > 0]
     return {
         "type": "sampled",
@@ -172,7 +172,7 @@ def _sampled(title: str, unit: str, stacks: list[list[int]], weights: list[int])
 
 
 def write_trace(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - bytes only
-    """Yields one event per history sample; times in microseconds since tracing began."""
+    """Yields a Chrome trace: an event per history sample, in microseconds since tracing began."""
     pid = profile.target.pid
     events: list[dict[str, Any]] = [
         {

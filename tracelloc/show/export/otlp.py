@@ -64,7 +64,7 @@ def fill(
     attributes: Mapping[str, str] | None = None,
     new_id: Callable[[], bytes] | None = None,
 ) -> None:
-    """Adds the profiles of each process to a message with the fields of ``ProfilesData``.
+    """Adds profiles to a message that has the fields of ``ProfilesData``.
 
     The metric's figure comes first, as viewers show the first one. ``attributes``: the user's
     resource attributes; None: from the environment. ``new_id`` makes 16 bytes per profile.
@@ -263,7 +263,7 @@ def _unit(figure: Figure) -> str:
 
 
 def _missing(profile: Profile) -> Iterator[tuple[str, AttributeValue]]:
-    """Yields losses: counts as in reports, and the notes in words."""
+    """Yields losses as attributes: counts as in reports, and the notes in words."""
     facts = profile.facts
     for key in _COUNTS:
         if isinstance(facts.get(key), int):

@@ -38,7 +38,7 @@ _LOOK_AGAIN_S: Final = 0.05
 
 
 def is_special(path: Path) -> bool:
-    """Whether a path is a pipe, a device or the like, which is written in place.
+    """Whether a path is a pipe, a device or another special file, which is written in place.
 
     Raises OSError.
     """
@@ -50,7 +50,7 @@ def is_special(path: Path) -> bool:
 
 
 def check_special(path: Path) -> None:
-    """Raises OSError unless it may be written; other users' pipes get no secrets."""
+    """Raises OSError if a pipe or device can't be written, or belongs to another user."""
     _check_owner(status_of(path, output_users()))
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "permission denied")
@@ -87,7 +87,7 @@ def _check_owner(status: os.stat_result) -> None:
 
 
 class _PatientStream(io.RawIOBase):
-    """Stream to a descriptor, which it owns; a write waits while the pipe is full."""
+    """A stream that owns its descriptor; a write waits while the pipe is full."""
 
     def __init__(self, descriptor: int, patience_s: float) -> None:
         self._descriptor = descriptor
@@ -117,7 +117,7 @@ _PLACEHOLDER: Final = re.compile("%([pt%])")
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """Path, format and permissions of an output file."""
+    """An output file: its path, format and metric."""
 
     path: Path  # `%p` is replaced by the target's PID, `%t` by the time of writing
     exporter: Exporter
@@ -129,7 +129,7 @@ class OutputFile:
         return cls(Path(path), exporter_for(path))
 
     def at(self, pid: int, time_s: float) -> OutputFile:
-        """Fills in the path; ``time_s`` is seconds since 1970, shown as local time."""
+        """Returns the file with ``%p`` and ``%t`` filled in; ``time_s``: seconds since 1970."""
         return replace(self, path=filled_in(self.path, pid, time_s))
 
     def content(self, profile: Profile) -> Iterable[bytes]:
@@ -142,7 +142,7 @@ class OutputFile:
         return self.exporter.needs_freed(self.metric)
 
     def check(self) -> None:
-        """Raises TracellocError unless the file could be written now. Leaves no trace."""
+        """Raises TracellocError unless the file could be written now. Changes nothing."""
         check_output(self.path)
 
     def write(self, content: Iterable[bytes]) -> None:
@@ -154,7 +154,7 @@ class OutputFile:
 
 
 def check_output(path: Path) -> None:
-    """Raises TracellocError unless a file could be written now. Leaves no trace."""
+    """Raises TracellocError unless a file could be written now. Changes nothing."""
     try:
         if is_special(path):
             check_special(path)
@@ -165,7 +165,7 @@ def check_output(path: Path) -> None:
 
 
 def write_output(path: Path, content: Iterable[bytes]) -> None:
-    """Writes a file as ``OutputFile.write``. Raises TracellocError."""
+    """Replaces a file by rename(2), or writes a special one in place. Raises TracellocError."""
     try:
         if is_special(path):
             with open_special(path) as stream:

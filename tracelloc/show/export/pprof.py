@@ -41,7 +41,7 @@ _Line = tuple[int, int]  # Function id and line number
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
-    """Yields the file in pieces."""
+    """Yields the gzipped file in pieces."""
     # The header's time stays 0, so that equal profiles make equal files.
     packer = zlib.compressobj(6, zlib.DEFLATED, 31)
     pending: list[bytes] = []
@@ -195,7 +195,7 @@ class _Encoder:
 
 
 def _mean_size(sample: Sample) -> int:
-    """Returns mean bytes per live block, else per allocated block; 0 for a difference."""
+    """Returns mean bytes per live block, or else per allocated block; 0 for a difference."""
     stat = sample.stat
     if sample.before is not None:
         return 0

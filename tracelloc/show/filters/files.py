@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import TracellocError
-from tracelloc.show.filters.filters import Filters
+from tracelloc.show.filters import Filters
 from tracelloc.show.filters.rules import Rule, RuleFile, parse_rules
 from tracelloc.system.invoker import Invoker, invoker, rights_of, trusted_bytes
 from tracelloc.system.safefiles.resolve import directory_made
@@ -53,7 +53,7 @@ def load_filters(
     standing: bool = True,
     who: Invoker | None = None,
 ) -> tuple[Filters, list[str]]:
-    """Loads all layers. Returns the filters and warnings. Raises UsageError.
+    """Loads all layers of rules. Returns the filters and warnings. Raises UsageError.
 
     ``switches`` turn groups on or off and override the files. Without ``standing``, only the
     rules of ``paths`` apply, not the shipped ones or the user's own.
@@ -76,7 +76,7 @@ def load_filters(
 def append_rules(who: Invoker, rules: Sequence[Rule]) -> Path:
     """Appends rules to the user's own file, without changing what it contains.
 
-    Readers see the old file or the new one. Raises TracellocError; the file is then unchanged.
+    Readers see the old file or the new one. If it raises TracellocError, the file is unchanged.
     """
     path = who.filters
     addition = "\n".join(rule.to_toml() for rule in rules)

@@ -27,7 +27,7 @@ class Action(Enum):
 
 
 class Match(Enum):
-    """How a pattern is matched."""
+    """How a rule's pattern is matched."""
 
     PREFIX = "prefix"
     REGEX = "regex"
@@ -44,15 +44,15 @@ class On(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule."""
+    """One filter rule: a pattern, and what happens to frames that match."""
 
-    pattern: str
-    match: Match = Match.PREFIX
-    on: On = On.SYMBOL
-    action: Action = Action.HIDE
+    pattern: str  # Text or regular expression, see `match`
+    match: Match = Match.PREFIX  # How the pattern is matched
+    on: On = On.SYMBOL  # The part of a frame that is matched
+    action: Action = Action.HIDE  # What happens to matching frames
     label: str | None = None  # Label of a collapsed run: the key `as`
-    group: str = ""
-    why: str = ""
+    group: str = ""  # Group that switches the rule; empty: none
+    why: str = ""  # Reason for the rule, in words
 
     def tester(self) -> Callable[[str], object]:
         """Returns a function that tests whether a subject matches. Raises re.error."""
@@ -83,9 +83,9 @@ class RuleFile:
 
     name: str
     rules: tuple[Rule, ...] = ()
-    # Groups that the file switches on or off, groups of earlier files included.
+    # Whether the file switches a group on, by the group's name; also groups of earlier files.
     groups: Mapping[str, bool] = field(default_factory=dict)
-    text: str = field(default="", compare=False)  # What they were read from
+    text: str = field(default="", compare=False)  # The text of the file
 
 
 # Values that there were, and what is there now.
@@ -230,8 +230,8 @@ def _quoted(text: str) -> str:
 def find_line(text: str, key: str, table: str = "", index: int = 0) -> int:
     """Returns the line, from 1, of a key of a table, else the table's line, else 1.
 
-    ``index``: which of the tables of that name. The line is searched for, so that a line of a
-    string may be taken for it.
+    ``index``: which of the tables of that name. As the text is searched, a line of a string may
+    be taken for the key.
     """
 
     def names(word: str, line: str) -> object:

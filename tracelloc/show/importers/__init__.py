@@ -1,4 +1,4 @@
-"""Readers of profiles, of other tools and tracelloc: pprof, folded stacks, JSON.
+"""Reads profiles of other tools and of tracelloc: pprof, folded stacks, JSON, recordings.
 
 Snapshots in JSON are as tracelloc.show.export.jsonfile describes and writes them. Folded stacks may
 have two figures per line, as a difference has them.
@@ -21,7 +21,7 @@ from tracelloc.show.export.jsonfile import FORMAT, VERSION
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.filters.files import load_filters
 from tracelloc.show.importers import pprof
-from tracelloc.show.presentation.combined import joined, trace_profiles
+from tracelloc.show.presentation.combined import joined_profile, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import FIGURES, MappedFile, Metric, Profile, Sample
 from tracelloc.show.recording.container import is_recording
@@ -42,10 +42,10 @@ _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 def read_profile(path: Path, time_text: str | None = None) -> Profile:
-    """Reads pprof, JSON snapshots, folded stacks or recordings, told by the content.
+    """Reads a profile: pprof, JSON snapshot, folded stacks or recording, by its content.
 
-    ``time_text`` selects a snapshot of a recording; None: the last one. Raises TracellocError,
-    in one line, for a damaged file or one of another format.
+    ``time_text`` selects a snapshot of a recording; None: the last one. Raises TracellocError for
+    a damaged file or an unknown format.
     """
     try:
         if is_recording(path):
@@ -90,13 +90,13 @@ def _recorded(path: Path, time_text: str | None) -> Profile:
     filters, _ = load_filters()
     namers = Namers(recording, filters)
     trace = recording.trace_at(find_moment(recording, time_text))
-    profile = joined(trace_profiles(trace, namers, freed=True))
+    profile = joined_profile(trace_profiles(trace, namers, freed=True))
     recording.close()
     return profile
 
 
 def _check(profile: Profile) -> None:
-    """Checks that the sums of its figures, and of two such profiles, fit 64 bits."""
+    """Raises MalformedError unless a profile's sums fit 64 bits even if they are doubled."""
     befores = [sample.before for sample in profile.samples if sample.before is not None]
     stats = [*(sample.stat for sample in profile.samples), *befores]
     for figure in FIGURES:
@@ -133,7 +133,7 @@ _LINE: Final = re.compile(r"(?P<stack>.*?)(?: (?P<before>\d+))? (?P<after>\d+)")
 
 
 def read_folded(content: bytes, time_s: float) -> Profile:
-    """Reads one sample per line; the figure is taken as live bytes.
+    """Reads folded stacks, a sample per line, whose figure is taken as live bytes.
 
     The first name is the root, which becomes the module of all frames. ``time_s`` is when the
     file was written.
@@ -170,7 +170,7 @@ def read_folded(content: bytes, time_s: float) -> Profile:
 
 
 def read_json(content: bytes) -> Profile:
-    """Reads the profile. Raises MalformedError."""
+    """Reads a JSON snapshot. Raises MalformedError."""
     try:
         entry = parse_json(content, _MOST_JSON_BYTES)
     except ValueError as error:

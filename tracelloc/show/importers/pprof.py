@@ -94,7 +94,7 @@ def _number(message: _Message, key: int) -> int:
 
 @dataclass(slots=True)
 class _Raw:
-    """The profile's fields, with references unresolved."""
+    """The fields of a pprof profile, whose references are unresolved numbers."""
 
     strings: list[str] = field(default_factory=list)
     types: list[_Message] = field(default_factory=list)
@@ -112,7 +112,7 @@ class _Raw:
 
 
 def read(content: bytes, time_s: float) -> Profile:
-    """Reads a profile; ``time_s``: when the file was written, used if it has no time."""
+    """Reads a pprof profile; ``time_s``: its time if the file has none."""
     raw = _raw(content)
     columns = _columns(raw)
     frames = {number: _location(raw, number) for number in raw.locations}
@@ -183,7 +183,7 @@ def _sample(value: int | bytes) -> tuple[list[int], list[int]]:
 
 
 def _columns(raw: _Raw) -> dict[str, int]:
-    """Returns each figure's index in a sample's values; knows other tools' names too."""
+    """Returns each figure's index in a sample's values, also by other tools' names."""
     at = {raw.string(_number(kind, 1)): n for n, kind in enumerate(raw.types)}
     for alias, name in (("space", "inuse_space"), ("objects", "inuse_objects")):
         if alias in at:

@@ -1,7 +1,7 @@
-"""Alerts shown before any figure, and how tracing bears on figures: what they lack, what it costs.
+"""Alerts that are shown before any figure: what figures lack, and what tracing costs.
 
-The probes' share of the target's CPU time means little if the program idles, as most of almost
-nothing does no harm. Views therefore show the CPU time added per second, and the factor by
+The probes' share of the target's CPU time means little if the program idles: a large part of
+almost nothing does no harm. Views therefore show the CPU time added per second, and the factor by
 which the program's own work takes more CPU time.
 """
 
@@ -43,8 +43,8 @@ _KEPT_SHARE: Final = 0.4  # Share of RSS from which an alert says that it is fre
 class Alert:
     """A message in three lengths."""
 
-    key: Hashable  # What it is about: reports repeat the alert when this changes
-    sentence: str
+    key: Hashable  # Identifies the subject: reports repeat the alert when this changes
+    sentence: str  # The whole message
     clause: str  # The essential part, in one line
     short: str  # A few words, for narrow screens
 
@@ -146,7 +146,7 @@ def _where(
 
 
 def _of_shared_memory(snapshot: Snapshot, memory: MemoryUsage) -> tuple[str, str, str]:
-    """Explains growth of shared memory: by the file that has most of it, if it is known."""
+    """Explains growth of shared memory by the file with most of it, if that is known."""
     usage = snapshot.usage
     items = [] if usage is None else large_items(usage.account, MemoryPart.SHARED)
     if not items:
@@ -247,7 +247,7 @@ def completeness_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TracingCost:
-    """The cost of tracing to the target."""
+    """The CPU time that tracing costs the target."""
 
     cores: float  # Processors that tracing uses: CPU time added per second
     factor: float  # Factor by which the program's own work takes more CPU time
@@ -259,7 +259,7 @@ class TracingCost:
 
     @property
     def sentence(self) -> str:
-        """The cost as a clause."""
+        """The cost as a clause in words."""
         return (
             f"tracing takes about {_percent_of_core(self.cores)} of one core; the program needs "
             f"{self.times} times the CPU time"
@@ -267,12 +267,12 @@ class TracingCost:
 
     @property
     def is_high(self) -> bool:
-        """Whether an alert says so."""
+        """Whether the cost is so high that an alert reports it."""
         return self.factor >= _HIGH_FACTOR and self.cores >= _HIGH_CORES
 
     @property
     def times(self) -> str:
-        """The factor, as exact as it is known: ``1.2``, ``2.4 or more``."""
+        """The factor as text, as exact as it is known: ``1.2``, ``2.4 or more``."""
         if self.factor >= _MOST_TIMES:
             # The error of the estimates is as large as the remaining CPU time.
             return f"{_MOST_TIMES:.0f} or more"

@@ -1,4 +1,4 @@
-"""Holders of heap blocks in words, for reports and the screen; safe to print."""
+"""Formats holders of heap blocks for reports and the screen, safe to print."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OLD_S: Final = 60.0  # Age of a finding from which on a sentence says it
 
 
 def root_text(root: HeapRoot) -> str:
-    """Formats ``app::g_sessions (server)``: a root, and where it is."""
+    """Formats a root with its place: ``app::g_sessions (server)``."""
     places = []
     module = base_name(root.module)
     if root.file and root.line:
@@ -44,7 +44,7 @@ def root_text(root: HeapRoot) -> str:
 
 
 def step_text(step: PathStep) -> str:
-    """Formats ``app::Session ×31,204``, ``block of 56 B ×3``."""
+    """Formats a step of a path: ``app::Session ×31,204``, ``block of 56 B ×3``."""
     name = class_text(step.class_name)
     if not name:
         name = f"block of {format_size(step.usable_bytes)}" if step.usable_bytes else "other block"
@@ -52,17 +52,17 @@ def step_text(step: PathStep) -> str:
 
 
 def path_text(path: HolderPath) -> str:
-    """Formats ``app::g_sessions (server) → block of 56 B ×31,204 → app::Session ×31,204``."""
+    """Formats a path: ``app::g_sessions (server) → block of 56 B ×3 → app::Session ×31,204``."""
     return " → ".join([root_text(path.root), *map(step_text, path.steps)])
 
 
 def blocks_text(blocks: BlockSum) -> str:
-    """Formats ``340 MiB in 62,408 blocks``."""
+    """Formats a sum of blocks: ``340 MiB in 62,408 blocks``."""
     return amount(blocks.size_bytes, blocks.count)
 
 
 def top_keeper_text(keeper: Keeper) -> str:
-    """Formats the path to most of what a keeper keeps, and which other roots it has."""
+    """Formats the path to most of a keeper's blocks, and the keeper's other roots."""
     path = keeper.path
     if path is None:
         return root_text(keeper.root)
@@ -77,7 +77,7 @@ def top_keeper_text(keeper: Keeper) -> str:
 
 
 def keeper_text(keeper: Keeper, asked: BlockSum) -> str:
-    """Formats what a keeper is, what freeing it would free, and how many of ``asked`` that is."""
+    """Formats a keeper and the blocks that freeing it would free, as a share of ``asked``."""
     name = root_text(keeper.root)
     if keeper.step is not None:
         name = f"the {step_text(keeper.step)} at {keeper.address:#x}"
@@ -90,7 +90,7 @@ def keeper_text(keeper: Keeper, asked: BlockSum) -> str:
 
 
 def retained_by_message(found: BlockHolders, now_s: float) -> Iterator[str]:
-    """Yields who keeps a suspect's old blocks, and what freeing that would free.
+    """Yields sentences on who keeps a suspect's old blocks, and what freeing that would free.
 
     ``now_s``: time of the snapshot, seconds since 1970.
     """
@@ -123,7 +123,7 @@ def retained_by_message(found: BlockHolders, now_s: float) -> Iterator[str]:
 
 
 def keeping_root_text(found: BlockHolders | None) -> str:
-    """Names the root that keeps a stack's old blocks; empty if there is none."""
+    """Returns the root that keeps a stack's old blocks, as text; empty if there is none."""
     if found is None or not found.keepers or found.keepers[0].step is not None:
         return ""
     return root_text(found.keepers[0].root)
@@ -149,7 +149,7 @@ def _shared_sentence(found: BlockHolders, note: str) -> Iterator[str]:
 
 
 def _share_text(part: BlockSum, whole: BlockSum, word: str = "most") -> str:
-    """Formats ``all of it``, ``most of it (98 %)``: never all if it is not."""
+    """Formats a share: ``all of it``, ``most of it (98 %)``; never rounded up to all."""
     if part.count == whole.count:
         return "all of it"
     percent = min(99, 100 * part.size_bytes // max(1, whole.size_bytes))
@@ -157,7 +157,7 @@ def _share_text(part: BlockSum, whole: BlockSum, word: str = "most") -> str:
 
 
 def _counted(path: HolderPath, found: BlockHolders) -> str:
-    """A path, without numbers of blocks if these are of a sample."""
+    """Returns a path, without numbers of blocks if the blocks are only a sample."""
     if not found.is_sample:
         return path_text(path)
     return path_text(replace(path, steps=tuple(replace(step, count=1) for step in path.steps)))
@@ -176,7 +176,7 @@ def missing_lines(
     pointers_left_out: int = 0,
     swapped_bytes: int = 0,
 ) -> Iterator[str]:
-    """Yields why the result of a walk or search may be wrong; safe to print."""
+    """Yields lines on why the result of a heap walk or search may be wrong; safe to print."""
     of_heap, of_pointers, of_swapped = words
     if coverage < WHOLE:
         yield of_heap.format(f"{format_percent(coverage)} of the heap was understood")
@@ -194,7 +194,7 @@ _NAMES: Final = {"class_name": "class", "count": "blocks", "root": None}
 
 
 def holders_facts(found: BlockHolders, without: str) -> dict[str, Any]:
-    """The holders of some blocks as JSON values, without one of the fields."""
+    """Returns the holders of some blocks as JSON values, without the field ``without``."""
     names = {"unreached": "without_holder", **dict.fromkeys(("heap", "keepers", "paths", without))}
     return {
         **json_of(found, names),
@@ -204,7 +204,7 @@ def holders_facts(found: BlockHolders, without: str) -> dict[str, Any]:
 
 
 def root_facts(root: HeapRoot) -> dict[str, Any]:
-    """A root as JSON values."""
+    """Returns a root as JSON values."""
     return {
         "root": root.name,
         "file": root.file or None,
@@ -216,7 +216,7 @@ def root_facts(root: HeapRoot) -> dict[str, Any]:
 
 
 def keeper_facts(keeper: Keeper) -> dict[str, Any]:
-    """A keeper as JSON values: with the part that was asked about, or with a path."""
+    """Returns a keeper as JSON values, with the share of the searched blocks or with a path."""
     names: dict[str, str | None] = dict.fromkeys(("root", "step", "address", "path", "other_roots"))
     block = keeper.step and {**json_of(keeper.step, _NAMES), "address": keeper.address}
     found = {**root_facts(keeper.root), "block": block}

@@ -1,4 +1,4 @@
-"""Types of blocks: C++ classes read from memory, or what the allocating functions' names say.
+"""Types of blocks: C++ classes read from memory, or types in allocating functions' names.
 
 A template names the type in its arguments: ``std::vector<Session, …>::push_back`` allocates
 ``Session[]``, ``std::make_shared<Session>`` a ``Session (shared)``, and
@@ -120,9 +120,9 @@ _POINTERS_TO_NODES: Final = re.compile(r"std::(?:_Hash_node_base|hash_node_base)
 
 
 def type_in_names(frames: Iterable[Frame]) -> str | None:
-    """The type that a stack's functions name; None if they do not. Frames: innermost first.
+    """Returns the type that a stack's functions name, or None. Frames: innermost first.
 
-    Of the target: not safe to print yet.
+    The text comes from the target and is not safe to print yet.
     """
     plain: str | None = None
     for frame in frames:
@@ -180,7 +180,7 @@ def _of_template(head: str, arguments: Sequence[str]) -> _Found | None:
 
 
 def _of_allocator(argument: str) -> _Found | None:
-    """The type of an ``allocator<T>``: a container's node, or what an outer frame explains."""
+    """Returns the type of an ``allocator<T>``, which an outer frame may complete."""
     head, arguments = _head(argument)
     if head in _ALLOCATORS and arguments:
         return _of_allocator(arguments[0])
@@ -205,7 +205,7 @@ def _written(argument: str, form: str) -> _Found | None:
 
 
 def _without_defaults(name: str, depth: int = 0) -> str:
-    """A type's name without the arguments that are usually left out in a source."""
+    """Returns a type's name without the arguments that source code usually leaves out."""
     begin = name.find("<")
     arguments = _arguments(name, begin) if begin > 0 and depth < _DEEPEST else []
     if not arguments:
@@ -222,14 +222,14 @@ def _without_defaults(name: str, depth: int = 0) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def readable_class(name: str) -> str:
-    """The type of blocks that begin with an object of a class."""
+    """Returns the type of blocks that begin with an object of a class."""
     name = _OWN_NAMESPACES.sub("std::", name[:_LONGEST])
     found = _of_template(*_head(name))
     return found.text if found is not None else _without_defaults(name)
 
 
 def _head(name: str) -> tuple[str, list[str]]:
-    """``a::b<c, d>::e`` as ``a::b`` and its arguments; none if there are none."""
+    """Splits ``a::b<c, d>::e`` into ``a::b`` and its arguments, which may be none."""
     begin = name.find("<")
     if begin < 0 or name.find("(", 0, begin) >= 0:
         return name.partition("(")[0], []
@@ -239,13 +239,13 @@ def _head(name: str) -> tuple[str, list[str]]:
 
 
 def _arguments(name: str, begin: int) -> list[str]:
-    """The arguments in the bracket that begins there; none if it does not end."""
+    """Returns the arguments in the bracket at ``begin``; none if it is never closed."""
     end = _end(name, begin)
     return split_arguments(name[begin + 1 : end - 1]) if end else []
 
 
 def _end(name: str, begin: int) -> int:
-    """The position behind the bracket that begins there; 0 if it does not end."""
+    """Returns the position behind the bracket at ``begin``; 0 if it is never closed."""
     try:
         return closing_bracket(name, begin) + 1
     except NotUnderstoodError:
@@ -253,13 +253,13 @@ def _end(name: str, begin: int) -> int:
 
 
 def class_text(name: str) -> str:
-    """The type of blocks that begin with an object of a class, safe to print."""
+    """Returns the type of blocks that begin with an object of a class, safe to print."""
     return printable(readable_class(name))
 
 
 @dataclass(frozen=True, slots=True)
 class TypeSum:
-    """The blocks of one type. Figures of samples are estimates."""
+    """The live blocks of one type; figures are estimates if blocks are sampled."""
 
     name: str | None  # From the target; None for blocks of unknown type
     size_bytes: int
@@ -270,7 +270,7 @@ class TypeSum:
 
 
 class BlockTypes:
-    """Types of call stacks, remembered while their names stay the same. For one thread."""
+    """Finds the types of stacks' blocks, cached while names do not change. For one thread."""
 
     def __init__(self) -> None:
         self._version: tuple[int, int] | None = None  # Version of the names
@@ -289,10 +289,10 @@ class BlockTypes:
         self, snapshot: Snapshot, namer: Namer, live_bytes: I64, live_count: I64,
         at_once: int | None = None,
     ) -> list[TypeSum]:  # fmt: skip
-        """Live blocks by type, most bytes first. The columns have bytes and blocks per stack.
+        """Returns live blocks by type, most bytes first; columns: bytes and blocks per stack.
 
-        ``at_once``: most stacks that are looked at, of those that have not been; waits for no
-        names. None: waits for names, and looks at all.
+        ``at_once``: the most new stacks to examine, without waiting for names. None: waits for
+        names, and examines all.
         """
         order = np.argsort(-live_bytes, kind="stable")
         order = order[live_bytes[order] > 0]
@@ -327,7 +327,7 @@ class BlockTypes:
         return sorted(found, key=lambda each: (-each.size_bytes, each.name or ""))
 
     def types_of(self, snapshot: Snapshot, namer: Namer, stacks: I64) -> list[str | None]:
-        """The type of the blocks of each stack, by the names that are known by now."""
+        """Returns the type of each stack's blocks, by the names that are known now."""
         self._begin(snapshot, namer)
         self._look_for(snapshot, namer, self._fresh(stacks))
         return [self._types[max(number, 0)] for number in self._numbers_of[stacks].tolist()]

@@ -6,7 +6,7 @@ columns, parents before their children; the root has number 0.
 A live tree persists from one snapshot to the next. Most stacks stay the same between ticks;
 only their weights change, which arrays add up. A stack is named when it first has a weight.
 While names still arrive it is named again: stacks with unknown frames at once, the others a
-few at a time. Totals are always exact, whichever names are known.
+few at a time. Totals are always exact, even if names are missing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Step(NamedTuple):
 
 
 def shown_name(frame: Frame, label: str | None) -> str:
-    """The name of a shown line; ``label``: of the run that the frame stands for."""
+    """Returns the name of a shown line; ``label``: that of the frame's collapsed run, or None."""
     return f"[{label}]" if label else frame_name(frame)
 
 
@@ -59,7 +59,7 @@ def shown_lines(stack: NamedStack, indent: int) -> Iterator[str]:
 
 
 def root_name(stack: NamedStack) -> str:
-    """Returns the stack's root module: the outermost one outside the C runtime."""
+    """Returns a stack's root module: the outermost module outside the C runtime."""
     outermost = UNKNOWN
     for frame in reversed(stack.frames):
         if frame.module:
@@ -72,7 +72,7 @@ def root_name(stack: NamedStack) -> str:
 
 
 def outer_steps(stack: NamedStack, index: int) -> list[Step]:
-    """Returns the steps above the frames: the root module, or why there are no frames."""
+    """Returns the steps above a stack's frames: the root module, or why there are no frames."""
     if stack.frames:
         return [Step(root_name(stack), None)]
     reason = "[no call stack]" if index == NO_STACK else "[call stack lost]"
@@ -86,8 +86,8 @@ FunctionNames = tuple[str, str, str, int]
 def code_locations(sample: Sample) -> Iterator[tuple[Frame, Sequence[FunctionNames]]]:
     """Yields the places in code of a stack, innermost first; inlined functions share one.
 
-    Linker names that equal names are left out: pprof strips template arguments from such names.
-    Of unknown places the address is 0.
+    A linker name that equals the name is left out, as pprof strips its template arguments. Unknown
+    places have the address 0.
     """
     lines: list[FunctionNames] = []
     unknown = last = Frame(0, None, None, None, None, None, None)
@@ -119,7 +119,7 @@ def steps(stack: NamedStack, index: int) -> list[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Call stacks merged into columns of nodes. ``parent[n] < n``; the root is its own parent."""
+    """Merged call stacks as columns of nodes. ``parent[n] < n``; the root is its own parent."""
 
     steps: Sequence[Step]
     parent: I64
@@ -130,13 +130,13 @@ class Merged:
         return len(self.steps)
 
     def own_of(self, ends: I64, weights: I64) -> I64:
-        """Sums, per node, the weights of the stacks that end there; ``ends``: node per stack."""
+        """Returns each node's sum of weights of stacks that end in it; ``ends``: node per stack."""
         own = np.zeros(len(self.parent), np.int64)
         np.add.at(own, ends, weights)
         return own
 
     def totals_of(self, own: I64) -> I64:
-        """Sums, per node, its own weight and that of all nodes below."""
+        """Returns each node's own weight plus the weights of all nodes below."""
         totals = own.copy()
         for nodes in reversed(self.levels[1:]):
             np.add.at(totals, self.parent[nodes], totals[nodes])
@@ -194,7 +194,7 @@ class CallTree(Merged):
     def from_merged(
         cls, merged: Merged, ends: I64, stacks: Iterable[int], weights: Mapping[Metric, I64]
     ) -> CallTree:
-        """Makes a tree from the node that each stack ends in, and each stack's weights."""
+        """Makes a tree; ``ends``: the node in which each stack ends, ``weights``: per stack."""
         own = {metric: merged.own_of(ends, column) for metric, column in weights.items()}
         ending: list[int | None] = [None] * len(merged)
         for node, index in zip(ends.tolist(), stacks, strict=True):
@@ -266,7 +266,7 @@ class LiveTree:
             self._ends = ends
 
     def _name(self, snapshot: Snapshot, namer: Namer, index: int) -> None:
-        """Finds the node that a stack ends in, by the names known now."""
+        """Finds the node in which a stack ends, by the names known now."""
         self._stale.pop(index, None)
         stack = namer.stack(snapshot, index)
         if not stack.frames or any(f.reason is Unresolved.PENDING for f in stack.frames):

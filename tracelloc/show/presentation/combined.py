@@ -1,4 +1,4 @@
-"""Makes profiles of snapshots and traces, merges those of a trace, and subtracts two."""
+"""Makes profiles of snapshots and traces, merges the profiles of a trace, subtracts profiles."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def trace_profiles(
     progress: Progress | None = None,
     patience_s: float | None = None,
 ) -> list[Profile]:
-    """Makes a profile of each process; see ``profile_of``.
+    """Makes a profile of each process of a trace, as ``profile_of`` does.
 
     ``marks``: earlier snapshots by process number; the profiles of these processes are the
     differences since.
@@ -131,7 +131,7 @@ def trace_profiles(
         if not marks:
             return now
         mark = marks.get(one.target.number)
-        return since(
+        return change_since(
             None if mark is None else profile_of(mark, namer, freed=freed, patience_s=patience_s),
             now,
         )
@@ -139,13 +139,13 @@ def trace_profiles(
     return [profile(one) for one in trace.processes]
 
 
-def since(before: Profile | None, now: Profile) -> Profile:
-    """Returns a process's difference to ``before``; all of ``now`` if there is none."""
+def change_since(before: Profile | None, now: Profile) -> Profile:
+    """Returns the difference of a process's profiles; all of ``now`` if ``before`` is None."""
     return difference(replace(now, samples=()) if before is None else before, now)
 
 
-def joined(profiles: Sequence[Profile]) -> Profile:
-    """Returns the profile of a trace: that of its only process, or all processes merged.
+def joined_profile(profiles: Sequence[Profile]) -> Profile:
+    """Returns the profile of a trace: its only process's profile, or all processes merged.
 
     In a merged profile each stack begins with its process, and stacks are renumbered. It has no
     ``files``, as processes map different files at the same address.

@@ -89,7 +89,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
-    """Returns a suspect without its stack.
+    """Returns a suspect as JSON values, without its stack.
 
     ``since_s`` is how long it has been growing; ``group`` is null for a single stack.
     """
@@ -136,7 +136,7 @@ def _shares(parts: Sequence[PartShare], key: str = "name") -> list[dict[str, Any
 
 
 def stack_facts(stack: NamedStack) -> list[dict[str, Any]]:
-    """Returns the frames of a stack, innermost first."""
+    """Returns the frames of a stack as JSON values, innermost first."""
     return [
         frame_facts(frame) | {"hidden": hidden, "label": label}
         for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True)
@@ -144,7 +144,7 @@ def stack_facts(stack: NamedStack) -> list[dict[str, Any]]:
 
 
 def frame_facts(frame: Frame, attributes: Sequence[str] = _FRAME) -> dict[str, Any]:
-    """Returns attributes of a frame by name, and why others are unknown."""
+    """Returns attributes of a frame by name, and the reason if some are unknown."""
     reason = None if frame.reason is None else frame.reason.value
     return {name: getattr(frame, name) for name in attributes} | {"reason": reason}
 
@@ -163,7 +163,7 @@ def peak_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def temporary_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """Returns temporary allocations: freed almost at once by the thread that allocated them."""
+    """Returns the figures of temporary allocations, which their own thread freed at once."""
     totals, policy = snapshot.totals, snapshot.temporary
     return {
         "allocations": int(totals.temporary_count.sum()),
@@ -239,7 +239,7 @@ _MOST_NAMES: Final = 3  # Most function names in a line, for each reason
 
 
 def found_lines(found: Sequence[FoundLibrary]) -> Iterator[str]:
-    """One line with the traced libraries, and one for each reason why functions are not probed."""
+    """Yields a line on the traced libraries, and one per reason why functions are not probed."""
     traced = [
         f"{allocator.family} in {allocator.file} ({plural(len(allocator.functions), 'function')})"
         for allocator in found
@@ -252,7 +252,7 @@ def found_lines(found: Sequence[FoundLibrary]) -> Iterator[str]:
 
 
 def unseen_lines(found: Iterable[FoundLibrary]) -> Iterator[str]:
-    """The functions that go unseen, one line for each reason."""
+    """Yields a line on functions that are not traced, for each reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for allocator in found:
         for unseen in allocator.not_probed:
@@ -264,5 +264,5 @@ def unseen_lines(found: Iterable[FoundLibrary]) -> Iterator[str]:
 
 
 def found_json(found: Iterable[FoundLibrary]) -> list[dict[str, Any]]:
-    """The libraries for the JSON report."""
+    """Returns the traced libraries as JSON values."""
     return [json_of(each, {"family": "name", "library": None}) for each in found]

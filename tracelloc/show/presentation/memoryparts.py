@@ -1,4 +1,4 @@
-"""Where resident memory is, and what freed memory the malloc library keeps, as text and JSON."""
+"""Formats where resident memory is, and the freed memory that the malloc library keeps."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _NAMED_PARTS: Final = (MemoryPart.RUNTIME, MemoryPart.OTHER, MemoryPart.FILES, M
 class GrowthByParts:
     """Growth of resident memory since tracing began, by part."""
 
-    growth_bytes: int
+    growth_bytes: int  # Growth of all parts
     heap_bytes: int  # Growth of the walked heap: in use, kept, and the malloc library's own data
     file_bytes: int  # Growth by code and data of files, which become resident as they are used
-    sentence: str
+    sentence: str  # The comparison in words
 
 
 def growth_by_parts(snapshot: Snapshot) -> GrowthByParts | None:
-    """Compares the account with the first one; None if the heap was not walked."""
+    """Compares the current account of memory with the first; None: the heap was not walked."""
     usage, first = snapshot.usage, snapshot.first_usage
     if usage is None or first is None or not usage.arenas:
         return None
@@ -74,7 +74,7 @@ def growth_by_parts(snapshot: Snapshot) -> GrowthByParts | None:
 
 
 def grown_part(snapshot: Snapshot) -> MemoryPart | None:
-    """The part outside the heap that has grown most since tracing began; None if unknown."""
+    """Returns the part outside the heap that has grown most since tracing began, or None."""
     usage, first = snapshot.usage, snapshot.first_usage
     if usage is None or first is None:
         return None
@@ -87,7 +87,7 @@ def _changes(now: MemoryAccount, before: MemoryAccount) -> dict[MemoryPart, int]
 
 
 def account_age(snapshot: Snapshot) -> str:
-    """How old the account is, in parentheses; empty if nothing can have changed much since."""
+    """Formats the age of the account in parentheses; empty if it is still accurate."""
     usage = snapshot.usage
     if usage is None:
         return ""
@@ -99,13 +99,13 @@ def account_age(snapshot: Snapshot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PartRow:
-    """A part of resident memory, or all of it."""
+    """A row of the table of resident memory: one part, or the sum."""
 
-    part: MemoryPart | None
+    part: MemoryPart | None  # None: all resident memory
     size_bytes: int
-    change_bytes: int
+    change_bytes: int  # Change since the earlier account
     share: float | None  # The part of resident memory; None for all of it
-    text: str  # What it is, with its largest items
+    text: str  # The title, with the part's largest items
 
 
 CHANGE: Final[Column[PartRow]] = Column(
@@ -121,7 +121,7 @@ SHARE: Final[Column[PartRow]] = Column(
 
 
 def part_rows(account: MemoryAccount, before: MemoryAccount = NO_ACCOUNT) -> list[PartRow]:
-    """Returns the parts of RSS that are or were not empty, with the change since ``before``."""
+    """Returns a row per part of RSS, with its change since ``before``, unless both are 0."""
     total, rows = max(account.own_bytes, 1), []
     for part in OWN_PARTS:
         size_bytes, was = account.parts.get(part, 0), before.parts.get(part, 0)
@@ -132,7 +132,7 @@ def part_rows(account: MemoryAccount, before: MemoryAccount = NO_ACCOUNT) -> lis
 
 
 def part_lines(account: MemoryAccount, before: MemoryAccount | None = None) -> Iterator[str]:
-    """A table of the parts of RSS. ``before``: adds a column with the change since then."""
+    """Yields a table of the parts of RSS. ``before``: adds a column of changes since then."""
     changes = [] if before is None else [CHANGE]
     name: Column[PartRow] = Column("part", "resident memory", 0, lambda row: row.text)
     before = before or NO_ACCOUNT
@@ -142,7 +142,7 @@ def part_lines(account: MemoryAccount, before: MemoryAccount | None = None) -> I
 
 
 def part_title(account: MemoryAccount, part: MemoryPart) -> str:
-    """What a part is, with its largest items if they say more."""
+    """Returns a part's title, with its largest items if these add information."""
     named = []
     if part in _NAMED_PARTS:
         items = large_items(account, part)[:_MOST_ITEMS]
@@ -151,13 +151,13 @@ def part_title(account: MemoryAccount, part: MemoryPart) -> str:
 
 
 def large_items(account: MemoryAccount, part: MemoryPart) -> list[tuple[str, int]]:
-    """The items (name, bytes) that are a notable share of a part, the largest first."""
+    """Returns (name, bytes) of items that are a notable share of a part, the largest first."""
     least = _LEAST_ITEM_SHARE * account.parts.get(part, 0)
     return [(name, size) for name, size in account.items.get(part, ()) if size >= least]
 
 
 def _beside(account: MemoryAccount) -> str:
-    """What belongs to the process but is not resident in it."""
+    """Formats the memory that belongs to the process but is not resident."""
     beside = (
         (account.swapped_bytes, "swapped out"),
         (account.page_table_bytes, "of page tables"),
@@ -172,7 +172,7 @@ def _beside(account: MemoryAccount) -> str:
 
 
 def kept_sentences(usage: HeapUsage) -> Iterator[str]:
-    """What freed memory the process keeps, why, and what returns it; nothing if it is little."""
+    """Yields sentences on kept freed memory: how much, why, cures; none if it is little."""
     account = usage.account
     kept = account.kept_bytes
     if kept < max(_LEAST_KEPT_BYTES, _LEAST_KEPT_SHARE * account.own_bytes):
@@ -212,7 +212,7 @@ def _split(parts: Mapping[MemoryPart, int]) -> str:
 
 
 def _cures(usage: HeapUsage, kept: int) -> Iterator[str]:
-    """What makes the malloc library keep less."""
+    """Yields advice that makes the malloc library keep less freed memory."""
     libraries = {arena.library for arena in usage.arenas}
     parts = usage.account.parts
     if libraries == {MallocLibrary.GLIBC}:
@@ -227,12 +227,12 @@ def _cures(usage: HeapUsage, kept: int) -> Iterator[str]:
 
 
 def keeping_libraries(usage: HeapUsage) -> str:
-    """Names the malloc libraries of the heap."""
+    """Returns the names of the heap's malloc libraries, as text."""
     return " and ".join(dict.fromkeys(arena.library.value for arena in usage.arenas))
 
 
 def account_facts(usage: HeapUsage) -> dict[str, Any]:
-    """The account for JSON, in bytes."""
+    """Returns the account of resident memory as JSON values, in bytes."""
     account, pinned = usage.account, usage.pinned
     return {
         "parts": {part.name.lower(): account.parts.get(part, 0) for part in MemoryPart},

@@ -1,4 +1,4 @@
-"""Names of code that several processes share, each from a process that maps the place."""
+"""Names of code in a merged snapshot, each from a process that maps the place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracelloc.show.presentation.naming import Namer, Symbols
 
 
 class MergedSymbols:
-    """Names of the addresses of ``Locations``, from a process that maps the place."""
+    """The ``Symbols`` of addresses of ``Locations``, from processes that map the places."""
 
     def __init__(self, locations: Locations, namer_of: Callable[[Target], Namer]) -> None:
         self._locations = locations
@@ -25,12 +25,12 @@ class MergedSymbols:
 
     @property
     def version(self) -> int:
-        """Changes whenever a frame may look different from before."""
+        """A number that changes whenever a frame may look different."""
         return sum(symbols.version for symbols in list(self._asked.values()))
 
     @property
     def waiting(self) -> int:
-        """How many addresses are still to be looked up."""
+        """Number of addresses that are still to be looked up."""
         return sum(symbols.waiting for symbols in list(self._asked.values()))
 
     def place(self, _address: int) -> Unresolved:
@@ -38,7 +38,7 @@ class MergedSymbols:
         return Unresolved.UNMAPPED
 
     def _owned(self, address: int) -> tuple[Symbols | None, int, int]:
-        """Returns an address's symbolizer (None if no process maps it) and the address there."""
+        """Returns (symbols of a process that maps an address, or None; the address there)."""
         found = self._locations.owner(address)
         if found is None:
             return None, address, address
@@ -49,7 +49,7 @@ class MergedSymbols:
         return symbols, own, address
 
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
-        """Looks up these addresses and waits. Returns whether the lookup is complete."""
+        """Looks up addresses and waits. Returns whether the lookup is complete."""
         wanted: dict[Symbols, list[int]] = {}
         for symbols, own, _ in map(self._owned, addresses):
             if symbols is not None:
@@ -62,7 +62,7 @@ class MergedSymbols:
         return is_known
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
-        """Returns the frames of these addresses, with the names known by now."""
+        """Returns the frames of addresses, with the names known now."""
         frames: list[Frame] = []
         for symbols, group in itertools.groupby(map(self._owned, addresses), itemgetter(0)):
             places = list(group)

@@ -1,4 +1,4 @@
-"""Stacks by name: their frames, which of them are hidden, and their short titles."""
+"""Names the stacks of snapshots: frames with names, hidden frames, and short titles."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import printable
 
-__all__ = ["NamedStack", "Namer", "Namers"]
-
 # How long a report waits for names and lines; later reports have those that take longer.
 REPORT_PATIENCE_S: Final = 2.0
 
@@ -31,7 +29,7 @@ def frame_name(frame: Frame) -> str:
 
 
 def stack_title(stack: NamedStack, index: int, *, with_line: bool = False) -> str:
-    """``innermost ← next function``; ``with_line``: ``innermost (file:line) ← next function``.
+    """Formats ``innermost ← next function``; ``with_line``: ``innermost (file:line) ← next``.
 
     The title is not safe to print yet.
     """
@@ -113,16 +111,25 @@ class Symbols(Protocol):
     """Names of addresses: a ``Symbolizer``, or several merged."""
 
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """A number that grows with every frame that becomes known or is improved."""
+
     @property
-    def waiting(self) -> int: ...
-    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool: ...
-    def peek(self, addresses: Iterable[int]) -> list[Frame]: ...
-    def place(self, address: int) -> Place[CodeModule] | Unresolved: ...
+    def waiting(self) -> int:
+        """Number of addresses being looked up."""
+
+    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
+        """Looks up return addresses and waits. Returns whether all are known."""
+
+    def peek(self, addresses: Iterable[int]) -> list[Frame]:
+        """Returns the frames of return addresses, in order; placeholders of unknown ones."""
+
+    def place(self, address: int) -> Place[CodeModule] | Unresolved:
+        """Returns the place of a code address, or why it is unknown."""
 
 
 class SymbolSource(Protocol):
-    """Names of each process of a trace."""
+    """The names of all processes of a trace."""
 
     def symbols_of(self, number: int) -> Symbols:
         """Returns the names of a process, by its number in the trace."""
@@ -139,7 +146,7 @@ class Namer:
         self._stacks: dict[int, tuple[tuple[int, ...], tuple[int, int], NamedStack]] = {}
 
     def copy(self) -> Namer:
-        """A copy with its own filters, for another thread."""
+        """Returns a copy with its own filters, for another thread."""
         return Namer(self.symbols, self.filters.copy())
 
     def with_symbols(self, symbols: Symbols) -> Namer:
@@ -148,12 +155,12 @@ class Namer:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Changes whenever a stack may look different from before."""
+        """A value that changes whenever a stack may look different."""
         return self.symbols.version, self.filters.version
 
     @property
     def waiting(self) -> int:
-        """How many addresses are still to be looked up."""
+        """Number of addresses that are still to be looked up."""
         return self.symbols.waiting
 
     def place(self, address: int) -> Place[CodeModule] | Unresolved:
@@ -163,7 +170,7 @@ class Namer:
     def prepare(
         self, snapshot: Snapshot, indices: Iterable[int], timeout_s: float | None = None
     ) -> bool:
-        """Looks up all these stacks together, which is faster than one by one.
+        """Looks up the names of several stacks together, which is faster than one by one.
 
         Waits at most ``timeout_s``. Returns whether the lookup is complete.
         """
@@ -171,7 +178,7 @@ class Namer:
         return self.symbols.prepare(addresses, timeout_s)
 
     def stack(self, snapshot: Snapshot, index: int) -> NamedStack:
-        """Returns the stack with this index, with the names known by now."""
+        """Returns the stack with an index, with the names known now and its frames filtered."""
         addresses = snapshot.frames(index)
         version = self.version
         known = self._stacks.get(index)
@@ -200,10 +207,7 @@ class Namers:
 
     @property
     def patience_s(self) -> float:
-        """Remaining time to wait for names, for all processes together.
-
-        It decreases from the time it is set.
-        """
+        """Remaining seconds to wait for names of all processes, counted from when it is set."""
         return max(0.0, self._end_s - time.monotonic())
 
     @patience_s.setter

@@ -1,4 +1,4 @@
-"""Growing types, their holders, and censuses, as text and JSON values."""
+"""Formats growing types of objects, their holders, and censuses, as text and JSON values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TypeGrowth:
 
 
 def growths(now: ObjectCensus, first: ObjectCensus) -> list[TypeGrowth]:
-    """Returns all types of two censuses, by growth, then by size, largest first."""
+    """Returns all types of two censuses with their growth, ordered by growth, then by size."""
     before = {found.name: found for found in first.types}
     gone = [TypeCount(name, 0, 0) for name in before.keys() - {found.name for found in now.types}]
     found = [
@@ -80,7 +80,7 @@ def type_suspects(snapshot: Snapshot) -> tuple[TypeSuspect, ...]:
 
 
 def count_trouble(snapshot: Snapshot) -> str | None:
-    """Says that objects were last counted long ago, or why they were not; None if all is well."""
+    """Returns why objects were not counted, or not recently, as a sentence; None: they were."""
     found = snapshot.objects
     if found is None:
         return None
@@ -94,7 +94,7 @@ def count_trouble(snapshot: Snapshot) -> str | None:
 
 
 def counting_line(snapshot: Snapshot) -> str | None:
-    """Says that it is too early to tell which types grow; None if it is not, or nobody counts."""
+    """Returns a line if it is too early to tell which types grow; else None."""
     found = snapshot.objects
     if found is None or found.now is None or found.first is None or found.suspects:
         return None
@@ -116,40 +116,40 @@ def main_holder(suspect: TypeSuspect) -> Holder | None:
 
 
 def holder_text(holder: Holder) -> str:
-    """Formats ``app.CACHE[…] in dict (/srv/app.py)``, safe to print."""
+    """Formats a holder: ``app.CACHE[…] in dict (/srv/app.py)``, safe to print."""
     kind = f" in {holder.type_name}" if holder.type_name else ""
     place = holder_place(holder)
     return printable(f"{holder.path}{kind}{f' ({place})' if place else ''}")
 
 
 def holder_place(holder: Holder) -> str:
-    """Formats ``/srv/app.py:9``: the file of the module, or the start of the function."""
+    """Formats a holder's place, of its module or function: ``/srv/app.py:9``."""
     line = "" if holder.line is None else f":{holder.line}"
     return f"{holder.file}{line}" if holder.file else ""
 
 
 def grower_text(frame: FunctionLine) -> str:
-    """Formats ``order() (shop.py:92)``: a function and the line that it has reached."""
+    """Formats a function with its current line: ``order() (shop.py:92)``."""
     line = "" if frame.line is None else f":{frame.line}"
     place = f" ({base_name(frame.file)}{line})" if frame.file else ""
     return f"{frame.function}(){place}"
 
 
 def type_headline(suspect: TypeSuspect, for_s: float) -> str:
-    """Formats ``growing 412 KiB/min for 45 s, possible leak``."""
+    """Formats a type's growth: ``growing 412 KiB/min for 45 s, possible leak``."""
     unsure = "" if suspect.verdict is Verdict.LEAKING else ", possible leak"
     rate = format_size(round(suspect.bytes_per_min))
     return f"{suspect.verdict.value} {rate}/min for {format_duration(for_s)}{unsure}"
 
 
 def type_title(suspect: TypeSuspect) -> str:
-    """Formats ``app.Session ← app.CACHE[…]``: the type and its holder."""
+    """Formats a type and its holder: ``app.Session ← app.CACHE[…]``."""
     holder = main_holder(suspect)
     return suspect.name if holder is None else f"{suspect.name} ← {holder.path}"
 
 
 def type_sentences(suspect: TypeSuspect) -> Iterator[str]:
-    """Yields how fast a type grows, with which parts, and its holders; safe to print."""
+    """Yields sentences on a type's growth, its parts and its holders; safe to print."""
     growth = suspect.growth
     objects = f"{plural(suspect.count, 'object')} of {suspect.name}"
     yield printable(f"{objects}, {_pace(growth)}{_parts(suspect.parts)}")
@@ -192,7 +192,7 @@ def _parts(parts: Iterable[GrowingType]) -> str:
 
 
 def object_facts(found: ObjectFindings | None) -> dict[str, Any]:
-    """Returns a program's objects: the last census with changes since the first, and holders."""
+    """Returns objects as JSON values: the last census, changes since the first, holders."""
     if found is None or found.now is None or found.first is None:
         why = None if found is None else found.trouble
         return {"trouble": why or "there is no Python, or its objects were not counted yet"}
@@ -202,7 +202,7 @@ def object_facts(found: ObjectFindings | None) -> dict[str, Any]:
 def census_facts(
     now: ObjectCensus, first: ObjectCensus, holders: Mapping[str, Holders]
 ) -> dict[str, Any]:
-    """Returns a census with changes since another one. Bytes, seconds; ``time`` since 1970."""
+    """Returns a census as JSON values, with changes since ``first``; ``time`` is since 1970."""
     return {
         "time": round(now.time_s, 3),
         "elapsed_s": round(now.time_s - first.time_s, 3),
@@ -233,7 +233,7 @@ def _holders(found: Holders) -> dict[str, Any]:
 
 
 def type_suspect_facts(suspect: TypeSuspect, snapshot: Snapshot) -> dict[str, Any]:
-    """Returns a growing type; its rates exclude its parts."""
+    """Returns a growing type as JSON values; rates exclude the types that are its parts."""
     found, native = suspect.holders, suspect.native
     return {
         "verdict": suspect.verdict.value,

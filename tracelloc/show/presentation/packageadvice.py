@@ -1,4 +1,4 @@
-"""Advice on the packages of a running process's files, which are looked up in its file system."""
+"""Advice on packages with debug information, from the file system of a running process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracelloc.system.debugpackages import debug_hints
 
 
 class SymbolAdvice:
-    """Advice on the files of processes, looked up in the background. Thread safe."""
+    """Finds advice on debug information of processes' files, in the background. Thread safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,7 +20,7 @@ class SymbolAdvice:
         self._asked: set[tuple[int, str]] = set()
 
     def advice_for(self, pid: int, root: Path, stack: NamedStack) -> str | None:
-        """Returns advice on the first file that lacks lines; None if none does or not yet known."""
+        """Returns advice on a stack's first file without lines; None if there is none (yet)."""
         lacking = lacking_files(stack)
         if not lacking:
             return None
@@ -43,7 +43,7 @@ class SymbolAdvice:
 
 
 def hints_of(root: Path, paths: Iterable[str]) -> Mapping[str, str]:
-    """Returns ``debug_hints``; none if the process's files can't be read."""
+    """Returns ``debug_hints`` by path; empty if the process's files can't be read."""
     try:
         return debug_hints(root, paths)
     except OSError:

@@ -1,4 +1,4 @@
-"""Memory, waste, overhead and losses of a whole process, as text and JSON.
+"""Formats memory, waste, overhead and losses of a whole process, as text and JSON.
 
 The growth of the process since tracing began is compared with the live blocks allocated
 since, including the malloc library's overhead: rounding up and, in glibc, headers. If a
@@ -56,17 +56,17 @@ _FORECAST_PER_WATCHED: Final = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Accounts for resident memory, in bytes."""
+    """The growth of a process's memory, and the part in traced blocks, in bytes."""
 
     growth_bytes: int  # Growth of memory in use since tracing began, swapped pages included
-    traced_bytes: int
-    overhead_bytes: int | None  # Overhead of the malloc library on them; None if unknown
+    traced_bytes: int  # Live bytes of blocks allocated since tracing began
+    overhead_bytes: int | None  # Overhead of the malloc library on traced blocks; None if unknown
     mapped_bytes: int | None  # Resident bytes of its own mappings; None if they are not traced
     # Share of the growth that is in traced blocks or the walked heap.
     #
     # None with little growth.
     traced_share: float | None
-    sentence: str
+    sentence: str  # The account in words
 
     @property
     def is_mostly_traced(self) -> bool:
@@ -76,17 +76,17 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When memory will run out."""
+    """A forecast of when memory will run out."""
 
-    limit: Limit
+    limit: Limit  # The limit that will be reached
     rate_bytes_per_min: float
-    # Whether the rate is that of the leaks; if not, it is the recent rate of all memory.
+    # Whether the rate is the sum of leaks; otherwise, it is the recent rate of all memory.
     by_leaks: bool
-    left_s: float
+    left_s: float  # Time until then
 
     @property
     def sentence(self) -> str:
-        """The forecast as a sentence."""
+        """The forecast as a sentence for users."""
         whose = "leaks" if self.by_leaks else "memory growth"
         return (
             f"at {format_size(round(self.rate_bytes_per_min))}/min of {whose}, the "
@@ -98,7 +98,7 @@ class Forecast:
 def forecast(snapshot: Snapshot) -> Forecast | None:
     """Forecasts when memory runs out: by the leaks, if any, else by recent growth.
 
-    Returns None without growth, or if the time is further away than a month or than a hundred
+    Returns None without growth, or if the time is more than a month away, or more than a hundred
     times the time over which growth was measured.
     """
     memory = snapshot.memory
@@ -182,7 +182,7 @@ def _overhead(snapshot: Snapshot) -> int | None:
 
 
 def _overhead_by_means(totals: Totals, holding: Mask, formula: Formula, header: int) -> int:
-    """Returns the overhead at some stacks' mean block sizes; unknown roundings are left out."""
+    """Returns the overhead at stacks' mean block sizes, without unknown roundings."""
     counts, held = totals.live_count[holding], totals.live_bytes[holding]
     mean = np.ceil(np.maximum(held, 0) / counts).astype(np.uint64)
     usable, known = formula(mean)
@@ -193,7 +193,7 @@ def _overhead_by_means(totals: Totals, holding: Mask, formula: Formula, header: 
 def _sentence(
     snapshot: Snapshot, memory: MemoryUsage, growth: int, known: int, overhead: int
 ) -> str:
-    """Formats one sentence. ``known``: bytes of blocks and mappings; ``overhead``: part of it."""
+    """Formats the account. ``known``: bytes of blocks and mappings, ``overhead`` included."""
     rss = f"RSS {format_size(memory.now.rss)}"
     signed = f"{'+' if growth >= 0 else ''}{format_size(growth)} since tracing began"
     what = f"traced blocks{' and mappings' if memory.mapped_bytes else ''}"
@@ -221,7 +221,7 @@ def _why_more(snapshot: Snapshot) -> str:
 
 
 def _elsewhere(memory: MemoryUsage, known: int) -> str:
-    """Names the other kind of memory that has grown most."""
+    """Returns the kind of untraced memory that has grown most, in words."""
     now, start = memory.now, memory.start
     anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped - known
     files, shared = now.files - start.files, now.shared - start.shared
@@ -355,7 +355,7 @@ def losses_line(snapshot: Snapshot) -> str:
 
 
 def _overflows(losses: LossCounts) -> str:
-    """Formats what happened while the reader fell behind."""
+    """Formats how often the event ring overflowed, and the consequences."""
     text = (
         f"{plural(losses.overflows, 'overflow')} of the event ring, "
         f"{plural(losses.spilled_events, 'event')} in the overflow map"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class FigureUnit(Enum):
-    """Unit of a figure. The value is for people."""
+    """The unit of a figure; the value is for people."""
 
     BYTES = "bytes"
     BLOCKS = "blocks"
@@ -38,7 +38,7 @@ class FigureUnit(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Figure:
-    """A figure that every stack has."""
+    """A figure that every stack has, and its names in file formats."""
 
     name: str  # Name in JSON and CSV files
     attribute: str  # Attribute of `StackStat`
@@ -49,7 +49,7 @@ class Figure:
     optional: bool = True
 
     def value_of(self, stat: StackStat) -> int:
-        """The figure of one stack."""
+        """Returns the figure of one stack."""
         value: int = getattr(stat, self.attribute)
         return value
 
@@ -79,7 +79,7 @@ FIGURES: Final = (
 
 
 class Metric(Enum):
-    """The weight of a stack. The value is the name for users; ``noun`` follows a figure."""
+    """A weight of stacks. The value is the name for users; ``noun`` follows a figure."""
 
     BYTES = "bytes", LIVE_BYTES, "live", "live bytes"
     BLOCKS = "blocks", LIVE_COUNT, "live blocks", "live blocks"
@@ -89,11 +89,11 @@ class Metric(Enum):
     TEMPORARY = "temporary", TEMPORARY_COUNT, "temporary allocations", "temporary allocations"
 
     figure: Figure
-    noun: str
+    noun: str  # Noun behind a figure
     title: str  # Stand-alone name: `live bytes`
 
     def __new__(cls, name: str, figure: Figure, noun: str, title: str) -> Metric:
-        """A member of this name."""
+        """Makes a member with this name."""
         metric = object.__new__(cls)
         metric._value_ = name
         metric.figure = figure
@@ -103,22 +103,22 @@ class Metric(Enum):
 
     @property
     def unit(self) -> FigureUnit:
-        """Unit of the figures."""
+        """The unit of the metric's figures."""
         return self.figure.unit
 
     @property
     def heading(self) -> str:
-        """Title of a narrow column."""
+        """The title of a narrow column."""
         if self is Metric.BYTES:
             return self.noun
         return f"{self.value}/min" if self.unit is FigureUnit.RATE else str(self.value)
 
     def value_of(self, stat: StackStat) -> int:
-        """The weight of one stack."""
+        """Returns the weight of one stack."""
         return self.figure.value_of(stat)
 
     def column(self, snapshot: Snapshot) -> I64:
-        """The weight of each stack."""
+        """Returns the weight of each stack, by index."""
         return snapshot.column(self.figure.attribute)
 
 
@@ -127,7 +127,7 @@ METRICS: Final = {metric.value: metric for metric in Metric}
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One call stack and its figures."""
+    """A call stack of a profile, with its figures."""
 
     stat: StackStat
     stack: NamedStack
@@ -138,17 +138,17 @@ class Sample:
     pid: int | None = None
 
     def weight(self, metric: Metric) -> int:
-        """Weight of the sample; negative only in differences and for growth."""
+        """Returns the sample's weight; negative only in differences and for growth."""
         return metric.value_of(self.stat)
 
     def after(self, metric: Metric) -> int:
-        """Returns the weight; in a difference, that in the later profile."""
+        """Returns the weight in the later profile, if the sample is of a difference."""
         return self.weight(metric) + (0 if self.before is None else metric.value_of(self.before))
 
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """A file of code in the target's memory. Addresses are the target's."""
+    """A mapped file of code, with its addresses in the target."""
 
     path: str
     start: int
@@ -167,14 +167,14 @@ class Profile:
     sample_bytes: int | None
     samples: Sequence[Sample]  # By live bytes, largest first
     files: Sequence[MappedFile] = ()  # By address
-    notes: Sequence[str] = ()  # What was missed, in words
+    notes: Sequence[str] = ()  # Sentences on what the figures lack
     # Leak suspects, the strongest first; none in differences and in profiles from files.
     suspects: Sequence[NamedSuspect] = ()
     # (time since tracing began in ns, live bytes then), oldest first.
     series: Sequence[tuple[int, int]] = ()
     # The figures of the whole target, as JSON reports have them; empty if unknown.
     facts: Mapping[str, Any] = field(default_factory=dict)
-    has_modules: bool = True  # Whether frames have their file: those of folded stacks do not
+    has_modules: bool = True  # Whether frames have their file; frames of folded stacks do not
     # Metrics that the profile has; figures of others are 0.
     metrics: frozenset[Metric] = frozenset(Metric)
     # Identifies the process's live table; totals of another table began at zero.
@@ -183,20 +183,20 @@ class Profile:
 
     @property
     def is_difference(self) -> bool:
-        """Whether figures are differences."""
+        """Whether the profile is the difference of two profiles."""
         return bool(self.facts.get("difference"))
 
     def shows(self, metric: Metric) -> bool:
-        """Whether to show the metric: it is nonzero, or all profiles have it."""
+        """Whether a metric is worth showing: it is nonzero, or all profiles have it."""
         return not metric.figure.optional or any(s.after(metric) for s in self.samples)
 
     def total(self, metric: Metric) -> int:
-        """The sum over all stacks."""
+        """Returns the metric's sum over all stacks."""
         return sum(sample.weight(metric) for sample in self.samples)
 
 
 class FileNumbers:
-    """The mapped files of a profile by address, numbered from 1."""
+    """Finds the mapped files of a profile by address, numbered from 1."""
 
     def __init__(self, profile: Profile) -> None:
         self.files = sorted(profile.files, key=lambda file: (file.start, file.path))
@@ -221,5 +221,5 @@ class FileNumbers:
 
 
 def figures_of(stat: StackStat) -> dict[str, int]:
-    """Returns figures by the names that files use."""
+    """Returns a stack's figures by their names in JSON and CSV files."""
     return {figure.name: figure.value_of(stat) for figure in FIGURES}

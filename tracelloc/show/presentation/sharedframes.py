@@ -1,4 +1,4 @@
-"""The function that all stacks of a suspect share, and where the stacks diverge there."""
+"""Finds the function that all stacks of a suspect share, and where the stacks diverge."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class PartShare:
 
 @dataclass(frozen=True, slots=True)
 class SharedFunction:
-    """The innermost function shared by a suspect's stacks, with parts by decreasing share."""
+    """The innermost function that a suspect's stacks share; its parts by decreasing share."""
 
     frame: Frame
     callers: Sequence[PartShare]
     callees: Sequence[PartShare]
     # `FILE:LINE` where the stacks diverge: in the function or in its callers.
     lines: Sequence[PartShare]
-    # Whether stacks diverge in the function; if not, they share all frames further in.
+    # Whether stacks diverge in the function; otherwise, they share all frames further in.
     parts_inside: bool
 
     def sentences(self) -> Iterator[str]:
-        """Yields where the stacks diverge, safe to print; nothing if unknown."""
+        """Yields sentences on where the stacks diverge, safe to print; none if unknown."""
         if len(self.callers) > 1:
             yield f"called by {_listed(self.callers)}"
         elif len(self.callees) > 1 and not any(part.name == _UNSHOWN for part in self.callees):
@@ -57,7 +57,7 @@ class SharedFunction:
 
 @dataclass(slots=True)
 class _Stack:
-    """One stack of the group."""
+    """One stack of a suspect, and its position in the shared function."""
 
     named: NamedStack
     share: float
@@ -81,7 +81,7 @@ class _Stack:
 
 
 def shared_function(snapshot: Snapshot, namer: Namer, suspect: Suspect) -> SharedFunction | None:
-    """Returns what the stacks share, by the names known; None for a single stack."""
+    """Returns the function that a suspect's stacks share, by the known names, or None."""
     if len(suspect.members) < 2 or suspect.frame is None:
         return None
     stacks = []
@@ -107,7 +107,7 @@ def shared_function(snapshot: Snapshot, namer: Namer, suspect: Suspect) -> Share
 
 
 def _position(stack: NamedStack, address: int) -> int | None:
-    """Returns the position of the outermost shown frame at or below this address, else of any."""
+    """Returns the position of the outermost shown frame at an address or inside; else any."""
     found = None
     for at, frame in enumerate(stack.frames):
         if frame.address == address:
@@ -121,7 +121,7 @@ def _position(stack: NamedStack, address: int) -> int | None:
 def _step_inwards(stacks: Sequence[_Stack]) -> None:
     """Advances to the innermost function that all stacks share.
 
-    Stacks may pass through it at different addresses, so it is not yet a shared frame.
+    Stacks may pass through the function at different addresses, so it may be no shared frame.
     """
     inner = [stack.inner() for stack in stacks]
 

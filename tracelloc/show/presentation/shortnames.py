@@ -1,9 +1,9 @@
-"""Readable names made short: generics, parameters and return types left out.
+"""Shortens readable names: leaves out generics, parameters and return types.
 
 ``std::vector<std::string, std::allocator<std::string> >::push_back(std::string&&)``
 becomes ``std::vector<…>::push_back``, and ``<alloc::vec::Vec<u8> as
-core::ops::drop::Drop>::drop`` becomes ``<Vec<…> as Drop>::drop``. Whatever is not
-understood, such as a function that returns a pointer to a function, stays as it is: a
+core::ops::drop::Drop>::drop`` becomes ``<Vec<…> as Drop>::drop``. A name that is not
+understood, such as a function that returns a pointer to a function, stays unchanged: a
 long name is better than a wrong one.
 """
 
@@ -37,7 +37,7 @@ _PLAIN: Final = re.compile(r"[^\W\d]\w*(?:::[^\W\d]\w*)*")
 
 
 class _Part(NamedTuple):
-    """``kind`` is an opening bracket, "" for text, or "o" for an operator's name."""
+    """A part of a name; ``kind``: an opening bracket, "" for text, "o" for an operator."""
 
     kind: str
     text: str
@@ -49,9 +49,9 @@ class NotUnderstoodError(Exception):
 
 @functools.lru_cache(maxsize=4096)
 def shorten(name: str) -> str:
-    """A readable name without its generics, parameters and return type.
+    """Returns a readable name without its generics, parameters and return type.
 
-    Never raises. Names it does not understand, and short names, come back unchanged.
+    Never raises. Names that are not understood, and short names, are returned unchanged.
     """
     if len(name) > LONGEST_TEXT or ("<" not in name and "(" not in name):
         return name
@@ -89,7 +89,7 @@ def _short(parts: list[_Part]) -> str:
 
 
 def _is_remark(part: _Part) -> bool:
-    """``[clone .cold]``, or the same as LLVM writes it, ``(.cold)``."""
+    """Whether a part is a remark: ``[clone .cold]``, or ``(.cold)`` as LLVM writes it."""
     return bool(re.match(r"(?:clone )?\.\w", part.text))
 
 
@@ -137,7 +137,7 @@ def _is_parameters(parts: list[_Part], i: int) -> bool:
 
 
 def _name_start(parts: list[_Part], end: int) -> tuple[int, int]:
-    """Where the name begins whose parameters are at ``end``: behind the return type."""
+    """Returns where the name begins whose parameters are at ``end``, behind the return type."""
     for i in range(end - 1, -1, -1):
         kind, text = parts[i]
         if kind == "" and " " in text:
@@ -150,7 +150,7 @@ def _name_start(parts: list[_Part], end: int) -> tuple[int, int]:
 
 
 def _self_type(text: str, *, whole: bool) -> str:
-    """``<T as Trait>``, ``<impl Trait for T>`` or ``<T>``, with the last words of paths."""
+    """Shortens ``<T as Trait>``, ``<impl Trait for T>`` or ``<T>`` to last words of paths."""
     parts = _parts(text)
     generic = len(parts) == 2 and parts[1].kind == "<"
     if whole and (len(parts) == 1 or generic) and _PLAIN.fullmatch(parts[0].text):
@@ -159,7 +159,7 @@ def _self_type(text: str, *, whole: bool) -> str:
 
 
 def _types(parts: list[_Part], depth: int) -> str:
-    """Types written with the last words of their paths."""
+    """Returns types with only the last words of their paths."""
     if depth > _DEEPEST:
         raise NotUnderstoodError
     out: list[str] = []
@@ -181,7 +181,7 @@ def _types(parts: list[_Part], depth: int) -> str:
 
 
 def _generics(text: str, depth: int) -> str:
-    """Text in other brackets: only generics are left out."""
+    """Returns text in other brackets without its generics."""
     if depth > _DEEPEST or "<" not in text:
         return text
     out: list[str] = []
@@ -222,7 +222,7 @@ def _parts(text: str) -> list[_Part]:
 
 
 def _operator(text: str, at: int) -> str:
-    """``operator<``, or ``operator int*`` up to its parameters; nothing if there is none."""
+    """Returns ``operator<`` or ``operator int*`` at ``at``, without parameters; else empty."""
     found = _OPERATOR.match(text, at)
     if found:
         return found[0]
@@ -238,7 +238,7 @@ def _operator(text: str, at: int) -> str:
 
 
 def _skip(text: str, at: int) -> int:
-    """Letters to pass together: an arrow, a literal such as ``'<'``, or one."""
+    """Returns the letters at ``at`` to skip together: an arrow, a literal ``'<'``, or one."""
     if text[at] in "'\"":
         found = _LITERAL.match(text, at)
         return len(found[0]) if found else 1
@@ -246,7 +246,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def closing_bracket(text: str, at: int) -> int:
-    """Where the bracket at ``at`` is closed. Inside parentheses ``<`` may mean "less".
+    """Returns where the bracket at ``at`` is closed. In parentheses ``<`` may mean "less".
 
     Raises NotUnderstoodError if brackets do not match.
     """

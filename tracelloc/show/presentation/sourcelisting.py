@@ -18,11 +18,11 @@ class ListedFunction:
     """A function whose source is requested."""
 
     step: Step
-    file: str | None = None  # The source file; None: that of its heaviest frame
+    file: str | None = None  # The source file; None: the file of its heaviest frame
 
 
 def listed_function(frame: Frame) -> ListedFunction:
-    """The function of a frame."""
+    """Returns the function of a frame, to list its source."""
     return ListedFunction(Step(frame_name(frame), frame.module), frame.file)
 
 
@@ -31,13 +31,13 @@ class LineFigures:
     """Live blocks of the stacks that pass through one line; each stack counts once."""
 
     own_bytes: int = 0  # Bytes of the stacks whose innermost shown line this is
-    bytes: int = 0
-    count: int = 0
+    bytes: int = 0  # Bytes of all stacks through the line
+    count: int = 0  # Blocks of all stacks through the line
     stack: int = -1  # The heaviest of the stacks
-    stack_bytes: int = -1
+    stack_bytes: int = -1  # Bytes of `stack`
 
     def add(self, stack: int, size_bytes: int, count: int, *, is_own: bool) -> None:
-        """Adds a stack."""
+        """Adds the live blocks of a stack."""
         self.own_bytes += size_bytes if is_own else 0
         self.bytes += size_bytes
         self.count += count
@@ -52,19 +52,19 @@ class SourceListing:
     function: ListedFunction
     file: str | None  # The source file; None if no frame of the function has one
     figures: LineFigures  # Figures of the whole function
-    lines: Mapping[int, LineFigures]
+    lines: Mapping[int, LineFigures]  # By line number
     own_lines: frozenset[int]  # Lines of the function
 
     @property
     def heaviest_line(self) -> int:
-        """Returns the function's line with most bytes; 0 if it has none."""
+        """The function's line with most bytes; 0 if no line has bytes."""
         own = [line for line in self.own_lines if line in self.lines]
         return max(own, key=lambda line: (self.lines[line].bytes, -line), default=0)
 
 
 @dataclass(slots=True)
 class _Passage:
-    """How a stack passes through the file and the function."""
+    """The lines of the listed file and function that a stack passes through."""
 
     named: NamedStack
     lines: frozenset[int]
@@ -85,7 +85,7 @@ class SourceLister:
     def listing(
         self, snapshot: Snapshot, namer: Namer, stacks: Sequence[int], sizes: I64, counts: I64
     ) -> SourceListing:
-        """Makes the listing of some stacks, heaviest first; ``sizes`` and ``counts`` by stack."""
+        """Makes the listing; ``stacks``: heaviest first, ``sizes`` and ``counts``: by stack."""
         if self._file is None:
             self._file = self.function.file or self._find_file(snapshot, namer, stacks)
             self._passages.clear()

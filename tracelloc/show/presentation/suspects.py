@@ -1,4 +1,4 @@
-"""Suspects by name, and their sentences in reports and on the screen."""
+"""Names suspects, and formats their sentences for reports and the screen."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ NOTHING_YET: Final = "no allocations seen yet: is the target idle?"
 
 @dataclass(frozen=True, slots=True)
 class NamedSuspect:
-    """A suspect with names."""
+    """A suspect with the names of its stacks."""
 
     suspect: Suspect
     now_ns: int  # Time of the snapshot, CLOCK_MONOTONIC
     time_s: float  # Time of the snapshot, seconds since 1970
     stack: NamedStack  # The stack with the largest share
     shared: SharedFunction | None  # The function that all its stacks share; None for a single stack
-    holders: BlockHolders | None = None  # Who holds its blocks; None: unknown
+    holders: BlockHolders | None = None  # Who holds the suspect's blocks; None: unknown
 
     @property
     def judgement(self) -> Judgement:
-        """The judgement of the suspect."""
+        """The judgement of the whole suspect."""
         return self.suspect.judgement
 
     @property
     def since_s(self) -> float:
-        """Returns for how many seconds the suspect has been growing."""
+        """Seconds for which the suspect has been growing."""
         return max(0, self.now_ns - self.judgement.since_ns) / NS_PER_S
 
 
@@ -68,7 +68,7 @@ def suspects_of(snapshot: Snapshot, n: int | None = None) -> Sequence[Suspect]:
 def name_suspects(
     snapshot: Snapshot, namer: Namer, suspects: Sequence[Suspect]
 ) -> list[NamedSuspect]:
-    """Names suspects with the names known by now."""
+    """Returns the suspects with the names known now."""
     return [
         NamedSuspect(
             suspect=suspect,
@@ -104,7 +104,7 @@ def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:
 def growth_rates(snapshot: Snapshot) -> I64:
     """Returns each stack's bytes per minute: the verdict's rate if it leaks or grows.
 
-    For other stacks, it is the change within the last minute.
+    The rate of other stacks is the change within the last minute.
     """
     rates = snapshot.growth_per_min.copy()
     for suspect in suspects_of(snapshot):
@@ -118,7 +118,7 @@ def growth_rates(snapshot: Snapshot) -> I64:
 def suspect_ranks(snapshot: Snapshot) -> I64:
     """Returns each stack's rank: leaking ones, then growing ones, by rate; then all others.
 
-    Blocks from before tracing come before the others if they are lost, else last.
+    Blocks from before tracing come before all others if they are lost, or else last.
     """
     suspects = suspects_of(snapshot)
     rows, rates = unsure_growth(snapshot)
@@ -162,7 +162,7 @@ def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
 
 
 def sentences(named: NamedSuspect) -> Iterator[str]:
-    """Yields the reasons, and what a group shares; safe to print."""
+    """Yields sentences on a suspect: reasons, and what its stacks share; safe to print."""
     judgement = named.judgement
     yield judgement.evidence
     if named.holders is not None:
@@ -190,7 +190,7 @@ def verdict_counts(snapshot: Snapshot) -> tuple[int | None, int | None]:
 
 
 def lost_bytes(snapshot: Snapshot) -> tuple[int, int]:
-    """Bytes to which nothing points: (allocated while tracing, before tracing)."""
+    """Returns bytes to which nothing points: (allocated while tracing, before tracing)."""
     if snapshot.findings is None:
         return 0, 0
     sites = snapshot.findings.sites
@@ -200,7 +200,7 @@ def lost_bytes(snapshot: Snapshot) -> tuple[int, int]:
 
 
 def suppressed_line(snapshot: Snapshot) -> str | None:
-    """Formats what the user's suppressions hide; None if they hide nothing."""
+    """Formats the leaks that the user's suppressions hide; None if there are none."""
     suppressed = None if snapshot.findings is None else snapshot.findings.suppressed
     if suppressed is None or not suppressed.stacks:
         return None
@@ -222,8 +222,8 @@ def suspect_title(
 ) -> str:
     """Formats a suspect of ``count`` stacks: ``make_pair (4 stacks, pair.c:41)``.
 
-    ``stack``: the one with the largest share. ``labels``: names of the stacks, its own first; if
-    all are equal, they are the title.
+    ``stack``: the stack with the largest share. ``labels``: names of the stacks, in this order; if
+    all are equal, the name is the title.
     """
     label, *others = labels
     if others and len(others) == count - 1 and all(other == label for other in others):

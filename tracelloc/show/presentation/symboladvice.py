@@ -16,7 +16,7 @@ _FRAMES: Final = 6
 
 
 def lacking_files(stack: NamedStack) -> dict[str, bool]:
-    """Returns files whose frames, among a stack's first, lack lines; True if also a name."""
+    """Returns files of a stack's first frames without lines; True: names are missing, too."""
     found: dict[str, bool] = {}
     shown = (part.frame for part in stack.parts() if part.frame is not None and part.label is None)
     for frame in islice(shown, _FRAMES):
@@ -36,7 +36,7 @@ def advice_text(path: str, *, nameless: bool, hint: str | None) -> str:
 
 
 def generated_advice(runtimes: Iterable[Runtime], stack: NamedStack) -> str | None:
-    """Returns how to name generated code; None if a stack's first frames need no such names."""
+    """Returns how to get names of generated code; None if a stack's first frames need none."""
     naming = next((runtime.naming for runtime in runtimes if runtime.naming), None)
     shown = (part.frame for part in stack.parts() if part.frame is not None)
     if naming is None or not any(

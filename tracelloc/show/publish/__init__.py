@@ -1,1 +1,1 @@
-"""Results over HTTP: an endpoint, and profiles that are pushed."""
+"""Publishes results over HTTP: an endpoint for readers, and profiles pushed to servers."""

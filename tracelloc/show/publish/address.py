@@ -32,7 +32,7 @@ PUSH_INTERVAL_S: Final = 15.0  # Default time between two pushed profiles
 class ListenAddress:
     """A TCP address, where port 0 lets the kernel choose."""
 
-    host: str
+    host: str  # Host name or IP address
     port: int
     # Token that clients must send; None if none is required.
     token: str | None = field(default=None, repr=False)
@@ -48,9 +48,9 @@ class PushConfig:
     url: str  # The ingest endpoint, without user and password
     # Value of the Authorization header; None without one.
     authorization: str | None = field(repr=False)
-    interval_s: float
+    interval_s: float  # Time between two pushes
     name: str | None  # Name of the application; None: the target's command
-    labels: tuple[tuple[str, str], ...]
+    labels: tuple[tuple[str, str], ...]  # Labels of all pushed profiles
     is_otlp: bool = False  # Whether the server takes OTLP; if not, it is compatible with Pyroscope
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -131,9 +131,9 @@ _LARGEST_BYTES: Final = 4096
 def read_secret(
     path: Path | None, variable: str, environment: Mapping[str, str] = OWN_VARIABLES
 ) -> str | None:
-    """Returns the first line of the file, else the variable; None if there is neither.
+    """Returns the first line of a file, or else a variable's value; None if there is neither.
 
-    Raises UsageError for files that can't be read or have no such line.
+    Raises TracellocError if the file can't be read, or its first line is no secret.
     """
     if path is None:
         return environment.get(variable) or None
@@ -149,9 +149,9 @@ def read_secret(
 
 
 def authorization(user: str | None, password: str | None) -> str | None:
-    """Returns the header's value or None. Basic (RFC 7617), or Bearer (RFC 6750) without a user.
+    """Returns an Authorization header: Basic (RFC 7617), or Bearer (RFC 6750) without a user.
 
-    ``user`` may include the password after a colon.
+    ``user`` may include the password after a colon. None if there is no secret.
     """
     if user is None:
         return None if password is None else f"Bearer {password}"

@@ -1,7 +1,7 @@
 """Profiles over HTTP: for ``go tool pprof``, for scrapers, and for a browser.
 
 ``/debug/pprof/heap`` answers like Go's net/http/pprof; with ``?seconds=N`` it returns the
-changes within N seconds. ``/metrics`` is OpenMetrics, and ``/`` is the flame graph. Where no
+changes within N seconds. ``/metrics`` is OpenMetrics, and ``/`` is the flame graph. If no
 process is traced, there are metrics only.
 """
 
@@ -24,7 +24,7 @@ from tracelloc.errors import TracellocError
 from tracelloc.show.export import flamegraph, pprof
 from tracelloc.show.export.flamedata import page_data
 from tracelloc.show.export.listings import fold
-from tracelloc.show.presentation.combined import joined, since
+from tracelloc.show.presentation.combined import change_since, joined_profile
 from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.show.publish.address import ListenAddress, is_authorized
 from tracelloc.show.publish.openmetrics import CONTENT_TYPE, family_lines, label_text, metrics_text
@@ -136,8 +136,8 @@ class Endpoint(http.server.ThreadingHTTPServer):
         """Takes over the listener.
 
         ``take_profiles``: returns a profile per process; called from any thread.
-        ``token``: what clients must send.
-        ``take_metrics``: returns all metrics, where there are no profiles.
+        ``token``: the token that clients must send; None: none is required.
+        ``take_metrics``: returns all metrics, if there are no profiles.
         """
         self.take_profiles = take_profiles
         self.take_metrics = take_metrics or (lambda: metrics(take_profiles()))
@@ -164,7 +164,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Address of the flame graph page."""
+        """The address of the flame graph page."""
         host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
         return f"http://{host}:{self.server_port}/"
 
@@ -200,7 +200,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
                         connection.shutdown(socket.SHUT_RDWR)
 
     def wait_for_client_since(self, request: socket.socket, since_s: float) -> None:
-        """Sets since when the server waits; infinity while the client waits for the response."""
+        """Sets when the wait for a connection's client began; infinity: the client waits."""
         with self._lock:
             if request in self._open:
                 self._open[request] = since_s
@@ -214,7 +214,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
                 self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores the error: a client has disconnected."""
+        """Ignores an error of a connection, as its client has disconnected."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -254,20 +254,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif parts.path == "/debug/pprof/":
             self._send("text/plain; charset=utf-8", [_INDEX.encode()])
         elif parts.path == "/flamegraph.json":
-            data = page_data(joined(self.server.take_profiles()), Metric.BYTES, REFRESH_S)
+            data = page_data(joined_profile(self.server.take_profiles()), Metric.BYTES, REFRESH_S)
             self._send("application/json", [flamegraph.embedded(data).encode()])
         elif parts.path == "/":
             page = flamegraph.write_html(
-                joined(self.server.take_profiles()), Metric.BYTES, REFRESH_S
+                joined_profile(self.server.take_profiles()), Metric.BYTES, REFRESH_S
             )
             self._send("text/html; charset=utf-8", page)
         else:
             self._refuse(404, "known paths: /, /metrics, /debug/pprof/heap and /debug/pprof/allocs")
 
     def _is_meant(self) -> bool:
-        """Whether the request's Host is this machine, against DNS rebinding by web pages.
+        """Whether the request's Host header names this machine, against DNS rebinding.
 
-        It is only checked on loopback, whose protection rebinding would circumvent.
+        The header is only checked on loopback, whose protection rebinding would circumvent.
         """
         if not self.server.is_loopback:
             return True
@@ -298,9 +298,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.server.closing.wait(seconds)
             finally:
                 self.server.deltas.release()
-            profiles = [since(before.get(p.target.number), p) for p in self.server.take_profiles()]
+            profiles = [
+                change_since(before.get(p.target.number), p) for p in self.server.take_profiles()
+            ]
         name = "allocs" if metric is Metric.ALLOCATED else "heap"
-        content = pprof.write(joined(profiles), metric)
+        content = pprof.write(joined_profile(profiles), metric)
         self._send("application/octet-stream", content, f'attachment; filename="{name}"')
 
     def _send(self, kind: str, pieces: Iterable[bytes], disposition: str | None = None) -> None:

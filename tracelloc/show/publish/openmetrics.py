@@ -1,4 +1,4 @@
-"""OpenMetrics, version 1.0.0, which Prometheus scrapes.
+"""Formats metrics as OpenMetrics 1.0.0, which Prometheus scrapes.
 
 https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md
 """
@@ -14,7 +14,7 @@ CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-
 
 
 def family_lines(name: str, kind: str, unit: str, text: str) -> Iterator[str]:
-    """The description of a metric. ``kind``: gauge or counter; ``unit`` may be empty."""
+    """Yields a metric's description. ``kind``: gauge or counter; ``unit`` may be empty."""
     yield f"# TYPE {name} {kind}"
     if unit:
         yield f"# UNIT {name} {unit}"
@@ -22,13 +22,13 @@ def family_lines(name: str, kind: str, unit: str, text: str) -> Iterator[str]:
 
 
 def label_text(labels: Mapping[str, str]) -> str:
-    """Labels of a series, in braces."""
+    """Formats the labels of a series, in braces."""
     pairs = (f'{key}="{_escaped(value)}"' for key, value in labels.items())
     return "{" + ",".join(pairs) + "}"
 
 
 def metrics_text(lines: Iterable[str]) -> str:
-    """A whole answer."""
+    """Returns the lines as a complete OpenMetrics text."""
     return "".join(f"{line}\n" for line in lines) + "# EOF\n"
 
 

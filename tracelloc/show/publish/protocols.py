@@ -1,4 +1,4 @@
-"""How servers take profiles: Pyroscope's HTTP API, and OTLP.
+"""The protocols by which servers take profiles: Pyroscope's HTTP API, and OTLP.
 
 Pyroscope: ``POST /ingest`` of
 https://grafana.com/docs/pyroscope/latest/reference-server-api/, format pprof: query
@@ -24,7 +24,7 @@ from tracelloc.model.process import Target
 from tracelloc.show.export import otlp, pprof
 from tracelloc.show.export.definitions import new_request, new_response
 from tracelloc.show.export.otelnames import service_attributes
-from tracelloc.show.presentation.combined import joined
+from tracelloc.show.presentation.combined import joined_profile
 from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.show.publish.address import PushConfig
 from tracelloc.text import printable
@@ -40,7 +40,7 @@ _UNSAFE_IN_NAMES: Final = str.maketrans(dict.fromkeys('{},="\\/ \t\n', "_"))
 
 
 class Parcel(NamedTuple):
-    """A profile, ready to be sent."""
+    """Profiles of a time span, encoded to be sent."""
 
     from_s: float
     until_s: float  # Beginning and end, in seconds since 1970
@@ -48,7 +48,7 @@ class Parcel(NamedTuple):
 
 
 class Pyroscope:
-    """A server that is compatible with Pyroscope."""
+    """The protocol of servers that are compatible with Pyroscope."""
 
     def __init__(self, config: PushConfig, target: Target) -> None:
         """``target``: the first process, which names the trace."""
@@ -56,12 +56,12 @@ class Pyroscope:
         self._target = target
 
     def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
-        """Packs a pprof file of all processes; allocations are those since ``from_s``."""
-        content = b"".join(pprof.write(joined(profiles), Metric.BYTES))
+        """Encodes a pprof file of all processes, with allocations since ``from_s``."""
+        content = b"".join(pprof.write(joined_profile(profiles), Metric.BYTES))
         return Parcel(from_s, until_s, content)
 
     def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
-        """Returns (URL, headers, body): a form with the file."""
+        """Returns (URL, headers, body) of a request, whose body is a form with the file."""
         body, boundary = _form(parcel.content)
         query = urllib.parse.urlencode(
             {"name": self._name(), "from": int(parcel.from_s)}
@@ -72,11 +72,11 @@ class Pyroscope:
         return f"{self._config.url}?{query}", headers, body
 
     def is_repeated(self, status: int) -> bool:
-        """Whether a request with this status is sent again: of server errors and rate limits."""
+        """Whether a request is sent again after this status: a server error or rate limit."""
         return status in (408, 429) or status >= 500
 
     def refused(self, _answer: bytes) -> tuple[int, str]:
-        """Returns nothing: the server accepts or refuses whole requests."""
+        """Returns (0, ""), as the server accepts or refuses whole requests."""
         return 0, ""
 
     def _name(self) -> str:
@@ -111,7 +111,7 @@ def _form(content: bytes) -> tuple[bytes, str]:
 
 
 class Otlp:
-    """An OpenTelemetry collector, or another receiver of OTLP profiles."""
+    """The protocol of OpenTelemetry collectors and other receivers of OTLP profiles."""
 
     def __init__(self, config: PushConfig) -> None:
         self._config = config
@@ -120,7 +120,7 @@ class Otlp:
             self._attributes["service.name"] = config.name
 
     def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
-        """Packs a compressed request."""
+        """Encodes a compressed request with the profiles of all processes."""
         message = new_request()
         elapsed_ns = max(0, round((until_s - from_s) * 1e9))
         timed = [replace(each, time_s=until_s, elapsed_ns=elapsed_ns) for each in profiles]
@@ -131,16 +131,16 @@ class Otlp:
         return Parcel(from_s, until_s, gzip.compress(message.SerializeToString(), 6, mtime=0))
 
     def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
-        """Returns the packed request."""
+        """Returns (URL, headers, body) of a request."""
         headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
         return self._config.url, headers | dict(self._config.headers), parcel.content
 
     def is_repeated(self, status: int) -> bool:
-        """Returns True for the statuses that OTLP declares retryable."""
+        """Whether OTLP declares a status retryable."""
         return status in (429, 502, 503, 504)
 
     def refused(self, answer: bytes) -> tuple[int, str]:
-        """Returns the server's message on a partial success."""
+        """Returns (number of refused profiles, message) of the server's answer."""
         message = new_response()
         try:
             message.ParseFromString(answer)

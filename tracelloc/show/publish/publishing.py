@@ -1,4 +1,4 @@
-"""Profiles pushed to a server at intervals; the endpoint and the push of one trace."""
+"""Pushes profiles to a server at intervals; runs the endpoint and the push of one trace."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Pusher:
-    """A thread that takes profiles and sends them, from ``start`` to ``close``."""
+    """Takes profiles and sends them, in a thread from ``start`` to ``close``."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Pusher:
         self._since_s = until_s
 
     def _with_new_allocations(self, profile: Profile) -> Profile:
-        """Keeps only new allocations: the server adds them up over time."""
+        """Returns the profile with only new allocations, as the server adds allocations up."""
         table, before = self._allocated.get(profile.target.number, (-1, {}))
         if table != profile.table_number:
             before = {}
@@ -184,7 +184,7 @@ class Pusher:
         return "", False
 
     def _note_refused(self, count: int, reason: str) -> None:
-        """Reports a server's remark on accepted profiles, once until it changes."""
+        """Reports a server's remark on accepted profiles, once until the remark changes."""
         self.dropped += count
         what = f"{plural(count, 'profile')} refused: " if count else ""
         remark = f"{what}{printable(reason)}" if reason or count else ""
@@ -197,7 +197,7 @@ _NAMES_PATIENCE_S: Final = 5.0  # How long to wait for names; scrapers give up a
 
 
 class ProfileSource:
-    """Makes the profiles of one snapshot at a time, and of each snapshot once."""
+    """Makes the profiles of each snapshot once. Thread safe: one snapshot at a time."""
 
     def __init__(self, take: Callable[[], TraceSnapshot], namers: Namers) -> None:
         """``take`` may be called from any thread; this object alone uses ``namers``."""
@@ -224,7 +224,7 @@ class Sharing:
     def __init__(
         self, listen: ListenAddress | None, push: PushConfig | None, say: Callable[[str], None]
     ) -> None:
-        """Binds the address, without answering requests yet. Raises TracellocError."""
+        """Binds the address to listen on, but answers no request yet. Raises TracellocError."""
         self._say = say
         self._push = push
         self._listener = None if listen is None else listen_on(listen)
@@ -233,7 +233,7 @@ class Sharing:
         self._pusher: Pusher | None = None
 
     def start(self, target: Target, take: Callable[[], TraceSnapshot], namers: Namers) -> None:
-        """Starts to answer and push. See ``ProfileSource``; ``target`` names the trace."""
+        """Starts to answer requests and to push profiles. ``target``: the first process."""
         source = ProfileSource(take, namers)
         if self._listener is not None:
             self._endpoint = Endpoint(self._listener, source.profiles, self._token)
@@ -255,7 +255,7 @@ class Sharing:
                 )
 
     def close(self) -> None:
-        """Stops both; call while snapshots can still be taken. May be called twice."""
+        """Stops endpoint and push, while snapshots can still be taken. May be called twice."""
         if self._pusher is not None:
             self._pusher.close()
             self._pusher = None

@@ -52,11 +52,11 @@ _EVENTS_TABLE: Final = (
 class RecordedMoment(NamedTuple):
     """Time and position of one snapshot of a recording, without its content."""
 
-    number: int
+    number: int  # Position in the recording
     time_s: float  # Seconds since 1970
     uptime_s: float  # CLOCK_MONOTONIC, which never jumps
-    step_s: int  # Approximate distance to the next moment
-    whole: int  # Number of the whole moment at which applying differences begins
+    step_s: int  # Approximate seconds to the next snapshot
+    whole: int  # Number of the whole snapshot at which applying differences begins
 
 
 def checksum(data: bytes, *key: int) -> int:
@@ -65,7 +65,7 @@ def checksum(data: bytes, *key: int) -> int:
 
 
 def checked(data: object, crc: object, *key: object) -> bytes:
-    """Returns a row's data. Raises MalformedError if the data or key do not match the CRC."""
+    """Returns the data of a row. Raises MalformedError if data or key do not match the CRC."""
     # SQLite columns can hold values of any type.
     numbers = [each for each in key if isinstance(each, int)]
     is_same_key = len(numbers) == len(key)
@@ -85,8 +85,8 @@ def is_recording(path: Path) -> bool:
 def rights_to_read(path: Path) -> Iterator[None]:
     """Switches to the rights of the owner of the recording or of its directory, for reading.
 
-    SQLite opens the files next to a recording for writing, and gives them to its owner. With
-    root's rights, it must not do so with links that another user has placed there.
+    SQLite opens files next to a recording for writing, and gives them to the recording's owner.
+    With root's rights, it must not do so with links that another user has placed there.
     """
     owner = _other_owner(path) if os.geteuid() == 0 else None
     if owner is None:
@@ -97,7 +97,7 @@ def rights_to_read(path: Path) -> Iterator[None]:
 
 
 def _other_owner(path: Path) -> User | None:
-    """Returns the user, other than root, who can create files next to this one and read it."""
+    """Returns the user other than root who can create files beside a file and read it."""
     with suppress(OSError):
         real = path.resolve()
         for status in (real.parent.stat(), real.lstat()):
@@ -112,7 +112,7 @@ def _other_owner(path: Path) -> User | None:
 def open_recorded(path: Path) -> tuple[sqlite3.Connection, bool]:
     """Opens a recording. Returns it, and whether it may still grow. Raises TracellocError.
 
-    Call with ``rights_to_read``.
+    To be called within ``rights_to_read``.
     """
     try:
         if not is_recording(path):
@@ -190,7 +190,7 @@ def free_bytes(path: Path) -> int:
 
 
 def empty_log(connection: sqlite3.Connection) -> bool:
-    """Moves the log into the file. Returns whether no reader has prevented that for seconds."""
+    """Moves the log into the file. Returns False if readers prevent that for seconds."""
     (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not is_busy
 

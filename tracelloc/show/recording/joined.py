@@ -33,10 +33,10 @@ _PATIENCE_S: Final = 2.0
 
 
 class JoinedTraces:
-    """Has the interface of ``RecordedTrace``. For one thread at a time."""
+    """Several recordings with the interface of ``RecordedTrace``. For one thread at a time."""
 
     def __init__(self, recordings: Sequence[RecordedTrace]) -> None:
-        """The first one's root process is the root of all."""
+        """``recordings``: the root process of the first is the root of all."""
         self._recordings = sorted(recordings, key=lambda each: each.moments[0].time_s)
         first = self._recordings[0]
         self.path = first.path
@@ -48,7 +48,7 @@ class JoinedTraces:
 
     @property
     def is_growing(self) -> bool:
-        """Whether one of them may still be written to."""
+        """Whether one of the recordings may still be written to."""
         return any(each.is_growing for each in self._recordings)
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class JoinedTraces:
             each.close()
 
     def reload(self) -> None:
-        """Reads what has been written since."""
+        """Reads snapshots that have been written since the last call."""
         before = [len(each.moments) for each in self._recordings]
         for each in self._recordings:
             each.reload()
@@ -125,7 +125,7 @@ def open_recordings(paths: Sequence[Path]) -> AnyRecording:
 
 
 def missed_count(about: Mapping[str, str]) -> int:
-    """Returns how many snapshots the recorder had no time for."""
+    """Returns how many snapshots the recorder has missed; ``about``: a description."""
     count = about.get("missed", "")
     return int(count) if count.isascii() and count.isdigit() and len(count) < 16 else 0
 

@@ -1,4 +1,4 @@
-"""Makes the file of a recording, copies it and completes it, with the rights of its owner."""
+"""Creates, copies and completes the file of a recording, with the rights of its owner."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _writers(path: Path, users: Sequence[User]) -> list[User]:
 def create(
     path: Path, users: Sequence[User], max_bytes: int
 ) -> tuple[sqlite3.Connection, tuple[User, User]]:
-    """Creates a recording, readable while it is written. Returns it, its owner and the writer.
+    """Creates a recording that is readable while written. Returns it, its owner and writer.
 
     ``users``: see ``tracelloc.system.safefiles.writing``. Raises TracellocError.
     """

@@ -1,6 +1,6 @@
 """Converts snapshots to the parts that a recording keeps, and back.
 
-It omits what can be computed from the rest, all but the largest blocks, and threads.
+Recordings omit figures that others determine, all but the largest blocks, and threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.process import FollowCounts
 from tracelloc.model.stacks import CallStacks
 from tracelloc.model.verdicts import VERDICTS, Findings, Moment, Sites, Suppressed, Suspect
-from tracelloc.show.recording.changes import I64, Facts, MomentParts, ProcessKey, ProcessParts
+from tracelloc.show.recording.momentcodec import I64, Facts, MomentParts, ProcessKey, ProcessParts
 from tracelloc.show.recording.plain import from_plain, to_plain, types_of
 from tracelloc.snapshots.snapshot import FACET_RESULTS, Snapshot, TraceSnapshot
 
@@ -51,15 +51,15 @@ HistorySample = Callable[[ProcessKey, int], I64]
 
 
 class SnapshotEncoder:
-    """Converts traces to the parts that are kept; unchanged objects are not converted again."""
+    """Converts traces to recorded parts; unchanged objects are not converted again."""
 
     def __init__(self, book_of: Callable[[CallStacks], int]) -> None:
-        """``book_of``: the number under which the stacks of a process are kept."""
+        """``book_of``: returns the number under which a process's stacks are recorded."""
         self._book_of = book_of
         self._known: dict[tuple[ProcessKey, str], tuple[Any, Any]] = {}
 
     def parts(self, trace: TraceSnapshot) -> MomentParts:
-        """Returns what a recording keeps of a trace, without stacks, history and names."""
+        """Returns the recorded parts of a trace, without stacks, history and names."""
         facts = {"untraced_count": trace.untraced_count, "follow": to_plain(trace.follow)}
         return MomentParts(facts, {key_of(one): self._process(one) for one in trace.processes})
 
@@ -112,7 +112,7 @@ def _findings(findings: Findings) -> tuple[dict[str, Any], I64]:
 
 
 def _objects(found: ObjectFindings) -> Any:
-    """Returns findings with the most important types; the others are summed up."""
+    """Returns findings on objects with the main types; the others are summed up."""
     if found.now is None or found.first is None:
         return to_plain(found)
     before = {one.name: one.size_bytes for one in found.first.types}
@@ -198,7 +198,7 @@ def _snapshot(
 
 
 def facets_of(facts: Facts) -> dict[str, Any]:
-    """Returns results of facets, also of recordings that have them as facts of other names."""
+    """Returns results of facets by name, which old recordings have as other facts."""
     usage, holders = facts.get("usage"), facts.get("holders")
     older = {
         "heap": usage and {"now": usage, "first": facts["first_usage"] or usage},

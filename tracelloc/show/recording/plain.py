@@ -105,7 +105,7 @@ def _instance(kind: type, plain: Any) -> Any:
 
 @functools.cache
 def _required(kind: type) -> frozenset[str]:
-    """Fields without defaults."""
+    """Returns the names of a dataclass's fields without defaults."""
     return frozenset(
         field.name
         for field in fields(kind)
@@ -115,6 +115,6 @@ def _required(kind: type) -> frozenset[str]:
 
 @functools.cache
 def types_of(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, by name."""
+    """Returns the types of a dataclass's fields, by name."""
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}

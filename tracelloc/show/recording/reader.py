@@ -1,4 +1,4 @@
-"""Reads a recording: the trace as it was at any of its moments, with its names."""
+"""Reads a recording: the trace at any of its snapshots, with names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import numpy as np
 from tracelloc.errors import MalformedError, TracellocError
 from tracelloc.model.stacks import CallStacks
 from tracelloc.show.recording import container
-from tracelloc.show.recording.changes import (
+from tracelloc.show.recording.container import RecordedMoment, checked
+from tracelloc.show.recording.momentcodec import (
     ANCHORS,
     I64,
     NOTHING,
@@ -25,7 +26,6 @@ from tracelloc.show.recording.changes import (
     arrays_unpacked,
     decode,
 )
-from tracelloc.show.recording.container import RecordedMoment, checked
 from tracelloc.show.recording.parts import trace_of
 from tracelloc.show.recording.recordednames import RecordedSymbols
 from tracelloc.snapshots.snapshot import TraceSnapshot
@@ -45,7 +45,7 @@ class RecordedTrace:
     """An open recording. For one thread at a time; errors are one line each."""
 
     def __init__(self, path: Path) -> None:
-        """Raises TracellocError if it can't be read."""
+        """Opens a recording. Raises TracellocError if it can't be read."""
         self.path = path
         self.moments: list[RecordedMoment] = []  # Snapshots, oldest first; at least one
         # Description of the trace: `pid`, `command`, `host`, `version`
@@ -75,13 +75,13 @@ class RecordedTrace:
         self._connection.close()
 
     def reload(self) -> None:
-        """Reads what has been written since, if the recording is still growing."""
+        """Reads snapshots written since the last call, if the recording is still growing."""
         with self.reading():
             self._reload()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yields the database, of which all reads within see one state."""
+        """Yields the database; all reads within the context see the same state."""
         with container.failing(self.path, "read"), container.rights_to_read(self.path):
             self._connection.execute("BEGIN")
             try:
@@ -115,7 +115,7 @@ class RecordedTrace:
         self.about = about
 
     def _read_moments(self) -> None:
-        """Reads only new moments, unless old ones were folded."""
+        """Reads the list of snapshots: only new ones, unless old ones were folded."""
         read = self._connection.execute
         last = self.moments[-1].number if self.moments else -1
         (old,) = read("SELECT COUNT(*) FROM moments WHERE number <= ?", (last,)).fetchone()
@@ -152,7 +152,7 @@ class RecordedTrace:
     def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
         """Returns the trace at a time, see ``find_uptime``, from what is written by now.
 
-        Moments may be folded at any time. Raises TracellocError.
+        The recorder may fold snapshots at any time. Raises TracellocError.
         """
         with self.reading():
             self._reload()
@@ -214,14 +214,14 @@ class RecordedTrace:
 
 
 def _is_moment(row: tuple[object, ...]) -> bool:
-    """Whether values are of the types that the columns are declared as: SQLite stores any."""
+    """Whether a row's values have the declared types, which SQLite does not enforce."""
     number, time_s, uptime_s, step_s, whole = row
     numbers = isinstance(number, int) and isinstance(step_s, int) and isinstance(whole, int)
     return numbers and isinstance(time_s, float) and isinstance(uptime_s, float)
 
 
 class _RecordedBook:
-    """The stacks read so far that some processes share."""
+    """The stacks read so far of processes that share them."""
 
     def __init__(self) -> None:
         self._depths = np.zeros(0, np.int64)
@@ -232,7 +232,7 @@ class _RecordedBook:
         self._is_stale = True
 
     def add(self, first: int, data: bytes, budget: UnpackBudget) -> None:
-        """Adds stacks from an index on, or new frames of one. Raises MalformedError."""
+        """Adds stacks from index ``first`` on, or frames of a known one. Raises MalformedError."""
         depths, flags, frames = arrays_unpacked(data, np.int64, np.uint16, np.uint64, budget=budget)
         # Where they start is kept, too; four columns are there twice while they are put together.
         budget.spend(8 * len(depths))
@@ -260,7 +260,7 @@ class _RecordedBook:
 
 
 def _put(column: np.ndarray, first: int, values: np.ndarray) -> np.ndarray:
-    """The column with other values from an index on."""
+    """Returns the column with ``values`` from index ``first`` on."""
     whole = np.zeros(max(len(column), first + len(values)), column.dtype)
     whole[: len(column)] = column
     whole[first : first + len(values)] = values

@@ -1,6 +1,6 @@
 """Names of recorded addresses, written as they become known and read without other files.
 
-The place of an address is written as well: the file, its build ID, and the offset in it.
+The place of an address is recorded, too: the file, its build ID, and the offset in the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tracelloc.errors import MalformedError
 from tracelloc.model.codefiles import CodeModule, FileId, Mapping, Place, Unresolved
 from tracelloc.model.frames import Frame, unnamed
 from tracelloc.show.presentation.naming import Namer
-from tracelloc.show.recording.changes import ProcessKey, packed
+from tracelloc.show.recording.momentcodec import ProcessKey, packed
 from tracelloc.show.recording.plain import from_plain, to_plain, types_of
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.system.bounded import UnpackBudget, inflated, json_bytes
@@ -29,7 +29,7 @@ _PlainFrames = tuple[tuple[Any, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class RecordedModule:
-    """A mapped file as a recording knows it."""
+    """A mapped file of code in a recording, which can't be opened."""
 
     file_id: FileId
     path: str
@@ -38,7 +38,7 @@ class RecordedModule:
 
 @dataclass(frozen=True, slots=True)
 class CodeFile:
-    """A file of code where it was mapped, or memory without one."""
+    """A mapping of code in a recording: of a file, or of memory without one."""
 
     start: int
     end: int
@@ -52,7 +52,7 @@ class CodeFile:
     reason: Unresolved | None
 
     def place(self, address: int) -> Place[CodeModule]:
-        """Where an address in it lies."""
+        """Returns the place of an address in the mapping."""
         mapping = Mapping(
             self.start, self.end, self.offset, True, self.device, self.inode, self.path,
             self.deleted,
@@ -61,14 +61,14 @@ class CodeFile:
         return Place(mapping, self.module(), self.reason, offset)
 
     def module(self) -> RecordedModule | None:
-        """Returns the recorded data of the file, which can't be opened."""
+        """Returns the mapped file; None if it was not recorded."""
         if not self.has_module:
             return None
         return RecordedModule((self.device, self.inode), self.path, self.build_id)
 
 
 class NamesWriter:
-    """Collects the names of one program of a process."""
+    """Collects the names of one program of a process, to be written in batches."""
 
     def __init__(self) -> None:
         self._pending: dict[int, None] = {}
@@ -77,13 +77,13 @@ class NamesWriter:
         self._files: set[tuple[int, str]] = set()
 
     def add_addresses(self, addresses: Iterable[int]) -> None:
-        """Notes addresses whose names are to be written."""
+        """Adds addresses whose names are to be written."""
         new = [address for address in addresses if address not in self._seen]
         self._seen.update(new)
         self._pending.update(dict.fromkeys(new))
 
     def batch(self, namer: Namer, patience_s: float) -> bytes | None:
-        """Returns the newly known names or None. Waits at most ``patience_s``."""
+        """Returns names that have become known, encoded; None: none. Waits ``patience_s``."""
         if not self._pending:
             return None
         is_final = namer.symbols.prepare(self._pending, patience_s)
@@ -124,12 +124,12 @@ class NamesWriter:
 
 
 def addresses_of(one: Snapshot, indices: Iterable[int]) -> set[int]:
-    """Return addresses of some stacks."""
+    """Returns the return addresses in some stacks of a snapshot."""
     return {address for index in indices for address in one.frames(index)}
 
 
 class RecordedSymbols:
-    """Names of one process: a ``show.presentation.naming.Symbols``."""
+    """The recorded names of one process: a ``show.presentation.naming.Symbols``."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -164,11 +164,11 @@ class RecordedSymbols:
         self.version += 1
 
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:  # noqa: ARG002 - nothing takes time
-        """Returns True: no more names will become known."""
+        """Returns True, as no more names will become known."""
         return True
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
-        """The frames of these addresses."""
+        """Returns the frames of return addresses, in order."""
         found: list[Frame] = []
         for address in addresses:
             frames = self._names.get((self._programs, address))
@@ -176,7 +176,7 @@ class RecordedSymbols:
         return found
 
     def place(self, address: int) -> Place[CodeModule] | Unresolved:
-        """Where an address of code lies."""
+        """Returns the place of a code address, or why it is unknown."""
         for file, module in reversed(self._files.get(self._programs, {}).values()):
             if file.start <= address < file.end:
                 # One module per file, because comparing places compares modules.

@@ -1,4 +1,4 @@
-"""Lets viewers find the recordings of running processes.
+"""Tells viewers where the recordings of running processes are.
 
 Each recorder keeps a small file named after the process, locked for as long as it runs, in a
 directory that only its own user, or root, can write to.
@@ -21,14 +21,14 @@ _LONGEST: Final = 1 << 14
 
 
 class StartedProcess(Protocol):
-    """A process identified by more than its PID, which the kernel may reuse."""
+    """A process that is identified by PID and start time, as the kernel may reuse PIDs."""
 
     @property
     def pid(self) -> int:
         """The process ID."""
 
     def start_ticks(self) -> int:
-        """Start time in clock ticks since boot. Raises TargetError."""
+        """Returns the start time in clock ticks since boot. Raises TargetError."""
 
 
 def directories() -> list[Path]:
@@ -43,7 +43,7 @@ def _name(process: StartedProcess) -> str:
 
 @contextmanager
 def noted(process: StartedProcess, recording: Path) -> Iterator[None]:
-    """Lets viewers find the recording within the context; errors are ignored."""
+    """Lets viewers find a process's recording within the context; ignores errors."""
     found = directories()
     directory = found[0] if os.geteuid() == 0 else found[-1]
     path, descriptor = directory, -1
@@ -82,7 +82,7 @@ def recording_of(process: StartedProcess) -> Path | None:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Whether the recorder still runs: a killed one leaves the file, but no lock."""
+    """Whether the recorder of a file still runs: a killed one leaves no lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

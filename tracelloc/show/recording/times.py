@@ -29,14 +29,14 @@ def find_moment(recording: AnyRecording, text: str | None) -> int:
 
 
 def count_words(recording: AnyRecording) -> str:
-    """Returns how many snapshots there are, and how many the recorder missed."""
+    """Returns, in words, how many snapshots a recording has, and how many it has missed."""
     words = plural(len(recording.moments), "snapshot")
     missed = missed_count(recording.about)
     return f"{words}, {missed:,} missed" if missed else words
 
 
 def parse_time(text: str, first_s: float, last_s: float) -> float:
-    """Parses a time typed by the user to seconds since 1970. Raises UsageError."""
+    """Parses a time typed by the user; returns seconds since 1970. Raises UsageError."""
     try:
         time_s = _seconds(text, first_s, last_s)
     except (ValueError, OverflowError):
@@ -66,7 +66,7 @@ def _seconds(text: str, first_s: float, last_s: float) -> float:
 
 
 def split_time(text: str) -> tuple[Path, str | None]:
-    """Splits a file from the time after ``@``, if any: ``FILE@03:15``."""
+    """Splits ``FILE@03:15`` into the path and the time; None if there is no time."""
     path = Path(text)
     name, at, time_text = text.rpartition("@")
     if not at or path.exists():

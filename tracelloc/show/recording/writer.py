@@ -1,4 +1,4 @@
-"""Writes a recording snapshot by snapshot; each is durable once it is written."""
+"""Writes a recording snapshot by snapshot; a written snapshot survives a crash."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tracelloc.errors import TracellocError
 from tracelloc.model.stacks import CallStacks
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording import container, newfile
-from tracelloc.show.recording.changes import (
+from tracelloc.show.recording.compaction import GROUP, STEPS_S, Compactor, insert
+from tracelloc.show.recording.container import RecordedMoment, checksum, transaction
+from tracelloc.show.recording.momentcodec import (
     MomentChain,
     MomentParts,
     ProcessKey,
     arrays_packed,
     encode,
 )
-from tracelloc.show.recording.container import RecordedMoment, checksum, transaction
-from tracelloc.show.recording.ladder import GROUP, STEPS_S, Compactor, insert
 from tracelloc.show.recording.parts import SnapshotEncoder, key_of
 from tracelloc.show.recording.recordednames import NamesWriter, addresses_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -39,33 +39,33 @@ _GROUPS: Final = 16
 
 @dataclass(slots=True)
 class _Book:
-    """The stacks that some processes share."""
+    """The stacks of processes that share them, and how many of them are written."""
 
     number: int
     stacks: CallStacks
-    written: int = 0  # Stacks below this index are written
+    written: int = 0  # Number of written stacks
     unknown: set[int] = field(default_factory=set)  # Stacks that were written without their frames
 
 
 @dataclass(slots=True)
 class _Program:
-    """What has been written for one program of a process."""
+    """The names and history that are written of one program of a process."""
 
     names: NamesWriter = field(default_factory=NamesWriter)
     named: int = 0
     used: set[int] = field(default_factory=set)
-    samples: set[int] = field(default_factory=set)  # Times of its history that are written
+    samples: set[int] = field(default_factory=set)  # Written times of the program's history
 
 
 class RecordingWriter:
-    """For one thread at a time. Every method raises TracellocError if the file can't be written."""
+    """Writes a recording. For one thread at a time. Methods raise TracellocError on failure."""
 
     def __init__(
         self, path: Path, *, max_bytes: int, max_s: float, users: Sequence[User] = ()
     ) -> None:
-        """``max_bytes``: how large the file may get; ``max_s``: how far it may reach back.
+        """``max_bytes``: limit of the file's size; ``max_s``: how far the file may reach back.
 
-        ``users``: with whose rights (``tracelloc.system.safefiles.writing``); by default, our own.
+        ``users``: whose rights are used (``tracelloc.system.safefiles.writing``); default: our own.
         """
         self.path = path
         users = users or [User(os.geteuid(), os.getegid())]
@@ -84,17 +84,17 @@ class RecordingWriter:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the file was removed, moved, or replaced: then nobody will find what is added."""
+        """Whether the file was removed, moved or replaced, so that nobody finds new snapshots."""
         return _identity(self.path) != self._file
 
     def describe(self, about: dict[str, str]) -> None:
-        """Writes the description of the trace: short texts by name."""
+        """Writes a description of the trace: short texts by name."""
         with container.failing(self.path, "written"), transaction(self._connection):
             for row in about.items():
                 self._connection.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", row)
 
     def add(self, trace: TraceSnapshot, namers: Namers, patience_s: float = 0.0) -> None:
-        """Writes a moment, and the names known by now; waits for others ``patience_s`` at most."""
+        """Writes a snapshot and names; waits at most ``patience_s`` for names."""
         with container.failing(self.path, "written"):
             parts = self._encoder.parts(trace)
             with transaction(self._connection):
@@ -121,16 +121,16 @@ class RecordingWriter:
         self._chain.add(parts)
 
     def size_bytes(self) -> int:
-        """Size of what is recorded."""
+        """Returns the used size of the recording."""
         with container.failing(self.path, "written"):
             return container.used_bytes(self._connection)
 
     def copy(self, path: Path) -> None:
-        """Writes all that is recorded by now to another file."""
+        """Copies the recording so far to another file."""
         newfile.copy_written(self._connection, path, self._users)
 
     def _check_size(self) -> None:
-        """Empties the log if there is too little room. Raises TracellocError if there still is."""
+        """Empties the log if room is lacking. Raises TracellocError if room is lacking then."""
         size, free = container.disk_bytes(self.path), container.free_bytes(self.path)
         log = container.disk_bytes(self.path, container.BESIDE)
         if size <= self._max_bytes and free >= 2 * log + _LEAST_FREE_BYTES:
@@ -203,7 +203,7 @@ class RecordingWriter:
         self._connection.execute(f"INSERT INTO {table} VALUES ({places})", values)  # noqa: S608
 
     def close(self) -> None:
-        """Completes the file, wherever it is now; a file without snapshots is removed."""
+        """Completes the file, even if it was moved; removes it if it has no snapshots."""
         newfile.close_written(self._connection, self._users[-1])
         # Of a file that is gone, SQLite may leave its log behind.
         if not self.path.exists() or (not self.count and not self.is_gone):

@@ -1,1 +1,1 @@
-"""Reports as text and JSON, and profiles: what each call stack weighs, by name."""
+"""Reports as text and JSON, in sections."""

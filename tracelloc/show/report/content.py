@@ -48,17 +48,17 @@ class Repeat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReportedSuspect:
-    """A suspect as a report had it."""
+    """A suspect as the last report with it had it."""
 
     verdict: Verdict
     rank: int  # Position in the list of suspects, or the best one of several reports
-    culprit: str
+    culprit: str  # The function, or the holder of a type
     rate_bytes_per_min: float
     size_bytes: int
     stack: int | None = None  # The stack with the largest share; None for a type of objects
 
     def repeat(self, now: ReportedSuspect) -> Repeat:
-        """Returns what a report has to repeat, given the suspect as it is now."""
+        """Returns how much a report has to repeat, given the suspect's current state."""
         is_same = (self.verdict, self.culprit) == (now.verdict, now.culprit)
         if not is_same or now.rank < self.rank:
             return Repeat.ALL
@@ -73,7 +73,7 @@ def _moves(before: float, now: float, factor: float) -> bool:
 
 
 class EarlierProcessReports:
-    """The reported state of one process."""
+    """What earlier reports contained on one process."""
 
     def __init__(self) -> None:
         self.is_full = True  # Whether this report is full
@@ -93,13 +93,13 @@ class EarlierProcessReports:
             self._members.clear()
 
     def has_changed(self, topic: Hashable, state: Hashable) -> bool:
-        """Whether the state of a topic has to be reported, as it differs from the last one."""
+        """Whether a topic's state has to be reported, as it differs from the last report's."""
         is_known = topic in self._states and self._states[topic] == state
         self._states[topic] = state
         return self.is_full or not is_known
 
     def has_new(self, topic: Hashable, members: Set[Hashable]) -> bool:
-        """Whether a list has members that it did not have since the last full report."""
+        """Whether a list has members that were not reported since the last full report."""
         known = self._members.setdefault(topic, set())
         is_new = not members <= known
         known |= members
@@ -117,7 +117,7 @@ class EarlierProcessReports:
         return repeat
 
     def cleared(self, current: Set[Hashable]) -> dict[Hashable, ReportedSuspect]:
-        """Returns the suspects that are none any more, once each, by key."""
+        """Returns former suspects that are not in ``current``, once each, by key."""
         gone = {key: each for key, each in self._suspects.items() if key not in current}
         for key in gone:
             del self._suspects[key]
@@ -133,12 +133,12 @@ class EarlierProcessReports:
 
 
 class EarlierReports:
-    """The reported state of all processes of a trace. For one thread."""
+    """What earlier reports of a trace contained, by process. For one thread."""
 
     def __init__(
         self, *, is_every_full: bool = False, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """``is_every_full``: every report is full."""
+        """``is_every_full``: every report is full, as ``--json-full`` requests."""
         self._is_every_full = is_every_full
         self._now_s = now_s
         self._full_s: float | None = None
@@ -153,8 +153,8 @@ class EarlierReports:
         if self._is_full:
             self._full_s = now_s
 
-    def process_reports(self, number: int) -> EarlierProcessReports:
-        """Returns the reported state of the process with this number, for the current report."""
+    def begin_process(self, number: int) -> EarlierProcessReports:
+        """Begins the current report on a process; returns its ``EarlierProcessReports``."""
         is_first = not self._processes
         earlier = self._processes.setdefault(number, EarlierProcessReports())
         earlier.begin(is_full=self._is_full, is_first=is_first)
@@ -166,9 +166,9 @@ class ReportStyle:
     """Options of reports: entries per section, and which sections."""
 
     top: int  # Entries per section
-    min_age_ns: int | None = None  # Adds a section of blocks at least so old
+    min_age_ns: int | None = None  # Least age of blocks in an added section; None: no section
     show: Set[str] = frozenset()  # Additional sections
-    # Several processes may be traced: each has a heading, and all of them a total.
+    # Whether several processes may be traced: each has a heading, and there is a total.
     has_many: bool = False
     # Finds how to get debug information; None if the files of the processes can't be read.
     hints_of: HintsOf | None = None
@@ -187,7 +187,7 @@ class Request:
 
     @property
     def about(self) -> str:
-        """The mark of estimates, ``~``, or nothing."""
+        """The prefix ``~`` of estimates, or nothing."""
         return about_of(self.snapshot.sample_bytes)
 
     def amount(self, size_bytes: int, count: int, one: str = "allocation") -> str:
@@ -197,19 +197,19 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A call stack with its figures."""
+    """An entry of a section: a call stack with its figures."""
 
     stack: int  # Index of the stack
-    text: str
+    text: str  # The line of figures
     facts: dict[str, Any]  # JSON fields, without the stack
-    label: str | None = None  # Stands before the text; None: the entry's number
+    label: str | None = None  # The words before the text; None: the entry's number
     more: Sequence[str] = ()  # Further lines, before those of the stack
     has_frames: bool = True  # Whether text lists the frames
     # Completes the entry once stacks have names.
     complete: Callable[[Request, Entry], Entry] = lambda _given, entry: entry
 
     def lines(self, given: Request, label: str) -> Iterator[str]:
-        """Yields its text and the frames, or a short title if these were reported before."""
+        """Yields the entry's text and frames, or a short title for frames reported before."""
         stack = given.namer.stack(given.snapshot, self.stack)
         is_short = self.has_frames and given.earlier.has_frames(self.stack, stack)
         title = printable(stack_title(stack, self.stack, with_line=True)) if is_short else ""
@@ -219,7 +219,7 @@ class Entry:
             yield from stack_lines(stack, self.stack)
 
     def json(self, given: Request) -> dict[str, Any]:
-        """Returns its fields; without the frames if an earlier report had them."""
+        """Returns the entry as JSON fields, without frames that an earlier report had."""
         stack = given.namer.stack(given.snapshot, self.stack)
         is_known = given.earlier.has_frames(self.stack, stack) and not given.earlier.is_full
         frames = {} if is_known else {"stack": stack_facts(stack)}
@@ -228,21 +228,21 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class SectionContent:
-    """Lines and fields of a section, and a list of entries that ends both."""
+    """The lines and JSON fields of a section, and a list of entries for both."""
 
-    lines: Sequence[str]
-    facts: dict[str, Any] = field(default_factory=dict)
+    lines: Sequence[str]  # Lines of text before the entries
+    facts: dict[str, Any] = field(default_factory=dict)  # JSON fields
     key: str | None = None  # The JSON field of the entries; None if there is none
-    listed: Sequence[Entry] = ()
-    # The section is repeated when this changes; None: when its lines or entries do.
+    listed: Sequence[Entry] = ()  # The entries, in order
+    # The section is repeated when this value changes; None: when its lines or entries do.
     repeat_when: Hashable = None
     also: Set[int] = frozenset()  # Further stacks that need names
-    # If not None, the section is repeated when this has members that it never had before.
+    # If not None, the section is repeated when this set has members that it never had before.
     novelties: Set[Hashable] | None = None
 
-    # Further lines about what earlier reports did not have, once stacks have names.
+    # Returns further lines that earlier reports did not have, once stacks have names.
     more: Callable[[Request], Iterable[str]] = lambda _given: ()
-    # Further fields, once stacks have names.
+    # Returns further JSON fields, once stacks have names.
     late_facts: Callable[[Request], Mapping[str, Any]] = lambda _given: {}
 
     @property
@@ -251,7 +251,7 @@ class SectionContent:
         return {entry.stack for entry in self.listed} | self.also
 
     def text(self, section: Hashable, given: Request) -> Iterator[str]:
-        """Yields what is new of the section as lines of text. ``section`` identifies it."""
+        """Yields the new lines of a section as text. ``section``: identifies the section."""
         if self._has_changed(section, given.earlier):
             yield from self.lines
             for number, entry in enumerate(self.listed):
@@ -280,6 +280,6 @@ def share_of_allocations(stat: StackStat, count: int) -> str:
 
 
 def largest(column: I64, top: int) -> tuple[int, list[int]]:
-    """Number of stacks with a nonzero figure, and the indices of the largest."""
+    """Returns (number of stacks with a nonzero figure, the indices of the largest)."""
     having = np.flatnonzero(column)
     return len(having), having[np.lexsort((having, -column[having]))][:top].tolist()

@@ -1,7 +1,7 @@
-"""The difference of two profiles as text, and of several runs of two sides: noise, rules, Markdown.
+"""Reports the difference of two profiles, or of several runs of two sides, with noise and rules.
 
-A side's figure is the median of its runs. It is higher than the other side's beyond noise if every
-run's is. Stacks are compared for the runs with the median figures.
+A side's figure is the median of its runs. It is higher beyond noise if every run of the side is
+higher than every run of the other. Stacks are compared for the runs with the median figures.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def diff_report(
     *,
     coloured: bool = False,
 ) -> Iterator[str]:
-    """Yields the lines, the last one empty; ``found`` is the difference of the other two."""
+    """Yields text lines, the last one empty; ``found``: the difference of both profiles."""
     figure = metric.unit.format
     names = [
         printable(each.target.command) + (f" ({each.target.pid})" if each.target.pid else "")
@@ -80,13 +80,13 @@ def _signed(value: int, metric: Metric) -> str:
 
 
 def _median(totals: Sequence[int]) -> int:
-    """The median of totals in rising order; of two in the middle, the lower one."""
+    """Returns the median of totals in rising order; of two middle ones, the lower."""
     return totals[(len(totals) - 1) // 2]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Runs of two sides."""
+    """The runs of two sides, to compare their medians and their noise."""
 
     before: Sequence[Profile]
     after: Sequence[Profile]
@@ -107,7 +107,7 @@ class Comparison:
         return before, after
 
     def breaks(self, rule: ChangeRule) -> bool:
-        """Whether the metric has grown by more than the limit, beyond noise."""
+        """Whether a rule's metric has grown by more than the limit, beyond noise."""
         before, after = self.totals(rule.metric)
         if after[0] <= before[-1]:
             return False

@@ -1,4 +1,4 @@
-"""The heap of a process, found by walking it, and its blocks from before tracing."""
+"""Reports the walked heap of a process (``tracelloc heap``), and blocks from before tracing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _LARGEST: Final[Columns[LargeBlock]] = (
 
 
 def heap_lines(target: Target, heap: HeapUsage, top: int) -> Iterator[str]:
-    """A report's lines, the last one empty. ``top``: rows of each table."""
+    """Yields the lines of a report, the last one empty. ``top``: rows of each table."""
     used = heap.in_use
     text = f"{format_size(used.size_bytes)} in use in {plural(used.count, 'block')}"
     resident = heap.account.parts.get(MemoryPart.IN_USE, 0)
@@ -95,7 +95,7 @@ def heap_lines(target: Target, heap: HeapUsage, top: int) -> Iterator[str]:
 
 
 def readable_contents(contents: bytes, indent: int = 0) -> str:
-    """A block's first bytes in hexadecimal, and as text; empty if there are none."""
+    """Formats a block's first bytes in hexadecimal and as text; empty if there are none."""
     if not contents:
         return ""
     text = contents.decode("latin-1").translate(_UNPRINTABLE)
@@ -103,7 +103,7 @@ def readable_contents(contents: bytes, indent: int = 0) -> str:
 
 
 def heap_json(target: Target, heap: HeapUsage) -> str:
-    """A report as one line of JSON, with all sizes and classes."""
+    """Returns a report as one line of JSON, with all sizes and classes."""
     account = heap.account
     names = {"class_name": "class", "resident": None} | dict.fromkeys(
         ("time_s", "account", "pinned", "stack_classes", "arenas")
@@ -139,7 +139,7 @@ _SEEN: Final = 0.999  # Part of the heap below which a report says how much was 
 
 
 def earlier_part(given: Request) -> SectionContent | None:
-    """Lists the kinds with most bytes; None if earlier blocks are not in the figures."""
+    """Makes the section of blocks from before tracing; None if they are not in the figures."""
     snapshot, earlier = given.snapshot, given.snapshot.earlier
     if earlier is None:
         return None
@@ -200,7 +200,7 @@ def earlier_part(given: Request) -> SectionContent | None:
 
 
 def _with_allocator(like: Likeness | None, given: Request, entry: Entry) -> Entry:
-    """Adds the stack that allocates such blocks now."""
+    """Returns the entry with the stack that allocates such blocks now."""
     if like is None:
         return replace(entry, facts={**entry.facts, "alike": None})
     index, share = like
@@ -218,7 +218,7 @@ def _of(kind: EarlierKind) -> str:
 
 
 def _lost(findings: Findings | None, stack: int) -> tuple[int, int]:
-    """Number and bytes of the blocks of a kind that nothing points to, as far as is known."""
+    """Returns the known (number, bytes) of a kind's blocks to which nothing points."""
     if findings is None or stack >= len(findings.sites):
         return 0, 0
     sites = findings.sites
@@ -231,7 +231,7 @@ def _lost_words(count: int, size_bytes: int) -> str:
 
 
 def find_alike(snapshot: Snapshot, kinds: Iterable[EarlierKind]) -> dict[int, Likeness]:
-    """The stack for each kind, by the kind's own; only where one stack allocates at least half."""
+    """Returns by a kind's stack the stack that allocates at least half of such blocks now."""
     main = main_library(snapshot.allocators)
     formula = None if main is None else formula_for(main)
     if formula is None:

@@ -41,7 +41,7 @@ def event_line(time_s: float, pairs: Mapping[str, str]) -> str:
 
 
 def head_line(given: Request) -> str:
-    """The figures of a process, one report a line: ``TIME pid=N COMMAND live=… growth=…``."""
+    """Formats the figures of a process: ``TIME pid=N COMMAND live=… growth=…``."""
     return " ".join([_prefix(given.snapshot), *_figures(given.snapshot)])
 
 
@@ -75,7 +75,7 @@ def _figures(snapshot: Snapshot) -> Iterator[str]:
 
 
 def suspect_line(given: Request, named: NamedSuspect) -> str:
-    """A leak suspect: ``TIME pid=N COMMAND suspect=leaking rate=… in=… at=…``."""
+    """Formats a leak suspect: ``TIME pid=N COMMAND suspect=leaking rate=… in=… at=…``."""
     judgement, suspect = named.judgement, named.suspect
     totals, about = given.snapshot.totals, given.about
     members = [member.stack for member in suspect.members]
@@ -104,7 +104,7 @@ def _caller(named: NamedSuspect) -> Iterator[str]:
 
 
 def culprit(named: NamedSuspect) -> str:
-    """Formats what a suspect's stacks share, or its function: ``in=… at=…``."""
+    """Formats the function that a suspect's stacks share, or its own: ``in=… at=…``."""
     shared = named.shared
     if shared is None:
         name, place = stack_title(named.stack, named.suspect.stack), _place(named)
@@ -128,7 +128,7 @@ def cleared_line(given: Request, stack: int, verdict: Verdict) -> str:
 
 
 def type_line(given: Request, suspect: TypeSuspect) -> str:
-    """A type that grows: ``TIME pid=N COMMAND suspect=growing rate=… type=… held_by=… at=…``."""
+    """Formats a growing type: ``TIME pid=N COMMAND suspect=growing rate=… type=… at=…``."""
     holder = main_holder(suspect)
     parts = [
         _prefix(given.snapshot),

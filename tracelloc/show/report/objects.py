@@ -1,4 +1,4 @@
-"""A Python program's objects by type: the section of reports, and censuses without a trace."""
+"""Reports a Python program's objects by type: a section, and censuses without a trace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_HOLDERS: Final = 4  # Holders of a type that are listed
 
 
 def census_totals(now: ObjectCensus) -> str:
-    """Formats ``1,234 objects of 56 types, 7.8 MiB``."""
+    """Formats the totals of a census: ``1,234 objects of 56 types, 7.8 MiB``."""
     size_bytes = sum(found.size_bytes for found in now.types)
     types = plural(len(now.types), "type")
     return f"{now.count:,} objects of {types}, {format_size(size_bytes)}"
@@ -43,7 +43,7 @@ def type_table(now: ObjectCensus, first: ObjectCensus, top: int) -> Iterator[str
 
 
 def holder_lines(name: str, found: Holders, *, is_new: bool) -> Iterator[str]:
-    """Yields what holds a type's objects. ``is_new``: only those since the first census."""
+    """Yields the holders of a type's objects. ``is_new``: of objects since the first census."""
     objects = plural(found.sample_count, "new object" if is_new else "object")
     yield f"{printable(name)}: holders ({objects} examined)"
     shown = found.holders[:_MOST_HOLDERS]
@@ -61,7 +61,7 @@ def holder_lines(name: str, found: Holders, *, is_new: bool) -> Iterator[str]:
 
 
 def objects_part(given: Request) -> SectionContent:
-    """Objects of a Python program by type, and who keeps those that grow."""
+    """Makes the section of a Python program's objects by type, and holders of growing types."""
     found = given.snapshot.objects
     facts = object_facts(found)
     if found is None or found.now is None or found.first is None:
@@ -75,7 +75,7 @@ def objects_part(given: Request) -> SectionContent:
 
 
 def wanted_types(now: ObjectCensus, first: ObjectCensus, most: int) -> list[str]:
-    """Types whose holders are worth looking for: that have grown most, or are largest."""
+    """Returns the types to find holders of: those that have grown most, or the largest."""
     rows = growths(now, first)
     if now is not first:
         rows = [row for row in rows if row.bytes_change > 0 and row.count_change >= _LEAST_GROWTH]
@@ -89,7 +89,7 @@ def text_census(
     top: int,
     holders: Mapping[str, Holders] | None = None,
 ) -> Iterator[str]:
-    """A census's lines, the last one empty."""
+    """Yields the lines of a census, the last one empty."""
     yield headline(now.time_s, target, census_totals(now))
     yield from type_table(now, first, top)
     for name, found in (holders or {}).items():
@@ -103,6 +103,6 @@ def json_census(
     first: ObjectCensus,
     holders: Mapping[str, Holders] | None = None,
 ) -> str:
-    """A census as one line of JSON."""
+    """Returns a census as one line of JSON."""
     facts = census_facts(now, first, holders or {})
     return json_line(facts.pop("time"), target, facts)

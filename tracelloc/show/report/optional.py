@@ -1,4 +1,4 @@
-"""The sections that reports have only if asked for by name: what the command line must know."""
+"""The names of optional sections of reports, for the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECTIONS: Final = {
 
 
 def parse_sections(text: str) -> frozenset[str]:
-    """Names from a list with commas; ``all`` are all. Raises ValueError."""
+    """Parses names of sections, separated by commas, or ``all``. Raises ValueError."""
     names = {word.strip() for word in text.split(",")}
     for name in sorted(names - {_ALL}):
         if name not in SECTIONS:
@@ -33,5 +33,5 @@ def parse_sections(text: str) -> frozenset[str]:
 
 
 def wanted_by(names: Set[str]) -> Wanted:
-    """What a snapshot must hold for these sections."""
+    """Returns the content that snapshots need for optional sections."""
     return reduce(or_, (SECTIONS[name] for name in names), NOTHING_ELSE)

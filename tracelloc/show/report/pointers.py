@@ -1,4 +1,4 @@
-"""What points to a heap's blocks, and what nothing points to, as text and JSON; without a trace."""
+"""Reports of ``tracelloc holders``, ``leaks`` and leak checks, as text and JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LOST_MISSING: Final = (
 
 
 def top_holder_lines(target: Target, found: TopHolders) -> Iterator[str]:
-    """The roots that retain most of a heap, as lines; the last one is empty."""
+    """Yields lines on the roots that retain most of a heap, the last one empty."""
     text = f"{blocks_text(found.heap.in_use)} in use"
     if found.shared.count:
         text += f", {format_size(found.shared.size_bytes)} of them kept by several roots"
@@ -62,7 +62,7 @@ def top_holder_lines(target: Target, found: TopHolders) -> Iterator[str]:
 
 
 def holder_lines_of(target: Target, what: str, found: BlockHolders) -> Iterator[str]:
-    """The holders of some blocks as lines, the last one empty. ``what``: what was asked for."""
+    """Yields lines on the holders of some blocks, the last one empty. ``what``: the blocks."""
     text = f"{printable(what)}: {blocks_text(found.blocks)}"
     if found.retained.count > found.blocks.count:
         text += f", which keep {blocks_text(found.retained)}"
@@ -91,14 +91,14 @@ def _missing_holders(heap: HeapCoverage) -> Iterator[str]:
 
 
 def top_holders_json(target: Target, found: TopHolders) -> str:
-    """The roots that retain most of a heap, as one line of JSON."""
+    """Returns the roots that retain most of a heap, as one line of JSON."""
     names = {"heap": None, "keepers": None, "other_count": "more"}
     holders = [keeper_facts(one) for one in found.keepers]
     return _json(target, found.heap, {"holders": holders, **json_of(found, names)})
 
 
 def holders_json(target: Target, what: str, found: BlockHolders) -> str:
-    """The holders of some blocks, as one line of JSON."""
+    """Returns the holders of some blocks, as one line of JSON."""
     return _json(target, found.heap, {"what": what, **holders_facts(found, "is_sample")})
 
 
@@ -107,7 +107,7 @@ def _json(target: Target, heap: HeapCoverage, more: dict[str, Any]) -> str:
 
 
 def describe(group: LostGroup) -> str:
-    """One group in words: ``20 × list of 50 nodes up to 56 bytes, with 1,000 other blocks``.
+    """Formats a group of lost blocks: ``20 × list of 50 nodes up to 56 bytes``.
 
     Names come from the target and are escaped.
     """
@@ -130,7 +130,7 @@ def describe(group: LostGroup) -> str:
 
 
 def leak_lines(target: Target, found: LostMemory, top: int) -> Iterator[str]:
-    """A report's lines, the last one empty. ``top``: groups to list."""
+    """Yields lines on the lost blocks of a heap, the last one empty. ``top``: groups to list."""
     lost = f"{blocks_text(found.lost)} lost," if found.lost.count else "nothing lost"
     yield headline(found.time_s, target, f"{lost} of {blocks_text(found.in_use)} in use")
     gaps = found.coverage, found.notes, found.pointers_left_out, found.swapped_bytes
@@ -154,7 +154,7 @@ def leak_lines(target: Target, found: LostMemory, top: int) -> Iterator[str]:
 
 
 def leaks_json(target: Target, found: LostMemory) -> str:
-    """A report as one line of JSON, with all groups."""
+    """Returns the lost blocks of a heap, all groups, as one line of JSON."""
     return json_line(found.time_s, target, json_of(found, {"time_s": None, "class_name": "class"}))
 
 
@@ -167,21 +167,21 @@ _MISSING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NamedLeak:
-    """Leaked blocks and the names of their call stack."""
+    """Leaked blocks of one call stack, with the stack's names."""
 
     leak: LeakedStack
     stack: NamedStack
 
     @property
     def frame(self) -> Frame | None:
-        """The innermost shown frame with a source line, else the innermost one; None: no stack."""
+        """The innermost shown frame with a line, or else the innermost; None: no stack."""
         shown = [part.frame for part in self.stack.parts() if part.frame is not None]
         with_line = (frame for frame in shown if frame.file is not None and frame.line is not None)
         return next(with_line, shown[0] if shown else None)
 
     @property
     def sentence(self) -> str:
-        """One line, safe to print: ``40 bytes in 2 blocks leaked, allocated in f``."""
+        """The leak as a line, safe to print: ``40 bytes in 2 blocks leaked, allocated in f``."""
         direct, indirect = self.leak.direct, self.leak.indirect
         if not direct.count:
             text = f"{_amount(indirect)} leaked, to which only leaked blocks point"
@@ -215,8 +215,8 @@ class LeakReport:
     """The result of a leak check, with names."""
 
     target: Target
-    found: ExitLeaks
-    leaks: Sequence[NamedLeak]
+    found: ExitLeaks  # The result of the search at the end
+    leaks: Sequence[NamedLeak]  # Leaks by call stack, most bytes first
     suppressed: BlockSum = field(default_factory=BlockSum)  # Leaked blocks that suppressions hide
 
     @property
@@ -226,7 +226,7 @@ class LeakReport:
 
 
 def leak_report_lines(report: LeakReport, top: int) -> Iterator[str]:
-    """A report's lines. ``top``: call stacks to list."""
+    """Yields the lines of a leak check's report. ``top``: call stacks to list."""
     who = f"{printable(report.target.command)} ({report.target.pid})"
     lost = f"leaked {_amount(report.total)}" if report.leaks else "no leaks"
     yield f"==> {who}: {lost}, of {_amount(report.found.in_use)} in use at its end"

@@ -1,4 +1,4 @@
-"""The sections of reports, in one list, and those on leaks, sizes, threads, memory and losses."""
+"""The list of all sections of reports, and the sections on sizes, threads, memory and losses."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def completeness_part(given: Request) -> SectionContent | None:
 
 
 def memory_part(given: Request) -> SectionContent:
-    """Lines on memory, and on programs that were executed."""
+    """Makes the section of lines on memory, and on programs that were executed."""
     snapshot = given.snapshot
     lines = list(memory_lines(snapshot))
     found = account(snapshot)
@@ -102,7 +102,7 @@ def account_part(given: Request) -> SectionContent | None:
 
 
 def losses_part(given: Request) -> SectionContent:
-    """Lines on the overhead of tracing and on what it missed."""
+    """Makes the section of lines on the overhead of tracing, and on losses."""
     snapshot = given.snapshot
     losses = snapshot.losses
     return SectionContent(
@@ -117,13 +117,13 @@ def losses_part(given: Request) -> SectionContent:
 
 
 def sizes_part(given: Request) -> SectionContent:
-    """Live blocks by requested size, and the stacks that waste most.
+    """Makes the section of live blocks by requested size, and stacks that waste most.
 
     In JSON, ``bins`` go from the smallest sizes on, ``top_sizes`` by the bytes they hold. A
     bin's ``from_bytes`` and ``to_bytes`` are the smallest and the largest size in it.
     ``usable_bytes`` and ``waste_bytes`` are of blocks whose usable size is known, all but
-    ``unknown_allocations``; null if it was not looked for. ``dropped_allocations`` are in
-    nothing of this, as their process has ended.
+    ``unknown_allocations``; null if sizes were not measured. ``dropped_allocations`` are in no
+    other figure, as their process has ended.
     """
     snapshot = given.snapshot
     blocks = snapshot.blocks if snapshot.blocks is not None else Blocks.empty()
@@ -193,7 +193,7 @@ def _waste(waste: Waste | None) -> dict[str, Any]:
 
 
 def threads_part(given: Request) -> SectionContent:
-    """The busiest threads, the largest flows, and the stacks by blocks others have freed."""
+    """Makes the section of the busiest threads, the largest flows, and stacks with flows."""
     snapshot = given.snapshot
     assert snapshot.threads is not None
     wandering, order = largest(snapshot.totals.remote_count, given.style.top)
@@ -289,7 +289,7 @@ REPORT: Final = (
 
 
 def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
-    """Returns the sections of a report, with the stack names known in time."""
+    """Returns the sections of a report, after looking up the names of their stacks."""
     asked = [each for each in REPORT if not each.is_optional or each.name in given.style.show]
     made = [(section, section.make(given)) for section in asked]
     parts = [(section, part) for section, part in made if part is not None]
@@ -299,7 +299,7 @@ def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
 
 
 def report_lines(given: Request) -> Iterator[str]:
-    """The report as lines of text, the last one of a full report empty.
+    """Yields the report as lines of text, the last one of a full report empty.
 
     Except for the first line, unchanged content of earlier reports is omitted.
     """
@@ -313,7 +313,7 @@ def report_lines(given: Request) -> Iterator[str]:
 
 
 def report_facts(given: Request) -> dict[str, Any]:
-    """The report for JSON: the summary, then the fields of its sections.
+    """Returns the report as JSON values: the summary, then the fields of its sections.
 
     Content that rarely changes is omitted if an earlier report had it.
     """

@@ -65,7 +65,7 @@ def suspects_part(given: Request) -> SectionContent:
 def _suspect_lines(
     given: Request, suspects: Sequence[Suspect], types: Sequence[TypeSuspect]
 ) -> Iterator[str]:
-    """Yields a line per suspect that has changed, and all of it after a change of verdict."""
+    """Yields a line per changed suspect, and its full text after a change of verdict."""
     earlier = given.earlier
     for rank, named in enumerate(name_suspects(given.snapshot, given.namer, suspects)):
         repeat = earlier.repeat(_key(named.suspect), _reported(given, named, rank))
@@ -97,7 +97,7 @@ def _cleared(given: Request) -> Iterator[str]:
 
 
 def _key(suspect: Suspect) -> Hashable:
-    """Returns what stays of a suspect while the shares of its stacks change."""
+    """Returns a key that identifies a suspect while the shares of its stacks change."""
     return ("stack", suspect.stack) if suspect.frame is None else ("frame", suspect.frame)
 
 
@@ -125,7 +125,7 @@ def _reported_type(suspect: TypeSuspect, rank: int) -> ReportedSuspect:
 
 
 def symbols_part(given: Request) -> SectionContent:
-    """Lines on names and source lines that the shown stacks lack."""
+    """Makes the section of advice on names and lines that the shown stacks lack."""
     snapshot, top = given.snapshot, given.style.top
     shown = [suspect.stack for suspect in suspects_of(snapshot, top)]
     shown += [stat.index for stat in snapshot.top_stacks(top, with_earlier=False)]

@@ -33,12 +33,12 @@ _TEMPORARY = "temporary allocation"
 
 
 def allocations_part(given: Request) -> SectionContent:
-    """The largest live blocks."""
+    """Makes the section of the largest live blocks."""
     return _blocks_part(given, given.snapshot.top_blocks, "", "top_allocations", {})
 
 
 def old_allocations_part(given: Request) -> SectionContent | None:
-    """The largest live blocks of at least some age; None if no age was asked for."""
+    """Makes the section of the largest blocks of a least age; None if no age is requested."""
     old = given.snapshot.old_blocks
     if old is None:
         return None
@@ -70,7 +70,7 @@ def _blocks_part(
 
 
 def allocators_part(given: Request) -> SectionContent:
-    """The stacks with most live bytes."""
+    """Makes the section of the stacks with most live bytes."""
     snapshot, findings = given.snapshot, given.snapshot.findings
     stats = snapshot.top_stacks(given.style.top, with_earlier=False)
     entries = []
@@ -96,7 +96,7 @@ def allocators_part(given: Request) -> SectionContent:
 
 
 def since_mark_part(given: Request) -> SectionContent | None:
-    """The stacks that have grown most since the mark; None without a mark."""
+    """Makes the section of stacks that have grown most since the mark; None without a mark."""
     since = since_mark(given.snapshot, given.mark, given.style.top)
     if since is None:
         return None
@@ -130,7 +130,7 @@ def _more(size_bytes: int, count: int, about: str) -> str:
 
 
 def peak_part(given: Request) -> SectionContent:
-    """The high-water mark, and the stacks that held most then."""
+    """Makes the section of the high-water mark, and the stacks with most bytes then."""
     snapshot, about, entries = given.snapshot, given.about, []
     facts, peak = peak_facts(snapshot), snapshot.peak
     order = () if peak is None else largest(peak.live_bytes, given.style.top)[1]
@@ -152,7 +152,7 @@ def peak_part(given: Request) -> SectionContent:
 
 
 def temporary_part(given: Request) -> SectionContent:
-    """All temporary allocations, then the stacks by the number of theirs."""
+    """Makes the section of temporary allocations, and the stacks with most of them."""
     snapshot = given.snapshot
     facts = temporary_facts(snapshot)
     order = largest(snapshot.totals.temporary_count, given.style.top)[1]
@@ -190,7 +190,7 @@ def _meaning(policy: TemporaryPolicy) -> str:
 
 
 def mappings_part(given: Request) -> SectionContent | None:
-    """Lists the stacks with most mappings of their own; None if mappings are not traced."""
+    """Makes the section of stacks with most mapped bytes; None if mappings are not traced."""
     mappings, entries = given.snapshot.mappings, []
     if mappings is None:
         return None
@@ -213,7 +213,7 @@ def mappings_part(given: Request) -> SectionContent | None:
 
 
 def types_part(given: Request) -> SectionContent:
-    """Live blocks by type, with the call stack that holds most of each.
+    """Makes the section of live blocks by type, with the main call stack of each.
 
     In JSON, ``type`` is null for blocks of unknown type; ``stacks`` is how many call stacks
     allocate the type.

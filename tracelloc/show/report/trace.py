@@ -1,4 +1,4 @@
-"""A report of a whole trace: one process, or each of several with a total at the end."""
+"""Writes a report of a whole trace: each process, and a total if there may be several."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def trace_report(
     earlier: EarlierReports | None = None,
     as_json: bool = False,
 ) -> str:
-    """Yields the report as text or lines of JSON. ``ended``: includes ended processes."""
+    """Returns the report as text, or as lines of JSON. ``ended``: includes ended processes."""
     earlier = EarlierReports() if earlier is None else earlier
     shown = trace.processes if ended or len(trace.processes) == 1 else trace.living
     lines: list[str] = []
     for one in shown:
         number = one.target.number
-        said = earlier.process_reports(number)
+        said = earlier.begin_process(number)
         given = Request(one, namers.namer_of(one.target), style, marks.get(number), said)
         if as_json:
             report = report_facts(given)
@@ -58,7 +58,7 @@ def _json_line(facts: dict[str, Any]) -> str:
 
 
 def progress_line(trace: TraceSnapshot) -> str:
-    """One line of progress, for standard error."""
+    """Formats a line of progress, for standard error."""
     if len(trace.processes) == 1:
         return _traced_line(trace.root)
     return _total_line(trace).removeprefix("==> total of ")
@@ -77,7 +77,7 @@ def _traced_line(snapshot: Snapshot) -> str:
 
 
 def _sums(trace: TraceSnapshot) -> dict[str, int]:
-    """Sums over all processes. A forked child's copies count as its own."""
+    """Returns sums over all processes. A forked child's copied blocks count, too."""
     every = trace.processes
     return {
         "live_bytes": sum(one.live_bytes for one in every),

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
-from tracelloc.architecture import machine_name, of_machine
+from tracelloc.architecture import machine_architecture, machine_name
 from tracelloc.architecture.description import SystemCallTable
 from tracelloc.dataclass import dataclass
 
@@ -38,7 +38,7 @@ _CLONE_THREAD: Final = 0x10000
 
 
 class Confinement(Enum):
-    """The purpose of a confined process."""
+    """The purpose of a confined process, which decides its permitted system calls."""
 
     # Answers questions about open files: forks nothing, and opens nothing by name.
     READER = "reader"
@@ -49,7 +49,7 @@ class Confinement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ArgumentRule:
-    """A call allowed only with certain values of an argument's lower 32 bits."""
+    """Allows a system call if an argument's lower 32 bits, masked, have a value."""
 
     call: str
     argument: int
@@ -97,11 +97,11 @@ _HOSTILE: Final = """
 
 
 def filter_of(confinement: Confinement, machine: str | None = None) -> bytes:
-    """The program of a filter (struct sock_filter); empty for unknown machines.
+    """Returns a seccomp filter's program (struct sock_filter); empty for unknown machines.
 
-    ``machine`` is the kernel's name for it; None: this machine.
+    ``machine``: the kernel's name for the machine; None: this one.
     """
-    architecture = of_machine(machine or machine_name())
+    architecture = machine_architecture(machine or machine_name())
     if architecture is None:
         return b""
     return b"".join(_instructions(confinement, architecture.system_calls))
@@ -135,7 +135,7 @@ def _when(number: int, result: int) -> Iterable[bytes]:
 
 
 def _with_argument(number: int, rule: ArgumentRule) -> Iterable[bytes]:
-    """Allows a call with this argument; otherwise reloads the number for the next rules."""
+    """Yields instructions that allow a call with an argument, or go on to the next rules."""
     masks = rule.mask != 0xFFFFFFFF
     yield _instruction(_EQUAL, number, no=4 + masks)
     yield _instruction(_LOAD, _ARGUMENTS + 8 * rule.argument)
@@ -240,7 +240,7 @@ def start_confined(
 ) -> subprocess.Popen[bytes]:
     """Starts a confined program with pipes as its standard input and output. Raises OSError.
 
-    ``command``: its path, then its arguments. ``descriptors``: inherited under their numbers.
+    ``command``: path, then arguments. ``descriptors``: inherited under their numbers.
     """
     return start_reader([_EXECUTE, str(memory_bytes), *command], environment, descriptors)
 

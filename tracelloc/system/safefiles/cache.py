@@ -20,17 +20,17 @@ _MOST_FILES_LOOKED_AT: Final = 4096
 
 
 class CacheDirectory:
-    """Cached files of one kind. The least recently used ones are removed to make room."""
+    """A directory of cached files, of which the least recently used ones are removed."""
 
     def __init__(self, who: Invoker, name: str, suffix: str, most_files: int) -> None:
-        """``name``: the directory's name; "" for the common directory."""
+        """``name``: the directory's name; empty for the common directory."""
         self.path: Path = who.cache / "tracelloc" / name
         self._who = who
         self._suffix = suffix
         self._most_files = most_files
 
     def recall(self, name: str, most_bytes: int) -> bytes:
-        """The content of a file. Raises OSError if it is missing or others can write it."""
+        """Reads a cached file. Raises OSError if it is missing, too large or not trusted."""
         with open(self.open(name), "rb") as stream:
             content = stream.read(most_bytes + 1)
         if len(content) > most_bytes:
@@ -38,7 +38,7 @@ class CacheDirectory:
         return content
 
     def open(self, name: str) -> int:
-        """A file's descriptor. Raises OSError if it is missing or others can write it."""
+        """Opens a cached file to read. Raises OSError if it is missing or others can write it."""
         path = self.path / (name + self._suffix)
         with destination(path, self._who.user) as found, rights_of(self._who):
             descriptor = open_trusted(path, self._who)
@@ -46,7 +46,7 @@ class CacheDirectory:
         return descriptor
 
     def remember(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Writes a file. On any error, the old file stays, if there is one."""
+        """Writes a cached file. On any error, an old file stays, and nothing is raised."""
         user = self._who.user
         with suppress(OSError), directory_made(self.path, user) as directory:
             replace_file(self.path / (name + self._suffix), pieces, [user])

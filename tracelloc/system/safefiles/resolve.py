@@ -31,12 +31,12 @@ class Destination:
 
     directory: int  # Handle (O_PATH) of the directory
     name: str
-    user: User
+    user: User  # The user whose rights apply
     # Whether the name stands for an open file of this process (`/dev/fd/NUMBER`).
     is_descriptor: bool = False
 
     def open(self, flags: int, mode: int = 0, name: str | None = None) -> int:
-        """Opens the file, or another one beside it, and never follows a link. Raises OSError.
+        """Opens the file, or ``name`` in its directory, without following a link. Raises OSError.
 
         Does not wait for the other end of a pipe.
         """
@@ -47,18 +47,18 @@ class Destination:
             return os.open(name or self.name, flags, mode, dir_fd=self.directory)
 
     def status(self) -> os.stat_result:
-        """The status of the file. Raises OSError."""
+        """Returns the status of the file, or of the link at its name. Raises OSError."""
         follows = self.is_descriptor
         with rights_of(self.user):
             return os.stat(self.name, dir_fd=self.directory, follow_symlinks=follows)
 
     def rename(self, name: str) -> None:
-        """Gives a file of the directory this name. Raises OSError."""
+        """Renames the file ``name`` of the directory to this destination. Raises OSError."""
         with rights_of(self.user):
             os.rename(name, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
 
     def unlink(self, name: str) -> None:
-        """Removes another file beside it. Raises OSError."""
+        """Removes the file ``name`` of the directory. Raises OSError."""
         with rights_of(self.user):
             os.unlink(name, dir_fd=self.directory)
 

@@ -26,7 +26,7 @@ PRIVATE: Final = 0o600
 
 
 def output_users() -> tuple[User, ...]:
-    """The users whose rights are tried in turn to write outputs.
+    """Returns the users whose rights are tried in turn to write outputs.
 
     The first one owns new files.
     """
@@ -77,12 +77,12 @@ def create_file(path: Path, users: Sequence[User]) -> tuple[int, User]:
 
 
 def status_of(path: Path, users: Sequence[User]) -> os.stat_result:
-    """The status of the file that a path leads to. Raises OSError."""
+    """Returns the status of the file that a path leads to. Raises OSError."""
     return _tried(path, users, Destination.status)
 
 
 def check_replaceable(path: Path, users: Sequence[User]) -> None:
-    """Raises OSError unless ``replace_file`` could write now. Leaves no trace."""
+    """Raises OSError unless ``replace_file`` could replace the path now. Changes nothing."""
 
     def act(found: Destination) -> None:
         _check_rename(found)
@@ -137,14 +137,14 @@ _UNFINISHED: Final[dict[str, Destination]] = {}
 
 
 def discard_unfinished() -> None:
-    """Removes unfinished temporary files."""
+    """Removes temporary files of writes that have not finished."""
     for name, found in list(_UNFINISHED.items()):
         with suppress(OSError):
             found.unlink(name)
 
 
 def _tried(path: Path, users: Sequence[User], act: Callable[[Destination], T]) -> T:
-    """Runs ``act`` with the rights of the first user who is permitted to. Raises OSError."""
+    """Runs ``act`` with the rights of the first user who is permitted it. Raises OSError."""
     for user in users[:-1]:
         with suppress(PermissionError), destination(path, user) as found:
             return act(found)

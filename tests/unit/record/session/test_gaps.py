@@ -20,7 +20,7 @@ from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.alerts import alert_of
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.taking import take_losses
+from tracelloc.snapshots.taking import loss_counts
 
 TWO = Gap(1_700_000_000.0, 1_700_000_003.0, 3412, LOST)
 END = Gap(1_700_000_100.0, None, None, "probes can't take over: it has ended")
@@ -121,7 +121,7 @@ def losses(*, shared: bool = False, **counts: int) -> LossCounts:
     counters = np.zeros(len(Counter), np.uint64)
     for name, count in counts.items():
         counters[Counter[name.upper()]] = count
-    return take_losses(counters, Oddities(unmatched_frees=3), 2, shared=shared)
+    return loss_counts(counters, Oddities(unmatched_frees=3), 2, shared=shared)
 
 
 def test_bounds() -> None:

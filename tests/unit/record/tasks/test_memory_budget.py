@@ -90,8 +90,8 @@ def test_folded_stacks_whose_events_come_first() -> None:
 
 
 ENFORCED = """
-from tracelloc.system.memorylimits import enforce
-enforce(64 << 20)
+from tracelloc.system.memorylimits import limit_own_memory
+limit_own_memory(64 << 20)
 small = bytearray(128 << 20)
 try:
     large = bytearray(3 << 30)

@@ -21,11 +21,11 @@ from tracelloc.show.analysis.differences import (
     BlockOrder,
     Limits,
     change,
-    choose,
     held_by_stack,
     list_blocks,
     mark,
     mean_ages_ns,
+    pick_blocks,
     stack_figures,
 )
 from tracelloc.show.analysis.histograms import (
@@ -127,7 +127,7 @@ def within(row: Row, limits: Limits, now_ns: int) -> bool:
 def test_limits(table: LiveTable, limits: Limits) -> None:
     snapshot = snapshot_of(table, 6001)
     every = rows(snapshot.blocks)
-    chosen = rows(choose(snapshot.blocks, 6001, limits))
+    chosen = rows(pick_blocks(snapshot.blocks, 6001, limits))
     assert chosen == [row for row in every if within(row, limits, 6001)]
     for order, key in (
         (BlockOrder.SIZE, lambda r: (-r.size, r.birth, r.address)),
@@ -148,7 +148,7 @@ def test_both_ends_of_limits() -> None:
     blocks = made(*[(size, 100 + size, 1, 1) for size in range(10)])
 
     def sizes(limits: Limits) -> list[int]:
-        return choose(blocks, 200, limits).size.tolist()
+        return pick_blocks(blocks, 200, limits).size.tolist()
 
     assert sizes(Limits(min_size_bytes=3, max_size_bytes=5)) == [3, 4, 5]
     assert sizes(Limits(min_age_ns=95, max_age_ns=97)) == [3, 4, 5]
@@ -174,7 +174,7 @@ def test_a_copy_of_history_stays_as_it_is() -> None:
 def test_figures_per_stack(table: LiveTable, limits: Limits) -> None:
     snapshot = snapshot_of(table, 6001)
     figures = stack_figures(snapshot, None, limits)
-    chosen = rows(choose(snapshot.blocks, 6001, limits))
+    chosen = rows(pick_blocks(snapshot.blocks, 6001, limits))
     assert sum(figures.share) == pytest.approx(1 if chosen else 0)
     for stack in range(len(snapshot.totals)):
         mine = [row for row in chosen if row.stack == stack]

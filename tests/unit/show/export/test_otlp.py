@@ -23,7 +23,7 @@ from tracelloc.model.frames import Frame
 from tracelloc.model.process import Target
 from tracelloc.show.export import EXPORTERS, exporter_for
 from tracelloc.show.export.otelnames import request_headers, service_attributes
-from tracelloc.show.presentation.combined import difference, joined
+from tracelloc.show.presentation.combined import difference, joined_profile
 from tracelloc.show.presentation.profile import FIGURES, LIVE_BYTES, Metric, Profile
 from tracelloc.text import printable
 
@@ -164,7 +164,7 @@ def test_sums_are_exact_and_the_metric_comes_first(metric: Metric) -> None:
 def test_processes_are_resources() -> None:
     """A stack that two processes share is in the tables once."""
     other = replace(small(), target=Target(43, "worker", number=1))
-    message = message_of(joined([small(), other]))
+    message = message_of(joined_profile([small(), other]))
     assert [resource_of(r.resource)["process.pid"] for r in message.resource_profiles] == [42, 43]
     assert sums(message)["inuse_space"] == 2 * sums(message_of(small()))["inuse_space"]
     assert len(message.dictionary.stack_table) == 1 + 4

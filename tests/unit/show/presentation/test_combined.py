@@ -12,7 +12,7 @@ from tests.unit.show.export.test_export_formats import TOP, decoded, go_pprof, s
 from tracelloc.model.process import Target
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.export.flamedata import page_data
-from tracelloc.show.presentation.combined import difference, joined, profile_of
+from tracelloc.show.presentation.combined import difference, joined_profile, profile_of
 from tracelloc.show.presentation.profile import Metric, Profile
 
 YOUNG_S, OLD_S = 100.0, 400.0
@@ -26,7 +26,7 @@ def family() -> Profile:
         profile_of(old.snapshot(), old.namer),
         replace(small(), target=Target(43, "none")),
     ]
-    return joined(parts)
+    return joined_profile(parts)
 
 
 def test_stacks_keep_their_figures_and_have_numbers_of_their_own() -> None:

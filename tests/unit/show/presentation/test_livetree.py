@@ -14,7 +14,8 @@ from tracelloc.model.codefiles import Unresolved
 from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.model.stacks import StackFlag
-from tracelloc.show.filters import Filters, Rule
+from tracelloc.show.filters import Filters
+from tracelloc.show.filters.rules import Rule
 from tracelloc.show.presentation.calltree import CallTree, LiveTree, steps
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.presentation.profile import Metric

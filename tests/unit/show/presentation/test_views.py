@@ -23,12 +23,12 @@ from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.export import EXPORTERS, exporter_for
 from tracelloc.show.export.listings import fold
-from tracelloc.show.filters import Filters
+from tracelloc.show.filters import Filters, NamedStack
 from tracelloc.show.presentation.facts import format_frame
-from tracelloc.show.presentation.naming import NamedStack, Namer, frame_name
+from tracelloc.show.presentation.naming import Namer, frame_name
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.taking import select_blocks
+from tracelloc.snapshots.taking import largest_blocks
 
 
 class FakeSymbolizer(Symbolizer):
@@ -204,7 +204,7 @@ def test_largest_blocks_equal_a_plain_sort(seed: int) -> None:
         table.apply(records(events[start : start + 500], first_time=start))
     plain = sorted((-size, n, address) for n, (_, address, size, _, _) in enumerate(events))
     for top in (0, 1, 7, 5000):
-        chosen = select_blocks(table, top, 10_000)
+        chosen = largest_blocks(table, top, 10_000)
         assert [b.address for b in chosen.largest] == [address for _, _, address in plain[:top]]
 
 

@@ -30,7 +30,7 @@ from tracelloc.model.figures import History
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording import parts
-from tracelloc.show.recording.ladder import GROUP
+from tracelloc.show.recording.compaction import GROUP
 from tracelloc.show.recording.plain import to_plain
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.times import count_words

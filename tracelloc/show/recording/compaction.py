@@ -1,8 +1,8 @@
-"""How far apart old snapshots are kept, and how they are folded.
+"""Folds old snapshots of a recording, so that they are further apart the older they are.
 
-Moments are kept in groups: the first one whole, each other one as the difference from an earlier
-one. Folding replaces several groups by one with fewer moments, without changing the remaining
-moments. The group being written is never folded.
+Snapshots are kept in groups: the first one whole, each other one as the difference from an earlier
+one. Folding replaces several groups by one with fewer snapshots, without changing the remaining
+ones. The group being written is never folded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Final
 
 from tracelloc.dataclass import dataclass
-from tracelloc.show.recording.changes import MomentChain, decode, encode
 from tracelloc.show.recording.container import (
     RecordedMoment,
     checked,
@@ -21,6 +20,7 @@ from tracelloc.show.recording.container import (
     transaction,
     used_bytes,
 )
+from tracelloc.show.recording.momentcodec import MomentChain, decode, encode
 
 GROUP: Final = 60  # Moments in a group
 STEPS_S: Final = (1, 10, 60, 600, 3600)  # Distances of moments
@@ -30,20 +30,20 @@ _KEPT_S: Final = {1: 3600.0, 10: 86_400.0, 60: 7 * 86_400.0, 600: 30 * 86_400.0}
 
 @dataclass(frozen=True, slots=True)
 class MomentGroup:
-    """Consecutive moments. Numbers are those of moments."""
+    """Consecutive snapshots that are stored as differences, by the snapshots' numbers."""
 
     whole: int  # The first one, which is whole
-    last: int
+    last: int  # Number of the last snapshot
     last_s: float  # CLOCK_MONOTONIC, seconds
-    step_s: int
-    count: int
+    step_s: int  # Approximate seconds between snapshots
+    count: int  # Number of snapshots
 
 
 class Compactor:
-    """Folds old groups, and the oldest ones if the file gets too large."""
+    """Folds old groups of snapshots, and drops the oldest if the file gets too large."""
 
     def __init__(self, connection: sqlite3.Connection, most_bytes: int, most_s: float) -> None:
-        """``most_bytes``: limit of the file's size; ``most_s``: how far it reaches back."""
+        """``most_bytes``: limit of the file's size; ``most_s``: how far the file reaches back."""
         self._connection = connection
         self._most_bytes = most_bytes
         self._most_s = most_s
@@ -57,7 +57,7 @@ class Compactor:
         return [MomentGroup(*row) for row in rows[:-1]]
 
     def fold(self, now_s: float) -> bool:
-        """Folds once, if needed. Returns whether there may be more to do."""
+        """Folds groups once, if needed. Returns whether there may be more to fold."""
         groups = self.groups()
         if groups and now_s - groups[0].last_s > self._most_s:
             self._delete(groups[:1])
@@ -83,7 +83,7 @@ class Compactor:
             self._connection.execute(f"DELETE FROM {table} WHERE number BETWEEN ? AND ?", between)  # noqa: S608
 
     def _merge(self, groups: list[MomentGroup]) -> None:
-        """Makes one group of several with moments that are further apart."""
+        """Replaces groups by one with snapshots that are further apart."""
         step_s = next(step for step in STEPS_S if step > groups[0].step_s)
         rows = []
         whole = due_s = None
@@ -106,7 +106,7 @@ class Compactor:
 
 
 def insert(connection: sqlite3.Connection, moment: RecordedMoment, data: bytes) -> None:
-    """Adds a moment."""
+    """Adds a snapshot's row to the database."""
     crc = checksum(data, moment.number, moment.whole)
     connection.execute("INSERT INTO moments VALUES (?, ?, ?, ?, ?)", moment)
     connection.execute("INSERT INTO contents VALUES (?, ?, ?)", (moment.number, crc, data))
@@ -115,7 +115,7 @@ def insert(connection: sqlite3.Connection, moment: RecordedMoment, data: bytes) 
 def moments_of(
     connection: sqlite3.Connection, first: int, last: int
 ) -> Iterator[tuple[RecordedMoment, bytes]]:
-    """Moments with their data, by number. Raises MalformedError."""
+    """Yields snapshots with their data, ordered by number. Raises MalformedError."""
     rows = connection.execute(
         "SELECT number, time_s, uptime_s, step_s, whole, crc, data "
         "FROM moments JOIN contents USING (number) WHERE number BETWEEN ? AND ? ORDER BY number",
@@ -127,7 +127,7 @@ def moments_of(
 
 
 def _runs(groups: list[MomentGroup]) -> dict[int, list[MomentGroup]]:
-    """Returns, per distance, the oldest groups with it, as many as make one new group."""
+    """Returns, per step, its oldest groups, as many as make one new group."""
     runs: dict[int, list[MomentGroup]] = {}
     for step_s, next_s in pairwise(STEPS_S):
         found = [group for group in groups if group.step_s == step_s]

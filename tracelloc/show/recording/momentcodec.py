@@ -1,9 +1,9 @@
 """Encodes one snapshot as bytes: whole, or as the difference from an earlier snapshot.
 
-A moment has facts (plain values by name) and, per process, tables: a row per figure, a column
+A snapshot has facts (plain values by name) and, per process, tables: a row per figure, a column
 per stack, 64 bits each. Only changed columns of a table are kept, as differences modulo 2**64,
-with bytes of equal weight side by side, which compresses well. Differences of floats are those
-of their bits, so decoding is exact.
+with bytes of equal weight side by side, which compresses well. Differences of floats are
+differences of their bits, so decoding is exact.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _HEAD: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class ProcessParts:
-    """One process at one moment."""
+    """The recorded parts of one process in one snapshot."""
 
-    facts: Facts
+    facts: Facts  # Plain values by name
     tables: dict[str, I64]  # Tables by name, of shape (figures, stacks)
 
 
 @dataclass(frozen=True, slots=True)
 class MomentParts:
-    """All processes at one moment; immutable."""
+    """The recorded parts of all processes in one snapshot; immutable."""
 
     facts: Facts = field(default_factory=dict)
     processes: dict[ProcessKey, ProcessParts] = field(default_factory=dict)
@@ -54,11 +54,11 @@ ANCHORS: Final = 8  # Number of moments from one anchor to the next, see `Moment
 
 
 class MomentChain:
-    """Tracks which moment of a group is the base of the next difference.
+    """Tracks which snapshot of a group is the base of the next difference.
 
-    The first moment is whole. Each ``ANCHORS``-th is an anchor, stored as the difference from the
-    previous anchor, so that few differences lead to any moment. All others are differences from
-    the moment before.
+    The first snapshot is whole. Each ``ANCHORS``-th is an anchor, stored as the difference from the
+    previous anchor, so that few differences lead to any snapshot. All others are differences from
+    the snapshot before.
     """
 
     def __init__(self) -> None:
@@ -67,11 +67,11 @@ class MomentChain:
 
     @property
     def base(self) -> MomentParts:
-        """The base of the next moment."""
+        """The snapshot from which the next one is the difference."""
         return self._last if self._count % ANCHORS else self._anchor
 
     def add(self, now: MomentParts) -> None:
-        """Advances to the next moment."""
+        """Advances to the next snapshot."""
         if self._count % ANCHORS == 0:
             self._anchor = now
         self._last = now
@@ -79,18 +79,18 @@ class MomentChain:
 
     @staticmethod
     def path(rank: int) -> list[int]:
-        """Returns the ranks of the moments to apply, in order, to restore the one of this rank."""
+        """Returns the ranks of the snapshots to apply in order, to restore that of ``rank``."""
         anchor = rank - rank % ANCHORS
         return [*range(0, anchor, ANCHORS), *range(anchor, rank + 1)]
 
 
 def packed(payload: bytes) -> bytes:
-    """Compresses bytes."""
+    """Returns compressed bytes."""
     return zlib.compress(payload, _LEVEL)
 
 
 def encode(now: MomentParts, before: MomentParts) -> bytes:
-    """Encodes a moment as the difference from ``before``, which may be empty."""
+    """Encodes a snapshot as the difference from ``before``, which may be empty."""
     arrays: list[bytes] = []
     processes = []
     for key, parts in now.processes.items():
@@ -108,7 +108,7 @@ def encode(now: MomentParts, before: MomentParts) -> bytes:
 
 
 def decode(data: bytes, before: MomentParts) -> MomentParts:
-    """Decodes a moment from its difference from ``before``. Raises MalformedError."""
+    """Decodes a snapshot from its difference from ``before``. Raises MalformedError."""
     payload = Inflater(data)
     try:
         (size,) = _HEAD.unpack(payload.read(_HEAD.size))
@@ -193,7 +193,7 @@ class _Pieces:
     """Reads arrays that ``_shuffled`` wrote, one after the other."""
 
     def __init__(self, payload: Inflater, budget: UnpackBudget) -> None:
-        """``budget``: memory for all that is made of the arrays; their users charge it."""
+        """``budget``: memory for everything made of the arrays, which callers subtract."""
         self._payload = payload
         self.budget = budget
 
@@ -205,7 +205,7 @@ class _Pieces:
 
 
 def arrays_packed(*arrays: npt.NDArray[Any]) -> bytes:
-    """Compresses several arrays of known types; their lengths come first."""
+    """Returns several arrays of known types in compressed form, with their lengths."""
     lengths = struct.pack(f"<{len(arrays)}I", *map(len, arrays))
     return packed(b"".join([lengths, *map(_shuffled, arrays)]))
 
@@ -213,7 +213,7 @@ def arrays_packed(*arrays: npt.NDArray[Any]) -> bytes:
 def arrays_unpacked(
     data: bytes, *dtypes: type[np.generic], budget: UnpackBudget
 ) -> list[npt.NDArray[Any]]:
-    """Restores the arrays of ``arrays_packed``, within the budget. Raises MalformedError."""
+    """Restores arrays from ``arrays_packed``, within the budget. Raises MalformedError."""
     payload = Inflater(data)
     lengths = struct.unpack(f"<{len(dtypes)}I", payload.read(4 * len(dtypes)))
     sizes = [np.dtype(dtype).itemsize for dtype in dtypes]
