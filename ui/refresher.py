@@ -13,6 +13,8 @@ from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.picture import NotWantedError, Picture, Pictures
 from tracelloc.ui.view import Journal, Settings, TraceSource, View
 
+_PAUSE: Final = 25  # Least time between periodic snapshots, in times of what one takes
+_LONGEST_PAUSE_S: Final = 5.0
 _FIRST_LOOK_S: Final = 0.1  # Delay before missing names are looked up again; it doubles each time
 
 
@@ -141,7 +143,7 @@ class Refresher:
                     continue
                 settings, tick, self._tick = self._settings, self._tick, False
                 assert settings is not None
-            now_s = time.monotonic()
+            now_s, began_cpu_s = time.monotonic(), time.thread_time()
             left_s = self._left_s(next_s)
             wanted = settings.view.wanted
             stands = self._frozen and not self._final
@@ -149,14 +151,16 @@ class Refresher:
             is_time = left_s is not None and left_s <= 0
             if trace is None or tick or lacks or (is_time and not self._frozen):
                 trace, taken = self.pictures.take_snapshot(settings), wanted
-            # Missed ticks are skipped.
-            if is_time:
-                next_s = now_s + (self._interval_s or 0.0)
             try:
                 picture = self.pictures.make(trace, settings, partial(self._check, settings.view))
             except NotWantedError:
                 self._repeat()
                 continue
+            finally:
+                # Missed ticks are skipped, and many blocks are not looked at all the time.
+                if is_time:
+                    pause_s = min(_PAUSE * (time.thread_time() - began_cpu_s), _LONGEST_PAUSE_S)
+                    next_s = now_s + max(self._interval_s or 0.0, pause_s)
             self._look_s = 2 * self._look_s if self._naming else _FIRST_LOOK_S
             self._naming, self._made_s = picture.is_naming, time.monotonic()
             with self._changed:

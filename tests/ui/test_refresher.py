@@ -1,6 +1,8 @@
 """Which pictures the refresher makes."""
 
+import itertools
 import queue
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +58,28 @@ def test_a_key_while_a_view_is_computed(tmp_path: Path) -> None:
         assert views_shown(refresher, pictures) == ["stacks"]
         refresher.ask(replace(settings, view=replace(AGES, maker=leave_at_once)))
         assert views_shown(refresher, pictures) == ["stacks"]
+    finally:
+        refresher.close()
+
+
+@pytest.mark.parametrize("cpu_s", [0.0, 1.0])
+def test_what_takes_long_is_done_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu_s: float
+) -> None:
+    """A snapshot of millions of blocks, not only when the user asks for another view."""
+    spent_s = itertools.count(0.0, cpu_s)
+    monkeypatch.setattr(time, "thread_time", lambda: next(spent_s))
+    pictures = queue.Queue[Picture | BaseException]()
+    refresher = Refresher(shop(tmp_path), Journal(), pictures.put, pictures.put, 0.001)
+    refresher.start(Settings(STACKS))
+    try:
+        assert isinstance(pictures.get(timeout=PATIENCE_S), Picture)
+        refresher.shown()
+        if cpu_s:
+            with pytest.raises(queue.Empty):
+                pictures.get(timeout=0.5)
+            refresher.ask(Settings(AGES))
+        assert isinstance(pictures.get(timeout=PATIENCE_S), Picture)
     finally:
         refresher.close()
 
