@@ -83,6 +83,19 @@ def test_bytes_with_tables(targets: Targets) -> None:
     assert sizes(after)["list"] - sizes(before)["list"] == 1000 * (64 + 8)
 
 
+def test_frames_have_no_number_of_items(targets: Targets, tmp_path: Path) -> None:
+    """A generator has its code's address where other objects have the number of their items."""
+    local = "; ".join(f"a{number} = {number}" for number in range(100))
+    script = tmp_path / "frames.py"
+    script.write_text(
+        f"def produce():\n    {local}\n    yield\n"
+        "kept = [produce() for _ in range(100)]\nprint('ready', flush=True)\ninput()\n"
+    )
+    census = Censuses(Process(targets.start(PYTHON, script).pid)).take_census()
+    assert counts(census)["generator"] >= 100
+    assert 0 < sizes(census)["generator"] < 1 << 20
+
+
 def test_while_it_runs(targets: Targets, tmp_path: Path) -> None:
     """Counted while everything changes, the numbers are nearly right."""
     script = tmp_path / "busy.py"

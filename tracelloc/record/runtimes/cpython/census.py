@@ -30,9 +30,8 @@ from tracelloc.record.runtimes.cpython.large import (
     table_bytes,
 )
 from tracelloc.record.runtimes.cpython.pools import I64, PoolBlocks, read_blocks
-from tracelloc.record.runtimes.cpython.types import Objects, TypeObject, Types
+from tracelloc.record.runtimes.cpython.types import HEAP_TYPE, Objects, TypeObject, Types
 
-_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: created at run time
 _KEY: Final = re.compile(rb"__module__\0")
 _MOST_ENTRIES: Final = 1 << 12
 # Most bytes of a string before its text: 48, from 3.12 on 40; with some room.
@@ -58,7 +57,7 @@ class TypeNames:
 
     def _find(self, known: TypeObject) -> str:
         name = self.memory.text(known.name) or "?"
-        if not known.flags & _HEAP_TYPE or "." in name or not known.dictionary:
+        if not known.flags & HEAP_TYPE or "." in name or not known.dictionary:
             return name
         module = self._module(known.dictionary)
         return name if module in ("", "builtins") else f"{module}.{name}"

@@ -29,6 +29,7 @@ from tracelloc.record.runtimes.cpython.large import (
     read_keys,
 )
 from tracelloc.record.runtimes.cpython.pools import I64, POOL_BYTES
+from tracelloc.record.runtimes.cpython.types import HEAP_TYPE
 
 MOST_BYTES: Final = 1 << 30  # Most bytes of pieces that are read; further pieces are counted
 _MOST_PIECE_BYTES: Final = 1 << 28
@@ -56,7 +57,7 @@ _POOL_WORDS: Final = POOL_BYTES // 8
 _MOST_BASES: Final = 16
 _MANAGED_DICT: Final = 1 << 4
 _MOST_VALUES: Final = 64
-_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: created at run time
+
 _STATIC_TYPE_BYTES: Final = 400
 # Py_TPFLAGS_INLINE_VALUES, 3.13 and newer: attributes follow the object.
 _INLINE_VALUES: Final = 1 << 2
@@ -275,7 +276,7 @@ class HeapImage:
     def _static_types(self) -> tuple[U64, I64]:
         """(address, bytes) of static types, and the numbers of their types."""
         types = self.found.types
-        numbers = [n for n, one in enumerate(types.known) if not one.flags & _HEAP_TYPE]
+        numbers = [n for n, one in enumerate(types.known) if not one.flags & HEAP_TYPE]
         of = [types.number_of_type(types.known[number].type) for number in numbers]
         rows = [(types.address(number), _STATIC_TYPE_BYTES) for number in numbers]
         return np.array(rows, np.uint64).reshape(-1, 2), np.array(

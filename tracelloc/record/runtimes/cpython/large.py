@@ -24,6 +24,7 @@ _MOST_ROUNDS: Final = 4096
 _HAVE_GC: Final = 1 << 14
 LIST: Final = 1 << 25
 DICT: Final = 1 << 29  # Py_TPFLAGS_HAVE_GC, Py_TPFLAGSLIST_SUBCLASS, Py_TPFLAGS_DICT_SUBCLASS
+_UNCOUNTED: Final = "generator", "coroutine", "async_generator"  # Types whose items have no count
 _COUNT: Final = 2  # The word of a variable-size object that holds its number of items
 # The word of a list that holds its allocated size, and of a dictionary that points to its keys.
 TABLE: Final = 4
@@ -82,8 +83,12 @@ def are_counts(words: U64) -> Mask:
 
 
 def own_bytes(types: Types, of: I64, words: U64) -> U64:
-    """Bytes of large objects. ``of``: their types; ``words``: the first words of each object."""
-    items = np.where(words[:, _COUNT] < MOST_ITEMS, words[:, _COUNT], np.uint64(0))
+    """Bytes of large objects. ``of``: their types; ``words``: the first words of each object.
+
+    Of frames in generators, the bytes of local variables are missing.
+    """
+    is_counted = (words[:, _COUNT] < MOST_ITEMS) & ~types.named(*_UNCOUNTED)[of]
+    items = np.where(is_counted, words[:, _COUNT], np.uint64(0))
     before, base, each = (
         types.column(figure)[of]
         for figure in (

@@ -31,6 +31,7 @@ _FIELDS: Final = np.array([168, 8, 24, 264, 32, 40, 256]) // 8
 # Py_TPFLAGS_MANAGED_WEAKREF (from 3.12 on), Py_TPFLAGS_MANAGED_DICT (from 3.11 on).
 _PREHEADER: Final = 1 << 3 | 1 << 4
 _READY: Final = 1 << 12
+HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: created at run time
 _HAVE_GC: Final = 1 << 14
 _TYPE_SUBCLASS: Final = 1 << 31
 _MOST_METATYPES: Final = 4
@@ -73,6 +74,7 @@ class Types:
         # Numbers by address; negative if the address is not that of a type
         self.numbers = Addresses()
         self._by_address: dict[int, TypeObject] = {}
+        self._texts: list[str] = []  # Names by number; empty if a class statement created the type
         self._root = 0  # The address of `type`; 0 if unknown yet
 
     def find_objects(self, blocks: PoolBlocks) -> Objects:
@@ -99,6 +101,13 @@ class Types:
         """Which types have a flag (``Py_TPFLAGS_…``), by number."""
         flagged: Mask = (self.column(lambda known: known.flags) & np.uint64(flag)) != 0
         return flagged
+
+    def named(self, *names: str) -> Mask:
+        """Which types have one of these names, by number; of built-in types."""
+        for known in self.known[len(self._texts) :]:
+            is_own = known.flags & HEAP_TYPE
+            self._texts.append("" if is_own else self.memory.text(known.name))
+        return np.array([text in names for text in self._texts], np.bool_)
 
     def number(self, addresses: U64) -> I64:
         """Numbers of types by address; negative if the address is not that of a type."""
