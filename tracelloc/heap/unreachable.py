@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.dataclass import dataclass
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import F64, I64, U64, Mask
 
@@ -168,6 +168,10 @@ class UnreachableBlocks:
     collects: bool = False
     moves: bool = False  # Whether it moves what points to them
     _last: SearchResult = _NO_SEARCH
+    # What is computed once per search, as it takes a while for very many blocks: see `last_counts`
+    # and `table`, whose edges come first.
+    _counts: I64 | None = None
+    _table: tuple[I64, UnreachableTable] | None = None
 
     @property
     def swapped_bytes(self) -> int:
@@ -192,13 +196,16 @@ class UnreachableBlocks:
     def accept(self, result: SearchResult) -> None:
         """Adds a search that was compared."""
         self.searches += 1
-        self._last = result
+        self._last, self._counts, self._table = result, None, None
 
     def last_counts(self) -> tuple[I64, I64]:
         """(blocks that the last search covered, those without any pointer to them) per stack."""
         last = self._last
-        has_none = (last.said & 1).astype(np.bool_)
-        return last.asked, np.bincount(last.blocks.stack[has_none], minlength=len(last.asked))
+        if self._counts is None:
+            has_none = (last.said & 1).astype(np.bool_)
+            stacks = last.blocks.stack[has_none]
+            self._counts = np.bincount(stacks, minlength=len(last.asked))
+        return last.asked, self._counts
 
     @property
     def blocks(self) -> Blocks:
@@ -216,6 +223,19 @@ class UnreachableBlocks:
 
     def table(self, edges_ns: I64) -> UnreachableTable:
         """Lost blocks by slices of time, given the edges of the slices."""
+        if self._table is None:
+            self._table = edges_ns, self._new_table(edges_ns)
+        # Slices since then are younger than all blocks, or several earlier ones in one.
+        begins_ns, table = self._table[0][:-1], self._table[1]
+        column = np.searchsorted(edges_ns[1:-1], begins_ns, side="right")
+        sums = np.zeros((2, len(table.stacks), len(edges_ns) - 1), np.int64)
+        for into, count, size_bytes in zip(
+            column.tolist(), table.count.T, table.size_bytes.T, strict=True
+        ):
+            sums[:, :, into] += count, size_bytes
+        return replace(table, count=sums[0], size_bytes=sums[1])
+
+    def _new_table(self, edges_ns: I64) -> UnreachableTable:
         blocks, slices = self.blocks, len(edges_ns) - 1
         stacks, row = np.unique(blocks.stack.astype(np.int64), return_inverse=True)
         column = np.searchsorted(edges_ns, blocks.birth_ns.astype(np.int64), side="right") - 1
