@@ -18,7 +18,7 @@ class Wanted:
     objects: bool = False  # A recent census of objects
 
     def __or__(self, other: Wanted) -> Wanted:
-        """Combines two wishes. Their ages may differ only if one has none."""
+        """Combines two requests. Their minimum ages may differ only if one request has none."""
         return Wanted(
             max(self.top, other.top),
             other.min_age_ns if self.min_age_ns is None else self.min_age_ns,
@@ -29,7 +29,7 @@ class Wanted:
         )
 
     def covers(self, other: Wanted) -> bool:
-        """Returns whether this adds nothing if it is combined with the other."""
+        """Returns whether a snapshot with these parts also has all parts of the other request."""
         return self | other == self
 
 
