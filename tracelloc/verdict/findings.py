@@ -25,7 +25,7 @@ _GROWING: Final = CODE_OF[Verdict.GROWING]
 class Group:
     """A group of stacks that are judged as one site."""
 
-    sites: Sites  # One row
+    sites: Sites  # The judgement of the group, as one row
     stacks: Rows
     bytes_kept: F64  # Bytes kept by each stack since the group began to grow
     frame: int | None  # Return address that the stacks share
@@ -35,12 +35,12 @@ class Group:
 
     @property
     def rate_bytes_per_min(self) -> float:
-        """Rate at which the stacks leak together."""
+        """Bytes per minute by which the stacks grow together."""
         return float(self.sites.rate_bytes_per_min[0])
 
     @property
     def is_leaking(self) -> bool:
-        """Whether the stacks leak together."""
+        """Whether the group's verdict is *leaking*."""
         return bool(self.sites.code[0] == _LEAKING)
 
     @classmethod
@@ -74,7 +74,7 @@ class Group:
 
 
 def are_suspects(sites: Sites) -> Mask:
-    """Which sites are worth a look: those that leak, and growing ones that may well be leaks."""
+    """Returns a mask of leaking sites, and of growing sites that are likely enough to leak."""
     grows = (sites.code == _GROWING) & (sites.confidence >= P.suspect_least_confidence)
     suspects: Mask = grows | (sites.code == _LEAKING)
     return suspects
@@ -83,9 +83,9 @@ def are_suspects(sites: Sites) -> Mask:
 def list_suspects(
     sites: Sites, groups: list[Group], retracted: I64, moment: Moment, most: int
 ) -> tuple[tuple[Suspect, ...], int]:
-    """All leaking sites, then all growing ones; by rate, weighted by confidence.
+    """Lists all leaking sites, then all growing ones; by rate, weighted by confidence.
 
-    Returns the first ``most`` of them, and the number of further ones.
+    Returns the first ``most`` suspects, and the number of further ones.
     """
     suspects = [_of_group(group, moment) for group in groups]
     grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
@@ -117,7 +117,7 @@ def _of_group(group: Group, moment: Moment) -> Suspect:
 
 
 class VerdictHistory:
-    """Earlier verdicts of sites, by number; settles new verdicts by them."""
+    """Earlier verdicts of sites, by number, which decide whether a new leak verdict holds."""
 
     def __init__(self) -> None:
         # Since when a site looks like a leak (0: it does not), when it last did, whether it was
@@ -130,7 +130,7 @@ class VerdictHistory:
         """How often each site's verdict "leaking" was retracted."""
 
     def grow(self, count: int) -> None:
-        """Makes room for this many sites; at least doubles the columns."""
+        """Makes room for this many sites; columns that are too short at least double."""
         room = len(self._called)
         if count <= room:
             return
@@ -160,5 +160,5 @@ class VerdictHistory:
         return replace(sites, code=code.astype(np.uint8), verdict_in_s=verdict_in_s)
 
     def onsets(self, numbers: I64) -> F64:
-        """Onsets of sites reported as leaking, in seconds since tracing began; NaN of others."""
+        """Returns onsets of reported leaks, in seconds since tracing began; NaN of other sites."""
         return self._onset_s[numbers]
