@@ -36,7 +36,7 @@ class VariableReader:
         self._found: dict[int, tuple[DebugUnit, int, int]] | None = None
 
     def places(self, addresses: Sequence[int]) -> list[Place]:
-        """Where the variables that begin at these addresses are declared. Never raises."""
+        """Returns where the variables that begin at addresses are declared. Never raises."""
         if self._found is None:
             self._found = {}
             if self._info.info is not None and self._info.info.size <= _LARGEST_INFO_BYTES:
@@ -67,7 +67,7 @@ class VariableReader:
                 self._info.blame(reason_of(error))
 
     def _address(self, unit: DebugUnit, location: tuple[int, Value]) -> int | None:
-        """The address that a location is; None if it is computed."""
+        """Returns the fixed address that a location stands for; None if it is computed."""
         content = location[1]
         if not isinstance(content, bytes) or not content:
             return None
@@ -81,7 +81,7 @@ class VariableReader:
         return None
 
     def _declared(self, unit: DebugUnit, attributes: Attributes) -> tuple[DebugUnit, int, int]:
-        """The unit, file number and line; of the declaration if the definition has no own ones."""
+        """Returns unit, file number and line of a variable: the definition's, or declaration's."""
         file = line = 0
         for _ in range(_LONGEST_CHAIN):
             file = file or _number(attributes.get(abbrev.AT_DECL_FILE))
