@@ -1,4 +1,4 @@
-"""All facets: one line for each."""
+"""The list of all facets."""
 
 from __future__ import annotations
 

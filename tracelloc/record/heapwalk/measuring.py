@@ -37,7 +37,7 @@ _MOST_SIZES: Final = 1 << 16
 def measure_heap(process: Process, *, largest: int = 0, contents_bytes: int = 0) -> HeapUsage:
     """Walks a process's heap and sums it up.
 
-    ``largest``: how many of the largest blocks to list, with so many bytes of their contents.
+    ``largest``: how many of the largest blocks to list, with ``contents_bytes`` of each.
     Raises NotWalkableError, OSError, TargetError and PrivilegeError.
     """
     return while_alive(process, lambda thread: _measured(thread, largest, contents_bytes))
@@ -46,7 +46,7 @@ def measure_heap(process: Process, *, largest: int = 0, contents_bytes: int = 0)
 def measure_memory(process: Process, stacks_at: StacksAt | None = None) -> HeapUsage:
     """Accounts for a process's memory, whether or not its heap can be walked.
 
-    Sizes are left out, and classes but for those of traced blocks. ``stacks_at``: None if the
+    The result has no block sizes, and classes of traced blocks only. ``stacks_at``: None if the
     process is not traced. Raises OSError, TargetError and PrivilegeError.
     """
     return while_alive(process, lambda thread: _accounted(thread, stacks_at))
@@ -141,7 +141,7 @@ def _usage(arena: Arena, tally: ArenaTally) -> ArenaUsage:
 
 
 def _pages(heap: WalkedHeap) -> list[tuple[int, int]]:
-    """The whole heap, as ranges of whole pages by address."""
+    """Returns the whole heap as (start, end) of whole pages, by address."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(each for arena in heap.arenas for each in arena.stretches()):
         low, high = first & -PAGE_BYTES, -(-last // PAGE_BYTES) * PAGE_BYTES
@@ -153,7 +153,7 @@ def _pages(heap: WalkedHeap) -> list[tuple[int, int]]:
 
 
 def _sizes(heap: WalkedHeap) -> tuple[SizeUsage, ...]:
-    """Blocks in use by size, those with the most bytes first."""
+    """Sums up blocks in use by size, those with the most bytes first."""
     sums: dict[int, tuple[int, int]] = {}
     for arena in heap.arenas:
         for some in arena.slices():

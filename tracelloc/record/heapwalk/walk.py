@@ -63,10 +63,10 @@ def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:
 
 
 def while_alive(process: Process, read: Callable[[Process], Found]) -> Found:
-    """Reads memory through a running thread, and again if only that one ends meanwhile.
+    """Runs ``read`` with a running thread, and again if only that thread ends meanwhile.
 
-    A main thread that has ended has no memory. Raises TargetError if the process ends: what was
-    found then is not whole.
+    A main thread that has ended has no memory. Raises TargetError if the process ends, as the
+    result is then not whole.
     """
     while True:
         thread = Process(process.thread_id, process.root)
