@@ -62,7 +62,7 @@ class _TracepointAttr(ctypes.Structure):
 
 
 class Programs:
-    """The maps and the loaded programs, until ``close``."""
+    """The probes' BPF maps and loaded programs, until ``close``."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Programs:
     ) -> None:
         """Creates all maps. ``debug`` prints the verifier's log of refused programs.
 
-        ``simpler``: makes the same programs with the same maps, in case the verifier refuses these.
+        ``simpler``: makes simpler code for the same maps, in case the verifier refuses a program.
         Raises UnsupportedError or PrivilegeError.
         """
         self._probes = probes
@@ -196,7 +196,7 @@ class Programs:
         return lines[-1] if lines else "no reason given"
 
     def drop(self, name: str) -> None:
-        """Unloads a program, if loaded, once nothing is attached to it."""
+        """Drops a program, if loaded: the kernel unloads it once nothing is attached to it."""
         descriptor = self._loaded.pop(name, None)
         if descriptor is not None:
             os.close(descriptor)

@@ -39,7 +39,7 @@ _MOST_BYTES: Final = 4096
 
 
 class Trial(Enum):
-    """A behavior that probes may break."""
+    """A behavior that probes may break on some kernels; each is tested by a trial."""
 
     # A uprobe_multi link sees all threads of its process. Not before Linux 6.6.35, 6.9.5, 6.10
     # (kernel commit 46ba0e49b642).
@@ -57,7 +57,7 @@ class Trial(Enum):
 def passes(trial: Trial) -> bool:
     """Returns whether a trial succeeds here. Takes some hundredths of a second once per boot.
 
-    True also if it can't be run, since there is no evidence of a problem.
+    Also True if a trial can't be run, since there is no evidence of a problem.
     """
     memory = _Memory()
     known = memory.recall()
@@ -84,7 +84,7 @@ def _idle_programs() -> Programs:
 
 
 def trap_costs(method: Method) -> TrapCosts:
-    """Measures traps on this machine, whatever is traced. Raises like ``measure_traps``."""
+    """Measures trap costs on this machine, for any target. Raises like ``measure_traps``."""
     method = Method.MULTI if method.has_links else method
     programs = _idle_programs()
     try:
@@ -110,7 +110,7 @@ def _threads_are_seen(programs: Programs, *, leave: bool = False) -> bool:
 
 
 def killing_filter(numbers: range) -> bytes:
-    """A seccomp filter (struct sock_filter) that kills at these numbers of system calls."""
+    """Returns a seccomp filter (struct sock_filter) that kills at some system calls."""
     return b"".join(
         struct.pack("=HBBI", *instruction)
         for instruction in (
@@ -151,13 +151,13 @@ _TRIALS: Final[dict[Trial, Callable[[Programs], bool]]] = {
 
 
 class _Memory:
-    """Stored results since boot, in the cache directory."""
+    """Results of trials since boot, stored in the cache directory."""
 
     def __init__(self) -> None:
         self._files = CacheDirectory(effective_user(), "", ".json", most_files=8)
 
     def recall(self) -> dict[str, bool]:
-        """Returns results by name; often empty."""
+        """Returns stored results by the trial's name; empty if there are none."""
         try:
             content = json.loads(self._files.recall("trials", _MOST_BYTES))
             if content["boot"] == boot_id():
@@ -167,7 +167,7 @@ class _Memory:
         return {}
 
     def remember(self, results: dict[str, bool]) -> None:
-        """Stores results; after any failure the trials simply run again next time."""
+        """Stores results by the trial's name; after a failure, trials run again next time."""
         content = {"boot": boot_id(), "results": results}
         self._files.remember("trials", [json.dumps(content).encode()])
 
@@ -182,5 +182,5 @@ def usable_methods() -> list[Method]:
 
 
 def is_missed_by_links(pid: int) -> bool:
-    """Returns whether links miss this process on this kernel, as its main thread has ended."""
+    """Returns whether links miss a process on this kernel, as its main thread has ended."""
     return Process(pid).thread_id != pid and not passes(Trial.MAIN_THREAD)

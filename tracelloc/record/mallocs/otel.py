@@ -35,7 +35,7 @@ _HARMFUL: Final = (
 
 
 def allocators_in(modules: Iterable[Module], selection: MallocChoice) -> list[Allocator]:
-    """Returns what to probe in these files: allocators, or USDT probes that report allocations."""
+    """Returns the allocators to probe in files, or the USDT probes that report allocations."""
     return otel_allocators(modules) if selection.otel else discover(modules, selection)
 
 
@@ -74,7 +74,7 @@ def _reporters(modules: Iterable[Module]) -> Iterator[Allocator]:
 
 
 def usable_places(places: Iterable[UsdtPlace], name: str) -> list[UsdtPlace]:
-    """Returns the places where a probe of this name can be attached."""
+    """Returns the places where a USDT probe of this name can be attached."""
     return [place for place in places if place.name == name and _why_not(place) is None]
 
 

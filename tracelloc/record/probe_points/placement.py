@@ -46,38 +46,38 @@ _KNOWN_NAMES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ProbePoint:
-    """A probe: a program at an offset of a file."""
+    """A place for a probe: an offset in a file, and the BPF program to run there."""
 
-    open_path: str
+    open_path: str  # Path by which the kernel can open the file
     offset: int  # Offset in the file, in bytes
-    program: str
+    program: str  # Name of the BPF program
     label: str  # For messages: `malloc in libc.so.6`
     cookie: int = 0  # Argument of the program: `COOKIE_` in `probes/event.h`
     returns: bool = False  # Whether the program also runs when the function returns to its caller
     is_single_stepped: bool = False  # Whether the kernel single-steps the instruction there
-    # File offset of a 16-bit count of its probes in each process; 0 if there is none.
+    # File offset of a 16-bit counter of the attached probes in each process; 0 if there is none.
     counter_offset: int = 0
 
     @property
     def is_exit(self) -> bool:
-        """Whether calls of functions that may throw end there."""
+        """Whether the place is an exit of a function that may throw."""
         return self.cookie == _EXIT_COOKIE
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to attach for some allocators."""
+    """The probes to attach for some allocators."""
 
-    # In the order of attaching, exits first. A thread that is caught in between must not be seen to
-    # enter a call whose exit is missed.
+    # Probes in the order of attaching, exits first: no thread must be seen to enter a call whose
+    # exit is missed.
     points: tuple[ProbePoint, ...]
-    # Allocators with probes; their other functions are in `unseen`, with the reason.
+    # Allocators with probes; functions without a probe are in `Allocator.unseen`, with the reason.
     allocators: tuple[Allocator, ...]
-    has_throwing: bool  # Whether any of the functions may throw
+    has_throwing: bool  # Whether any function may throw a C++ exception
 
 
 def plan(allocators: Iterable[Allocator]) -> Plan:
-    """Returns the probes for these allocators."""
+    """Plans the probes for some allocators."""
     points: dict[tuple[str, int, int], ProbePoint] = {}
     kept = []
     allocators = list(allocators)
@@ -117,7 +117,7 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
 
 
 def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
-    """Returns whether it may delegate to functions that have their own probes.
+    """Returns whether a function may delegate to functions that have their own probes.
 
     Operators of the C++ library do: they call malloc and free. User-defined functions
     are always probed, whatever they do.
@@ -126,9 +126,9 @@ def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
 
 
 def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets | None]:
-    """Returns the probe offsets at its functions' beginnings; empty if unknown.
+    """Returns probe offsets near the entries of an allocator's functions; empty if unknown.
 
-    None: no instruction there can have a probe.
+    None: no instruction near the entry can have a probe.
     """
     wanted = [
         (function.offset, function.size, function.signature.registers)
@@ -145,7 +145,7 @@ def _points_of(
 ) -> list[ProbePoint] | Unseen:
     """Returns the probes for one function, or why it gets none.
 
-    ``others`` are the addresses of the functions of its file that have probes, too.
+    ``others``: addresses of other functions in the file that have probes.
     """
     if where is None:
         return Unseen(function.names[0], "its code can't be read")
@@ -192,7 +192,7 @@ def _entry_point(
 
 
 def _slot(elf: TargetFile, address: int, others: Collection[int]) -> int:
-    """Returns the cookie's bits for where a function stores its return address."""
+    """Returns the bits of a cookie that tell where a function stores its return address."""
     if not native().dwarf.has_link_register:
         return 0
     words = elf.return_slot(address, sorted(others))
@@ -223,7 +223,7 @@ def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:
 
 
 def place_marker(library: Module) -> list[ProbePoint]:
-    """Returns the probe that detects the preloaded library's start, and that the library awaits."""
+    """Returns the probe at the preloaded library's start, whose attachment the library awaits."""
     variable = library.elf.find_object(_MARKER_COUNTER)
     offset = None if variable is None else library.elf.offset_of(variable)
     points = _hook_points([library], PRELOADED_MARKER, "loader_changes")
@@ -231,7 +231,7 @@ def place_marker(library: Module) -> list[ProbePoint]:
 
 
 def place_exceptions(modules: Iterable[Module]) -> list[ProbePoint]:
-    """Returns the probes that detect C++ exceptions: only needed if a function may throw."""
+    """Returns the probes that detect C++ exceptions, needed only if a function may throw."""
     return _hook_points(modules, EXCEPTION_HOOK, "exception_enter")
 
 
@@ -248,7 +248,7 @@ def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[Pro
 
 
 def otel_points(allocator: Allocator) -> Iterator[ProbePoint]:
-    """Yields a probe for each place where a file itself reports allocations; frees first."""
+    """Yields probes on a file's own reports of allocations (OpenTelemetry); frees first."""
     module = allocator.module
     for name, program in _OTEL_PROGRAMS.items():
         for place in usable_places(module.elf.usdt(PROVIDER), name):
@@ -264,7 +264,7 @@ def otel_points(allocator: Allocator) -> Iterator[ProbePoint]:
 
 
 def _otel_cookie(place: UsdtPlace) -> int:
-    """Returns the argument of the program: ``OTEL_`` in ``probes/event.h``."""
+    """Returns the cookie of a probe at a USDT place: ``OTEL_`` in ``probes/event.h``."""
     assert place.arguments is not None
     cookie = 0
     low_bits = abi.OTEL_PLACE_BITS - abi.OTEL_DISPLACEMENT_BITS
