@@ -1,4 +1,4 @@
-"""Finds the blocks of a heap to which nothing points, and what they were part of.
+"""Finds the blocks of a heap to which nothing points, and the structures that they form.
 
 A pointer that moves while memory is read may be missed, so several searches must agree: at least
 two, and more while blocks drop out of the result. The heap is walked again for each. What the first
@@ -47,11 +47,11 @@ class _Search:
     tally: ClassTally
     lost: BlockRanges
     bits: BlockBits
-    searched: BlockSum  # All that the search was for
+    searched: BlockSum  # All blocks that the search looked for pointers to
 
 
 class LostBlockSearch:
-    """Searches a process again and again, and reports what is new each time."""
+    """Searches a process for lost blocks repeatedly, and reports new ones each time."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class LostBlockSearch:
         contents_bytes: int = 0,
         debug: bool = False,
     ) -> None:
-        """``contents_bytes``: how much of an example of each group to read."""
+        """``contents_bytes``: how many bytes to read of each group's example block."""
         self._process = process
         """The thread through which memory is read, once it is."""
         self._whole = process
@@ -72,11 +72,11 @@ class LostBlockSearch:
         """Addresses of the lost blocks of earlier reports."""
 
     def close(self) -> None:
-        """Frees what is loaded into the kernel."""
+        """Unloads the BPF program that reads registers."""
         self._root_words.close()
 
     def find(self) -> LostMemory:
-        """Searches until searches agree.
+        """Searches until two or more searches agree; returns lost blocks that are new.
 
         Raises NotWalkableError, OSError, MemoryError, TargetError and PrivilegeError.
         """
@@ -102,7 +102,7 @@ class LostBlockSearch:
             time.sleep(max(0.0, began_s + _APART_S - time.monotonic()))
 
     def _search(self, candidates: BlockRanges | None) -> _Search:
-        """Searches for pointers to these blocks, as far as they are in use; None: to all blocks."""
+        """Searches for pointers to the candidates that are still in use; None: to all blocks."""
         memory = RemoteMemory(self._process)
         maps_text = self._process.maps_text()
         regions = read_regions(maps_text)
