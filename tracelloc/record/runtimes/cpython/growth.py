@@ -36,7 +36,7 @@ _LAST_S: Final = 20.0, 120.0
 
 
 class TypeHistory:
-    """Counts of each type over time, in columns, so that all types are judged at once."""
+    """Counts of objects of each type over time, in columns, to find growing types."""
 
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
@@ -48,7 +48,7 @@ class TypeHistory:
         self._bytes = np.zeros((0, _MOST_POINTS), np.int64)
 
     def note(self, census: ObjectCensus) -> None:
-        """Adds a census."""
+        """Adds a census to the history."""
         if len(self._times_s) == _MOST_POINTS:
             self._thin_out()
         for one in census.types:
@@ -73,7 +73,7 @@ class TypeHistory:
             table[:, len(kept) :] = 0
 
     def growing(self) -> list[GrowingType]:
-        """Types that grow now, most bytes per minute first. Call it after each census."""
+        """Returns types that grow now, most bytes per minute first; call it after each census."""
         times_s = np.array(self._times_s)
         counts = self._counts[: len(self._rows), : len(times_s)]
         begins = np.full(len(counts), -1)
