@@ -80,7 +80,7 @@ def _make(
     waiting: bool = False,
     after: Callable[[], None] = _nothing,
 ) -> Session:
-    """``after`` is called once the library is not used any more."""
+    """Makes a session. ``after`` is called once the preloaded library is no longer used."""
     probes, config = _probes(config, say, None if waiting else space.process)
     try:
         sources = _sources(probes, config, say, after)
@@ -115,7 +115,7 @@ def _probes(
 ) -> tuple[ProbeSource, TraceConfig]:
     """Returns the probes, without runtimes' frames if the kernel refuses the programs for them.
 
-    ``running``: the process, unless tracelloc starts it. The settings are those that are used.
+    ``running``: the process, unless tracelloc starts it. Also returns the settings in use.
     """
     if config.without_probes:
         return NoProbes(config.capture, running), config

@@ -15,19 +15,19 @@ from tracelloc.verdict.judge import Judge, KnownLosses
 
 
 class Judging:
-    """Not thread safe: the session's lock guards it."""
+    """Judges the stacks of one memory image. The session's lock guards this object."""
 
     def __init__(self, process: Inspected, sources: Sources, first_look_ns: int) -> None:
-        """``first_look_ns``: when the stacks are to be judged for the first time."""
-        self.findings: Findings | None = None  # Findings about its stacks; None before any event
-        self.judged_ns = 0  # When some of its stacks were judged last
+        """``first_look_ns``: when to judge the stacks for the first time, CLOCK_MONOTONIC."""
+        self.findings: Findings | None = None  # Findings about the stacks; None before any event
+        self.judged_ns = 0  # When some of the stacks were judged last
         self._process, self._sources = process, sources
         self._judge = Judge(self._is_in_runtime, first_look_ns)
         self._looking: Iterator[Findings | None] | None = None
         self._is_over = False
 
     def go_on(self, now_ns: int, until_ns: int) -> None:
-        """Judges some more stacks if due, until this thread has used that much CPU time."""
+        """Judges some more stacks if due, until this thread's CPU time is ``until_ns``."""
         if self._looking is None and not self._is_over and self._judge.is_due(now_ns):
             self._looking = self._look(now_ns)
         while self._looking is not None and time.thread_time_ns() < until_ns:
@@ -44,7 +44,7 @@ class Judging:
             self.findings = findings or self.findings
 
     def stop(self) -> None:
-        """Judges nothing from here on."""
+        """Judges no stacks from now on."""
         self._is_over, self._looking = True, None
 
     def _look(self, now_ns: int) -> Iterator[Findings | None]:

@@ -1,4 +1,4 @@
-"""How often the pump reads the rings, and how often it does everything else."""
+"""Decides how often the pump reads the rings, and how often it does upkeep."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _S_PER_MS: Final = 1e-3
 
 
 class Pace:
-    """Adapts waits to the rate of events. For the pump thread."""
+    """Adapts the pump's waits to the rate of events. For the pump thread."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -32,7 +32,7 @@ class Pace:
         self.is_whole = True
 
     def wait(self, poll: select.epoll) -> list[tuple[int, int]]:
-        """Waits until rings should be read or a polled descriptor is ready. Returns the ready."""
+        """Waits until rings should be read or a descriptor is ready. Returns ready descriptors."""
         sources = self._sources
         while True:
             wait_s = self._looked_s + self._interval_s - time.monotonic()
@@ -61,7 +61,7 @@ class Pace:
         return True
 
     def note(self, looked_s: float, share: float) -> None:
-        """Records when rings were read, and how full the fullest was (0 to 1)."""
+        """Records when rings were read, and how full the fullest ring was (0 to 1)."""
         least_s, most_s = (ms * _S_PER_MS for ms in self._sources.waits_ms)
         since_s = looked_s - self._looked_s
         self._looked_s = looked_s

@@ -36,7 +36,7 @@ _LOADING_S: Final = 2.0  # How long an executed program may take to map its mall
 
 
 def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module]:
-    """Reads the mapped code files and returns them; raises TargetError if none has an allocator."""
+    """Returns the mapped code files, newly read; raises TargetError if none has an allocator."""
     modules = space.refresh()
     if not modules and not space.mappings:
         raise TargetError(f"process {space.process.pid} has ended")
@@ -46,7 +46,7 @@ def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module
 
 
 def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
-    """The error that none of the mapped files has an allocator, and why."""
+    """Returns an error that says why no mapped file has an allocator to trace."""
     process = space.process
     if space.shortage is not None:
         return TargetError(f"files of process {process.pid} can't be opened: {space.shortage}")
@@ -71,7 +71,7 @@ def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
 
 
 class ProbeSet:
-    """Not thread safe: the session's lock guards it, except ``detach`` of an ended process."""
+    """The probes in one process. The session's lock guards all but ``detach`` after its end."""
 
     def __init__(
         self,
@@ -103,11 +103,11 @@ class ProbeSet:
         self.found: tuple[FoundLibrary, ...] = ()
 
     def attach(self, modules: Sequence[Module], *, all_loaded: bool = False) -> None:
-        """Probes the allocators in newly mapped files.
+        """Attaches probes to the allocators in newly mapped files.
 
         ``all_loaded``: see ``settle``.
 
-        Raises TracellocError; then it has attached nothing in these files.
+        Raises TracellocError, and has then attached nothing in these files.
         """
         if self._source.has_probes and not self._selection.otel:  # else there is no return probe
             check_survival(self._space.process)
@@ -150,15 +150,15 @@ class ProbeSet:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether the preloaded library replaces probes, or may yet do so.
+        """Whether the preloaded library replaces probes in the process, or may yet do so.
 
-        A program that the process executes must be probed again.
+        If so, a program that the process executes must be probed again.
         """
         return self.link is not None and self.link.replaces_probes
 
     @property
     def is_complete(self) -> bool:
-        """Whether the preloaded library reports all blocks."""
+        """Whether the preloaded library reports all blocks of the process."""
         return self.link is not None and self.link.is_settled and self.link.replaces_probes
 
     @property
@@ -182,22 +182,22 @@ class ProbeSet:
                 say(f"warning: {error}")
 
     def leading(self) -> LeadingFrames | None:
-        """Allocator code that stacks begin with; None if they don't.
+        """Allocator code with which stacks begin, to be stripped; None if there is none.
 
-        With probes, this is the preloaded library's own code, if another tracer uses it or if
+        With probes, there is such code if another tracer uses the preloaded library, or if
         the process reports to OpenTelemetry.
         """
         ranges = code_ranges(self._space, self._allocators if self.is_replaced else ())
         return LeadingFrames(ranges) if ranges else None
 
     def attach_like(self, parent: ProbeSet) -> None:
-        """Attaches a parent's probes to its forked child. Raises TracellocError."""
+        """Attaches the parent's probes to this process, a forked child. Raises TracellocError."""
         pid = self._space.process.pid
         self.take_over(self._source.attach(pid, parent.points), parent)
         self.found = parent.found
 
     def take_over(self, attachment: Attachment, memory_owner: ProbeSet) -> None:
-        """Takes over probes attached to this process for the files of another one."""
+        """Takes over probes that were attached to this process for its memory's earlier owner."""
         self._attachments.add(attachment)
         self.points += memory_owner.points
         self._allocators += memory_owner._allocators
@@ -211,7 +211,7 @@ class ProbeSet:
 
     @property
     def slow_probes(self) -> tuple[str, ...]:
-        """Labels of points with a single-stepped probe, each once."""
+        """Labels of single-stepped probes, such as ``malloc in libc.so.6``, each once."""
         slow = (point.label for point in self.points if point.is_single_stepped)
         return tuple(dict.fromkeys(slow))
 
@@ -226,7 +226,7 @@ class ProbeSet:
             raise self._trouble or no_allocator(self._space, self._selection)
 
     def check_later(self) -> None:
-        """Makes ``look_after`` check once the dynamic linker has had time to map libraries."""
+        """Makes ``look_after`` call ``check`` once libraries had time to be mapped."""
         self._check_by_s = time.monotonic() + _LOADING_S
 
     def check_last(self, say: Callable[[str], None], *, has_events: bool) -> None:
@@ -251,7 +251,7 @@ class ProbeSet:
     def look_after(
         self, say: Callable[[str], None], live: Callable[[], Blocks], refresh: Callable[[], None]
     ) -> None:
-        """See ``Attachments.look_after``; also replaces the preloaded library if that is due.
+        """Reattaches probes, or replaces the preloaded library by probes, if that is necessary.
 
         ``live``: returns the live blocks. ``refresh``: reads the mappings again.
         """
@@ -276,9 +276,9 @@ class ProbeSet:
             self.link.end_hand_over()
 
     def take_flaw(self) -> tuple[str, bool]:
-        """Returns why events were missed since the last call, and whether all are from now on.
+        """Returns (why events were missed since the last call, whether all are missed from now on).
 
-        An empty string if none were missed.
+        The reason is empty if none were missed.
         """
         flaw, self._flaw = self._flaw, ""
         if self.link is not None:
@@ -286,13 +286,13 @@ class ProbeSet:
         return flaw, bool(flaw) and self._has_ended
 
     def detach(self) -> None:
-        """Detaches the probes. May be called twice."""
+        """Detaches all probes from the process. May be called twice."""
         self._attachments.close()
         if self.link is not None:
             self.link.close()
 
     def clear(self, *, same_thread: bool) -> None:
-        """Detaches and forgets the probes, for another program.
+        """Detaches and forgets all probes, before another program is probed.
 
         ``same_thread``: see ``PreloadedLink.begin_image``.
         """

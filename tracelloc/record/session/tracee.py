@@ -46,13 +46,13 @@ _FIRST_LOOK_NS: Final = 1_000_000_000
 class Stage(Enum):
     """How far the start of a process has come."""
 
-    WAITING = auto()  # Another program must be executed first
+    WAITING = auto()  # The process must execute its program first
     LOADING = auto()  # Libraries are not mapped yet
     RUNNING = auto()
 
 
 class Tracee:
-    """State of one traced process; an ``Inspected``.
+    """One traced process, with its probes, address space and heap; an ``Inspected``.
 
     The session's lock guards it, except ``outside``, which reads /proc and the process's memory:
     only the thread that takes snapshots uses it.
@@ -73,7 +73,7 @@ class Tracee:
         config, now_ns = context.config, time.monotonic_ns()
         self.process, self.space = space.process, space
         self.target, self.heap = target, heap
-        self.words = words  # Settings of its address space for the probes
+        self.words = words  # Control words of the address space, which the probes read
         self.image = words.image  # The number of the memory image that `heap` describes
         self._stage = stage
         # `started_ns`: when its tracing began, CLOCK_MONOTONIC
@@ -83,7 +83,7 @@ class Tracee:
         self.probes = ProbeSet(
             context.sources, space, words, config.selection, with_loader=with_loader
         )
-        self.gaps = GapLog(context.sources, self.probes)  # What is missing from its figures
+        self.gaps = GapLog(context.sources, self.probes)  # Periods with missed events
         self.source: StackSource = StackSource(
             space, heap.stacks, words, rows=context.sources.probes.rows, config=config.capture,
             on_modules=self._see, like=None if parent is None else parent.source,
@@ -112,16 +112,16 @@ class Tracee:
 
     @property
     def is_starting(self) -> bool:
-        """Whether its libraries are not mapped yet."""
+        """Whether the program's libraries are not mapped yet."""
         return self._stage is not Stage.RUNNING
 
     @property
     def events(self) -> int:
-        """Events applied since tracing started, in all its programs."""
+        """Number of events applied since tracing started, in all programs of the process."""
         return self._events_before + self.heap.table.events
 
     def begin(self, modules: Sequence[Module], now_ns: int) -> None:
-        """Attaches to what is mapped, and waits for unwind entries for a limited time.
+        """Attaches probes to mapped files, and waits for unwind entries for a limited time.
 
         Raises TracellocError, and has then attached nothing.
         """
@@ -135,15 +135,15 @@ class Tracee:
     def begin_image(
         self, now_ns: int, *, execs: int, same_thread: bool, is_stopped: bool = False
     ) -> None:
-        """Resets its state after an exec: nothing is live, and all mappings are new.
+        """Resets the state after an exec: no block is live, and all mappings are new.
 
-        ``execs``: programs that it has executed since the last one that was seen.
-        ``is_stopped``: it stops once more when its libraries are mapped (``load``).
+        ``execs``: number of programs executed since the last known one. ``is_stopped``: whether
+        the process stops once more when its libraries are mapped (``load``).
 
         Probes in files that the new program maps as well stay in place, unless a thread other
         than the main thread executed it (not ``same_thread``): the kernel attaches probes through
         the main thread. Raises TracellocError if the new program can't be traced; it then seems
-        to allocate nothing. If it does not stop, ``look_after`` reports why.
+        to allocate nothing. If the process does not stop, ``look_after`` reports why.
         """
         # The program that tracelloc launches does not count.
         has_begun = self._stage is not Stage.WAITING
@@ -168,7 +168,7 @@ class Tracee:
             self.probes.check_later()
 
     def load(self) -> None:
-        """Handles changed mappings while it is stopped. Raises TargetError without allocator."""
+        """Handles changed mappings of the stopped process. Raises TargetError without allocator."""
         self.source.refresh()
         self.probes.settle(all_loaded=True)
         if self.is_starting:
@@ -176,9 +176,9 @@ class Tracee:
             self.probes.check()
 
     def begin_part(self, now_ns: int) -> None:
-        """Begins again with an empty table. Frees of earlier blocks are ignored.
+        """Begins a part of the run, with an empty table. Frees of earlier blocks are ignored.
 
-        Nothing is judged from here on: a part is too short for verdicts.
+        Stacks are not judged from now on: a part is too short for verdicts.
         """
         self._events_before += self.heap.table.events
         self.heap = self.heap.renewed(now_ns, self.heap.stacks)
@@ -186,7 +186,7 @@ class Tracee:
         self.gaps.forget()
 
     def part(self) -> PartFigures:
-        """The figures since ``begin_part``; all events must be applied."""
+        """Returns the figures since ``begin_part``; all events must have been applied."""
         table = self.heap.table
         totals, peak, none = table.totals, table.peak, np.zeros(0, np.int64)
         return PartFigures(
@@ -201,9 +201,9 @@ class Tracee:
         )
 
     def end(self) -> None:
-        """Records that it has ended: keeps its totals, drops its blocks.
+        """Records that the process has ended: keeps its totals, drops its blocks.
 
-        Its probes are still to be detached, but no thread is left to hit them.
+        The probes are still to be detached, but no thread is left to hit them.
         """
         self.look_last()
         self.target = replace(self.target, has_ended=True)
@@ -211,26 +211,26 @@ class Tracee:
         self.heap.table.drop_blocks()
 
     def why_incomplete(self) -> str:
-        """Returns why its table may lack blocks; empty if it has them all."""
+        """Returns why the table may lack blocks of the process; empty if it has them all."""
         if not self.probes.is_complete:
             return "its allocations were not reported"
         self.gaps.run_due(is_last=True)
         return self.gaps.gaps[0].reason if self.gaps.gaps else ""
 
     def look_last(self) -> None:
-        """Records what is missing from its figures when no more events will come."""
+        """Records what is missing from the figures, when no more events will come."""
         self.gaps.run_due(is_last=True)
         self.probes.check_last(self._context.supervisor.say, has_events=self.heap.table.events > 0)
 
     def close(self) -> None:
-        """Ends its threads and closes its files; the probes must be detached."""
+        """Ends threads for the process and closes its files; probes must be detached."""
         self.source.close()
         self.space.close()
 
     # For facets; see ``Inspected``.
 
     def old_blocks(self, born_by_ns: int) -> Iterator[Blocks]:
-        """Copies the live blocks born by then, some at a time. Takes the lock for each copy."""
+        """Copies live blocks allocated by then, some at a time. Takes the lock for each copy."""
         table = self.heap.table
         at: int | None = 0
         while at is not None:
@@ -239,14 +239,14 @@ class Tracee:
             yield some
 
     def stacks_at(self, addresses: U64) -> I64:
-        """The stacks of the live blocks at these addresses; -1: there is none. Takes the lock."""
+        """Returns the stack of the live block at each address; -1 if none. Takes the lock."""
         with self._context.lock:
             return self.heap.table.stacks_at(addresses)
 
     # Upkeep.
 
     def look_after(self, say: Callable[[str], None]) -> None:
-        """Checks for changes; call it periodically.
+        """Checks for changes of the process and its probes; call this periodically.
 
         ``say`` gets messages for users. Raises TracellocError.
         """
@@ -266,7 +266,7 @@ class Tracee:
             self.source.refresh()
 
     def take_samples(self, now_ns: int) -> None:
-        """Takes the samples that are due."""
+        """Takes the samples over time (history, series) that are due."""
         table = self.heap.table
         costs = None if self.probes.link is None else self.probes.link.costs()
         self._costs.note(now_ns, self.events, costs, self.process)
@@ -283,7 +283,7 @@ class Tracee:
 
     @property
     def findings(self) -> Findings | None:
-        """Findings about its stacks; None before any event."""
+        """Findings about the process's stacks; None before any event."""
         return self.judging.findings
 
     @property
@@ -321,7 +321,7 @@ class Tracee:
     # For snapshots.
 
     def mapped_ranges(self) -> list[tuple[int, int]] | None:
-        """Address ranges (start, end) that the program itself has mapped; None if not traced."""
+        """Returns (start, end) of memory that the program itself has mapped; None if not traced."""
         if not self._context.config.capture.trace_mappings:
             return None
         others = allocators_stacks(self.heap.ranges, self.probes.found, self.space)
@@ -356,7 +356,7 @@ class Tracee:
         return results
 
     def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
-        """The parts of a snapshot other than the heap."""
+        """Returns the parts of a snapshot that are not about the heap."""
         mappings = None
         if self._context.config.capture.trace_mappings:
             ranges = self.heap.ranges
@@ -387,10 +387,10 @@ class Tracee:
 def allocators_stacks(
     ranges: RangeTable, found: Iterable[FoundLibrary], space: AddressSpace
 ) -> set[int]:
-    """Returns the stacks by which allocator libraries map memory, such as in their own threads.
+    """Returns the stacks with which malloc libraries map memory, such as in their own threads.
 
-    What they map during a call of their functions is not reported at all. The C library is
-    excluded: outside these calls, it maps memory for thread stacks.
+    Mappings during a call of malloc are not reported at all. The C library is excluded: outside
+    calls of malloc, it maps memory for thread stacks.
     """
     libraries = {
         allocator.file

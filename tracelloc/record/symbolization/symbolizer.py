@@ -1,4 +1,4 @@
-"""Turns return addresses into frames, on demand and only for those that are shown.
+"""Turns return addresses into frames, on demand, only for addresses that are shown.
 
 A separate thread reads symbol tables and debug information, so that neither capture nor views
 have to wait. A view may take what is known by now (``peek``), or wait for the rest
@@ -38,12 +38,12 @@ _BATCH: Final = 512  # Addresses whose lines are looked up at a time, so that re
 
 
 class Symbolizer:
-    """Frames by address, each looked up once. Thread safe."""
+    """Names of one process's addresses: frames by address, each looked up once. Thread safe."""
 
     def __init__(
         self, space: AddressSpace, sources: SourceMap | None = None, like: Symbolizer | None = None
     ) -> None:
-        """``like``: of a process that maps some of the same files; close it after this one."""
+        """``like``: symbolizer of a process with some equal files; close it after this one."""
         self.perf_map = PerfMap(space.process)
         self.version = 0  # Grows with every frame that becomes known or is improved
         self._space = space
@@ -62,7 +62,7 @@ class Symbolizer:
         self._retried_s = 0.0
 
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
-        """Looks up these addresses and waits. Returns whether all are known."""
+        """Looks up addresses, and waits. Returns whether all are known within the timeout."""
         wanted = dict.fromkeys(addresses)
         end = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
@@ -77,7 +77,7 @@ class Symbolizer:
         return True
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
-        """The frames of these return addresses, in order; unknown ones are PENDING."""
+        """Returns the frames of return addresses, in order; unknown ones are PENDING."""
         addresses = list(addresses)
         with self._changed:
             if self._failure is not None:
@@ -95,11 +95,11 @@ class Symbolizer:
         return len(self._wanted)
 
     def place(self, address: int) -> Place[Module] | Unresolved:
-        """Where an address of code lies, or why that is unknown."""
+        """Returns where a code address lies, or why that is unknown."""
         return self._space.place(address)
 
     def module(self, module: Module) -> ModuleSymbols:
-        """Symbols of a mapped file."""
+        """Returns the symbols of a mapped file."""
         symbols = self._modules.get(id(module))
         if symbols is None:
             roots = (self._space.process.memory_directory / "root", Path("/"))
@@ -108,9 +108,9 @@ class Symbolizer:
         return symbols
 
     def close(self) -> None:
-        """Ends the thread after its current work. No further frame becomes known.
+        """Ends the lookup thread after its current work. No further frame becomes known.
 
-        If that takes long, the thread and its files remain until this process ends.
+        If that takes long, the thread and its files remain until tracelloc ends.
         """
         with self._changed:
             self._closed = True
@@ -199,7 +199,7 @@ class Symbolizer:
             self._changed.notify_all()
 
     def _look_up(self, addresses: Sequence[int]) -> None:
-        """Names everything, then finds the lines, file by file."""
+        """Names all addresses, then finds their lines, file by file."""
         in_modules: dict[int, list[tuple[int, Place[Module], int]]] = {}
         generated: list[int] = []
         settled: dict[int, Frames] = {}
@@ -237,7 +237,7 @@ class Symbolizer:
     def _tried(
         self, read: Callable[..., T], group: list[tuple[int, Place[Module], int]], /, *more: Any
     ) -> T | None:
-        """Reads from an untrusted file: at worst, its addresses have no names."""
+        """Reads from an untrusted file; if that fails, the group's addresses have no names."""
         try:
             return read(group, *more)
         except Exception as error:  # noqa: BLE001 - whatever it is, others' names don't depend on it
@@ -314,7 +314,7 @@ class Symbolizer:
             self._publish(frames, final=True)
 
     def _with_lines(self, base: Frame, chain: Sequence[SourceFrame]) -> Frames:
-        """The frames of an address with known source, the innermost inlined one first."""
+        """Returns the frames of an address with known source, the innermost inlined one first."""
         if not chain:
             return (base,)
         frames = [
@@ -351,7 +351,7 @@ class Symbolizer:
 
 
 def _named_frame(address: int, path: str, inside: int, symbol: Symbol | None) -> Frame:
-    """``inside``: the file's own address of the byte before the return address."""
+    """Makes a frame; ``inside``: file address of the byte before the return address."""
     if symbol is None:
         return unnamed(address, path, inside + 1, Unresolved.NO_SYMBOL)
     return Frame(

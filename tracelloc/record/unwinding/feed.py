@@ -23,7 +23,7 @@ Guard = Callable[[int, Callable[[], None]], object]
 
 
 class StackFeed:
-    """Takes stacks out of their rings, for the pump thread."""
+    """Takes stacks out of the sources' rings, and gives them to the processes' ``StackSource``."""
 
     def __init__(
         self, sources: Sources, *, finishes: bool, guard: Guard = lambda _pid, work: work()
@@ -41,12 +41,12 @@ class StackFeed:
         self._early_misses: list[Miss] = []  # Misses of images that are not known yet
 
     def add(self, image: int, source: StackSource) -> None:
-        """Sends stacks of this memory image to this source. Image numbers only grow."""
+        """Sends stacks of a memory image to a ``StackSource``. Image numbers only grow."""
         self._sources[image] = source
         self._newest = max(self._newest, image)
 
     def drop(self, image: int) -> None:
-        """Drops further stacks of this image."""
+        """Drops further stacks of a memory image."""
         self._sources.pop(image, None)
 
     def take_stacks(self) -> None:

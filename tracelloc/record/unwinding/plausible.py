@@ -31,7 +31,7 @@ _HIGHEST_CODE: Final = 1 << 56
 
 
 class FrameChecker:
-    """Cuts stacks at their first frame that is not a return address. Caches its verdicts."""
+    """Cuts stacks at their first frame that is not a return address. Caches results."""
 
     def __init__(self, space: AddressSpace) -> None:
         self._space = space
@@ -54,7 +54,7 @@ class FrameChecker:
         )
 
     def trim(self, frames: tuple[int, ...], flags: StackFlag) -> tuple[tuple[int, ...], StackFlag]:
-        """The frames up to the first implausible one, and the flags of the rest.
+        """Returns the frames up to the first implausible one, and flags that fit these frames.
 
         How the walk ended says little: the register may hold anything where code without frame
         pointers begins. A stack is whole if it reaches the code that starts programs and threads;
@@ -68,7 +68,7 @@ class FrameChecker:
         return frames, StackFlag(0) if self._is_whole(frames) else StackFlag.BROKEN
 
     def credible(self, frames: tuple[int, ...]) -> tuple[int, ...]:
-        """The frames up to the first implausible one."""
+        """Returns the frames up to the first implausible one."""
         for n, frame in enumerate(frames):
             if not self._is_return_address(frame):
                 # The probed call itself pushed the innermost one.

@@ -33,7 +33,7 @@ _CLONE_PARENT: Final = 0x8000
 
 
 def serve(channel: socket.socket) -> None:
-    """Answers questions until the other end is gone."""
+    """Answers a channel's questions until the other end is gone."""
     files = KnownFiles()
     while True:
         try:

@@ -30,7 +30,7 @@ _NOT_ELF: Final = "NotElfError: "
 
 
 class known(Generic[P, T]):  # noqa: N801 - a decorator's kin
-    """A method of a ``TargetFile`` that asks a question once, by default for what is missing."""
+    """Declares a method of ``TargetFile`` that asks a question once; ``otherwise``: on failure."""
 
     def __init__(self, question: Callable[Concatenate[Any, P], T], otherwise: T) -> None:
         self._question = question
@@ -41,7 +41,7 @@ class known(Generic[P, T]):  # noqa: N801 - a decorator's kin
 
 
 class TargetFile(FileHandle, SegmentedFile):
-    """A file with its own descriptor. Addresses are the file's own. Thread safe.
+    """A code file of the target, read by a worker. Addresses are the file's own. Thread safe.
 
     Data that can't be read is treated as missing: the worker's failure has been reported by then.
     """
@@ -87,12 +87,12 @@ class TargetFile(FileHandle, SegmentedFile):
         return cls(descriptor, path)
 
     def descriptor(self) -> int:
-        """Returns the file's descriptor, which this object still owns."""
+        """The file's descriptor, which this object still owns."""
         return self._descriptor
 
     @property
     def open_path(self) -> str:
-        """A path by which tracelloc, and the kernel for it, open this file while it is open."""
+        """A path by which tracelloc and the kernel can open the file while this object is open."""
         return f"/proc/self/fd/{self._descriptor}"
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class TargetFile(FileHandle, SegmentedFile):
         self.failure = "it is closed"
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Returns bytes of the file; fewer at its end, none if they can't be read."""
+        """Reads bytes of the file; fewer at its end, none if they can't be read."""
         try:
             return os.pread(self._descriptor, min(size_bytes, _LONGEST_READ), offset)
         except (OSError, OverflowError, ValueError):
@@ -117,7 +117,7 @@ class TargetFile(FileHandle, SegmentedFile):
         *given: P.args,
         **named: P.kwargs,
     ) -> T:
-        """Returns the answer to a question, which is asked once."""
+        """Returns the answer to a question, which is asked only once; on failure ``otherwise``."""
         key = question.__name__, repr(given)
         if key not in self._results:
             try:
@@ -136,7 +136,7 @@ class TargetFile(FileHandle, SegmentedFile):
                 self._worker.say_missing(self, why)
 
     def look_up(self, names: Iterable[str], tails: Iterable[str] = ()) -> None:
-        """Looks up at once functions and name endings that are needed one by one later."""
+        """Looks up, at once, functions and name endings that are needed one by one later."""
         unknown = [name for name in names if name not in self._functions]
         new_tails = [tail for tail in tails if tail not in self._tails]
         if not unknown and not new_tails:
@@ -152,15 +152,15 @@ class TargetFile(FileHandle, SegmentedFile):
             (self.exports if linkage[name] else self.imports).add(name)
 
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
-        """Returns the defined functions with these names: address to size (usually one each).
+        """Returns the functions that the file defines: by name, address to size in bytes.
 
-        Each is looked up once. Callers must not change the result.
+        Each name is looked up once. Callers must not change the result.
         """
         self.look_up(names)
         return {name: self._functions[name] for name in names if self._functions[name]}
 
     def names_ending(self, tail: str) -> set[str]:
-        """Returns the names in the symbol tables that end with this."""
+        """Returns the names in the symbol tables that end with ``tail``."""
         self.look_up((), [tail])
         return self._tails[tail]
 
@@ -179,14 +179,14 @@ class TargetFile(FileHandle, SegmentedFile):
         return [range(*part) for part in self.ask_once((), ReadCode.parts, name)]
 
     def usdt(self, provider: str) -> Sequence[UsdtPlace]:
-        """Returns the file's USDT probes of a provider."""
+        """Returns the places of a provider's USDT probes in the file; none on failure."""
         found = self.ask_once((), ReadCode.usdt, provider)
         self.usdt_offsets.update(place.offset for place in found)
         return found
 
 
 class WorkerFile(FileHandle):
-    """Symbols and lines of a file. Every question may raise FileReadError."""
+    """A file whose symbols and lines a worker reads. Every question may raise FileReadError."""
 
     def __init__(self, worker: FileWorker, descriptor: int, path: str) -> None:
         super().__init__(worker, descriptor, path)
@@ -200,7 +200,7 @@ class WorkerFile(FileHandle):
     data_layout = asked(ReadFile.data_layout)
 
     def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
-        """Returns the questions that introduce it to a new worker, with their arguments."""
+        """Returns questions that introduce the file to a new worker, with arguments."""
         told = super().beginning()
         if self._debug is not None:
             descriptor = Descriptor(self._debug.descriptor())
@@ -208,7 +208,7 @@ class WorkerFile(FileHandle):
         return told + [(ReadFile.decode, [of_debug]) for of_debug in self._decoded]
 
     def take_debug_file(self, found: DebugFile) -> tuple[bool, bool]:
-        """Returns whether a file is its debug file, which must then stay open, and has lines."""
+        """Returns (whether a file is the debug file, and must stay open; whether it has lines)."""
         descriptor = Descriptor(found.descriptor())
         fits, has_lines = self.ask(ReadFile.add_debug_file, descriptor, found.by_name)
         if fits:
@@ -216,7 +216,7 @@ class WorkerFile(FileHandle):
         return fits, has_lines
 
     def decoder(self, *, of_debug: bool) -> FileDecoder | str:
-        """Returns a decoder of the lines in it or its debug file; or why there is none."""
+        """Returns a decoder of the lines in the file or its debug file; or why there is none."""
         reason = self.ask(ReadFile.decode, of_debug)
         if reason is not None:
             return reason
@@ -225,7 +225,7 @@ class WorkerFile(FileHandle):
 
 
 class FileDecoder:
-    """Lines and inlined functions: a ``LineDecoder`` (``tracelloc.files.dwarf.sourcelines``)."""
+    """Decodes a file's lines and inlined functions, in a worker: a ``LineDecoder``."""
 
     def __init__(self, file: WorkerFile, *, of_debug: bool) -> None:
         self.split_paths: list[str | None] = []
@@ -234,7 +234,7 @@ class FileDecoder:
         self._of_debug = of_debug
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """Returns one chain per address. Raises FileReadError."""
+        """Returns one chain of source frames per address. Raises FileReadError."""
         found, self.split_paths, self.reason = self._file.ask(
             ReadFile.chains, addresses, self._of_debug
         )

@@ -149,7 +149,7 @@ def interpreter_words(python: CPython, most_bytes: int) -> U64:
 
 
 def is_collecting(python: CPython) -> bool | None:
-    """Whether Python's garbage collector is enabled (``gc.isenabled``); None if unknown.
+    """Whether Python's garbage collector runs by itself (see ``gc.enable``); None if unknown.
 
     The collector's state contains the generations and, behind them, a pointer to the first one. By
     that pointer, the state is found in the interpreter's record (``_gc_runtime_state`` in

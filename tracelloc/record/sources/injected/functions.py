@@ -1,4 +1,4 @@
-"""The functions of a process that the injected library stands before, and whether it can."""
+"""The functions of a process that the injected library replaces, and whether it can."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CALLED_OFTEN: Final = (
 )  # fmt: skip
 # The fields of `rare` (probes/preloaded/injected.c).
 CALLED_RARELY: Final = "dlclose", "dlmopen", "mlockall", "dl_iterate_phdr"
-# ReplacedFunctions that the library calls and does not stand before.
+# Functions that the library calls but does not replace.
 _CALLED_ONLY: Final = "execve", "execvpe", "fexecve", "dl_iterate_phdr"
 _ESSENTIAL_MALLOC: Final = {"malloc", "free", "calloc", "realloc"}
 _ESSENTIAL: Final = {"fork", "syscall", "prctl", "dlclose", "mlockall", "dl_iterate_phdr"}
@@ -43,24 +43,24 @@ _ESSENTIAL: Final = {"fork", "syscall", "prctl", "dlclose", "mlockall", "dl_iter
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A file that defines some of the functions."""
+    """A mapped file that defines some of the functions to replace."""
 
     module: Module
-    functions: dict[str, FunctionSymbol]
-    bias: int  # Added to an address of the file's own, gives the one in the process
-    range: tuple[int, int]  # The file's addresses in the process
+    functions: dict[str, FunctionSymbol]  # Functions by name
+    bias: int  # Difference of process addresses and the file's own addresses
+    range: tuple[int, int]  # Start and end of the file's addresses in the process
 
     def address(self, name: str) -> int:
-        """Returns the address of a function in the process; 0 if there is none."""
+        """Returns the process address of a function of the file; 0 if it has none."""
         symbol = self.functions.get(name)
         return 0 if symbol is None else self.bias + symbol.value
 
 
 class ReplacedFunctions:
-    """The functions of one process, and code that makes its system calls."""
+    """The functions to replace in one process, and code there that makes system calls."""
 
     def __init__(self, space: AddressSpace, allocators: Sequence[Allocator]) -> None:
-        """Raises TargetError if some are missing."""
+        """Looks up all functions. Raises TargetError if some are missing."""
         self._c_library = _c_library(space)
         malloc = malloc_library(space, allocators)
         if malloc is None or malloc is self._c_library.module:
@@ -80,13 +80,13 @@ class ReplacedFunctions:
 
     @property
     def replaced(self) -> list[str]:
-        """Names of the functions that the library stands before."""
+        """Names of the functions that the library replaces."""
         names = (*CALLED_OFTEN, *CALLED_RARELY)
         return [name for name in names if name not in _CALLED_ONLY and self.address(name)]
 
     @property
     def other_mallocs(self) -> list[int]:
-        """Addresses of the C library's functions, if another malloc library is used."""
+        """Addresses of the C library's malloc functions, if another malloc library is used."""
         if self._malloc is self._c_library:
             return []
         found = (self._c_library.address(name) for name in _ESSENTIAL_MALLOC)
@@ -100,12 +100,12 @@ class ReplacedFunctions:
 
     @property
     def starts(self) -> list[int]:
-        """Where the files are mapped."""
+        """Process addresses at which the defining files are mapped."""
         return [provider.range[0] for provider, _ in self.providers()]
 
 
 def malloc_library(space: AddressSpace, allocators: Sequence[Allocator]) -> Module | None:
-    """Returns the malloc library that is used instead of the C library's malloc; None: that.
+    """Returns the malloc library that replaces the C library's malloc; None if none does.
 
     Raises TargetError if there are several.
     """
@@ -207,9 +207,9 @@ def _who_passes(space: AddressSpace, allocators: Sequence[Allocator]) -> str | N
 
 
 def find_tid_offset(process: Process, records: Iterable[tuple[int, int]]) -> int:
-    """Returns where the C library keeps a thread's id. Raises TargetError.
+    """Returns the offset of a thread's id in its record (``struct pthread``). Raises TargetError.
 
-    ``records``: thread and address of the C library's record of it, of all threads.
+    ``records``: (thread id, address of the C library's record) of all threads.
     """
     known = list(records)
     for offset in _TID_OFFSETS:

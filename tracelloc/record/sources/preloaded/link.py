@@ -48,7 +48,7 @@ _EVENT_NS: Final = 40.0
 
 
 class LinkState(Enum):
-    """State of the connection, for one memory image."""
+    """State of the connection between a process and tracelloc, for one memory image."""
 
     UNKNOWN = auto()  # The library has not been seen, but may still be loaded
     EXPECTED = auto()  # The library is loaded, and will signal when it is initialized
@@ -57,7 +57,7 @@ class LinkState(Enum):
 
 
 class PreloadedLink:
-    """Finds a process's shared area and connects to it. Call with the session's lock."""
+    """Connects to a process's preloaded library, if any. Call with the session's lock."""
 
     def __init__(self, source: PreloadedSource, space: AddressSpace, words: SpaceControl) -> None:
         self.state = LinkState.UNKNOWN
@@ -81,7 +81,7 @@ class PreloadedLink:
     def begin_image(self, *, same_thread: bool) -> None:
         """Resets the state after the process has executed another program.
 
-        ``same_thread`` is whether its first thread did; otherwise the kernel has lost the marker.
+        ``same_thread``: whether the main thread did; otherwise the kernel has lost the marker.
         """
         if not same_thread:
             self.close()
@@ -113,7 +113,7 @@ class PreloadedLink:
                 area.begin_leaving()
 
     def _why_leave(self, area: SharedArea) -> str:
-        """Returns why probes must take over, as a predicate of the process; empty if not."""
+        """Returns why probes must take over, as a predicate of the process; empty if no reason."""
         if self._source.failure is not None:
             self._flaw = f"what the process reported can't be read: {self._source.failure}"
             return "has written what can't be read"
@@ -164,7 +164,7 @@ class PreloadedLink:
     def must_hand_over(self) -> bool:
         """Whether probes must take over now.
 
-        True if the process waits for that and everything that it has reported is taken, or if
+        True if the process waits for probes and all its reports are taken, or if
         tracelloc has waited long enough.
         """
         area, leaving = self._source.area, self._leaving
@@ -187,7 +187,7 @@ class PreloadedLink:
         return self.state is not LinkState.LEFT
 
     def costs(self) -> tuple[float, float] | None:
-        """CPU time of reporting an event, and the threads' waits so far, in ns; None: unknown."""
+        """(CPU time of reporting an event, threads' waits so far) in ns; None if unknown."""
         area = self._source.area
         if self.state is not LinkState.CONNECTED or area is None:
             return None
@@ -204,10 +204,10 @@ class PreloadedLink:
         return self.state in (LinkState.CONNECTED, LinkState.LEFT)
 
     def decide_use(self, allocators: Iterable[Allocator], *, all_loaded: bool) -> None:
-        """Looks for the library and its shared area, and decides as soon as possible.
+        """Decides, as soon as that is possible, whether the library or probes report blocks.
 
-        ``allocators`` are all known ones. ``all_loaded``: the initial libraries are loaded. Raises
-        TargetError if only the library may be used, and can't be.
+        ``allocators``: all that are known. ``all_loaded``: whether initial libraries are loaded.
+        Raises TargetError if only the library may be used, and can't be.
         """
         modules = self._space.mapped_modules
         if self.is_settled:
@@ -278,15 +278,15 @@ class PreloadedLink:
 
     @property
     def _is_attended(self) -> bool:
-        """Whether a tracer stops the process when it loads something, and so notices it."""
+        """Whether a tracer stops the process when it loads a library, and so notices that."""
         with suppress(TargetError):
             return self._space.process.tracer_id() != 0
         return False
 
     def _mark(self, library: Module) -> None:
-        """Makes the library wait for tracelloc, also in programs that the process executes.
+        """Makes the library wait for tracelloc, also in programs that are executed later.
 
-        An injected library is not in those. Raises TracellocError.
+        An injected library is not in such programs. Raises TracellocError.
         """
         if is_injected(library.path):
             return
@@ -332,9 +332,9 @@ class PreloadedLink:
         return self._library is not None and is_injected(self._library.path)
 
     def _read(self, variable: str, field: str, size_bytes: int) -> int:
-        """Returns the value of a variable of the library; 0 if it is not yet initialized.
+        """Returns the value of a library's variable; 0 if the library is not yet initialized.
 
-        Of a process whose memory may not be read (ptrace(2)), it is the value at the start.
+        If the process's memory may not be read (ptrace(2)), returns the value at the start.
         """
         assert self._library is not None
         at, process = self._space.object(self._library, variable), self._space.process
@@ -345,7 +345,7 @@ class PreloadedLink:
         return read_field(process, areas[0], field, size_bytes) if areas else 0
 
     def _leave(self, why: str) -> None:
-        """Leaves the process to probes. Raises TargetError if there are none."""
+        """Decides that probes report blocks. Raises TargetError if there are no probes."""
         self.state = LinkState.LEFT
         self.close()
         if self._source.is_alone:
@@ -365,7 +365,7 @@ class PreloadedLink:
             self._flaw = "the program had begun before it could be traced"
 
     def report_choice(self) -> None:
-        """Reports the choice, once the program is known to be traceable."""
+        """Tells the user about library or probes, once the program is known to be traceable."""
         if self._unsaid:
             self._source.say(self._unsaid)
         self._unsaid = ""
