@@ -1,4 +1,4 @@
-"""The parts that reports, files and views want of a snapshot, known before it is taken."""
+"""The parts of a snapshot that reports, files and views request before it is taken."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Words that may be pointers, kept while a heap is walked, so that it need not be read again.
 
-Which blocks there are is known only after the walk. Words are kept packed, see ``marking.pyx``.
+Which blocks there are is known only after the walk. Words are kept packed, see ``blockbits.pyx``.
 """
 
 from __future__ import annotations
