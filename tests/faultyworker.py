@@ -15,7 +15,7 @@ from tracelloc.record.worker import zygote
 
 FAULTS = """
 import os, signal, time
-from tracelloc.record.worker.readfile import ReadFile
+from tracelloc.record.worker.symbolfilereader import ReadFile
 def spoil(name, section):
     answer = getattr(ReadFile, name)
     def faulty(self, *more, **named):

@@ -11,8 +11,8 @@ from typing import Any
 from tracelloc.command import cli
 from tracelloc.command.reports import Reports
 from tracelloc.record.session.follower import Follower
-from tracelloc.record.session.judging import Judging
 from tracelloc.record.session.session import Session
+from tracelloc.record.session.stackjudge import Judging
 from tracelloc.record.session.tracee import Tracee
 
 PARTS: dict[str, list[tuple[type, str]]] = {

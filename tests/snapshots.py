@@ -10,7 +10,7 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.model.figures import History
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import Overhead, Target
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import NOTHING_ELSE, Wanted
 from tracelloc.snapshots.snapshot import CaptureStatus, ProcessStatus, Snapshot
 from tracelloc.snapshots.taking import take_snapshot
 

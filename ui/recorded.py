@@ -13,7 +13,7 @@ import numpy as np
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Target
 from tracelloc.model.processlist import ProcessInfo
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.facts import found_lines
 from tracelloc.show.presentation.naming import Namers

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from tracelloc.model.wanted import NOTHING_ELSE
+from tracelloc.model.snapshotrequest import NOTHING_ELSE
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.picture import NotWantedError, Picture, Pictures
 from tracelloc.ui.view import Journal, Settings, Source, View

@@ -14,8 +14,8 @@ from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import I64
 from tracelloc.model.process import Target
 from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.model.verdicts import Codes, Verdict
-from tracelloc.model.wanted import Wanted
 from tracelloc.show.analysis import differences as analysis
 from tracelloc.show.analysis.differences import ALL, Limits, Mark, StackFigures
 from tracelloc.show.filters import Filters, NamedStack

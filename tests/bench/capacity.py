@@ -16,8 +16,8 @@ from tests.snapshots import snapshot_of
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.model.stacks import StackFlag
-from tracelloc.model.wanted import Wanted
 
 BLOCKS = 10_000_000
 BATCH_EVENTS = 1 << 16

@@ -13,9 +13,9 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
 from tracelloc.model.figures import History
 from tracelloc.model.process import Overhead, Target
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.verdicts import Findings
-from tracelloc.model.wanted import Wanted
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers

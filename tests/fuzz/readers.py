@@ -43,10 +43,10 @@ from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
 from tracelloc.record.worker.channel import Packed, receive
 from tracelloc.record.worker.client import AskedFile, FileReadError, FileWorker
+from tracelloc.record.worker.codefilereader import ReadCode
 from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
 from tracelloc.record.worker.questions import QUESTIONS
-from tracelloc.record.worker.readcode import ReadCode
-from tracelloc.record.worker.readfile import ReadFile
+from tracelloc.record.worker.symbolfilereader import ReadFile
 from tracelloc.record.worker.targetfile import FileDecoder, TargetFile, WorkerFile
 from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables
 from tracelloc.show.alerts.suppressions import read_patterns

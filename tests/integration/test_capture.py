@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Target, Targets, Tracelloc
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.record.kernel.bpfmaps import set_entry
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
+from tracelloc.record.session.sessionstart import attach_to
 
 pytestmark = pytest.mark.bpf
 

@@ -19,8 +19,8 @@ from tracelloc.record.kernel import childprogram, trials
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.trials import Trial, killing_filter, passes
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.sessionstart import attach_to
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 

@@ -6,10 +6,10 @@ from contextlib import closing
 import pytest
 
 from tests.harness import PATIENCE_S, Targets
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.show.analysis.differences import Limits, change, held_by_stack, mark, stack_figures
 
 pytestmark = pytest.mark.bpf

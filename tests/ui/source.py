@@ -31,9 +31,9 @@ from tracelloc.model.frames import Frame
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import MainLibrary, MemoryUsage, Overhead, Target
 from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.verdicts import Findings
-from tracelloc.model.wanted import Wanted
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.filters import Filters, NamedStack
 from tracelloc.show.filters.files import shipped_rules

@@ -16,7 +16,7 @@ from tests.ui.screens import (
 from tests.ui.source import FakeSource, on_live_screen, press
 from tests.ui.test_objects import python_shop
 from tracelloc.model.process import Target
-from tracelloc.model.wanted import NOTHING_ELSE
+from tracelloc.model.snapshotrequest import NOTHING_ELSE
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.state import VIEWS

@@ -7,8 +7,8 @@ import pytest
 
 from tests.ui.screens import text_of
 from tests.ui.source import APP, LEAK, LOG, Call, FakeSource, live, press, shop
+from tracelloc.model.snapshotrequest import NOTHING_ELSE, Wanted
 from tracelloc.model.verdicts import CODE_OF, Member, Suspect, Verdict
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.show.presentation.suspects import parting_lines
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import NS_PER_S

@@ -21,7 +21,7 @@ from tests.ui.screens import (
 from tests.ui.source import FakeSource, live, on_live_screen, press, settle
 from tests.ui.test_picker import API, opened
 from tracelloc.model.process import Target
-from tracelloc.model.wanted import NOTHING_ELSE
+from tracelloc.model.snapshotrequest import NOTHING_ELSE
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.presentation.calltree import Step
 from tracelloc.show.tables import Column

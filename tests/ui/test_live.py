@@ -25,8 +25,8 @@ from tests.ui.source import (
 )
 from tracelloc.model.process import Limit, MainLibrary, MallocLibrary, MemoryUsage, Resident
 from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.snapshotrequest import NOTHING_ELSE
 from tracelloc.model.verdicts import Verdict
-from tracelloc.model.wanted import NOTHING_ELSE
 from tracelloc.show.analysis.differences import ALL
 from tracelloc.show.presentation.suspects import parting_lines
 from tracelloc.text import NS_PER_S, format_size

@@ -10,7 +10,7 @@ from tests.snapshots import with_facets
 from tests.ui.screens import SIZES, compare, text_of
 from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, shop, tick
 from tracelloc.model.objects import ObjectFindings
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.objectview import TypeKey

@@ -13,7 +13,7 @@ from tests.ui.screens import (
 )
 from tests.ui.source import FakeSource, live, on_live_screen, press, settle, shop, tick
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
-from tracelloc.model.wanted import NOTHING_ELSE
+from tracelloc.model.snapshotrequest import NOTHING_ELSE
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.app import LiveApp

@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness import PATIENCE_S
 from tests.ui.source import shop
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.functions import FUNCTIONS
 from tracelloc.ui.histogramviews import AGES, THREADS

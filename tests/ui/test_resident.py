@@ -11,7 +11,7 @@ from tests.ui.screens import SIZES, compare, text_of
 from tests.ui.source import FakeSource, live, on_live_screen, press, shop
 from tests.unit.memoryusages import arena, usage
 from tracelloc.model.heapusage import HeapUsages, MemoryPart
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.tableview import Table

@@ -23,7 +23,7 @@ from tests.ui.source import (
 )
 from tests.unit.leaks import watched
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_size

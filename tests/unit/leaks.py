@@ -16,8 +16,8 @@ from tests.unit.show.presentation.test_views import FakeSymbolizer
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.figures import History
 from tracelloc.model.process import Overhead, Target
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.model.verdicts import Findings
-from tracelloc.model.wanted import Wanted
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.snapshots.snapshot import Snapshot

@@ -27,8 +27,8 @@ from tracelloc.model.process import (
     Resident,
     Target,
 )
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.model.stacks import CallStacks
-from tracelloc.model.wanted import Wanted
 from tracelloc.record.mallocs.families import LIBC
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.filters import Filters

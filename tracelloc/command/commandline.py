@@ -15,7 +15,7 @@ from tracelloc.show.export import exporter_for
 from tracelloc.text import NS_PER_S, printable
 
 if TYPE_CHECKING:
-    from tracelloc.model.wanted import Wanted
+    from tracelloc.model.snapshotrequest import Wanted
     from tracelloc.record.session.config import TraceConfig
     from tracelloc.show.alerts.rules import WatchOptions, WatchRule
     from tracelloc.show.export.outputfile import OutputFile

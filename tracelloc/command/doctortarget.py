@@ -11,7 +11,7 @@ from tracelloc.errors import TargetError, TracellocError
 from tracelloc.heap.usable import main_library
 from tracelloc.model.codefiles import base_name
 from tracelloc.record.mallocs.discovery import EVERYTHING, Module, discover
-from tracelloc.record.mallocs.found import found_of
+from tracelloc.record.mallocs.foundlibraries import found_of
 from tracelloc.record.mallocs.otel import allocators_in
 from tracelloc.record.probe_points.placement import Plan, plan
 from tracelloc.record.process.byname import open_target

@@ -13,7 +13,7 @@ from typing import TypeVar
 from tracelloc.architecture import machine_name, of_machine
 from tracelloc.command.commandline import Options, needs_probes
 from tracelloc.command.outputs import outputs_of
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.mallocs.discovery import MallocChoice

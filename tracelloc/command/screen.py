@@ -15,7 +15,7 @@ from tracelloc.command.run import Run, trace
 from tracelloc.errors import TracellocError
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Target
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.session.terminal import ProgramTerminal

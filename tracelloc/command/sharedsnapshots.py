@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.record.session.session import Session
 from tracelloc.show.alerts.suppressions import Suppressions
 from tracelloc.show.presentation.naming import Namers

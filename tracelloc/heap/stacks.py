@@ -37,7 +37,7 @@ class Stacks(CallStacks):
             self._count, self._used = len(self._starts), len(self._frames)
         self._index_of_frames: dict[tuple[bytes, int], int] = {}
         self._filed = self._count  # Stacks from this index on are not in `_index_of_frames` yet
-        # By id: frames and flags of what only other stacks refer to (`runtimes/merge.py`)
+        # By id: frames and flags of what only other stacks refer to (`runtimes/stackmerger.py`)
         self.code: dict[int, tuple[bytes, int]] = {}
         self.ids = StackIds()  # For the table, which looks up one id after the other
         self._folded = False  # Whether new stacks are cut

@@ -14,8 +14,8 @@ from tracelloc.heap.threads import NOBODY
 from tracelloc.model.blocks import BlockSelection, block_stats
 from tracelloc.model.figures import Mask, Peak, ThreadActivity, ThreadFlow, ThreadWork, Totals
 from tracelloc.model.losses import Counter, LossCounts, Oddities
+from tracelloc.model.snapshotrequest import NOTHING_ELSE, Wanted
 from tracelloc.model.stacks import StackFlag
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.snapshots.snapshot import CaptureStatus, ProcessStatus, Snapshot
 from tracelloc.verdict.falling import without_falling
 

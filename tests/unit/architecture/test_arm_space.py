@@ -28,11 +28,11 @@ from tracelloc.record.reachability.blockbits import BlockBits, place_shift, sele
 from tracelloc.record.reachability.exitleaks import is_thread_data
 from tracelloc.record.reachability.links import Links
 from tracelloc.record.runtimes.cpython import pools
-from tracelloc.record.unwinding import plausible
-from tracelloc.record.unwinding.plausible import FrameChecker
-from tracelloc.record.worker import readcode
+from tracelloc.record.unwinding import framechecker
+from tracelloc.record.unwinding.framechecker import FrameChecker
+from tracelloc.record.worker import codefilereader
 from tracelloc.record.worker.knownfiles import CODE_DTYPE, GENERATED, KnownFiles, miss_dtype
-from tracelloc.record.worker.readfile import ReadFile
+from tracelloc.record.worker.symbolfilereader import ReadFile
 
 LIBRARIES_AT = 0xFFFF_8000_0000
 PROGRAM_AT = 0xAAAA_C000_0000
@@ -123,7 +123,7 @@ def test_registers_of_a_miss() -> None:
 
 def test_stacks_are_followed_as_by_the_readers(on_machine: OnMachine) -> None:
     """Junk with the addresses of functions, signed or not, on a stack of 16 KiB."""
-    on_machine(AARCH64, readcode)
+    on_machine(AARCH64, codefilereader)
     path = library("libc.so.6")
     cfi, elf, file = open_cfi(path), open_elf(path), ReadFile(open_elf(path))
     sites = cfi.call_sites()[::50].tolist()
@@ -215,7 +215,7 @@ class Space:
 def test_stacks_that_reach_the_entry_point_are_whole(
     monkeypatch: pytest.MonkeyPatch, frames: tuple[int, ...], entry: int, is_whole: bool
 ) -> None:
-    monkeypatch.setattr(plausible, "_follows_call", lambda _: True)
+    monkeypatch.setattr(framechecker, "_follows_call", lambda _: True)
     expected = StackFlag(0) if is_whole else StackFlag.BROKEN
     assert FrameChecker(Space(entry)).trim(frames, StackFlag(0)) == (frames, expected)
 

@@ -17,7 +17,7 @@ from tracelloc.command import run as run_module
 from tracelloc.command.outputs import Messages
 from tracelloc.command.reports import Reports
 from tracelloc.command.run import HURRY_PATIENCE_S, LAST_PATIENCE_S, Run
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.record.symbolization.sourcemap import SourceMap
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.record.symbolization.symbolizers import Symbolizers

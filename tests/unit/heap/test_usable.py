@@ -19,12 +19,12 @@ from tracelloc.heap.usable import formula_for, has_sizes, main_library, usable_o
 from tracelloc.model.blocks import Blocks, ReadSizes, UsableSizes
 from tracelloc.model.figures import U64
 from tracelloc.model.process import FoundLibrary, MainLibrary, MallocLibrary
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.record.mallocs.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
-from tracelloc.record.mallocs.found import library_of
+from tracelloc.record.mallocs.foundlibraries import library_of
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.session.measuring import Measuring, read_chunks, read_words
+from tracelloc.record.session.usablesizes import Measuring, read_chunks, read_words
 
 FILES = {
     MallocLibrary.GLIBC: "libc.so.6",

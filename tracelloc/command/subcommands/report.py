@@ -16,7 +16,7 @@ from tracelloc.command.arguments import (
     type_of,
 )
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
-from tracelloc.model.wanted import NOTHING_ELSE
+from tracelloc.model.snapshotrequest import NOTHING_ELSE
 from tracelloc.show.export import FORMATS
 from tracelloc.show.report.optional import SECTIONS, parse_sections
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tracelloc.heap.heap import Heap
 from tracelloc.model.heapusage import NO_MEMORY, HeapUsage, HeapUsages, StackClass
-from tracelloc.record.facets.seam import Facet, InspectionBudget
+from tracelloc.record.facets.facet import Facet, InspectionBudget
 from tracelloc.record.heapwalk.measuring import measure_memory
 from tracelloc.text import NS_PER_S
 

@@ -20,7 +20,7 @@ from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import BlockHolders, SuspectHolders
 from tracelloc.model.figures import U64
 from tracelloc.model.verdicts import Verdict
-from tracelloc.record.facets.seam import OLD_NS, Facet, Inspected, InspectionBudget
+from tracelloc.record.facets.facet import OLD_NS, Facet, Inspected, InspectionBudget
 from tracelloc.record.reachability.blockholders import HolderFinder
 from tracelloc.text import NS_PER_S
 

@@ -26,7 +26,7 @@ from tracelloc.model.objects import (
     TypeSuspect,
     divided,
 )
-from tracelloc.record.facets.seam import Facet, FacetContext, Inspected, InspectionBudget
+from tracelloc.record.facets.facet import Facet, FacetContext, Inspected, InspectionBudget
 from tracelloc.record.runtimes.supported import watch_objects
 from tracelloc.text import NS_PER_S
 

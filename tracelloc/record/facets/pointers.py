@@ -14,7 +14,7 @@ from typing import Final
 
 from tracelloc.errors import PrivilegeError
 from tracelloc.heap.unreachable import SearchResult, UnreachableBlocks
-from tracelloc.record.facets.seam import OLD_NS, Facet, InspectionBudget
+from tracelloc.record.facets.facet import OLD_NS, Facet, InspectionBudget
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.roots import kernel_queue
 from tracelloc.record.reachability.search import PointerSearch

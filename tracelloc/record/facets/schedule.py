@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from tracelloc.record.facets.seam import Facet, FacetContext, InspectionBudget
+from tracelloc.record.facets.facet import Facet, FacetContext, InspectionBudget
 from tracelloc.record.tasks.memorybudget import MemoryStage, return_freed_memory
 from tracelloc.text import NS_PER_S
 

@@ -24,9 +24,9 @@ from tracelloc.record.heapwalk.mallocstate import (
     find_parameters,
     heaps_of,
 )
-from tracelloc.record.heapwalk.mapped import find_mapped
+from tracelloc.record.heapwalk.mappedblocks import find_mapped
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import (
+from tracelloc.record.heapwalk.walkedheap import (
     ADDRESS_BITS,
     Arena,
     BlockState,

@@ -28,7 +28,7 @@ from tracelloc.model.codefiles import FileId, Mapping, base_name
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
-from tracelloc.record.heapwalk.walked import (
+from tracelloc.record.heapwalk.walkedheap import (
     ADDRESS_BITS,
     Arena,
     BlockState,

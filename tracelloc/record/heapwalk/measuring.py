@@ -17,9 +17,9 @@ from tracelloc.record.heapwalk.accounting import account_for
 from tracelloc.record.heapwalk.chunks import ArenaTally
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally, StacksAt
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
-from tracelloc.record.heapwalk.pinned import Pins
+from tracelloc.record.heapwalk.pinnedpages import Pins
 from tracelloc.record.heapwalk.walk import walk_heap, while_alive
-from tracelloc.record.heapwalk.walked import (
+from tracelloc.record.heapwalk.walkedheap import (
     Arena,
     BlockState,
     NotWalkableError,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracelloc.record.heapwalk.chunks import in_use_blocks
 from tracelloc.record.heapwalk.classes import Rows
-from tracelloc.record.heapwalk.walked import (
+from tracelloc.record.heapwalk.walkedheap import (
     ADDRESS_BITS,
     NO_ENTRIES,
     STATE_BITS,

@@ -12,7 +12,7 @@ from tracelloc.record.heapwalk.glibc import walk_glibc
 from tracelloc.record.heapwalk.jemalloc import walk_jemalloc
 from tracelloc.record.heapwalk.musl import walk_musl
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import NotWalkableError, WalkedHeap
+from tracelloc.record.heapwalk.walkedheap import NotWalkableError, WalkedHeap
 from tracelloc.record.mallocs.families import FAMILIES
 from tracelloc.record.process.procfs import Process
 

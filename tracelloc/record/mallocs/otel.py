@@ -21,7 +21,7 @@ from tracelloc.record.mallocs.discovery import (
 )
 from tracelloc.record.mallocs.families import OTEL
 from tracelloc.record.mallocs.signatures import ALLOC, FREE, Signature
-from tracelloc.record.worker.readcode import UsdtPlace
+from tracelloc.record.worker.codefilereader import UsdtPlace
 
 PROVIDER: Final = "otel_memory"
 # The number of arguments of each used probe, by its name.

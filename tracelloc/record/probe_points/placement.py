@@ -23,7 +23,7 @@ from tracelloc.record.mallocs.discovery import (
 from tracelloc.record.mallocs.families import FAMILIES, LIBC, OPERATORS, OTEL, Family, jemalloc
 from tracelloc.record.mallocs.otel import ARGUMENTS, PROVIDER, usable_places
 from tracelloc.record.mallocs.signatures import FREE_PROGRAM
-from tracelloc.record.worker.readcode import Offsets, UsdtPlace
+from tracelloc.record.worker.codefilereader import Offsets, UsdtPlace
 from tracelloc.record.worker.targetfile import TargetFile
 
 # The function that dynamic linkers call before and after they change mappings (glibc

@@ -10,7 +10,7 @@ from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython import CPYTHON
-from tracelloc.record.runtimes.seam import (
+from tracelloc.record.runtimes.runtimesupport import (
     MergedRuntime,
     ObjectCounter,
     ObjectWatch,

@@ -6,12 +6,12 @@ import threading
 from dataclasses import dataclass, field, replace
 
 from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
-from tracelloc.record.facets.seam import FacetContext
+from tracelloc.record.facets.facet import FacetContext
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.mallocs.discovery import EVERYTHING, MallocChoice
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.sources.eventsource import Sources
 from tracelloc.record.tasks.memorybudget import MemoryBudget
 from tracelloc.record.tasks.supervision import Supervisor
 

@@ -31,7 +31,7 @@ from tracelloc.record.heapwalk.kinds import BlockKind, BlockKinds
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap
-from tracelloc.record.heapwalk.walked import NO_ENTRIES, NotWalkableError, WalkedHeap
+from tracelloc.record.heapwalk.walkedheap import NO_ENTRIES, NotWalkableError, WalkedHeap
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.text import format_size

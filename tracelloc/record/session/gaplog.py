@@ -8,7 +8,7 @@ from typing import Final
 
 from tracelloc.model.losses import Gap, count_lost
 from tracelloc.record.session.probeset import ProbeSet
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.sources.eventsource import Sources
 
 LOST: Final = "tracelloc could not keep up"
 _OFTEN_S: Final = 0.2

@@ -17,10 +17,10 @@ from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import await_program
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.follower import Follower
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
+from tracelloc.record.session.sessionstart import await_program
 from tracelloc.startup import STARTUP
 
 # Longest time during which the program stops whenever it loads a library. The program's signals

@@ -6,7 +6,7 @@ import select
 import time
 from typing import Final
 
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.sources.eventsource import Sources
 
 # How full rings should be when they are read. Large batches cost least; the other half is room for
 # events while the pump waits for a processor.

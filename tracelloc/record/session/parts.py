@@ -14,7 +14,7 @@ from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.reachability.exitleaks import find_leaks
 from tracelloc.record.session.processes import Processes
 from tracelloc.record.session.tracee import Tracee
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.sources.eventsource import Sources
 from tracelloc.record.tasks.supervision import reason_of
 
 _MOST_DRAINS: Final = 50  # How often events are taken, if threads go on reporting some

@@ -14,7 +14,7 @@ from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.kernel.trials import Trial, passes
 from tracelloc.record.mallocs.discovery import Allocator, MallocChoice, Module
-from tracelloc.record.mallocs.found import found_of, why_no_allocator
+from tracelloc.record.mallocs.foundlibraries import found_of, why_no_allocator
 from tracelloc.record.mallocs.otel import allocators_in, why_no_reports
 from tracelloc.record.probe_points.placement import (
     Plan,
@@ -27,8 +27,8 @@ from tracelloc.record.process.byname import check_bits
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.attachments import Attachments
-from tracelloc.record.sources.seam import Sources
-from tracelloc.record.unwinding.leading import LeadingFrames, code_ranges
+from tracelloc.record.sources.eventsource import Sources
+from tracelloc.record.unwinding.leadingframes import LeadingFrames, code_ranges
 from tracelloc.text import printable
 
 _LOADER_PROGRAM: Final = "loader_changes"

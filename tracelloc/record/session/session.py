@@ -26,9 +26,9 @@ from typing import Final
 from tracelloc.errors import TracellocError
 from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
 from tracelloc.model.lostmemory import ExitLeaks
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import NOTHING_ELSE, Wanted
 from tracelloc.record.abi import ForkFlag
-from tracelloc.record.facets.seam import FacetContext
+from tracelloc.record.facets.facet import FacetContext
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import require_measuring
 from tracelloc.record.kernel.registers import ThreadRegisters
@@ -40,14 +40,14 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import TraceConfig, TraceContext
 from tracelloc.record.session.eventcosts import FollowCosts
 from tracelloc.record.session.firstheaps import LARGE_HEAP_BYTES, FirstHeaps
-from tracelloc.record.session.outside import Outside
 from tracelloc.record.session.pace import Pace
 from tracelloc.record.session.parts import Parts, leaks_at_exit
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.processes import Processes
+from tracelloc.record.session.processfacts import Outside
 from tracelloc.record.session.tracee import Tracee
 from tracelloc.record.session.upkeep import JUDGING, Upkeep
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.sources.eventsource import Sources
 from tracelloc.record.tasks.supervision import Say, Supervisor, reason_of, say_nothing
 from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot
 from tracelloc.snapshots.taking import take_snapshot

@@ -19,9 +19,9 @@ from tracelloc.model.blocks import Blocks, EarlierBlocks, PartFigures
 from tracelloc.model.codefiles import FileId, base_name, is_c_library, is_runtime
 from tracelloc.model.figures import I64, U64
 from tracelloc.model.process import FoundLibrary, Overhead, Runtime, Target
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.model.verdicts import Findings
-from tracelloc.model.wanted import Wanted
-from tracelloc.record.facets.registered import FACETS
+from tracelloc.record.facets.allfacets import FACETS
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.mallocs.families import MAPPINGS
@@ -31,10 +31,10 @@ from tracelloc.record.runtimes.known import counts_objects, runtimes_of
 from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.eventcosts import EventCosts
 from tracelloc.record.session.gaplog import GapLog
-from tracelloc.record.session.judging import Judging
-from tracelloc.record.session.outside import Outside, OutsideReader
 from tracelloc.record.session.probeset import ProbeSet
-from tracelloc.record.unwinding.source import StackSource
+from tracelloc.record.session.processfacts import Outside, OutsideReader
+from tracelloc.record.session.stackjudge import Judging
+from tracelloc.record.unwinding.stacksource import StackSource
 from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot
 
 PROBING: Final = "probing of libraries"

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from tracelloc.errors import TracellocError
-from tracelloc.record.facets.registered import FACETS
+from tracelloc.record.facets.allfacets import FACETS
 from tracelloc.record.facets.schedule import Schedule
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.child import IDLE_PROGRAM

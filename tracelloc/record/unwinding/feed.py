@@ -9,8 +9,8 @@ from functools import partial
 from typing import Final
 
 from tracelloc.model.events import Miss, SentStacks
-from tracelloc.record.sources.seam import Sources
-from tracelloc.record.unwinding.source import StackSource
+from tracelloc.record.sources.eventsource import Sources
+from tracelloc.record.unwinding.stacksource import StackSource
 
 _MISSES_AT_ONCE: Final = 64  # Stacks that are finished before the ring is read again
 _MOST_TAKEN: Final = 1024  # Misses that are taken from the ring at once

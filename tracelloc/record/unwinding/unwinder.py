@@ -1,8 +1,8 @@
 """Makes rows for the probes to walk stacks without frame pointers, and finishes the other stacks.
 
 The probes follow a stack by rows, one per call site (``probes/walk_rows.h``). Rows are made
-beforehand as far as there is room (``record/unwinding/ahead.py``). If a stack passes a call site
-without a row, the probes send its registers and memory (a miss). The unwinder then finishes it
+beforehand as far as there is room (``rowsahead.py``). If a stack passes a call site without a
+row, the probes send its registers and memory (a miss). The unwinder then finishes the stack
 here by the full rules, exactly, and adds the row for the next time.
 
 Rows are valid for the mappings for which they were made. Each time the dynamic linker or anything
@@ -29,7 +29,7 @@ from tracelloc.record.abi import REGION_SHIFT, region_keys
 from tracelloc.record.kernel.rowtable import RowTable
 from tracelloc.record.process.procfs import AddressMap
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.unwinding.ahead import RowsAhead
+from tracelloc.record.unwinding.rowsahead import RowsAhead
 from tracelloc.record.worker.client import AskedFile, FileReadError
 from tracelloc.record.worker.knownfiles import GENERATED, UNREADABLE
 from tracelloc.record.worker.unwindtables import FollowedStack, StackWalker, UnwindTables

@@ -17,7 +17,7 @@ from tracelloc.files.cfi.walk import End
 from tracelloc.files.elf import ElfFile
 from tracelloc.record.worker.channel import Descriptor
 from tracelloc.record.worker.questions import question
-from tracelloc.record.worker.readfile import ReadFile
+from tracelloc.record.worker.symbolfilereader import ReadFile
 
 U64 = npt.NDArray[np.uint64]
 Records = npt.NDArray[np.void]

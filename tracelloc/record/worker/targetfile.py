@@ -18,8 +18,8 @@ from tracelloc.files.elf.debugfiles import DebugFile
 from tracelloc.files.elf.headers import SegmentedFile
 from tracelloc.record.worker.channel import Descriptor
 from tracelloc.record.worker.client import CODE_WORKER, FileHandle, FileReadError, FileWorker, asked
-from tracelloc.record.worker.readcode import FunctionExits, ReadCode, UsdtPlace
-from tracelloc.record.worker.readfile import ReadFile
+from tracelloc.record.worker.codefilereader import FunctionExits, ReadCode, UsdtPlace
+from tracelloc.record.worker.symbolfilereader import ReadFile
 from tracelloc.text import printable
 
 P = ParamSpec("P")

@@ -21,8 +21,8 @@ from tracelloc.record.worker.client import (
     FileReadError,
     FileWorker,
 )
+from tracelloc.record.worker.codefilereader import ReadCode
 from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
-from tracelloc.record.worker.readcode import ReadCode
 from tracelloc.record.worker.targetfile import TargetFile
 
 U64 = npt.NDArray[np.uint64]

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from tracelloc.errors import UsageError
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import NOTHING_ELSE, Wanted
 from tracelloc.show.presentation.profile import Metric, Profile
 
 if TYPE_CHECKING:

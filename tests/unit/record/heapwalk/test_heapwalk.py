@@ -14,9 +14,9 @@ from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk import jemalloc
 from tracelloc.record.heapwalk.chunks import ArenaTally, ListReader, follow_chunks
 from tracelloc.record.heapwalk.kinds import bounds_of, size_groups
-from tracelloc.record.heapwalk.pinned import Pins
+from tracelloc.record.heapwalk.pinnedpages import Pins
 from tracelloc.record.heapwalk.walk import while_alive
-from tracelloc.record.heapwalk.walked import Arena, BlockState, NotWalkableError
+from tracelloc.record.heapwalk.walkedheap import Arena, BlockState, NotWalkableError
 from tracelloc.record.process.memory import PAGE_BYTES
 from tracelloc.record.process.procfs import Process
 

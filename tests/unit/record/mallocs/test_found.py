@@ -7,7 +7,7 @@ from tests.unit.files.elf.test_elf import libc
 from tests.unit.references import module_of
 from tracelloc.model.process import FoundLibrary, Unseen
 from tracelloc.record.mallocs.discovery import discover
-from tracelloc.record.mallocs.found import found_of, why_no_allocator
+from tracelloc.record.mallocs.foundlibraries import found_of, why_no_allocator
 from tracelloc.show.presentation.facts import found_json, found_lines
 
 REASON = "it makes its block by itself"

@@ -7,7 +7,7 @@ from tests.marked import bits_of, finished, plainly
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.chunks import blocks_between, words_within
 from tracelloc.record.heapwalk.ranges import BlockRanges, are_in_use
-from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
+from tracelloc.record.heapwalk.walkedheap import Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import U64
 from tracelloc.record.reachability.areas import Area
 from tracelloc.record.reachability.blockbits import select_words, set_bits

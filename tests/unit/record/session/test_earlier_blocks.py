@@ -16,7 +16,7 @@ from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.kinds import BlockKinds
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
+from tracelloc.record.heapwalk.walkedheap import Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session import earlierblocks

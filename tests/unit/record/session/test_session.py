@@ -13,7 +13,7 @@ from tests.unit.events import A, F
 from tests.unit.stage import Stages
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import TemporaryPolicy
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.session.eventcosts import FollowCosts

@@ -13,11 +13,11 @@ from tests.harness import PATIENCE_S
 from tests.unit.events import A
 from tests.unit.stage import Stages
 from tracelloc.errors import TargetError, UnsupportedError
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.types import are_mapped
-from tracelloc.record.session import outside
+from tracelloc.record.session import processfacts
 from tracelloc.record.session.session import Session
 from tracelloc.record.tasks.supervision import BoundedWork, Supervisor
 from tracelloc.show.presentation.processfacts import losses_line
@@ -139,7 +139,7 @@ def test_upkeep_that_fails_does_not_end_the_trace(stage: Stages) -> None:
 
 def test_a_census_that_never_ends(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory may be such that reading it waits for the process: snapshots don't."""
-    monkeypatch.setattr(outside, "_FACET_PATIENCE_S", 0.2)
+    monkeypatch.setattr(processfacts, "_FACET_PATIENCE_S", 0.2)
     play = stage()
     root = play.session.root
     began, may_end = threading.Event(), threading.Event()
@@ -154,7 +154,7 @@ def test_a_census_that_never_ends(stage: Stages, monkeypatch: pytest.MonkeyPatch
         assert began.is_set()
         assert first.rss_bytes
         # Nobody waits for it again, however long one would wait.
-        monkeypatch.setattr(outside, "_FACET_PATIENCE_S", 1e6)
+        monkeypatch.setattr(processfacts, "_FACET_PATIENCE_S", 1e6)
         again = play.now(Wanted(objects=True))[play.root]
         assert again.losses.failed_tasks == {"object census": 1}
         assert "object census of process" in play.said[0]

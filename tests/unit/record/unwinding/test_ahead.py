@@ -14,7 +14,7 @@ from tracelloc.model.codefiles import CodeModule, Mapping, Place
 from tracelloc.record.abi import ROW_SET_DTYPE
 from tracelloc.record.kernel.rowtable import RowMemory, RowTable
 from tracelloc.record.process.procfs import AddressMap
-from tracelloc.record.unwinding.ahead import RowsAhead
+from tracelloc.record.unwinding.rowsahead import RowsAhead
 from tracelloc.record.unwinding.unwinder import generated_regions
 from tracelloc.record.worker.client import FileReadError
 

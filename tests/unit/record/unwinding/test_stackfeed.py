@@ -8,7 +8,7 @@ import pytest
 
 from tracelloc.model.events import Miss, SentStacks
 from tracelloc.record.unwinding import feed
-from tracelloc.record.unwinding.source import StackSource
+from tracelloc.record.unwinding.stacksource import StackSource
 
 IMAGE = 3
 # The stack memory of a miss: it is copied in these sizes.

@@ -14,7 +14,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import History
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import NOTHING_ELSE, Wanted
 from tracelloc.show.analysis.differences import (
     ALL,
     NO_AGE,

@@ -20,9 +20,9 @@ from tracelloc.model.codefiles import CodeModule, Place, Unresolved
 from tracelloc.model.figures import History, Points, Totals
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import ALL_PROCESSES, Overhead, Target
+from tracelloc.model.snapshotrequest import NOTHING_ELSE, Wanted
 from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.model.verdicts import VERDICTS, Verdict
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.show.analysis.merge import TraceMerger
 from tracelloc.show.filters import Filters

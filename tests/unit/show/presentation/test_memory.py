@@ -19,7 +19,7 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.heap.usable import main_library
 from tracelloc.model.blocks import ReadSizes, UsableSizes
 from tracelloc.model.process import FoundLibrary, Limit, MallocLibrary, MemoryUsage, Resident
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.record.process import residency
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import Residency, kept_bytes, read_pss, read_resident

@@ -18,8 +18,8 @@ from tracelloc.model.codefiles import CodeModule, Place, Unresolved
 from tracelloc.model.frames import Frame
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import Overhead, Target
+from tracelloc.model.snapshotrequest import NOTHING_ELSE, Wanted
 from tracelloc.model.stacks import StackFlag
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.export import EXPORTERS, exporter_for
 from tracelloc.show.export.listings import fold

@@ -30,8 +30,8 @@ from tracelloc.model.events import EventKind
 from tracelloc.model.heapusage import HeapUsages, PinnedPages, PinningStack
 from tracelloc.model.losses import Gap
 from tracelloc.model.process import FollowCounts, FoundLibrary, Limit, MallocLibrary, Unseen
+from tracelloc.model.snapshotrequest import Wanted
 from tracelloc.model.verdicts import Suppressed
-from tracelloc.model.wanted import Wanted
 from tracelloc.show import manual
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.filters import Filters

@@ -14,7 +14,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.events import EventKind
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import NOTHING_ELSE, Wanted
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.report.optional import SECTIONS, wanted_by

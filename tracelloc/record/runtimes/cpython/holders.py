@@ -32,7 +32,7 @@ from tracelloc.record.runtimes.cpython.interpreter import CPython, UncountedPyth
 from tracelloc.record.runtimes.cpython.methodcache import METHOD_CACHE, MethodCache
 from tracelloc.record.runtimes.cpython.paths import PathNames
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
-from tracelloc.record.runtimes.seam import UnsupportedRuntime
+from tracelloc.record.runtimes.runtimesupport import UnsupportedRuntime
 
 SAMPLES: Final = 200  # Objects of a type whose holders are searched for
 _POOL_WORDS: Final = POOL_BYTES // 8

@@ -23,7 +23,7 @@ from tracelloc.record.process.identity import other_pid_namespace
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.codeobjects import CodeLayout, CodeObjects
 from tracelloc.record.runtimes.known import is_python_name
-from tracelloc.record.runtimes.seam import MergedRuntime, UnsupportedRuntime
+from tracelloc.record.runtimes.runtimesupport import MergedRuntime, UnsupportedRuntime
 from tracelloc.system.syscalls import read_process
 
 _LOOP: Final = "_PyEval_EvalFrameDefault"
@@ -99,7 +99,7 @@ _SHIMS: Final = {"has_inner": 0, "inner": 0, "least_entry": 3, "has_shims": 1, "
 
 
 class CPython:
-    """CPython in one process, for one executed program (``seam.MergedRuntime``)."""
+    """CPython in one process, for one executed program (``MergedRuntime``)."""
 
     def __init__(self, space: AddressSpace, module: Module, runtime: int) -> None:
         """``runtime``: address of ``_PyRuntime`` in the process. Raises UnsupportedRuntime."""

@@ -26,6 +26,7 @@ from tracelloc.record.probe_points.placement import place_loader, place_marker
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.runtimes.supported import has_supported, supported_names
+from tracelloc.record.sources.preloaded.preloadedsource import PreloadedSource
 from tracelloc.record.sources.preloaded.sharedarea import (
     NEXT_VARIABLE,
     PRECEDED,
@@ -35,7 +36,6 @@ from tracelloc.record.sources.preloaded.sharedarea import (
     area_mappings,
     read_field,
 )
-from tracelloc.record.sources.preloaded.source import PreloadedSource
 
 _LOOK_AFTER_S: Final = 0.25
 _LOOK_AFTER_TIMES: Final = 50  # Seccomp checks wait this many times as long as one takes

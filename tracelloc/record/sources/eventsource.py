@@ -23,7 +23,7 @@ from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.sources.preloaded.link import PreloadedLink
-from tracelloc.record.sources.preloaded.source import PreloadedSource
+from tracelloc.record.sources.preloaded.preloadedsource import PreloadedSource
 
 Record = TypeVar("Record")
 

@@ -17,11 +17,11 @@ from tracelloc.record.kernel.rowtable import RowMemory, RowTable
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.merge import StackMerger
+from tracelloc.record.runtimes.stackmerger import StackMerger
 from tracelloc.record.unwinding.addresses import AddressSet
-from tracelloc.record.unwinding.ahead import RowsAhead
-from tracelloc.record.unwinding.leading import LeadingFrames
-from tracelloc.record.unwinding.plausible import FrameChecker
+from tracelloc.record.unwinding.framechecker import FrameChecker
+from tracelloc.record.unwinding.leadingframes import LeadingFrames
+from tracelloc.record.unwinding.rowsahead import RowsAhead
 from tracelloc.record.unwinding.sitememory import SiteMemory
 from tracelloc.record.unwinding.unwinder import Unwinder
 from tracelloc.record.worker.unwindtables import UnwindTables

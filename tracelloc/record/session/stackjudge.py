@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from tracelloc.model.codefiles import is_runtime
 from tracelloc.model.losses import Counter, count_lost
 from tracelloc.model.verdicts import Findings
-from tracelloc.record.facets.seam import Inspected
+from tracelloc.record.facets.facet import Inspected
 from tracelloc.record.runtimes.known import garbage_collection
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.sources.eventsource import Sources
 from tracelloc.verdict.judge import Judge, KnownLosses
 
 

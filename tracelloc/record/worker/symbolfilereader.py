@@ -22,8 +22,8 @@ from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.sections import SectionError
 from tracelloc.files.elf.symtab import THREAD_LOCALS, VARIABLES
 from tracelloc.record.worker.channel import Descriptor
+from tracelloc.record.worker.codefilereader import ReadCode
 from tracelloc.record.worker.questions import question
-from tracelloc.record.worker.readcode import ReadCode
 
 
 def _are_there(found: Sequence[Symbol | None], addresses: Sequence[int], *_: bool) -> bool:

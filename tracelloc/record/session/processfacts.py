@@ -12,11 +12,11 @@ from typing import Any, Final, TypeVar
 
 from tracelloc.model.figures import I64
 from tracelloc.model.process import MemoryUsage
-from tracelloc.record.facets.seam import Facet
+from tracelloc.record.facets.facet import Facet
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import Residency
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.session.measuring import LONGEST_S, Measuring
+from tracelloc.record.session.usablesizes import LONGEST_S, Measuring
 from tracelloc.record.tasks.supervision import BoundedWork, Supervisor
 from tracelloc.snapshots.snapshot import Snapshot
 

@@ -18,7 +18,7 @@ from tracelloc.model.events import SentStacks
 from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.seam import MergedRuntime, UnsupportedRuntime
+from tracelloc.record.runtimes.runtimesupport import MergedRuntime, UnsupportedRuntime
 from tracelloc.record.runtimes.supported import find_runtime
 
 _MOST_WAITING: Final = 1 << 14

@@ -13,7 +13,7 @@ from tracelloc.model.blocks import BlockSum
 from tracelloc.model.heapusage import PinnedPages, PinningStack
 from tracelloc.record.heapwalk.chunks import MOST_PAGE_BLOCKS, ArenaTally
 from tracelloc.record.heapwalk.classes import StacksAt
-from tracelloc.record.heapwalk.walked import Arena, overhead_bytes, user_offset
+from tracelloc.record.heapwalk.walkedheap import Arena, overhead_bytes, user_offset
 from tracelloc.record.process.memory import U64
 
 _MOST_SIZES: Final = 8

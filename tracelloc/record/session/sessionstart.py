@@ -14,11 +14,11 @@ from tracelloc.record.runtimes.supported import has_supported, supported_names
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.session import Session
+from tracelloc.record.sources.eventsource import ProbeSource, Sources
 from tracelloc.record.sources.injected.injector import Injection
 from tracelloc.record.sources.preloaded.noprobes import NoProbes
+from tracelloc.record.sources.preloaded.preloadedsource import PreloadedSource
 from tracelloc.record.sources.preloaded.sharedarea import area_mappings
-from tracelloc.record.sources.preloaded.source import PreloadedSource
-from tracelloc.record.sources.seam import ProbeSource, Sources
 from tracelloc.record.tasks.supervision import Say, say_nothing
 from tracelloc.startup import STARTUP
 
