@@ -41,12 +41,12 @@ from tracelloc.record.runtimes.cpython.codeobjects import CodeObjects, LineTable
 from tracelloc.record.runtimes.cpython.interpreter import _CODE
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
-from tracelloc.record.worker.channel import Packed, receive
+from tracelloc.record.worker.channel import PackedMessage, receive
 from tracelloc.record.worker.client import AskedFile, FileReadError, FileWorker
-from tracelloc.record.worker.codefilereader import ReadCode
+from tracelloc.record.worker.codefilereader import CodeFileReader
 from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
 from tracelloc.record.worker.questions import QUESTIONS
-from tracelloc.record.worker.symbolfilereader import ReadFile
+from tracelloc.record.worker.symbolfilereader import SymbolFileReader
 from tracelloc.record.worker.targetfile import FileDecoder, TargetFile, WorkerFile
 from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables
 from tracelloc.show.alerts.suppressions import read_patterns
@@ -78,7 +78,7 @@ NOTES = _note(b"alloc\0", b"8@%rdi -8@-24(%rsp) 8@0x10(%r12)\0") + _note(b"free\
 def _elf(data: bytes) -> None:
     with suppress(NotElfError, UnsupportedError):
         elf = ElfFile.from_bytes(data)
-        code = ReadCode(elf)
+        code = CodeFileReader(elf)
         code.facts()
         functions, *_ = code.functions([*LIBC.functions, *OPERATORS.functions], JEMALLOC_MARKERS)
         places = [place for found in functions.values() for place in found][:16]
@@ -120,7 +120,7 @@ def _stacks(data: bytes) -> None:
         code = np.array([(0x400000, machine.address_end, 0, 7, 0)], CODE_DTYPE)
         memory = data[:512].ljust(512, b"\0")
         files = KnownFiles(machine)
-        files.by_number[7] = ReadFile(elf)
+        files.by_number[7] = SymbolFileReader(elf)
         files.stacks(127, code, head, memory)
         elf.close()
 
@@ -218,7 +218,7 @@ def _usdt(data: bytes) -> None:
     sections = [MadeSection(".note.stapsdt", data, kind=7), MadeSection(".stapsdt.base", b"\0")]
     elf = ElfFile.from_bytes(elf_bytes(sections))
     with suppress(ValueError):
-        ReadCode(elf).usdt("otel_memory")
+        CodeFileReader(elf).usdt("otel_memory")
     elf.close()
 
 
@@ -289,7 +289,7 @@ class _TakenOver(FileWorker):
         super().__init__("names")
         self._said = message, data
 
-    def exchange(self, file: AskedFile, question: Packed) -> tuple[object, bytes]:
+    def exchange(self, file: AskedFile, question: PackedMessage) -> tuple[object, bytes]:
         return self._said
 
 
@@ -383,7 +383,7 @@ def _heap(data: bytes) -> None:
 
 
 def _answer(message: object) -> bytes:
-    packed = Packed(message)
+    packed = PackedMessage(message)
     content = b"".join(packed.parts)
     return struct.pack("<II", len(packed.text), len(content)) + packed.text + content
 

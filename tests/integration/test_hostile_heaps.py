@@ -24,9 +24,9 @@ from tests.integration.test_heapwalk import damage
 from tests.integration.test_leaks_now import await_pauses
 from tracelloc.errors import TargetError
 from tracelloc.record.heapwalk import mappedblocks
+from tracelloc.record.heapwalk.arenas import NotWalkableError
 from tracelloc.record.heapwalk.measuring import measure_heap
 from tracelloc.record.heapwalk.ranges import BlockRanges
-from tracelloc.record.heapwalk.walkedheap import NotWalkableError
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability import lostblocks, wordlog
 from tracelloc.record.reachability.lostblocks import LostBlockSearch

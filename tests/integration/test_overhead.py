@@ -13,7 +13,7 @@ from tests.harness import PATIENCE_S, PRELOADED, Target, Targets, Tracelloc
 from tests.integration.test_attach import METHODS, NEEDS_MULTI
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.kernel.child import IDLE_PROGRAM, Child
+from tracelloc.record.kernel.child import IDLE_PROGRAM, ProbedChild
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import Meter, measure_traps
 from tracelloc.record.kernel.proginfo import program_info, statistics
@@ -145,7 +145,7 @@ def family_ns(capture: Capture) -> tuple[float, float, float]:
     """Returns ns per hit: estimated and true with other processes' probes, and without them."""
     costs = measure_traps(Method.MULTI, capture.program, neighbours=True)
     fd = capture.program(IDLE_PROGRAM)
-    with Child() as child, Child() as other, statistics():
+    with ProbedChild() as child, ProbedChild() as other, statistics():
         untraced_ns = child.ask("cost")
         points = [other.point()] * FAMILY
         siblings = other.probed(Method.MULTI, capture.program, *points)

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from tests.harness import PATIENCE_S, Targets
-from tracelloc.model.snapshotrequest import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.sessionstart import attach_to
@@ -14,7 +14,7 @@ from tracelloc.show.analysis.differences import Limits, change, held_by_stack, m
 
 pytestmark = pytest.mark.bpf
 
-EVERYTHING = Wanted(blocks=True)
+EVERYTHING = SnapshotRequest(blocks=True)
 TICK_NS = 10_000_000 + (1 << 20)  # Births are of the timer's last tick: up to this much too early
 
 

@@ -20,7 +20,7 @@ from textual.pilot import Pilot
 from tests.snapshots import snapshot_of
 from tests.ui.screens import as_test, text_of
 from tests.unit.events import records
-from tracelloc.heap.series import Series
+from tracelloc.heap.series import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import BlockHolders, ReadSizes, SuspectHolders, UsableSizes
@@ -31,7 +31,7 @@ from tracelloc.model.frames import Frame
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import MainLibrary, MemoryUsage, Overhead, Target
 from tracelloc.model.processlist import ProcessInfo
-from tracelloc.model.snapshotrequest import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.verdicts import Findings
 from tracelloc.record.symbolization.symbolizer import Symbolizer
@@ -152,7 +152,7 @@ class FakeSource:
         self.findings: Findings | None = None
         self.holders: dict[int, BlockHolders] = {}
         self.history = History(START_NS)
-        self.series = Series(START_NS)
+        self.series = HeapSeries(START_NS)
         self.invoker = Invoker(os.geteuid(), os.getegid(), self.directory, self.directory)
         self.filters = Filters([shipped_rules()])
         self._namer = Namer(FakeSymbolizer(frames), self.filters)
@@ -188,13 +188,13 @@ class FakeSource:
         if self.series.is_due(self.now_ns):
             self.series.add(self.now_ns, int(live.sum()), self.rss_bytes)
 
-    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
         if self.failure is not None:
             raise self.failure
         self.taken += 1
         return TraceSnapshot((self.snapshot(wanted), *self.others))
 
-    def snapshot(self, wanted: Wanted) -> Snapshot:
+    def snapshot(self, wanted: SnapshotRequest) -> Snapshot:
         return snapshot_of(
             self.table,
             self.now_ns,

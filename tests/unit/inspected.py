@@ -22,7 +22,7 @@ from tracelloc.text import NS_PER_S
 
 @dataclass(eq=False)
 class Traced:
-    """An ``Inspected``."""
+    """An ``InspectedProcess``."""
 
     heap: Heap = field(default_factory=lambda: Heap(0))
     process: Process = field(default_factory=lambda: Process(1))

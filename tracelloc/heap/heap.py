@@ -32,10 +32,7 @@ class Heap:
         self.unreachable = UnreachableBlocks()
 
     def fork(self, now_ns: int) -> Heap:
-        """Returns the heap of a child process forked at ``now_ns``.
-
-        Blocks freed before the fork do not count for the child.
-        """
+        """Returns a forked child's heap; blocks freed before ``now_ns`` do not count for it."""
         child = Heap.__new__(Heap)
         child.stacks = self.stacks
         child.table = self.table.fork()

@@ -55,10 +55,7 @@ class RangeTable:
         return len(self._ranges)
 
     def fork(self) -> RangeTable:
-        """Returns the mappings of a child process with a copy of the memory.
-
-        Ranges unmapped before the fork do not count for the child.
-        """
+        """Returns a forked child's mappings; ranges unmapped before do not count for the child."""
         child = RangeTable(self.stacks)
         child.mapped_bytes = self.mapped_bytes - self.unmapped_bytes
         child._starts, child._ranges = list(self._starts), list(self._ranges)

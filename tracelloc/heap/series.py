@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.model.figures import Points
+from tracelloc.model.figures import HeapPoints
 from tracelloc.text import NS_PER_S
 
 POINTS: Final = 600  # Most points kept; even
@@ -18,7 +18,7 @@ _FIRST_DISTANCE_NS: Final = NS_PER_S // 4
 _NONE: Final = -1
 
 
-class Series:
+class HeapSeries:
     """Collects points: live bytes, RSS and kept memory at one time. Not thread safe."""
 
     def __init__(self, start_ns: int, points: int = POINTS) -> None:
@@ -56,6 +56,6 @@ class Series:
         self._used = half + 1
         self._distance_ns *= 2
 
-    def points(self) -> Points:
+    def points(self) -> HeapPoints:
         """Returns a copy of all points."""
-        return Points(*self._columns[:, : self._used].copy())
+        return HeapPoints(*self._columns[:, : self._used].copy())

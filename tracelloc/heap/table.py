@@ -154,10 +154,7 @@ class LiveTable:
         self._core.explain_frees()
 
     def fork(self) -> LiveTable:
-        """Returns the table of a forked child process, which has the same blocks.
-
-        Blocks freed before the fork do not count for the child.
-        """
+        """Returns a forked child's table; blocks freed before do not count for the child."""
         return LiveTable(self.stacks, self.totals.sample_bytes, self.temporary, self)
 
     def drop_blocks(self) -> None:

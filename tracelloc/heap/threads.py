@@ -37,10 +37,7 @@ FIGURES: Final = len(fields(ThreadTotals))
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Blocks that one thread allocated and another one freed.
-
-    Counts are in blocks, or in parts of sampled ones (``COUNT_PARTS``).
-    """
+    """Blocks that one thread allocated and another freed; if sampled, in ``COUNT_PARTS``."""
 
     count: int
     size_bytes: int

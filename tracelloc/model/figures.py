@@ -255,7 +255,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Points:
+class HeapPoints:
     """Live bytes, RSS and kept memory of the whole heap: equally long columns, oldest first."""
 
     time_ns: I64  # Times, CLOCK_MONOTONIC. The first is the start of tracing.

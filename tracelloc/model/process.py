@@ -39,7 +39,7 @@ class FollowCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Resident:
+class ResidentMemory:
     """A process's memory by kind, in bytes, as the kernel counts it."""
 
     anonymous: int  # Heap, stacks, and other memory without a file
@@ -60,7 +60,7 @@ class Resident:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class MemoryLimit:
     """A limit of the memory that a process can use."""
 
     what: str  # What sets the limit: `cgroup` or `machine`
@@ -72,10 +72,10 @@ class Limit:
 class MemoryUsage:
     """A process's memory at one time, with its start value and limit."""
 
-    now: Resident
-    start: Resident  # Memory at the start of tracing
+    now: ResidentMemory
+    start: ResidentMemory  # Memory at the start of tracing
     pss_bytes: int | None  # Proportional set size, some seconds old; None if it can't be read
-    limit: Limit | None  # The limit that is closest to being reached; None if there is none
+    limit: MemoryLimit | None  # The limit that is closest to being reached; None if there is none
     # (CLOCK_MONOTONIC in ns, `kept` in bytes) of the last minutes.
     history: tuple[tuple[int, int], ...]
     # Resident and swapped bytes of the program's own mappings; None: not traced, or unreadable.
@@ -119,7 +119,7 @@ class MainLibrary:
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
+class UnseenFunction:
     """An allocator function that tracelloc can't trace, so that its blocks are missing."""
 
     name: str
@@ -133,7 +133,7 @@ class FoundLibrary:
     family: str
     file: str
     functions: tuple[str, ...]  # The plainest name of each function
-    not_probed: tuple[Unseen, ...]
+    not_probed: tuple[UnseenFunction, ...]
     # The malloc library that implements the functions; None if they call another one for blocks.
     library: MallocLibrary | None = None
 

@@ -7,7 +7,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SnapshotRequest:
     """The parts that a snapshot copies in addition to the totals."""
 
     top: int = 0  # Number of the largest blocks
@@ -17,9 +17,9 @@ class Wanted:
     usable: bool = False  # Usable sizes of all blocks; requires `blocks`
     objects: bool = False  # A recent census of objects
 
-    def __or__(self, other: Wanted) -> Wanted:
+    def __or__(self, other: SnapshotRequest) -> SnapshotRequest:
         """Combines two requests. Their minimum ages may differ only if one request has none."""
-        return Wanted(
+        return SnapshotRequest(
             max(self.top, other.top),
             other.min_age_ns if self.min_age_ns is None else self.min_age_ns,
             self.blocks or other.blocks,
@@ -28,9 +28,9 @@ class Wanted:
             self.objects or other.objects,
         )
 
-    def covers(self, other: Wanted) -> bool:
+    def covers(self, other: SnapshotRequest) -> bool:
         """Returns whether a snapshot with these parts also has all parts of the other request."""
         return self | other == self
 
 
-NOTHING_ELSE: Final = Wanted()
+TOTALS_ONLY: Final = SnapshotRequest()

@@ -122,10 +122,7 @@ class Sites:
         return found
 
     def withheld(self, rows: Mask, verdict: Verdict = Verdict.UNKNOWN) -> Sites:
-        """Returns the sites with the verdicts in some rows replaced by a less definite one.
-
-        ``UNKNOWN``: stacks that may stand for many call sites.
-        """
+        """Returns the sites with the verdicts in some rows replaced by a less definite one."""
         return replace(
             self,
             code=np.where(rows, np.uint8(CODE_OF[verdict]), self.code),
@@ -148,7 +145,7 @@ class Sites:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class JudgingBasis:
     """When stacks were judged, and on what basis. Times are CLOCK_MONOTONIC."""
 
     start_ns: int  # When tracing began
@@ -176,7 +173,7 @@ class Suppressed:
 class Findings:
     """Verdicts of all stacks by index, and the suspects. Immutable."""
 
-    moment: Moment
+    moment: JudgingBasis
     suspects: tuple[Suspect, ...]  # Most urgent first. Each stack is in at most one suspect.
     suspects_left_out: int  # Number of further suspects
     suspect_of: Mapping[int, Suspect]  # The suspect that a stack is part of, by stack

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from tracelloc.model.verdicts import VERDICTS, Findings, Judgement, Moment, Sites, Verdict
+from tracelloc.model.verdicts import VERDICTS, Findings, Judgement, JudgingBasis, Sites, Verdict
 from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural
 from tracelloc.verdict.parameters import P
 
@@ -40,7 +40,7 @@ def stack_judgement(findings: Findings, stack: int) -> Judgement:
     return judgement_of(findings.sites, stack, findings.moment, int(findings.retracted[stack]))
 
 
-def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judgement:
+def judgement_of(sites: Sites, row: int, moment: JudgingBasis, retracted: int) -> Judgement:
     """Returns the judgement of the site in a row: its figures and its evidence in words."""
     return Judgement(
         verdict=VERDICTS[sites.code[row]],
@@ -57,7 +57,7 @@ def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judg
     )
 
 
-def explain(sites: Sites, row: int, moment: Moment) -> str:
+def explain(sites: Sites, row: int, moment: JudgingBasis) -> str:
     """Returns a sentence with the evidence for the verdict on the site in a row."""
     watched_s = moment.watched_s
     verdict = VERDICTS[sites.code[row]]

@@ -12,7 +12,7 @@ import numpy as np
 
 from tracelloc.heap.cohorts import Census
 from tracelloc.model.figures import F64, I64, Mask, Rows
-from tracelloc.model.verdicts import CODE_OF, Member, Moment, Sites, Suspect, Verdict, rank
+from tracelloc.model.verdicts import CODE_OF, JudgingBasis, Member, Sites, Suspect, Verdict, rank
 from tracelloc.verdict.evidence import judgement_of
 from tracelloc.verdict.loss import Circumstances
 from tracelloc.verdict.parameters import P
@@ -81,7 +81,7 @@ def are_suspects(sites: Sites) -> Mask:
 
 
 def list_suspects(
-    sites: Sites, groups: list[Group], retracted: I64, moment: Moment, most: int
+    sites: Sites, groups: list[Group], retracted: I64, moment: JudgingBasis, most: int
 ) -> tuple[tuple[Suspect, ...], int]:
     """Lists all leaking sites, then all growing ones; by rate, weighted by confidence.
 
@@ -101,7 +101,7 @@ def list_suspects(
     return tuple(sorted(suspects, key=rank)[:most]), left_out
 
 
-def _of_group(group: Group, moment: Moment) -> Suspect:
+def _of_group(group: Group, moment: JudgingBasis) -> Suspect:
     judgement = judgement_of(group.sites, 0, moment, group.retracted)
     shares = group.bytes_kept / max(float(group.bytes_kept.sum()), 1.0)
     members = tuple(

@@ -12,12 +12,12 @@ from tracelloc.heap.cohorts import Census, Cohorts
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.figures import F64, Mask, Totals
 from tracelloc.model.stacks import CallStacks, StackFlag
-from tracelloc.model.verdicts import Findings, Moment, Sites, Verdict
+from tracelloc.model.verdicts import Findings, JudgingBasis, Sites, Verdict
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Group, VerdictHistory, list_suspects
 from tracelloc.verdict.judging import judge_in_parts, judge_sites
 from tracelloc.verdict.loss import Circumstances, Gaps, common_share
-from tracelloc.verdict.multistack import Look, SplitLeaks, find_tied, shared_caller
+from tracelloc.verdict.multistack import JudgedStacks, SplitLeaks, find_tied, shared_caller
 from tracelloc.verdict.parameters import P
 
 _NO_SUSPECTS: Final = Verdict.CACHE, Verdict.BUSY, Verdict.START_UP, Verdict.DECIDING
@@ -85,7 +85,7 @@ class Judge:
             yield None
             return
         is_sampled = totals.sample_bytes is not None
-        moment = Moment(cohorts.start_ns, now_ns, is_sampled, *_unread(unreachable))
+        moment = JudgingBasis(cohorts.start_ns, now_ns, is_sampled, *_unread(unreachable))
         if unreachable is not None:
             unreachable.collects, unreachable.moves = collection
         count = len(stacks)
@@ -99,7 +99,7 @@ class Judge:
         sites = yield from judge_in_parts(count, census.survivors_by_age, circumstances)
         sites, is_no_site = _withheld(sites, stacks, is_sure=not circumstances.in_kernel)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
-        one_look = Look(census, sites, is_no_site, circumstances, stacks, now_ns)
+        one_look = JudgedStacks(census, sites, is_no_site, circumstances, stacks, now_ns)
         groups = yield from self._split_leaks.find(one_look)
         groups += yield from self._tied_leaks(groups, sites, census, stacks, circumstances)
         yield None
@@ -120,7 +120,7 @@ class Judge:
     def _circumstances(
         self,
         census: Census,
-        moment: Moment,
+        moment: JudgingBasis,
         losses: KnownLosses,
         unreachable: UnreachableBlocks | None,
     ) -> Circumstances:

@@ -113,7 +113,7 @@ def in_proportion(one: F64 | I64, two: F64 | I64) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class JudgedStacks:
     """The judgements of all single stacks at one time, and their basis."""
 
     census: Census
@@ -135,7 +135,7 @@ class SplitLeaks:
         """Sums by innermost and by outermost frames: of stacks with unreachable blocks, and of
         the others, so that sums of both kinds do not hide either."""
 
-    def find(self, look: Look) -> Generator[None, None, list[Group]]:
+    def find(self, look: JudgedStacks) -> Generator[None, None, list[Group]]:
         """Finds groups of stacks that leak or grow; yields between parts of the work."""
         unreachable = look.sites.unreachable > 0
         found = []
@@ -151,7 +151,7 @@ class SplitLeaks:
         return found
 
     def _by_innermost_frames(
-        self, look: Look, functions: _Sums
+        self, look: JudgedStacks, functions: _Sums
     ) -> Generator[None, None, list[Group]]:
         while self._prefixes.extend(look.stacks, P.sites_at_a_time):
             yield None
@@ -164,7 +164,9 @@ class SplitLeaks:
         yield None
         return (yield from functions.find(groups, alike, groups.sizes, look, shared_frame))
 
-    def _by_outermost_frames(self, look: Look, nodes: _Sums) -> Generator[None, None, list[Group]]:
+    def _by_outermost_frames(
+        self, look: JudgedStacks, nodes: _Sums
+    ) -> Generator[None, None, list[Group]]:
         while self._callers.extend(look.stacks, look.census.stacks, P.sites_at_a_time):
             yield None
         if look.census.now_s < P.first_verdict_s:
@@ -197,7 +199,7 @@ class _Sums:
         groups: Groups,
         alike: Mask,
         sizes: Rows,
-        look: Look,
+        look: JudgedStacks,
         frame_of: Callable[[CallStacks, list[int]], int | None],
     ) -> Generator[None, None, list[Group]]:
         """Finds the suspects among groups. ``alike``: see ``choose``; ``sizes``: number of
@@ -223,7 +225,9 @@ class _Sums:
         self._leaking = {groups.keys[at] for at in chosen if leaking[at]}
         return found
 
-    def _judge(self, groups: Groups, look: Look) -> Generator[None, None, tuple[Sites, I64]]:
+    def _judge(
+        self, groups: Groups, look: JudgedStacks
+    ) -> Generator[None, None, tuple[Sites, I64]]:
         """Judges the sum of each group; also returns how often each verdict was retracted."""
         sums = yield from look.census.totals_of_groups(groups.order, groups.starts, groups.ends)
         floor = groups.largest(look.circumstances.loss_floor)

@@ -22,7 +22,7 @@ from tracelloc.verdict.parameters import P
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class PointerProof:
     """Results of the pointer searches: a row per site."""
 
     lost: F64  # Blocks without any pointer to them
@@ -31,13 +31,13 @@ class Proof:
     # When the first lost block was allocated, seconds since tracing began, but for one-off losses.
     since_s: F64
 
-    def withheld(self) -> Proof:
+    def withheld(self) -> PointerProof:
         """Returns the proof without results: unread memory may have pointers to the blocks."""
         none = np.zeros_like(self.proven)
         return replace(self, proven=none, listed=none)
 
 
-def prove_unreachable(population: Population, loss_share: F64, clean_from_s: float) -> Proof:
+def prove_unreachable(population: Population, loss_share: F64, clean_from_s: float) -> PointerProof:
     """Decides which sites leak by their lost blocks.
 
     A block freed unseen only looks lost: this may concern ``loss_share`` of a site's blocks, and
@@ -86,11 +86,11 @@ def prove_unreachable(population: Population, loss_share: F64, clean_from_s: flo
             since_s[rows] = np.where(better, began_s, since_s[rows])
             listed[rows] |= again
             proven[rows] |= enough
-    return Proof(count, listed, proven, since_s)
+    return PointerProof(count, listed, proven, since_s)
 
 
 def apply_pointer_proof(
-    sites: Sites, population: Population, proof: Proof, watched_s: F64, around: Circumstances
+    sites: Sites, population: Population, proof: PointerProof, watched_s: F64, around: Circumstances
 ) -> Sites:
     """Turns lost blocks into leak verdicts; growth of referenced blocks must last long for one.
 

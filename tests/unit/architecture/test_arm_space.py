@@ -32,7 +32,7 @@ from tracelloc.record.unwinding import framechecker
 from tracelloc.record.unwinding.framechecker import FrameChecker
 from tracelloc.record.worker import codefilereader
 from tracelloc.record.worker.knownfiles import CODE_DTYPE, GENERATED, KnownFiles, miss_dtype
-from tracelloc.record.worker.symbolfilereader import ReadFile
+from tracelloc.record.worker.symbolfilereader import SymbolFileReader
 
 LIBRARIES_AT = 0xFFFF_8000_0000
 PROGRAM_AT = 0xAAAA_C000_0000
@@ -125,7 +125,7 @@ def test_stacks_are_followed_as_by_the_readers(on_machine: OnMachine) -> None:
     """Junk with the addresses of functions, signed or not, on a stack of 16 KiB."""
     on_machine(AARCH64, codefilereader)
     path = library("libc.so.6")
-    cfi, elf, file = open_cfi(path), open_elf(path), ReadFile(open_elf(path))
+    cfi, elf, file = open_cfi(path), open_elf(path), SymbolFileReader(open_elf(path))
     sites = cfi.call_sites()[::50].tolist()
     base, size, stack_at = LIBRARIES_AT, 1 << 30, 0xFFFF_FFF0_0000
     rng = random.Random(7)

@@ -22,7 +22,7 @@ _MOST_FUNCTIONS: Final = 1 << 22
 _LEAST_FDE_BYTES: Final = 8  # Length and CIE pointer; no FDE is shorter
 
 
-class Index:
+class FdeIndex:
     """An index of one section's FDEs (functions' descriptions) by start address."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Index:
         return int(self.offsets[at]) if at >= 0 else None
 
 
-def make_index(entries: Entries, header: bytes, address: int) -> Index:
+def make_index(entries: Entries, header: bytes, address: int) -> FdeIndex:
     """Returns the index of ``.eh_frame``, from the header if that has a sorted table."""
     found = read_header(header, address)
     if found is not None and found[1] and max(address, entries.address) < 1 << 63:
@@ -53,23 +53,23 @@ def make_index(entries: Entries, header: bytes, address: int) -> Index:
         starts = table[:, 0] + address
         offsets = table[:, 1] + (address - entries.address)
         if starts[0] >= 0 and bool((starts[1:] >= starts[:-1]).all()):
-            return Index(starts.astype(np.uint64), offsets, is_scanned=False)
+            return FdeIndex(starts.astype(np.uint64), offsets, is_scanned=False)
     return scan(entries)
 
 
-def scan(entries: Entries) -> Index:
+def scan(entries: Entries) -> FdeIndex:
     """Builds an index by reading all entries of a section."""
     room = min(_MOST_FUNCTIONS, len(entries.data) // _LEAST_FDE_BYTES)
     starts, offsets = np.empty(room, np.uint64), np.empty(room, np.int64)
     count = entries.scan(starts, offsets)
     order = np.argsort(starts[:count], kind="stable")
-    return Index(starts[order], offsets[order], is_scanned=True)
+    return FdeIndex(starts[order], offsets[order], is_scanned=True)
 
 
 # Bytes of a table that are read at most; the rest is ignored. libLLVM-14's has 5 MB.
 _MOST_BYTES: Final = 128 << 20
 
-Table = tuple[Entries, Index]
+Table = tuple[Entries, FdeIndex]
 
 
 def read_at(elf: ElfFile, address: int, size_bytes: int) -> bytes:

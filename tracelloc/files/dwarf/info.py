@@ -53,7 +53,7 @@ def _encoding(version: int, offset_size: int, address_size: int) -> Encoding:
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class UnitRoot:
     """The attributes of a unit's first entry."""
 
     has_children: bool
@@ -113,17 +113,17 @@ class DebugUnit:
         return self.info.abbreviations(self.abbrev_offset, self.encoding)
 
     @cached_property
-    def root(self) -> Root:
+    def root(self) -> UnitRoot:
         """Attributes of the unit's first entry. Raises DwarfError, IndexError or struct.error."""
         try:
             return self._read_root(self.info.unit_head(self))
         except IndexError:
             return self._read_root(self.data())
 
-    def _read_root(self, data: bytes) -> Root:
+    def _read_root(self, data: bytes) -> UnitRoot:
         code, at = uleb(data, self.first_entry)
         if code == 0:
-            return Root(False, "", None, None, None, None, 0, 0, 0, None)
+            return UnitRoot(False, "", None, None, None, None, 0, 0, 0, None)
         kind = self.abbreviations.get(code)
         found = attributes_of(data, at, kind, self.encoding)
         offset_size = self.encoding.offset_size
@@ -146,7 +146,7 @@ class DebugUnit:
         low = found.get(abbrev.AT_LOW_PC)
         high = found.get(abbrev.AT_HIGH_PC)
         low_pc = self.info.address(low, address_base) if low else None
-        return Root(
+        return UnitRoot(
             has_children=kind.has_children,
             comp_dir=text(abbrev.AT_COMP_DIR) or "",
             line_offset=number(abbrev.AT_STMT_LIST),

@@ -34,7 +34,7 @@ _ONE_BYTE: Final = 0x80  # Codes of abbreviations below this are one byte long
 Attributes = dict[int, tuple[int, Value]]
 
 
-class Walker:
+class EntryWalker:
     """Walks the entries (DIEs) of one unit, for its functions, inlined calls and variables."""
 
     def __init__(self, unit: DebugUnit) -> None:
@@ -219,7 +219,7 @@ class InlineReader:
         self._info = info
         self._units: OrderedDict[int, _Table] = OrderedDict()
         self._rows = 0
-        self._walkers: OrderedDict[int, Walker] = OrderedDict()
+        self._walkers: OrderedDict[int, EntryWalker] = OrderedDict()
         self._functions: OrderedDict[int, tuple[_Table, list[_Inlined]]] = OrderedDict()
         self._inlined_count = 0
         self._names: dict[int, str | None] = {}
@@ -250,10 +250,10 @@ class InlineReader:
         calls.append(Call(self._name(unit.offset + entry, 0), None, None))
         return calls
 
-    def _walker(self, unit: DebugUnit) -> Walker:
+    def _walker(self, unit: DebugUnit) -> EntryWalker:
         walker = self._walkers.get(unit.offset)
         if walker is None:
-            walker = self._walkers[unit.offset] = Walker(unit)
+            walker = self._walkers[unit.offset] = EntryWalker(unit)
             if len(self._walkers) > _KEPT_WALKERS:
                 self._walkers.popitem(last=False)
         return walker

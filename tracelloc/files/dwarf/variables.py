@@ -12,7 +12,7 @@ from tracelloc.files.dwarf import abbrev, forms
 from tracelloc.files.dwarf.abbrev import attributes_of
 from tracelloc.files.dwarf.forms import DAMAGE, U64, Value, reason_of, uleb
 from tracelloc.files.dwarf.info import DebugInfo, DebugUnit
-from tracelloc.files.dwarf.inlines import Attributes, Walker
+from tracelloc.files.dwarf.inlines import Attributes, EntryWalker
 
 _OP_ADDR: Final = 0x03
 _OP_ADDRX: Final = 0xA1
@@ -59,7 +59,7 @@ class VariableReader:
                 continue
             self._info.budget.grant(unit.size)
             try:
-                for attributes in Walker(unit).variables():
+                for attributes in EntryWalker(unit).variables():
                     address = self._address(unit, attributes[abbrev.AT_LOCATION])
                     if address is not None and len(found) < _MOST_VARIABLES:
                         found.setdefault(address, self._declared(unit, attributes))

@@ -49,7 +49,7 @@ _NEVER_BACK: Final = (
 class CodePaths:
     """The exits found on the paths through a function."""
 
-    stops: Stops  # Functions whose calls end a path
+    stops: StopFunctions  # Functions whose calls end a path
     rets: set[int] = field(default_factory=set)  # Addresses of ret instructions
     calls: set[int] = field(default_factory=set)  # Addresses to which calls return
     stopped: bool = False  # Whether a path ended at one of `stops`
@@ -58,7 +58,7 @@ class CodePaths:
 
 
 @dataclass(frozen=True, slots=True)
-class Stops:
+class StopFunctions:
     """Functions whose calls end a path, by address in the file and by name."""
 
     addresses: Set[int] = frozenset()
@@ -82,19 +82,19 @@ class CodeReader:
 
     def exits(self, entry: int) -> CodePaths:
         """Finds all ret instructions that may end a function, or why some are unknown."""
-        walk = self._walk(entry, Stops())
+        walk = self._walk(entry, StopFunctions())
         if not walk.rets and not walk.trouble:
             walk.trouble = "it has no ret instruction"
         if walk.has_refused and not walk.trouble:
             walk.trouble = "it returns by an instruction that can't have a probe"
         return walk
 
-    def leaves_it_to(self, entry: int, others: Stops) -> bool:
+    def leaves_it_to(self, entry: int, others: StopFunctions) -> bool:
         """Whether a function always calls one of ``others`` before it returns."""
         walk = self._walk(entry, others)
         return walk.stopped and not walk.rets and not walk.trouble
 
-    def return_slot(self, entry: int, others: Stops) -> int:
+    def return_slot(self, entry: int, others: StopFunctions) -> int:
         """Returns where a function stores its return address before any call, if calls leave that
         in a register: words below the stack pointer at entry. 0 if unknown, or not always so.
 
@@ -114,7 +114,7 @@ class CodeReader:
         is_stored = how == OFFSET and distance < 0 and distance % _WORD_BYTES == 0
         return -distance // _WORD_BYTES if is_stored else 0
 
-    def _walk(self, entry: int, stops: Stops) -> CodePaths:
+    def _walk(self, entry: int, stops: StopFunctions) -> CodePaths:
         walk = CodePaths(stops)
         open_paths, seen = [entry], set[int]()
         while open_paths and not walk.trouble:

@@ -36,7 +36,7 @@ _MOST_CPU_NS: Final = 60 * NS_PER_S
 T = TypeVar("T")
 
 
-class Inspected(Protocol):
+class InspectedProcess(Protocol):
     """A traced process, as facets see it. The session's lock guards all but the methods."""
 
     process: Process
@@ -137,7 +137,7 @@ class Facet(ABC, Generic[T]):
     _state: tuple[int, int | None] = -1, None
     _repeats: int = 0
 
-    def __init__(self, process: Inspected, context: FacetContext) -> None:
+    def __init__(self, process: InspectedProcess, context: FacetContext) -> None:
         self.process, self.context = process, context
 
     def begin(self, now_ns: int) -> None:

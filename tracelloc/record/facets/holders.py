@@ -20,7 +20,7 @@ from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import BlockHolders, SuspectHolders
 from tracelloc.model.figures import U64
 from tracelloc.model.verdicts import Verdict
-from tracelloc.record.facets.facet import OLD_NS, Facet, Inspected, InspectionBudget
+from tracelloc.record.facets.facet import OLD_NS, Facet, InspectedProcess, InspectionBudget
 from tracelloc.record.reachability.blockholders import HolderFinder
 from tracelloc.text import NS_PER_S
 
@@ -100,7 +100,7 @@ class HoldersFacet(Facet[SuspectHolders]):
         return [np.concatenate(part)[:_MOST_BLOCKS] for part in parts]
 
 
-def growing_stacks(one: Inspected) -> dict[int, list[int]]:
+def growing_stacks(one: InspectedProcess) -> dict[int, list[int]]:
     """Returns the stacks whose holders are of interest, the most important first.
 
     The key is a suspect's first stack, the value all its stacks. Further stacks grow, but not for

@@ -26,7 +26,7 @@ from tracelloc.model.objects import (
     TypeSuspect,
     divided,
 )
-from tracelloc.record.facets.facet import Facet, FacetContext, Inspected, InspectionBudget
+from tracelloc.record.facets.facet import Facet, FacetContext, InspectedProcess, InspectionBudget
 from tracelloc.record.runtimes.supported import watch_objects
 from tracelloc.text import NS_PER_S
 
@@ -193,7 +193,7 @@ class ObjectsFacet(Facet[ObjectFindings]):
     task = "object census"
     share = 1 / 24
 
-    def __init__(self, process: Inspected, context: FacetContext) -> None:
+    def __init__(self, process: InspectedProcess, context: FacetContext) -> None:
         super().__init__(process, context)
         self._watches = watch_objects(process.process, process.space)
         self._stacks = ObjectStacks(process.space.files.runtime_frames, process.is_interpreter)

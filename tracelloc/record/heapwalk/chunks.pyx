@@ -2,7 +2,7 @@
 """Compiled loops over glibc's heap: chunk after chunk, and the lists of free chunks.
 
 All input is another process's memory, which changes while it is read and may be hostile. A chunk's
-address and state share a word, see ``walkedheap.py``. Format: malloc/malloc.c of glibc 2.26 to 2.43,
+address and state share a word, see ``arenas.py``. Format: malloc/malloc.c of glibc 2.26 to 2.43,
 ``struct malloc_chunk``.
 """
 

@@ -19,9 +19,9 @@ from tracelloc.files.demangle.cxxnames import LONGEST_MANGLED
 from tracelloc.files.demangle.cxxnames import read as read_cxx_name
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.heapusage import ClassUsage, StackClass
+from tracelloc.record.heapwalk.arenas import ADDRESS_BITS, STATE_BITS, BlockState, Entries
 from tracelloc.record.heapwalk.chunks import words_within
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walkedheap import ADDRESS_BITS, STATE_BITS, BlockState, Entries
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.regions import Region
 

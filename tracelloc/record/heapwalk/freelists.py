@@ -11,16 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.record.heapwalk.arenas import ADDRESS_BITS, NO_ENTRIES, Arena, BlockState, WalkedHeap
 from tracelloc.record.heapwalk.chunks import ListReader, blocks_between
 from tracelloc.record.heapwalk.mallocstate import ArenaState, first_words
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walkedheap import (
-    ADDRESS_BITS,
-    NO_ENTRIES,
-    Arena,
-    BlockState,
-    WalkedHeap,
-)
 from tracelloc.record.process.memory import U64, Mask
 
 _MOST_LISTED: Final = 1 << 22  # Chunks in one list of free chunks

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.arenas import ADDRESS_BITS, Arena, BlockState, Entries, WalkedHeap
 from tracelloc.record.heapwalk.chunks import follow_chunks
 from tracelloc.record.heapwalk.classes import ClassTally, Rows
 from tracelloc.record.heapwalk.freelists import mark_cached
@@ -26,13 +27,6 @@ from tracelloc.record.heapwalk.mallocstate import (
 )
 from tracelloc.record.heapwalk.mappedblocks import find_mapped
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walkedheap import (
-    ADDRESS_BITS,
-    Arena,
-    BlockState,
-    Entries,
-    WalkedHeap,
-)
 from tracelloc.record.process.memory import PAGE_BYTES, U64
 from tracelloc.record.process.regions import Region
 

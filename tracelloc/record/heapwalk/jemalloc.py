@@ -26,15 +26,15 @@ import numpy.typing as npt
 from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import FileId, Mapping, base_name
 from tracelloc.model.process import MallocLibrary
-from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
-from tracelloc.record.heapwalk.walkedheap import (
+from tracelloc.record.heapwalk.arenas import (
     ADDRESS_BITS,
     Arena,
     BlockState,
     NotWalkableError,
     WalkedHeap,
 )
+from tracelloc.record.heapwalk.classes import ClassTally
+from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.arenas import Arena, BlockState, Entries
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walkedheap import Arena, BlockState, Entries
 from tracelloc.record.process.memory import PAGE_BYTES, U64
 from tracelloc.record.process.regions import Region
 from tracelloc.text import format_size, plural

@@ -14,12 +14,7 @@ from tracelloc.model.blocks import BlockSum
 from tracelloc.model.heapusage import ArenaUsage, HeapUsage, LargeBlock, MemoryPart, SizeUsage
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.accounting import account_for
-from tracelloc.record.heapwalk.chunks import ArenaTally
-from tracelloc.record.heapwalk.classes import ClassNames, ClassTally, StacksAt
-from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
-from tracelloc.record.heapwalk.pinnedpages import Pins
-from tracelloc.record.heapwalk.walk import walk_heap, while_alive
-from tracelloc.record.heapwalk.walkedheap import (
+from tracelloc.record.heapwalk.arenas import (
     Arena,
     BlockState,
     NotWalkableError,
@@ -27,6 +22,11 @@ from tracelloc.record.heapwalk.walkedheap import (
     overhead_bytes,
     user_offset,
 )
+from tracelloc.record.heapwalk.chunks import ArenaTally
+from tracelloc.record.heapwalk.classes import ClassNames, ClassTally, StacksAt
+from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
+from tracelloc.record.heapwalk.pinnedpages import PinnedPageSums
+from tracelloc.record.heapwalk.walk import walk_heap, while_alive
 from tracelloc.record.process.memory import PAGE_BYTES, RemoteMemory
 from tracelloc.record.process.procfs import Process
 
@@ -84,7 +84,7 @@ def _summed_up(
 ) -> HeapUsage:
     memory = reader.memory
     resident = AddressRuns.read_resident(memory, _pages(heap))
-    pins = Pins(stacks_at)
+    pins = PinnedPageSums(stacks_at)
     arenas: list[ArenaUsage] = []
     trimmable: int | None = None
     for arena in heap.arenas:

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
-from tracelloc.record.heapwalk.walkedheap import Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import U64
 
 # Size classes, in units of 16 bytes.

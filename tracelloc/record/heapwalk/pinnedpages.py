@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.heapusage import PinnedPages, PinningStack
+from tracelloc.record.heapwalk.arenas import Arena, overhead_bytes, user_offset
 from tracelloc.record.heapwalk.chunks import MOST_PAGE_BLOCKS, ArenaTally
 from tracelloc.record.heapwalk.classes import StacksAt
-from tracelloc.record.heapwalk.walkedheap import Arena, overhead_bytes, user_offset
 from tracelloc.record.process.memory import U64
 
 _MOST_SIZES: Final = 8
@@ -30,7 +30,7 @@ class _PinSum:
         self.blocks += BlockSum(count, size_bytes)
 
 
-class Pins:
+class PinnedPageSums:
     """Sums up pinned pages of a heap: resident, and at most a quarter of each in use."""
 
     def __init__(self, stacks_at: StacksAt | None = None) -> None:

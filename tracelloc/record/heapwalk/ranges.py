@@ -9,9 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.record.heapwalk.chunks import in_use_blocks
-from tracelloc.record.heapwalk.classes import Rows
-from tracelloc.record.heapwalk.walkedheap import (
+from tracelloc.record.heapwalk.arenas import (
     ADDRESS_BITS,
     NO_ENTRIES,
     STATE_BITS,
@@ -21,6 +19,8 @@ from tracelloc.record.heapwalk.walkedheap import (
     WalkedHeap,
     user_offset,
 )
+from tracelloc.record.heapwalk.chunks import in_use_blocks
+from tracelloc.record.heapwalk.classes import Rows
 from tracelloc.record.process.memory import U64, Mask
 
 _MAPPED_HEADER_BYTES: Final = 16

@@ -7,12 +7,12 @@ from typing import Final, TypeVar
 
 from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name
+from tracelloc.record.heapwalk.arenas import NotWalkableError, WalkedHeap
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.glibc import walk_glibc
 from tracelloc.record.heapwalk.jemalloc import walk_jemalloc
 from tracelloc.record.heapwalk.musl import walk_musl
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walkedheap import NotWalkableError, WalkedHeap
 from tracelloc.record.mallocs.families import FAMILIES
 from tracelloc.record.process.procfs import Process
 

@@ -23,7 +23,7 @@ from tracelloc.record.kernel.drain import Drain, Spill, StackDrain
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.proginfo import program_info
 from tracelloc.record.kernel.programs import KPROBE, RAW_TRACEPOINT, Programs
-from tracelloc.record.kernel.ring import EventRing, MissRing, Ring, StackRing
+from tracelloc.record.kernel.ring import BpfRing, EventRing, MissRing, StackRing
 from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.kernel.trials import is_missed_by_links, usable_methods
@@ -101,10 +101,10 @@ class Capture:
             debug=debug,
         )
         wakeup_fds = [self._bpf.map_fd("wakeups")]
-        self._wakeups = Ring(wakeup_fds[0], mmap.PAGESIZE)
+        self._wakeups = BpfRing(wakeup_fds[0], mmap.PAGESIZE)
         # Readable for epoll when the ring of events is half full, and at every miss
         self.wakeup_fds: Sequence[int] = wakeup_fds
-        self._rings: list[Ring | EventRing] = []
+        self._rings: list[BpfRing | EventRing] = []
         self._misses: MissRing | None = None
         # The unwind rows of all address spaces, if stacks are walked by rows
         self.rows: RowMemory | None = None
@@ -257,10 +257,7 @@ class Capture:
         return NO_EVENTS if self._mappings is None else self._mappings.take_events()
 
     def until_now(self) -> Callable[[], bool]:
-        """Returns a function that tells whether all records written by now have been taken.
-
-        Records behind one that another processor has not finished stay in the ring.
-        """
+        """Returns a function that tells whether all records written by now have been taken."""
         written = [(ring, ring.produced) for ring in self._rings]
         return lambda: all(ring.consumed >= position for ring, position in written)
 

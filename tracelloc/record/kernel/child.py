@@ -25,7 +25,7 @@ class ChildEndedError(Exception):
     """Raised if the child process did not survive a requested function."""
 
 
-class Child:
+class ProbedChild:
     """A context: a child process that runs ``childprogram``; its ``free`` can be probed."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from typing import Final
 
 from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError, privilege_hint
 from tracelloc.record.kernel.attach import PLAIN
-from tracelloc.record.kernel.child import IDLE_PROGRAM, Child, ChildEndedError
+from tracelloc.record.kernel.child import IDLE_PROGRAM, ChildEndedError, ProbedChild
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.proginfo import program_info, statistics
 from tracelloc.record.probe_points.placement import ProbePoint
@@ -131,7 +131,7 @@ def measure_traps(
     TracellocError, ChildEndedError or OSError if measuring fails.
     """
     method = Method.MULTI if method.has_links else method
-    with Child() as child:
+    with ProbedChild() as child:
         untraced_ns = child.ask("cost")
 
         def delay_ns(*points: ProbePoint) -> float:
@@ -144,7 +144,7 @@ def measure_traps(
         stepped_ns = cheap_ns if child.has_cheap_entry else delay_ns(child.point(at_entry=True))
         neighbour_ns = None
         if neighbours:
-            with Child() as other:
+            with ProbedChild() as other:
                 points = [other.point()] * _NEIGHBOURS
                 with closing(other.probed(method, program, *points)):
                     among_ns = delay_ns(child.point())

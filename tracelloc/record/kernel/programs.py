@@ -154,10 +154,7 @@ class Programs:
         return descriptor
 
     def let_call(self, name: str, attach_type: int, number: int) -> None:
-        """Allows programs of this attach type to call a program loaded for it, by number.
-
-        Raises UnsupportedError.
-        """
+        """Lets programs of an attach type call a loaded one by number. Raises UnsupportedError."""
         try:
             for spec in self._probes.maps:
                 if spec.kind == _PROGRAM_ARRAY:
@@ -202,10 +199,7 @@ class Programs:
             os.close(descriptor)
 
     def attach_tracepoint(self, name: str, tracepoint: str) -> int:
-        """Attaches a loaded program to a raw tracepoint, until the descriptor is closed.
-
-        Raises UnsupportedError.
-        """
+        """Attaches a program to a raw tracepoint; returns a descriptor. Raises UnsupportedError."""
         where = tracepoint.encode()
         attributes = _TracepointAttr(name=_address(where), prog_fd=self._loaded[name])
         try:

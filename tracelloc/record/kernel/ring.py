@@ -73,7 +73,7 @@ class EventRing:
         return events
 
 
-class Ring:
+class BpfRing:
     """A BPF ring buffer map, read through shared memory; ``size_bytes`` of data."""
 
     longest_pages = 1  # Upper limit of a record's length including its head, in pages
@@ -108,7 +108,7 @@ class Ring:
         return position & (self.size_bytes - 1)
 
 
-class StackRing(Ring):
+class StackRing(BpfRing):
     """The ring of ``struct stack``: few records, of any length."""
 
     longest_pages = 2
@@ -159,7 +159,7 @@ def miss_of(data: memoryview, at: int) -> Miss:
     )
 
 
-class MissRing(Ring):
+class MissRing(BpfRing):
     """The ring of ``struct miss``: few records, of two sizes."""
 
     longest_pages = 18

@@ -23,7 +23,7 @@ from tracelloc.record.kernel.capabilities import (
     UPROBE_SESSION_KERNEL,
     kernel_is_at_least,
 )
-from tracelloc.record.kernel.child import IDLE_PROGRAM, Child, ChildEndedError
+from tracelloc.record.kernel.child import IDLE_PROGRAM, ChildEndedError, ProbedChild
 from tracelloc.record.kernel.compiler import CompiledProbes
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import TrapCosts, measure_traps
@@ -96,7 +96,7 @@ def trap_costs(method: Method) -> TrapCosts:
 
 def _threads_are_seen(programs: Programs, *, leave: bool = False) -> bool:
     fd = programs.load(IDLE_PROGRAM, KPROBE, attach_type(Method.MULTI, IDLE_PROGRAM))
-    with Child() as child, statistics():
+    with ProbedChild() as child, statistics():
         attachment = child.probed(Method.MULTI, lambda _: fd, child.point())
         try:
             if leave:
@@ -129,7 +129,7 @@ def _survives(what: str, make_code: Callable[[], bytes]) -> Callable[[Programs],
         if not code:
             return True
         fd = programs.load(IDLE_PROGRAM, KPROBE)
-        with Child() as child:
+        with ProbedChild() as child:
             attachment = child.probed(Method.PERF, lambda _: fd, child.point(returns=True))
             try:
                 child.ask(what, code)

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from tracelloc.model.codefiles import FileId, base_name, is_c_library
-from tracelloc.model.process import Unseen
+from tracelloc.model.process import UnseenFunction
 from tracelloc.record.mallocs.families import (
     FAMILIES,
     JEMALLOC_MARKERS,
@@ -73,7 +73,7 @@ class Allocator:
     family: Family
     module: Module
     functions: tuple[AllocatorFunction, ...]
-    unseen: tuple[Unseen, ...] = ()  # Functions that can't be traced
+    unseen: tuple[UnseenFunction, ...] = ()  # Functions that can't be traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +120,7 @@ EVERYTHING: Final = MallocChoice()
 
 
 def is_preloaded_library(module: Module) -> bool:
-    """Returns whether a file is tracelloc's preloaded library (``probes/preloaded``).
-
-    That library forwards all calls, and is not an allocator.
-    """
+    """Returns whether a file is tracelloc's preloaded library, which forwards calls to malloc."""
     return bool(module.elf.find_functions([PRELOADED_MARKER]))
 
 
@@ -223,6 +220,8 @@ def _allocators_of(module: Module, families: Sequence[Family]) -> Iterator[Alloc
                 module,
                 tuple(functions),
                 tuple(
-                    Unseen(name, family.unseen[name]) for name in family.unseen if name in unseen
+                    UnseenFunction(name, family.unseen[name])
+                    for name in family.unseen
+                    if name in unseen
                 ),
             )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.process import Unseen
+from tracelloc.model.process import UnseenFunction
 from tracelloc.record import abi
 from tracelloc.record.mallocs.discovery import (
     Allocator,
@@ -65,7 +65,7 @@ def _reporters(modules: Iterable[Module]) -> Iterator[Allocator]:
                     AllocatorFunction(module, (name,), signature, 0, usable[0].offset, 0)
                 )
         unseen = {
-            Unseen(place.name, why): None
+            UnseenFunction(place.name, why): None
             for place in places
             if (why := _why_not(place)) is not None
         }

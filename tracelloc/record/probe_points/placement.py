@@ -12,7 +12,7 @@ from typing import Final
 
 from tracelloc.architecture import native
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.process import Unseen
+from tracelloc.model.process import UnseenFunction
 from tracelloc.record import abi
 from tracelloc.record.mallocs.discovery import (
     PRELOADED_MARKER,
@@ -98,10 +98,12 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
             ):
                 continue
             if function in offsets and offsets[function] is None:
-                unseen.append(Unseen(function.names[0], "its first instructions can't be probed"))
+                unseen.append(
+                    UnseenFunction(function.names[0], "its first instructions can't be probed")
+                )
                 continue
             found = _points_of(function, offsets.get(function), others)
-            if isinstance(found, Unseen):
+            if isinstance(found, UnseenFunction):
                 unseen.append(found)
                 continue
             functions.append(function)
@@ -142,17 +144,19 @@ def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets | None]
 
 def _points_of(
     function: AllocatorFunction, where: Offsets | None, others: Collection[int]
-) -> list[ProbePoint] | Unseen:
+) -> list[ProbePoint] | UnseenFunction:
     """Returns the probes for one function, or why it gets none.
 
     ``others``: addresses of other functions in the file that have probes.
     """
     if where is None:
-        return Unseen(function.names[0], "its code can't be read")
+        return UnseenFunction(function.names[0], "its code can't be read")
     signature = function.signature
     is_go = function.module.elf.is_go and "." in function.names[0]
     if is_go and function.signature.kind.returns:
-        return Unseen(function.names[0], "Go moves its stacks, so its returns can't be probed")
+        return UnseenFunction(
+            function.names[0], "Go moves its stacks, so its returns can't be probed"
+        )
     entry = _entry_point(function, *where)
     slot = _slot(function.module.elf, function.address, others)
     entry = replace(entry, cookie=entry.cookie | slot)
@@ -160,7 +164,7 @@ def _points_of(
         return [entry]
     walk = function.module.elf.exits(function.address)
     if walk.trouble:
-        return Unseen(
+        return UnseenFunction(
             function.names[0],
             "an exception may leave it, so that it can't have a return probe, and where else "
             f"it ends can't be told: {walk.trouble}",

@@ -342,10 +342,7 @@ class Process:
         return tuple(int(fields[number]) for number in _PROGRAM_ADDRESSES)
 
     def has_shadow_stack(self) -> bool:
-        """Returns whether return addresses are checked against a shadow stack.
-
-        Also False if the kernel does not tell.
-        """
+        """Returns whether return addresses are checked by a shadow stack; False if unknown."""
         found = native().shadow_stack_status
         return found is not None and found[1] in self._status_words(found[0])
 

@@ -262,10 +262,7 @@ def set_signal_mask(thread_id: int, mask: int) -> None:
 
 
 def detach(thread_id: int, signal_number: int = 0) -> None:
-    """Resumes a stopped thread and stops tracing it, optionally with the signal that stopped it.
-
-    Raises OSError.
-    """
+    """Resumes a stopped thread and stops tracing it; may deliver a signal. Raises OSError."""
     _request(_DETACH, thread_id, signal_number)
 
 

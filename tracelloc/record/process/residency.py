@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.model.process import MemoryUsage, Resident
+from tracelloc.model.process import MemoryUsage, ResidentMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.system.memorylimits import closest_limit, numbers_in
 from tracelloc.text import NS_PER_S
@@ -33,7 +33,7 @@ _COST: Final = 100  # Reading pages takes at most 1 / `_COST` of the time
 _PSS_EVERY_NS: Final = 5 * NS_PER_S
 _PAST_EVERY_NS: Final = 5 * NS_PER_S
 _PAST_LENGTH: Final = 60
-# Fields of `/proc/PID/status`, in the order of the fields of `Resident`.
+# Fields of `/proc/PID/status`, in the order of the fields of `ResidentMemory`.
 _KINDS: Final = ("RssAnon", "RssFile", "RssShmem", "VmSwap", "VmSize")
 
 
@@ -43,7 +43,7 @@ class Residency:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._lock = threading.Lock()
-        self._start: Resident | None = read_resident(process)
+        self._start: ResidentMemory | None = read_resident(process)
         self.our_bytes = 0  # Resident bytes of memory shared with tracelloc, at the last reading
         self.last: MemoryUsage | None = None
         self._pss_bytes: int | None = None
@@ -97,13 +97,13 @@ class Residency:
         return self._mapped_bytes
 
 
-def read_resident(process: Process) -> Resident | None:
+def read_resident(process: Process) -> ResidentMemory | None:
     """Returns a process's memory by kind; None once the process is gone."""
     kinds = numbers_in(process.memory_directory / "status")
     if "RssAnon" not in kinds:
         return None
     sizes = [kinds.get(name, 0) << 10 for name in _KINDS]
-    return Resident(*sizes)
+    return ResidentMemory(*sizes)
 
 
 def read_pss(process: Process) -> int | None:

@@ -18,7 +18,7 @@ from tracelloc.record.sources.preloaded.sharedarea import AREA_NAME
 _SHARED_MEMORY = "/dev/zero", "/memfd:", "/dev/shm/", "/SYSV"  # noqa: S108 - names in maps
 
 
-class Area(NamedTuple):
+class MemoryArea(NamedTuple):
     """Contiguous memory that may contain pointers, from a start address to an end."""
 
     start: int
@@ -26,7 +26,7 @@ class Area(NamedTuple):
     is_code: bool  # Whether it holds code without a file, in which pointers need not be aligned
 
 
-def searched_areas(maps_text: str) -> Iterator[Area]:
+def searched_areas(maps_text: str) -> Iterator[MemoryArea]:
     """Yields the areas to search, from the text of ``/proc/PID/maps`` (proc_pid_maps(5))."""
     for region in read_regions(maps_text):
         is_shared_memory = region.path.startswith(_SHARED_MEMORY)
@@ -37,4 +37,4 @@ def searched_areas(maps_text: str) -> Iterator[Area]:
         # Pages of a file that are not writable are those of the file.
         is_own = "p" in region.rights and ("w" in region.rights or not region.inode)
         if is_own or is_shared_memory:
-            yield Area(region.start, region.end, "x" in region.rights)
+            yield MemoryArea(region.start, region.end, "x" in region.rights)

@@ -16,11 +16,11 @@ import numpy as np
 
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.lostmemory import LostGroup, LostMemory
+from tracelloc.record.heapwalk.arenas import NO_ENTRIES, WalkedHeap
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap, while_alive
-from tracelloc.record.heapwalk.walkedheap import NO_ENTRIES, WalkedHeap
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import read_regions

@@ -16,8 +16,8 @@ import numpy as np
 
 from tracelloc.architecture import native
 from tracelloc.errors import TracellocError
+from tracelloc.record.heapwalk.arenas import WalkedHeap
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walkedheap import WalkedHeap
 from tracelloc.record.kernel.registers import RegisterReader
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.record.heapwalk.arenas import WalkedHeap
 from tracelloc.record.heapwalk.ranges import are_in_use
-from tracelloc.record.heapwalk.walkedheap import WalkedHeap
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.blockbits import BlockBits

@@ -16,11 +16,11 @@ import numpy as np
 
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.arenas import NO_ENTRIES, NotWalkableError, WalkedHeap
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap
-from tracelloc.record.heapwalk.walkedheap import NO_ENTRIES, NotWalkableError, WalkedHeap
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import read_resident

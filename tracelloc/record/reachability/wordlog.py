@@ -14,7 +14,7 @@ from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.regions import Region
-from tracelloc.record.reachability.areas import Area
+from tracelloc.record.reachability.areas import MemoryArea
 from tracelloc.record.reachability.blockbits import place_shift, select_words, set_bits
 
 _LEAST_BYTES: Final = 1 << 16  # Smaller pieces are read for other purposes, or again
@@ -53,7 +53,7 @@ class WordLog:
     """Keeps words of the read memory that may point into blocks, as far as there is room."""
 
     def __init__(
-        self, regions: list[Region], areas: list[Area], blocks: BlockRanges | None
+        self, regions: list[Region], areas: list[MemoryArea], blocks: BlockRanges | None
     ) -> None:
         """``blocks``: keep words that point to these; None: to any blocks in these regions.
 

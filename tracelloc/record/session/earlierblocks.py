@@ -25,13 +25,13 @@ from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import EarlierBlocks, EarlierKind
 from tracelloc.model.frames import RuntimeFrame, RuntimeFrames
 from tracelloc.model.stacks import StackFlag
+from tracelloc.record.heapwalk.arenas import NO_ENTRIES, NotWalkableError, WalkedHeap
 from tracelloc.record.heapwalk.chunks import find_common
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.kinds import BlockKind, BlockKinds
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap
-from tracelloc.record.heapwalk.walkedheap import NO_ENTRIES, NotWalkableError, WalkedHeap
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.text import format_size

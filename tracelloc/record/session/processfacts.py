@@ -16,7 +16,7 @@ from tracelloc.record.facets.facet import Facet
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import Residency
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.session.usablesizes import LONGEST_S, Measuring
+from tracelloc.record.session.usablesizes import LONGEST_S, UsableSizeReader
 from tracelloc.record.tasks.supervision import BoundedWork, Supervisor
 from tracelloc.snapshots.snapshot import Snapshot
 
@@ -57,7 +57,7 @@ Ranges = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class ProcessFacts:
     """Facts about a process from /proc: memory and thread names."""
 
     # Resident bytes, without tracelloc's own memory; None once the process has ended.
@@ -67,15 +67,15 @@ class Outside:
     thread_names: Mapping[int, str] = field(default_factory=dict)
 
 
-class OutsideReader:
+class ProcessFactReader:
     """Reads facts about one process from /proc, on the thread that takes snapshots."""
 
     def __init__(self, space: AddressSpace, supervisor: Supervisor) -> None:
         self._process, self._supervisor = space.process, supervisor
         self.thread_names = ThreadNames(space.process)
-        self._measuring = Measuring(space)
+        self._measuring = UsableSizeReader(space)
         self._works: dict[str, BoundedWork] = {}
-        self._last = Outside()
+        self._last = ProcessFacts()
         self.begin_image()
 
     def begin_image(self) -> None:
@@ -104,14 +104,14 @@ class OutsideReader:
         """Has a facet inspect again for a snapshot; if this takes too long, the result stays."""
         self._bounded(facet.task, facet.refresh, _FACET_PATIENCE_S, gives_up=True)
 
-    def read_facts(self, mapped: Ranges | None, ours: Ranges, *, with_names: bool) -> Outside:
+    def read_facts(self, mapped: Ranges | None, ours: Ranges, *, with_names: bool) -> ProcessFacts:
         """Reads facts now, within time limits. ``mapped``, ``ours``: see ``Residency``."""
 
-        def read() -> Outside:
+        def read() -> ProcessFacts:
             rss_bytes, usage = self._process.rss_bytes(), self.residency.read_usage(mapped, ours)
             if rss_bytes is not None:
                 rss_bytes = max(0, rss_bytes - self.residency.our_bytes)
-            return Outside(rss_bytes, usage, self.thread_names.all() if with_names else {})
+            return ProcessFacts(rss_bytes, usage, self.thread_names.all() if with_names else {})
 
         # The kernel answers at once, whatever the process does.
         pid = self._process.pid

@@ -26,7 +26,7 @@ from typing import Final
 from tracelloc.errors import TracellocError
 from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
 from tracelloc.model.lostmemory import ExitLeaks
-from tracelloc.model.snapshotrequest import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.facets.facet import FacetContext
 from tracelloc.record.kernel.method import Method
@@ -44,7 +44,7 @@ from tracelloc.record.session.pace import Pace
 from tracelloc.record.session.parts import Parts, leaks_at_exit
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.processes import Processes
-from tracelloc.record.session.processfacts import Outside
+from tracelloc.record.session.processfacts import ProcessFacts
 from tracelloc.record.session.tracee import Tracee
 from tracelloc.record.session.upkeep import JUDGING, Upkeep
 from tracelloc.record.sources.eventsource import Sources
@@ -183,7 +183,7 @@ class Session:
 
     # Snapshots.
 
-    def snapshot(self, wanted: Wanted = NOTHING_ELSE) -> TraceSnapshot:
+    def snapshot(self, wanted: SnapshotRequest = TOTALS_ONLY) -> TraceSnapshot:
         """Takes a snapshot of all processes, now or as of the time when tracing failed."""
         with self._outside_lock:
             with self._lock:
@@ -198,7 +198,7 @@ class Session:
             return replace(trace, processes=tuple(t.outside.measured(one) for t, one in pairs))
 
     def _take(
-        self, wanted: Wanted, outside: dict[Tracee, Outside]
+        self, wanted: SnapshotRequest, outside: dict[Tracee, ProcessFacts]
     ) -> tuple[list[Tracee], TraceSnapshot]:
         if self._stopped_ns is None:
             self._drain()
@@ -218,7 +218,7 @@ class Session:
             last = tracee.last_snapshots.get(wanted)
             if last is not None:
                 return replace(last, time_s=status.time_s)
-            process = tracee.status(now_ns, outside.get(tracee, Outside()), share)
+            process = tracee.status(now_ns, outside.get(tracee, ProcessFacts()), share)
             last = take_snapshot(tracee.heap, process, status, wanted)
             if tracee.target.has_ended:
                 tracee.last_snapshots[wanted] = last
@@ -295,10 +295,7 @@ class Session:
             self.processes.executed(pid, same_thread=same_thread)
 
     def trapped(self, thread_id: int) -> bool | None:
-        """Handles that a thread has stopped at a breakpoint. Returns as ``ProbeSource.take_trap``.
-
-        Called on the thread that follows the process.
-        """
+        """Handles a thread's stop at a breakpoint. Returns as ``ProbeSource.take_trap``."""
         with self._lock:
             return self._probes.take_trap(thread_id)
 

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from tracelloc.model.codefiles import is_runtime
 from tracelloc.model.losses import Counter, count_lost
 from tracelloc.model.verdicts import Findings
-from tracelloc.record.facets.facet import Inspected
+from tracelloc.record.facets.facet import InspectedProcess
 from tracelloc.record.runtimes.known import garbage_collection
 from tracelloc.record.sources.eventsource import Sources
 from tracelloc.verdict.judge import Judge, KnownLosses
 
 
-class Judging:
+class StackJudge:
     """Judges the stacks of one memory image. The session's lock guards this object."""
 
-    def __init__(self, process: Inspected, sources: Sources, first_look_ns: int) -> None:
+    def __init__(self, process: InspectedProcess, sources: Sources, first_look_ns: int) -> None:
         """``first_look_ns``: when to judge the stacks for the first time, CLOCK_MONOTONIC."""
         self.findings: Findings | None = None  # Findings about the stacks; None before any event
         self.judged_ns = 0  # When some of the stacks were judged last

@@ -13,13 +13,13 @@ import numpy as np
 
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.ranges import RangeTable
-from tracelloc.heap.series import Series
+from tracelloc.heap.series import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import Blocks, EarlierBlocks, PartFigures
 from tracelloc.model.codefiles import FileId, base_name, is_c_library, is_runtime
 from tracelloc.model.figures import I64, U64
 from tracelloc.model.process import FoundLibrary, Overhead, Runtime, Target
-from tracelloc.model.snapshotrequest import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.verdicts import Findings
 from tracelloc.record.facets.allfacets import FACETS
 from tracelloc.record.kernel.spacecontrol import SpaceControl
@@ -32,8 +32,8 @@ from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.eventcosts import EventCosts
 from tracelloc.record.session.gaplog import GapLog
 from tracelloc.record.session.probeset import ProbeSet
-from tracelloc.record.session.processfacts import Outside, OutsideReader
-from tracelloc.record.session.stackjudge import Judging
+from tracelloc.record.session.processfacts import ProcessFactReader, ProcessFacts
+from tracelloc.record.session.stackjudge import StackJudge
 from tracelloc.record.unwinding.stacksource import StackSource
 from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot
 
@@ -52,7 +52,7 @@ class Stage(Enum):
 
 
 class Tracee:
-    """One traced process, with its probes, address space and heap; an ``Inspected``.
+    """One traced process, with its probes, address space and heap; an ``InspectedProcess``.
 
     The session's lock guards it, except ``outside``, which reads /proc and the process's memory:
     only the thread that takes snapshots uses it.
@@ -77,8 +77,8 @@ class Tracee:
         self.image = words.image  # The number of the memory image that `heap` describes
         self._stage = stage
         # `started_ns`: when its tracing began, CLOCK_MONOTONIC
-        self.started_ns, self.series = now_ns, Series(now_ns)
-        self.outside = OutsideReader(space, context.supervisor)
+        self.started_ns, self.series = now_ns, HeapSeries(now_ns)
+        self.outside = ProcessFactReader(space, context.supervisor)
         with_loader = config.capture.use_rows or config.follow or self.is_starting
         self.probes = ProbeSet(
             context.sources, space, words, config.selection, with_loader=with_loader
@@ -91,7 +91,7 @@ class Tracee:
         # Code files, and the runtimes among them
         self._runtimes: tuple[tuple[FileId, ...], tuple[Runtime, ...]] | None = None
         # Snapshots by kind. An ended process does not change, so one of each kind suffices.
-        self.last_snapshots: dict[Wanted, Snapshot] = {}
+        self.last_snapshots: dict[SnapshotRequest, Snapshot] = {}
         self._context = context
         self._costs, self._events_before = EventCosts(), 0
         # Blocks from before tracing that are in its heap; None if there are none
@@ -107,7 +107,7 @@ class Tracee:
         self.facets = {kind.name: kind(self, self._context.facets) for kind in FACETS}
         # Most short-lived child processes end before they are judged.
         first_look_ns = now_ns + _FIRST_LOOK_NS if self.target.number else now_ns
-        self.judging = Judging(self, self._context.sources, first_look_ns)
+        self.judging = StackJudge(self, self._context.sources, first_look_ns)
         self._shortage: str | None = None
 
     @property
@@ -227,7 +227,7 @@ class Tracee:
         self.source.close()
         self.space.close()
 
-    # For facets; see ``Inspected``.
+    # For facets; see ``InspectedProcess``.
 
     def old_blocks(self, born_by_ns: int) -> Iterator[Blocks]:
         """Copies live blocks allocated by then, some at a time. Takes the lock for each copy."""
@@ -328,10 +328,12 @@ class Tracee:
         ranges = self.heap.ranges.ranges()
         return [(each.start, each.end) for each in ranges if each.stack not in others]
 
-    def look_outside(self, wanted: Wanted, mapped: list[tuple[int, int]] | None) -> Outside:
+    def look_outside(
+        self, wanted: SnapshotRequest, mapped: list[tuple[int, int]] | None
+    ) -> ProcessFacts:
         """Reads /proc and memory, within time bounds. ``mapped``: from ``mapped_ranges``."""
         if self.target.has_ended:
-            return Outside(memory=self.outside.residency.last)
+            return ProcessFacts(memory=self.outside.residency.last)
         if wanted.objects and self._context.config.reads_memory:
             self.outside.refresh(self.facets["objects"])
         with_names = wanted.threads or wanted.blocks
@@ -355,7 +357,9 @@ class Tracee:
                 results[name] = facet.result
         return results
 
-    def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
+    def status(
+        self, now_ns: int, outside: ProcessFacts, probe_share: float | None
+    ) -> ProcessStatus:
         """Returns the parts of a snapshot that are not about the heap."""
         mappings = None
         if self._context.config.capture.trace_mappings:

@@ -133,7 +133,7 @@ _YOUNG_NS: Final = NS_PER_S // 10
 _LARGE_BYTES: Final = 128 << 10
 
 
-class Measuring:
+class UsableSizeReader:
     """Finds usable sizes of one process's blocks. Slow: call it without the session's lock."""
 
     def __init__(self, space: AddressSpace) -> None:

@@ -228,10 +228,7 @@ class StackSource:
         self._unwinder.hasten(misses)
 
     def finish(self, misses: Sequence[Miss]) -> None:
-        """Finishes stacks that the probes could not follow, and supplies the missing rows.
-
-        The address space must be as recent as for ``hasten``.
-        """
+        """Finishes stacks that probes could not follow, and supplies rows. See ``hasten``."""
         assert self._unwinder is not None
         finished = self._unwinder.finish(misses)
         self._note_passed(np.array([f for stack in finished for f in stack.frames], np.uint64))

@@ -53,7 +53,7 @@ _FLAGS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedStack:
     """A stack that the probes could not finish, and the unwinder has finished."""
 
     stack_id: int
@@ -168,10 +168,7 @@ class Unwinder:
         return True
 
     def _cover_generated(self, mappings: Iterable[Mapping]) -> None:
-        """Adds a row per region of generated code, which has no file and no unwind information.
-
-        A just-in-time compiler generates code all the time; probes need not ask for rows of it.
-        """
+        """Adds a row per region of generated code, so that the probes need not ask for rows."""
         keys = np.array(generated_regions(mappings)[:_MOST_REGIONS], np.uint64)
         if len(keys):
             rows = np.full(len(keys), FALLBACK_ROW, np.uint64)
@@ -224,7 +221,7 @@ class Unwinder:
         if new:
             self._follow(new)
 
-    def finish(self, misses: Iterable[Miss]) -> list[Finished]:
+    def finish(self, misses: Iterable[Miss]) -> list[FinishedStack]:
         """Finishes the stacks of misses; rows are in the table when this method returns."""
         self._may_refresh = True
         misses = list(misses)
@@ -303,10 +300,10 @@ class Unwinder:
         return rows, list(files.values())
 
 
-def _finished(miss: Miss, followed: FollowedStack | None) -> Finished:
+def _finished(miss: Miss, followed: FollowedStack | None) -> FinishedStack:
     if followed is None:
-        return Finished(miss.stack_id, miss.registers[:1], StackFlag.BAD_CFI)
+        return FinishedStack(miss.stack_id, miss.registers[:1], StackFlag.BAD_CFI)
     flags = _FLAGS[followed.walk.end]
     if followed.walk.fallback_count:
         flags |= StackFlag.GUESSED
-    return Finished(miss.stack_id, followed.walk.frames, flags)
+    return FinishedStack(miss.stack_id, followed.walk.frames, flags)

@@ -36,7 +36,7 @@ class Descriptor:
     number: int
 
 
-class Packed:
+class PackedMessage:
     """An encoded message: plain values, dataclasses, arrays, byte strings and descriptors."""
 
     def __init__(self, message: object) -> None:
@@ -65,8 +65,8 @@ def _fields_of(kind: Any) -> list[str]:
 
 
 def send(channel: socket.socket, message: object) -> None:
-    """Sends a message of values that ``Packed`` can encode. Raises OSError."""
-    packed = message if isinstance(message, Packed) else Packed(message)
+    """Sends a message of values that ``PackedMessage`` can encode. Raises OSError."""
+    packed = message if isinstance(message, PackedMessage) else PackedMessage(message)
     head = _LENGTHS.pack(len(packed.text), packed.size_bytes)
     if packed.descriptors:
         head = head[socket.send_fds(channel, [head], packed.descriptors) :]

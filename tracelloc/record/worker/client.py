@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from tracelloc.errors import MalformedError, scarcity
-from tracelloc.record.worker.channel import ChannelError, Descriptor, Packed, receive, send
+from tracelloc.record.worker.channel import ChannelError, Descriptor, PackedMessage, receive, send
 from tracelloc.record.worker.knownfiles import KnownFiles
 from tracelloc.record.worker.questions import QUESTIONS
 from tracelloc.record.worker.zygote import ZYGOTE, ForkedWorker
@@ -91,7 +91,7 @@ class FileWorker:
         process = self._process
         return 0 if process is None else process.rss_bytes
 
-    def exchange(self, file: AskedFile, question: Packed) -> tuple[Any, bytes]:
+    def exchange(self, file: AskedFile, question: PackedMessage) -> tuple[Any, bytes]:
         """Asks a question; returns the undecoded answer and its bytes. Raises FileReadError."""
         with self._lock:
             if file.failure is not None:
@@ -143,7 +143,9 @@ class FileWorker:
             self._process = ZYGOTE.fork(self.memory_bytes)
             self.generation += 1
         while self._forgotten:
-            self._answer(Packed([None, KnownFiles.close_file.__name__, [self._forgotten.pop()]]))
+            self._answer(
+                PackedMessage([None, KnownFiles.close_file.__name__, [self._forgotten.pop()]])
+            )
         for each in file.beside:
             if each.generation != self.generation and each.failure is None:
                 try:
@@ -155,10 +157,10 @@ class FileWorker:
 
     def _begin(self, file: AskedFile) -> None:
         for question, arguments in file.beginning():
-            self._answer(Packed([file.number, question.__name__, arguments]))
+            self._answer(PackedMessage([file.number, question.__name__, arguments]))
         file.generation = self.generation
 
-    def _answer(self, question: Packed) -> tuple[Any, bytes]:
+    def _answer(self, question: PackedMessage) -> tuple[Any, bytes]:
         assert self._process is not None
         channel = self._process.channel
         channel.settimeout(self._patience_s)
@@ -216,7 +218,7 @@ class AskedFile:
         """Returns the result of a method with ``@question`` in the worker. Raises FileReadError."""
         assert not named
         name = question.__name__
-        message, data = self._worker.exchange(self, Packed([self.number, name, given]))
+        message, data = self._worker.exchange(self, PackedMessage([self.number, name, given]))
         try:
             answer: R = QUESTIONS[name].answer(message, data, given)
         except MalformedError as error:

@@ -101,7 +101,7 @@ def _have_registers(found: Sequence[UsdtPlace], _: str) -> bool:
     return all(number < count for place in found for number, *_ in place.arguments or ())
 
 
-class ReadCode:
+class CodeFileReader:
     """Answers questions about a file of code, in a worker. Addresses are the file's own."""
 
     def __init__(self, elf: ElfFile) -> None:
@@ -206,16 +206,18 @@ class ReadCode:
     @question()
     def return_slot(self, entry: int, addresses: Sequence[int]) -> int:
         """Returns where a function stores its return address: ``CodeReader.return_slot``."""
-        from tracelloc.files.machinecode.codepaths import Stops
+        from tracelloc.files.machinecode.codepaths import StopFunctions
 
-        return self._reader.return_slot(entry, Stops(frozenset(addresses)))
+        return self._reader.return_slot(entry, StopFunctions(frozenset(addresses)))
 
     @question()
     def leaves_it_to(self, entry: int, addresses: Sequence[int], names: Sequence[str]) -> bool:
         """Returns whether a function always calls one of these before it returns."""
-        from tracelloc.files.machinecode.codepaths import Stops
+        from tracelloc.files.machinecode.codepaths import StopFunctions
 
-        return self._reader.leaves_it_to(entry, Stops(frozenset(addresses), frozenset(names)))
+        return self._reader.leaves_it_to(
+            entry, StopFunctions(frozenset(addresses), frozenset(names))
+        )
 
     @question()
     def makes_filters(self) -> bool:

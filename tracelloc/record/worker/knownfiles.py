@@ -17,7 +17,7 @@ from tracelloc.files.cfi.walk import End
 from tracelloc.files.elf import ElfFile
 from tracelloc.record.worker.channel import Descriptor
 from tracelloc.record.worker.questions import question
-from tracelloc.record.worker.symbolfilereader import ReadFile
+from tracelloc.record.worker.symbolfilereader import SymbolFileReader
 
 U64 = npt.NDArray[np.uint64]
 Records = npt.NDArray[np.void]
@@ -67,12 +67,12 @@ class KnownFiles:
     def __init__(self, architecture: Architecture | None = None) -> None:
         """``architecture``: of the stacks; None: this machine's."""
         self.architecture = architecture or native()
-        self.by_number: dict[int, ReadFile] = {}
+        self.by_number: dict[int, SymbolFileReader] = {}
 
     @question()
     def open_file(self, number: int, descriptor: Descriptor) -> None:
         """Takes over the descriptor of a new file."""
-        self.by_number[number] = ReadFile(ElfFile(descriptor.number))
+        self.by_number[number] = SymbolFileReader(ElfFile(descriptor.number))
 
     @question()
     def close_file(self, number: int) -> None:

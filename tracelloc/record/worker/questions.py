@@ -68,7 +68,7 @@ class question:  # noqa: N801 - a decorator
 QUESTIONS: Final[dict[str, question]] = {}  # All questions by name
 
 
-class Attached:
+class MessageData:
     """Bytes and descriptors of a message, which its values take in order."""
 
     def __init__(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -83,11 +83,11 @@ class Attached:
 
 
 # Makes a value of what stands for it in JSON. Raises MalformedError.
-Reader = Callable[[Any, Attached], Any]
+Reader = Callable[[Any, MessageData], Any]
 
 
 def _read_all(read: Reader, message: Any, data: bytes, descriptors: Sequence[int] = ()) -> Any:
-    attached = Attached(data, descriptors)
+    attached = MessageData(data, descriptors)
     value = read(message, attached)
     if attached.data:
         raise MalformedError("it has more bytes than values")
@@ -127,7 +127,7 @@ def _number(value: Any, allowed: Container[int]) -> int:
     return value
 
 
-def _finite(value: Any, _: Attached) -> Any:
+def _finite(value: Any, _: MessageData) -> Any:
     if not math.isfinite(_checked(float, value)):
         raise MalformedError("a number is not finite")
     return value
@@ -157,7 +157,7 @@ def _optional(*kinds: Any) -> Reader:
 def _array(dtype: Any) -> Reader:
     item_bytes = np.dtype(dtype).itemsize
 
-    def read(value: Any, attached: Attached) -> Any:
+    def read(value: Any, attached: MessageData) -> Any:
         content = attached.take(value)
         if len(content) % item_bytes:
             raise MalformedError("an array is cut off")
@@ -174,7 +174,7 @@ def _list(kind: Any) -> Reader:
 def _row(make: Callable[..., Any], kinds: Sequence[Any]) -> Reader:
     readers = [reader_of(kind) for kind in kinds]
 
-    def read(value: Any, attached: Attached) -> Any:
+    def read(value: Any, attached: MessageData) -> Any:
         if not isinstance(value, list) or len(value) != len(readers):
             raise MalformedError(f"what stands for {len(readers)} values does not have as many")
         return make(*[read(each, attached) for read, each in zip(readers, value, strict=True)])

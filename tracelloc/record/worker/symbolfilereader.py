@@ -22,7 +22,7 @@ from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.sections import SectionError
 from tracelloc.files.elf.symtab import THREAD_LOCALS, VARIABLES
 from tracelloc.record.worker.channel import Descriptor
-from tracelloc.record.worker.codefilereader import ReadCode
+from tracelloc.record.worker.codefilereader import CodeFileReader
 from tracelloc.record.worker.questions import question
 
 
@@ -33,7 +33,7 @@ def _are_there(found: Sequence[Symbol | None], addresses: Sequence[int], *_: boo
     )
 
 
-class ReadFile(ReadCode):
+class SymbolFileReader(CodeFileReader):
     """Answers questions about a file's names and lines, also from its debug file, in a worker."""
 
     def __init__(self, elf: ElfFile) -> None:

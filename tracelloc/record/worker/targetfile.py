@@ -18,8 +18,8 @@ from tracelloc.files.elf.debugfiles import DebugFile
 from tracelloc.files.elf.headers import SegmentedFile
 from tracelloc.record.worker.channel import Descriptor
 from tracelloc.record.worker.client import CODE_WORKER, FileHandle, FileReadError, FileWorker, asked
-from tracelloc.record.worker.codefilereader import FunctionExits, ReadCode, UsdtPlace
-from tracelloc.record.worker.symbolfilereader import ReadFile
+from tracelloc.record.worker.codefilereader import CodeFileReader, FunctionExits, UsdtPlace
+from tracelloc.record.worker.symbolfilereader import SymbolFileReader
 from tracelloc.text import printable
 
 P = ParamSpec("P")
@@ -59,7 +59,7 @@ class TargetFile(FileHandle, SegmentedFile):
         # Offsets of the requested USDT probes: stacks may begin there
         self.usdt_offsets: Final[set[int]] = set()
         try:
-            facts = self.ask(ReadCode.facts)
+            facts = self.ask(CodeFileReader.facts)
         except BaseException as error:
             self.close()
             if isinstance(error, FileReadError) and str(error).startswith(_NOT_ELF):
@@ -142,7 +142,7 @@ class TargetFile(FileHandle, SegmentedFile):
         if not unknown and not new_tails:
             return
         try:
-            places, ending, linkage = self.ask(ReadCode.functions, unknown, new_tails)
+            places, ending, linkage = self.ask(CodeFileReader.functions, unknown, new_tails)
         except FileReadError as error:
             self._note_trouble(error)
             places, ending, linkage = {}, {tail: [] for tail in new_tails}, {}
@@ -164,23 +164,23 @@ class TargetFile(FileHandle, SegmentedFile):
         self.look_up((), [tail])
         return self._tails[tail]
 
-    names_like = known(ReadCode.names_like, ())
-    find_object = known(ReadCode.find_object, None)
-    function_at = known(ReadCode.function_at, None)
-    exits = known(ReadCode.exits, FunctionExits([], "its code can't be read"))
-    return_slot = known(ReadCode.return_slot, 0)
-    leaves_it_to = known(ReadCode.leaves_it_to, otherwise=False)
-    thread_cache_drain = known(ReadCode.thread_cache_drain, None)
-    makes_filters = known(ReadCode.makes_filters, otherwise=False)
-    offsets = known(ReadCode.offsets, None)
+    names_like = known(CodeFileReader.names_like, ())
+    find_object = known(CodeFileReader.find_object, None)
+    function_at = known(CodeFileReader.function_at, None)
+    exits = known(CodeFileReader.exits, FunctionExits([], "its code can't be read"))
+    return_slot = known(CodeFileReader.return_slot, 0)
+    leaves_it_to = known(CodeFileReader.leaves_it_to, otherwise=False)
+    thread_cache_drain = known(CodeFileReader.thread_cache_drain, None)
+    makes_filters = known(CodeFileReader.makes_filters, otherwise=False)
+    offsets = known(CodeFileReader.offsets, None)
 
     def parts(self, name: str) -> list[range]:
         """Returns the parts into which a compiler split a function; none without a symbol."""
-        return [range(*part) for part in self.ask_once((), ReadCode.parts, name)]
+        return [range(*part) for part in self.ask_once((), CodeFileReader.parts, name)]
 
     def usdt(self, provider: str) -> Sequence[UsdtPlace]:
         """Returns the places of a provider's USDT probes in the file; none on failure."""
-        found = self.ask_once((), ReadCode.usdt, provider)
+        found = self.ask_once((), CodeFileReader.usdt, provider)
         self.usdt_offsets.update(place.offset for place in found)
         return found
 
@@ -193,31 +193,31 @@ class WorkerFile(FileHandle):
         self._debug: DebugFile | None = None
         self._decoded: set[bool] = set()
 
-    describe = asked(ReadFile.describe)
-    count = asked(ReadFile.count)
-    symbols = asked(ReadFile.symbols)
-    variables = asked(ReadFile.variables)
-    data_layout = asked(ReadFile.data_layout)
+    describe = asked(SymbolFileReader.describe)
+    count = asked(SymbolFileReader.count)
+    symbols = asked(SymbolFileReader.symbols)
+    variables = asked(SymbolFileReader.variables)
+    data_layout = asked(SymbolFileReader.data_layout)
 
     def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
         """Returns questions that introduce the file to a new worker, with arguments."""
         told = super().beginning()
         if self._debug is not None:
             descriptor = Descriptor(self._debug.descriptor())
-            told.append((ReadFile.add_debug_file, [descriptor, self._debug.by_name]))
-        return told + [(ReadFile.decode, [of_debug]) for of_debug in self._decoded]
+            told.append((SymbolFileReader.add_debug_file, [descriptor, self._debug.by_name]))
+        return told + [(SymbolFileReader.decode, [of_debug]) for of_debug in self._decoded]
 
     def take_debug_file(self, found: DebugFile) -> tuple[bool, bool]:
         """Returns (whether a file is the debug file, and must stay open; whether it has lines)."""
         descriptor = Descriptor(found.descriptor())
-        fits, has_lines = self.ask(ReadFile.add_debug_file, descriptor, found.by_name)
+        fits, has_lines = self.ask(SymbolFileReader.add_debug_file, descriptor, found.by_name)
         if fits:
             self._debug = found
         return fits, has_lines
 
     def decoder(self, *, of_debug: bool) -> FileDecoder | str:
         """Returns a decoder of the lines in the file or its debug file; or why there is none."""
-        reason = self.ask(ReadFile.decode, of_debug)
+        reason = self.ask(SymbolFileReader.decode, of_debug)
         if reason is not None:
             return reason
         self._decoded.add(of_debug)
@@ -236,10 +236,10 @@ class FileDecoder:
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
         """Returns one chain of source frames per address. Raises FileReadError."""
         found, self.split_paths, self.reason = self._file.ask(
-            ReadFile.chains, addresses, self._of_debug
+            SymbolFileReader.chains, addresses, self._of_debug
         )
         return found
 
     def variables(self, addresses: Sequence[int]) -> list[Place]:
         """Returns where the variables at these addresses are declared. Raises FileReadError."""
-        return self._file.ask(ReadFile.variable_places, addresses, self._of_debug)
+        return self._file.ask(SymbolFileReader.variable_places, addresses, self._of_debug)

@@ -21,7 +21,7 @@ from tracelloc.record.worker.client import (
     FileReadError,
     FileWorker,
 )
-from tracelloc.record.worker.codefilereader import ReadCode
+from tracelloc.record.worker.codefilereader import CodeFileReader
 from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
 from tracelloc.record.worker.targetfile import TargetFile
 
@@ -56,7 +56,7 @@ class UnwindTables:
         """
         with self._lock:
             if self._all_rows is None:
-                *found, self.covered_share, trouble = self._ahead.ask(ReadCode.all_rows, most)
+                *found, self.covered_share, trouble = self._ahead.ask(CodeFileReader.all_rows, most)
                 self.trouble = trouble or self.trouble
                 self._all_rows = found[0], found[1]
             return self._all_rows
@@ -67,7 +67,7 @@ class UnwindTables:
         ``ahead``: rows are not needed at once, so that the question must not delay others.
         """
         file: FileHandle = self._ahead if ahead else self._elf
-        rows, trouble = file.ask(ReadCode.rows, addresses)
+        rows, trouble = file.ask(CodeFileReader.rows, addresses)
         self.trouble = trouble or self.trouble
         return rows
 
@@ -101,7 +101,7 @@ class UnwindTables:
             if len(self._places) >= _MOST_PLACES:
                 self._places.clear()
             try:
-                row, is_start, trouble = self._elf.ask(ReadCode.at, address)
+                row, is_start, trouble = self._elf.ask(CodeFileReader.at, address)
                 found = row, is_start
                 self.trouble = trouble or self.trouble
             except FileReadError:

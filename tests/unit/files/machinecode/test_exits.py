@@ -7,7 +7,7 @@ import pytest
 from tests.commands import run
 from tests.harness import LIBRARIES
 from tests.unit.references import assembled, module_of, open_elf
-from tracelloc.files.machinecode.codepaths import CodeReader, Stops
+from tracelloc.files.machinecode.codepaths import CodeReader, StopFunctions
 from tracelloc.record.mallocs.discovery import discover
 from tracelloc.record.mallocs.families import LIBC
 from tracelloc.record.probe_points.placement import plan
@@ -70,7 +70,7 @@ def test_wrappers(tmp_path: Path) -> None:
         + function("mostly", "test %rdi, %rdi; je 1f; jmp malloc@PLT; 1: ret")
         + function("own", "mov $1, %eax; ret"),
     )
-    stops = Stops(names=frozenset(LIBC.functions))
+    stops = StopFunctions(names=frozenset(LIBC.functions))
     assert reader.leaves_it_to(at["wraps"], stops)
     assert not reader.leaves_it_to(at["mostly"], stops)
     assert not reader.leaves_it_to(at["own"], stops)

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.harness import Builder
 from tests.unit.files.elf.test_elf import libc
 from tests.unit.references import module_of
-from tracelloc.model.process import FoundLibrary, Unseen
+from tracelloc.model.process import FoundLibrary, UnseenFunction
 from tracelloc.record.mallocs.discovery import discover
 from tracelloc.record.mallocs.foundlibraries import found_of, why_no_allocator
 from tracelloc.show.presentation.facts import found_json, found_lines
@@ -14,7 +14,10 @@ REASON = "it makes its block by itself"
 FOUND = (
     FoundLibrary("malloc", "/lib/libc.so.6", ("malloc", "free"), ()),
     FoundLibrary(
-        "pool\x1b[31m", "/opt/app", ("take",), tuple(Unseen(f"f{n}", REASON) for n in range(5))
+        "pool\x1b[31m",
+        "/opt/app",
+        ("take",),
+        tuple(UnseenFunction(f"f{n}", REASON) for n in range(5)),
     ),
 )
 

@@ -13,11 +13,11 @@ from tests.unit.events import A, F
 from tests.unit.stage import Stages
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import TemporaryPolicy
-from tracelloc.model.snapshotrequest import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.session.eventcosts import FollowCosts
-from tracelloc.record.session.tracee import Outside, Tracee
+from tracelloc.record.session.tracee import ProcessFacts, Tracee
 
 
 def test_events_go_to_the_image_that_they_are_of(stage: Stages) -> None:
@@ -235,7 +235,7 @@ def test_losses_end_the_trust_in_batches(stage: Stages) -> None:
 def test_a_snapshot_is_one_moment(stage: Stages) -> None:
     play = stage()
     play.child()
-    every = play.now(Wanted(threads=True)).values()
+    every = play.now(SnapshotRequest(threads=True)).values()
     assert len({one.now_ns for one in every}) == len({one.time_s for one in every}) == 1
 
 
@@ -246,7 +246,7 @@ def test_nothing_waits_while_the_kernel_is_asked(
     play = stage()
     look, held = Tracee.look_outside, []
 
-    def look_outside(tracee: Tracee, wanted: Wanted, mapped: Any) -> Outside:
+    def look_outside(tracee: Tracee, wanted: SnapshotRequest, mapped: Any) -> ProcessFacts:
         held.append(play.session._lock._is_owned())  # type: ignore[attr-defined]
         return look(tracee, wanted, mapped)
 

@@ -13,7 +13,7 @@ from tests.harness import PATIENCE_S
 from tests.unit.events import A
 from tests.unit.stage import Stages
 from tracelloc.errors import TargetError, UnsupportedError
-from tracelloc.model.snapshotrequest import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.types import are_mapped
@@ -150,12 +150,12 @@ def test_a_census_that_never_ends(stage: Stages, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(root.facets["objects"]._watches[0]._search, "has_python", hang)
     try:
-        first = play.now(Wanted(objects=True))[play.root]
+        first = play.now(SnapshotRequest(objects=True))[play.root]
         assert began.is_set()
         assert first.rss_bytes
         # Nobody waits for it again, however long one would wait.
         monkeypatch.setattr(processfacts, "_FACET_PATIENCE_S", 1e6)
-        again = play.now(Wanted(objects=True))[play.root]
+        again = play.now(SnapshotRequest(objects=True))[play.root]
         assert again.losses.failed_tasks == {"object census": 1}
         assert "object census of process" in play.said[0]
     finally:

@@ -18,7 +18,7 @@ from tracelloc.model.codefiles import CodeModule, Place, Unresolved
 from tracelloc.model.frames import Frame
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import Overhead, Target
-from tracelloc.model.snapshotrequest import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.export import EXPORTERS, exporter_for
@@ -57,7 +57,10 @@ def frame(name: str | None, address: int = 0x1234, module: str | None = "/opt/ap
 
 
 def snapshot_of(
-    table: LiveTable, top: int = 10, min_age_ns: int | None = None, wanted: Wanted = NOTHING_ELSE
+    table: LiveTable,
+    top: int = 10,
+    min_age_ns: int | None = None,
+    wanted: SnapshotRequest = TOTALS_ONLY,
 ) -> Snapshot:
     return snapshots.snapshot_of(
         table,

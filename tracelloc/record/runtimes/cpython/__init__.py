@@ -12,7 +12,7 @@ from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process, parse_maps
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.cpython.census import Censuses, FoundObjects
+from tracelloc.record.runtimes.cpython.census import CensusTaker, FoundObjects
 from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
 from tracelloc.record.runtimes.cpython.interpreter import CPython, find_cpython
 from tracelloc.record.runtimes.cpython.pools import pool_ranges
@@ -24,7 +24,7 @@ class PythonObjectCounter:
     """Counts the objects of one Python program on demand: an ``ObjectCounter``."""
 
     def __init__(self, process: Process) -> None:
-        self._censuses = Censuses(process)
+        self._censuses = CensusTaker(process)
         self._search = HolderSearch(process)
         self._found: FoundObjects | None = None
         self._first: ObjectAddresses | None = None

@@ -116,7 +116,7 @@ class FoundObjects:
     large: LargeObjects
 
 
-class Censuses:
+class CensusTaker:
     """Takes censuses of a process's objects; types are looked up once."""
 
     def __init__(self, process: Process, now_s: Callable[[], float] = time.time) -> None:

@@ -20,7 +20,7 @@ from tracelloc.model.objects import (
 from tracelloc.model.verdicts import Verdict
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.cpython.census import Censuses
+from tracelloc.record.runtimes.cpython.census import CensusTaker
 from tracelloc.record.runtimes.cpython.growth import TypeHistory
 from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
 from tracelloc.record.runtimes.cpython.paths import ITEMS, KEYS
@@ -52,7 +52,7 @@ class PythonObjectWatch:
         self._process = process
         self._lock = threading.Lock()
         self._now_s = now_s
-        self._censuses = Censuses(process, now_s)
+        self._censuses = CensusTaker(process, now_s)
         self._search = HolderSearch(process, space)
         self._history = TypeHistory()
         self._first: ObjectCensus | None = None

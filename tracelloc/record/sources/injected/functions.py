@@ -42,7 +42,7 @@ _ESSENTIAL: Final = {"fork", "syscall", "prctl", "dlclose", "mlockall", "dl_iter
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
+class FunctionProvider:
     """A mapped file that defines some of the functions to replace."""
 
     module: Module
@@ -71,7 +71,7 @@ class ReplacedFunctions:
             raise TargetError(f"{base_name(self._malloc.module.path)} lacks functions of malloc's")
         self.place = _find_calls(space, self._c_library)
 
-    def _provider_of(self, name: str) -> Provider:
+    def _provider_of(self, name: str) -> FunctionProvider:
         return self._malloc if name in _MALLOC else self._c_library
 
     def address(self, name: str) -> int:
@@ -92,7 +92,7 @@ class ReplacedFunctions:
         found = (self._c_library.address(name) for name in _ESSENTIAL_MALLOC)
         return [address for address in found if address]
 
-    def providers(self) -> Iterator[tuple[Provider, list[str]]]:
+    def providers(self) -> Iterator[tuple[FunctionProvider, list[str]]]:
         """Yields each file with the names of its functions that are replaced."""
         for provider in dict.fromkeys([self._malloc.range, self._c_library.range]):
             each = self._malloc if provider == self._malloc.range else self._c_library
@@ -120,7 +120,7 @@ def malloc_library(space: AddressSpace, allocators: Sequence[Allocator]) -> Modu
     return next(iter(found.values()), None)
 
 
-def _c_library(space: AddressSpace) -> Provider:
+def _c_library(space: AddressSpace) -> FunctionProvider:
     for module in space.mapped_modules:
         if is_c_library(module.path):
             provider = _provider(space, module)
@@ -129,7 +129,7 @@ def _c_library(space: AddressSpace) -> Provider:
     raise TargetError("its C library is none that is known (glibc 2.34 and newer, musl)")
 
 
-def _provider(space: AddressSpace, module: Module) -> Provider:
+def _provider(space: AddressSpace, module: Module) -> FunctionProvider:
     try:
         found = module.elf.find_functions([*CALLED_OFTEN, *CALLED_RARELY])
     except FileReadError as error:
@@ -147,10 +147,10 @@ def _provider(space: AddressSpace, module: Module) -> Provider:
         raise TargetError(f"it has {base_name(module.path)} twice (dlmopen)")
     bias = biases.pop()
     ends = min(m.start for m in mappings), max(m.end for m in mappings)
-    return Provider(module, functions, bias, ends)
+    return FunctionProvider(module, functions, bias, ends)
 
 
-def _find_calls(space: AddressSpace, c_library: Provider) -> CallPlace:
+def _find_calls(space: AddressSpace, c_library: FunctionProvider) -> CallPlace:
     for mapping in space.mappings:
         if mapping.executable and space.module_of(mapping) is c_library.module:
             memory = space.process.read_memory(mapping.start, mapping.end - mapping.start)

@@ -26,7 +26,7 @@ from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.sources.injected.functions import (
     CALLED_OFTEN,
     CALLED_RARELY,
-    Provider,
+    FunctionProvider,
     ReplacedFunctions,
     check,
     find_tid_offset,
@@ -118,7 +118,7 @@ class Injection:
         replace_registers(thread_ids, values)
 
     def _symbols(
-        self, provider: Provider, names: Sequence[str], values: Mapping[int, int]
+        self, provider: FunctionProvider, names: Sequence[str], values: Mapping[int, int]
     ) -> tuple[list[FunctionSymbol], dict[int, int]]:
         """Returns a file's symbols as they are now, and replacements by a symbol's value."""
         assert self._base is not None

@@ -50,7 +50,7 @@ RemoteCall = Callable[..., int]  # Makes a system call in the process: name and 
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LibrarySegment:
     """A PT_LOAD program header of the library, in bytes."""
 
     offset: int
@@ -73,7 +73,7 @@ class LibraryFile:
             ) from error
         written = elf.data_layout.segments
         self.parts = [
-            Part(
+            LibrarySegment(
                 each.offset, each.address, each.file_size,
                 _READ
                 | (_EXECUTE if each.executable else 0)
