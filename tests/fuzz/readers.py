@@ -33,7 +33,7 @@ from tracelloc.model.events import Miss
 from tracelloc.record.mallocs.discovery import Module, discover
 from tracelloc.record.mallocs.families import JEMALLOC_MARKERS, LIBC, OPERATORS
 from tracelloc.record.mallocs.otel import otel_allocators
-from tracelloc.record.probe_points.placement import plan
+from tracelloc.record.probe_points.placement import plan_probes
 from tracelloc.record.process.processlist import parse_stat
 from tracelloc.record.process.procfs import AddressMap, Process, parse_maps
 from tracelloc.record.runtimes.cpython.blocks import Addresses, References
@@ -87,7 +87,7 @@ def _elf(data: bytes) -> None:
             if offset is not None:
                 code.offsets([(offset, min(size, 1 << 16), ("rdi",)), (offset, 0, None)])
             code.exits(address)
-            code.leaves_it_to(address, [0x1000], ["malloc"])
+            code.always_calls(address, [0x1000], ["malloc"])
         code.parts("malloc")
         table = elf.symbols
         for address in (0, 0x1000, 0x1008, 1 << 63):
@@ -298,8 +298,8 @@ def _discovered(worker: FileWorker) -> None:
     with suppress(FileReadError, NotElfError):
         file = TargetFile(os.memfd_create("file"), "/file", worker)
         module = Module(("0:0", 1), "/file", file.open_path, file)
-        plan(discover([module]))
-        plan(otel_allocators([module]))
+        plan_probes(discover([module]))
+        plan_probes(otel_allocators([module]))
         for name in ("_r_debug", "malloc"):
             file.find_object(name)
             file.parts(name)

@@ -24,7 +24,7 @@ from tracelloc.heap.series import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import BlockHolders, ReadSizes, SuspectHolders, UsableSizes
-from tracelloc.model.codefiles import CodeModule, Mapping, Place, Unresolved
+from tracelloc.model.codefiles import CodeModule, CodePlace, Mapping, Unresolved
 from tracelloc.model.events import EventKind
 from tracelloc.model.figures import History
 from tracelloc.model.frames import Frame
@@ -87,7 +87,7 @@ class FakeSymbolizer(Symbolizer):
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
         return True
 
-    def place(self, address: int) -> Place[CodeModule] | Unresolved:
+    def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
         frame = self._frames.get(address + 1)
         if frame is None or frame.module is None:
             return Unresolved.UNMAPPED
@@ -96,7 +96,7 @@ class FakeSymbolizer(Symbolizer):
             SimpleNamespace(path=frame.module, build_id=None),
         )
         mapping = Mapping(0, 1 << 40, 0, True, "0:1", 1, frame.module, False)
-        return Place(mapping, cast(CodeModule, module), None, address)
+        return CodePlace(mapping, cast(CodeModule, module), None, address)
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
         return [self._frames[address] for address in addresses]

@@ -356,7 +356,7 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
 
 
 def _by_library_only(config: TraceConfig, say: Say) -> TraceConfig:
-    say(f"without {system.lacking()}: only the library reports, and no child is traced")
+    say(f"without {system.missing_rights()}: only the library reports, and no child is traced")
     return config.with_library_only
 
 

@@ -95,7 +95,7 @@ ModuleT_co = TypeVar("ModuleT_co", bound=CodeModule, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Place(Generic[ModuleT_co]):
+class CodePlace(Generic[ModuleT_co]):
     """Where a code address lies: the mapping, the mapped file, and the offset in the file."""
 
     mapping: Mapping

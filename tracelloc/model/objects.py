@@ -182,7 +182,7 @@ class ObjectFindings:
     trouble: str | None = None  # Why objects are not counted, for display
 
 
-def divided(
+def divide_by_rate(
     found: Sequence[TypeSuspect],
 ) -> tuple[tuple[TypeSuspect, ...], tuple[TypeSuspect, ...]]:
     """Returns (types that grow fast enough to be suspects, slower types), a few of each."""

@@ -37,7 +37,7 @@ class ProcessInfo:
     age_s: float = 0.0  # Seconds since the process was started
 
 
-def matching(infos: Iterable[ProcessInfo], text: str) -> list[ProcessInfo]:
+def matching_processes(infos: Iterable[ProcessInfo], text: str) -> list[ProcessInfo]:
     """Returns the processes whose command line, user, PID or state contain all words of a text."""
     words = [re.escape(word) for word in text.split()]
     tests = [re.compile(word, re.IGNORECASE) for word in words]

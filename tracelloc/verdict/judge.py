@@ -129,7 +129,7 @@ class Judge:
         freed = int(census.born.sum() - census.alive.sum())
         clean_ns = self._gaps.clean_from_ns() or moment.start_ns
         return Circumstances(
-            loss_share=losses.frees / max(freed, 1) if self._gaps.last else 0.0,
+            loss_share=losses.frees / max(freed, 1) if self._gaps.are_lasting else 0.0,
             loss_floor=_loss_floor(census, losses.proven),
             clean_from_s=(clean_ns - moment.start_ns) / NS_PER_S,
             onset_s=self._stacks.onsets(np.arange(census.stacks)),

@@ -61,13 +61,13 @@ class Gaps:
         self._until_ns = now_ns
 
     @property
-    def last(self) -> bool:
+    def are_lasting(self) -> bool:
         """Whether losses go on and on, so that waiting for the end of the gap is useless."""
         return self._until_ns is not None and self._until_ns - self._from_ns > P.lasting_gap_ns
 
     def clean_from_ns(self) -> int | None:
         """Time since which no event is missing; None: since the start, or losses never cease."""
-        return None if self.last else self._until_ns
+        return None if self.are_lasting else self._until_ns
 
 
 def common_share(alive: F64, born: F64) -> F64:

@@ -19,7 +19,7 @@ from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
 from tracelloc.files.cfi.rules import built_in_rules
 from tracelloc.files.cfi.walk import End
-from tracelloc.model.codefiles import Mapping, Place
+from tracelloc.model.codefiles import CodePlace, Mapping
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.regions import Region
@@ -196,9 +196,9 @@ class Space:
         ]
         self._mapping = Mapping(0x10000, 0x80000, 0, True, "08:01", 7, "/opt/app", False)
 
-    def place(self, address: int) -> Place[SimpleNamespace]:
+    def place(self, address: int) -> CodePlace[SimpleNamespace]:
         module = self._modules[address >= 0x40000]
-        return Place(self._mapping, module, None, address - 0x10000)
+        return CodePlace(self._mapping, module, None, address - 0x10000)
 
 
 @pytest.mark.parametrize(

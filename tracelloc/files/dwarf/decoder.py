@@ -10,7 +10,7 @@ from tracelloc.files.dwarf.forms import DAMAGE, reason_of
 from tracelloc.files.dwarf.info import DebugInfo, DebugUnit
 from tracelloc.files.dwarf.inlines import InlineReader
 from tracelloc.files.dwarf.lineprogram import Chain, LineIndex, SourceFrame
-from tracelloc.files.dwarf.variables import Place, VariableReader
+from tracelloc.files.dwarf.variables import SourcePlace, VariableReader
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.sections import SectionError
 
@@ -52,7 +52,7 @@ class DwarfDecoder:
             found[n] = self._chain(unit, address)
         return found
 
-    def variables(self, addresses: Sequence[int]) -> list[Place]:
+    def variables(self, addresses: Sequence[int]) -> list[SourcePlace]:
         """Returns where the variables at these addresses are declared. Never raises."""
         return self._variables.places(addresses)
 

@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol
 
 from tracelloc.files.dwarf.decoder import open_decoder
 from tracelloc.files.dwarf.lineprogram import Chain, SourceFrame
-from tracelloc.files.dwarf.variables import Place
+from tracelloc.files.dwarf.variables import SourcePlace
 from tracelloc.system.confined import start_confined
 
 # Major versions that are looked for; 13 is the first one with JSON output.
@@ -204,7 +204,7 @@ class LineDecoder(Protocol):
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
         """Returns one chain of source frames per address."""
 
-    def variables(self, addresses: Sequence[int]) -> list[Place]:
+    def variables(self, addresses: Sequence[int]) -> list[SourcePlace]:
         """Returns where the variables at these addresses are declared."""
 
 
@@ -275,7 +275,7 @@ class SourceLines:
                         found[n] = answer
             return found
 
-    def variables(self, addresses: Sequence[int]) -> list[Place]:
+    def variables(self, addresses: Sequence[int]) -> list[SourcePlace]:
         """Returns where variables are declared, by the file's own addresses of their beginnings.
 
         Variables described in .dwo files are not known.

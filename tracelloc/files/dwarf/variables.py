@@ -21,7 +21,7 @@ _LARGEST_INFO_BYTES: Final = 64 << 20
 _MOST_VARIABLES: Final = 1 << 18
 _LONGEST_CHAIN: Final = 4  # Most references followed from a definition to its declaration
 
-Place = tuple[str | None, int | None]  # Source file and line; None if unknown
+SourcePlace = tuple[str | None, int | None]  # Source file and line; None if unknown
 # Returns the path of a file by its number in a unit's line program. May raise DAMAGE.
 FileName = Callable[[DebugUnit, int], str | None]
 
@@ -35,7 +35,7 @@ class VariableReader:
         # The unit, file number and line of each variable, by its address
         self._found: dict[int, tuple[DebugUnit, int, int]] | None = None
 
-    def places(self, addresses: Sequence[int]) -> list[Place]:
+    def places(self, addresses: Sequence[int]) -> list[SourcePlace]:
         """Returns where the variables that begin at addresses are declared. Never raises."""
         if self._found is None:
             self._found = {}
@@ -43,7 +43,7 @@ class VariableReader:
                 self._read_all(self._found)
         return [self._place(self._found.get(address)) for address in addresses]
 
-    def _place(self, found: tuple[DebugUnit, int, int] | None) -> Place:
+    def _place(self, found: tuple[DebugUnit, int, int] | None) -> SourcePlace:
         if found is None:
             return None, None
         unit, file, line = found

@@ -89,7 +89,7 @@ class CodeReader:
             walk.trouble = "it returns by an instruction that can't have a probe"
         return walk
 
-    def leaves_it_to(self, entry: int, others: StopFunctions) -> bool:
+    def always_calls(self, entry: int, others: StopFunctions) -> bool:
         """Whether a function always calls one of ``others`` before it returns."""
         walk = self._walk(entry, others)
         return walk.stopped and not walk.rets and not walk.trouble

@@ -24,7 +24,7 @@ from tracelloc.model.objects import (
     ObjectCensus,
     ObjectFindings,
     TypeSuspect,
-    divided,
+    divide_by_rate,
 )
 from tracelloc.record.facets.facet import Facet, FacetContext, InspectedProcess, InspectionBudget
 from tracelloc.record.runtimes.supported import watch_objects
@@ -140,7 +140,7 @@ class ObjectStacks:
             self._native = self.natives.grown_with(every, heap)
             joined = [self._joined(one, heap) for one in every]
             joined.sort(key=lambda one: -one.bytes_per_min)
-            suspects, minor = divided(joined)
+            suspects, minor = divide_by_rate(joined)
             self.findings = replace(findings, suspects=suspects, minor=minor)
 
     def _joined(self, suspect: TypeSuspect, heap: Heap) -> TypeSuspect:

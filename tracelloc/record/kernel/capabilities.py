@@ -38,7 +38,7 @@ _CONTAINER_HINT: Final = (
 )
 
 
-def lacking() -> str:
+def missing_rights() -> str:
     """Returns what the user lacks if the kernel refuses probes, in a word for messages."""
     if os.geteuid() != 0:
         return "root"
@@ -107,7 +107,7 @@ def check_capabilities(status: str) -> None:
     missing = [name for name in NEEDED if name not in held]
     if ALL in held or not missing:
         return
-    if lacking() == "root":
+    if missing_rights() == "root":
         raise PrivilegeError("probes need root (sudo)", hint=_ROOT_HINT)
     raise PrivilegeError(
         f"probes need {', '.join(missing)}, which root lacks here", hint=_CONTAINER_HINT

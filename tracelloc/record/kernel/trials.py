@@ -54,7 +54,7 @@ class Trial(Enum):
     SHADOW_STACK = "shadow_stack"
 
 
-def passes(trial: Trial) -> bool:
+def trial_passes(trial: Trial) -> bool:
     """Returns whether a trial succeeds here. Takes some hundredths of a second once per boot.
 
     Also True if a trial can't be run, since there is no evidence of a problem.
@@ -175,7 +175,7 @@ class _Memory:
 def usable_methods() -> list[Method]:
     """Returns the attach methods that see all events on this kernel, best first."""
     release = platform.release()
-    if not kernel_is_at_least(release, UPROBE_MULTI_KERNEL) or not passes(Trial.THREADS):
+    if not kernel_is_at_least(release, UPROBE_MULTI_KERNEL) or not trial_passes(Trial.THREADS):
         return [Method.PERF]
     has_sessions = kernel_is_at_least(release, UPROBE_SESSION_KERNEL)
     return [*([Method.SESSION] if has_sessions else []), Method.MULTI, Method.PERF]
@@ -183,4 +183,4 @@ def usable_methods() -> list[Method]:
 
 def is_missed_by_links(pid: int) -> bool:
     """Returns whether links miss a process on this kernel, as its main thread has ended."""
-    return Process(pid).thread_id != pid and not passes(Trial.MAIN_THREAD)
+    return Process(pid).thread_id != pid and not trial_passes(Trial.MAIN_THREAD)

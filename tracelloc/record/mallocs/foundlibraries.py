@@ -49,7 +49,7 @@ def library_of(family: Family, path: str, elf: TargetFile) -> MallocLibrary | No
     return MallocLibrary.MUSL if is_musl else MallocLibrary.OTHER
 
 
-def found_of(allocators: Iterable[Allocator]) -> tuple[FoundLibrary, ...]:
+def describe_allocators(allocators: Iterable[Allocator]) -> tuple[FoundLibrary, ...]:
     """Describes allocators for display, without the data that only probing needs."""
     return tuple(
         FoundLibrary(

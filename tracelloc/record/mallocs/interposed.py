@@ -16,14 +16,14 @@ from tracelloc.record.mallocs.families import LIBC, OPERATORS, jemalloc
 _PLAIN: Final = {*LIBC.functions, *OPERATORS.functions, *jemalloc("").functions}
 
 
-def asks_malloc(allocator: Allocator) -> bool:
+def is_standard_malloc(allocator: Allocator) -> bool:
     """Returns whether an allocator is the C library's malloc, or the C++ operators that call it."""
     if allocator.family is OPERATORS:
         return is_runtime(allocator.module.path)
     return allocator.family is LIBC and is_c_library(allocator.module.path)
 
 
-def may_be_behind(allocator: Allocator, executable: str | None) -> bool:
+def may_be_interposed(allocator: Allocator, executable: str | None) -> bool:
     """Returns whether a program may call this malloc library by malloc's symbols.
 
     Symbols in the program's own file take precedence over all libraries.

@@ -65,7 +65,7 @@ class ProbePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProbePlan:
     """The probes to attach for some allocators."""
 
     # Probes in the order of attaching, exits first: no thread must be seen to enter a call whose
@@ -76,7 +76,7 @@ class Plan:
     has_throwing: bool  # Whether any function may throw a C++ exception
 
 
-def plan(allocators: Iterable[Allocator]) -> Plan:
+def plan_probes(allocators: Iterable[Allocator]) -> ProbePlan:
     """Plans the probes for some allocators."""
     points: dict[tuple[str, int, int], ProbePoint] = {}
     kept = []
@@ -93,7 +93,7 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
         functions, unseen = [], list(allocator.unseen)
         for function in allocator.functions:
             others = addresses - {function.address}
-            if _may_be_wrapper(function, allocator.family) and elf.leaves_it_to(
+            if _may_be_wrapper(function, allocator.family) and elf.always_calls(
                 function.address, sorted(others), sorted(_KNOWN_NAMES)
             ):
                 continue
@@ -115,7 +115,7 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
             kept.append(replace(allocator, functions=tuple(functions), unseen=tuple(unseen)))
     ordered = sorted(points.values(), key=lambda point: not point.is_exit)
     throwing = any(f.signature.throws for allocator in kept for f in allocator.functions)
-    return Plan(tuple(ordered), tuple(kept), throwing)
+    return ProbePlan(tuple(ordered), tuple(kept), throwing)
 
 
 def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:

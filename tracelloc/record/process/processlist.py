@@ -114,7 +114,7 @@ class ProcessScan:
             seen[key] = entry
         self._seen = seen
         self._look_into(stats, now_ns, budget_s)
-        self._worker.rest()
+        self._worker.end_after_answer()
         infos = [_info(pid, stat, seen[pid, stat.start], now_ns) for pid, stat in stats]
         infos.sort(key=by_growth)
         return infos

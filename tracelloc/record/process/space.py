@@ -15,9 +15,9 @@ from typing import Final
 from tracelloc.errors import TargetError, scarcity
 from tracelloc.files.elf import NotElfError
 from tracelloc.model.codefiles import (
+    CodePlace,
     FileId,
     Mapping,
-    Place,
     Unresolved,
     base_name,
     is_c_library,
@@ -332,22 +332,22 @@ class AddressSpace:
             mapping = maps.find(address)
         return mapping
 
-    def place(self, address: int) -> Place[Module] | Unresolved:
+    def place(self, address: int) -> CodePlace[Module] | Unresolved:
         """Returns where a code address lies, or why that is unknown."""
         mapping = self.find(address)
         if mapping is None:
             return Unresolved.UNMAPPED
         offset = address - mapping.start + (mapping.offset if mapping.is_file else 0)
         if not mapping.executable:
-            return Place(mapping, None, Unresolved.NOT_CODE, offset)
+            return CodePlace(mapping, None, Unresolved.NOT_CODE, offset)
         if not mapping.is_file and mapping.path != VDSO:
             special = mapping.path.startswith("[") and mapping.path.endswith("]")
             reason = Unresolved.KERNEL_PAGE if special else Unresolved.ANONYMOUS
-            return Place(mapping, None, reason, offset)
+            return CodePlace(mapping, None, reason, offset)
         module = self._modules.get(mapping.file_id, Unresolved.UNREADABLE)
         if isinstance(module, Unresolved):
-            return Place(mapping, None, module, offset)
-        return Place(mapping, module, None, offset)
+            return CodePlace(mapping, None, module, offset)
+        return CodePlace(mapping, module, None, offset)
 
     def trampoline(self) -> int | None:
         """Returns the address to which the kernel sends hijacked returns; None before the first."""

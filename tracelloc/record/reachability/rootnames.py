@@ -14,7 +14,7 @@ import numpy as np
 
 from tracelloc.architecture import native
 from tracelloc.files.demangle import demangle
-from tracelloc.files.dwarf.variables import Place
+from tracelloc.files.dwarf.variables import SourcePlace
 from tracelloc.files.elf import Symbol
 from tracelloc.model.blocks import HeapRoot, RootKind
 from tracelloc.model.codefiles import base_name
@@ -101,7 +101,7 @@ class _Naming:
             return
         module = symbols.module.path
         variables = list(_variables(symbols, addresses - np.uint64(bias % (1 << 64))))
-        places: Sequence[Place] = [(None, None)] * len(variables)
+        places: Sequence[SourcePlace] = [(None, None)] * len(variables)
         if symbols.may_have_lines:
             places = symbols.lines.variables([symbol.address for symbol, *_ in variables])
         for (symbol, first, last), (file, line) in zip(variables, places, strict=True):

@@ -10,7 +10,7 @@ from typing import Final
 from tracelloc.architecture import native
 from tracelloc.errors import TargetError
 from tracelloc.record.kernel.attach import Attachment, close_soon
-from tracelloc.record.kernel.trials import Trial, passes
+from tracelloc.record.kernel.trials import Trial, trial_passes
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.text import NS_PER_S
@@ -37,7 +37,7 @@ class Attachments:
         """Takes over probes that are already attached."""
         self._attachments.append(attachment)
 
-    def look_after(self, say: Callable[[str], None]) -> None:
+    def check_for_changes(self, say: Callable[[str], None]) -> None:
         """Reattaches probes if the thread through which they were attached has ended.
 
         Call this often: on some kernels, events are missed until then. ``say`` gets a message about
@@ -78,7 +78,7 @@ class Attachments:
         is_main = ended == self._process.pid
         goes_on = f"process {self._process.pid} goes on without "
         goes_on += "its main thread" if is_main else f"thread {ended}"
-        if self._attachments[0].method.has_links and not passes(Trial.MAIN_THREAD):
+        if self._attachments[0].method.has_links and not trial_passes(Trial.MAIN_THREAD):
             say(f"warning: {goes_on}, after which this kernel reports nothing: attach again")
         elif not saw_all:
             say(

@@ -12,16 +12,16 @@ from tracelloc.model.blocks import Blocks
 from tracelloc.model.process import FoundLibrary
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.spacecontrol import SpaceControl
-from tracelloc.record.kernel.trials import Trial, passes
+from tracelloc.record.kernel.trials import Trial, trial_passes
 from tracelloc.record.mallocs.discovery import Allocator, MallocChoice, Module
-from tracelloc.record.mallocs.foundlibraries import found_of, why_no_allocator
+from tracelloc.record.mallocs.foundlibraries import describe_allocators, why_no_allocator
 from tracelloc.record.mallocs.otel import allocators_in, why_no_reports
 from tracelloc.record.probe_points.placement import (
-    Plan,
+    ProbePlan,
     ProbePoint,
     place_exceptions,
     place_loader,
-    plan,
+    plan_probes,
 )
 from tracelloc.record.process.byname import check_bits
 from tracelloc.record.process.procfs import Process
@@ -112,7 +112,7 @@ class ProbeSet:
         if self._source.has_probes and not self._selection.otel:  # else there is no return probe
             check_survival(self._space.process)
         withheld = self._withheld
-        planned = plan(allocators_in(modules, self._selection))
+        planned = plan_probes(allocators_in(modules, self._selection))
         points = self._wanted(planned, all_loaded=all_loaded)
         if self._with_loader:
             points += place_loader(modules)
@@ -130,11 +130,11 @@ class ProbeSet:
             raise
         self.points += points
         self._allocators += planned.allocators
-        found = found_of(planned.allocators)
+        found = describe_allocators(planned.allocators)
         self.found += tuple(each for each in found if each not in self.found)
         self._has_throwing = self._has_throwing or planned.has_throwing
 
-    def _wanted(self, planned: Plan, *, all_loaded: bool) -> list[ProbePoint]:
+    def _wanted(self, planned: ProbePlan, *, all_loaded: bool) -> list[ProbePoint]:
         points = [*self._withheld, *planned.points]
         self._withheld = []
         if self.link is not None:
@@ -226,11 +226,11 @@ class ProbeSet:
             raise self._trouble or no_allocator(self._space, self._selection)
 
     def check_later(self) -> None:
-        """Makes ``look_after`` call ``check`` once libraries had time to be mapped."""
+        """Makes ``check_for_changes`` call ``check`` once libraries had time to be mapped."""
         self._check_by_s = time.monotonic() + _LOADING_S
 
     def check_last(self, say: Callable[[str], None], *, has_events: bool) -> None:
-        """Warns if tracing ends without events before ``look_after`` could check."""
+        """Warns if tracing ends without events before ``check_for_changes`` could check."""
         if self._check_by_s is not None and not (has_events or self._has_allocator):
             pid = self._space.process.pid
             say(f"warning: tracing of process {pid} ended before its malloc library was found")
@@ -248,19 +248,19 @@ class ProbeSet:
             except TracellocError as error:
                 say(f"warning: {error}")
 
-    def look_after(
+    def check_for_changes(
         self, say: Callable[[str], None], live: Callable[[], Blocks], refresh: Callable[[], None]
     ) -> None:
         """Reattaches probes, or replaces the preloaded library by probes, if that is necessary.
 
         ``live``: returns the live blocks. ``refresh``: reads the mappings again.
         """
-        self._attachments.look_after(say)
+        self._attachments.check_for_changes(say)
         if self._check_by_s is not None:
             self._check_late(say, refresh)
         if self.link is None:
             return
-        self.link.look_after()
+        self.link.check_for_changes()
         if not self.link.must_hand_over:
             return
         # No thread allocates until this is done.
@@ -305,9 +305,9 @@ class ProbeSet:
 
 def check_survival(process: Process) -> None:
     """Raises TargetError if return probes would end this process on this kernel."""
-    if process.has_seccomp_filter() and not passes(Trial.SECCOMP):
+    if process.has_seccomp_filter() and not trial_passes(Trial.SECCOMP):
         _refuse(process, "it runs under a seccomp filter", "6.12.14, 6.13.3 and 6.14")
-    if process.has_shadow_stack() and not passes(Trial.SHADOW_STACK):
+    if process.has_shadow_stack() and not trial_passes(Trial.SHADOW_STACK):
         _refuse(process, "it has a shadow stack", "6.11")
 
 

@@ -189,7 +189,7 @@ class Session:
             with self._lock:
                 self._release_ended()
                 looks = [(tracee, tracee.mapped_ranges()) for tracee in self.processes.every]
-            outside = {t: t.look_outside(wanted, mapped) for t, mapped in looks}
+            outside = {t: t.read_facts(wanted, mapped) for t, mapped in looks}
             with self._lock:
                 tracees, trace = self._take(wanted, outside)
             if not wanted.usable:

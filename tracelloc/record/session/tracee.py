@@ -143,7 +143,7 @@ class Tracee:
         Probes in files that the new program maps as well stay in place, unless a thread other
         than the main thread executed it (not ``same_thread``): the kernel attaches probes through
         the main thread. Raises TracellocError if the new program can't be traced; it then seems
-        to allocate nothing. If the process does not stop, ``look_after`` reports why.
+        to allocate nothing. If the process does not stop, ``check_for_changes`` reports why.
         """
         # The program that tracelloc launches does not count.
         has_begun = self._stage is not Stage.WAITING
@@ -245,13 +245,13 @@ class Tracee:
 
     # Upkeep.
 
-    def look_after(self, say: Callable[[str], None]) -> None:
+    def check_for_changes(self, say: Callable[[str], None]) -> None:
         """Checks for changes of the process and its probes; call this periodically.
 
         ``say`` gets messages for users. Raises TracellocError.
         """
         self.gaps.run_due()
-        self.probes.look_after(say, self.heap.table.raw_blocks, self.source.refresh)
+        self.probes.check_for_changes(say, self.heap.table.raw_blocks, self.source.refresh)
         self.probes.settle(all_loaded=False, say=say)
         # A loaded library may be an allocator that no other event reveals.
         self.source.catch_up()
@@ -328,7 +328,7 @@ class Tracee:
         ranges = self.heap.ranges.ranges()
         return [(each.start, each.end) for each in ranges if each.stack not in others]
 
-    def look_outside(
+    def read_facts(
         self, wanted: SnapshotRequest, mapped: list[tuple[int, int]] | None
     ) -> ProcessFacts:
         """Reads /proc and memory, within time bounds. ``mapped``: from ``mapped_ranges``."""

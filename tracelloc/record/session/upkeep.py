@@ -135,7 +135,7 @@ class Upkeep:
         run("watching our own memory", 0, self._watch_memory)
         for tracee in living:
             pid = tracee.process.pid
-            run("care of probes", pid, partial(tracee.look_after, self._supervisor.say))
+            run("care of probes", pid, partial(tracee.check_for_changes, self._supervisor.say))
             run("taking samples", pid, partial(tracee.take_samples, now_ns))
         until_ns = time.thread_time_ns() + _JUDGE_NS
         for tracee in sorted(living, key=lambda tracee: tracee.judging.judged_ns):

@@ -19,7 +19,7 @@ import numpy as np
 from tracelloc.files.demangle import demangle, without_arguments
 from tracelloc.files.dwarf import SourceFrame
 from tracelloc.files.elf import Symbol
-from tracelloc.model.codefiles import Place, Unresolved
+from tracelloc.model.codefiles import CodePlace, Unresolved
 from tracelloc.model.frames import Frame, unnamed
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.space import AddressSpace
@@ -94,7 +94,7 @@ class Symbolizer:
         """Number of addresses being looked up."""
         return len(self._wanted)
 
-    def place(self, address: int) -> Place[Module] | Unresolved:
+    def place(self, address: int) -> CodePlace[Module] | Unresolved:
         """Returns where a code address lies, or why that is unknown."""
         return self._space.place(address)
 
@@ -157,7 +157,7 @@ class Symbolizer:
         if interpreted is not None:
             return interpreted
         place = self._space.place(address - 1)
-        if isinstance(place, Place) and place.module is not None:
+        if isinstance(place, CodePlace) and place.module is not None:
             inside = place.module.elf.address_of(place.file_offset)
             offset = None if inside is None else inside + 1
             return unnamed(address, place.module.path, offset, Unresolved.PENDING)
@@ -200,7 +200,7 @@ class Symbolizer:
 
     def _look_up(self, addresses: Sequence[int]) -> None:
         """Names all addresses, then finds their lines, file by file."""
-        in_modules: dict[int, list[tuple[int, Place[Module], int]]] = {}
+        in_modules: dict[int, list[tuple[int, CodePlace[Module], int]]] = {}
         generated: list[int] = []
         settled: dict[int, Frames] = {}
         for address in addresses:
@@ -211,7 +211,7 @@ class Symbolizer:
             # A call may be the last instruction of its function: the return address then
             # belongs to the next function. The byte before it still belongs to the caller.
             place = self._space.place(address - 1)
-            if isinstance(place, Place) and place.module is not None:
+            if isinstance(place, CodePlace) and place.module is not None:
                 inside = place.module.elf.address_of(place.file_offset)
                 if inside is not None:
                     found = in_modules.setdefault(id(place.module), [])
@@ -220,7 +220,7 @@ class Symbolizer:
                     # Mapped, but outside every segment: there is no file address.
                     path = place.module.path
                     settled[address] = (unnamed(address, path, None, Unresolved.NO_SYMBOL),)
-            elif isinstance(place, Place) and place.reason is Unresolved.ANONYMOUS:
+            elif isinstance(place, CodePlace) and place.reason is Unresolved.ANONYMOUS:
                 generated.append(address)
             else:
                 settled[address] = (_nameless(address, place),)
@@ -235,7 +235,7 @@ class Symbolizer:
             self._tried(self._add_lines, addressed, module, symbols)
 
     def _tried(
-        self, read: Callable[..., T], group: list[tuple[int, Place[Module], int]], /, *more: Any
+        self, read: Callable[..., T], group: list[tuple[int, CodePlace[Module], int]], /, *more: Any
     ) -> T | None:
         """Reads from an untrusted file; if that fails, the group's addresses have no names."""
         try:
@@ -280,8 +280,8 @@ class Symbolizer:
         return frames
 
     def _named(
-        self, group: list[tuple[int, Place[Module], int]]
-    ) -> tuple[ModuleSymbols, list[tuple[int, Place[Module], int]], list[Symbol | None]]:
+        self, group: list[tuple[int, CodePlace[Module], int]]
+    ) -> tuple[ModuleSymbols, list[tuple[int, CodePlace[Module], int]], list[Symbol | None]]:
         assert group[0][1].module is not None
         module = self.module(group[0][1].module)
         symbols = module.find_all([inside for _, _, inside in group])
@@ -294,7 +294,7 @@ class Symbolizer:
 
     def _add_lines(
         self,
-        group: list[tuple[int, Place[Module], int]],
+        group: list[tuple[int, CodePlace[Module], int]],
         module: ModuleSymbols,
         symbols: list[Symbol | None],
     ) -> None:
@@ -365,7 +365,7 @@ def _named_frame(address: int, path: str, inside: int, symbol: Symbol | None) ->
     )
 
 
-def _nameless(address: int, place: Place[Module] | Unresolved) -> Frame:
+def _nameless(address: int, place: CodePlace[Module] | Unresolved) -> Frame:
     if isinstance(place, Unresolved):
         return unnamed(address, None, None, place)
     return unnamed(address, place.mapping.path or None, place.file_offset + 1, place.reason)

@@ -76,7 +76,7 @@ class StackFeed:
                     if image > self._newest:
                         self._early_misses += new
                     elif image in self._sources:
-                        self._run(image, partial(StackSource.hasten, misses=new))
+                        self._run(image, partial(StackSource.supply_rows, misses=new))
                         waiting.extend(new)
                         waiting_bytes += sum(len(miss.stack) for miss in new)
                 misses = []

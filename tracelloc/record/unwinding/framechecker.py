@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.architecture import native
-from tracelloc.model.codefiles import Place, Unresolved, is_c_library
+from tracelloc.model.codefiles import CodePlace, Unresolved, is_c_library
 from tracelloc.model.figures import U64
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record.mallocs.discovery import Module
@@ -90,7 +90,7 @@ class FrameChecker:
             if len(frames) < 2:
                 return False
             inner = self._space.place(frames[-2] - 1)
-            return isinstance(inner, Place) and inner.module is not place.module
+            return isinstance(inner, CodePlace) and inner.module is not place.module
         elf = place.module.elf
         inside = elf.address_of(place.file_offset)
         if inside is None:
@@ -120,7 +120,7 @@ class FrameChecker:
         return place.file_offset in place.module.elf.usdt_offsets or _follows_call(place)
 
 
-def _follows_call(place: Place[Module]) -> bool:
+def _follows_call(place: CodePlace[Module]) -> bool:
     assert place.module is not None
     end = place.file_offset + 1
     machine = native()

@@ -119,7 +119,7 @@ class RowsAhead:
                     if module is not None:
                         module.elf.troubles.append(f"its unwind tables can't be read ({error})")
         finally:
-            ROW_WORKER.rest()
+            ROW_WORKER.end_after_answer()
             self._note_end()
 
     def _note_end(self) -> None:

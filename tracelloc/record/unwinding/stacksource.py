@@ -219,16 +219,16 @@ class StackSource:
             else:
                 self._stacks.add(stack_id, *settled)
 
-    def hasten(self, misses: Sequence[Miss]) -> None:
+    def supply_rows(self, misses: Sequence[Miss]) -> None:
         """Gives the probes the rows for which these misses are waiting.
 
         The address space must be at least as recent as the misses.
         """
         assert self._unwinder is not None
-        self._unwinder.hasten(misses)
+        self._unwinder.supply_rows(misses)
 
     def finish(self, misses: Sequence[Miss]) -> None:
-        """Finishes stacks that probes could not follow, and supplies rows. See ``hasten``."""
+        """Finishes stacks that probes could not follow, and supplies rows. See ``supply_rows``."""
         assert self._unwinder is not None
         finished = self._unwinder.finish(misses)
         self._note_passed(np.array([f for stack in finished for f in stack.frames], np.uint64))

@@ -210,7 +210,7 @@ class Unwinder:
         inside = place.module.elf.address_of(place.file_offset)
         return (None, 0) if inside is None else (self._space.files.tables(place.module), inside)
 
-    def hasten(self, misses: Iterable[Miss]) -> None:
+    def supply_rows(self, misses: Iterable[Miss]) -> None:
         """Gives the probes the rows for which these misses are waiting.
 
         Until the rows are there, thousands more misses come for a few rows.

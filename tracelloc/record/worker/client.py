@@ -80,7 +80,7 @@ class FileWorker:
             self._end()
             self._is_closing = False
 
-    def rest(self) -> None:
+    def end_after_answer(self) -> None:
         """Ends the process after its current answer, to free memory. It is restarted on demand."""
         with self._lock:
             self._end()
@@ -156,7 +156,7 @@ class FileWorker:
             self._begin(file)
 
     def _begin(self, file: AskedFile) -> None:
-        for question, arguments in file.beginning():
+        for question, arguments in file.introduction():
             self._answer(PackedMessage([file.number, question.__name__, arguments]))
         file.generation = self.generation
 
@@ -208,7 +208,7 @@ class AskedFile:
         self.beside: Sequence[AskedFile] = ()  # Other files that the worker must know
         self._worker = worker
 
-    def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
+    def introduction(self) -> list[tuple[Callable[..., Any], list[Any]]]:
         """Returns questions that introduce the object to a new worker, with arguments."""
         return []
 
@@ -235,7 +235,7 @@ class FileHandle(AskedFile):
         self.path = path
         self._descriptor = descriptor
 
-    def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
+    def introduction(self) -> list[tuple[Callable[..., Any], list[Any]]]:
         """Returns the questions that introduce it to a new worker, with their arguments."""
         return [(KnownFiles.open_file, [self.number, Descriptor(self._descriptor)])]
 

@@ -211,11 +211,11 @@ class CodeFileReader:
         return self._reader.return_slot(entry, StopFunctions(frozenset(addresses)))
 
     @question()
-    def leaves_it_to(self, entry: int, addresses: Sequence[int], names: Sequence[str]) -> bool:
+    def always_calls(self, entry: int, addresses: Sequence[int], names: Sequence[str]) -> bool:
         """Returns whether a function always calls one of these before it returns."""
         from tracelloc.files.machinecode.codepaths import StopFunctions
 
-        return self._reader.leaves_it_to(
+        return self._reader.always_calls(
             entry, StopFunctions(frozenset(addresses), frozenset(names))
         )
 

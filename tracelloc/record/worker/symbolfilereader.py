@@ -9,7 +9,7 @@ import numpy as np
 
 from tracelloc.files.dwarf import Chain
 from tracelloc.files.dwarf.decoder import DwarfDecoder, open_decoder
-from tracelloc.files.dwarf.variables import Place
+from tracelloc.files.dwarf.variables import SourcePlace
 from tracelloc.files.elf import ElfFile, NotElfError, RawTable, Symbol, SymbolTable
 from tracelloc.files.elf.debugfiles import (
     DebugReferences,
@@ -137,7 +137,7 @@ class SymbolFileReader(CodeFileReader):
         return chains, decoder.split_paths, decoder.reason
 
     @question(lambda found, addresses, _: len(found) == len(addresses))
-    def variable_places(self, addresses: Sequence[int], of_debug: bool) -> list[Place]:
+    def variable_places(self, addresses: Sequence[int], of_debug: bool) -> list[SourcePlace]:
         """Returns where the variables at these addresses are declared."""
         return self._decoders[of_debug].variables(addresses)
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from tracelloc.files.dwarf import Chain
-from tracelloc.files.dwarf.variables import Place
+from tracelloc.files.dwarf.variables import SourcePlace
 from tracelloc.files.elf import NotElfError
 from tracelloc.files.elf.debugfiles import DebugFile
 from tracelloc.files.elf.headers import SegmentedFile
@@ -29,7 +29,7 @@ _LONGEST_READ: Final = 1 << 20  # Most bytes per read
 _NOT_ELF: Final = "NotElfError: "
 
 
-class known(Generic[P, T]):  # noqa: N801 - a decorator's kin
+class asked_once(Generic[P, T]):  # noqa: N801 - a decorator's kin
     """Declares a method of ``TargetFile`` that asks a question once; ``otherwise``: on failure."""
 
     def __init__(self, question: Callable[Concatenate[Any, P], T], otherwise: T) -> None:
@@ -164,15 +164,15 @@ class TargetFile(FileHandle, SegmentedFile):
         self.look_up((), [tail])
         return self._tails[tail]
 
-    names_like = known(CodeFileReader.names_like, ())
-    find_object = known(CodeFileReader.find_object, None)
-    function_at = known(CodeFileReader.function_at, None)
-    exits = known(CodeFileReader.exits, FunctionExits([], "its code can't be read"))
-    return_slot = known(CodeFileReader.return_slot, 0)
-    leaves_it_to = known(CodeFileReader.leaves_it_to, otherwise=False)
-    thread_cache_drain = known(CodeFileReader.thread_cache_drain, None)
-    makes_filters = known(CodeFileReader.makes_filters, otherwise=False)
-    offsets = known(CodeFileReader.offsets, None)
+    names_like = asked_once(CodeFileReader.names_like, ())
+    find_object = asked_once(CodeFileReader.find_object, None)
+    function_at = asked_once(CodeFileReader.function_at, None)
+    exits = asked_once(CodeFileReader.exits, FunctionExits([], "its code can't be read"))
+    return_slot = asked_once(CodeFileReader.return_slot, 0)
+    always_calls = asked_once(CodeFileReader.always_calls, otherwise=False)
+    thread_cache_drain = asked_once(CodeFileReader.thread_cache_drain, None)
+    makes_filters = asked_once(CodeFileReader.makes_filters, otherwise=False)
+    offsets = asked_once(CodeFileReader.offsets, None)
 
     def parts(self, name: str) -> list[range]:
         """Returns the parts into which a compiler split a function; none without a symbol."""
@@ -199,9 +199,9 @@ class WorkerFile(FileHandle):
     variables = asked(SymbolFileReader.variables)
     data_layout = asked(SymbolFileReader.data_layout)
 
-    def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
+    def introduction(self) -> list[tuple[Callable[..., Any], list[Any]]]:
         """Returns questions that introduce the file to a new worker, with arguments."""
-        told = super().beginning()
+        told = super().introduction()
         if self._debug is not None:
             descriptor = Descriptor(self._debug.descriptor())
             told.append((SymbolFileReader.add_debug_file, [descriptor, self._debug.by_name]))
@@ -240,6 +240,6 @@ class FileDecoder:
         )
         return found
 
-    def variables(self, addresses: Sequence[int]) -> list[Place]:
+    def variables(self, addresses: Sequence[int]) -> list[SourcePlace]:
         """Returns where the variables at these addresses are declared. Raises FileReadError."""
         return self._file.ask(SymbolFileReader.variable_places, addresses, self._of_debug)

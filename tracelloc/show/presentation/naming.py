@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
-from tracelloc.model.codefiles import CodeModule, Place, Unresolved, base_name
+from tracelloc.model.codefiles import CodeModule, CodePlace, Unresolved, base_name
 from tracelloc.model.frames import Frame
 from tracelloc.model.process import Target
 from tracelloc.model.stacks import NO_STACK
@@ -118,7 +118,7 @@ class Symbols(Protocol):
     def waiting(self) -> int: ...
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool: ...
     def peek(self, addresses: Iterable[int]) -> list[Frame]: ...
-    def place(self, address: int) -> Place[CodeModule] | Unresolved: ...
+    def place(self, address: int) -> CodePlace[CodeModule] | Unresolved: ...
 
 
 class SymbolSource(Protocol):
@@ -156,7 +156,7 @@ class Namer:
         """How many addresses are still to be looked up."""
         return self.symbols.waiting
 
-    def place(self, address: int) -> Place[CodeModule] | Unresolved:
+    def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
         """Returns the place of a code address, or why it is unknown."""
         return self.symbols.place(address)
 

@@ -274,7 +274,7 @@ def test_exits(tmp_path: Path) -> None:
     assert reader.exits(labels["tail"]).rets == {labels["other"]}
     assert reader.exits(labels["noreturn"]).trouble == "it has no ret instruction"
     assert reader.exits(labels["traps"]).trouble == "it has no ret instruction"
-    assert reader.leaves_it_to(labels["tail"], StopFunctions(names=frozenset({"other"})))
+    assert reader.always_calls(labels["tail"], StopFunctions(names=frozenset({"other"})))
 
 
 def test_flows() -> None:

@@ -244,13 +244,13 @@ def test_nothing_waits_while_the_kernel_is_asked(
 ) -> None:
     """Events are applied, and children let go, while /proc is read for a snapshot."""
     play = stage()
-    look, held = Tracee.look_outside, []
+    look, held = Tracee.read_facts, []
 
-    def look_outside(tracee: Tracee, wanted: SnapshotRequest, mapped: Any) -> ProcessFacts:
+    def read_facts(tracee: Tracee, wanted: SnapshotRequest, mapped: Any) -> ProcessFacts:
         held.append(play.session._lock._is_owned())  # type: ignore[attr-defined]
         return look(tracee, wanted, mapped)
 
-    monkeypatch.setattr(Tracee, "look_outside", look_outside)
+    monkeypatch.setattr(Tracee, "read_facts", read_facts)
     assert play.now()[play.root].rss_bytes
     assert held == [False]
 

@@ -106,7 +106,7 @@ def test_a_process_without_mappings() -> None:
 def test_a_library_mapped_later_that_cannot_be_probed(stage: Stages, error: Exception) -> None:
     play = stage()
     root = play.session.root
-    root.look_after = lambda *_: None  # type: ignore[method-assign] - it is due at any time
+    root.check_for_changes = lambda *_: None  # type: ignore[method-assign] - it is due at any time
     root.probes.points.append(None)  # type: ignore[arg-type] - what is probed by now
     root.probes.attach = fail(error)  # type: ignore[method-assign]
     play.play(play.image(play.root), (A, 16, 100, 1, 7))
@@ -124,7 +124,7 @@ def test_upkeep_that_fails_does_not_end_the_trace(stage: Stages) -> None:
     play = stage()
     child = play.child()
     one, two = play.session.processes.every
-    for part, name in ((one, "look_after"), (one, "take_samples"), (one.judging, "go_on")):
+    for part, name in ((one, "check_for_changes"), (one, "take_samples"), (one.judging, "go_on")):
         setattr(part, name, fail(KeyError("a bug")))
     for pid in (play.root, child):
         play.play(play.image(pid), (A, 16, 100, 1, 7))

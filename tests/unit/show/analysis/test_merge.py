@@ -16,7 +16,7 @@ from tests.unit.show.presentation.test_views import FakeSymbolizer
 from tests.unit.stage import Stages
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.codefiles import CodeModule, Place, Unresolved
+from tracelloc.model.codefiles import CodeModule, CodePlace, Unresolved
 from tracelloc.model.figures import HeapPoints, History, Totals
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import ALL_PROCESSES, Overhead, Target
@@ -47,12 +47,12 @@ class Spaces:
     maps: dict[int, list[tuple[int, Module]]] = field(default_factory=dict)
     asked: int = 0
 
-    def place(self, target: Target, address: int) -> Place[CodeModule] | Unresolved:
+    def place(self, target: Target, address: int) -> CodePlace[CodeModule] | Unresolved:
         self.asked += 1
         for first, module in self.maps.get(target.number, ()):
             offset = address - first * PAGE
             if 0 <= offset < 8 * PAGE:
-                return Place(cast(Any, None), module, None, offset)
+                return CodePlace(cast(Any, None), module, None, offset)
         return Unresolved.UNMAPPED
 
 
@@ -92,7 +92,7 @@ class Checker:
         found = []
         for address in frames:
             place = self.spaces.place(target, address - 1)
-            if isinstance(place, Place):
+            if isinstance(place, CodePlace):
                 found.append((place.module.path if place.module else "", place.file_offset))
             else:
                 found.append((self.families[target.number, target.exec_count], address))

@@ -14,7 +14,7 @@ from tracelloc.architecture.x86_64 import ends_in_call
 from tracelloc.errors import UsageError
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.codefiles import CodeModule, Place, Unresolved
+from tracelloc.model.codefiles import CodeModule, CodePlace, Unresolved
 from tracelloc.model.frames import Frame
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import Overhead, Target
@@ -43,7 +43,7 @@ class FakeSymbolizer(Symbolizer):
     def prepare(self, addresses: object, timeout_s: float | None = None) -> bool:
         return True
 
-    def place(self, address: int) -> Place[CodeModule] | Unresolved:
+    def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
         return Unresolved.UNMAPPED
 
     def peek(self, addresses: object) -> list[Frame]:

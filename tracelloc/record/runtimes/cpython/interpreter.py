@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.model.codefiles import Place, base_name
+from tracelloc.model.codefiles import CodePlace, base_name
 from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record.abi import PYTHON_ENTRY
 from tracelloc.record.kernel.spacecontrol import SpaceControl
@@ -154,7 +154,7 @@ class CPython:
         if known is None:
             place = self._space.place(address - 1)
             inside = None
-            if isinstance(place, Place) and place.module is self._module:
+            if isinstance(place, CodePlace) and place.module is self._module:
                 inside = self._module.elf.address_of(place.file_offset)
             known = inside is not None and any(inside in part for part in self._loop)
             self._is_loop[address] = known

@@ -15,7 +15,7 @@ from tracelloc.model.objects import (
     ObjectCensus,
     ObjectFindings,
     TypeSuspect,
-    divided,
+    divide_by_rate,
 )
 from tracelloc.model.verdicts import Verdict
 from tracelloc.record.process.procfs import Process
@@ -114,7 +114,7 @@ class PythonObjectWatch:
         shares = {name: found.kept_share for name, found in self._holders.items()}
         kept = [one.scaled(shares.get(one.name, 1)) for one in growing if shares.get(one.name, 1)]
         kept.sort(key=lambda one: -one.bytes_per_min)
-        suspects, minor = divided(self._suspects(now, kept))
+        suspects, minor = divide_by_rate(self._suspects(now, kept))
         holders = {
             one.name: self._holders[one.name] for one in growing if one.name in self._holders
         }

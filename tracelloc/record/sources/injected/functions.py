@@ -12,10 +12,10 @@ from tracelloc.model.codefiles import base_name, is_c_library
 from tracelloc.record.mallocs.discovery import Allocator, Module, is_preloaded_library
 from tracelloc.record.mallocs.interposed import (
     asked_operators,
-    asks_malloc,
     direct_caller,
     filter_maker,
-    may_be_behind,
+    is_standard_malloc,
+    may_be_interposed,
 )
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace, is_injected
@@ -112,7 +112,7 @@ def malloc_library(space: AddressSpace, allocators: Sequence[Allocator]) -> Modu
     found = {
         each.module.open_path: each.module
         for each in allocators
-        if not is_c_library(each.module.path) and may_be_behind(each, space.executable)
+        if not is_c_library(each.module.path) and may_be_interposed(each, space.executable)
     }
     if len(found) > 1:
         names = " and ".join(base_name(module.path) for module in found.values())
@@ -199,7 +199,7 @@ def _why_not(process: Process, modules: Sequence[Module]) -> str | None:  # noqa
 def _who_passes(space: AddressSpace, allocators: Sequence[Allocator]) -> str | None:
     used = malloc_library(space, allocators)
     for allocator in allocators:
-        if not asks_malloc(allocator) and allocator.module is not used:
+        if not is_standard_malloc(allocator) and allocator.module is not used:
             return f"{base_name(allocator.module.path)} has allocators of its own"
     defined = {*library_file().symbols, *asked_operators(allocators)}
     modules = space.mapped_modules

@@ -16,11 +16,11 @@ from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Allocator, Module, is_preloaded_library
 from tracelloc.record.mallocs.interposed import (
     asked_operators,
-    asks_malloc,
     defined_by,
     direct_caller,
     filter_maker,
-    may_be_behind,
+    is_standard_malloc,
+    may_be_interposed,
 )
 from tracelloc.record.probe_points.placement import place_loader, place_marker
 from tracelloc.record.process.procfs import parse_maps
@@ -95,14 +95,14 @@ class PreloadedLink:
             self._misses_beginning = not self._is_attended
         self.state, self._library, self._next_malloc = LinkState.UNKNOWN, None, 0
 
-    def look_after(self) -> None:
+    def check_for_changes(self) -> None:
         """Checks whether probes must take over; if so, makes the process wait for them."""
         area, now_s = self._source.area, time.monotonic()
         if area is None:
             return
         if now_s >= self._look_after_s:
             with suppress(TargetError):
-                area.look_after()
+                area.check_for_changes()
             # The check reads the status of all threads.
             took_s = time.monotonic() - now_s
             self._look_after_s = now_s + max(_LOOK_AFTER_S, _LOOK_AFTER_TIMES * took_s)
@@ -235,9 +235,9 @@ class PreloadedLink:
 
     def is_behind(self, allocator: Allocator) -> bool:
         """Returns whether an allocator's blocks all pass the library, as far as is known."""
-        if asks_malloc(allocator):
+        if is_standard_malloc(allocator):
             return True
-        if not may_be_behind(allocator, self._space.executable):
+        if not may_be_interposed(allocator, self._space.executable):
             return False
         # A library loaded later is called by the code that has loaded it.
         return (
@@ -249,7 +249,7 @@ class PreloadedLink:
     def _is_called_by_it(self, allocator: Allocator) -> bool:
         mapping = self._space.find(self._next_malloc)
         is_next = mapping is not None and self._space.module_of(mapping) is allocator.module
-        return is_next or asks_malloc(allocator)
+        return is_next or is_standard_malloc(allocator)
 
     def _other(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> str | None:
         """Explains why some blocks bypass the library; None if none do."""

@@ -25,7 +25,7 @@ from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch, Events, Miss
 from tracelloc.model.losses import Counter
 from tracelloc.record import abi
 from tracelloc.record.kernel.attach import Attachment
-from tracelloc.record.kernel.capabilities import lacking
+from tracelloc.record.kernel.capabilities import missing_rights
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.rowtable import RowMemory
@@ -134,7 +134,7 @@ class NoProbes:
         others = [p for p in points if p.program not in (_STOPS, _UNNEEDED)]
         if others:
             raise PrivilegeError(
-                f"{others[0].label} needs a probe, and probes need {lacking()}",
+                f"{others[0].label} needs a probe, and probes need {missing_rights()}",
                 hint="tracelloc doctor has what helps here",
             )
         stops = [p for p in points if p.program == _STOPS]

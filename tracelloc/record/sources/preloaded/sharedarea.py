@@ -284,7 +284,7 @@ class SharedArea:
     def switch_on(self) -> None:
         """Makes the process report events from now on."""
         if self._holder is None and not self._is_over:
-            self.look_after()
+            self.check_for_changes()
             self._rings = AreaRings(memoryview(self._memory), self.image, time.monotonic_ns())
             self._holder = AreaHolder(self._field("holder", np.uint32))
 
@@ -299,7 +299,7 @@ class SharedArea:
         if holder is not None:
             holder.release()
 
-    def look_after(self) -> None:
+    def check_for_changes(self) -> None:
         """Checks whether the process may make all system calls; to be called regularly."""
         self.is_filtered = self._process.has_seccomp_filter(self._inherited_filters)
         self._field("may_call", np.uint32)[0] = not self.is_filtered
