@@ -117,12 +117,12 @@ class Census:
 
     @property
     def now_s(self) -> float:
-        """Seconds since the start."""
+        """Seconds from the start of tracing to these figures."""
         return float(self.edges_s[-1])
 
     @property
     def stacks(self) -> int:
-        """Number of stacks."""
+        """Number of stacks that the figures are of."""
         return len(self.born[0])
 
     def survivors_by_age(self, stacks: Stacks) -> Population:

@@ -201,7 +201,7 @@ class LiveTable:
 
     @property
     def count(self) -> int:
-        """Outstanding blocks."""
+        """Number of outstanding blocks."""
         return self._core.count
 
     @property

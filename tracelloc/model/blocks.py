@@ -24,7 +24,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BlockSum:
-    """A number of blocks, and their bytes."""
+    """A sum over blocks: how many there are, and their bytes."""
 
     count: int = 0
     size_bytes: int = 0
@@ -77,7 +77,7 @@ class Blocks:
 
     @classmethod
     def concatenate(cls, parts: list[Blocks]) -> Blocks:
-        """All rows of the parts, in their order."""
+        """Joins blocks: all rows of the parts, in the order of the parts."""
         if not parts:
             return cls.empty()
         whole = cls._of(
@@ -206,12 +206,12 @@ class EarlierBlocks:
 
     @property
     def count(self) -> int:
-        """Blocks when tracing began."""
+        """Number of blocks from before tracing, when tracing began."""
         return sum(kind.count for kind in self.kinds)
 
     @property
     def size_bytes(self) -> int:
-        """Usable bytes when tracing began."""
+        """Usable bytes of the blocks from before tracing, when tracing began."""
         return sum(kind.size_bytes for kind in self.kinds)
 
 

@@ -288,8 +288,8 @@ class ThreadWork:
 class ThreadFlow:
     """Blocks that one thread allocated and another one freed."""
 
-    maker_tid: int
-    ender_tid: int
+    maker_tid: int  # Thread that allocated the blocks; 0: unknown
+    ender_tid: int  # Thread that freed the blocks; 0: unknown
     count: int
     size_bytes: int
 

@@ -98,7 +98,7 @@ class Runtime:
 
 
 class MallocLibrary(Enum):
-    """A malloc library."""
+    """The malloc libraries that tracelloc knows. The value is for display."""
 
     GLIBC = "glibc"
     MUSL = "musl"
@@ -110,7 +110,7 @@ class MallocLibrary(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MainLibrary:
-    """The malloc library that the program calls."""
+    """The malloc library that a program calls for most blocks, and others beside it."""
 
     library: MallocLibrary
     file: str

@@ -60,7 +60,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A stack's part in a suspect."""
+    """A call stack that is part of a suspect, and its share of the suspect's growth."""
 
     stack: int  # Index of `CallStacks`
     rate_bytes_per_min: float
@@ -97,13 +97,13 @@ class Sites:
     never_freed: Mask
     rising_only: Mask  # Growing only by the minimum of live bytes: old blocks are still freed
     replaces_old: Mask  # Would be leaking, but may be a cache that was full when tracing began
-    survivors: F64
-    born_in_window: F64
-    alive: F64
-    alive_bytes: F64
-    born: F64
+    survivors: F64  # Live blocks from the window in which growth was found
+    born_in_window: F64  # Blocks allocated in that window
+    alive: F64  # Live blocks
+    alive_bytes: F64  # Bytes of the live blocks
+    born: F64  # Blocks allocated since tracing began
     most_live_s: F64  # Seconds that nearly all freed blocks lived at most
-    loss_share: F64
+    loss_share: F64  # Share of blocks that may look live because frees were lost
     unreachable: F64  # Old blocks without any pointer to them
     # Old blocks that searches covered; 0: it is unknown whether anything points to them.
     asked: F64

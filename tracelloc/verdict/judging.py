@@ -43,7 +43,7 @@ def judge_in_parts(
 
 
 def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
-    """Judges all sites of a population."""
+    """Judges all sites of a population: returns their verdicts and figures."""
     loss_share = np.maximum(circumstances.loss_floor, circumstances.loss_share)
     tail = find_tails(population)
     growth = find_growth(population, tail, loss_share, circumstances.clean_from_s)

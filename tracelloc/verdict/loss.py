@@ -35,7 +35,7 @@ class Circumstances:
     in_kernel: bool = False
 
     def select(self, rows: Rows) -> Circumstances:
-        """The circumstances of some sites."""
+        """Returns the circumstances of some sites."""
         return replace(self, loss_floor=self.loss_floor[rows], onset_s=self.onset_s[rows])
 
 

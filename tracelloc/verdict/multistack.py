@@ -64,7 +64,7 @@ def find_tied(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A stack that leaks."""
+    """A leaking stack, to be compared with others that may leak together with it."""
 
     alive: I64  # Live blocks per slice of time
     since_s: float

@@ -224,7 +224,7 @@ class DebugInfo:
         return self.units[at]
 
     def unit_head(self, unit: DebugUnit) -> bytes:
-        """Returns the first bytes of a unit."""
+        """Returns the first bytes of a unit, with its header and mostly its first entry."""
         assert self.info is not None
         return self.info.read(unit.offset, min(_HEAD_BYTES, unit.size))
 
@@ -265,7 +265,7 @@ class DebugInfo:
         return U64.unpack(data)[0] if len(data) == 8 else None
 
     def address(self, value: tuple[int, Value], base: int) -> int | None:
-        """Returns the address that an attribute's value means; None if it is not an address."""
+        """Returns the address that an attribute's value stands for; None if it is no address."""
         form, number = value
         if not isinstance(number, int):
             return None

@@ -66,7 +66,7 @@ class DebugFile:
         return "debug link" if self.by_name else "build ID"
 
     def close(self) -> None:
-        """Closes the descriptor."""
+        """Closes the debug file's descriptor."""
         os.close(self.number)
 
 

@@ -66,7 +66,7 @@ class ArenaState:
 
     @property
     def size_bytes(self) -> int:
-        """``sizeof(malloc_state)``."""
+        """Size of the arena's ``malloc_state`` in bytes."""
         return _STATE_BYTES[self.head_bytes]
 
     @property

@@ -35,7 +35,7 @@ _MOST_SIZES: Final = 1 << 16
 
 
 def measure_heap(process: Process, *, largest: int = 0, contents_bytes: int = 0) -> HeapUsage:
-    """Walks a process's heap and sums it up.
+    """Walks a process's heap; returns sums by arena, size and class.
 
     ``largest``: how many of the largest blocks to list, with ``contents_bytes`` of each.
     Raises NotWalkableError, OSError, TargetError and PrivilegeError.

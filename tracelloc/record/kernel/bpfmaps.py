@@ -96,7 +96,7 @@ def create_map(spec: MapSpec, inner_fd: int = 0) -> int:
 def set_entry(
     map_fd: int, key: ctypes.c_uint32 | ctypes.c_uint64, value: ctypes.c_uint32 | ctypes.c_uint64
 ) -> None:
-    """Sets an entry of a map. Raises OSError."""
+    """Sets an entry of a BPF map (map_update_elem). Raises OSError."""
     attributes = _ElementAttr(map_fd, ctypes.addressof(key), ctypes.addressof(value))
     syscalls.bpf(syscalls.BPF_MAP_UPDATE_ELEM, attributes)
 
@@ -204,6 +204,6 @@ class GracePeriod:
         set_entry(self._outer_fd, ctypes.c_uint32(0), ctypes.c_uint32(self._inner_fd))
 
     def close(self) -> None:
-        """Frees the maps."""
+        """Frees the maps that waiting needs."""
         os.close(self._outer_fd)
         os.close(self._inner_fd)

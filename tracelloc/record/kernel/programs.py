@@ -94,7 +94,7 @@ class Programs:
             raise UnsupportedError(f"the kernel refused to create a BPF map: {why}") from error
 
     def map_fd(self, name: str) -> int:
-        """Returns the descriptor of a map."""
+        """Returns the descriptor of a BPF map, by name."""
         return self._maps[name]
 
     @property
@@ -103,7 +103,7 @@ class Programs:
         return dict(self._loaded)
 
     def fd(self, name: str) -> int:
-        """Returns the descriptor of a loaded program."""
+        """Returns the descriptor of a loaded program, by name."""
         return self._loaded[name]
 
     def load(self, name: str, kind: int, attach_type: int = 0, attach_btf_id: int = 0) -> int:

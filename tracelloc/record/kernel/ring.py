@@ -49,7 +49,7 @@ class EventRing:
 
     @property
     def room(self) -> int:
-        """Capacity in events."""
+        """Capacity of the ring in events."""
         return len(self._slots)
 
     @property

@@ -62,11 +62,11 @@ class RowMemory:
 
     @property
     def capacity(self) -> int:
-        """Most rows that fit."""
+        """Most unwind rows that fit."""
         return int(self._keys.size)
 
     def count(self) -> int:
-        """Returns the number of rows."""
+        """Returns the number of unwind rows, of all address spaces."""
         return int(self._rows_under.sum())
 
     def new_tag(self, like: int | None = None) -> int:
@@ -90,7 +90,7 @@ class RowMemory:
         return tag
 
     def _sweep(self) -> None:
-        """Empties all ways under released tags."""
+        """Empties all ways with keys under released tags, so that the tags can be used again."""
         self._keys[self._is_free[self._keys >> _SHIFT]] = 0
         self._is_free[1:] = False
 

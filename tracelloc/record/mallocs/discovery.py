@@ -41,7 +41,7 @@ _MOST_PREFIXES: Final = 8  # Most jemalloc prefixes in one file; a program has o
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A file that the process has mapped."""
+    """A file that a process has mapped, opened by tracelloc."""
 
     file_id: FileId
     path: str  # Path to display
@@ -56,7 +56,7 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorFunction:
-    """A function to probe."""
+    """An allocator function that discovery has found in a file."""
 
     module: Module
     names: tuple[str, ...]  # All names of the function, the plainest first

@@ -29,7 +29,7 @@ from tracelloc.record.mallocs.signatures import (
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The functions of one allocator interface."""
+    """The functions of one allocator interface, by name, and what identifies it."""
 
     name: str
     functions: Mapping[str, Signature]

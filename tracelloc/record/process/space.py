@@ -308,7 +308,7 @@ class AddressSpace:
 
     @property
     def mappings(self) -> Sequence[Mapping]:
-        """Current mappings, by address."""
+        """Current mappings of the process, by address."""
         return self._maps.mappings
 
     def reason(self, mapping: Mapping) -> Unresolved | None:

@@ -41,7 +41,7 @@ _APART_S: Final = 0.5
 
 @dataclass(slots=True)
 class _Search:
-    """One search of a process's memory."""
+    """The result of one search of a process's memory for pointers."""
 
     heap: WalkedHeap
     tally: ClassTally

@@ -61,7 +61,7 @@ class ObjectWatch(Protocol):
     """Counts the objects of one program periodically. Thread safe."""
 
     def __hash__(self) -> int:
-        """Returns a hash of the watch's identity."""
+        """Returns a hash of this object's identity: a watch belongs to one program."""
 
     # The findings so far; None: the program was not examined, or lacks the runtime.
     findings: ObjectFindings | None

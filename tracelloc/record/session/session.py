@@ -369,7 +369,7 @@ class Session:
             os.eventfd_write(self.end_fd, 1)
 
     def failed(self, failure: BaseException) -> None:
-        """Ends tracing: no more events are applied; snapshots show those applied before."""
+        """Ends tracing after a failure: snapshots show only events that were applied before."""
         if self._failure is not None:
             return
         self._failure = error = TracellocError(f"tracing failed: {reason_of(failure)}")

@@ -38,7 +38,7 @@ class StackJudge:
                 self._looking = None
 
     def judge_all(self, now_ns: int) -> None:
-        """Judges all stacks at once."""
+        """Judges all stacks at once, without pauses for events."""
         self._looking = None
         for findings in () if self._is_over else self._look(now_ns):
             self.findings = findings or self.findings

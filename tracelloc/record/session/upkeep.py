@@ -190,7 +190,7 @@ class Upkeep:
         thread.join(_LAST_S)
 
     def stop(self) -> None:
-        """Begins no more tasks."""
+        """Begins no more periodic tasks."""
         self._is_over = True
         for schedule in self._schedules:
             schedule.is_over = True

@@ -91,7 +91,7 @@ class Symbolizer:
 
     @property
     def waiting(self) -> int:
-        """Number of addresses being looked up."""
+        """Number of addresses that are still being looked up."""
         return len(self._wanted)
 
     def place(self, address: int) -> CodePlace[Module] | Unresolved:

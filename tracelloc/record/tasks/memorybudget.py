@@ -75,7 +75,7 @@ class MemoryBudget:
 
     @property
     def left_bytes(self) -> int:
-        """Bytes that may still be used."""
+        """Bytes of the budget that tracelloc may still use."""
         return max(0, self.limit_bytes - self._used_bytes())
 
     def take_stage_message(self) -> str | None:

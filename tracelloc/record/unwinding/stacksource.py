@@ -220,7 +220,7 @@ class StackSource:
                 self._stacks.add(stack_id, *settled)
 
     def supply_rows(self, misses: Sequence[Miss]) -> None:
-        """Gives the probes the rows for which these misses are waiting.
+        """Gives the probes the unwind rows for which misses are waiting.
 
         The address space must be at least as recent as the misses.
         """
@@ -228,7 +228,7 @@ class StackSource:
         self._unwinder.supply_rows(misses)
 
     def finish(self, misses: Sequence[Miss]) -> None:
-        """Finishes stacks that probes could not follow, and supplies rows. See ``supply_rows``."""
+        """Finishes stacks that the probes could not follow, and supplies the missing rows."""
         assert self._unwinder is not None
         finished = self._unwinder.finish(misses)
         self._note_passed(np.array([f for stack in finished for f in stack.frames], np.uint64))

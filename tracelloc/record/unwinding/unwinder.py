@@ -211,7 +211,7 @@ class Unwinder:
         return (None, 0) if inside is None else (self._space.files.tables(place.module), inside)
 
     def supply_rows(self, misses: Iterable[Miss]) -> None:
-        """Gives the probes the rows for which these misses are waiting.
+        """Gives the probes the unwind rows for which misses are waiting.
 
         Until the rows are there, thousands more misses come for a few rows.
         """

@@ -126,7 +126,7 @@ class FileWorker:
         raise FileReadError(why)
 
     def say_missing(self, file: AskedFile, why: str) -> None:
-        """Warns that data of a file can't be read."""
+        """Warns the user that data of a file can't be read, and why."""
         self._say(f"{printable(file.missing)} are missing: {why}")
 
     def _say(self, what: str) -> None:
@@ -236,7 +236,7 @@ class FileHandle(AskedFile):
         self._descriptor = descriptor
 
     def introduction(self) -> list[tuple[Callable[..., Any], list[Any]]]:
-        """Returns the questions that introduce it to a new worker, with their arguments."""
+        """Returns questions that introduce the file to a new worker, with arguments."""
         return [(KnownFiles.open_file, [self.number, Descriptor(self._descriptor)])]
 
     def close(self) -> None:

@@ -59,7 +59,7 @@ class ElfFacts:
 
 @dataclass(frozen=True, slots=True)
 class FunctionExits:
-    """The exits of a function."""
+    """The exits of a function: its ret instructions, as far as known."""
 
     rets: list[int]  # Addresses of ret instructions
     trouble: str  # Why there may be more ret instructions; empty if these are all

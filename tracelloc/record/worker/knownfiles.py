@@ -76,7 +76,7 @@ class KnownFiles:
 
     @question()
     def close_file(self, number: int) -> None:
-        """Closes a file, if it is known."""
+        """Closes a file, given its number, if it is known."""
         file = self.by_number.pop(number, None)
         if file is not None:
             file.close()

@@ -134,7 +134,7 @@ def _grows(times_s: F64, counts: I64, begin: int) -> Mask:
 
 
 def _still_grows(times_s: F64, counts: I64) -> bool:
-    """Whether a type that has grown since the first of these times still grows."""
+    """Whether a type still grows, by its counts since growth began (``times_s``)."""
     total = counts[-1] - counts[0]
     length_s = times_s[-1] - times_s[0]
     least_s, most_s = _LAST_S

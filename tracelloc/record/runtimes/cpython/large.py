@@ -45,7 +45,7 @@ class LargeObjects:
 def read_large(
     memory: RemoteMemory, types: Types, blocks: PoolBlocks, objects: Objects
 ) -> LargeObjects:
-    """Reads objects that are not in pools.
+    """Reads Python objects that are too large for pools.
 
     Finds only objects that the collector tracks. Raises TargetError, PrivilegeError.
     """

@@ -162,7 +162,7 @@ class PreloadedLink:
 
     @property
     def must_hand_over(self) -> bool:
-        """Whether probes must take over now.
+        """Whether probes must now take over from the preloaded library.
 
         True if the process waits for probes and all its reports are taken, or if
         tracelloc has waited long enough.
