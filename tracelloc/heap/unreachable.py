@@ -179,7 +179,7 @@ class UnreachableBlocks:
         """Kernel queue whose requests may point to blocks: "io_uring", "AIO", or empty."""
         return self._last.kernel_queue
 
-    def note(self, blocks: Blocks, reachable: Mask) -> None:
+    def add_search(self, blocks: Blocks, reachable: Mask) -> None:
         """Adds a whole search: its blocks, and a mask of those that can be reached."""
         comparison = self.comparison()
         comparison.add(blocks, reachable)

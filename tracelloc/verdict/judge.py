@@ -124,7 +124,7 @@ class Judge:
         losses: KnownLosses,
         unreachable: UnreachableBlocks | None,
     ) -> Circumstances:
-        self._gaps.note(losses.events, moment.now_ns)
+        self._gaps.record_losses(losses.events, moment.now_ns)
         # If blocks are sampled, only frees of samples are reported, and lost.
         freed = int(census.born.sum() - census.alive.sum())
         clean_ns = self._gaps.clean_from_ns() or moment.start_ns

@@ -51,7 +51,7 @@ class Gaps:
         self._from_ns = 0
         self._until_ns: int | None = None
 
-    def note(self, lost: int, now_ns: int) -> None:
+    def record_losses(self, lost: int, now_ns: int) -> None:
         """Records the number of events lost since tracing began; call it at each judgement."""
         if lost <= self._lost:
             return

@@ -55,7 +55,7 @@ class NativeGrowths:
         self._points: deque[_Point] = deque(maxlen=_MOST_POINTS)
         self._caller_of = caller_of
 
-    def note(self, census: ObjectCensus, heap: Heap) -> None:
+    def add_census(self, census: ObjectCensus, heap: Heap) -> None:
         """Adds a census and the live blocks at its time. May be called from any thread."""
         totals = heap.table.totals
         objects = {one.name: one.count for one in census.types}
@@ -198,7 +198,7 @@ class ObjectsFacet(Facet[ObjectFindings]):
         self._watches = watch_objects(process.process, process.space)
         self._stacks = ObjectStacks(process.space.files.runtime_frames, process.is_interpreter)
         for watch in self._watches:
-            watch.on_census = lambda census: self._stacks.natives.note(census, process.heap)
+            watch.on_census = lambda census: self._stacks.natives.add_census(census, process.heap)
         self._numbers = itertools.count()
 
     def pause_ns(self, _now_ns: int) -> int | None:

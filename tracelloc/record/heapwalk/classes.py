@@ -46,7 +46,7 @@ class ClassTally:
         self.blocks: list[tuple[U64, U64]] | None = [] if keeps_blocks else None
         """Addresses of the blocks, and of their tables; None if they are not kept."""
 
-    def note(self, entries: Entries, rows: Rows, firsts: U64) -> None:
+    def add_rows(self, entries: Entries, rows: Rows, firsts: U64) -> None:
         """Adds blocks: rows of a heap's entries, with the first words of their contents."""
         found = entries.at(rows)
         states, addresses = found & STATE_BITS, found & ADDRESS_BITS

@@ -196,7 +196,7 @@ class _GlibcWalk:
             if entries is not None:
                 for rows, firsts in found.tables:
                     inside = rows < len(entries.codes) - 1
-                    self.tally.note(entries, rows[inside], firsts[inside])
+                    self.tally.add_rows(entries, rows[inside], firsts[inside])
                 arena.add(entries)
             goal = top if stretch[0] <= top < end else end
             if not last or last >= goal or not (found.broken_at or stop < goal):

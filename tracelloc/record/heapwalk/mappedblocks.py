@@ -133,7 +133,7 @@ def _arena_of(
     ).add(entries)  # fmt: skip
     if mappings:
         words, _ = reader.memory.read(entries[::2] & ~np.uint64(7), 24)
-        tally.note(Entries(np.uint64(0), entries), np.arange(0, len(entries), 2), words[:, 2])
+        tally.add_rows(Entries(np.uint64(0), entries), np.arange(0, len(entries), 2), words[:, 2])
     return arena
 
 

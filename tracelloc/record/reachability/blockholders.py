@@ -77,13 +77,13 @@ class HolderFinder:
         """Finds the holders of selected blocks now; ``most``: paths to return."""
         graph = self._read()
         rows = select(graph)
-        owned = Ownership.of(graph)
+        owned = Ownership.from_graph(graph)
         return _holders(owned, BlockPaths(owned), rows, most)
 
     def holders_of_each(self, each: Sequence[U64], most: int) -> list[BlockHolders]:
         """Finds the holders of several sets of blocks, given by addresses, in one search."""
         wanted = [np.unique(addresses) for addresses in each]
-        owned = Ownership.of(graph := self._read())
+        owned = Ownership.from_graph(graph := self._read())
         paths = BlockPaths(owned)
         return [_holders(owned, paths, _containing(graph, some), most) for some in wanted]
 
@@ -169,7 +169,7 @@ def _coverage(graph: BlockGraph, owned: Ownership) -> HeapCoverage:
 
 
 def _top(graph: BlockGraph, most: int) -> TopHolders:
-    owned = Ownership.of(graph)
+    owned = Ownership.from_graph(graph)
     paths = BlockPaths(owned)
     sizes = owned.block_sizes().astype(np.float64)
     owners = _BlockOwners.of(owned, paths)

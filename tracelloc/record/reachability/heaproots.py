@@ -124,7 +124,7 @@ class RootParts:
         root = mapping_root(region)
         if stacks and not region.inode:
             thread_id = stacks[0].thread_id
-            name = f"stack of {titles.of(thread_id)}"
+            name = f"stack of {titles.title_of(thread_id)}"
             root = HeapRoot(RootKind.STACK, name, "", (thread_id,))
         owner, layout = self.number(root), native().threads
         self._cut(region.start, owner)
@@ -176,7 +176,7 @@ class Titles:
     def __init__(self, process: Process) -> None:
         self._names = process.thread_names()
 
-    def of(self, thread_id: int) -> str:
+    def title_of(self, thread_id: int) -> str:
         """Returns words for a thread, such as ``thread 17 (worker)``."""
         name = self._names.get(thread_id)
         return f"thread {thread_id} ({name})" if name else f"thread {thread_id}"
@@ -208,7 +208,7 @@ class RootReader(RootWords):
     ) -> Iterator[tuple[HeapRoot, U64]]:
         """Yields the roots that are not in memory (registers, kernel), with their words."""
         for thread in threads:
-            title, ids = titles.of(thread.thread_id), (thread.thread_id,)
+            title, ids = titles.title_of(thread.thread_id), (thread.thread_id,)
             yield HeapRoot(RootKind.REGISTERS, f"registers of {title}", "", ids), thread.words
             # Some C libraries have a thread's data in a block.
             yield thread_data_root(thread.thread_id, title), np.array([thread.thread_pointer], _U64)
@@ -233,7 +233,7 @@ def parts_of(regions: list[Region], threads: list[ThreadRegisters], titles: Titl
             parts.add_region(region, by_address, titles)
         before = region
     parts.threads = [
-        ThreadData(one.thread_id, titles.of(one.thread_id), one.thread_pointer)
+        ThreadData(one.thread_id, titles.title_of(one.thread_id), one.thread_pointer)
         for one in by_address.by_data
         if one.thread_pointer
     ]

@@ -42,7 +42,7 @@ class Ownership:
     kinds: U32  # The kind of each number
 
     @classmethod
-    def of(cls, graph: BlockGraph) -> Ownership:
+    def from_graph(cls, graph: BlockGraph) -> Ownership:
         """Computes the ownership of a graph, and takes the pointers from it."""
         nodes = graph.top + 1
         borrowers = np.array([is_borrower(root) for root in graph.roots] + [False], np.uint8)

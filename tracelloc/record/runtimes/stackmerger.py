@@ -107,7 +107,7 @@ class StackMerger:
             for _, _, words in sent.rows():
                 self._runtime.note_names(words)
 
-    def note(self, sent: SentStacks) -> None:
+    def merge_sent(self, sent: SentStacks) -> None:
         """Merges stacks with a runtime's frames: ``struct python_stack``."""
         for stack_id, flags, words in sent.rows():
             groups = self._groups(words[1:])

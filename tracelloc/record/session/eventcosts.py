@@ -25,7 +25,7 @@ class FollowCosts:
         self._window_start_ns = 0
         self._before = self.counts
 
-    def note(self, start_ns: int, end_ns: int, *, forks: int = 0, execs: int = 0) -> None:
+    def add_stop(self, start_ns: int, end_ns: int, *, forks: int = 0, execs: int = 0) -> None:
         """Adds the time that a process was stopped (CLOCK_MONOTONIC)."""
         was = self.counts
         self.counts = FollowCounts(
@@ -66,7 +66,7 @@ class CpuMeter:
         """Returns whether it is time for another sample."""
         return not self._samples or now_ns - self._samples[-1][0] >= _EVERY_NS
 
-    def note(self, now_ns: int, cpu_ns: int | None) -> None:
+    def add_sample(self, now_ns: int, cpu_ns: int | None) -> None:
         """Adds a sample of CPU time; ``cpu_ns`` is None once the process is gone."""
         if cpu_ns is not None:
             self._samples.append((now_ns, cpu_ns))
@@ -87,7 +87,7 @@ class RateMeter:
         self._since: tuple[int, int] | None = None
         self._rate: float | None = None
 
-    def note(self, now_ns: int, events: int) -> None:
+    def record_count(self, now_ns: int, events: int) -> None:
         """Records the total number of events so far; call it now and then."""
         if self._since is None:
             self._since = now_ns, events
@@ -110,16 +110,16 @@ class EventCosts:
         self.rate, self._waits, self.cpu = RateMeter(), RateMeter(), CpuMeter()
         self._costs: tuple[float, float] | None = None
 
-    def note(
+    def record_counts(
         self, now_ns: int, events: int, costs: tuple[float, float] | None, process: Process
     ) -> None:
         """Records the total number of events so far, and ``costs`` (see ``PreloadedLink``)."""
         if self.cpu.is_due(now_ns):
-            self.cpu.note(now_ns, process.cpu_ns())
-        self.rate.note(now_ns, events)
+            self.cpu.add_sample(now_ns, process.cpu_ns())
+        self.rate.record_count(now_ns, events)
         self._costs = costs
         if costs is not None:
-            self._waits.note(now_ns, int(costs[1]))
+            self._waits.record_count(now_ns, int(costs[1]))
 
     def share(self, elapsed_ns: int, rate: float, probe_share: float | None) -> float | None:
         """Returns the share of CPU time that tracing takes, 0 to 1; waits count as CPU time.

@@ -50,7 +50,7 @@ class Pace:
                 self.is_whole, self._looked_at_all_s = True, now_s
                 return ready
             # Nothing has come: reading the rings is not worthwhile.
-            self.note(now_s, 0.0)
+            self.record_reading(now_s, 0.0)
 
     def is_upkeep_due(self) -> bool:
         """Whether upkeep is due; True once per interval."""
@@ -60,7 +60,7 @@ class Pace:
         self._kept_house_s = now_s
         return True
 
-    def note(self, looked_s: float, share: float) -> None:
+    def record_reading(self, looked_s: float, share: float) -> None:
         """Records when rings were read, and how full the fullest ring was (0 to 1)."""
         least_s, most_s = (ms * _S_PER_MS for ms in self._sources.waits_ms)
         since_s = looked_s - self._looked_s

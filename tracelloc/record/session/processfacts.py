@@ -33,7 +33,7 @@ class ThreadNames:
         self._names: dict[int, str] = {}
         self.seen = 0  # How many of the ids were looked at
 
-    def see(self, tids: I64) -> None:
+    def read_new(self, tids: I64) -> None:
         """Reads the names of new threads; ``tids`` has only grown at its end since last time."""
         new = tids[self.seen : self.seen + _MOST_AT_ONCE].tolist()
         self.seen += len(new)

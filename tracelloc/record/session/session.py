@@ -345,7 +345,7 @@ class Session:
 
     def _note_stop(self, start_ns: int, **counts: int) -> None:
         if self._config.follow:  # others stop only in the beginning
-            self._load.note(start_ns, time.monotonic_ns(), **counts)
+            self._load.add_stop(start_ns, time.monotonic_ns(), **counts)
 
     def ended(self, pid: int, status: int) -> None:  # noqa: ARG002 - the status is others'
         """Handles the end of a process; see ``Watcher``."""
@@ -406,7 +406,7 @@ class Session:
                 with self._lock:
                     looked_s = time.monotonic()
                     whole = pace.is_whole or not self._sources.are_urgent
-                    pace.note(looked_s, self._drain(whole=whole).ring_share)
+                    pace.record_reading(looked_s, self._drain(whole=whole).ring_share)
                     self._release_ended()
                     if self._failure is None and pace.is_upkeep_due():
                         self._upkeep.run_due(time.monotonic_ns())

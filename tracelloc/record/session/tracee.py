@@ -269,8 +269,8 @@ class Tracee:
         """Takes the samples over time (history, series) that are due."""
         table = self.heap.table
         costs = None if self.probes.link is None else self.probes.link.costs()
-        self._costs.note(now_ns, self.events, costs, self.process)
-        self.outside.thread_names.see(table.threads().tid)
+        self._costs.record_counts(now_ns, self.events, costs, self.process)
+        self.outside.thread_names.read_new(table.threads().tid)
         if self.heap.history.is_due(now_ns):
             self.heap.history.sample(now_ns, table.totals.live_bytes)
         if self.series.is_due(now_ns):

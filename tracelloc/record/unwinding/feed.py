@@ -57,7 +57,7 @@ class StackFeed:
             if image > self._newest:
                 self._early_stacks.append((image, new))
             elif image in self._sources:
-                self._run(image, partial(StackSource.note, new=new))
+                self._run(image, partial(StackSource.store_sent, new=new))
 
     def _take_misses(self) -> None:
         if not self._finishes:

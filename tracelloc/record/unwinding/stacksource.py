@@ -189,7 +189,7 @@ class StackSource:
         if self.merger is not None:
             self.merger.settle()
 
-    def note(self, new: SentStacks) -> None:
+    def store_sent(self, new: SentStacks) -> None:
         """Stores stacks that the probes could walk to their end."""
         if self.merger is None:
             self._note_code(new)
@@ -198,7 +198,7 @@ class StackSource:
         is_merged = new.flags & np.uint16(StackFlag.PYTHON) != 0
         self.merger.note_names(new.select(is_named))
         self._note_code(new.select(~(is_merged | is_named)))
-        self.merger.note(new.select(is_merged))
+        self.merger.merge_sent(new.select(is_merged))
 
     def _note_code(self, new: SentStacks) -> None:
         if self.leading is not None:

@@ -48,7 +48,7 @@ def found_after(count: int, other: Callable[[int], int]) -> dict[str, NativeGrow
         # A stack is seen for the first time after the second count.
         stacks = [300 + fast, 2 * slow, other(at), fast, *([at] if at > 1 else [])]
         counts = {FAST: (fast, 64 * fast), SLOW: (slow, 64 * slow)}
-        growths.note(census(1e9 + 5 * at, **counts), heap(*stacks))
+        growths.add_census(census(1e9 + 5 * at, **counts), heap(*stacks))
     return growths.grown_with([suspect(FAST), suspect(SLOW)], heap(0))
 
 

@@ -131,7 +131,7 @@ def test_frames_take_the_loops_place(
     merger: Merger, code: tuple[int, ...], lines: tuple[int, ...], expected: list[int | str]
 ) -> None:
     merger.note_code(5, code, StackFlag.CODE)
-    merger.note(sent(6, 5, *lines))
+    merger.merge_sent(sent(6, 5, *lines))
     assert stack(merger, 6) == (expected, StackFlag(0))
 
 
@@ -140,12 +140,12 @@ def test_a_loop_that_jumps_to_functions(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(stackmerger, "find_runtime", lambda _: Interpreter(inner_frames=1))
     merger = Merger()
     merger.note_code(5, (1, 90, LOOP, 2, 91, LOOP, LOOP, 3), StackFlag(0))
-    merger.note(sent(6, 5, 11, 0, 12, 0, 13))
+    merger.merge_sent(sent(6, 5, 11, 0, 12, 0, 13))
     assert stack(merger, 6) == ([1, ":11", 2, ":12", ":13", 3], StackFlag(0))
 
 
 def test_code_that_comes_later(merger: Merger) -> None:
-    merger.note(sent(6, 5, 11))
+    merger.merge_sent(sent(6, 5, 11))
     assert merger.stacks.ids.get(6) < 0
     merger.stacks.add(5, (1, LOOP), StackFlag.TRUNCATED)
     merger.settle()
@@ -154,7 +154,7 @@ def test_code_that_comes_later(merger: Merger) -> None:
 
 def test_code_that_never_comes(merger: Merger) -> None:
     """What Python says is kept, and said to be not all."""
-    merger.note(sent(6, 5, 11, 12))
+    merger.merge_sent(sent(6, 5, 11, 12))
     for _ in range(stackmerger._MOST_LOOKS):
         merger.settle()
     assert stack(merger, 6) == ([":11", ":12"], StackFlag.LOST_MISS)

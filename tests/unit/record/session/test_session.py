@@ -276,10 +276,10 @@ def test_too_much_following_is_said_once() -> None:
     load = FollowCosts(said.append)
     second = 1_000_000_000
     for n in range(1, 100):
-        load.note(n * second // 10, n * second // 10 + second // 50, forks=1)
+        load.add_stop(n * second // 10, n * second // 10 + second // 50, forks=1)
     assert said == []
     for n in range(100, 300):
-        load.note(n * second // 10, n * second // 10 + second // 11, forks=2, execs=1)
+        load.add_stop(n * second // 10, n * second // 10 + second // 11, forks=2, execs=1)
     (line,) = said
     assert "20 forks and 10 programs per second" in line
     counts = load.counts

@@ -47,7 +47,7 @@ class TypeHistory:
         self._counts = np.zeros((0, _MOST_POINTS), np.int64)
         self._bytes = np.zeros((0, _MOST_POINTS), np.int64)
 
-    def note(self, census: ObjectCensus) -> None:
+    def add_census(self, census: ObjectCensus) -> None:
         """Adds a census to the history."""
         if len(self._times_s) == _MOST_POINTS:
             self._thin_out()

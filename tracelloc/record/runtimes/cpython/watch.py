@@ -98,7 +98,7 @@ class PythonObjectWatch:
         now = self._censuses.take_census(keep=True, most_bytes=most_bytes)
         if not now.block_count:
             raise TargetError(f"process {self._process.pid} is about to end")
-        self._history.note(now)
+        self._history.add_census(now)
         self.on_census(now)
         found = self._censuses.take_found()
         if self._first is None or self._before is None:
