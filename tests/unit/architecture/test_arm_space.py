@@ -245,7 +245,7 @@ def test_memory_with_a_threads_data_is_told_apart(
     on_machine(machine, heaproots)
     region = Region(POINTER - (1 << 20), POINTER + (1 << 20), "rw-p", 0, 0, "")
     thread = ThreadRegisters(5, POINTER, POINTER - (1 << 18), 0, u64())
-    titles = SimpleNamespace(of=lambda number: f"thread {number}")
+    titles = SimpleNamespace(title_of=lambda number: f"thread {number}")
     parts = heaproots.parts_of([region], [thread], titles)
     told = [(a, b) for a, b, owner in parts.split(region.start, region.end) if owner == 0]
     variables, record = machine.threads.variables(POINTER, 1 << 16), machine.threads.record(POINTER)
