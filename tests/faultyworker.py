@@ -15,14 +15,14 @@ from tracelloc.record.worker import zygote
 
 FAULTS = """
 import os, signal, time
-from tracelloc.record.worker.readfile import ReadFile
+from tracelloc.record.worker.symbolfilereader import SymbolFileReader
 def spoil(name, section):
-    answer = getattr(ReadFile, name)
+    answer = getattr(SymbolFileReader, name)
     def faulty(self, *more, **named):
         names = {"descriptor": self.elf.descriptor()}
         exec(self.elf.section_bytes(section) or b"", names)
         return names["found"] if "found" in names else answer(self, *more, **named)
-    setattr(ReadFile, name, faulty)
+    setattr(SymbolFileReader, name, faulty)
 spoil("symbols", ".fault")
 spoil("functions", ".fault.code")
 spoil("all_rows", ".fault.rows")

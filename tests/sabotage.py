@@ -11,14 +11,14 @@ from typing import Any
 from tracelloc.command import cli
 from tracelloc.command.reports import Reports
 from tracelloc.record.session.follower import Follower
-from tracelloc.record.session.judging import Judging
 from tracelloc.record.session.session import Session
+from tracelloc.record.session.stackjudge import StackJudge
 from tracelloc.record.session.tracee import Tracee
 
 PARTS: dict[str, list[tuple[type, str]]] = {
     "pump": [(Session, "_drain_now")],
     "follower": [(Follower, "_handle")],
-    "upkeep": [(Tracee, "take_samples"), (Judging, "go_on")],
+    "upkeep": [(Tracee, "take_samples"), (StackJudge, "go_on")],
     "reports": [(Reports, "_tick")],
     "last report": [(Reports, "_report")],
     "beginning": [(Session, "begin_upkeep")],

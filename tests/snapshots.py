@@ -10,7 +10,7 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.model.figures import History
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import Overhead, Target
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.snapshots.snapshot import CaptureStatus, ProcessStatus, Snapshot
 from tracelloc.snapshots.taking import take_snapshot
 
@@ -20,7 +20,7 @@ TARGET = Target(42, "app")
 def snapshot_of(
     table: LiveTable,
     now_ns: int,
-    wanted: Wanted = NOTHING_ELSE,
+    wanted: SnapshotRequest = TOTALS_ONLY,
     *,
     history: History | None = None,
     lost: dict[Counter, int] | None = None,

@@ -15,7 +15,7 @@ from textual.screen import Screen
 from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
-from tracelloc.model.processlist import ProcessInfo, matching
+from tracelloc.model.processlist import ProcessInfo, matching_processes
 from tracelloc.show.tables import Column, Columns
 from tracelloc.startup import not_ignored
 from tracelloc.text import format_duration, format_size, plural, signed_size
@@ -176,7 +176,7 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
     @on(Input.Changed)
     def _filter(self) -> None:
         text = self.query_one(Input).value
-        shown = matching(self._infos, text)
+        shown = matching_processes(self._infos, text)
         rows = process_rows(shown, searching=bool(text and self._infos))
         self.query_one(Table).show(rows, at_once=True)
         self._say_all()

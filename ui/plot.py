@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tracelloc.dataclass import dataclass
-from tracelloc.model.figures import Points
+from tracelloc.model.figures import HeapPoints
 from tracelloc.text import NS_PER_S, format_duration
 
 F64 = npt.NDArray[np.float64]
@@ -266,7 +266,7 @@ def _draw_line(canvas: Canvas, heights: Sequence[float], plot_height: int, style
         before = y
 
 
-def curves_of(points: Points) -> list[Curve]:
+def curves_of(points: HeapPoints) -> list[Curve]:
     """Returns the curves of live bytes and resident memory, and of kept memory if it is much."""
     curves = [
         Curve("heap", points.time_ns, points.live_bytes, "plot--heap"),

@@ -13,7 +13,7 @@ import numpy as np
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Target
 from tracelloc.model.processlist import ProcessInfo
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.facts import found_lines
 from tracelloc.show.presentation.naming import Namers
@@ -71,7 +71,7 @@ class RecordedSource:
         """Returns no processes: a recording can't switch to another one."""
         return []
 
-    def take_snapshot(self, _wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, _wanted: SnapshotRequest) -> TraceSnapshot:
         """Returns the selected snapshot."""
         recording, uptime_s = self._recording, self._uptime_s
         self._look_for_newest()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from tracelloc.model.wanted import NOTHING_ELSE
+from tracelloc.model.snapshotrequest import TOTALS_ONLY
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.picture import NotWantedError, Picture, Pictures
 from tracelloc.ui.view import Journal, Settings, TraceSource, View
@@ -122,7 +122,7 @@ class Refresher:
 
     def _work_until_closed(self) -> None:
         trace: TraceSnapshot | None = None
-        taken = NOTHING_ELSE
+        taken = TOTALS_ONLY
         next_s = time.monotonic()
         while True:
             with self._changed:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass, fields
-from tracelloc.model.figures import Points
+from tracelloc.model.figures import HeapPoints
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S, format_time
 
@@ -42,7 +42,7 @@ def are_in_gaps(gaps: Gaps, times_ns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]
     return inside
 
 
-def _with_gaps(points: Points, gaps: Gaps) -> Points:
+def _with_gaps(points: HeapPoints, gaps: Gaps) -> HeapPoints:
     """Returns points with unknown values, which are negative, in gaps."""
     if not gaps:
         return points
@@ -53,10 +53,10 @@ def _with_gaps(points: Points, gaps: Gaps) -> Points:
     unknown = np.full(len(begins), -1, np.int64)
     columns = {
         field.name: np.append(getattr(points, field.name)[kept], unknown)[order]
-        for field in fields(Points)
+        for field in fields(HeapPoints)
         if field.name != "time_ns"
     }
-    return Points(time_ns=times[order], **columns)
+    return HeapPoints(time_ns=times[order], **columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +93,7 @@ class TimeLine:
         is_today = date == format_time(float(self.times_s[-1])).partition(" ")[0]
         return clock if is_today else f"{date[5:]} {clock}"
 
-    def points(self, snapshot: Snapshot) -> Points | None:
+    def points(self, snapshot: Snapshot) -> HeapPoints | None:
         """Returns live bytes over the whole time; if merged, up to the shown snapshot."""
         series = snapshot.series
         if snapshot.merged is None:

@@ -14,8 +14,8 @@ from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import I64
 from tracelloc.model.process import Target
 from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.verdicts import Codes, Verdict
-from tracelloc.model.wanted import Wanted
 from tracelloc.show.analysis import differences as analysis
 from tracelloc.show.analysis.differences import ALL, Limits, Mark, StackFigures
 from tracelloc.show.filters import Filters, NamedStack
@@ -74,7 +74,7 @@ class TraceSource(Protocol):
     def list_processes(self) -> list[ProcessInfo]:
         """Returns the processes that the user can switch to. Takes some time."""
 
-    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
         """Returns a new snapshot of all processes. Takes milliseconds. Raises TracellocError."""
 
     def namer(self, target: Target) -> Namer:
@@ -96,7 +96,7 @@ class TraceSource(Protocol):
 C = TypeVar("C")
 
 # The snapshot content that a stack's details need, whichever view is shown.
-BASIC: Final = Wanted(blocks=True)
+BASIC: Final = SnapshotRequest(blocks=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class View(Generic[C]):
     choose: Callable[[Any, Settings], int | Settings | None] = lambda _key, _settings: None
     # The effect of `choose`, a word for the footer; empty if there is none, or the widget tells.
     enter_action: str = ""
-    wanted: Wanted = BASIC  # The content that snapshots need while the view is shown
+    wanted: SnapshotRequest = BASIC  # The content that snapshots need while the view is shown
     keeps_state: bool = False  # Whether the maker's state is kept while other views are shown
     sorting: Sorting = Sorting("")  # The default sorting
     # Whether rows stand for stacks; the stack under the cursor is shown below the table.

@@ -16,8 +16,8 @@ from tests.snapshots import snapshot_of
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.stacks import StackFlag
-from tracelloc.model.wanted import Wanted
 
 BLOCKS = 10_000_000
 BATCH_EVENTS = 1 << 16
@@ -66,7 +66,7 @@ def _filled(blocks: int) -> tuple[LiveTable, float]:
 
 def _snapshot_s(table: LiveTable, now_ns: int) -> float:
     began_s = time.perf_counter()
-    snapshot = snapshot_of(table, now_ns, Wanted(10, MIN_AGE_NS))
+    snapshot = snapshot_of(table, now_ns, SnapshotRequest(10, MIN_AGE_NS))
     took_s = time.perf_counter() - began_s
     assert len(snapshot.top_blocks.largest) == 10
     assert snapshot.old_blocks.count

@@ -19,7 +19,7 @@ from typing import Final
 from tests.harness import Target
 from tracelloc.model.objects import ObjectCensus
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.runtimes.cpython.census import Censuses
+from tracelloc.record.runtimes.cpython.census import CensusTaker
 
 OBJECTS: Final = (100_000, 1_000_000)
 ROUNDS: Final = 5
@@ -119,7 +119,7 @@ def measure(python: str, objects: int) -> list[Row]:
     target = Target([*python.split(), "-c", _PROGRAM, str(objects)])
     rows = []
     try:
-        censuses = Censuses(Process(target.pid))
+        censuses = CensusTaker(Process(target.pid))
         for state in ("stopped", "busy"):
             worst: Row | None = None
             _settle(target, state)

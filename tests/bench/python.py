@@ -14,7 +14,7 @@ from unittest.mock import patch
 from tests.harness import Target
 from tracelloc.record.kernel.proginfo import program_info, statistics
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session import begin
+from tracelloc.record.session import sessionstart
 from tracelloc.record.session.config import TraceConfig
 
 DEPTHS: Final = (1, 10, 50, 200)
@@ -40,8 +40,8 @@ for line in iter(sys.stdin.readline, ""):
 
 def _measure(target: Target, *, merged: bool) -> dict[int, float]:
     """By depth: nanoseconds in BPF for a block allocated and freed."""
-    with patch.object(begin, "has_supported", lambda _: merged):
-        session = begin.attach_to(Process(target.pid), TraceConfig())
+    with patch.object(sessionstart, "has_supported", lambda _: merged):
+        session = sessionstart.attach_to(Process(target.pid), TraceConfig())
     found = {}
     try:
         programs = [session._probes.program(name) for name in ("allocator_call", "free_call")]

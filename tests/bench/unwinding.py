@@ -22,9 +22,9 @@ from tracelloc.model.codefiles import Mapping
 from tracelloc.model.losses import Counter
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
-from tracelloc.record.unwinding.ahead import RowsAhead, RowsOf
+from tracelloc.record.session.sessionstart import attach_to
+from tracelloc.record.unwinding.rowsahead import RowsAhead, RowsOf
 
 SECONDS: Final = 4.0
 _TICK_S: Final = 0.05

@@ -14,11 +14,7 @@ import numpy.typing as npt
 
 from tests.corpus.replay import START_NS, Course, course_of
 from tracelloc.heap.stacks import Stacks
-from tracelloc.model.events import (
-    EVENT_DTYPE,
-    EVENT_SIZE_BITS,
-    Events,
-)
+from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, Events
 from tracelloc.model.stacks import StackFlag
 
 FOLDER = Path(__file__).parents[1] / "data" / "streams"

@@ -7,15 +7,15 @@ import numpy as np
 
 from tests.snapshots import snapshot_of
 from tests.unit.show.presentation.test_views import FakeSymbolizer
-from tracelloc.heap.series import Series
+from tracelloc.heap.series import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
 from tracelloc.model.figures import History
 from tracelloc.model.process import Overhead, Target
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.verdicts import Findings
-from tracelloc.model.wanted import Wanted
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers
@@ -72,7 +72,7 @@ class Service:
         self.table.cohorts.begin(START_NS)
         self.judge, self.findings = Judge(), None
         self.findings: Findings | None
-        self.history, self.series = History(START_NS), Series(START_NS)
+        self.history, self.series = History(START_NS), HeapSeries(START_NS)
         self.now_ns = START_NS
         self._due: dict[int, list[int]] = defaultdict(list)
         """Addresses of blocks by the second in which they are freed."""
@@ -115,7 +115,7 @@ class Service:
         one = snapshot_of(
             self.table,
             self.now_ns,
-            Wanted(top=10),
+            SnapshotRequest(top=10),
             history=self.history,
             time_s=START_S + (self.now_ns - START_NS) / NS_PER_S,
             target=Target(42, "service"),

@@ -8,9 +8,9 @@ import numpy as np
 
 from tests.marked import bits_of, finished, links_of, plainly
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
 from tracelloc.record.heapwalk.chunks import blocks_between, follow_chunks, words_within
 from tracelloc.record.heapwalk.ranges import BlockRanges, are_in_use
-from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import U64
 from tracelloc.record.reachability.blockbits import BlockBits, select_words, set_bits
 from tracelloc.record.reachability.lostgroups import BlockLinks

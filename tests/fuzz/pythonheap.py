@@ -18,13 +18,13 @@ import numpy as np
 from tracelloc.errors import TargetError
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.runtimes.cpython import holders
-from tracelloc.record.runtimes.cpython.census import Censuses, TypeNames
+from tracelloc.record.runtimes.cpython.census import CensusTaker, TypeNames
 from tracelloc.record.runtimes.cpython.codeobjects import CodeObjects
 from tracelloc.record.runtimes.cpython.frames import FrameCodes, running_frames
 from tracelloc.record.runtimes.cpython.interpreter import _PLACES, CPython
 from tracelloc.record.runtimes.cpython.pools import TooManyPools
 from tracelloc.record.runtimes.cpython.types import Types
-from tracelloc.record.runtimes.seam import UnsupportedRuntime
+from tracelloc.record.runtimes.runtimesupport import UnsupportedRuntime
 
 # A step: a word of the memory, what becomes of it, after how many reads, and a value.
 STEP: Final = struct.Struct("<HBBQ")
@@ -291,7 +291,7 @@ def play(data: bytes) -> int:
     """The reader: nothing in the process's memory may do harm. Returns how many were looked at."""
     minor = 11 + data[:1][0] % 4 if data else 11
     memory = FuzzedMemory(data[1:], minor)
-    censuses = Censuses(memory.process)
+    censuses = CensusTaker(memory.process)
     censuses._memory = memory
     censuses._types = types = Types(memory)
     censuses._names = TypeNames(memory, types)

@@ -33,7 +33,7 @@ from tracelloc.model.events import Miss
 from tracelloc.record.mallocs.discovery import Module, discover
 from tracelloc.record.mallocs.families import JEMALLOC_MARKERS, LIBC, OPERATORS
 from tracelloc.record.mallocs.otel import otel_allocators
-from tracelloc.record.probe_points.placement import plan
+from tracelloc.record.probe_points.placement import plan_probes
 from tracelloc.record.process.processlist import parse_stat
 from tracelloc.record.process.procfs import AddressMap, Process, parse_maps
 from tracelloc.record.runtimes.cpython.blocks import Addresses, References
@@ -41,12 +41,12 @@ from tracelloc.record.runtimes.cpython.codeobjects import CodeObjects, LineTable
 from tracelloc.record.runtimes.cpython.interpreter import _CODE
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
-from tracelloc.record.worker.channel import Packed, receive
+from tracelloc.record.worker.channel import PackedMessage, receive
 from tracelloc.record.worker.client import AskedFile, FileReadError, FileWorker
+from tracelloc.record.worker.codefilereader import CodeFileReader
 from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
 from tracelloc.record.worker.questions import QUESTIONS
-from tracelloc.record.worker.readcode import ReadCode
-from tracelloc.record.worker.readfile import ReadFile
+from tracelloc.record.worker.symbolfilereader import SymbolFileReader
 from tracelloc.record.worker.targetfile import FileDecoder, TargetFile, WorkerFile
 from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables
 from tracelloc.show.alerts.suppressions import read_patterns
@@ -84,7 +84,7 @@ NOTES = _note(b"alloc\0", b"8@%rdi -8@-24(%rsp) 8@0x10(%r12)\0") + _note(b"free\
 def _elf(data: bytes) -> None:
     with suppress(NotElfError, UnsupportedError):
         elf = ElfFile.from_bytes(data)
-        code = ReadCode(elf)
+        code = CodeFileReader(elf)
         code.facts()
         functions, *_ = code.functions([*LIBC.functions, *OPERATORS.functions], JEMALLOC_MARKERS)
         places = [place for found in functions.values() for place in found][:16]
@@ -93,7 +93,7 @@ def _elf(data: bytes) -> None:
             if offset is not None:
                 code.offsets([(offset, min(size, 1 << 16), ("rdi",)), (offset, 0, None)])
             code.exits(address)
-            code.leaves_it_to(address, [0x1000], ["malloc"])
+            code.always_calls(address, [0x1000], ["malloc"])
         code.parts("malloc")
         table = elf.symbols
         for address in (0, 0x1000, 0x1008, 1 << 63):
@@ -126,7 +126,7 @@ def _stacks(data: bytes) -> None:
         code = np.array([(0x400000, machine.address_end, 0, 7, 0)], CODE_DTYPE)
         memory = data[:512].ljust(512, b"\0")
         files = KnownFiles(machine)
-        files.by_number[7] = ReadFile(elf)
+        files.by_number[7] = SymbolFileReader(elf)
         files.stacks(127, code, head, memory)
         elf.close()
 
@@ -224,7 +224,7 @@ def _usdt(data: bytes) -> None:
     sections = [MadeSection(".note.stapsdt", data, kind=7), MadeSection(".stapsdt.base", b"\0")]
     elf = ElfFile.from_bytes(elf_bytes(sections))
     with suppress(ValueError):
-        ReadCode(elf).usdt("otel_memory")
+        CodeFileReader(elf).usdt("otel_memory")
     elf.close()
 
 
@@ -295,7 +295,7 @@ class _TakenOver(FileWorker):
         super().__init__("names")
         self._said = message, data
 
-    def exchange(self, file: AskedFile, question: Packed) -> tuple[object, bytes]:
+    def exchange(self, file: AskedFile, question: PackedMessage) -> tuple[object, bytes]:
         return self._said
 
 
@@ -304,8 +304,8 @@ def _discovered(worker: FileWorker) -> None:
     with suppress(FileReadError, NotElfError):
         file = TargetFile(os.memfd_create("file"), "/file", worker)
         module = Module(("0:0", 1), "/file", file.open_path, file)
-        plan(discover([module]))
-        plan(otel_allocators([module]))
+        plan_probes(discover([module]))
+        plan_probes(otel_allocators([module]))
         for name in ("_r_debug", "malloc"):
             file.find_object(name)
             file.parts(name)
@@ -389,7 +389,7 @@ def _heap(data: bytes) -> None:
 
 
 def _answer(message: object) -> bytes:
-    packed = Packed(message)
+    packed = PackedMessage(message)
     content = b"".join(packed.parts)
     return struct.pack("<II", len(packed.text), len(content)) + packed.text + content
 

@@ -19,8 +19,8 @@ from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.sessionstart import attach_to
 
 HAS_MULTI = system.kernel_is_at_least(platform.release(), system.UPROBE_MULTI_KERNEL)
 HAS_SESSIONS = system.kernel_is_at_least(platform.release(), system.UPROBE_SESSION_KERNEL)

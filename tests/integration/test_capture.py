@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Target, Targets, Tracelloc
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.kernel.bpfmaps import set_entry
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
+from tracelloc.record.session.sessionstart import attach_to
 
 pytestmark = pytest.mark.bpf
 
@@ -120,7 +120,7 @@ def test_times_of_birth(targets: Targets) -> None:
         assert target.ask("go") == "first"
         after_ns = time.monotonic_ns()
         asked_ns = time.monotonic_ns()
-        (block,) = session.snapshot(Wanted(50)).root.top_blocks.largest
+        (block,) = session.snapshot(SnapshotRequest(50)).root.top_blocks.largest
         answered_ns = time.monotonic_ns()
     assert asked_ns - block.age_ns <= after_ns
     assert answered_ns - block.age_ns >= before_ns - longest_tick_ns

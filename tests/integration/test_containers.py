@@ -62,7 +62,7 @@ assert target.ask("go") == "done"
 assert tracer.stop() == 0
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceConfig
-from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.sessionstart import attach_to
 session = attach_to(Process(target.pid), TraceConfig())
 dropped, forget = [], session._probes.forget_threads
 session._probes.forget_threads = lambda *given: dropped.append(forget(*given)) or dropped[-1]

@@ -71,7 +71,7 @@ import sys
 from tests.harness import Target
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceConfig
-from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.sessionstart import attach_to
 target = Target([sys.argv[1]])
 session = attach_to(Process(target.pid), TraceConfig())
 for way in ("exec", "texec", "exec"):

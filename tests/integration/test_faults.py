@@ -25,8 +25,8 @@ from tests.integration.test_interrupts import IN_DISCOVERY, IN_ENDING, IN_ROWS, 
 from tracelloc.errors import TargetError
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.sessionstart import attach_to
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 

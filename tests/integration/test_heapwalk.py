@@ -14,8 +14,8 @@ import pytest
 
 from tests.harness import LIBRARIES, Target, Targets, run_tracelloc
 from tracelloc.record.heapwalk import glibc, mallocstate
+from tracelloc.record.heapwalk.arenas import NotWalkableError
 from tracelloc.record.heapwalk.measuring import measure_heap
-from tracelloc.record.heapwalk.walked import NotWalkableError
 from tracelloc.record.process.procfs import Process
 
 

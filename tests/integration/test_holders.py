@@ -10,7 +10,7 @@ import pytest
 from tests.harness import TARGETS, Target, Targets, run_tracelloc
 from tracelloc.model.objects import Holders
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.runtimes.cpython.census import Censuses
+from tracelloc.record.runtimes.cpython.census import CensusTaker
 from tracelloc.record.runtimes.cpython.holders import (
     NATIVE,
     UNCOLLECTED,
@@ -81,11 +81,11 @@ def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> No
 
 
 @contextmanager
-def searching(target: Target) -> Iterator[tuple[Censuses, HolderSearch]]:
+def searching(target: Target) -> Iterator[tuple[CensusTaker, HolderSearch]]:
     """Counts a program's objects, and searches for who keeps them."""
     process = Process(target.pid)
     with closing(HolderSearch(process)) as search:
-        yield Censuses(process), search
+        yield CensusTaker(process), search
 
 
 def new_holders(program: Target, kind: str, name: str = ITEM) -> tuple[Holders, int]:

@@ -14,9 +14,9 @@ from tracelloc.record.facets import holders, pointers
 from tracelloc.record.facets.holders import HoldersFacet
 from tracelloc.record.facets.pointers import PointersFacet
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
+from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.presentation.blockholders import retained_by_message
 from tracelloc.snapshots.snapshot import Snapshot

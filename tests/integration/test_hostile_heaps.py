@@ -23,10 +23,10 @@ from tests.harness import (
 from tests.integration.test_heapwalk import damage
 from tests.integration.test_leaks_now import await_pauses
 from tracelloc.errors import TargetError
-from tracelloc.record.heapwalk import mapped
+from tracelloc.record.heapwalk import mappedblocks
+from tracelloc.record.heapwalk.arenas import NotWalkableError
 from tracelloc.record.heapwalk.measuring import measure_heap
 from tracelloc.record.heapwalk.ranges import BlockRanges
-from tracelloc.record.heapwalk.walked import NotWalkableError
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability import lostblocks, wordlog
 from tracelloc.record.reachability.lostblocks import LostBlockSearch
@@ -101,7 +101,7 @@ def test_what_only_looks_like_blocks_where_all_of_it_is_searched(
     targets: Targets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stands for mapped blocks of glibc that do not begin lines of maps."""
-    monkeypatch.setattr(mapped, "_at_starts", lambda *_: [])
+    monkeypatch.setattr(mappedblocks, "_at_starts", lambda *_: [])
     target = targets.c("sprawl", "copies")
     found = measure_heap(Process(target.pid))
     (own,) = (arena for arena in found.arenas if arena.name == "mappings")

@@ -9,7 +9,7 @@ import pytest
 from tests.harness import Targets, run_measured
 from tests.integration.test_heapwalk import await_pauses, damage
 from tracelloc.errors import TargetError
-from tracelloc.record.heapwalk.walked import NotWalkableError
+from tracelloc.record.heapwalk.arenas import NotWalkableError
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability import blockgraph
 from tracelloc.record.reachability.blockholders import HolderFinder, selection

@@ -20,9 +20,9 @@ from tracelloc.record.mallocs.discovery import EVERYTHING
 from tracelloc.record.mallocs.otel import allocators_in
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace, is_injected
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
+from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.sources.injected import redirection
 from tracelloc.record.sources.injected.functions import ReplacedFunctions
 from tracelloc.record.sources.injected.mapping import library_file

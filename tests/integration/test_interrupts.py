@@ -24,15 +24,15 @@ def slowly(*arguments, **more):
 sys.exit(cli.main(sys.argv[1:]))
 """
 IN_DISCOVERY = """
-from tracelloc.record.session import begin
-begin.find_allocators = lambda *a, **m: slowly()
+from tracelloc.record.session import sessionstart
+sessionstart.find_allocators = lambda *a, **m: slowly()
 """
 IN_UNWIND_TABLES = """
-from tracelloc.record.unwinding.ahead import RowsAhead
+from tracelloc.record.unwinding.rowsahead import RowsAhead
 RowsAhead.supply_passed = lambda *a, **m: slowly()
 """
 IN_ROWS = """
-from tracelloc.record.unwinding.source import StackSource
+from tracelloc.record.unwinding.stacksource import StackSource
 StackSource.await_rows = lambda *a, **m: slowly()
 """
 IN_ENDING = """

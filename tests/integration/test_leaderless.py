@@ -19,8 +19,8 @@ from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.process.byname import find_target, open_target
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.sessionstart import attach_to
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 

@@ -14,8 +14,8 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.holders import CYCLE, UNCOLLECTED
 from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.sessionstart import attach_to
 
 PYTHON = "/usr/bin/python3"
 ITEM = "__main__.Item"

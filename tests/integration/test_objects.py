@@ -16,7 +16,7 @@ from tracelloc.model.objects import ObjectCensus
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython import holders
-from tracelloc.record.runtimes.cpython.census import Censuses
+from tracelloc.record.runtimes.cpython.census import CensusTaker
 from tracelloc.record.runtimes.cpython.interpreter import CPython, UncountedPython
 from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
 from tracelloc.record.runtimes.supported import object_counter
@@ -48,7 +48,7 @@ def test_all_objects_are_counted(targets: Targets, hooks: str) -> None:
     options = ["-X", "dev"] if hooks == "option" else []
     variables = {"PYTHONMALLOC": "debug"} if hooks == "variable" else {}
     target = open_program(targets, *options, **variables)
-    censuses = Censuses(Process(target.pid))
+    censuses = CensusTaker(Process(target.pid))
     blocks, truth = json.loads(target.ask("grow 3000"))
     for change in (0, 500, -700):
         if change:
@@ -69,7 +69,7 @@ def test_all_objects_are_counted(targets: Targets, hooks: str) -> None:
 def test_bytes_with_tables(targets: Targets) -> None:
     """As ``sys.getsizeof`` has it, in whole blocks of 16 bytes."""
     target = open_program(targets)
-    censuses = Censuses(Process(target.pid))
+    censuses = CensusTaker(Process(target.pid))
     target.ask("grow 10")
     before = censuses.take_census()
     target.ask("grow 1000")
@@ -91,7 +91,7 @@ def test_frames_have_no_number_of_items(targets: Targets, tmp_path: Path) -> Non
         f"def produce():\n    {local}\n    yield\n"
         "kept = [produce() for _ in range(100)]\nprint('ready', flush=True)\ninput()\n"
     )
-    census = Censuses(Process(targets.start(PYTHON, script).pid)).take_census()
+    census = CensusTaker(Process(targets.start(PYTHON, script).pid)).take_census()
     assert counts(census)["generator"] >= 100
     assert 0 < sizes(census)["generator"] < 1 << 20
 
@@ -106,7 +106,7 @@ def test_while_it_runs(targets: Targets, tmp_path: Path) -> None:
         "    for at in range(0, len(kept), 7): kept[at] = [at]\n"
     )
     target = targets.start(PYTHON, script)
-    censuses = Censuses(Process(target.pid))
+    censuses = CensusTaker(Process(target.pid))
     for _ in range(5):
         assert abs(counts(censuses.take_census())["list"] - 100_000) < 2_000
 

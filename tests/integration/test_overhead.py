@@ -13,7 +13,7 @@ from tests.harness import PATIENCE_S, PRELOADED, Target, Targets, Tracelloc
 from tests.integration.test_attach import METHODS, NEEDS_MULTI
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.kernel.child import IDLE_PROGRAM, Child
+from tracelloc.record.kernel.child import IDLE_PROGRAM, ProbedChild
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import Meter, measure_traps
 from tracelloc.record.kernel.proginfo import program_info, statistics
@@ -145,7 +145,7 @@ def family_ns(capture: Capture) -> tuple[float, float, float]:
     """Returns ns per hit: estimated and true with other processes' probes, and without them."""
     costs = measure_traps(Method.MULTI, capture.program, neighbours=True)
     fd = capture.program(IDLE_PROGRAM)
-    with Child() as child, Child() as other, statistics():
+    with ProbedChild() as child, ProbedChild() as other, statistics():
         untraced_ns = child.ask("cost")
         points = [other.point()] * FAMILY
         siblings = other.probed(Method.MULTI, capture.program, *points)
@@ -169,11 +169,11 @@ def family_ns(capture: Capture) -> tuple[float, float, float]:
 def test_rate() -> None:
     rate = RateMeter()
     assert rate.per_second(2 * NS_PER_S, 100) == 50
-    rate.note(0, 0)
-    rate.note(NS_PER_S // 2, 10)
+    rate.record_count(0, 0)
+    rate.record_count(NS_PER_S // 2, 10)
     assert rate.per_second(NS_PER_S // 2, 10) == 20
-    rate.note(2 * NS_PER_S, 400)
-    rate.note(2 * NS_PER_S + 1, 500)
+    rate.record_count(2 * NS_PER_S, 400)
+    rate.record_count(2 * NS_PER_S + 1, 500)
     assert rate.per_second(3 * NS_PER_S, 500) == 200
 
 
@@ -181,13 +181,13 @@ def test_costs_of_the_preloaded_library() -> None:
     """The share includes CPU time per event, and waits, which use no processor."""
     costs, cpu_ns = EventCosts(), iter([0, *(NS_PER_S * share for share in (0.8, 1.6, 2.4, 3.2))])
     process = cast("Process", SimpleNamespace(cpu_ns=lambda: next(cpu_ns)))
-    costs.note(0, 0, (40.0, 0.0), process)
-    costs.note(NS_PER_S, 5_000_000, (40.0, 0.0), process)
+    costs.record_counts(0, 0, (40.0, 0.0), process)
+    costs.record_counts(NS_PER_S, 5_000_000, (40.0, 0.0), process)
     assert costs.rate.per_second(NS_PER_S, 5_000_000) == 5e6
     assert costs.share(NS_PER_S, 5e6, None) == pytest.approx(0.2 / 0.8)
-    costs.note(2 * NS_PER_S, 10_000_000, (40.0, 0.2 * NS_PER_S), process)
+    costs.record_counts(2 * NS_PER_S, 10_000_000, (40.0, 0.2 * NS_PER_S), process)
     assert costs.share(2 * NS_PER_S, 5e6, 0.1) == pytest.approx(0.1 + 0.4 / 1.0)
-    costs.note(3 * NS_PER_S, 15_000_000, (40.0, 0.0), process)
+    costs.record_counts(3 * NS_PER_S, 15_000_000, (40.0, 0.0), process)
     assert costs.share(3 * NS_PER_S, 5e6, None) == pytest.approx(0.2 / 0.8)
-    costs.note(4 * NS_PER_S, 15_000_000, None, process)
+    costs.record_counts(4 * NS_PER_S, 15_000_000, None, process)
     assert costs.share(4 * NS_PER_S, 5e6, 0.1) == 0.1

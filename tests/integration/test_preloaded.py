@@ -34,8 +34,8 @@ from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_repo
 from tracelloc import probes
 from tracelloc.model.codefiles import Mapping
 from tracelloc.record.process.procfs import Process, parse_maps
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.sources.preloaded import ringmerge, sharedarea
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 

@@ -20,11 +20,11 @@ from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.trials import usable_methods
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
+from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.session.tracee import Tracee
-from tracelloc.record.unwinding import source
+from tracelloc.record.unwinding import stacksource
 
 pytestmark = pytest.mark.bpf
 
@@ -41,7 +41,7 @@ FAULT = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 @pytest.fixture(autouse=True)
 def _all_rows_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(stacksource, "_PATIENCE_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

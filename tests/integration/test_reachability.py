@@ -15,9 +15,9 @@ from tracelloc.model.blocks import Blocks
 from tracelloc.model.verdicts import Verdict
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.search import PointerSearch
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
+from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]

@@ -16,8 +16,8 @@ from tracelloc.model.blocks import Blocks
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.reachability.search import PointerSearch
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.sessionstart import attach_to
 
 pytestmark = pytest.mark.bpf
 

@@ -17,10 +17,10 @@ from tests.integration.test_attach import HAS_MULTI
 from tracelloc.architecture import native
 from tracelloc.record.kernel import childprogram, trials
 from tracelloc.record.kernel.method import Method
-from tracelloc.record.kernel.trials import Trial, killing_filter, passes
+from tracelloc.record.kernel.trials import Trial, killing_filter, trial_passes
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.sessionstart import attach_to
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -44,7 +44,7 @@ def claim(cache: Path, boot: str = BOOT_ID, **results: bool) -> None:
 @pytest.mark.parametrize("trial", Trial)
 def test_this_kernel_passes(cache: Path, trial: Trial) -> None:
     """Those of which tests/kernels has a table do."""
-    assert passes(trial)
+    assert trial_passes(trial)
     assert json.loads(cache.read_text())["results"] == {trial.value: True}
 
 
@@ -52,23 +52,23 @@ def test_each_boot_is_tried_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -
     tried: list[Trial] = []
     monkeypatch.setattr(trials, "_try", lambda trial: not tried.append(trial))
     claim(cache, boot="another", seccomp=False)
-    assert passes(Trial.SECCOMP)
-    assert passes(Trial.SECCOMP)
+    assert trial_passes(Trial.SECCOMP)
+    assert trial_passes(Trial.SECCOMP)
     assert tried == [Trial.SECCOMP]
     cache.write_text("damaged")
-    assert passes(Trial.SECCOMP)
+    assert trial_passes(Trial.SECCOMP)
     # What others could have written is not believed.
     claim(cache, seccomp=False)
     cache.chmod(0o666)
-    assert passes(Trial.SECCOMP)
+    assert trial_passes(Trial.SECCOMP)
     assert tried == [Trial.SECCOMP] * 3
 
 
 def test_a_child_that_is_killed_is_noticed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a filter that kills at every system call below 387."""
     monkeypatch.setattr(trials, "killing_filter", lambda _: killing_filter(range(387)))
-    assert not passes(Trial.SECCOMP)
-    assert passes(Trial.SHADOW_STACK)
+    assert not trial_passes(Trial.SECCOMP)
+    assert trial_passes(Trial.SHADOW_STACK)
     assert json.loads(cache.read_text())["results"] == {"seccomp": False, "shadow_stack": True}
 
 

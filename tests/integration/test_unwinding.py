@@ -22,13 +22,13 @@ from tracelloc.model.stacks import StackFlag
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.mallocs.discovery import MallocChoice
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session import begin
-from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session import sessionstart
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
+from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.sources.preloaded import link as link
 from tracelloc.record.symbolization.symbolizer import Symbolizer
-from tracelloc.record.unwinding import ahead, source
+from tracelloc.record.unwinding import rowsahead, stacksource
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -51,13 +51,13 @@ SWAPPED_CALLS = 1500  # How often swapped.c calls each library's function
 @pytest.fixture(autouse=True)
 def _code_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stacks of what CPython is made of, as backtrace() has them."""
-    monkeypatch.setattr(begin, "has_supported", lambda _: False)
+    monkeypatch.setattr(sessionstart, "has_supported", lambda _: False)
 
 
 @pytest.fixture(autouse=True)
 def _all_rows_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, programs begin when the rows are there."""
-    monkeypatch.setattr(source, "_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(stacksource, "_PATIENCE_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -375,7 +375,7 @@ def test_large_files_are_remembered(
 ) -> None:
     """What one run had to ask for, the next one has from the start."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(ahead, "_MOST_SITES", 100)
+    monkeypatch.setattr(rowsahead, "_MOST_SITES", 100)
     misses = []
     for _ in range(2):
         found = compare(PROGRAMS["python"][0](tmp_path), truth, tmp_path, 5)

@@ -9,9 +9,9 @@ import pytest
 from tests.harness import PATIENCE_S, Targets, Tracelloc, frames_of
 from tracelloc.model.verdicts import Suspect, Verdict
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
+from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 pytestmark = pytest.mark.bpf

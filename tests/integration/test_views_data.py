@@ -6,15 +6,15 @@ from contextlib import closing
 import pytest
 
 from tests.harness import PATIENCE_S, Targets
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.show.analysis.differences import Limits, change, held_by_stack, mark, stack_figures
 
 pytestmark = pytest.mark.bpf
 
-EVERYTHING = Wanted(blocks=True)
+EVERYTHING = SnapshotRequest(blocks=True)
 TICK_NS = 10_000_000 + (1 << 20)  # Births are of the timer's last tick: up to this much too early
 
 

@@ -20,20 +20,20 @@ from textual.pilot import Pilot
 from tests.snapshots import snapshot_of
 from tests.ui.screens import as_test, text_of
 from tests.unit.events import records
-from tracelloc.heap.series import Series
+from tracelloc.heap.series import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import BlockHolders, ReadSizes, SuspectHolders, UsableSizes
-from tracelloc.model.codefiles import CodeModule, Mapping, Place, Unresolved
+from tracelloc.model.codefiles import CodeModule, CodePlace, Mapping, Unresolved
 from tracelloc.model.events import EventKind
 from tracelloc.model.figures import History
 from tracelloc.model.frames import Frame
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import MainLibrary, MemoryUsage, Overhead, Target
 from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.verdicts import Findings
-from tracelloc.model.wanted import Wanted
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.filters import Filters, NamedStack
 from tracelloc.show.filters.files import shipped_rules
@@ -87,7 +87,7 @@ class FakeSymbolizer(Symbolizer):
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
         return True
 
-    def place(self, address: int) -> Place[CodeModule] | Unresolved:
+    def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
         frame = self._frames.get(address + 1)
         if frame is None or frame.module is None:
             return Unresolved.UNMAPPED
@@ -96,7 +96,7 @@ class FakeSymbolizer(Symbolizer):
             SimpleNamespace(path=frame.module, build_id=None),
         )
         mapping = Mapping(0, 1 << 40, 0, True, "0:1", 1, frame.module, False)
-        return Place(mapping, cast(CodeModule, module), None, address)
+        return CodePlace(mapping, cast(CodeModule, module), None, address)
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
         return [self._frames[address] for address in addresses]
@@ -152,7 +152,7 @@ class FakeSource:
         self.findings: Findings | None = None
         self.holders: dict[int, BlockHolders] = {}
         self.history = History(START_NS)
-        self.series = Series(START_NS)
+        self.series = HeapSeries(START_NS)
         self.invoker = Invoker(os.geteuid(), os.getegid(), self.directory, self.directory)
         self.filters = Filters([shipped_rules()])
         self._namer = Namer(FakeSymbolizer(frames), self.filters)
@@ -188,13 +188,13 @@ class FakeSource:
         if self.series.is_due(self.now_ns):
             self.series.add(self.now_ns, int(live.sum()), self.rss_bytes)
 
-    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
         if self.failure is not None:
             raise self.failure
         self.taken += 1
         return TraceSnapshot((self.snapshot(wanted), *self.others))
 
-    def snapshot(self, wanted: Wanted) -> Snapshot:
+    def snapshot(self, wanted: SnapshotRequest) -> Snapshot:
         return snapshot_of(
             self.table,
             self.now_ns,

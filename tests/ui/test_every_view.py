@@ -16,7 +16,7 @@ from tests.ui.screens import (
 from tests.ui.source import FakeSource, on_live_screen, press
 from tests.ui.test_objects import python_shop
 from tracelloc.model.process import Target
-from tracelloc.model.wanted import NOTHING_ELSE
+from tracelloc.model.snapshotrequest import TOTALS_ONLY
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.state import VIEWS
@@ -35,7 +35,7 @@ LEFT = {name for name in KEYS if name not in {view.name for view in VIEWS}}
 def source(tmp_path: Path, terminal: ProgramTerminal) -> FakeSource:
     """A server in Python with a child and a terminal."""
     source = python_shop(tmp_path)
-    one = source.snapshot(NOTHING_ELSE)
+    one = source.snapshot(TOTALS_ONLY)
     source.has_many = True
     source.others = (replace(one, target=Target(2960, "worker", one.target.pid, number=1)),)
     source.last_output = terminal.last_output

@@ -7,8 +7,8 @@ import pytest
 
 from tests.ui.screens import text_of
 from tests.ui.source import APP, LEAK, LOG, Call, FakeSource, live, press, shop
+from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.model.verdicts import CODE_OF, Member, Suspect, Verdict
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.show.presentation.suspects import parting_lines
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import NS_PER_S
@@ -20,7 +20,7 @@ from tracelloc.verdict.evidence import stack_judgement
 class GroupingSource(FakeSource):
     """A shop two of whose stacks grow together."""
 
-    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
         trace = super().take_snapshot(wanted)
         findings = trace.root.findings
         (found,) = findings.suspects
@@ -114,7 +114,7 @@ class TwinSource(FakeSource):
 
     is_one = True
 
-    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
         trace = super().take_snapshot(wanted)
         findings = trace.root.findings
         assert findings is not None
@@ -148,7 +148,7 @@ async def test_twins_that_grow_read_and_count_the_same(tmp_path: Path, is_one: b
         assert " ".join(line.split()[4:]) == words
         assert any(line.startswith("─growing 195 KiB/min for ") for line in text_of(app))
         assert any("the first of 2 stacks: " in line for line in text_of(app)) is not is_one
-    snapshot = source.take_snapshot(NOTHING_ELSE).root
+    snapshot = source.take_snapshot(TOTALS_ONLY).root
     last = next(parting_lines(snapshot, source.namer(snapshot.target), 1))
     name = "leaf (a.c:3) ×2 stacks ← serve, 3.12" if is_one else "leaf (a.c:3) ← serve, 1.56"
     assert last.startswith(f"growing: {name} KiB, ")
@@ -156,7 +156,7 @@ async def test_twins_that_grow_read_and_count_the_same(tmp_path: Path, is_one: b
 
 def test_what_grows_too_recently_is_named_when_the_screen_is_left(tmp_path: Path) -> None:
     source = many_callers(tmp_path, 2, TwinSource)
-    snapshot = source.take_snapshot(NOTHING_ELSE).root
+    snapshot = source.take_snapshot(TOTALS_ONLY).root
     sites = snapshot.findings.sites
     rates = sites.rate_bytes_per_min.copy()
     rates[list(TWINS)] = 1e5

@@ -21,7 +21,7 @@ from tests.ui.screens import (
 from tests.ui.source import FakeSource, live, on_live_screen, press, settle
 from tests.ui.test_picker import API, opened
 from tracelloc.model.process import Target
-from tracelloc.model.wanted import NOTHING_ELSE
+from tracelloc.model.snapshotrequest import TOTALS_ONLY
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.presentation.calltree import Step
 from tracelloc.show.tables import Column
@@ -45,7 +45,7 @@ def source(tmp_path: Path, terminal: ProgramTerminal) -> FakeSource:
     for n in range(MANY):
         source.allocate(n + 1, 1 << 12 | n << 4, tid=200 + n)
         source.pass_second()
-    first = source.snapshot(NOTHING_ELSE)
+    first = source.snapshot(TOTALS_ONLY)
     source.has_many = True
     source.others = tuple(
         replace(first, target=Target(3000 + n, f"worker-{n}", first.target.pid, number=n))

@@ -23,10 +23,16 @@ from tests.ui.source import (
     shop,
     tick,
 )
-from tracelloc.model.process import Limit, MainLibrary, MallocLibrary, MemoryUsage, Resident
+from tracelloc.model.process import (
+    MainLibrary,
+    MallocLibrary,
+    MemoryLimit,
+    MemoryUsage,
+    ResidentMemory,
+)
 from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.snapshotrequest import TOTALS_ONLY
 from tracelloc.model.verdicts import Verdict
-from tracelloc.model.wanted import NOTHING_ELSE
 from tracelloc.show.analysis.differences import ALL
 from tracelloc.show.presentation.suspects import parting_lines
 from tracelloc.text import NS_PER_S, format_size
@@ -305,10 +311,10 @@ async def test_suspects_come_first(app: LiveApp, pilot: Pilot[int], source: Fake
 async def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> None:
     grown = 1 << 20
     source.memory = MemoryUsage(
-        now=Resident(20 << 20, 4 << 20, 0, 0),
-        start=Resident((20 << 20) - grown, 4 << 20, 0, 0),
+        now=ResidentMemory(20 << 20, 4 << 20, 0, 0),
+        start=ResidentMemory((20 << 20) - grown, 4 << 20, 0, 0),
         pss_bytes=None,
-        limit=Limit("cgroup", 64 << 20, 40 << 20),
+        limit=MemoryLimit("cgroup", 64 << 20, 40 << 20),
         history=tuple((60 * n * 10**9, (20 + n) << 20) for n in range(4)),
     )
     async with live(source, (160, 40)) as (app, pilot):
@@ -516,7 +522,7 @@ async def test_back_says_how_to_quit(app: LiveApp, pilot: Pilot[int]) -> None:
 
 def test_what_stays_when_the_screen_is_left(tmp_path: Path) -> None:
     source = shop(tmp_path)
-    snapshot = source.take_snapshot(NOTHING_ELSE).root
+    snapshot = source.take_snapshot(TOTALS_ONLY).root
     namer = source.namer(snapshot.target)
     (line,) = parting_lines(snapshot, namer, 3)
     words, rate = line.rsplit(", ", 1)

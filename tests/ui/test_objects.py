@@ -10,7 +10,7 @@ from tests.snapshots import with_facets
 from tests.ui.screens import SIZES, compare, text_of
 from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, shop, tick
 from tracelloc.model.objects import ObjectFindings
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.objectview import TypeKey
@@ -20,7 +20,7 @@ from tracelloc.ui.tableview import Heading, Table
 class PythonSource(FakeSource):
     """A server in Python, whose sessions grow."""
 
-    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
         one, *others = super().take_snapshot(wanted).processes
         return TraceSnapshot((with_facets(one, objects=growing(one.time_s)), *others))
 
@@ -57,7 +57,7 @@ class CountingSource(FakeSource):
 
     counted_s = 7.5
 
-    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
         one = super().take_snapshot(wanted).root
         first, now = (census(one.time_s - ago_s, dict=(9, 900)) for ago_s in (self.counted_s, 0))
         return TraceSnapshot((with_facets(one, objects=ObjectFindings(now, first)),))

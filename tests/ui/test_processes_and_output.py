@@ -13,7 +13,7 @@ from tests.ui.screens import (
 )
 from tests.ui.source import FakeSource, live, on_live_screen, press, settle, shop, tick
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
-from tracelloc.model.wanted import NOTHING_ELSE
+from tracelloc.model.snapshotrequest import TOTALS_ONLY
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.app import LiveApp
@@ -31,7 +31,7 @@ def source(tmp_path: Path) -> FakeSource:
     """A server, two workers of which one has ended, and a helper of the other one."""
     source = shop(tmp_path)
     source.has_many = True
-    first = source.snapshot(NOTHING_ELSE)
+    first = source.snapshot(TOTALS_ONLY)
     pid = first.target.pid
     source.others = tuple(
         replace(first, target=target, rss_bytes=None if target.has_ended else 9 << 20)
@@ -53,7 +53,7 @@ def names(trace: TraceSnapshot) -> list[tuple[int, str, Hashable]]:
 
 
 def test_processes_stand_below_their_parents(source: FakeSource) -> None:
-    assert names(source.take_snapshot(NOTHING_ELSE)) == [
+    assert names(source.take_snapshot(TOTALS_ONLY)) == [
         (0, "all 6 processes", ALL_PROCESSES), (0, "5 running processes", RUNNING_PROCESSES),
         (0, "shop-server", 0), (1, "worker", 1), (1, "worker", 2), (2, "helper\x1b[31m", 3),
         (3, "late", 4), (0, "stray", 5),

@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness import PATIENCE_S
 from tests.ui.source import shop
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.functions import FUNCTIONS
 from tracelloc.ui.histogramviews import AGES, THREADS
@@ -27,7 +27,7 @@ def test_a_key_during_a_snapshot(tmp_path: Path, chosen: View[object], taken: in
     source, settings = shop(tmp_path), Settings(STACKS)
     take_snapshot, wanted = source.take_snapshot, []
 
-    def take_and_press(what: Wanted) -> TraceSnapshot:
+    def take_and_press(what: SnapshotRequest) -> TraceSnapshot:
         wanted.append(what)
         trace = take_snapshot(what)
         refresher.ask(replace(settings, view=chosen))

@@ -11,7 +11,7 @@ from tests.ui.screens import SIZES, compare, text_of
 from tests.ui.source import FakeSource, live, on_live_screen, press, shop
 from tests.unit.memoryusages import arena, usage
 from tracelloc.model.heapusage import HeapUsages, MemoryPart
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.tableview import Table
@@ -22,7 +22,7 @@ MIB = 1 << 20
 class WalkedSource(FakeSource):
     """A server that has freed most of its memory, and keeps it."""
 
-    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
         one = super().take_snapshot(wanted).root
         arenas = arena("main arena", 200 * MIB), arena("arena 1", 90 * MIB)
         now = usage(
@@ -59,7 +59,7 @@ async def test_before_memory_was_examined(app: LiveApp, pilot: Pilot[int]) -> No
 class MappedSource(FakeSource):
     """A program that maps its memory itself."""
 
-    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
         one = super().take_snapshot(wanted).root
         now = usage(one.time_s - 3, other=300, in_use=7)
         items = {MemoryPart.OTHER: (("[vdso]", 8192),)}

@@ -23,7 +23,7 @@ from tests.ui.source import (
 )
 from tests.unit.leaks import watched
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_size
@@ -35,7 +35,7 @@ from tracelloc.ui.tableview import Table
 from tracelloc.ui.view import Settings
 
 SIZE = (140, 40)
-EVERYTHING = Wanted(blocks=True, threads=True)
+EVERYTHING = SnapshotRequest(blocks=True, threads=True)
 MIB = 1 << 20
 
 
@@ -46,7 +46,7 @@ def worker(directory: Path, number: int, blocks: int, *, ended: bool = False) ->
     source.allocate_many(LEAK, 1000, blocks, tid=4000 + number)
     source.allocate(CACHE, 7, tid=4000 + number)
     source.now_ns += 20 * 10**9
-    one = source.snapshot(Wanted() if ended else EVERYTHING)
+    one = source.snapshot(SnapshotRequest() if ended else EVERYTHING)
     target = Target(4000 + number, "worker", 2954, number=number, has_ended=ended)
     return replace(
         one, target=target, rss_bytes=None if ended else 9 * MIB, findings=None,

@@ -11,8 +11,8 @@ from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import I64, U64
 from tracelloc.model.verdicts import Findings
+from tracelloc.record.facets.facet import Facet, FacetContext
 from tracelloc.record.facets.schedule import Schedule
-from tracelloc.record.facets.seam import Facet, FacetContext
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.tasks.memorybudget import MemoryBudget
@@ -22,7 +22,7 @@ from tracelloc.text import NS_PER_S
 
 @dataclass(eq=False)
 class Traced:
-    """An ``Inspected``."""
+    """An ``InspectedProcess``."""
 
     heap: Heap = field(default_factory=lambda: Heap(0))
     process: Process = field(default_factory=lambda: Process(1))

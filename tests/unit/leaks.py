@@ -16,8 +16,8 @@ from tests.unit.show.presentation.test_views import FakeSymbolizer
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.figures import History
 from tracelloc.model.process import Overhead, Target
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.verdicts import Findings
-from tracelloc.model.wanted import Wanted
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.snapshots.snapshot import Snapshot
@@ -46,7 +46,7 @@ class Watched:
         return snapshot_of(
             self.table,
             now_ns,
-            Wanted(top),
+            SnapshotRequest(top),
             history=History(START_NS),
             target=Target(42, "server"),
             started_ns=START_NS,

@@ -13,22 +13,22 @@ from tests.corpus.replay import START_NS, events_of, looks, stacks_of
 from tests.corpus.streams import churn, every, leak, poisson, some_leak
 from tests.snapshots import snapshot_of
 from tests.unit.show.presentation.test_views import FakeSymbolizer
-from tracelloc.heap.series import Series
+from tracelloc.heap.series import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.figures import History
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import (
     FollowCounts,
     FoundLibrary,
-    Limit,
     MallocLibrary,
+    MemoryLimit,
     MemoryUsage,
     Overhead,
-    Resident,
+    ResidentMemory,
     Target,
 )
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.stacks import CallStacks
-from tracelloc.model.wanted import Wanted
 from tracelloc.record.mallocs.families import LIBC
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.filters import Filters
@@ -39,7 +39,7 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
 
 START_S = 1_700_000_000.0
-_FIVE = Wanted(top=5)
+_FIVE = SnapshotRequest(top=5)
 
 
 class FakeNames:
@@ -82,9 +82,9 @@ def traces(end_s: float) -> list[TraceSnapshot]:
 def traces_one_by_one(end_s: float) -> Iterator[TraceSnapshot]:
     """The same, each made when it is asked for, beside a child that has ended."""
     events, stacks, _ = program(end_s)
-    history, series = History(START_NS), Series(START_NS)
+    history, series = History(START_NS), HeapSeries(START_NS)
     found = FoundLibrary(LIBC.name, "/lib/libc.so.6", ("malloc", "free"), (), MallocLibrary.GLIBC)
-    resident = Resident(1 << 20, 2 << 20, 0, 0)
+    resident = ResidentMemory(1 << 20, 2 << 20, 0, 0)
     for time_s, table, findings in looks(events, stacks, end_s):
         now_ns = START_NS + int(time_s * NS_PER_S)
         if history.is_due(now_ns):
@@ -104,7 +104,7 @@ def traces_one_by_one(end_s: float) -> Iterator[TraceSnapshot]:
             rss_bytes=64 << 20,
             memory=MemoryUsage(
                 replace(resident, anonymous=int(time_s)), resident, None,
-                Limit("cgroup", 1 << 30, 1 << 29), ((START_NS, 5), (now_ns, 6)),
+                MemoryLimit("cgroup", 1 << 30, 1 << 29), ((START_NS, 5), (now_ns, 6)),
             ),
             series=series.points(),
             allocators=(found,),
@@ -132,7 +132,7 @@ def record(
 def recorded_run(every: Iterator[TraceSnapshot], end_s: float, **more: Any) -> Any:
     """A stand-in for a ``Run`` with these snapshots, for ``Recorder``."""
     known = {
-        "options": SimpleNamespace(wanted=Wanted(), duration_s=10.0),
+        "options": SimpleNamespace(wanted=SnapshotRequest(), duration_s=10.0),
         "session": SimpleNamespace(root=SimpleNamespace(target=Target(42, "server"))),
         "snapshots": SimpleNamespace(take_snapshot=lambda *_: next(every)),
         "namers": namers(end_s),

@@ -23,7 +23,7 @@ from tracelloc.model.events import (
     SentStacks,
 )
 from tracelloc.model.losses import Counter
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.record.abi import SPACE_DTYPE, ForkFlag
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
@@ -32,7 +32,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
-from tracelloc.record.sources.seam import ProbeSource, Sources
+from tracelloc.record.sources.eventsource import ProbeSource, Sources
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 
@@ -216,7 +216,7 @@ class Stage:
         for schedule in upkeep._schedules:
             schedule.wait(10)
 
-    def now(self, wanted: Wanted = NOTHING_ELSE) -> dict[int, Snapshot]:
+    def now(self, wanted: SnapshotRequest = TOTALS_ONLY) -> dict[int, Snapshot]:
         """Snapshots by PID."""
         return {one.target.pid: one for one in self.session.snapshot(wanted).processes}
 

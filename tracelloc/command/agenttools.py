@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelloc.dataclass import dataclass
-from tracelloc.model.processlist import matching
+from tracelloc.model.processlist import matching_processes
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.process.procfs import Process
 from tracelloc.system.invoker import invoker, rights_of
@@ -153,7 +153,7 @@ class AgentTools:
         scan = ProcessScan()
         scan.refresh()
         time.sleep(1)
-        found = matching(scan.refresh(1.0), given.get("matching") or "")
+        found = matching_processes(scan.refresh(1.0), given.get("matching") or "")
         lines = [
             f"{info.pid} {format_size(info.rss_bytes)}, "
             f"{signed_size(info.growth_bytes_per_min)}/min: {printable(info.arguments)[:100]}"

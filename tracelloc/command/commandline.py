@@ -15,7 +15,7 @@ from tracelloc.show.export import exporter_for
 from tracelloc.text import NS_PER_S, printable
 
 if TYPE_CHECKING:
-    from tracelloc.model.wanted import Wanted
+    from tracelloc.model.snapshotrequest import SnapshotRequest
     from tracelloc.record.session.config import TraceConfig
     from tracelloc.show.alerts.rules import WatchOptions, WatchRule
     from tracelloc.show.export.outputfile import OutputFile
@@ -92,7 +92,7 @@ class Options(argparse.Namespace):
     outputs: tuple[OutputFile, ...]
     pushes_to: PushConfig | None
     watch: WatchOptions
-    wanted: Wanted  # The content that snapshots need for the reports and files
+    wanted: SnapshotRequest  # The content that snapshots need for the reports and files
 
     def but(self, **changes: object) -> Options:
         """Returns a copy with other values."""

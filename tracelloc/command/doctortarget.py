@@ -11,9 +11,9 @@ from tracelloc.errors import TargetError, TracellocError
 from tracelloc.heap.usable import main_library
 from tracelloc.model.codefiles import base_name
 from tracelloc.record.mallocs.discovery import EVERYTHING, Module, discover
-from tracelloc.record.mallocs.found import found_of
+from tracelloc.record.mallocs.foundlibraries import describe_allocators
 from tracelloc.record.mallocs.otel import allocators_in
-from tracelloc.record.probe_points.placement import Plan, plan
+from tracelloc.record.probe_points.placement import ProbePlan, plan_probes
 from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.procfs import VDSO, Process
 from tracelloc.record.process.space import AddressSpace
@@ -61,7 +61,7 @@ def target_findings(pid: int) -> Iterator[Finding]:
         yield Finding(_GOOD, "process", f"{pid} ({process.command()})")
         modules = find_allocators(space, EVERYTHING)
         check_survival(process)
-        yield from _probes(process, plan(discover(modules)))
+        yield from _probes(process, plan_probes(discover(modules)))
         try:
             check(space, allocators_in(space.mapped_modules, EVERYTHING))
         except TargetError as error:
@@ -77,8 +77,8 @@ def target_findings(pid: int) -> Iterator[Finding]:
         space.close()
 
 
-def _probes(process: Process, planned: Plan) -> Iterator[Finding]:
-    main = main_library(found_of(planned.allocators))
+def _probes(process: Process, planned: ProbePlan) -> Iterator[Finding]:
+    main = main_library(describe_allocators(planned.allocators))
     if main is not None:
         beside = f", beside {', '.join(main.others)}" if main.others else ""
         yield Finding(_GOOD, "malloc", f"{main.library.value} in {main.file}{beside}")
@@ -88,7 +88,7 @@ def _probes(process: Process, planned: Plan) -> Iterator[Finding]:
     slow = sorted({p.label for p in points if p.is_single_stepped and not p.is_exit})
     if slow:
         yield Finding(_MISSING, "probes", f"slow ones: {', '.join(slow[:_MOST_NAMED])}")
-    for line in unseen_lines(found_of(planned.allocators)):
+    for line in unseen_lines(describe_allocators(planned.allocators)):
         yield Finding(_MISSING, "probes", f"not probed: {line}")
     others = _others_breakpoints(process, planned)
     if others:
@@ -100,7 +100,7 @@ def _probes(process: Process, planned: Plan) -> Iterator[Finding]:
         )
 
 
-def _others_breakpoints(process: Process, planned: Plan) -> list[str]:
+def _others_breakpoints(process: Process, planned: ProbePlan) -> list[str]:
     """Returns places where memory has a breakpoint that the file does not have."""
     found = set()
     mappings = [mapping for mapping in process.maps().mappings if mapping.executable]

@@ -27,13 +27,13 @@ from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.follower import Follower
 from tracelloc.record.session.groupjoiner import GroupJoiner
 from tracelloc.record.session.launch import CaughtLaunch, Launch
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.session import Session
+from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY, area_mappings, preloaded_library
 from tracelloc.startup import STARTUP, not_ignored
@@ -356,7 +356,7 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
 
 
 def _by_library_only(config: TraceConfig, say: Say) -> TraceConfig:
-    say(f"without {system.lacking()}: only the library reports, and no child is traced")
+    say(f"without {system.missing_rights()}: only the library reports, and no child is traced")
     return config.with_library_only
 
 

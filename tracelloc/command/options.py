@@ -13,7 +13,7 @@ from typing import TypeVar
 from tracelloc.architecture import machine_architecture, machine_name
 from tracelloc.command.commandline import Options, needs_probes
 from tracelloc.command.outputs import outputs_of
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.mallocs.discovery import MallocChoice
@@ -46,7 +46,9 @@ def completed(given: Options) -> Options:
         watch=WatchOptions(
             tuple(given.fail_if), tuple(given.on_leak or ()), tuple(given.suppressions)
         ),
-        wanted=reduce(or_, files, wanted_by(given.show) | Wanted(given.top, given.min_age_ns)),
+        wanted=reduce(
+            or_, files, wanted_by(given.show) | SnapshotRequest(given.top, given.min_age_ns)
+        ),
     )
 
 

@@ -27,7 +27,7 @@ from tracelloc.record.symbolization.debuginfod import DEBUG_SERVERS
 from tracelloc.record.symbolization.sourcemap import SourceMap
 from tracelloc.record.symbolization.symbolizers import Symbolizers
 from tracelloc.record.tasks.memorybudget import MemoryBudget
-from tracelloc.record.unwinding.source import NO_INFORMATION
+from tracelloc.record.unwinding.stacksource import NO_INFORMATION
 from tracelloc.record.worker.client import close_workers, prepare_workers
 from tracelloc.show.alerts.rules import FAILED_STATUS
 from tracelloc.show.alerts.watching import Watch

@@ -15,7 +15,7 @@ from tracelloc.command.run import Run, trace
 from tracelloc.errors import TracellocError
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Target
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.session.terminal import ProgramTerminal
@@ -66,7 +66,7 @@ class LiveSource:
         self._advice = SymbolAdvice()
         self._files = SourceFiles()
 
-    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
         """Takes a new snapshot of all processes."""
         return self._run.snapshots.take_snapshot(0.0, wanted)
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.session.session import Session
 from tracelloc.show.alerts.suppressions import Suppressions
 from tracelloc.show.presentation.naming import Namers
@@ -20,7 +20,7 @@ class SharedSnapshots:
     """Takes snapshots for all front ends. Thread safe: one at a time, other threads wait."""
 
     def __init__(
-        self, session: Session, wanted: Wanted, namers: Namers, suppressions: Suppressions
+        self, session: Session, wanted: SnapshotRequest, namers: Namers, suppressions: Suppressions
     ) -> None:
         """``wanted``: the default content of snapshots.
 
@@ -33,7 +33,9 @@ class SharedSnapshots:
         self._lock = threading.Lock()
         self._recent: tuple[float, TraceSnapshot] | None = None
 
-    def take_snapshot(self, patience_s: float, wanted: Wanted | None = None) -> TraceSnapshot:
+    def take_snapshot(
+        self, patience_s: float, wanted: SnapshotRequest | None = None
+    ) -> TraceSnapshot:
         """Takes a snapshot of the trace, without suppressed suspects.
 
         Waits at most ``patience_s`` for the names that suppressions need. ``wanted``: the
@@ -55,7 +57,7 @@ class SharedSnapshots:
         with self._lock:
             self._recent = None
 
-    def _take(self, patience_s: float, wanted: Wanted | None) -> TraceSnapshot:
+    def _take(self, patience_s: float, wanted: SnapshotRequest | None) -> TraceSnapshot:
         trace = self._session.snapshot(self._wanted if wanted is None else wanted)
         self._namers.patience_s = patience_s
         namers = map(self._namers.namer_of, [one.target for one in trace.processes])

@@ -1,1 +1,1 @@
-"""Readers of binary files: they know bytes, not processes."""
+"""Readers of binary files (ELF, DWARF, machine code), which know nothing of processes."""

@@ -32,7 +32,7 @@ cdef struct Moved:
 
 
 cdef inline Blocks* new_blocks(uint64_t room) noexcept nogil:
-    """An empty table with so many slots; NULL if out of memory."""
+    """Returns an empty table with ``room`` slots; NULL if out of memory."""
     cdef Blocks* blocks = <Blocks*>calloc(1, sizeof(Blocks))
     if not blocks:
         return NULL
@@ -46,7 +46,7 @@ cdef inline Blocks* new_blocks(uint64_t room) noexcept nogil:
 
 
 cdef inline void drop_blocks(Blocks* blocks) noexcept nogil:
-    """Drops one owner; the last one frees the table."""
+    """Drops one owner of a table; the last owner frees it."""
     if not blocks:
         return
     blocks.owners -= 1
@@ -57,7 +57,7 @@ cdef inline void drop_blocks(Blocks* blocks) noexcept nogil:
 
 
 cdef inline Blocks* own_blocks(Blocks* blocks) noexcept nogil:
-    """The table for one owner to write to: a copy if there are others. NULL if out of memory."""
+    """Returns the table to write to: a copy if it has other owners. NULL if out of memory."""
     cdef Blocks* copy
     if blocks.owners == 1:
         return blocks
@@ -71,14 +71,14 @@ cdef inline Blocks* own_blocks(Blocks* blocks) noexcept nogil:
 
 
 cdef inline void fetch_block(Blocks* blocks, uint64_t address) noexcept nogil:
-    """Prefetches a slot that is needed soon."""
+    """Prefetches the slot of a block that is needed soon."""
     cdef uint64_t slot = home_of(address, blocks.room)
     prefetch(&blocks.addresses[slot])
     prefetch(&blocks.slots[slot])
 
 
 cdef inline uint64_t find_block(Blocks* blocks, uint64_t address) noexcept nogil:
-    """The block's slot, or the empty slot for it."""
+    """Returns the slot of the block at an address, or the empty slot for it."""
     cdef uint64_t at = home_of(address, blocks.room)
     while blocks.addresses[at] != address and blocks.addresses[at] != 0:
         at += 1

@@ -53,29 +53,29 @@ class Population:
     """
 
     edges_s: F64
-    born: F64  # Blocks born, per slice
+    born: F64  # Blocks allocated in each slice
     alive: F64  # Blocks of each slice that are alive
-    alive_bytes: F64
+    alive_bytes: F64  # Bytes of the blocks in `alive`
     floor_bytes: F64  # The smallest outstanding number of bytes during each slice
     lifetimes: F64  # Deaths by lifetime: a column per class
     load: F64  # Blocks born in the whole process, per slice
     # Frees of blocks whose allocation was never seen, in the whole process, per slice.
     unmatched: F64
     unreachable: F64  # Blocks without any pointer to them, per slice (`heap.unreachable`)
-    unreachable_bytes: F64
+    unreachable_bytes: F64  # Bytes of the blocks in `unreachable`
     asked: F64  # Blocks that the last pointer search covered: a number per site
 
     @property
     def now_s(self) -> float:
-        """Seconds since the start."""
+        """Seconds from the start of tracing to these figures."""
         return float(self.edges_s[-1])
 
     def select(self, rows: Stacks) -> Population:
-        """Some of the sites."""
+        """Returns the figures of some sites."""
         return self._with(lambda column: column[rows])
 
     def sums(self, rows: Stacks, starts: Stacks) -> Population:
-        """One site per stretch of ``rows``; the n-th stretch begins at ``starts[n]``.
+        """Adds sites up: one sum per stretch of ``rows``; the n-th stretch begins at ``starts[n]``.
 
         The sum of floors is a lower bound of the sum's floor.
         """
@@ -101,8 +101,8 @@ class Population:
 class Census:
     """The figures of all stacks at one time: copied at once, judged part by part.
 
-    As in ``Population``, but with a row per slice (or class of lifetimes) and a column per
-    stack, in whole numbers.
+    Fields are those of ``Population``, but with a row per slice (or class of lifetimes) and a
+    column per stack, in whole numbers.
     """
 
     edges_s: F64
@@ -117,16 +117,16 @@ class Census:
 
     @property
     def now_s(self) -> float:
-        """Seconds since the start."""
+        """Seconds from the start of tracing to these figures."""
         return float(self.edges_s[-1])
 
     @property
     def stacks(self) -> int:
-        """Number of stacks."""
+        """Number of stacks that the figures are of."""
         return len(self.born[0])
 
     def survivors_by_age(self, stacks: Stacks) -> Population:
-        """The figures of some stacks."""
+        """Returns the figures of some stacks, one site each."""
         tables = (getattr(self, name)[:, stacks].T.astype(np.float64) for name in _TABLES)
         return self._population(tables, self.unreachable.lost_blocks_of(stacks, len(self.load)))
 
@@ -142,7 +142,7 @@ class Census:
     def totals_of_groups(
         self, order: Stacks, starts: Stacks, ends: Stacks
     ) -> Generator[None, None, Population]:
-        """One site per stretch of ``order``; the n-th one is ``order[starts[n]:ends[n]]``.
+        """Adds stacks up: one site per stretch of ``order``, which is ``order[starts[n]:ends[n]]``.
 
         Yields after each table, so that other work can run. Stretches may overlap.
         """
@@ -177,7 +177,7 @@ class Cohorts:
         self.unfinished: Callable[[], list[tuple[int, int]]] = list
 
     def begin(self, start_ns: int) -> None:
-        """Sets when tracing began. Call it before the first event, if at all."""
+        """Sets when tracing began, CLOCK_MONOTONIC. Call it before the first event, if at all."""
         self.start_ns = start_ns
         self._starts = np.array([start_ns], np.int64)
         self._row_of = np.zeros(1, np.int64)
@@ -196,7 +196,7 @@ class Cohorts:
         return child
 
     def grow(self, stacks: int) -> None:
-        """Makes room for this many stacks; at least doubles."""
+        """Makes room for this many stacks; if there is too little, at least doubles it."""
         if stacks > self.born.columns:
             columns = max(stacks, 2 * self.born.columns)
             for name in _TABLES:
@@ -243,11 +243,11 @@ class Cohorts:
         return int(freed)
 
     def slices(self) -> tuple[I64, I64, I64, I64]:
-        """Slice starts and rows; load and unmatched frees by row: views, not copies."""
+        """Returns slice starts and rows, load and unmatched frees by row: views, not copies."""
         return self._starts, self._row_of, self._load, self._unmatched
 
     def row(self, at: int) -> I64:
-        """A writable row, by its number across all tables."""
+        """Returns a writable row, by its number across all tables."""
         table, row = divmod(at, SLICES)
         rows: CounterRows = getattr(self, _TABLES[table])
         return rows.own(row)
@@ -255,7 +255,7 @@ class Cohorts:
     def census(
         self, now_ns: int, stacks: int, unreachable: UnreachableBlocks | None = None
     ) -> Census:
-        """The figures of the first ``stacks`` stacks. Call it only after the first event."""
+        """Copies the figures of the first ``stacks`` stacks. Call it only after the first event."""
         assert self.start_ns is not None
         # A slice that has hardly begun still has a length.
         edges_ns = np.append(self._starts, max(now_ns, int(self._starts[-1]) + SLICE_NS // 1024))

@@ -74,7 +74,7 @@ NEED_STACK, NEED_ROOM, NEED_ROW, NEED_MEMORY = STACK, ROOM_FOR_STACKS, ROW, MEMO
 
 
 cdef class Core:
-    """Blocks, threads and flows of one address space; see the module."""
+    """Blocks, threads and flows of one address space, to which events are applied."""
 
     cdef Blocks* blocks
     cdef Earlier* earlier  # blocks from before tracing, as far as they fit there
@@ -155,7 +155,7 @@ cdef class Core:
 
     def bind_slices(self, const int64_t[::1] starts, const int64_t[::1] row_of,
                     int64_t[::1] load, int64_t[::1] unmatched):
-        """Binds the slices of cohorts. Their rows may have changed, so they are requested again."""
+        """Binds the slices of cohorts. Rows may have changed, so they are requested again."""
         self.slices = starts.shape[0]
         memcpy(self.starts, &starts[0], self.slices * sizeof(int64_t))
         memcpy(self.row_of, &row_of[0], self.slices * sizeof(int64_t))
@@ -170,7 +170,7 @@ cdef class Core:
     # ---- events ----
 
     def survey(self, const uint8_t[::1] records):
-        """(the newest time, whether there are late allocations) of records of the ring."""
+        """Returns (newest time, whether there are late allocations) of the ring's records."""
         cdef const event* events = <const event*>&records[0]
         cdef Py_ssize_t at
         cdef uint64_t newest_ns = 0
@@ -183,7 +183,7 @@ cdef class Core:
         return newest_ns, late
 
     def run(self, const uint8_t[::1] records, Py_ssize_t at, bint in_order, bint late):
-        """Applies records from ``at`` on. Returns the first that was not applied; see ``need``."""
+        """Applies the ring's records from ``at`` on. Returns the first unapplied; see ``need``."""
         cdef const event* events = <const event*>&records[0]
         cdef Py_ssize_t n = records.shape[0] // <Py_ssize_t>sizeof(event)
         with nogil:
@@ -217,7 +217,7 @@ cdef class Core:
             self.batch += 1
 
     def pass_by(self, const uint8_t[::1] pairs, Py_ssize_t at):
-        """Counts blocks that some threads allocated and freed, as ``run`` does events.
+        """Counts blocks that were allocated and freed (pairs), as ``run`` does events.
 
         The threads are unknown, and so is whether the blocks were temporary.
         """
@@ -229,7 +229,7 @@ cdef class Core:
         return at
 
     def watch(self, bint begins):
-        """Begins to note the addresses in events passed to ``note_addresses``, or ends it."""
+        """Begins, or ends, recording addresses in events by ``note_addresses``."""
         drop_blocks(self.watched)
         self.watched = NULL
         if begins:
@@ -239,11 +239,11 @@ cdef class Core:
 
     @property
     def watched_count(self):
-        """Number of different addresses that were noted."""
+        """Returns the number of different addresses that were recorded."""
         return self.watched.count if self.watched else 0
 
     def note_addresses(self, const uint8_t[::1] records):
-        """Notes the addresses in records of the ring."""
+        """Records the addresses of events in records of the ring."""
         cdef const event* events = <const event*>&records[0]
         cdef Py_ssize_t at, n = records.shape[0] // <Py_ssize_t>sizeof(event)
         cdef uint64_t slot
@@ -265,7 +265,7 @@ cdef class Core:
             raise MemoryError
 
     def find_watched(self, const uint64_t[::1] addresses, uint8_t[::1] watched):
-        """Fills in which addresses were noted."""
+        """Fills in which addresses were recorded."""
         cdef Py_ssize_t at
         for at in range(addresses.shape[0]):
             watched[at] = self.watched.addresses[find_block(self.watched, addresses[at])] != 0
@@ -273,10 +273,10 @@ cdef class Core:
     def add_earlier(self, const uint64_t[::1] addresses, const uint64_t[::1] sizes,
                     const uint32_t[::1] stacks, uint8_t[::1] added, Py_ssize_t at,
                     uint64_t time_ns):
-        """Adds blocks that existed at that time, before all events, as ``run`` applies events.
+        """Adds blocks that existed at a time before all events, as ``run`` applies events.
 
-        They count as allocated by nobody, and not towards the load. Blocks of which events are
-        known are left out. Fills in which are ``added``.
+        The blocks count as allocated by nobody, and not towards the load. Blocks with known events
+        are left out. Fills in which are ``added``.
         """
         with nogil:
             self.need = NOTHING
@@ -298,17 +298,17 @@ cdef class Core:
                 stacks[at] = block.stack if self._look_up(addresses[at], &block) else -1
 
     def explain_frees(self):
-        """Forgets the unmatched frees: they were of blocks that existed before all events."""
+        """Resets the unmatched frees, which were of blocks that existed before all events."""
         self.unmatched = 0
         memset(self.unmatched_by_row, 0, SLICES * sizeof(int64_t))
 
     def inherit(self, int64_t count, int64_t size):
-        """Counts blocks that existed before the threads."""
+        """Counts blocks (number and bytes) that existed before all threads."""
         self.threads.rows[NOBODY].allocated_count += count
         self.threads.rows[NOBODY].allocated_bytes += size
 
     def forget_blocks(self):
-        """Forgets the blocks, and keeps the figures."""
+        """Forgets all blocks, but keeps the figures."""
         cdef Blocks* empty = new_blocks(2)
         cdef Earlier* none = new_earlier()
         if not empty or not none:
@@ -318,7 +318,7 @@ cdef class Core:
         self.blocks, self.earlier = empty, none
 
     def fork(self, StackIds ids, int64_t held, int64_t time_ns):
-        """The core of a child with ``held`` live bytes. Blocks are copied on write."""
+        """Returns a forked child's core, with ``held`` live bytes. Blocks are copied on write."""
         cdef Core child = Core.__new__(
             Core, ids, self.mean, self.threads.kept - 1, self.soon_ns, self.threads.most,
             self.flows.most, self.life_edges[0])
@@ -335,17 +335,17 @@ cdef class Core:
 
     @property
     def count(self):
-        """Outstanding blocks."""
+        """Number of outstanding blocks."""
         return self.blocks.count + self.earlier.count
 
     @property
     def thread_count(self):
-        """Known threads, including ``NOBODY``."""
+        """Number of known threads, including ``NOBODY``."""
         return self.threads.count
 
     @property
     def room(self):
-        """Slots for blocks: first those of blocks from before tracing, 64 of them for each."""
+        """Number of slots for blocks: earlier blocks' ones (64 for each) come first."""
         return self.earlier.part_count * WORDS + self.blocks.room
 
     @property
@@ -405,7 +405,7 @@ cdef class Core:
         uint64_t[::1] size, uint64_t[::1] birth_ns, uint32_t[::1] stack, uint32_t[::1] tid,
         int64_t* size_bytes,
     ) noexcept nogil:
-        """Copies what begins within 1 KiB; false if there is no room for all of it."""
+        """Copies blocks that begin within 1 KiB; false if there is no room for all of them."""
         cdef Part* part = self.earlier.parts[at // WORDS]
         cdef uint64_t word = at % WORDS, bits = part.starts[word], rank = part.ranks[word], kind
         cdef Py_ssize_t n = to[0]
@@ -437,7 +437,7 @@ cdef class Core:
             rows[at, 3], rows[at, 4] = thread.freed_bytes, thread.freed_count
 
     def unfinished(self):
-        """(stack, bytes) of each block that an unfinished realloc has taken."""
+        """Returns (stack, bytes) of each block that an unfinished realloc has taken."""
         cdef Pending* pending
         cdef Py_ssize_t at
         cdef int64_t count, size
@@ -450,7 +450,7 @@ cdef class Core:
         return found
 
     def flow_rows(self):
-        """(allocating thread's row, freeing thread's row, blocks, bytes) of each flow."""
+        """Returns (allocating thread's row, freeing thread's row, blocks, bytes) of each flow."""
         cdef Py_ssize_t at
         rows = []
         for at in range(self.flows.room):
@@ -462,7 +462,7 @@ cdef class Core:
     # ---- figures ----
 
     cdef inline void _amount(self, uint64_t size, int64_t* count, int64_t* size_bytes) noexcept nogil:
-        """The count and bytes that a block stands for: see ``model.blocks.weights``."""
+        """Computes count and bytes that a block stands for: see ``model.blocks.weights``."""
         cdef double weight
         if self.mean == 0:
             count[0], size_bytes[0] = 1, <int64_t>size
@@ -480,7 +480,7 @@ cdef class Core:
         size_bytes[0] = <int64_t>rint(weight * <double>size)
 
     cdef inline Py_ssize_t _slice(self, uint64_t time_ns) noexcept nogil:
-        """The cohorts' row of a time. Times before the first slice belong to it."""
+        """Returns the cohorts' row of a time. Times before the first slice belong to that."""
         cdef Py_ssize_t low = 0, n = self.slices, half
         if <int64_t>time_ns >= self.starts[n - 1]:
             return self.row_of[n - 1]
@@ -491,7 +491,7 @@ cdef class Core:
         return self.row_of[low]
 
     cdef inline Py_ssize_t _life_class(self, uint64_t life_ns) noexcept nogil:
-        """The class of a lifetime; below 0 if too short. There are two for each power of 2."""
+        """Returns the class of a lifetime, two for each power of 2; below 0 if too short."""
         cdef Py_ssize_t at
         if <int64_t>life_ns < self.life_edges[0]:
             return -1
@@ -503,19 +503,19 @@ cdef class Core:
         return at
 
     cdef inline bint _has(self, Py_ssize_t row, uint32_t stack) noexcept nogil:
-        """Whether this row of cohorts exists and includes the stack."""
+        """Whether a row of cohorts exists and includes a stack."""
         if <Py_ssize_t>stack < self.lengths[row]:
             return True
         self.need, self.missing_row = ROW, row
         return False
 
     cdef inline bint _can_hold(self, Py_ssize_t row, uint32_t stack) noexcept nogil:
-        """Whether the rows exist that adding or removing a block of that row changes."""
+        """Whether the rows exist that adding or removing a block of a row changes."""
         return (self._has(ALIVE + row, stack) and self._has(ALIVE_BYTES + row, stack)
                 and self._has(FLOOR_BYTES + self.row_of[self.slices - 1], stack))
 
     cdef inline bint _can_end(self, Block* block, uint64_t time_ns, Place* place) noexcept nogil:
-        """Whether the rows exist for a block's end; finds its place in them."""
+        """Whether the rows exist that a block's end changes; finds its place in them."""
         place.row = self._slice(block.birth_ns)
         place.life = -1
         if block.tid != EARLIER_TID:
@@ -525,7 +525,7 @@ cdef class Core:
 
     cdef inline void _hold(self, Py_ssize_t row, uint32_t stack, int64_t count, int64_t size,
                            int sign) noexcept nogil:
-        """Adds a live block of that row, or removes it if the sign is -1."""
+        """Adds a live block to a row, or removes it if the sign is -1."""
         cdef Since* since = &self.since[stack]
         self.rows[ALIVE + row][stack] += sign
         self.rows[ALIVE_BYTES + row][stack] += sign * size
@@ -597,14 +597,14 @@ cdef class Core:
         return kind != NULL
 
     cdef inline void _remove_earlier(self, uint64_t address) noexcept nogil:
-        """Removes the block at an address; what is shared has been copied."""
+        """Removes the earlier block at an address; a shared table must have been copied."""
         cdef Part* part = NULL
         cdef uint8_t* kind = earlier_at(self.earlier, address, &part)
         if kind:
             remove_earlier(self.earlier, part, kind)
 
     cdef inline bint _has_room(self) noexcept nogil:
-        """Whether there is room for one more block."""
+        """Whether the table has room for one more block."""
         if has_room(self.blocks):
             return True
         self.need = MEMORY
@@ -667,7 +667,7 @@ cdef class Core:
     cdef inline Py_ssize_t _end_of(
         self, const event* e, Py_ssize_t left, int64_t* most
     ) noexcept nogil:
-        """How many events later the block is freed, if that is its thread's next event; else 0.
+        """Returns how many events later a block is freed, if that is its thread's next one; else 0.
 
         ``left``: events from this one on. ``most``: set to the most bytes outstanding meanwhile.
         """
@@ -732,7 +732,7 @@ cdef class Core:
         self, const event* e, Py_ssize_t born, int64_t stack, Thread* thread, int64_t count,
         int64_t size, bint late,
     ) noexcept nogil:
-        """Counts an allocation, whatever becomes of the block."""
+        """Counts an allocation in the totals of stack, thread and time."""
         self.figures.allocated_count[stack] += count
         self.figures.allocated_bytes[stack] += size
         if not late or self.figures.last_ns[stack] < <int64_t>e.time_ns:

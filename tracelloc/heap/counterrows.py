@@ -19,7 +19,7 @@ _LEAST_COLUMNS: Final = 64
 
 
 class CounterRows:
-    """A fixed number of rows, zero at first. Not thread safe."""
+    """A fixed number of counter rows, zero at first. Not thread safe."""
 
     def __init__(self, rows: int) -> None:
         self.columns = _LEAST_COLUMNS  # Number of columns; rows may be shorter, with implied zeros
@@ -39,7 +39,7 @@ class CounterRows:
         return child
 
     def own(self, at: int) -> I64:
-        """A writable row, of full length."""
+        """Returns a row as a writable array of full length; copies it first if a fork shares it."""
         row = self._rows[at]
         if row is None or len(row) < self.columns or not row.flags.writeable:
             grown = np.zeros(self.columns, np.int64)
@@ -59,7 +59,7 @@ class CounterRows:
             self.own(into)[: len(row)] += row
 
     def fold_lowest(self, into: int, at: int) -> None:
-        """Keeps the lower figures of two rows, none below zero, and resets one."""
+        """Keeps the lower figures of two rows, at least 0, in ``into``, and resets row ``at``."""
         row, self._rows[at] = self._rows[at], None
         kept = self._rows[into]
         if row is None or kept is None:
@@ -68,7 +68,7 @@ class CounterRows:
             self._rows[into] = np.minimum(kept[: len(row)], row[: len(kept)])
 
     def gather(self, rows: Indices, columns: int) -> I64:
-        """A copy of some rows, up to ``columns`` columns."""
+        """Returns a copy of some rows, up to ``columns`` columns."""
         found = np.zeros((len(rows), columns), np.int64)
         for into, at in zip(found, rows.tolist(), strict=True):
             row = self._rows[at]

@@ -1,7 +1,7 @@
 # cython: language_level=3, cdivision=True
 """Small blocks from before tracing: about 1.4 bytes each, and 1 % of the heap.
 
-They only become fewer. Each MiB of addresses has a bit for every 16 bytes, set where a block begins,
+Blocks are only removed. Each MiB of addresses has a bit for every 16 bytes, set where one begins,
 and one byte for each block: its kind, which is its size and stack. Forks share a table until one of
 them writes to it.
 """
@@ -46,7 +46,7 @@ cdef struct Earlier:
 
 
 cdef inline Earlier* new_earlier() noexcept nogil:
-    """An empty table; NULL if out of memory."""
+    """Returns an empty table; NULL if out of memory."""
     cdef Earlier* table = <Earlier*>calloc(1, sizeof(Earlier))
     if table:
         table.owners = 1
@@ -54,7 +54,7 @@ cdef inline Earlier* new_earlier() noexcept nogil:
 
 
 cdef inline void drop_earlier(Earlier* table) noexcept nogil:
-    """Drops one owner; the last one frees the table."""
+    """Drops one owner of a table; the last owner frees it."""
     cdef Py_ssize_t at
     if not table:
         return
@@ -71,7 +71,7 @@ cdef inline void drop_earlier(Earlier* table) noexcept nogil:
 
 
 cdef inline Py_ssize_t part_row(Earlier* table, uint64_t address) noexcept nogil:
-    """The row of the first part that does not end before an address."""
+    """Returns the row of the first part that does not end before an address."""
     cdef uint64_t number = address >> PART_BITS
     cdef Py_ssize_t low = 0, length = table.part_count, half
     while length > 0:
@@ -85,7 +85,7 @@ cdef inline Py_ssize_t part_row(Earlier* table, uint64_t address) noexcept nogil
 
 
 cdef inline uint8_t* earlier_at(Earlier* table, uint64_t address, Part** found) noexcept nogil:
-    """Where the kind of the block at an address stands, and its part; NULL if there is none."""
+    """Returns where the kind of an address's block is stored; NULL if there is no block."""
     cdef Py_ssize_t row
     cdef uint64_t word, bit
     cdef Part* part
@@ -105,7 +105,7 @@ cdef inline uint8_t* earlier_at(Earlier* table, uint64_t address, Part** found) 
 
 
 cdef inline Part* part_for(Earlier* table, uint64_t address) noexcept nogil:
-    """The part of an address, a new one if need be; NULL if out of memory."""
+    """Returns the part of an address, a new one if need be; NULL if out of memory."""
     cdef uint64_t number = address >> PART_BITS
     cdef Py_ssize_t at, row = part_row(table, address)
     cdef uint64_t* numbers
@@ -136,7 +136,7 @@ cdef inline Part* part_for(Earlier* table, uint64_t address) noexcept nogil:
 
 
 cdef inline uint32_t kind_in(Part* part, uint64_t size, uint32_t stack) noexcept nogil:
-    """The number of a kind, from 1, which is added if need be; 0 if there is no room."""
+    """Returns a kind's number, from 1, which is added if need be; 0 if there is no room."""
     cdef uint8_t* recent = &part.recent[(size >> 3 ^ size >> 9 ^ stack) % RECENT]
     cdef uint32_t at = recent[0]
     cdef Kind* kinds
@@ -163,7 +163,7 @@ cdef inline uint32_t kind_in(Part* part, uint64_t size, uint32_t stack) noexcept
 cdef inline bint put_earlier(
     Earlier* table, uint64_t address, uint64_t size, uint32_t stack
 ) noexcept nogil:
-    """Adds a block; false if it belongs into the other table: most come by address."""
+    """Adds a block, mostly in order of addresses; false if it belongs into the other table."""
     cdef Part* part
     cdef uint32_t kind, room
     cdef uint64_t at, word = address >> (UNIT_BITS + 6) & (WORDS - 1)
@@ -202,7 +202,7 @@ cdef inline void remove_earlier(Earlier* table, Part* part, uint8_t* kind) noexc
 
 
 cdef inline Earlier* own_earlier(Earlier* table) noexcept nogil:
-    """The table for one owner to write to: a copy if there are others. NULL if out of memory."""
+    """Returns the table to write to: a copy if it has other owners. NULL if out of memory."""
     cdef Earlier* copy
     cdef Part* part
     cdef Py_ssize_t at

@@ -23,7 +23,7 @@ class Heap:
         sample_bytes: int | None = None,
         temporary: TemporaryPolicy = DEFAULT_POLICY,
     ) -> None:
-        """Starts empty at ``now_ns`` (CLOCK_MONOTONIC). See ``LiveTable``."""
+        """Starts empty at ``now_ns`` (CLOCK_MONOTONIC). Other parameters: see ``LiveTable``."""
         self.stacks = Stacks() if stacks is None else stacks
         self.table = LiveTable(self.stacks, sample_bytes, temporary)
         self.table.cohorts.begin(now_ns)
@@ -32,10 +32,7 @@ class Heap:
         self.unreachable = UnreachableBlocks()
 
     def fork(self, now_ns: int) -> Heap:
-        """The heap of a child process forked at ``now_ns``.
-
-        Blocks freed before do not count for the child.
-        """
+        """Returns a forked child's heap; blocks freed before ``now_ns`` do not count for it."""
         child = Heap.__new__(Heap)
         child.stacks = self.stacks
         child.table = self.table.fork()
@@ -45,7 +42,7 @@ class Heap:
         return child
 
     def renewed(self, now_ns: int, stacks: Stacks) -> Heap:
-        """An empty heap for the program executed at ``now_ns``, with these call stacks."""
+        """Returns an empty heap for the program executed at ``now_ns``, with these call stacks."""
         return Heap(now_ns, stacks, self.table.totals.sample_bytes, self.table.temporary)
 
     def add_earlier(self, addresses: U64, sizes: U64, stacks: U32) -> Mask:

@@ -26,7 +26,7 @@ _PAGE_BYTES: Final = mmap.PAGESIZE
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Addresses ``start <= a < end``, whole pages."""
+    """A mapped range of addresses ``start <= a < end``, in whole pages."""
 
     start: int
     end: int
@@ -55,17 +55,14 @@ class RangeTable:
         return len(self._ranges)
 
     def fork(self) -> RangeTable:
-        """The mappings of a child process with a copy of the memory.
-
-        Ranges unmapped before do not count for the child.
-        """
+        """Returns a forked child's mappings; ranges unmapped before do not count for the child."""
         child = RangeTable(self.stacks)
         child.mapped_bytes = self.mapped_bytes - self.unmapped_bytes
         child._starts, child._ranges = list(self._starts), list(self._ranges)
         return child
 
     def apply(self, events: Events) -> None:
-        """Applies records of ring ``mappings`` in their order."""
+        """Applies mmap and munmap events (records of ring ``mappings``), in order."""
         stacks = self.stacks.indices(events["stack_id"]).tolist()
         for event, stack in zip(events.tolist(), stacks, strict=True):
             fields = dict(zip(events.dtype.names or (), event, strict=True))
@@ -94,7 +91,7 @@ class RangeTable:
         self._ranges.insert(at, added)
 
     def _cut(self, start: int, end: int) -> list[Range]:
-        """Removes these addresses. Returns the ranges that were there, cut to them."""
+        """Removes addresses. Returns the ranges that were there, cut to these addresses."""
         first = bisect.bisect_right(self._starts, start) - 1
         if first < 0 or self._ranges[first].end <= start:
             first += 1
@@ -118,11 +115,11 @@ class RangeTable:
         return gone
 
     def ranges(self) -> list[Range]:
-        """All ranges, by address."""
+        """Returns all mapped ranges, by address."""
         return list(self._ranges)
 
     def mappings(self, of_allocators: set[int]) -> Mappings:
-        """Mappings by the program itself: those of other stacks than these."""
+        """Returns the program's own mappings: all but those of the stacks ``of_allocators``."""
         held = self.by_stack()
         return Mappings(
             stacks=tuple(each for each in held if each.stack not in of_allocators),
@@ -130,7 +127,7 @@ class RangeTable:
         )
 
     def by_stack(self) -> list[MappedStack]:
-        """The mappings of each stack, the largest first."""
+        """Returns the sums of each stack's mappings, the largest first."""
         found: dict[int, MappedStack] = {}
         for each in self._ranges:
             was = found.get(each.stack, MappedStack(each.stack, 0, 0, each.birth_ns))

@@ -24,7 +24,7 @@ GAPS: Final = 1 << 16  # Number of gaps to draw from, at even steps of their dis
 
 
 def gaps(mean_bytes: int) -> npt.NDArray[np.uint64]:
-    """Whole numbers of bytes, at least 1, exponentially distributed with this mean."""
+    """Returns gaps between samples: whole bytes, at least 1, exponential with this mean."""
     quantiles = (np.arange(GAPS) + 0.5) / GAPS
     lengths = -np.log1p(-quantiles)
     # The tail of the last step is cut off; the scaling restores the mean.
@@ -33,13 +33,13 @@ def gaps(mean_bytes: int) -> npt.NDArray[np.uint64]:
 
 
 def weighed_blocks(blocks: Blocks) -> Blocks:
-    """Splits ``size`` as in events of programs that report their own samples; adds weights."""
+    """Splits ``size`` of blocks that a program itself has sampled into sizes and weights."""
     size, weight = weighed(blocks.size)
     return replace(blocks, size=size, weight=weight)
 
 
 def weighed(coded: U64) -> tuple[U64, F64]:
-    """(sizes in bytes, how many blocks each stands for): see ``WEIGHT_`` in ``probes/event.h``."""
+    """Decodes (sizes in bytes, blocks each stands for): see ``WEIGHT_`` in ``probes/event.h``."""
     code = (coded & np.uint64((1 << WEIGHT_BITS) - 1)).astype(np.int64)
     mantissa = code & (1 << WEIGHT_MANTISSA_BITS) - 1
     exponent = (code >> WEIGHT_MANTISSA_BITS).astype(np.int32)

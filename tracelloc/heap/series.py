@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.model.figures import Points
+from tracelloc.model.figures import HeapPoints
 from tracelloc.text import NS_PER_S
 
 POINTS: Final = 600  # Most points kept; even
@@ -18,8 +18,8 @@ _FIRST_DISTANCE_NS: Final = NS_PER_S // 4
 _NONE: Final = -1
 
 
-class Series:
-    """Collects points. Not thread safe."""
+class HeapSeries:
+    """Collects points: live bytes, RSS and kept memory at one time. Not thread safe."""
 
     def __init__(self, start_ns: int, points: int = POINTS) -> None:
         self._distance_ns = _FIRST_DISTANCE_NS
@@ -29,7 +29,7 @@ class Series:
         self._used = 0
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether a point is due."""
+        """Whether it is time for another point."""
         return now_ns >= self._next_ns
 
     def add(self, now_ns: int, live_bytes: int, rss_bytes: int | None, kept_bytes: int = 0) -> None:
@@ -43,11 +43,11 @@ class Series:
         self._next_ns = max(self._next_ns + self._distance_ns, now_ns + 1)
 
     def add_before(self, live_bytes: int) -> None:
-        """Adds bytes that were outstanding all along, but were not known, to all points."""
+        """Adds bytes that were live since the start, but were found only now, to all points."""
         self._columns[1, : self._used] += live_bytes
 
     def _thin_out(self) -> None:
-        """Keeps the first point, and of each pair after it the later one."""
+        """Drops every second point: keeps the first one, and the later one of each further pair."""
         half = self._used // 2
         last = self._columns[:, -1].copy()
         self._columns[:, 1:half] = self._columns[:, 2::2].copy()
@@ -56,6 +56,6 @@ class Series:
         self._used = half + 1
         self._distance_ns *= 2
 
-    def points(self) -> Points:
-        """A copy of all points."""
-        return Points(*self._columns[:, : self._used].copy())
+    def points(self) -> HeapPoints:
+        """Returns a copy of all points."""
+        return HeapPoints(*self._columns[:, : self._used].copy())

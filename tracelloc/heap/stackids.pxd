@@ -12,14 +12,14 @@ cdef class StackIds:
     cdef _make_room(self, uint64_t more)
 
     cdef inline uint64_t slot_of(self, uint64_t stack_id) noexcept nogil:
-        """The slot of the id, or the empty slot for it. Ids are hashes themselves."""
+        """Returns the slot of an id, or the empty slot for it. Ids are hashes themselves."""
         cdef uint64_t slot = stack_id & (self.room - 1)
         while self.keys[slot] != 0 and self.keys[slot] != stack_id:
             slot = (slot + 1) & (self.room - 1)
         return slot
 
     cdef inline int64_t index_of(self, uint64_t stack_id) noexcept nogil:
-        """The index of an id; below 0 if it is unknown."""
+        """Returns the index of an id; below 0 if it is unknown."""
         cdef uint64_t slot
         if stack_id == 0:
             return 0

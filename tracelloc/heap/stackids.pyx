@@ -9,7 +9,7 @@ cdef enum:
 
 
 cdef class StackIds:
-    """64-bit ids, evenly distributed. Id 0 always has index 0."""
+    """Indices of stacks by 64-bit id; ids are evenly distributed. Id 0 always has index 0."""
 
     def __cinit__(self):
         self._allocate(LEAST)
@@ -19,7 +19,7 @@ cdef class StackIds:
         free(self.indices)
 
     def get(self, uint64_t stack_id):
-        """The index of an id; -1 if it is unknown."""
+        """Returns the index of an id; -1 if it is unknown."""
         return self.index_of(stack_id)
 
     def set(self, uint64_t stack_id, uint32_t index):

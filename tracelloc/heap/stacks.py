@@ -17,12 +17,12 @@ _FOLDED_FRAMES: Final = 4  # Frames that are kept of a stack when memory is shor
 
 
 class Stacks(CallStacks):
-    """All stacks seen, to which more are added.
+    """All call stacks seen so far, to which new stacks are added.
 
     Several ids may share an index: stacks that differ only beyond the point where they stopped
     being valid. Forked processes have the same ids, and share this object.
 
-    The session's lock guards it, except what ``CallStacks`` allows.
+    The session's lock guards this object, except what ``CallStacks`` allows.
     """
 
     def __init__(self, like: Stacks | None = None) -> None:
@@ -37,13 +37,13 @@ class Stacks(CallStacks):
             self._count, self._used = len(self._starts), len(self._frames)
         self._index_of_frames: dict[tuple[bytes, int], int] = {}
         self._filed = self._count  # Stacks from this index on are not in `_index_of_frames` yet
-        # By id: frames and flags of what only other stacks refer to (`runtimes/merge.py`)
+        # By id: frames and flags of what only other stacks refer to (`runtimes/stackmerger.py`)
         self.code: dict[int, tuple[bytes, int]] = {}
         self.ids = StackIds()  # For the table, which looks up one id after the other
         self._folded = False  # Whether new stacks are cut
 
     def fold(self) -> None:
-        """Cuts further new stacks to their innermost frames; equal ones share an index.
+        """Cuts new stacks to their innermost frames from now on; equal ones share an index.
 
         That saves memory, as each distinct stack has its own figures.
         """
@@ -51,7 +51,7 @@ class Stacks(CallStacks):
         self._filed = self._count
 
     def add_sent(self, sent: SentStacks) -> None:
-        """Stores the frames of ids: stacks that need no further processing."""
+        """Stores stacks that the probes sent, and that need no further processing."""
         if self._folded:
             for stack_id, flags, words in sent.rows():
                 self.add(stack_id, words, StackFlag(flags))
@@ -69,7 +69,7 @@ class Stacks(CallStacks):
                 self._note(index, frames, int(sent.flags[row]))
 
     def add(self, stack_id: int, frames: Frames, flags: StackFlag) -> int:
-        """Stores the frames of an id; other ids may have equal frames. Returns the index."""
+        """Stores the frames of a stack id; other ids may have equal frames. Returns the index."""
         known = self.ids.get(stack_id)
         words = np.array(frames, np.uint64)
         if known >= 0:
@@ -89,7 +89,7 @@ class Stacks(CallStacks):
         return index
 
     def indices(self, ids: U64) -> I64:
-        """The index of each id; unknown ids get one without frames."""
+        """Returns the index of each stack id; unknown ids get an index without frames."""
         if self._folded:
             # Their frames are not known yet: their first blocks count as without a stack.
             found = (max(NO_STACK, self.ids.get(each)) for each in ids.tolist())
@@ -105,7 +105,7 @@ class Stacks(CallStacks):
         return indices
 
     def _number(self, ids: U64) -> tuple[I64, Mask]:
-        """The index of each id, and which are new; the caller appends the new ones' columns."""
+        """Returns each id's index, and which are new; the caller appends the new ones' columns."""
         indices, is_new = np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
         self.ids.add(np.ascontiguousarray(ids), indices, is_new.view(np.uint8), self._count)
         return indices, is_new

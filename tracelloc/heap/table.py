@@ -75,7 +75,7 @@ class LiveTable:
         self._bound_version = 0
 
     def apply(self, events: Events, *, in_order: bool = True, by_time: bool = False) -> None:
-        """Applies records of ``abi.EVENT_DTYPE`` in their order.
+        """Applies events (records of ``EVENT_DTYPE``) in their order.
 
         ``in_order``: no events are missing in between, and each thread's events are in order;
         otherwise, figures that depend on order are counted as unknown. ``by_time``: times only
@@ -99,7 +99,7 @@ class LiveTable:
         self.events += len(events)
 
     def apply_pairs(self, pairs: Columns) -> None:
-        """Counts allocated and freed blocks (``drain.PAIR_DTYPE``): only totals change."""
+        """Counts blocks that were allocated and freed (``PAIR_DTYPE``): only totals change."""
         if len(pairs):
             self._watches_all = False
             records = pairs.view(np.uint8)
@@ -108,17 +108,17 @@ class LiveTable:
             self.events += 2 * int(pairs["count"].sum())
 
     def watch_addresses(self, *, watch: bool) -> None:
-        """Begins or ends keeping the addresses that events are about, for ``add_earlier``."""
+        """Begins or ends recording the addresses of events, for ``add_earlier``."""
         self._core.watch(watch)
         self._is_watching, self._watches_all = watch, True
 
     @property
     def watched_count(self) -> int | None:
-        """Addresses in events since ``watch_addresses``; None if some are unknown: of pairs."""
+        """Number of addresses in events since ``watch_addresses``; None if pairs hide some."""
         return self._core.watched_count if self._watches_all else None
 
     def are_watched(self, addresses: U64) -> Mask:
-        """Which addresses events were about since ``watch_addresses``."""
+        """Returns a mask of the addresses that events had since ``watch_addresses``."""
         found = np.empty(len(addresses), np.uint8)
         self._core.find_watched(addresses, found)
         return found.view(np.bool_)
@@ -126,8 +126,8 @@ class LiveTable:
     def add_earlier(self, addresses: U64, sizes: U64, stacks: U32) -> Mask:
         """Adds blocks that existed when tracing began, with the indices of their stacks.
 
-        They count as allocated since the start, as a forked child's inherited ones do, but no
-        thread has allocated them. Blocks that are live or watched are left out. Returns which
+        The blocks count as allocated since the start, as a forked child's inherited ones do, but
+        no thread has allocated them. Blocks that are live or watched are left out. Returns which
         blocks were added.
         """
         began_ns = self.cohorts.start_ns or 0
@@ -143,21 +143,18 @@ class LiveTable:
         return added.view(np.bool_)
 
     def stacks_at(self, addresses: U64) -> I64:
-        """The indices of the stacks that allocated the blocks at addresses; -1: no live block."""
+        """Returns the index of the stack that allocated each live block; -1: no block there."""
         stacks = np.empty(len(addresses), np.int64)
         self._core.stacks_at(addresses, stacks)
         return stacks
 
     def explain_frees(self) -> None:
-        """Forgets the unmatched frees: they were of blocks from before tracing."""
+        """Resets the count of unmatched frees, which were all of blocks from before tracing."""
         self._begin(max(self._newest_ns, self.cohorts.start_ns or 0))
         self._core.explain_frees()
 
     def fork(self) -> LiveTable:
-        """The table of a child process with a copy of the memory: the same blocks.
-
-        Blocks freed before do not count for the child.
-        """
+        """Returns a forked child's table; blocks freed before do not count for the child."""
         return LiveTable(self.stacks, self.totals.sample_bytes, self.temporary, self)
 
     def drop_blocks(self) -> None:
@@ -204,7 +201,7 @@ class LiveTable:
 
     @property
     def count(self) -> int:
-        """Outstanding blocks."""
+        """Number of outstanding blocks."""
         return self._core.count
 
     @property
@@ -214,19 +211,19 @@ class LiveTable:
 
     @property
     def oddities(self) -> Oddities:
-        """Counts of events that did not fit."""
+        """Counts of events that did not fit the table."""
         return Oddities(self._core.unmatched, self._core.reuses, self._core.odd_restores)
 
     @property
     def unordered_count(self) -> int:
-        """Blocks of which it is unknown whether they were temporary, as they came while the
-        ring was full; in parts of blocks if blocks are sampled.
+        """Number of freed blocks that may have been temporary, as the order of their events is
+        unknown (the ring was full); in parts of blocks if blocks are sampled.
         """
         return self._core.unordered
 
     @property
     def peak(self) -> Peak | None:
-        """The high-water mark; None before the first event."""
+        """Returns the high-water mark of live bytes; None before the first event."""
         size_bytes = self._core.peak_bytes
         if size_bytes is None:
             return None
@@ -236,11 +233,11 @@ class LiveTable:
         return Peak(self._core.peak_ns, size_bytes, live_bytes, live_count)
 
     def blocks(self) -> Blocks:
-        """A copy of all outstanding blocks, unordered."""
+        """Returns a copy of all outstanding blocks, in no order."""
         return self._told_apart(self.raw_blocks())
 
     def raw_blocks(self) -> Blocks:
-        """``blocks`` with sizes as in events: they include weights if the program reports these."""
+        """Returns all blocks with sizes as in events, which include weights if reported."""
         blocks = Blocks.empty(self.count)
         _, count, *_ = self._core.copy_blocks(0, _MOST, 0, True, *blocks.columns())
         return blocks.select(slice(count))
@@ -249,7 +246,7 @@ class LiveTable:
         return weighed_blocks(raw) if self.totals.sample_bytes == GIVEN else raw
 
     def some_blocks(self, at: int, born_by_ns: int, most: int) -> tuple[int | None, Blocks]:
-        """Returns the slot to continue from (None: all done), and a copy of blocks born by then.
+        """Returns the slot to continue from (None: done), and blocks allocated by ``born_by_ns``.
 
         Blocks that move between two calls may be returned twice or not at all.
         """
@@ -259,7 +256,7 @@ class LiveTable:
         return (at if at < self._core.room else None), some
 
     def largest(self, n: int, born_by_ns: int = _MOST) -> tuple[int, int, Blocks]:
-        """Blocks born by then: their number, their bytes, and the ``n`` largest, older ones first.
+        """Returns count, bytes, and the ``n`` largest, of the blocks allocated by ``born_by_ns``.
 
         Blocks from before tracing are counted, not listed: they have no stack. The number and bytes
         are estimates if blocks are sampled.
@@ -277,12 +274,12 @@ class LiveTable:
         return self.totals.whole_number(parts), size_bytes, self._told_apart(best)
 
     def threads(self) -> ThreadTotals:
-        """A copy of each thread's figures."""
+        """Returns a copy of each thread's figures."""
         rows = np.zeros((self._core.thread_count, threads.FIGURES), np.int64)
         self._core.thread_rows(rows)
         return ThreadTotals(*rows.T)
 
     def flows(self) -> dict[tuple[int, int], Flow]:
-        """Blocks allocated by one thread and freed by another, by the rows of these threads."""
+        """Returns blocks that passed between threads, by rows of (allocating, freeing) thread."""
         rows = self._core.flow_rows()
         return {(maker, ender): Flow(count, size) for maker, ender, count, size in rows}

@@ -45,7 +45,7 @@ cdef struct Flows:
 
 
 cdef inline bint begin_threads(Threads* threads, Py_ssize_t most, Py_ssize_t kept) noexcept nogil:
-    """Begins with the row ``NOBODY`` alone. False if out of memory."""
+    """Initializes the threads, with the row ``NOBODY`` alone. False if out of memory."""
     threads.count, threads.room, threads.most, threads.kept = 1, LEAST_THREADS, most, kept
     threads.rows = <Thread*>calloc(LEAST_THREADS, sizeof(Thread))
     threads.slots = <uint16_t*>calloc(2 * LEAST_THREADS, sizeof(uint16_t))
@@ -60,7 +60,7 @@ cdef inline void end_threads(Threads* threads) noexcept nogil:
 
 
 cdef inline Py_ssize_t thread_row(Threads* threads, uint32_t tid) noexcept nogil:
-    """The row of a thread, added if it is new. Below 0 if out of memory."""
+    """Returns a thread's row, which is added if it is new. Below 0 if out of memory."""
     cdef uint64_t slot
     cdef Py_ssize_t row
     if threads.rows[threads.recent].tid == tid:
@@ -110,7 +110,7 @@ cdef inline bint grow_threads(Threads* threads) noexcept nogil:
 
 
 cdef inline void remember(Threads* threads, Py_ssize_t row, uint64_t address) noexcept nogil:
-    """Records that the thread allocated this address."""
+    """Records that a thread has allocated an address."""
     cdef uint32_t at = threads.rows[row].newest
     threads.last[row * threads.kept + at] = address
     threads.rows[row].newest = at + 1 if at + 1 < <uint32_t>threads.kept else 0
@@ -119,7 +119,7 @@ cdef inline void remember(Threads* threads, Py_ssize_t row, uint64_t address) no
 cdef inline bint is_last(
     Threads* threads, Py_ssize_t row, uint64_t address, bint forget
 ) noexcept nogil:
-    """Whether the thread allocated this address lately; ``forget`` then removes it."""
+    """Whether a thread allocated an address lately; if so, ``forget`` removes that."""
     cdef uint64_t* last = &threads.last[row * threads.kept]
     cdef Py_ssize_t at
     for at in range(threads.kept):
@@ -131,14 +131,14 @@ cdef inline bint is_last(
 
 
 cdef inline bint begin_flows(Flows* flows, Py_ssize_t most) noexcept nogil:
-    """Begins without flows. False if out of memory."""
+    """Initializes the flows: none. False if out of memory."""
     flows.count, flows.room, flows.most = 0, LEAST_FLOWS, most
     flows.slots = <Flow*>calloc(LEAST_FLOWS, sizeof(Flow))
     return flows.slots != NULL
 
 
 cdef inline Flow* find_flow(Flows* flows, uint64_t key) noexcept nogil:
-    """The flow's slot, or the empty slot for it."""
+    """Returns the slot of a flow, or the empty slot for it."""
     cdef uint64_t at = home_of(key, flows.room)
     while flows.slots[at].key != key and flows.slots[at].key != 0:
         at = at + 1 if at + 1 < <uint64_t>flows.room else 0
@@ -148,7 +148,7 @@ cdef inline Flow* find_flow(Flows* flows, uint64_t key) noexcept nogil:
 cdef inline bint add_flow(
     Flows* flows, Py_ssize_t maker, Py_ssize_t ender, int64_t count, int64_t size
 ) noexcept nogil:
-    """Counts blocks from one row to another. False if out of memory."""
+    """Counts blocks that passed from one thread's row to another. False if out of memory."""
     cdef uint64_t key = (<uint64_t>maker << 16 | <uint64_t>ender) + 1
     cdef Flow* flow
     if 2 * (flows.count + 2) > flows.room and not grow_flows(flows):

@@ -20,13 +20,13 @@ MOST_FLOWS: Final = 1 << 14  # Most pairs of threads; further flows count as fro
 
 @dataclass(slots=True)
 class ThreadTotals:
-    """One array per figure: a row per thread. Bytes are as requested, counts are blocks."""
+    """Totals per thread: one array per figure. Bytes are as requested, counts are blocks."""
 
-    tid: I64  # 0 in the first row
+    tid: I64  # Thread ids; 0 in the first row, which is of unknown threads
     allocated_bytes: I64
     allocated_count: I64
-    freed_bytes: I64  # Freed by this thread, whichever thread allocated them; so is `freed_count`
-    freed_count: I64
+    freed_bytes: I64  # Bytes that the thread freed, whichever thread allocated them
+    freed_count: I64  # Blocks that the thread freed, whichever thread allocated them
 
     def __len__(self) -> int:
         return len(self.tid)
@@ -37,10 +37,7 @@ FIGURES: Final = len(fields(ThreadTotals))
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Blocks that one thread allocated and another one freed.
-
-    Counts are in blocks, or in parts of sampled ones (``COUNT_PARTS``).
-    """
+    """Blocks that one thread allocated and another freed; if sampled, in ``COUNT_PARTS``."""
 
     count: int
     size_bytes: int

@@ -42,7 +42,7 @@ class UnreachableTable:
     size_bytes: I64
 
     def lost_blocks_of(self, stacks: npt.NDArray[np.intp], slices: int) -> tuple[F64, F64, F64]:
-        """(lost blocks, their bytes: a row per stack; blocks searched for) of some stacks."""
+        """Returns (lost blocks, their bytes: a row per stack; blocks searched for) of stacks."""
         rows = np.zeros((2, len(stacks), slices))
         if len(self.stacks):
             at = np.minimum(np.searchsorted(self.stacks, stacks), len(self.stacks) - 1)
@@ -61,7 +61,7 @@ class UnreachableTable:
         ends: npt.NDArray[np.intp],
         slices: int,
     ) -> tuple[F64, F64, F64]:
-        """Sums over stretches of stacks; the n-th is ``order[starts[n]:ends[n]]``. See ``of``."""
+        """Adds up ``lost_blocks_of`` over stretches; the n-th is ``order[starts[n]:ends[n]]``."""
         some = np.flatnonzero(np.isin(order, self.stacks))
         summed = np.zeros((2, len(some) + 1, slices))
         np.cumsum(np.stack(self.lost_blocks_of(order[some], slices)[:2]), axis=1, out=summed[:, 1:])
@@ -78,19 +78,19 @@ NONE_UNREACHABLE: Final = UnreachableTable(
 
 
 class SearchResult(NamedTuple):
-    """One search, compared with those before; see ``UnreachableBlocks``."""
+    """The result of one pointer search, compared with earlier ones."""
 
-    asked: I64  # Blocks that it covered, per stack
+    asked: I64  # Blocks that the search covered, per stack
     blocks: Blocks  # Blocks to which one of the last searches found no pointer, sorted by key
     # Per block, the searches that found no pointer; the last search is the lowest bit.
     said: npt.NDArray[np.uint8]
     lost: Mask  # Which of the blocks count as lost
     newest_ns: tuple[int, ...]  # When the newest block was born of each of the last searches
     refuted: I64  # Blocks per stack that have been freed although they counted as lost
-    # Memory that was swapped out and may have pointers to blocks. What was lost before stays lost
-    # meanwhile, and nothing else is.
+    # Bytes that were swapped out and may have pointers to blocks. Blocks that were lost before stay
+    # lost meanwhile, and no others count as lost.
     swapped_bytes: int
-    # Whose requests in the kernel may point to blocks, now or earlier: "io_uring", "AIO"; or empty
+    # Kernel queue whose requests may (have) point(ed) to blocks: "io_uring", "AIO"; or empty
     kernel_queue: str = ""
 
 
@@ -101,7 +101,7 @@ _NO_SEARCH: Final = SearchResult(
 
 
 class SearchComparison:
-    """Compares a search with earlier ones, some of its blocks at a time."""
+    """Compares a pointer search with earlier ones, some of its blocks at a time."""
 
     def __init__(self, last: SearchResult, *, moves: bool) -> None:
         self._last, self._moves = last, moves
@@ -113,7 +113,7 @@ class SearchComparison:
         self._newest_ns = 0
 
     def add(self, blocks: Blocks, reachable: Mask) -> None:
-        """Adds some of the blocks searched for, and which of them can be reached."""
+        """Adds some of the searched blocks, and a mask of those that can be reached."""
         asked = np.bincount(blocks.stack, minlength=len(self._asked))
         asked[: len(self._asked)] += self._asked
         self._asked = asked
@@ -129,7 +129,7 @@ class SearchComparison:
         self._new.append(blocks.select(lost))
 
     def result(self, *, swapped_bytes: int = 0, kernel_queue: str = "") -> SearchResult:
-        """The result, when all old blocks have been added, so that others have been freed.
+        """Returns the result. All old blocks must have been added: missing ones count as freed.
 
         Changes nothing, so that only ``accept`` needs the lock if one thread calls both.
         """
@@ -159,14 +159,14 @@ class SearchComparison:
 
 @dataclass(slots=True)
 class UnreachableBlocks:
-    """Results of the last searches, block by block. Not thread safe."""
+    """Results of the last pointer searches, block by block. Not thread safe."""
 
-    searches: int = 0
+    searches: int = 0  # Number of searches so far
     # True if there will be no search: the process's memory can't be read, or must not be.
     is_refused: bool = False
-    # Whether a garbage collector frees blocks: that lost ones are freed then refutes nothing.
+    # Whether a garbage collector frees blocks: freeing a lost block then refutes nothing.
     collects: bool = False
-    moves: bool = False  # Whether it moves what points to them
+    moves: bool = False  # Whether the collector moves objects that point to blocks
     _last: SearchResult = _NO_SEARCH
     # What is computed once per search, as it takes a while for very many blocks: see `last_counts`
     # and `table`, whose edges come first.
@@ -175,31 +175,31 @@ class UnreachableBlocks:
 
     @property
     def swapped_bytes(self) -> int:
-        """Memory that was swapped out at the last search and may have pointers to blocks."""
+        """Bytes that were swapped out at the last search and may have pointers to blocks."""
         return self._last.swapped_bytes
 
     @property
     def kernel_queue(self) -> str:
-        """The kernel's interface whose requests may point to blocks; see ``SearchResult``."""
+        """Kernel queue whose requests may point to blocks: "io_uring", "AIO", or empty."""
         return self._last.kernel_queue
 
-    def note(self, blocks: Blocks, reachable: Mask) -> None:
-        """Adds a search: its blocks, and which of them can be reached."""
+    def add_search(self, blocks: Blocks, reachable: Mask) -> None:
+        """Adds a whole search: its blocks, and a mask of those that can be reached."""
         comparison = self.comparison()
         comparison.add(blocks, reachable)
         self.accept(comparison.result())
 
     def comparison(self) -> SearchComparison:
-        """A comparison with earlier searches. It needs no lock if one thread has it."""
+        """Returns a comparison with earlier searches, which one thread may use without a lock."""
         return SearchComparison(self._last, moves=self.moves)
 
     def accept(self, result: SearchResult) -> None:
-        """Adds a search that was compared."""
+        """Adds the result of a search, which ``comparison`` has compared with earlier ones."""
         self.searches += 1
         self._last, self._counts, self._table = result, None, None
 
     def last_counts(self) -> tuple[I64, I64]:
-        """(blocks that the last search covered, those without any pointer to them) per stack."""
+        """Returns (blocks that the last search covered, blocks that count as lost) per stack."""
         last = self._last
         if self._counts is None:
             has_none = (last.said & 1).astype(np.bool_)
@@ -209,7 +209,7 @@ class UnreachableBlocks:
 
     @property
     def blocks(self) -> Blocks:
-        """The lost blocks, without those of stacks whose lost blocks were freed later."""
+        """Returns the lost blocks, without those of stacks whose lost blocks were freed later."""
         lost, refuted = self._last.blocks.select(self._last.lost), self._last.refuted
         if self.collects or not len(refuted):
             return lost
@@ -249,6 +249,6 @@ class UnreachableBlocks:
 
 
 def keys_of(address: U64, birth_ns: U64) -> U64:
-    """A practically unique number per block: an address alone may be reused."""
+    """Returns a practically unique number per block: an address alone may be reused."""
     keys: U64 = address * _GOLDEN + birth_ns
     return keys

@@ -2,7 +2,7 @@
 
 Each formula maps requested sizes to what ``malloc_usable_size`` returns for such a block,
 vectorized, in bytes, for 64-bit processors. (jemalloc's classes are the same with pages of 64 KiB,
-as in Debian's builds for 64-bit Arm.) They hold for blocks as malloc makes them. A block that
+as in Debian's builds for 64-bit Arm.) Formulas hold for blocks as malloc makes them. A block that
 realloc has shrunk may keep its place (in mimalloc and tcmalloc, up to twice as much as it needs).
 tcmalloc's realloc may add room, and so may an alignment. If there is no reliable formula, the size
 is unknown:
@@ -56,10 +56,10 @@ LIBC_FAMILY: Final = "malloc"  # Name of the family of functions that the C libr
 
 
 def main_library(found: Iterable[FoundLibrary]) -> MainLibrary | None:
-    """The first file that defines malloc, the C library last, in the order of symbol resolution.
+    """Returns the first file that defines malloc, in the order of symbol resolution.
 
-    If another library replaces the C library's own malloc, that one is not among the others:
-    nothing calls it any more. None if there is no allocator.
+    The C library comes last. If another library replaces its malloc, it is not among the others:
+    nothing calls that malloc any more. None if no file defines malloc.
     """
     own = [(a, a.library) for a in found if a.library is not None]
     if not own:
@@ -83,7 +83,7 @@ def _precedence(pair: tuple[FoundLibrary, MallocLibrary]) -> tuple[bool, bool, b
 
 
 def formula_for(main: MainLibrary) -> Formula | None:
-    """The formula of an allocator; None if no sizes are known."""
+    """Returns the formula for a malloc library's usable sizes; None if no sizes are known."""
     name = base_name(main.file)
     match main.library:
         case MallocLibrary.GLIBC:
@@ -98,12 +98,12 @@ def formula_for(main: MainLibrary) -> Formula | None:
 
 
 def has_sizes(sizes: UsableSizes) -> bool:
-    """Whether usable sizes can be known at all."""
+    """Whether any usable sizes can be known, by a formula or by reading."""
     return not sizes.unusual and formula_for(sizes.main) is not None
 
 
 def usable_of(sizes: UsableSizes, blocks: Blocks) -> Usable:
-    """Usable sizes of some of the snapshot's blocks, in their order."""
+    """Returns usable sizes of some of the snapshot's blocks, a row per block."""
     there, read = sizes.read.find(blocks)
     formula = None if sizes.unusual else formula_for(sizes.main)
     # With several allocators, only blocks whose size was read are certainly glibc's.
@@ -115,14 +115,14 @@ def usable_of(sizes: UsableSizes, blocks: Blocks) -> Usable:
 
 
 def header_bytes(main: MainLibrary) -> int:
-    """Least overhead of each block beside its usable bytes."""
+    """Returns the least overhead in bytes of each block beside its usable bytes."""
     return CHUNK_HEADER_BYTES if main.library is MallocLibrary.GLIBC else 0
 
 
 def glibc_usable(size_bytes: U64) -> tuple[U64, Mask]:
-    """Chunks of 16 bytes, of which 8 are the header; at least 32.
+    """Usable sizes in glibc: chunks are multiples of 16 bytes, 8 of them the header; at least 32.
 
-    malloc/malloc.c: ``request2size``, and ``sysmalloc_mmap`` for separately mapped blocks. These
+    malloc/malloc.c: ``request2size``, and ``sysmalloc_mmap`` for separately mapped blocks. Sizes
     are certain if the threshold can't have moved: from 32 MiB on; below 128 KiB, none is mapped.
     In between, a block may be either. If the rest of a chunk would be less than 32 bytes, glibc
     gives it all, so blocks may have 16 more: ``chunks.read_chunks`` reads the true size.
@@ -135,13 +135,13 @@ def glibc_usable(size_bytes: U64) -> tuple[U64, Mask]:
 
 
 def chunk_bytes(size_bytes: U64) -> U64:
-    """The smallest chunk for a request: ``request2size`` in glibc's malloc/malloc.c."""
+    """Returns the smallest chunk for a request: ``request2size`` in glibc's malloc/malloc.c."""
     rounded = _rounded(size_bytes + np.uint64(CHUNK_HEADER_BYTES), 16)
     return np.maximum(rounded, np.uint64(SMALLEST_CHUNK))
 
 
 def jemalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
-    """Four classes per doubling, at least 16 bytes apart; 8 is also one.
+    """Usable sizes in jemalloc: four classes per doubling, 16 bytes apart or more; also 8.
 
     jemalloc(3), "Size classes", of versions 4 and newer with the usual quantum of 16.
     """
@@ -151,7 +151,7 @@ def jemalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
 
 
 def mimalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
-    """Multiples of 16 bytes up to 128, then four bins per doubling; 8 is also one.
+    """Usable sizes in mimalloc: multiples of 16 up to 128, then four bins per doubling; also 8.
 
     mimalloc's src/page-queue.c, ``mi_bin``; the same in versions 1 to 3.
     """
@@ -160,7 +160,7 @@ def mimalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
 
 
 def tcmalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
-    """Classes up to 256 KiB, whole pages of 8 KiB beyond; of the kernel's where they are larger.
+    """Usable sizes in tcmalloc: classes up to 256 KiB, then whole pages, of at least 8 KiB.
 
     gperftools' src/common.cc, ``SizeMap::Init``, as it is built by default.
     """
@@ -173,7 +173,7 @@ def tcmalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
 
 @cache
 def _tcmalloc_classes() -> U64:
-    """Classes at most an eighth apart, in spans that waste at most an eighth.
+    """Returns size classes at most an eighth apart, in spans that waste at most an eighth.
 
     If spans of two neighboring classes hold equally many blocks, they are one class, the larger.
     """
@@ -199,7 +199,7 @@ def _tcmalloc_spacing(size: int) -> int:
 
 
 def _tcmalloc_span(size: int) -> int:
-    """Bytes of the span of pages from which blocks of a class are cut."""
+    """Returns the bytes of the span of pages from which blocks of a size class are cut."""
     at_once = min(max((64 << 10) // size, 2), _TC_MOST_MOVED) // 4
     span = 0
     while span == 0 or span // size < at_once:
@@ -210,7 +210,7 @@ def _tcmalloc_span(size: int) -> int:
 
 
 def _power_below(size_bytes: U64) -> U64:
-    """The greatest power of two below each size; 0 for sizes up to 1."""
+    """Returns the greatest power of two below each size; 0 for sizes up to 1."""
     # A float64 may round values of more than 53 bits up: no block is that large.
     exponent = np.frexp(np.maximum(size_bytes, np.uint64(1)).astype(np.float64) - 0.5)[1]
     power: U64 = np.uint64(1) << np.maximum(exponent - 1, 0).astype(np.uint64)

@@ -1,4 +1,4 @@
-"""Outstanding blocks as columns, copied from the live table; mappings; and who holds blocks."""
+"""Outstanding blocks as columns, copied from the live table; mappings; and holders of blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BlockSum:
-    """A number of blocks, and their bytes."""
+    """A sum over blocks: how many there are, and their bytes."""
 
     count: int = 0
     size_bytes: int = 0
@@ -35,7 +35,7 @@ class BlockSum:
 
 @dataclass(slots=True)
 class Blocks:
-    """Columns of equal length: one block per row.
+    """Live blocks in columns of equal length: one block per row.
 
     ``size`` in bytes, ``birth_ns`` on CLOCK_MONOTONIC, ``stack`` an index of
     ``CallStacks``, ``tid`` the thread that allocated.
@@ -46,12 +46,12 @@ class Blocks:
     birth_ns: U64
     stack: U32
     tid: U32
-    # How many blocks each one stands for, if the program has reported that.
+    # Number of blocks that each sampled block stands for, if the program has reported that.
     weight: F64 | None = None
 
     @classmethod
     def empty(cls, rows: int = 0) -> Blocks:
-        """Uninitialized columns of ``rows`` rows."""
+        """Returns uninitialized columns with ``rows`` rows."""
         return cls._of([np.empty(rows, dtype) for _, dtype in _COLUMNS])
 
     @classmethod
@@ -62,22 +62,22 @@ class Blocks:
         return len(self.address)
 
     def columns(self) -> Iterator[npt.NDArray[Any]]:
-        """Yields the columns in their order."""
+        """Yields all columns but ``weight``, in the order of the fields."""
         return (getattr(self, name) for name, _ in _COLUMNS)
 
     def select(self, rows: Mask | Rows | slice) -> Blocks:
-        """Some rows, as a copy; a view for a slice."""
+        """Returns the blocks in some rows, as a copy; for a slice, as a view."""
         found = self._of([getattr(self, name)[rows] for name, _ in _COLUMNS])
         found.weight = None if self.weight is None else self.weight[rows]
         return found
 
     def largest(self, n: int) -> Blocks:
-        """The ``n`` largest, in order; of equal ones, the older, then the lower address first."""
+        """Returns the ``n`` largest blocks; of equal ones, the older, then the lower one first."""
         return self.select(first_rows(n, ~self.size, self.birth_ns, self.address))
 
     @classmethod
     def concatenate(cls, parts: list[Blocks]) -> Blocks:
-        """All rows of the parts, in their order."""
+        """Joins blocks: all rows of the parts, in the order of the parts."""
         if not parts:
             return cls.empty()
         whole = cls._of(
@@ -91,7 +91,7 @@ class Blocks:
 
 
 def weights(size_bytes: U64, mean_bytes: int) -> F64:
-    """How many blocks of its size each sampled block stands for; at least 1.
+    """Returns how many blocks of its size each sampled block stands for; at least 1.
 
     ``mean_bytes``: mean distance of the samples, see ``heap.sampling``.
     """
@@ -100,7 +100,7 @@ def weights(size_bytes: U64, mean_bytes: int) -> F64:
 
 
 def first_rows(n: int, main: U64, second: U64, third: U64) -> Rows:
-    """The rows of the n smallest values, in order, without sorting all."""
+    """Returns the rows of the n smallest values, in order, without sorting all values."""
     rows, before, left = np.arange(len(main)), [], n
     for key in (main, second):
         if not 0 < left < len(rows):
@@ -115,7 +115,7 @@ def first_rows(n: int, main: U64, second: U64, third: U64) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class BlockStat:
-    """One live block."""
+    """One live block, for views and reports."""
 
     address: int
     size_bytes: int
@@ -126,15 +126,15 @@ class BlockStat:
 
 @dataclass(frozen=True, slots=True)
 class BlockSelection:
-    """The largest of some blocks, and the sums of all of them."""
+    """The largest blocks of a selection, and the sums of all selected blocks."""
 
     count: int
     size_bytes: int
-    largest: tuple[BlockStat, ...]  # By size; of equal ones, the older first
+    largest: tuple[BlockStat, ...]  # By size; of equally large blocks, the older first
 
 
 def block_stats(blocks: Blocks, now_ns: int) -> tuple[BlockStat, ...]:
-    """One record per block, in order."""
+    """Returns one record per block, in the order of the rows."""
     columns = blocks.address, blocks.size, blocks.birth_ns, blocks.stack, blocks.tid
     return tuple(
         BlockStat(address, size, max(0, now_ns - birth_ns), stack, tid)
@@ -143,10 +143,10 @@ def block_stats(blocks: Blocks, now_ns: int) -> tuple[BlockStat, ...]:
 
 
 class Usable(NamedTuple):
-    """Columns, a row per block."""
+    """Usable sizes of blocks in columns: a row per block."""
 
-    size_bytes: U64  # At least the requested size
-    known: Mask  # Whether the size is known; otherwise it is meaningless
+    size_bytes: U64  # Usable size, which is at least the requested size
+    known: Mask  # Whether the size is known; otherwise `size_bytes` is meaningless
     read: Mask  # Whether the size was read from the process rather than computed from the request
 
 
@@ -159,7 +159,7 @@ class ReadSizes:
     size_bytes: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
 
     def find(self, blocks: Blocks) -> tuple[Mask, U64]:
-        """Which of some blocks have a size here, and the sizes (0 for others)."""
+        """Returns which of some blocks have a known size, and the sizes in bytes (0 if unknown)."""
         sizes = np.zeros(len(blocks), np.uint64)
         if not len(self.address):
             return np.zeros(len(blocks), np.bool_), sizes
@@ -171,7 +171,7 @@ class ReadSizes:
         return there, sizes
 
     def select(self, rows: Mask) -> ReadSizes:
-        """Some of the sizes."""
+        """Returns the sizes in the rows that a mask selects."""
         return ReadSizes(self.address[rows], self.birth_ns[rows], self.size_bytes[rows])
 
 
@@ -181,43 +181,43 @@ class UsableSizes:
 
     main: MainLibrary  # The malloc library that all blocks are counted as
     read: ReadSizes
-    unusual: bool = False  # The allocator was built in a way for which no sizes are known
+    unusual: bool = False  # Whether the malloc library's build has unknown size classes
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierKind:
-    """Earlier blocks of one class and size. Its live blocks are those of the stack."""
+    """Blocks from before tracing of one class and size: the blocks of an artificial stack."""
 
-    stack: int  # Index in `CallStacks`: not a call stack, but what these blocks have in common
+    stack: int  # Index in `CallStacks` of the artificial stack, which names class and size
     class_name: str  # C++ class of the blocks; empty if unknown
-    least_bytes: int  # Usable size of the smallest that belong here
-    most_bytes: int  # Usable size of the largest
+    least_bytes: int  # Usable size of the smallest blocks of this kind
+    most_bytes: int  # Usable size of the largest blocks of this kind
     count: int  # Blocks when tracing began
     size_bytes: int  # Usable bytes when tracing began
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierBlocks:
-    """All blocks from before tracing. Sizes are usable sizes: what was requested is not known."""
+    """All blocks from before tracing. Sizes are usable sizes: requested sizes are not known."""
 
-    kinds: tuple[EarlierKind, ...]  # By bytes, the most first
-    coverage: float  # The part of the heap that was seen, 0 to 1
-    notes: tuple[str, ...] = ()  # What is missing; may contain names from the target
+    kinds: tuple[EarlierKind, ...]  # Kinds of blocks, most bytes first
+    coverage: float  # Share of the heap's bytes that the walk could read, 0 to 1
+    notes: tuple[str, ...] = ()  # Reasons why blocks are missing; may contain names from the target
 
     @property
     def count(self) -> int:
-        """Blocks when tracing began."""
+        """Number of blocks from before tracing, when tracing began."""
         return sum(kind.count for kind in self.kinds)
 
     @property
     def size_bytes(self) -> int:
-        """Usable bytes when tracing began."""
+        """Usable bytes of the blocks from before tracing, when tracing began."""
         return sum(kind.size_bytes for kind in self.kinds)
 
 
 @dataclass(frozen=True, slots=True)
 class MappedStack:
-    """The mappings of one call stack."""
+    """The memory that one call stack has mapped and that is not unmapped yet."""
 
     stack: int
     count: int
@@ -227,32 +227,32 @@ class MappedStack:
 
 @dataclass(frozen=True, slots=True)
 class Mappings:
-    """Mappings of the program itself that are not unmapped yet."""
+    """Memory that the program itself has mapped (mmap) and not unmapped yet."""
 
-    stacks: tuple[MappedStack, ...]  # The largest first
-    of_allocators_bytes: int  # Bytes mapped by allocators' libraries for blocks, excluded above
+    stacks: tuple[MappedStack, ...]  # Call stacks, most mapped bytes first
+    of_allocators_bytes: int  # Bytes that malloc libraries mapped for blocks, not in `stacks`
 
     @property
     def count(self) -> int:
-        """Number of ranges."""
+        """Number of mapped address ranges."""
         return sum(held.count for held in self.stacks)
 
     @property
     def size_bytes(self) -> int:
-        """Size of all ranges, in whole pages."""
+        """Bytes of all mapped address ranges, in whole pages."""
         return sum(held.size_bytes for held in self.stacks)
 
 
 @dataclass(frozen=True, slots=True)
 class PartFigures:
-    """Blocks that were allocated in a part; blocks from before it do not count."""
+    """Figures of one part of a run (such as a test), of blocks allocated in that part only."""
 
     peak_bytes: int  # Most bytes that were live at a time
     allocated_bytes: int
     allocated_count: int
-    live_bytes: int  # Bytes that are live at its end
+    live_bytes: int  # Bytes that are live at the end of the part
     live_count: int
-    at_peak: I64  # Bytes that were live at the peak, by stack
+    at_peak: I64  # Bytes that were live at the peak, indexed by stack
     at_peak_count: I64
     problem: str = ""  # Why events are missing; empty if none are
 
@@ -261,15 +261,15 @@ class PartFigures:
 
 
 class RootKind(Enum):
-    """Where a path to a block begins."""
+    """The kind of memory in which a path of pointers to a block begins."""
 
-    VARIABLE = "variable"  # A variable of a module; without a symbol, a word of its data
+    VARIABLE = "variable"  # A variable of a module; without a symbol, a word of the module's data
     MODULE = "module"  # All data of a module without symbols
     THREAD_LOCAL = "thread-local"
     STACK = "stack"
     REGISTERS = "registers"
     KERNEL = "kernel"  # Data that the program has given to the kernel
-    MAPPING = "mapping"  # Other memory
+    MAPPING = "mapping"  # Memory of no other kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class HeapRoot:
     kind: RootKind
     name: str  # Such as `app::g_sessions`, `stack of thread 17 (worker)`; from the target
     module: str = ""  # Path of the module with the variable
-    thread_ids: tuple[int, ...] = ()  # Threads to which it belongs, if any
+    thread_ids: tuple[int, ...] = ()  # Threads to which the root belongs, if any
     # Source file that declares the variable, from debug information; empty if unknown.
     file: str = ""
     line: int = 0
@@ -287,24 +287,24 @@ class HeapRoot:
 
 @dataclass(frozen=True, slots=True)
 class PathStep:
-    """A run of blocks of one kind on the way to others."""
+    """Blocks of one size and class that follow each other on a path from a root."""
 
     class_name: str  # C++ class; empty if unknown
-    # Most bytes that a program may have requested for each; 0 if they are of several kinds.
+    # Most bytes that a program may have requested for each block; 0 if sizes differ.
     usable_bytes: int
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class HolderPath:
-    """How blocks are held: the way from a root to the pointers to them."""
+    """How some blocks are held: the path from a root to the pointers to these blocks."""
 
     root: HeapRoot
-    # From the root on. The last step has the blocks themselves, and all of their kind that lead to
-    # them.
+    # Steps from the root on. The last step is the held blocks themselves, and all blocks of their
+    # kind that lead to them.
     steps: tuple[PathStep, ...]
-    blocks: BlockSum  # The blocks that are held this way; others may hold them as well
-    example: int  # Address of one of them
+    blocks: BlockSum  # The blocks that this path holds; other paths may hold them as well
+    example: int  # Address of one of `blocks`
     retained: BlockSum  # All blocks to which every path leads through the root
 
 
@@ -313,14 +313,14 @@ class Keeper:
     """A root or block through which all paths to some blocks lead."""
 
     root: HeapRoot  # The root itself, or one that leads to the block
-    step: PathStep | None  # Size and class of the block; None if it is the root itself
-    address: int  # The block's; 0 for a root
-    # The blocks to which all paths lead through it, itself included: freed with it.
+    step: PathStep | None  # Size and class of the keeping block; None if the keeper is `root`
+    address: int  # Address of the keeping block; 0 for a root
+    # The blocks to which all paths lead through the keeper, itself included: freed with the keeper.
     retained: BlockSum
-    held: BlockSum  # The part that was asked about
-    # The path to most bytes that it retains; None if blocks were asked for.
+    held: BlockSum  # The part of `retained` that the search asked about
+    # The path to most of the retained bytes; None if the search asked about certain blocks.
     path: HolderPath | None = None
-    # Whether several roots lead to what `retained` has: freeing one frees nothing.
+    # Whether several roots lead to the blocks of `retained`: freeing one root frees nothing.
     is_shared: bool = False
     # Other roots that lead to the block, as far as they differ from `root`.
     other_roots: tuple[HeapRoot, ...] = ()
@@ -328,14 +328,14 @@ class Keeper:
 
 @dataclass(frozen=True, slots=True)
 class HeapCoverage:
-    """What a reader must know about the figures."""
+    """When a heap was searched for holders, and how completely."""
 
     time_s: float  # Seconds since 1970
     in_use: BlockSum  # All blocks of the heap that are in use
     unreached: BlockSum  # Blocks to which no path leads
-    coverage: float = 1.0  # The part of the heap that was seen, 0 to 1
-    swapped_bytes: int = 0  # Memory of the process that is swapped out, and was not searched
-    pointers_left_out: int = 0  # Pointers for which there was no memory: holders may be missing
+    coverage: float = 1.0  # Share of the heap's bytes that the search could read, 0 to 1
+    swapped_bytes: int = 0  # Bytes of the process that are swapped out, and were not searched
+    pointers_left_out: int = 0  # Number of pointers not stored for want of memory: holders may lack
     notes: tuple[str, ...] = ()  # Gaps in the search; may contain names from the target
 
 
@@ -345,32 +345,32 @@ class BlockHolders:
 
     heap: HeapCoverage
     blocks: BlockSum  # The blocks that were asked about
-    unreached: BlockSum  # The part to which no path leads
-    retained: BlockSum  # Blocks to which all paths lead through one of them, themselves included
-    # The ways in which they are held, by most blocks first. A block may be held several ways.
+    unreached: BlockSum  # The part of `blocks` to which no path leads
+    retained: BlockSum  # Blocks to which all paths lead through any of `blocks`, these included
+    # The paths that hold `blocks`, most blocks first. Several paths may hold a block.
     paths: tuple[HolderPath, ...]
-    # The root, and the last block on the way, through which all paths to most of them lead. Empty
-    # if there is none: several roots share them.
+    # The root, and the last block on the way, through which all paths to most of `blocks` lead.
+    # Empty if there is none: several roots share the blocks.
     keepers: tuple[Keeper, ...]
-    more_paths: int = 0  # Paths that are left out
+    more_paths: int = 0  # Number of further paths, not in `paths`
     # Whether only some of the blocks were asked about: `paths` count only their holders.
     is_sample: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TopHolders:
-    """The roots that retain most of a heap, and blocks that do and have several roots."""
+    """The roots that retain most of a heap, and large retaining blocks with several roots."""
 
     heap: HeapCoverage
     keepers: tuple[Keeper, ...]  # Most bytes first
-    others: BlockSum  # Blocks retained by further ones
-    other_count: int  # Number of further ones
-    # Blocks that no root retains, as several lead to them: in the other figures as well.
+    others: BlockSum  # Blocks that further keepers retain
+    other_count: int  # Number of further keepers
+    # Blocks that no single root retains, as several lead to them; also counted in other figures.
     shared: BlockSum
 
 
 @dataclass(frozen=True, slots=True)
 class SuspectHolders:
-    """The holders of the blocks of stacks that grow, some minutes old."""
+    """Holders of the blocks of growing stacks, from a search up to some minutes ago."""
 
-    by_stack: Mapping[int, BlockHolders]  # By a suspect's first stack
+    by_stack: Mapping[int, BlockHolders]  # By the first stack of each suspect

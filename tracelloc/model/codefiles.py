@@ -15,22 +15,22 @@ C_LIBRARY: Final = ("libc.so", "libc-2", "ld-linux", "ld-musl", "libpthread")
 
 
 def base_name(path: str) -> str:
-    """The part after the last slash; the path itself if there is none."""
+    """Returns the part of a path after the last slash; the path itself without a slash."""
     return path.rsplit("/", 1)[-1]
 
 
 def is_c_library(path: str) -> bool:
-    """Whether this file belongs to the C library."""
+    """Whether the file with this path belongs to the C library."""
     return base_name(path).startswith(C_LIBRARY)
 
 
 def is_runtime(path: str) -> bool:
-    """Whether this file is the C or C++ library, which calls malloc on behalf of others."""
+    """Whether a path is that of the C or C++ library, which calls malloc on behalf of others."""
     return is_c_library(path) or base_name(path).startswith(("libstdc++.so", "libc++.so"))
 
 
 def is_loader(path: str) -> bool:
-    """Whether this file is the dynamic linker."""
+    """Whether the file with this path is the dynamic linker."""
     return base_name(path).startswith("ld-")
 
 
@@ -53,12 +53,12 @@ class Mapping(NamedTuple):
 
     @property
     def file_id(self) -> FileId:
-        """Identifies the file, for caches that outlive a mapping."""
+        """Device and inode of the mapped file: a key for caches that outlive a mapping."""
         return self.device, self.inode
 
     @property
     def map_file(self) -> str:
-        """The name under ``/proc/PID/map_files``."""
+        """The mapping's file name under ``/proc/PID/map_files``: ``START-END`` in hexadecimal."""
         return f"{self.start:x}-{self.end:x}"
 
 
@@ -77,29 +77,29 @@ class Unresolved(Enum):
 
 
 class CodeModule(Protocol):
-    """A mapped file of code."""
+    """A mapped file with code."""
 
     @property
     def file_id(self) -> FileId:
-        """Identifies the file."""
+        """Device and inode, which identify the file."""
 
     @property
     def path(self) -> str:
-        """Path for display."""
+        """The file's path, for display."""
 
     @property
     def build_id(self) -> str | None:
-        """The build ID from the linker, in hexadecimal."""
+        """The file's build ID from the linker, in hexadecimal; None without one."""
 
 
 ModuleT_co = TypeVar("ModuleT_co", bound=CodeModule, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Place(Generic[ModuleT_co]):
-    """Where an address lies."""
+class CodePlace(Generic[ModuleT_co]):
+    """Where a code address lies: the mapping, the mapped file, and the offset in the file."""
 
     mapping: Mapping
     module: ModuleT_co | None  # The mapped file, if it could be read
-    reason: Unresolved | None  # Why there is no module
+    reason: Unresolved | None  # Why `module` is None
     file_offset: int  # Byte offset in the mapped file, or in the mapping if there is no file

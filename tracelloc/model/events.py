@@ -59,18 +59,18 @@ Events = npt.NDArray[Any]  # A structured array of `EVENT_DTYPE`
 
 @dataclass(frozen=True, slots=True)
 class SentStacks:
-    """Records of ring ``stacks``: an element of each column for each ``struct stack``."""
+    """Stacks from ring ``stacks``, in columns: one element per ``struct stack``."""
 
     ids: U64
     flags: npt.NDArray[np.uint16]  # Bits of `enum stack_flag`
     depths: npt.NDArray[np.int64]  # Frames of each stack
-    frames: U64  # Return addresses, innermost first, one stack behind the other
+    frames: U64  # Return addresses of all stacks, one stack after the other, innermost first
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def part(self, stacks: slice, frames: slice) -> SentStacks:
-        """Consecutive stacks, with their frames."""
+        """Returns consecutive stacks: ``frames`` is where their return addresses are."""
         ids, flags, depths = self.ids[stacks], self.flags[stacks], self.depths[stacks]
         return SentStacks(ids, flags, depths, self.frames[frames])
 
@@ -83,7 +83,7 @@ class SentStacks:
             yield stack_id, flags, tuple(frames[start:end])
 
     def select(self, mask: npt.NDArray[np.bool_]) -> SentStacks:
-        """The stacks that the mask selects."""
+        """Returns the stacks that a mask selects, with their frames."""
         if mask.all():
             return self
         return SentStacks(
@@ -106,14 +106,14 @@ PAIR_DTYPE: Final = np.dtype([*PAIR_KEY_FIELDS, *PAIR_SUMS_FIELDS])
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events since the last batch."""
+    """The events that sources reported since the last batch."""
 
-    events: Events  # In order for each address and each thread
-    pairs: npt.NDArray[Any]  # Records of PAIR_DTYPE: blocks that the events leave out
+    events: Events  # Events in their order for each address and each thread
+    pairs: npt.NDArray[Any]  # Sums (PAIR_DTYPE) of allocated and freed blocks not in `events`
     ring_share: float  # Used share of the ring, 0 to 1
     overflowed: bool  # The ring was full: the order of events of different addresses is unknown
-    # If known: the one memory image of all events, which are then in the order of time, without
-    # forks and late allocations.
+    # The memory image of all events, if they have one; the events are then in the order of time,
+    # without forks and late allocations. None: unknown.
     image: int | None = None
 
     def __bool__(self) -> bool:
@@ -123,18 +123,18 @@ class EventBatch:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A stack to be finished: ``struct miss`` with the stack memory."""
+    """A stack that user space must finish unwinding: ``struct miss`` with the stack's memory."""
 
     stack_id: int
     generation: int
     image: int  # The memory image that the addresses belong to
-    missing: int  # The address without a row
+    missing: int  # The code address for which the probes had no unwind row
     # By `enum miss_register`, as in `Architecture.miss_registers`: the program counter, the stack
     # pointer, the frame pointer, others that calls preserve.
     registers: tuple[int, ...]
     stack_address: int
-    stack: bytes  # The memory from `stack_address` on
-    stack_holes: int  # Pages of it that could not be copied: one bit each
+    stack: bytes  # The copied memory from `stack_address` on
+    stack_holes: int  # Pages of `stack` that could not be copied: one bit each
 
 
 NO_EVENTS: Final[Events] = np.empty(0, EVENT_DTYPE)
@@ -142,7 +142,7 @@ NO_PAIRS: Final[npt.NDArray[Any]] = np.empty(0, PAIR_DTYPE)
 
 
 def joined_events(parts: Sequence[Events]) -> Events:
-    """Joins events, in order; as bytes, which is quicker than field by field."""
+    """Joins arrays of events, in order; as bytes, which is quicker than field by field."""
     return np.concatenate([part.view(np.uint8) for part in parts]).view(EVENT_DTYPE)
 
 

@@ -24,7 +24,7 @@ COUNT_PARTS: Final = 1024  # Parts per block: the unit of sampled counts
 
 @dataclass(slots=True)
 class Totals:
-    """One array per figure, indexed by stack. Bytes are as requested, counts are blocks.
+    """Totals per call stack: one array per figure. Bytes are as requested, counts are blocks.
 
     Outstanding = allocated - freed, always. Of the freed blocks, ``temporary`` were freed soon
     after by the allocating thread, ``remote`` by another thread. ``peak_bytes`` is the largest
@@ -44,13 +44,13 @@ class Totals:
     peak_bytes: I64
     first_ns: I64
     last_ns: I64
-    # Mean distance of samples. If set, each block counts for the blocks it stands for: bytes are
-    # scaled, and counts are in parts of `COUNT_PARTS` until `whole`.
+    # Mean distance of samples in bytes; None: not sampled. If set, each block counts for the blocks
+    # it stands for: bytes are scaled, and counts are in parts of `COUNT_PARTS` until `whole`.
     sample_bytes: int | None = None
 
     @classmethod
     def empty(cls, stacks: int = 1, sample_bytes: int | None = None) -> Totals:
-        """All zeros for this many stacks."""
+        """Returns totals of this many stacks, all zeros."""
         columns: dict[str, Any] = {name: np.zeros(stacks, np.int64) for name in COLUMNS}
         return cls(**columns, sample_bytes=sample_bytes)
 
@@ -58,12 +58,12 @@ class Totals:
         return len(self.allocated_bytes)
 
     def copy(self, stacks: int | None = None) -> Totals:
-        """The first ``stacks`` stacks (default: all) as an independent copy."""
+        """Returns an independent copy of the first ``stacks`` stacks' totals (default: all)."""
         columns: dict[str, Any] = {n: getattr(self, n)[:stacks].copy() for n in COLUMNS}
         return Totals(**columns, sample_bytes=self.sample_bytes)
 
     def fork(self) -> Totals:
-        """Returns totals of the outstanding blocks, as if no others had ever been allocated."""
+        """Returns totals as if only the outstanding blocks had ever been allocated."""
         child = Totals.empty(len(self), self.sample_bytes)
         child.allocated_bytes, child.allocated_count = self.live_bytes, self.live_count
         for name in ("peak_bytes", "first_ns", "last_ns"):
@@ -71,7 +71,7 @@ class Totals:
         return child
 
     def whole(self, stacks: int) -> Totals:
-        """A copy of the first ``stacks`` stacks with counts in blocks."""
+        """Returns a copy of the first ``stacks`` stacks' totals, with counts in whole blocks."""
         copy = self.copy(stacks)
         if self.sample_bytes is not None:
             live = _rounded(copy.live_count)
@@ -93,12 +93,12 @@ class Totals:
 
     @property
     def temporary_share(self) -> npt.NDArray[np.float64]:
-        """Per stack, the share of its allocated blocks that were temporary: 0 to 1."""
+        """Share of allocated blocks that were temporary, per stack: 0 to 1."""
         share: npt.NDArray[np.float64] = self.temporary_count / np.maximum(self.allocated_count, 1)
         return share
 
     def grow(self, stacks: int) -> None:
-        """Makes room for this many stacks; arrays at least double."""
+        """Makes room for this many stacks; arrays that are too short at least double."""
         old = len(self)
         if stacks <= old:
             return
@@ -109,11 +109,11 @@ class Totals:
             setattr(self, name, column)
 
     def whole_counts(self, parts: I64) -> I64:
-        """Counts of these totals' stacks in blocks."""
+        """Converts counts per stack, in the unit of these totals, to whole blocks."""
         return parts if self.sample_bytes is None else _rounded(parts)
 
     def whole_number(self, parts: int) -> int:
-        """One count in blocks, see ``whole_counts``."""
+        """Converts one count, in the unit of these totals, to whole blocks."""
         return int(self.whole_counts(np.array([parts], np.int64))[0])
 
 
@@ -121,7 +121,7 @@ COLUMNS: Final = tuple(f.name for f in fields(Totals) if f.name != "sample_bytes
 
 
 def resized(figures: I64, stacks: int) -> I64:
-    """Returns a copy of the figures of the first ``stacks`` stacks; 0 for those missing."""
+    """Returns a copy of the figures of the first ``stacks`` stacks; 0 for missing stacks."""
     copy = np.zeros(stacks, np.int64)
     known = figures[:stacks]
     copy[: len(known)] = known
@@ -136,15 +136,15 @@ def _rounded(parts: I64) -> I64:
 class Peak:
     """The high-water mark: the time when most bytes were outstanding.
 
-    It is found in the order of events: an allocation counts from its return, a free from its
-    call. A block that is being resized counts as freed meanwhile. Columns are by stack; stacks
-    that came later are missing at the end.
+    Events are applied in order: an allocation counts from its return, a free from its call. A
+    block that is being resized counts as freed meanwhile. Columns are indexed by stack; stacks
+    that came after the peak are missing at the end.
     """
 
-    time_ns: int  # CLOCK_MONOTONIC, at the kernel's last tick
+    time_ns: int  # Time of the peak, CLOCK_MONOTONIC, at the kernel's last tick
     size_bytes: int  # Outstanding bytes of all stacks
     live_bytes: I64
-    live_count: I64  # Outstanding blocks, in parts of blocks if they were sampled: see `Totals`
+    live_count: I64  # Outstanding blocks; if sampled, in parts of blocks (see `Totals`)
 
 
 SAMPLES: Final = 32  # Most samples kept; even
@@ -161,7 +161,7 @@ class History:
     """
 
     def __init__(self, start_ns: int, live_bytes: I64 | None = None) -> None:
-        """``live_bytes``: outstanding at the start, per stack; None if nothing was."""
+        """``live_bytes``: outstanding bytes at the start, per stack; None if there were none."""
         self._distance_ns = _FIRST_DISTANCE_NS
         self._next_ns = start_ns + self._distance_ns
         self._times = [start_ns]
@@ -170,7 +170,7 @@ class History:
 
     @classmethod
     def from_samples(cls, times_ns: list[int], held: list[I64]) -> History:
-        """A history from samples that were taken elsewhere, oldest first."""
+        """Makes a history of existing samples (times, live bytes per stack), oldest first."""
         history = cls(times_ns[0])
         history._times, history._held = times_ns, held
         return history
@@ -179,11 +179,11 @@ class History:
         return len(self._times)
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether a sample is due."""
+        """Whether it is time for another sample."""
         return now_ns >= self._next_ns
 
     def sample(self, now_ns: int, live_bytes: I64) -> None:
-        """Adds a sample of all stacks. The array must not change afterwards."""
+        """Adds a sample: live bytes per stack. The array must not change afterwards."""
         if len(self._times) == SAMPLES:
             self._times, self._held = self._times[::2], self._held[::2]
             self._distance_ns *= 2
@@ -193,7 +193,7 @@ class History:
         self._next_ns = max(self._next_ns + self._distance_ns, now_ns + 1)
 
     def growth_per_min(self, now_ns: int, live_bytes: I64, over_ns: int = 60 * NS_PER_S) -> I64:
-        """Bytes per minute by which each stack grew until now, since the newest sample that is
+        """Returns the bytes per minute by which each stack grew since the newest sample that is
         at least ``over_ns`` old (or since the start).
         """
         at = max(
@@ -221,25 +221,25 @@ class History:
 
     @property
     def times_ns(self) -> list[int]:
-        """When the samples were taken, oldest first."""
+        """Returns the times of all samples (CLOCK_MONOTONIC), oldest first."""
         return list(self._times)
 
     def at(self, time_ns: int) -> I64:
-        """The sample taken at one of these times, indexed by stack."""
+        """Returns the live bytes per stack at a sample's time, which is one of ``times_ns``."""
         return self._held[self._times.index(time_ns)]
 
     def total(self) -> tuple[list[int], list[int]]:
-        """(times in ns, outstanding bytes of all stacks then), oldest first."""
+        """Returns (times in ns, outstanding bytes of all stacks at these times), oldest first."""
         return list(self._times), [int(held.sum()) for held in self._held]
 
     def copy(self) -> History:
-        """An unchanging copy of the current state."""
+        """Returns a copy that later samples do not change."""
         copy = History(self._times[0])
         copy._times, copy._held = list(self._times), list(self._held)
         return copy
 
     def held(self) -> tuple[list[int], I64]:
-        """(times in ns, outstanding bytes then): a row per time, a column per stack.
+        """Returns (times in ns, outstanding bytes): a row per time, a column per stack.
 
         Stacks that have had no live blocks yet may be missing at the end.
         """
@@ -249,20 +249,20 @@ class History:
         return list(self._times), table
 
     def series(self, stacks: int | I64) -> tuple[list[int], list[int]]:
-        """(times in ns, outstanding bytes of one or more stacks together then), oldest first."""
+        """Returns (times in ns, sum of the outstanding bytes of some stacks), oldest first."""
         rows = np.atleast_1d(stacks)
         held = [int(held[rows[rows < len(held)]].sum()) for held in self._held]
         return list(self._times), held
 
 
 @dataclass(frozen=True, slots=True)
-class Points:
+class HeapPoints:
     """Live bytes, RSS and kept memory of the whole heap: equally long columns, oldest first."""
 
-    time_ns: I64  # CLOCK_MONOTONIC. The first is the start.
+    time_ns: I64  # Times, CLOCK_MONOTONIC. The first is the start of tracing.
     live_bytes: I64  # Outstanding at that time
     rss_bytes: I64  # Resident memory at that time; -1 if unknown
-    # Freed memory that was still resident, as far as it had been examined; 0 if unknown.
+    # Bytes of freed memory that was still resident, by the last walk of the heap; 0 if unknown.
     kept_bytes: I64
 
     def __len__(self) -> int:
@@ -289,18 +289,18 @@ class ThreadWork:
 class ThreadFlow:
     """Blocks that one thread allocated and another one freed."""
 
-    maker_tid: int
-    ender_tid: int
+    maker_tid: int  # Thread that allocated the blocks; 0: unknown
+    ender_tid: int  # Thread that freed the blocks; 0: unknown
     count: int
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadActivity:
-    """Which threads allocate and which free."""
+    """Figures of all active threads: what each has allocated and freed, also for others."""
 
-    threads: tuple[ThreadWork, ...]  # Active threads only, by allocated bytes, the most first
-    flows: tuple[ThreadFlow, ...]  # Most bytes first
+    threads: tuple[ThreadWork, ...]  # Active threads only, most allocated bytes first
+    flows: tuple[ThreadFlow, ...]  # Flows from thread to thread, most bytes first
     names: Mapping[int, str]
 
     @property

@@ -1,8 +1,8 @@
 """Frames: lines of call stacks as views show them, and frames of interpreted functions.
 
-A stack is a tuple of addresses. A line of interpreted code has none, so it gets an artificial one
-above all addresses of programs. Code that names addresses looks up its meaning here. Equal lines
-in several processes have the same address.
+A stack is a tuple of addresses. A line of interpreted code has no address, so it gets an artificial
+one above all addresses of programs. Code that names addresses looks up its meaning here. Equal
+lines in several processes have the same address.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ class Frame:
     reason: Unresolved | None = None  # Why there is no symbol
     file: str | None = None  # Source file of the call, from debug information
     line: int | None = None
-    inlined: bool = False  # Whether it is compiled into the function of the next frame
+    inlined: bool = False  # Whether the function is inlined into the function of the next frame
 
 
 def unnamed(
     address: int, module: str | None, module_offset: int | None, reason: Unresolved | None
 ) -> Frame:
-    """A frame without a name, and why."""
+    """Returns a frame without a name; ``reason`` tells why there is none."""
     return Frame(address, None, None, None, None, module, module_offset, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFrame:
-    """A line of a function, as its runtime reports it."""
+    """A function of a language runtime (such as Python), and the line that it has reached."""
 
-    function: str | None  # None if it could not be read
+    function: str | None  # Name of the function; None if it could not be read
     file: str | None = None
     line: int | None = None
     first_line: int | None = None  # First line of the function
@@ -55,14 +55,14 @@ _OTHERS: Final = RuntimeFrame("[more functions than are told apart]")
 
 
 class RuntimeFrames:
-    """All frames of a trace. One thread adds, any thread may look up."""
+    """All runtime frames of a trace, by address. One thread adds, any thread may look up."""
 
     def __init__(self) -> None:
         self._addresses: dict[RuntimeFrame, int] = {}
         self._frames: list[RuntimeFrame] = []
 
     def address(self, frame: RuntimeFrame) -> int:
-        """The address that stands for a frame."""
+        """Returns the artificial address that stands for a frame; assigns one if it is new."""
         address = self._addresses.get(frame)
         if address is None:
             if len(self._frames) >= _MOST and frame is not _OTHERS:
@@ -72,11 +72,11 @@ class RuntimeFrames:
         return address
 
     def find(self, address: int) -> RuntimeFrame | None:
-        """The frame that an address stands for; None for an address of code."""
+        """Returns the frame that an artificial address stands for; None for an address of code."""
         number = address - FIRST_ADDRESS
         return self._frames[number - 1] if 0 < number <= len(self._frames) else None
 
 
 def is_runtime_frame(address: int) -> bool:
-    """Whether this is an artificial address of a frame."""
+    """Whether an address is artificial: it stands for a ``RuntimeFrame``."""
     return FIRST_ADDRESS < address <= FIRST_ADDRESS + _MOST + 1

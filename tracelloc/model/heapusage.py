@@ -12,7 +12,7 @@ from tracelloc.model.process import MallocLibrary
 
 
 class MemoryPart(Enum):
-    """A part of resident memory, in the order of reports. The value is for display."""
+    """What resident memory is used for, in the order of reports. The value is for display."""
 
     IN_USE = "heap blocks in use"
     CACHED = "freed, in thread caches"
@@ -37,38 +37,38 @@ HEAP_PARTS = (MemoryPart.IN_USE, *KEPT_PARTS, MemoryPart.OWN)
 class MemoryAccount:
     """The resident memory of one process by part."""
 
-    # Resident bytes; a part that is missing is 0, or not told apart from `OTHER`.
+    # Resident bytes of each part; a part that is missing is 0, or not told apart from `OTHER`.
     parts: Mapping[MemoryPart, int]
-    # The largest (name, resident bytes) of parts; names may come from the target.
+    # The largest (name, resident bytes) in each part; names may come from the target.
     items: Mapping[MemoryPart, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     swapped_bytes: int = 0
-    page_table_bytes: int = 0  # Size of the page tables, which the kernel has for the process
+    page_table_bytes: int = 0  # Size of the kernel's page tables for the process
     huge_bytes: int = 0  # Resident memory without a file in transparent huge pages
     hugetlb_bytes: int = 0  # Memory in pages of hugetlbfs, which does not count as resident
 
     @property
     def rss_bytes(self) -> int:
-        """All resident memory, as the kernel counts it."""
+        """Bytes of all resident memory, as the kernel counts it."""
         return sum(self.parts.values())
 
     @property
     def own_bytes(self) -> int:
-        """Resident memory that the process would have without tracelloc."""
+        """Bytes of resident memory that the process would have without tracelloc."""
         return self.rss_bytes - self.parts.get(MemoryPart.TRACELLOC, 0)
 
     @property
     def kept_bytes(self) -> int:
-        """Free memory of the heap that is still resident."""
+        """Bytes of the heap that are free but still resident."""
         return sum(self.parts.get(part, 0) for part in KEPT_PARTS)
 
     @property
     def heap_bytes(self) -> int:
-        """Resident memory of the walked heap."""
+        """Resident bytes of the walked heap."""
         return sum(self.parts.get(part, 0) for part in HEAP_PARTS)
 
     @property
     def anonymous_bytes(self) -> int:
-        """Resident memory without a file."""
+        """Resident bytes without a file: heap, stacks and other anonymous memory."""
         with_file = MemoryPart.FILES, MemoryPart.SHARED, MemoryPart.TRACELLOC
         return self.rss_bytes - sum(self.parts.get(part, 0) for part in with_file)
 
@@ -78,50 +78,50 @@ NO_ACCOUNT: Final = MemoryAccount({})
 
 @dataclass(frozen=True, slots=True)
 class ArenaUsage:
-    """A part of the heap with its own free lists."""
+    """How a part of the heap with its own free lists (an arena) is used."""
 
     name: str
     library: MallocLibrary
-    system_bytes: int  # Requested from the kernel, by the library's own count
+    system_bytes: int  # Bytes requested from the kernel, by the library's own count
     seen_bytes: int  # Part of `system_bytes` that the walk accounts for
     in_use: BlockSum
     cached: BlockSum  # Free blocks that threads keep for themselves
     free: BlockSum  # Other free blocks, without the rest at the end of the heap
     top_bytes: int  # The rest at the end of the heap
-    own_bytes: int  # The library's own data between the blocks, and what others have put there
+    own_bytes: int  # Bytes between blocks of the library's own data, and of foreign sbrk memory
     resident: Mapping[MemoryPart, int]  # Resident bytes by part
-    unseen: tuple[str, ...] = ()  # Places that were not understood
+    unseen: tuple[str, ...] = ()  # Where the walk had to stop, and why, for display
 
     @property
     def free_resident_bytes(self) -> int:
-        """Free memory of all kinds that is resident."""
+        """Resident bytes of the arena that are free, in caches and free lists or at its end."""
         return sum(self.resident.get(part, 0) for part in KEPT_PARTS)
 
     @property
     def resident_bytes(self) -> int:
-        """All of it that is resident."""
+        """Resident bytes of the whole arena."""
         return sum(self.resident.values())
 
 
 @dataclass(frozen=True, slots=True)
 class PinningStack:
-    """Blocks of one call stack in such pages."""
+    """Blocks of one call stack in pages that are at most a quarter in use (pinned pages)."""
 
     stack: int  # Index in `CallStacks`
-    kept_bytes: int  # Free bytes that they keep; those of a page are divided among its blocks
+    kept_bytes: int  # Free bytes that the blocks keep; a page's are divided among its blocks
     blocks: BlockSum
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedPages:
-    """Resident pages of the heap of which blocks in use take up a quarter or less."""
+    """Resident pages of the heap that are at most a quarter in use: blocks pin the free rest."""
 
-    kept_bytes: int = 0  # Free bytes in these pages, which can't be returned to the kernel
-    # The blocks in use in these pages
+    kept_bytes: int = 0  # Free bytes in the pages, which can't be returned to the kernel
+    # The blocks in use in the pages
     blocks: BlockSum = field(default_factory=BlockSum)
-    # (usable bytes, blocks) of the sizes that keep most.
+    # (usable bytes, blocks) of the block sizes that keep most bytes.
     largest: tuple[tuple[int, BlockSum], ...] = ()
-    # The call stacks that keep most; empty if the process is not traced.
+    # The call stacks that keep most bytes; empty if the process is not traced.
     by_stack: tuple[PinningStack, ...] = ()
 
 
@@ -147,7 +147,7 @@ class StackClass:
 
     stack: int  # Index in `CallStacks`
     name: str
-    count: int  # Blocks in use that begin with it
+    count: int  # Blocks in use that begin with the class
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class LargeBlock:
 
 @dataclass(frozen=True, slots=True)
 class HeapUsage:
-    """The heap of one process, and where all its resident memory is."""
+    """The heap of one process at one time, and where all its resident memory is."""
 
     time_s: float  # Seconds since 1970
     arenas: tuple[ArenaUsage, ...]
@@ -171,9 +171,9 @@ class HeapUsage:
     # Classes of traced blocks; empty if the process is not traced, or sampled.
     stack_classes: tuple[StackClass, ...] = ()
     largest: tuple[LargeBlock, ...] = ()
-    # What malloc_trim(0) would return to the kernel now; None if the library has no such call.
+    # Bytes that malloc_trim(0) would return to the kernel; None if the library has no such call.
     trimmable_bytes: int | None = None
-    notes: tuple[str, ...] = ()  # What is missing; may contain names from the target
+    notes: tuple[str, ...] = ()  # Gaps in the figures; may contain names from the target
     retries: int = 0  # How often a part was read again, since the process changed it meanwhile
     account: MemoryAccount = NO_ACCOUNT  # All resident memory of the process, the heap included
     pinned: PinnedPages = PinnedPages()
@@ -188,12 +188,12 @@ class HeapUsage:
 
     @property
     def free_resident_bytes(self) -> int:
-        """Free memory that the process keeps."""
+        """Bytes of the heap that are free but still resident, in all arenas."""
         return sum(arena.free_resident_bytes for arena in self.arenas)
 
     @property
     def coverage(self) -> float:
-        """The part of the heap that was seen, 0 to 1."""
+        """Share of the heap's bytes that the walk accounts for, 0 to 1."""
         return part_seen(self.arenas)
 
 
@@ -202,10 +202,10 @@ NO_MEMORY: Final = HeapUsage(0.0, ())  # Usage of a program that has just been e
 
 @dataclass(frozen=True, slots=True)
 class HeapUsages:
-    """Where a process's resident memory is, some seconds old, and where it was at first."""
+    """Where a process's resident memory was some seconds ago, and where it was at first."""
 
     now: HeapUsage
-    first: HeapUsage  # At the beginning of tracing, or of the program
+    first: HeapUsage  # Usage at the beginning of tracing, or of the program
 
 
 class SeenMemory(Protocol):
@@ -213,15 +213,15 @@ class SeenMemory(Protocol):
 
     @property
     def system_bytes(self) -> int:
-        """Requested from the kernel, by the library's own count."""
+        """Bytes requested from the kernel, by the malloc library's own count."""
 
     @property
     def seen_bytes(self) -> int:
-        """Part of ``system_bytes`` that the walk accounts for."""
+        """Bytes of ``system_bytes`` that the walk accounts for."""
 
 
 def part_seen(arenas: Iterable[SeenMemory]) -> float:
-    """The part of some arenas that a walk accounts for, 0 to 1."""
+    """Returns the share of some arenas' bytes that a walk accounts for, 0 to 1."""
     sizes = [(arena.system_bytes, arena.seen_bytes) for arena in arenas]
     system_bytes = sum(system for system, _ in sizes)
     return sum(map(min, sizes)) / system_bytes if system_bytes else 1.0

@@ -57,20 +57,20 @@ ODDITY_COUNTERS: Final = (Counter.SPILL_REUSES, Counter.SPILL_UNMATCHED, Counter
 
 
 def count_lost(counters: npt.NDArray[np.uint64]) -> int:
-    """Number of events that never reached user space."""
+    """Returns how many events never reached user space, by the probes' counters."""
     return sum(int(counters[counter]) for counter in LOST_EVENT_COUNTERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Oddities:
-    """Events that did not fit the table, counted since the start."""
+    """Counts of events that did not fit the live table, since the start."""
 
     # Frees of blocks that are not in the table: allocated before tracing began, outside the size
     # limits, or with a lost allocation.
     unmatched_frees: int = 0
     # Allocations at an address that was still live: proof of an unseen free.
     address_reuses: int = 0
-    odd_restores: int = 0  # Failed reallocs of blocks that were not recorded as taken
+    odd_restores: int = 0  # Failed reallocs of blocks for which no realloc had begun
 
 
 _NO_LOSSES: Final = (
@@ -85,7 +85,7 @@ _NO_LOSSES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LossCounts:
-    """Counts of events that could not be seen, since the start."""
+    """Counts of events that were missed, since the start of tracing."""
 
     counters: dict[Counter, int]
     oddities: Oddities  # Oddities of the table and of the overflow map
@@ -96,18 +96,18 @@ class LossCounts:
 
     @property
     def events(self) -> int:
-        """Allocations, frees and restores missing from the table."""
+        """Number of allocations, frees and restores that are missing from the table."""
         lost = sum(self.counters[counter] for counter in LOST_EVENT_COUNTERS)
         return lost + self.counters[Counter.CALL_TABLE_FULL]
 
     @property
     def spilled_events(self) -> int:
-        """Events that went to the overflow map because the ring was full; some may be lost."""
+        """Number of events that went to the overflow map as the ring was full; some may be lost."""
         return self.counters[Counter.SPILLED]
 
     @property
     def by_cause(self) -> dict[str, int]:
-        """Every count by name, including zeros, except counts that are not losses."""
+        """Returns every count of losses by name, including zeros."""
         causes = {
             counter.name.lower(): count
             for counter, count in self.counters.items()
@@ -118,7 +118,7 @@ class LossCounts:
         return causes
 
     def bounds(self, live_count: int) -> tuple[int, int] | None:
-        """(least, most) number of outstanding blocks when the table has this many.
+        """Returns (least, most) blocks that may be live when the table has ``live_count``.
 
         None if nothing was lost, so that the table is exact. None also if the losses of this
         table can't be separated from those of others. Each lost event counts by its effect
@@ -152,7 +152,7 @@ class Completeness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A stretch of time with missing events."""
+    """A period of time with missing events."""
 
     start_s: float  # Last time without missing events: wall clock, seconds since 1970
     end_s: float | None  # When all events were seen again; None if not yet
@@ -161,7 +161,7 @@ class Gap:
 
 
 def completeness_of(gaps: Sequence[Gap]) -> Completeness:
-    """How complete figures with these gaps are."""
+    """Returns how complete the figures of a trace with these gaps are."""
     if any(gap.end_s is None for gap in gaps):
         return Completeness.UNTIL
     return Completeness.AT_LEAST if gaps else Completeness.COMPLETE

@@ -9,7 +9,7 @@ from tracelloc.model.blocks import BlockSum
 
 
 class Shape(Enum):
-    """How the nodes of a lost structure point to each other.
+    """How the blocks of a lost structure point to each other.
 
     Nodes are the structure's first block and all blocks of its size and class.
     """
@@ -29,12 +29,12 @@ class LostGroup:
     shape: Shape
     class_name: str  # C++ class of the first blocks; empty if unknown
     usable_bytes: int  # Most bytes that a program may have requested for a first block
-    structures: int
-    least_nodes: int
-    most_nodes: int  # Nodes of the smallest and of the largest structure
-    blocks: BlockSum  # All blocks, those included to which the nodes lead
+    structures: int  # Number of structures
+    least_nodes: int  # Nodes of the smallest structure
+    most_nodes: int  # Nodes of the largest structure
+    blocks: BlockSum  # All blocks of the structures, also those to which nodes lead
     example: int  # Address of a first block
-    contents: bytes = b""  # The first bytes of that block; empty unless requested
+    contents: bytes = b""  # The first bytes of the example block; empty unless requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,15 @@ class LostMemory:
 
     time_s: float  # Seconds since 1970
     in_use: BlockSum  # All blocks of the heap that are in use
-    lost: BlockSum  # Blocks that nothing points to, except other such blocks
+    lost: BlockSum  # Blocks that nothing points to, except other lost blocks
     # Groups that were not reported before and are not suppressed, most bytes first.
     groups: tuple[LostGroup, ...]
-    searches: int  # How many searches agreed
+    searches: int  # Number of searches that agreed
     known: BlockSum  # Lost blocks that were reported before
     suppressed: BlockSum
-    coverage: float = 1.0  # The part of the heap that was seen, 0 to 1
-    swapped_bytes: int = 0  # Memory of the process that is swapped out, and was not searched
-    # Pointers for which there was no memory: the blocks that they lead to count as reachable.
+    coverage: float = 1.0  # Share of the heap's bytes that the search could read, 0 to 1
+    swapped_bytes: int = 0  # Bytes of the process that are swapped out, and were not searched
+    # Pointers not stored for want of memory: the blocks that they lead to count as reachable.
     pointers_left_out: int = 0
     notes: tuple[str, ...] = ()  # Gaps in the search; may contain names from the target
 
@@ -61,18 +61,18 @@ class LeakedStack:
     """The leaked blocks of one call stack."""
 
     stack: int  # Index in `CallStacks`
-    direct: BlockSum  # Blocks that nothing points to; of a ring of blocks, one
+    direct: BlockSum  # Blocks that nothing points to, and one block of each ring
     indirect: BlockSum  # Blocks that only leaked blocks point to
-    address: int = 0  # The address of one of the blocks
+    address: int = 0  # Address of one of the blocks
 
     def __add__(self, other: LeakedStack) -> LeakedStack:
-        """The sum, by the first one's call stack."""
+        """Adds up the blocks of two records; the call stack is the first record's."""
         sums = self.direct + other.direct, self.indirect + other.indirect
         return LeakedStack(self.stack, *sums, self.address)
 
     @property
     def blocks(self) -> BlockSum:
-        """All of them."""
+        """All leaked blocks of the stack, direct and indirect."""
         return self.direct + self.indirect
 
 
@@ -83,8 +83,8 @@ class ExitLeaks:
     stacks: tuple[LeakedStack, ...] = ()  # Most bytes first; stacks with direct leaks before others
     # All blocks of the program that were not freed.
     in_use: BlockSum = field(default_factory=BlockSum)
-    # Memory that is swapped out and was not searched: what only it points to counts as leaked.
+    # Bytes that are swapped out, and were not searched: what only they point to counts as leaked.
     swapped_bytes: int = 0
-    # Pointers for which there was no memory: the blocks that they lead to count as in use.
+    # Pointers not stored for want of memory: the blocks that they lead to count as in use.
     pointers_left_out: int = 0
     problem: str = ""  # Why the program could not be checked; empty if it was

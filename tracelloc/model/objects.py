@@ -15,20 +15,20 @@ LEAST_GROWING_S: Final = 20.0  # Least time between censuses that tell which typ
 
 @dataclass(frozen=True, slots=True)
 class TypeCount:
-    """The objects of one type, or of several of the same name."""
+    """The objects of one type, or of several types with the same name."""
 
     name: str  # `module.Name`, or just `Name` of a built-in type
     count: int
-    size_bytes: int  # Including the tables that they own
+    size_bytes: int  # Bytes of the objects, including the tables that they own
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectCensus:
     """The objects found by one census."""
 
-    time_s: float  # When the census began, since 1970
+    time_s: float  # When the census began, seconds since 1970
     took_s: float
-    types: tuple[TypeCount, ...]  # The most bytes first
+    types: tuple[TypeCount, ...]  # Counts by type, most bytes first
     # Blocks of CPython's allocator in use, as `sys.getallocatedblocks` counts them, without larger
     # ones.
     block_count: int
@@ -37,11 +37,11 @@ class ObjectCensus:
 
     @property
     def count(self) -> int:
-        """Objects of all types."""
+        """Number of objects of all types."""
         return sum(found.count for found in self.types)
 
     def reduced_to(self, names: Set[str]) -> ObjectCensus:
-        """A census of these types, with all others added up as one."""
+        """Returns a census of the types with these names, with all others added up as one type."""
         kept = tuple(one for one in self.types if one.name in names)
         rest = [one for one in self.types if one.name not in names]
         if not rest:
@@ -52,18 +52,18 @@ class ObjectCensus:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A holder of some of the objects of a type."""
+    """A place in the program that holds some of the objects of a type: a reference path."""
 
     path: str  # Path from a root: `app.handlers.CACHE[…]`
-    type_name: str  # Type of the object that refers to them directly; empty if unknown
-    count: int  # Number of samples that it holds
-    unresolved: int  # Steps without a name
+    type_name: str  # Type of the object that directly refers to the held ones; empty if unknown
+    count: int  # Number of sampled objects that the holder holds
+    unresolved: int  # Number of steps of the path without a name
     file: str | None = None  # File of the module or function at the start of the path
     line: int | None = None  # First line of that function
-    # Whether it is of bounded size: a `functools.lru_cache`, a `deque` with a greatest length, or
-    # the interpreter's method cache.
+    # Whether the holder is of bounded size: a `functools.lru_cache`, a `deque` with a greatest
+    # length, or the interpreter's method cache.
     is_bounded: bool = False
-    is_garbage: bool = False  # Whether nothing holds them, and the garbage collector will free them
+    is_garbage: bool = False  # Whether no root holds the objects: they await collection
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Holders:
     """The holders of the objects of one type."""
 
     sample_count: int
-    holders: tuple[Holder, ...]  # Most first, garbage last
-    # Tables that could not be read, or were too large: paths through them are missing.
+    holders: tuple[Holder, ...]  # Most held samples first, garbage last
+    # Number of tables that could not be read, or were too large: paths through them are missing.
     skipped_tables: int
-    # Addresses of tables from malloc that refer to the objects directly, some of them.
+    # Addresses of some of the tables from malloc that directly refer to the objects.
     tables: tuple[int, ...] = ()
 
     @property
@@ -85,12 +85,12 @@ class Holders:
 
     @property
     def kept_share(self) -> float:
-        """The share of the objects that are not garbage; 1 if none was looked at."""
+        """Share of the sampled objects that are not garbage, 0 to 1; 1 without samples."""
         garbage = sum(holder.count for holder in self.holders if holder.is_garbage)
         return 1 - garbage / max(1, self.sample_count)
 
     def main_keeper(self, names: Set[str]) -> str | None:
-        """Which of these types directly holds most of the objects; None if others do."""
+        """Returns which of these types directly holds most of the objects; None if others do."""
         counts: Counter[str] = Counter()
         for holder in self.holders:
             counts[holder.type_name] += holder.count
@@ -112,14 +112,14 @@ class GrowingType:
     bytes_per_min: float
 
     def scaled(self, share: float) -> GrowingType:
-        """The growth of this share of its objects."""
+        """Returns the type's growth, multiplied by a share of its objects, 0 to 1."""
         count, size = self.count_per_min * share, self.bytes_per_min * share
         return replace(self, count_per_min=count, bytes_per_min=size)
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionLine:
-    """A function, and the line that it has reached."""
+    """A function of a runtime, and the line that it has reached; None where unknown."""
 
     function: str
     file: str | None
@@ -128,13 +128,13 @@ class FunctionLine:
 
 @dataclass(frozen=True, slots=True)
 class NativeGrowth:
-    """Memory of C extensions that grows in proportion to the objects of a type."""
+    """Memory from C extensions that grows in proportion to the objects of a type."""
 
     bytes_per_min: float
-    size_bytes: int  # All live blocks of the stacks
-    # Indices of the stacks that allocate it, the one that grows fastest first.
+    size_bytes: int  # Bytes of all live blocks of the stacks
+    # Indices of the call stacks that allocate this memory, the fastest growing first.
     stacks: tuple[int, ...]
-    caller: FunctionLine  # The innermost function of the runtime in the first one
+    caller: FunctionLine  # The innermost function of the runtime in the first stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +146,10 @@ class TypeSuspect:
     size_bytes: int
     verdict: Verdict
     holders: Holders | None  # Holders of the new objects; None if unknown yet
-    parts: tuple[GrowingType, ...] = ()  # Types of the objects that its objects hold
-    # The function that has made the holder's table larger; None: not known.
+    parts: tuple[GrowingType, ...] = ()  # Growing types whose objects the type's objects hold
+    # The function that has enlarged the holder's table; None: unknown.
     grower: FunctionLine | None = None
-    # Memory outside its objects that grows with them; None: none is known.
+    # Memory outside the objects that grows with them; None: none is known.
     native: NativeGrowth | None = None
 
     @property
@@ -159,7 +159,7 @@ class TypeSuspect:
 
     @property
     def bytes_per_min(self) -> float:
-        """Growth, including that of the parts and of native memory."""
+        """Growth in bytes per minute, including that of the parts and of native memory."""
         native = 0.0 if self.native is None else self.native.bytes_per_min
         return self.growth.bytes_per_min + sum(part.bytes_per_min for part in self.parts) + native
 
@@ -174,7 +174,7 @@ class ObjectFindings:
 
     now: ObjectCensus | None = None  # The last census; None if there was none (see `trouble`)
     first: ObjectCensus | None = None
-    suspects: tuple[TypeSuspect, ...] = ()  # The most bytes per minute first
+    suspects: tuple[TypeSuspect, ...] = ()  # Growing types, most bytes per minute first
     # Types that grow too slowly to be suspects, unless native memory grows with them.
     minor: tuple[TypeSuspect, ...] = ()
     # Holders of objects of growing types, by type name.
@@ -182,10 +182,10 @@ class ObjectFindings:
     trouble: str | None = None  # Why objects are not counted, for display
 
 
-def divided(
+def divide_by_rate(
     found: Sequence[TypeSuspect],
 ) -> tuple[tuple[TypeSuspect, ...], tuple[TypeSuspect, ...]]:
-    """(suspects, minor ones), by their rates."""
+    """Returns (types that grow fast enough to be suspects, slower types), a few of each."""
     suspects = tuple(one for one in found if one.bytes_per_min >= _LEAST_RATE)
     minor = tuple(one for one in found if one.bytes_per_min < _LEAST_RATE)
     return suspects[:_MOST_SUSPECTS], minor[:_MOST_SUSPECTS]

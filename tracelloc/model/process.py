@@ -1,4 +1,4 @@
-"""The traced process: who it is, its memory, and how it is traced. No arrays."""
+"""The traced process: its identity, its memory, and how it is traced. No arrays."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tracelloc.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The traced process."""
+    """The identity of a traced process: its PID, program, container and machine."""
 
     pid: int
     command: str
     parent_pid: int = 0  # 0 if unknown
     exec_count: int = 0  # Programs executed since tracing started; all figures are of the last one
-    number: int = 0  # Number of the process in the trace, from 0: PIDs may be reused
+    number: int = 0  # Number of the process in the trace, from 0; unlike PIDs, never reused
     has_ended: bool = False
-    executable: str = ""  # Path of its program; empty if unknown, as are the next two
-    container_id: str = ""  # ID of its container, 64 hexadecimal digits
-    host: str = ""  # Name of the machine
+    executable: str = ""  # Path of the program; empty if unknown
+    container_id: str = ""  # ID of the container, 64 hexadecimal digits; empty if none or unknown
+    host: str = ""  # Name of the machine; empty if unknown
     machine: str = ""  # Architecture of the machine (`Architecture.short_name`)
-    pod_uid: str = ""  # UID of its Kubernetes pod
+    pod_uid: str = ""  # UID of the Kubernetes pod; empty if none or unknown
 
 
 ALL_PROCESSES: Final = -1  # The number that stands for all processes of a trace together
@@ -32,16 +32,16 @@ RUNNING_PROCESSES: Final = -2  # The number that stands for all processes that h
 
 @dataclass(frozen=True, slots=True)
 class FollowCounts:
-    """Counts of followed forks and programs since the start."""
+    """Counts of followed forks and executed programs since the start of tracing."""
 
     forks: int = 0
     execs: int = 0
-    stopped_ns: int = 0  # Total time that the processes were stopped for following
+    stopped_ns: int = 0  # Total time for which processes were stopped to be followed
 
 
 @dataclass(frozen=True, slots=True)
-class Resident:
-    """Memory by kind, in bytes."""
+class ResidentMemory:
+    """A process's memory by kind, in bytes, as the kernel counts it."""
 
     anonymous: int  # Heap, stacks, and other memory without a file
     files: int  # Mapped files
@@ -51,20 +51,20 @@ class Resident:
 
     @property
     def rss(self) -> int:
-        """Resident set size."""
+        """Resident set size in bytes."""
         return self.anonymous + self.files + self.shared
 
     @property
     def kept(self) -> int:
-        """Resident and swapped memory."""
+        """Bytes of resident and swapped memory."""
         return self.rss + self.swapped
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """A limit of memory."""
+class MemoryLimit:
+    """A limit of the memory that a process can use."""
 
-    what: str  # `cgroup` or `machine`
+    what: str  # What sets the limit: `cgroup` or `machine`
     size_bytes: int
     free_bytes: int  # Bytes left below the limit, after the use of others in the group
 
@@ -73,33 +73,33 @@ class Limit:
 class MemoryUsage:
     """A process's memory at one time, with its start value and limit."""
 
-    now: Resident
-    start: Resident  # At the start of tracing
+    now: ResidentMemory
+    start: ResidentMemory  # Memory at the start of tracing
     pss_bytes: int | None  # Proportional set size, some seconds old; None if it can't be read
-    limit: Limit | None  # The closest limit
+    limit: MemoryLimit | None  # The limit that is closest to being reached; None if there is none
     # (CLOCK_MONOTONIC in ns, `kept` in bytes) of the last minutes.
     history: tuple[tuple[int, int], ...]
-    # Kept bytes of the ranges that the program itself mapped; None: not traced, or unreadable.
+    # Resident and swapped bytes of the program's own mappings; None: not traced, or unreadable.
     mapped_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A runtime with its own heap."""
+    """A language runtime that manages a heap of its own."""
 
     name: str
-    heap: str  # Contents of that heap: a clause
-    advice: str  # How to inspect it
+    heap: str  # What the runtime's own heap contains: a clause
+    advice: str  # How to inspect that heap
     short_advice: str  # The advice in a few words
     naming: str = ""  # How to get names of generated code; empty: there is no such code, or no way
     # Whether a garbage collector frees blocks late, rather than reference counts.
     collects: bool = True
-    moves: bool = True  # Whether the collector moves objects, with the pointers to blocks
-    counts_objects: bool = False  # Whether its objects are counted by type
+    moves: bool = True  # Whether the collector moves objects, and with them pointers to blocks
+    counts_objects: bool = False  # Whether tracelloc counts the runtime's objects by type
 
 
 class MallocLibrary(Enum):
-    """A malloc library."""
+    """The malloc libraries that tracelloc knows. The value is for display."""
 
     GLIBC = "glibc"
     MUSL = "musl"
@@ -111,17 +111,17 @@ class MallocLibrary(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MainLibrary:
-    """The malloc library that the program calls."""
+    """The malloc library that a program calls for most blocks, and others beside it."""
 
     library: MallocLibrary
     file: str
-    # Other allocators, whose blocks can't be told from this one's; in words.
+    # Other malloc libraries whose blocks can't be told from this one's, in words.
     others: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
-    """A function whose blocks go unseen, and why."""
+class UnseenFunction:
+    """An allocator function that tracelloc can't trace, so that its blocks are missing."""
 
     name: str
     reason: str
@@ -129,19 +129,19 @@ class Unseen:
 
 @dataclass(frozen=True, slots=True)
 class FoundLibrary:
-    """One allocator in one file."""
+    """One family of allocator functions in one file, and which of them are probed."""
 
     family: str
     file: str
-    functions: tuple[str, ...]  # Plainest names of its functions
-    not_probed: tuple[Unseen, ...]
-    # The library that implements it; None if it takes its blocks from others.
+    functions: tuple[str, ...]  # The plainest name of each function
+    not_probed: tuple[UnseenFunction, ...]
+    # The malloc library that implements the functions; None if they call another one for blocks.
     library: MallocLibrary | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """The overhead of tracing, for views."""
+    """What tracing costs the target, for display."""
 
     events_per_s: float
     # Estimated share of the target's CPU time, 0 to 1; None before it was measured.
@@ -159,9 +159,9 @@ class TemporaryPolicy:
     Code with many of them could often avoid them, or reuse one block.
     """
 
-    between: int = 1  # At most this many other allocations of the thread lie in between
-    # If given, this counts instead: the block lived at most so long, by the kernel's ticks, which
-    # are 1 to 10 ms apart.
+    between: int = 1  # Most other allocations of the thread between allocation and free
+    # If given, it counts instead of `between`: longest lifetime of a temporary block, by the
+    # kernel's ticks, which are 1 to 10 ms apart.
     life_ns: int | None = None
 
 

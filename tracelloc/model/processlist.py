@@ -22,7 +22,7 @@ class Trouble(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """One process in a list. The process controls all text: treat it as hostile."""
+    """One process in a list. The process controls all its text: treat text as hostile."""
 
     pid: int
     command: str  # Short name (comm)
@@ -34,12 +34,12 @@ class ProcessInfo:
     # The malloc library, as `malloc in libc.so.6`; None: none found, or not looked for yet.
     allocator: str | None
     trouble: Trouble | None  # Why it can't be traced; None if it can, as far as is known
-    known: bool  # Whether `allocator` and `trouble` have been determined
-    age_s: float = 0.0  # How long ago it was started
+    known: bool  # Whether `allocator` and `trouble` have been determined yet
+    age_s: float = 0.0  # Seconds since the process was started
 
 
-def matching(infos: Iterable[ProcessInfo], text: str) -> list[ProcessInfo]:
-    """Processes that contain all words, in any case, in command line, user, PID or state."""
+def matching_processes(infos: Iterable[ProcessInfo], text: str) -> list[ProcessInfo]:
+    """Returns the processes whose command line, user, PID or state contain all words of a text."""
     words = [re.escape(word) for word in text.split()]
     tests = [re.compile(word, re.IGNORECASE) for word in words]
     return [info for info in infos if all(test.search(_text_of(info)) for test in tests)]

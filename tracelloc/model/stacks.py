@@ -25,7 +25,7 @@ class StackFlag(IntFlag):
     PYTHON = 256
     CODE = 512
     NAMES = 1024
-    EARLIER = 2048  # No stack, but what blocks from before tracing have in common
+    EARLIER = 2048  # An artificial stack: class and size of blocks from before tracing
 
 
 # Why a stack ends before its outermost frame, for display.
@@ -54,10 +54,10 @@ Frames = tuple[int, ...]  # Return addresses, innermost first
 
 
 class CallStacks:
-    """Call stacks, each with an index that never changes. Nothing is added here.
+    """Call stacks, each with an index that never changes, for readers only.
 
-    Views read it without a lock, up to a count that was returned before: columns are replaced when
-    they grow, and only their free ends are written to (``heap/stacks.py``).
+    Views read them without a lock, up to a count that was returned before: columns are replaced
+    when they grow, and only their free ends are written to (``heap/stacks.py``).
     """
 
     def __init__(self) -> None:
@@ -73,9 +73,9 @@ class CallStacks:
     def from_columns(
         cls, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64
     ) -> Self:
-        """Stacks that were saved elsewhere, ``NO_STACK`` among them.
+        """Returns stacks made of saved columns, which include ``NO_STACK``.
 
-        ``starts``: where in ``frames`` each begins; -1 if unknown.
+        ``starts``: where in ``frames`` each stack begins; -1 if its frames are unknown.
         """
         stacks = cls()
         stacks.replace(starts, depths, flags, frames)
@@ -87,7 +87,7 @@ class CallStacks:
         self._frames, self._count, self._used = frames, len(starts), len(frames)
 
     def columns(self, first: int, end: int) -> tuple[I64, npt.NDArray[np.uint16], U64]:
-        """Stacks by index, for saving: (depths, flags, frames one after the other).
+        """Returns (depths, flags, frames one after the other) of a range of stacks, for saving.
 
         The depth of an unknown stack is -1. May be called from any thread, up to a count that was
         returned before.
@@ -104,41 +104,41 @@ class CallStacks:
         return depths, flags, np.concatenate([np.empty(0, np.uint64), *pieces])
 
     def __len__(self) -> int:
-        """Number of indices; index 0 is ``NO_STACK``."""
+        """Returns the number of indices; index 0 is ``NO_STACK``."""
         return self._count
 
     def frames(self, index: int) -> Frames | None:
-        """Return addresses of a stack; None while only its id is known."""
+        """Returns a stack's return addresses, innermost first; None while only its id is known."""
         start = int(self._starts[index])
         if start == UNKNOWN:
             return None
         return tuple(self._frames[start : start + int(self._depths[index])].tolist())
 
     def flags(self, index: int) -> StackFlag:
-        """How the walk ended."""
+        """Returns how the walk of a stack ended."""
         return StackFlag(int(self._flags[index]))
 
     def have(self, flag: StackFlag) -> Mask:
-        """Which stacks ended this way, by index."""
+        """Returns a mask of the stacks that have any of these flags, by index."""
         ended: Mask = self._flags[: self._count] & np.uint16(flag) != 0
         return ended
 
     @property
     def are_cut(self) -> Mask:
-        """Which stacks may stand for many call sites, by index: cut anywhere, or not captured."""
+        """Returns a mask of stacks that may stand for many call sites: cut, or not captured."""
         cut = self.have(CUT)
         cut[NO_STACK] = True
         return cut
 
     @property
     def are_partial(self) -> Mask:
-        """Which stacks lack memory or unwind information, or are unknown, by index."""
+        """Returns a mask of stacks that lack memory or unwind information, or are unknown."""
         partial = self.have(PARTIAL) | self.are_unknown
         partial[NO_STACK] = True
         return partial
 
     @property
     def are_unknown(self) -> Mask:
-        """Stacks of which only the id is known, by index."""
+        """Returns a mask of the stacks of which only the id is known."""
         unknown: Mask = self._starts[: self._count] == UNKNOWN
         return unknown

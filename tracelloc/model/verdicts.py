@@ -17,7 +17,7 @@ from tracelloc.model.figures import F64, I64, NS_PER_S, Mask, Rows
 
 
 class Verdict(Enum):
-    """What kind of memory a site's blocks are. The values are what users read."""
+    """What kind of memory a site's blocks are. The values are shown to users."""
 
     # Blocks of nearly every generation survive and have stopped dying, at a pace that does not slow
     # down, for long enough.
@@ -29,8 +29,8 @@ class Verdict(Enum):
     START_UP = "start-up"  # Nearly all blocks were allocated at the start and stay
     DECIDING = "deciding"  # Too little has been observed for a verdict
     UNKNOWN = "unknown"  # Too much is missing for a verdict: lost events, or the rest of the stacks
-    EARLIER = "earlier"  # Allocated before tracing: it is unknown by what, and at what pace
-    LOST = "lost"  # Nothing points to a part of it; it does not grow, or is from before tracing
+    EARLIER = "earlier"  # Allocated before tracing: call stack and pace are unknown
+    LOST = "lost"  # Nothing points to some blocks; they do not grow, or are from before tracing
 
 
 VERDICTS: Final = tuple(Verdict)  # The verdict of each code
@@ -46,21 +46,21 @@ class Judgement:
     verdict: Verdict
     rate_bytes_per_min: float  # Rate at which unfreed bytes accumulate; 0 unless leaking or growing
     since_ns: int  # The onset, CLOCK_MONOTONIC; for other verdicts, the start of tracing
-    confidence: float  # Chance that it really is a leak, 0 to 1; 0 unless leaking or growing
+    confidence: float  # Chance that the site really leaks, 0 to 1; 0 unless leaking or growing
     evidence: str  # One plain sentence, without the verdict's name
     verdict_in_s: float  # Seconds until the verdict can be "leaking"; 0 unless only time is missing
     # Nothing allocated here has been freed: a container that only grows would look the same.
     never_freed: bool
     survivors: int  # Number of blocks behind the rate (of samples, if blocks are sampled)
     retracted: int  # How often the verdict "leaking" was retracted
-    # Old blocks to which pointers were searched for; 0: it is unknown whether any exist.
+    # Old blocks that pointer searches covered; 0: it is unknown whether anything points to them.
     searched: int
-    unreachable: int  # Blocks among them without any pointer to them
+    unreachable: int  # Number of searched blocks without any pointer to them
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A stack's part in a suspect."""
+    """A call stack that is part of a suspect, and its share of the suspect's growth."""
 
     stack: int  # Index of `CallStacks`
     rate_bytes_per_min: float
@@ -72,7 +72,7 @@ class Suspect:
     """A site that is leaking or growing: one stack, or several that share a frame."""
 
     judgement: Judgement
-    members: tuple[Member, ...]  # The largest share first; at least one
+    members: tuple[Member, ...]  # The site's stacks, the largest share first; at least one
     # Return address in a frame that all members share; None for a single stack. If a leak is split
     # over its callers, the outermost shared one from the allocation on; if stacks leak together,
     # their innermost common caller.
@@ -88,24 +88,24 @@ class Suspect:
 class Sites:
     """Judged sites: a column per figure, a row per site."""
 
-    code: Codes  # Index of `VERDICTS`. A possible leak is "leaking" here; the judge waits a little.
+    code: Codes  # Index of `VERDICTS`. A possible leak counts as "leaking"; the judge still waits.
     rate_bytes_per_min: F64
-    blocks_per_min: F64  # Rate in blocks of a possible leak; 0 of others
+    blocks_per_min: F64  # Blocks per minute by which a possible leak grows; 0 for other sites
     since_s: F64
     confidence: F64
     verdict_in_s: F64
     never_freed: Mask
-    rising_only: Mask  # Growing by its floor: old blocks are still freed
-    replaces_old: Mask  # Would be leaking, but may be a cache that was full at the start
-    survivors: F64
-    born_in_window: F64
-    alive: F64
-    alive_bytes: F64
-    born: F64
-    most_live_s: F64  # Lifetime that nearly all freed blocks did not exceed
-    loss_share: F64
+    rising_only: Mask  # Growing only by the minimum of live bytes: old blocks are still freed
+    replaces_old: Mask  # Would be leaking, but may be a cache that was full when tracing began
+    survivors: F64  # Live blocks from the window in which growth was found
+    born_in_window: F64  # Blocks allocated in that window
+    alive: F64  # Live blocks
+    alive_bytes: F64  # Bytes of the live blocks
+    born: F64  # Blocks allocated since tracing began
+    most_live_s: F64  # Seconds that nearly all freed blocks lived at most
+    loss_share: F64  # Share of blocks that may look live because frees were lost
     unreachable: F64  # Old blocks without any pointer to them
-    # Old blocks that were searched for; 0: it is unknown whether anything points to them.
+    # Old blocks that searches covered; 0: it is unknown whether anything points to them.
     asked: F64
     unreachable_bytes: F64
 
@@ -113,19 +113,16 @@ class Sites:
         return len(self.code)
 
     def select(self, rows: Rows) -> Sites:
-        """Some of the sites."""
+        """Returns the sites in some rows."""
         return Sites(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def have(self, verdicts: Iterable[Verdict]) -> Mask:
-        """Which sites have one of these verdicts."""
+        """Returns a mask of the sites that have one of these verdicts."""
         found: Mask = np.isin(self.code, [CODE_OF[verdict] for verdict in verdicts])
         return found
 
     def withheld(self, rows: Mask, verdict: Verdict = Verdict.UNKNOWN) -> Sites:
-        """Withholds the verdict on some sites, in favor of another one.
-
-        ``UNKNOWN``: stacks that may stand for many call sites.
-        """
+        """Returns the sites with the verdicts in some rows replaced by a less definite one."""
         return replace(
             self,
             code=np.where(rows, np.uint8(CODE_OF[verdict]), self.code),
@@ -138,7 +135,7 @@ class Sites:
 
     @classmethod
     def concatenate(cls, parts: list[Sites]) -> Sites:
-        """All sites of the parts, of which there is at least one."""
+        """Joins parts, of which there is at least one: all their sites, in order."""
         return cls(
             *(
                 np.concatenate([getattr(part, field.name) for part in parts])
@@ -148,14 +145,14 @@ class Sites:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class JudgingBasis:
     """When stacks were judged, and on what basis. Times are CLOCK_MONOTONIC."""
 
     start_ns: int  # When tracing began
-    now_ns: int
+    now_ns: int  # Time of the judgement
     sampled: bool = False  # Whether only samples of the blocks are known
     swapped_bytes: int = 0  # Memory that is swapped out, where there may be pointers to blocks
-    kernel_queue: str = ""  # Whose requests in the kernel may point to blocks: "io_uring", "AIO"
+    kernel_queue: str = ""  # Kernel queue whose requests may point to blocks: "io_uring", "AIO"
 
     @property
     def watched_s(self) -> float:
@@ -176,8 +173,8 @@ class Suppressed:
 class Findings:
     """Verdicts of all stacks by index, and the suspects. Immutable."""
 
-    moment: Moment
-    suspects: tuple[Suspect, ...]  # The best first. Each stack is in at most one of them.
+    moment: JudgingBasis
+    suspects: tuple[Suspect, ...]  # Most urgent first. Each stack is in at most one suspect.
     suspects_left_out: int  # Number of further suspects
     suspect_of: Mapping[int, Suspect]  # The suspect that a stack is part of, by stack
     sites: Sites  # One per stack
@@ -187,17 +184,17 @@ class Findings:
 
     @property
     def codes(self) -> Codes:
-        """Per stack, judged alone, an index of ``VERDICTS``."""
+        """Verdicts on all stacks, each judged alone, as indices of ``VERDICTS``."""
         return self.sites.code
 
     @property
     def is_growing(self) -> bool:
-        """Whether blocks of a site accumulate, or may: that is unknown in the first minute."""
+        """Whether blocks of any site accumulate; True also while that is unknown (first minute)."""
         undecided = (Verdict.GROWING, Verdict.LEAKING, Verdict.DECIDING)
         return bool(self.sites.have(undecided).any())
 
     def whole_codes(self, stacks: int) -> Codes:
-        """Indices of ``VERDICTS`` of the first so many stacks, as ``verdict`` has them."""
+        """Returns the verdicts on the first ``stacks`` stacks, as indices of ``VERDICTS``."""
         codes = np.full(stacks, CODE_OF[Verdict.DECIDING])
         known = self.codes[:stacks]
         codes[: len(known)] = known
@@ -207,7 +204,7 @@ class Findings:
         return codes
 
     def verdict(self, stack: int) -> Verdict:
-        """The verdict on one stack; ``DECIDING`` for stacks newer than the findings.
+        """Returns the verdict on one stack; ``DECIDING`` for stacks newer than the findings.
 
         A stack that is part of a split leak is leaking.
         """
@@ -218,7 +215,7 @@ class Findings:
 
 
 def rank(suspect: Suspect) -> tuple[bool, float]:
-    """The sort key of suspects, the best first."""
+    """Returns the sort key of a suspect: the most urgent suspects first."""
     judgement = suspect.judgement
     weight = judgement.rate_bytes_per_min * judgement.confidence
     return judgement.verdict is not Verdict.LEAKING, -weight

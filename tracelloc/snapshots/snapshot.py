@@ -19,7 +19,7 @@ from tracelloc.model.blocks import (
     SuspectHolders,
     UsableSizes,
 )
-from tracelloc.model.figures import I64, History, Mask, Peak, Points, ThreadActivity, Totals
+from tracelloc.model.figures import I64, HeapPoints, History, Mask, Peak, ThreadActivity, Totals
 from tracelloc.model.heapusage import HeapUsage, HeapUsages
 from tracelloc.model.losses import Gap, LossCounts
 from tracelloc.model.objects import ObjectFindings
@@ -102,7 +102,7 @@ class ProcessStatus:
     cpu_cores: float | None = None
     rss_bytes: int | None = None  # Resident memory; None once the process has ended
     memory: MemoryUsage | None = None  # Memory by kind; the last one if the process has ended
-    series: Points | None = None  # Memory over the traced time; None before the first sample
+    series: HeapPoints | None = None  # Memory over the traced time; None before the first sample
     allocators: tuple[FoundLibrary, ...] = ()  # The traced allocators
     runtimes: tuple[Runtime, ...] = ()  # Runtimes in the process that have a heap of their own
     # Blocks from before tracing; None: they are not in the figures.

@@ -14,14 +14,17 @@ from tracelloc.heap.threads import NOBODY
 from tracelloc.model.blocks import BlockSelection, block_stats
 from tracelloc.model.figures import Mask, Peak, ThreadActivity, ThreadFlow, ThreadWork, Totals
 from tracelloc.model.losses import Counter, LossCounts, Oddities
+from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.model.stacks import StackFlag
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.snapshots.snapshot import CaptureStatus, ProcessStatus, Snapshot
 from tracelloc.verdict.falling import without_falling
 
 
 def take_snapshot(
-    heap: Heap, process: ProcessStatus, capture: CaptureStatus, wanted: Wanted = NOTHING_ELSE
+    heap: Heap,
+    process: ProcessStatus,
+    capture: CaptureStatus,
+    wanted: SnapshotRequest = TOTALS_ONLY,
 ) -> Snapshot:
     """Takes a snapshot: copies the parts of a heap that views need."""
     table, stacks = heap.table, heap.stacks
@@ -71,7 +74,7 @@ def take_snapshot(
 
 
 def _blocks(
-    table: LiveTable, totals: Totals, wanted: Wanted, now_ns: int
+    table: LiveTable, totals: Totals, wanted: SnapshotRequest, now_ns: int
 ) -> tuple[BlockSelection, BlockSelection | None]:
     """Returns the largest blocks, and those of the wanted age; None if no age is wanted."""
     top, min_age_ns = wanted.top, wanted.min_age_ns

@@ -13,7 +13,7 @@ import resource
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tracelloc.model.process import Limit
+from tracelloc.model.process import MemoryLimit
 
 _PROC: Final = Path("/proc")
 CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -51,7 +51,7 @@ class MemoryGroup(NamedTuple):
         return [cgroups / folder / self.path.lstrip("/") for folder in self.version.folders]
 
 
-def closest_limit(process: Path, cgroups: Path = CGROUPS) -> Limit | None:
+def closest_limit(process: Path, cgroups: Path = CGROUPS) -> MemoryLimit | None:
     """Returns the limit with the least free memory; None if none can be read.
 
     ``process``: its directory in /proc.
@@ -61,7 +61,9 @@ def closest_limit(process: Path, cgroups: Path = CGROUPS) -> Limit | None:
     limits = [limit for each in groups if (limit := group_limit(each, cgroups)) is not None]
     machine = numbers_in(process.parent / "meminfo") or numbers_in(_PROC / "meminfo")
     if "MemAvailable" in machine:
-        limits.append(Limit("machine", machine["MemTotal"] << 10, machine["MemAvailable"] << 10))
+        limits.append(
+            MemoryLimit("machine", machine["MemTotal"] << 10, machine["MemAvailable"] << 10)
+        )
     return min(limits, key=lambda limit: limit.free_bytes, default=None)
 
 
@@ -87,7 +89,7 @@ def group_usage(group: MemoryGroup, cgroups: Path = CGROUPS) -> int | None:
     return None
 
 
-def group_limit(group: MemoryGroup, cgroups: Path = CGROUPS) -> Limit | None:
+def group_limit(group: MemoryGroup, cgroups: Path = CGROUPS) -> MemoryLimit | None:
     """Returns a group's own limit and the memory left; None if the group has no limit."""
     for directory in group.directories(cgroups):
         limit = _limit_in(directory, group.version)
@@ -104,12 +106,12 @@ def group_and_ancestors(path: str) -> list[str]:
     return ["/" + "/".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
 
 
-def _limit_in(group: Path, version: _Version) -> Limit | None:
+def _limit_in(group: Path, version: _Version) -> MemoryLimit | None:
     size, usage = _number(group / version.limit), _number(group / version.usage)
     if size is None or usage is None or size >= _UNLIMITED:
         return None
     droppable = numbers_in(group / "memory.stat").get(version.droppable, 0)
-    return Limit("cgroup", size, max(0, size - max(0, usage - droppable)))
+    return MemoryLimit("cgroup", size, max(0, size - max(0, usage - droppable)))
 
 
 def _text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Judgements in words: a verdict's figures with the sentence that says what it rests on."""
+"""Judgements in words: a verdict's figures, with a sentence that gives the evidence for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from tracelloc.model.verdicts import VERDICTS, Findings, Judgement, Moment, Sites, Verdict
+from tracelloc.model.verdicts import VERDICTS, Findings, Judgement, JudgingBasis, Sites, Verdict
 from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural
 from tracelloc.verdict.parameters import P
 
@@ -30,7 +30,7 @@ _NOT_LOOKED_AT: Final = Judgement(
 
 
 def stack_judgement(findings: Findings, stack: int) -> Judgement:
-    """Judgement of one stack; a member of a suspect gets the suspect's, with its own rate."""
+    """Returns a stack's judgement; a suspect's member gets the suspect's, with its own rate."""
     suspect = findings.suspect_of.get(stack)
     if suspect is not None:
         member = next(member for member in suspect.members if member.stack == stack)
@@ -40,8 +40,8 @@ def stack_judgement(findings: Findings, stack: int) -> Judgement:
     return judgement_of(findings.sites, stack, findings.moment, int(findings.retracted[stack]))
 
 
-def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judgement:
-    """A site's figures and its evidence sentence."""
+def judgement_of(sites: Sites, row: int, moment: JudgingBasis, retracted: int) -> Judgement:
+    """Returns the judgement of the site in a row: its figures and its evidence in words."""
     return Judgement(
         verdict=VERDICTS[sites.code[row]],
         rate_bytes_per_min=float(sites.rate_bytes_per_min[row]),
@@ -57,8 +57,8 @@ def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judg
     )
 
 
-def explain(sites: Sites, row: int, moment: Moment) -> str:
-    """The evidence for one site's verdict."""
+def explain(sites: Sites, row: int, moment: JudgingBasis) -> str:
+    """Returns a sentence with the evidence for the verdict on the site in a row."""
     watched_s = moment.watched_s
     verdict = VERDICTS[sites.code[row]]
     if verdict is Verdict.DECIDING and watched_s < P.first_verdict_s:
@@ -85,7 +85,7 @@ def _counted(count: float) -> str:
 
 
 def _counted_sampled(count: float) -> str:
-    """The samples are certain, but not how many blocks they stand for."""
+    """Formats a count of sampled blocks: how many blocks each stands for is an estimate."""
     count = round(count)
     return f"at least {count:,} sampled block{'' if count == 1 else 's'}"
 
@@ -205,7 +205,7 @@ _REASSURING: Final = {Verdict.START_UP, Verdict.BUSY, Verdict.CACHE}
 
 
 def _rounded(seconds: float) -> float:
-    """Rounds to two digits."""
+    """Rounds to two significant digits."""
     digits = 1 - math.floor(math.log10(seconds)) if seconds > 0 else 0
     rounded = round(seconds, digits)
     return rounded if rounded < 10 else float(round(rounded))

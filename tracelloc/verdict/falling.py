@@ -1,6 +1,6 @@
 """Withdraws the verdict *growing* from stacks whose live bytes have just fallen.
 
-Verdicts are some seconds old when they are shown. A heap may lose most of its blocks within one.
+Verdicts are some seconds old when they are shown. A heap may lose most of its blocks meanwhile.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tracelloc.verdict.parameters import P
 
 
 def without_falling(findings: Findings, growth_per_min: I64, live_bytes: I64) -> Findings:
-    """Returns the findings without growing stacks that have just lost much; these are *deciding*.
+    """Returns the findings with *deciding* for growing stacks that have just lost many bytes.
 
-    ``growth_per_min``, ``live_bytes``: of each stack now; stacks at the end that only other
+    ``growth_per_min``, ``live_bytes``: bytes of each stack now; stacks at the end that only other
     processes have used may be missing.
     """
     sites, count = findings.sites, len(findings.codes)
@@ -49,7 +49,7 @@ def without_falling(findings: Findings, growth_per_min: I64, live_bytes: I64) ->
 
 
 def _fell_since(judged: F64, live: I64) -> Mask:
-    """Whether a share that matters of the bytes that were live when judged is live no longer."""
+    """Whether a large share of the bytes that were live at the judgement has been freed."""
     fell: Mask = live < (1 - P.fall_least_share) * judged
     return fell
 

@@ -12,7 +12,7 @@ import numpy as np
 from tracelloc.dataclass import dataclass, replace
 from tracelloc.heap.cohorts import Census
 from tracelloc.model.figures import F64, I64, Mask, Rows
-from tracelloc.model.verdicts import CODE_OF, Member, Moment, Sites, Suspect, Verdict, rank
+from tracelloc.model.verdicts import CODE_OF, JudgingBasis, Member, Sites, Suspect, Verdict, rank
 from tracelloc.verdict.evidence import judgement_of
 from tracelloc.verdict.loss import Circumstances
 from tracelloc.verdict.parameters import P
@@ -25,7 +25,7 @@ _GROWING: Final = CODE_OF[Verdict.GROWING]
 class Group:
     """A group of stacks that are judged as one site."""
 
-    sites: Sites  # One row
+    sites: Sites  # The judgement of the group, as one row
     stacks: Rows
     bytes_kept: F64  # Bytes kept by each stack since the group began to grow
     frame: int | None  # Return address that the stacks share
@@ -35,12 +35,12 @@ class Group:
 
     @property
     def rate_bytes_per_min(self) -> float:
-        """Rate at which the stacks leak together."""
+        """Bytes per minute by which the stacks grow together."""
         return float(self.sites.rate_bytes_per_min[0])
 
     @property
     def is_leaking(self) -> bool:
-        """Whether the stacks leak together."""
+        """Whether the group's verdict is *leaking*."""
         return bool(self.sites.code[0] == _LEAKING)
 
     @classmethod
@@ -74,18 +74,18 @@ class Group:
 
 
 def are_suspects(sites: Sites) -> Mask:
-    """Which sites are worth a look: those that leak, and growing ones that may well be leaks."""
+    """Returns a mask of leaking sites, and of growing sites that are likely enough to leak."""
     grows = (sites.code == _GROWING) & (sites.confidence >= P.suspect_least_confidence)
     suspects: Mask = grows | (sites.code == _LEAKING)
     return suspects
 
 
 def list_suspects(
-    sites: Sites, groups: list[Group], retracted: I64, moment: Moment, most: int
+    sites: Sites, groups: list[Group], retracted: I64, moment: JudgingBasis, most: int
 ) -> tuple[tuple[Suspect, ...], int]:
-    """All leaking sites, then all growing ones; by rate, weighted by confidence.
+    """Lists all leaking sites, then all growing ones; by rate, weighted by confidence.
 
-    Returns the first ``most`` of them, and the number of further ones.
+    Returns the first ``most`` suspects, and the number of further ones.
     """
     suspects = [_of_group(group, moment) for group in groups]
     grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
@@ -101,7 +101,7 @@ def list_suspects(
     return tuple(sorted(suspects, key=rank)[:most]), left_out
 
 
-def _of_group(group: Group, moment: Moment) -> Suspect:
+def _of_group(group: Group, moment: JudgingBasis) -> Suspect:
     judgement = judgement_of(group.sites, 0, moment, group.retracted)
     shares = group.bytes_kept / max(float(group.bytes_kept.sum()), 1.0)
     members = tuple(
@@ -117,7 +117,7 @@ def _of_group(group: Group, moment: Moment) -> Suspect:
 
 
 class VerdictHistory:
-    """Earlier verdicts of sites, by number; settles new verdicts by them."""
+    """Earlier verdicts of sites, by number, which decide whether a new leak verdict holds."""
 
     def __init__(self) -> None:
         # Since when a site looks like a leak (0: it does not), when it last did, whether it was
@@ -130,7 +130,7 @@ class VerdictHistory:
         """How often each site's verdict "leaking" was retracted."""
 
     def grow(self, count: int) -> None:
-        """Makes room for this many sites; at least doubles the columns."""
+        """Makes room for this many sites; columns that are too short at least double."""
         room = len(self._called)
         if count <= room:
             return
@@ -160,5 +160,5 @@ class VerdictHistory:
         return replace(sites, code=code.astype(np.uint8), verdict_in_s=verdict_in_s)
 
     def onsets(self, numbers: I64) -> F64:
-        """Onsets of sites reported as leaking, in seconds since tracing began; NaN of others."""
+        """Returns onsets of reported leaks, in seconds since tracing began; NaN of other sites."""
         return self._onset_s[numbers]

@@ -38,12 +38,12 @@ from tracelloc.verdict.parameters import P
 
 _LEAKING: Final = CODE_OF[Verdict.LEAKING]
 
-# Depth and number of a prefix, or outermost frames: identifies a sum across looks.
+# Depth and number of a prefix, or outermost frames: identifies a sum across judgements.
 Key = tuple[int, ...]
 
 
 class Prefixes:
-    """The innermost frames of each stack, numbered per depth. Stacks never change."""
+    """Numbers of the innermost frames of each stack, per depth: equal frames, equal number."""
 
     def __init__(self, is_wrapper: Callable[[int], bool]) -> None:
         """``is_wrapper``: whether a return address lies in code that only forwards allocations."""
@@ -61,7 +61,7 @@ class Prefixes:
         return len(fresh) > 0
 
     def numbers(self, count: int) -> I64:
-        """A row per stack, a column per depth; -1 if the stack is shallower."""
+        """Returns prefix numbers: a row per stack, a column per depth; -1 beyond its last frame."""
         return self._numbers[:count]
 
     def _of(self, frames: Frames | None) -> list[int]:
@@ -75,7 +75,7 @@ class Prefixes:
         return row
 
     def skipped(self, frames: Frames) -> int:
-        """Number of innermost frames that only forward allocations."""
+        """Returns how many innermost frames of a stack only forward allocations."""
         count = 0
         while count < len(frames) - 1 and self._is_wrapper(frames[count]):
             count += 1
@@ -86,42 +86,42 @@ class Prefixes:
 class Groups:
     """Groups of stacks: stretches of one order, so any two are disjoint or nested."""
 
-    order: Rows  # Stacks, those of one group adjacent
-    starts: Rows
-    ends: Rows  # A group is `order[start:end]`
+    order: Rows  # Indices of stacks; those of one group are adjacent
+    starts: Rows  # Where each group begins in `order`
+    ends: Rows  # Where each group ends in `order`
     keys: list[Key]
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def members(self, group: int) -> Rows:
-        """Stacks of a group."""
+        """Returns the indices of a group's stacks."""
         return self.order[self.starts[group] : self.ends[group]]
 
     def select(self, groups: Rows) -> Groups:
-        """The groups of some rows."""
+        """Returns the groups in some rows."""
         keys = [self.keys[group] for group in groups.tolist()]
         return Groups(self.order, self.starts[groups], self.ends[groups], keys)
 
     @property
     def sizes(self) -> Rows:
-        """Number of stacks of each group."""
+        """Returns the number of stacks of each group."""
         return self.ends - self.starts
 
     def only(self, stacks: Mask) -> Groups:
-        """Drops all other stacks; groups may become empty or equal."""
+        """Returns the groups with only the stacks in a mask; groups may become empty or equal."""
         chosen = stacks[self.order]
         before = np.append(0, np.cumsum(chosen))
         return Groups(self.order[chosen], before[self.starts], before[self.ends], self.keys)
 
     def total(self, of_stacks: F64) -> F64:
-        """Sums of a figure over each group's stacks."""
+        """Returns the sum of a figure over each group's stacks."""
         until = np.concatenate([np.zeros(1), np.cumsum(of_stacks[self.order])])
         summed: F64 = until[self.ends] - until[self.starts]
         return summed
 
     def largest(self, of_stacks: F64) -> F64:
-        """The largest figure of each group's stacks; 0 if there are no groups."""
+        """Returns the largest figure of each group's stacks; 0 if there are no groups."""
         # The extra element keeps each end within bounds.
         padded = np.append(of_stacks[self.order], 0.0)
         bounds = np.stack([self.starts, self.ends], axis=1).ravel()
@@ -130,7 +130,7 @@ class Groups:
 
 
 def group_by_prefix(numbers: I64, rows: Rows) -> Groups:
-    """All groups of at least two stacks. ``rows``: stacks; ``numbers``: of all stacks."""
+    """Groups stacks (``rows``) by equal prefix ``numbers``, a row per stack; two or more each."""
     # Longer prefixes refine shorter ones, so each number is one stretch of this order.
     order = rows[np.lexsort(numbers[rows, ::-1].T)]
     starts, ends, levels = [], [], []
@@ -151,7 +151,7 @@ def group_by_prefix(numbers: I64, rows: Rows) -> Groups:
 
 
 def worth_judging(groups: Groups, census: Census) -> Rows:
-    """Groups with new blocks; if there are too many, those with the most."""
+    """Returns the rows of groups with new blocks; if there are too many, those with the most."""
     newer = census.edges_s[:-1] >= census.now_s / 2
     new_blocks = groups.total(census.alive[newer].sum(axis=0).astype(np.float64))
     kept = np.flatnonzero(new_blocks >= P.sum_least_new)
@@ -161,7 +161,7 @@ def worth_judging(groups: Groups, census: Census) -> Rows:
 
 
 def suspects_in(groups: Groups, sites: Sites) -> tuple[F64, Mask]:
-    """The number of suspects in each group, and whether (nearly) all its stacks are suspects."""
+    """Returns the number of suspects in each group, and whether nearly all its stacks are some."""
     suspect = are_suspects(sites)
     count = groups.total(suspect.astype(np.float64))
     told = groups.total(((sites.born >= P.sum_enough_births) | suspect).astype(np.float64))
@@ -169,7 +169,7 @@ def suspects_in(groups: Groups, sites: Sites) -> tuple[F64, Mask]:
 
 
 def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[int]:
-    """Chooses groups to report; they have no stacks in common. ``sites``: the single stacks.
+    """Chooses groups to report, which have no stacks in common. ``sites``: the single stacks.
 
     ``alike``: groups whose stacks form one suspect even if they are suspects themselves. Rates
     are compared in blocks: one large block that was allocated once explains nothing.
@@ -201,7 +201,7 @@ def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[
 
 
 def _outermost(groups: Groups, inner: Rows) -> list[int]:
-    """Groups that are not inside another group; the input has larger ones first."""
+    """Returns the groups that are not inside another group; the input has larger ones first."""
     kept: list[int] = []
     for group in inner.tolist():
         start, end = groups.starts[group], groups.ends[group]
@@ -211,14 +211,14 @@ def _outermost(groups: Groups, inner: Rows) -> list[int]:
 
 
 def common_length(paths: Sequence[Frames]) -> int:
-    """Number of first frames that all paths share."""
+    """Returns how many first frames all paths share."""
     # Frames that the lowest and the highest path share are shared by all.
     low, high = min(paths), max(paths)
     return next(compress(count(), map(ne, low, high)), min(len(low), len(high)))
 
 
 def shared_frame(stacks: CallStacks, members: list[int]) -> int | None:
-    """The outermost return address up to which all these stacks agree, from the allocation on."""
+    """Returns the outermost return address up to which stacks agree, from the allocation on."""
     all_frames = [stacks.frames(index) or () for index in members]
     shared = common_length(all_frames)
     return all_frames[0][shared - 1] if shared else None
@@ -228,7 +228,7 @@ _INNOCENT: Final = Verdict.CACHE, Verdict.START_UP
 
 
 class SharedCallers:
-    """All stacks in the order of their frames, the outermost first."""
+    """The call tree: all stacks, ordered by their frames from the outermost one inwards."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -257,7 +257,7 @@ class SharedCallers:
         return 0 if at == 0 else common_length(self._paths[at - 1 : at + 1])
 
     def groups(self, wanted: Mask) -> Groups:
-        """Nodes with at least ``P.node_least_stacks`` wanted stacks, inner ones first."""
+        """Returns nodes with at least ``P.node_least_stacks`` wanted stacks, inner nodes first."""
         chosen = np.flatnonzero(wanted[self._stacks])
         if not len(chosen):
             nothing = np.empty(0, np.intp)
@@ -271,7 +271,7 @@ class SharedCallers:
 
 
 def shared_prefixes(shared: list[int]) -> list[tuple[int, int, int]]:
-    """(start, end, depth) of each longest stretch whose members share that many first frames;
+    """Returns (start, end, depth) of longest stretches whose members share ``depth`` first frames,
     inner ones first. ``shared``: number that each member shares with the one before it.
     """
     nodes = []
@@ -288,7 +288,7 @@ def shared_prefixes(shared: list[int]) -> list[tuple[int, int, int]]:
 
 
 def may_leak(census: Census, sites: Sites) -> Mask:
-    """Which stacks may have a part in a leak, however small."""
+    """Returns a mask of the stacks that may have a part in a leak, however small."""
     age_s = np.maximum(P.part_least_age_s, P.part_lifetimes * sites.most_live_s)
     begin, end = census.edges_s[:-1, None], census.edges_s[1:, None]
     older = np.clip((census.now_s - age_s - begin) / (end - begin), 0, 1)
@@ -298,7 +298,7 @@ def may_leak(census: Census, sites: Sites) -> Mask:
 
 
 def parts_of_nodes(nodes: Groups, parts: Mask, sites: Sites) -> tuple[Groups, Mask, Rows]:
-    """Groups of the stacks of each node that may leak, and two figures for each group.
+    """Returns groups of the stacks of each node that may leak, and two figures for each group.
 
     The figures are whether it is one leak even if its stacks are suspects themselves, and the
     number of all stacks below the node. If only one inner node has such stacks, it stands for

@@ -29,30 +29,30 @@ from tracelloc.verdict.survivaltail import Tail
 class Growth:
     """The best window of each site: a row per site."""
 
-    leaking: Mask  # All conditions hold
-    # All conditions but the time watched (or the confidence) hold. Includes `leaking`.
+    leaking: Mask  # Sites for which all conditions of a leak hold
+    # Sites for which all conditions but time watched or confidence hold. Includes `leaking`.
     growing: Mask
     doubtful: Mask  # Would be growing, but lost frees could leave as many blocks behind
     start_s: F64
-    end_s: F64  # The window
+    end_s: F64  # End of the window, seconds since tracing began
     survivors: F64
     born: F64  # Blocks born in the window
     confidence: F64
-    watch_s: F64  # Required length of the window
+    watch_s: F64  # Seconds that the window must last for a leak verdict
     never_freed: Mask  # Almost nothing was freed, in the window or before it
     # Frees of blocks from before tracing per survivor, in the newer half.
     old_frees_per_survivor: F64
 
     @classmethod
     def none(cls, sites: int) -> Growth:
-        """A table without growth."""
+        """Returns a table of this many sites without growth."""
         columns: dict[str, Any] = {field.name: np.zeros(sites) for field in fields(cls)}
         for name in ("leaking", "growing", "doubtful", "never_freed"):
             columns[name] = np.zeros(sites, np.bool_)
         return cls(**columns)
 
     def put(self, sites: Rows, other: Growth, rows: Rows) -> None:
-        """Sets some sites to rows of another table."""
+        """Overwrites the rows of some sites with ``rows`` of another table."""
         for field in fields(self):
             getattr(self, field.name)[sites] = getattr(other, field.name)[rows]
 
@@ -61,7 +61,7 @@ class CumulativeCurve:
     """Cumulative figures at any time, linear between the slices' edges."""
 
     def __init__(self, edges_s: F64, per_slice: F64) -> None:
-        """``per_slice``: a row per site, unless it is of the whole process. Several such tables
+        """``per_slice``: figures, a row per site, or one row of the whole process. Several tables
         may be stacked; then as many results are returned.
         """
         self._edges_s = edges_s
@@ -69,7 +69,7 @@ class CumulativeCurve:
         np.cumsum(per_slice, axis=-1, out=self._sums[..., 1:])
 
     def at(self, time_s: F64, sites: Rows | None = None) -> F64:
-        """Values at these times: a row of times for each of the sites (default: all, in order)."""
+        """Returns values at times: a row of times for each site (default: all sites, in order)."""
         edges = self._edges_s
         after = np.clip(np.searchsorted(edges, time_s, side="right"), 1, len(edges) - 1)
         low, high = edges[after - 1], edges[after]
@@ -83,7 +83,7 @@ class CumulativeCurve:
         return value
 
     def between(self, time_s: F64, sites: Rows | None = None) -> F64:
-        """Increase from each time to the next."""
+        """Returns the increase of the figures from each time to the next; see ``at``."""
         return np.diff(self.at(time_s, sites), axis=-1)
 
 
@@ -99,7 +99,7 @@ class _Curves:
 def find_growth(
     population: Population, tail: Tail, loss_share: F64, clean_from_s: float = 0.0
 ) -> Growth:
-    """Tries all windows on all sites.
+    """Finds the best window of each site, by trying all windows.
 
     ``loss_share``: per site, the share of its blocks that may look alive because their
     frees were lost. Windows begin at ``clean_from_s`` or later.
@@ -134,7 +134,7 @@ def find_growth(
 
 
 def _starts(clean_from_s: float, end_s: F64) -> F64:
-    """Starts of windows: a row per site, the widest first."""
+    """Returns starts of windows: a row per site, the widest window first."""
     fractions = clean_from_s + np.array(P.window_fractions) * (end_s - clean_from_s)[:, None]
     lengths = np.maximum(end_s[:, None] - np.array(P.window_lengths_s), clean_from_s)
     return np.concatenate([fractions, lengths], axis=1)
@@ -143,7 +143,7 @@ def _starts(clean_from_s: float, end_s: F64) -> F64:
 def _try_windows(  # noqa: PLR0917
     curves: _Curves, sites: Rows, tail: Tail, start_s: F64, end_s: F64, loss_share: F64
 ) -> Growth:
-    """Tests one window per row; ``sites``: the site of each row."""
+    """Tests one window for leak-like growth per row; ``sites``: the site of each row."""
     steps = np.arange(P.window_parts + 1) / P.window_parts
     length_s = np.maximum(end_s - start_s, 1e-3)
     moments = start_s[:, None] + length_s[:, None] * steps
@@ -192,14 +192,14 @@ def _halves(chunks: F64) -> tuple[F64, F64]:
 
 
 def _correction(first: F64, second: F64) -> F64:
-    """Factor by which fewer survivors are expected because the load fell."""
+    """Returns the factor by which fewer survivors are expected because the load fell."""
     return np.clip(first / np.maximum(second, 1), 1, P.most_load_correction)
 
 
 def _one_container(
     count: F64, first: F64, second: F64, first_bytes: F64, second_bytes: F64
 ) -> Mask:
-    """Whether the blocks are one container's storage, each much larger than the one before."""
+    """Whether a site's blocks are one container's storage, each much larger than the last one."""
     larger: Mask = second_bytes / np.maximum(second, 1) > P.container_growth * (
         first_bytes / np.maximum(first, 1)
     )
@@ -207,7 +207,7 @@ def _one_container(
 
 
 def _confidence(count: F64, pace: F64, kept: F64, length_s: F64, never_freed: Mask) -> F64:
-    """More survivors, a steadier pace, a flatter tail and a longer watch raise the confidence."""
+    """Returns the confidence: survivors, a steady pace, a flat tail and a long watch raise it."""
     base = (1 - np.exp(-count / 6)) * np.minimum(1, 0.5 + 0.5 * pace) * np.sqrt(kept)
     some_freed = np.minimum(P.most_confidence, base * (1 - np.exp(-1.6 * length_s / 120)))
     none_freed = np.minimum(P.most_confidence_never_freed, base * (1 - np.exp(-length_s / 450)))
@@ -224,7 +224,7 @@ def _slows_down(curves: _Curves, from_s: float, end_s: F64) -> Mask:
     load, own_load = curves.load.between(moments) / lengths_s, born / lengths_s
 
     def correction(before: int, now: int) -> F64:
-        """Correction for a fallen load: the process's, or the site's own."""
+        """Returns the correction for a fallen load, the process's or the site's own."""
         whole = _rate_correction(load[:, before], load[:, now])
         own = _rate_correction(own_load[:, before], own_load[:, now])
         return np.where(few_stay, np.maximum(whole, own), whole)
@@ -247,9 +247,9 @@ def _rate_correction(before: F64, now: F64) -> F64:
 
 
 def steady_rate(population: Population, from_s: F64, end_s: F64) -> F64:
-    """Bytes per minute that survive between the onset and a later time of each site.
+    """Returns the bytes per minute that survive from each site's onset to a later time.
 
-    Parts of the time in which blocks are much larger than usual count as if these had the usual
+    Parts of the time in which blocks are much larger than usual count as if blocks had the usual
     size: a single allocation is not a pace.
     """
     steps = np.arange(P.window_parts + 1) / P.window_parts
@@ -273,7 +273,7 @@ def steady_rate(population: Population, from_s: F64, end_s: F64) -> F64:
 
 
 def find_onset(population: Population, start_s: F64, end_s: F64) -> F64:
-    """When each site began to leak, in seconds since tracing began.
+    """Returns when each site began to leak, in seconds since tracing began.
 
     ``start_s``, ``end_s``: the window in which the leak was found.
     """
@@ -285,9 +285,9 @@ def find_onset(population: Population, start_s: F64, end_s: F64) -> F64:
 
 
 def beginning_within(edges: F64, until: F64, first: I64) -> F64:
-    """When each site began within its slice ``first``, assuming its later pace.
+    """Returns when each site began to leak within its slice ``first``, assuming its later pace.
 
-    ``edges``, ``until``: the slices' edges and the blocks until each of them, a row per site.
+    ``edges``, ``until``: the slices' edges and the blocks until each edge, a row per site.
     """
     rows = np.arange(len(first))
     begin, end = edges[rows, first], edges[rows, first + 1]
@@ -300,13 +300,13 @@ def beginning_within(edges: F64, until: F64, first: I64) -> F64:
 
 
 def slice_starts(edges_s: F64, time_s: F64) -> F64:
-    """The edge at which the slice of each time begins."""
+    """Returns the edge, in seconds, at which the slice of each time begins."""
     starts: F64 = edges_s[np.searchsorted(edges_s, time_s, side="right") - 1]
     return starts
 
 
 def _walk_back(until: F64, edges: F64, first: I64) -> I64:
-    """The slice from which on the pace of the later slices was nearly kept."""
+    """Returns the slice from which on survivors came nearly at the pace of later slices."""
     rows = np.arange(len(first))
     kept, lengths = np.diff(until, axis=1), np.diff(edges, axis=1)
     lasted = np.maximum(edges[:, -1] - edges[rows, first], 1e-9)
@@ -330,7 +330,7 @@ def _walk_back(until: F64, edges: F64, first: I64) -> I64:
 
 
 def _cut(until: F64, edges: F64, first: I64) -> I64:
-    """Moves the onset to where survivors lag most behind a steady pace, if they do."""
+    """Moves the onset to the slice where survivors lag most behind a steady pace, if any do."""
     rows = np.arange(len(first))
     slices = np.arange(edges.shape[1])
     base, begin = until[rows, first], edges[rows, first]

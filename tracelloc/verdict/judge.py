@@ -12,12 +12,12 @@ from tracelloc.heap.cohorts import Census, Cohorts
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.figures import F64, Mask, Totals
 from tracelloc.model.stacks import CallStacks, StackFlag
-from tracelloc.model.verdicts import Findings, Moment, Sites, Verdict
+from tracelloc.model.verdicts import Findings, JudgingBasis, Sites, Verdict
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Group, VerdictHistory, list_suspects
 from tracelloc.verdict.judging import judge_in_parts, judge_sites
 from tracelloc.verdict.loss import Circumstances, Gaps, common_share
-from tracelloc.verdict.multistack import Look, SplitLeaks, find_tied, shared_caller
+from tracelloc.verdict.multistack import JudgedStacks, SplitLeaks, find_tied, shared_caller
 from tracelloc.verdict.parameters import P
 
 _NO_SUSPECTS: Final = Verdict.CACHE, Verdict.BUSY, Verdict.START_UP, Verdict.DECIDING
@@ -25,7 +25,7 @@ _NO_SUSPECTS: Final = Verdict.CACHE, Verdict.BUSY, Verdict.START_UP, Verdict.DEC
 
 @dataclass(frozen=True, slots=True)
 class KnownLosses:
-    """Losses known since the start."""
+    """Events of a process that are known to be lost, counted since tracing began."""
 
     events: int  # Lost allocations, frees and restores
     frees: int  # Lost frees among the events
@@ -41,14 +41,14 @@ NO_LOSSES: Final = KnownLosses(0, 0, 0)
 
 
 class Judge:
-    """Judges one table. Not thread safe."""
+    """Judges the stacks of one live table, and remembers earlier verdicts. Not thread safe."""
 
     def __init__(
         self, is_wrapper: Callable[[int], bool] = lambda _: False, first_ns: int = 0
     ) -> None:
         """``is_wrapper``: whether a return address lies in code that only forwards allocations.
 
-        ``first_ns``: when the first judgement is due.
+        ``first_ns``: when the first judgement is due, CLOCK_MONOTONIC.
         """
         self._gaps = Gaps()
         self._due_ns = first_ns
@@ -74,8 +74,8 @@ class Judge:
         """Judges all stacks, a part at a time, so that events need not wait.
 
         ``unreachable``: blocks without pointers to them; None if unknown. ``resident_bytes``: of
-        the process. ``collection``: whether a garbage collector frees its blocks, and whether it
-        moves objects.
+        the process. ``collection``: whether a garbage collector frees the process's blocks, and
+        whether that moves objects.
 
         All parts refer to the time of the first one. The last part yields the findings; None
         while nothing has happened.
@@ -85,7 +85,7 @@ class Judge:
             yield None
             return
         is_sampled = totals.sample_bytes is not None
-        moment = Moment(cohorts.start_ns, now_ns, is_sampled, *_unread(unreachable))
+        moment = JudgingBasis(cohorts.start_ns, now_ns, is_sampled, *_unread(unreachable))
         if unreachable is not None:
             unreachable.collects, unreachable.moves = collection
         count = len(stacks)
@@ -99,7 +99,7 @@ class Judge:
         sites = yield from judge_in_parts(count, census.survivors_by_age, circumstances)
         sites, is_no_site = _withheld(sites, stacks, is_sure=not circumstances.in_kernel)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
-        one_look = Look(census, sites, is_no_site, circumstances, stacks, now_ns)
+        one_look = JudgedStacks(census, sites, is_no_site, circumstances, stacks, now_ns)
         groups = yield from self._split_leaks.find(one_look)
         groups += yield from self._tied_leaks(groups, sites, census, stacks, circumstances)
         yield None
@@ -120,16 +120,16 @@ class Judge:
     def _circumstances(
         self,
         census: Census,
-        moment: Moment,
+        moment: JudgingBasis,
         losses: KnownLosses,
         unreachable: UnreachableBlocks | None,
     ) -> Circumstances:
-        self._gaps.note(losses.events, moment.now_ns)
+        self._gaps.record_losses(losses.events, moment.now_ns)
         # If blocks are sampled, only frees of samples are reported, and lost.
         freed = int(census.born.sum() - census.alive.sum())
         clean_ns = self._gaps.clean_from_ns() or moment.start_ns
         return Circumstances(
-            loss_share=losses.frees / max(freed, 1) if self._gaps.last else 0.0,
+            loss_share=losses.frees / max(freed, 1) if self._gaps.are_lasting else 0.0,
             loss_floor=_loss_floor(census, losses.proven),
             clean_from_s=(clean_ns - moment.start_ns) / NS_PER_S,
             onset_s=self._stacks.onsets(np.arange(census.stacks)),
@@ -147,7 +147,7 @@ class Judge:
         stacks: CallStacks,
         circumstances: Circumstances,
     ) -> Generator[None, None, list[Group]]:
-        """Groups of single stacks that leak together."""
+        """Finds groups of single stacks that leak together."""
         grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
         free = np.setdiff1d(np.arange(len(sites)), grouped)
         found = []
@@ -167,16 +167,16 @@ class Judge:
 
 
 def _unread(unreachable: UnreachableBlocks | None) -> tuple[int, str]:
-    """What searches can't read: swapped bytes, and what has requests in the kernel."""
+    """Returns what searches can't read: swapped bytes, and the queue of requests in the kernel."""
     if unreachable is None:
         return 0, ""
     return unreachable.swapped_bytes, unreachable.kernel_queue
 
 
 def _withheld(sites: Sites, stacks: CallStacks, *, is_sure: bool) -> tuple[Sites, Mask]:
-    """Withholds verdicts on stacks that are no call sites. Returns which these are, too.
+    """Withholds verdicts on stacks that are no call sites. Also returns a mask of these stacks.
 
-    ``is_sure``: blocks that nothing points to are lost.
+    ``is_sure``: whether blocks that nothing points to are surely lost.
     """
     count = len(sites)
     # Stacks of which only the id is known may also stand for many call sites.
@@ -190,13 +190,13 @@ def _withheld(sites: Sites, stacks: CallStacks, *, is_sure: bool) -> tuple[Sites
 
 
 def _with_lost(sites: Sites, rows: Mask) -> Sites:
-    """Withholds reassuring verdicts on sites of which blocks are lost."""
+    """Replaces reassuring verdicts on some sites by *lost*: nothing points to some blocks."""
     is_lost = rows & sites.have(_NO_SUSPECTS) & _lose_much(sites)
     return sites.withheld(is_lost, Verdict.LOST)
 
 
 def _lose_much(sites: Sites) -> Mask:
-    """Sites that lose a part of their blocks, not just a few by chance."""
+    """Returns a mask of sites that lose a part of their blocks, not just a few by chance."""
     least = np.maximum(P.lost_least, P.lost_share * sites.alive)
     found: Mask = sites.unreachable >= least
     return found

@@ -1,8 +1,8 @@
 """Judges sites: all figures of many sites at once.
 
-Sites that accumulate survivors leak or grow (``growth``), and so do those that lose blocks
-without any pointer to them (``unreachable``). Others are rising, start-up memory, busy, caches,
-or unclear (``nonleaks``).
+Sites that accumulate survivors leak or grow (``growth``), and so do sites that lose blocks
+without any pointer to them (``unreachable``). Other sites are rising, start-up memory, busy,
+caches, or unclear (``nonleaks``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def judge_in_parts(
 
 
 def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
-    """Judges all sites of a population."""
+    """Judges all sites of a population: returns their verdicts and figures."""
     loss_share = np.maximum(circumstances.loss_floor, circumstances.loss_share)
     tail = find_tails(population)
     growth = find_growth(population, tail, loss_share, circumstances.clean_from_s)
@@ -101,7 +101,7 @@ def _codes(  # noqa: PLR0917
     population: Population,
     circumstances: Circumstances,
 ) -> Codes:
-    """Verdict codes, by the first condition that holds."""
+    """Returns verdict codes of sites, by the first condition that holds."""
     new = np.full(len(leaking), population.now_s - circumstances.clean_from_s < P.first_verdict_s)
     return np.select(
         [leaking, growing, growth.doubtful, new | others.unclear, others.start_up, others.busy],
@@ -115,7 +115,7 @@ def _codes(  # noqa: PLR0917
 
 
 def _certainty(growth: Growth, loss_share: F64, circumstances: Circumstances) -> F64:
-    """Factor of the confidence for lost events and sampled blocks."""
+    """Returns the factor by which lost events and sampling reduce the confidence."""
     survivors = np.maximum(growth.survivors, 1)
     # This share of the survivors may be blocks whose frees were lost.
     certainty: F64 = 1 - np.minimum(1, loss_share * growth.born / survivors)
@@ -127,7 +127,7 @@ def _certainty(growth: Growth, loss_share: F64, circumstances: Circumstances) ->
 
 
 def _since(population: Population, growth: Growth, onset_s: F64) -> tuple[F64, F64, F64]:
-    """Onsets of growing sites, and the bytes and blocks per minute that they gained since.
+    """Returns onsets of growing sites, and the bytes and blocks per minute gained since then.
 
     ``onset_s``: known onsets of sites reported as leaking; NaN of others.
     """
@@ -147,7 +147,7 @@ def _since(population: Population, growth: Growth, onset_s: F64) -> tuple[F64, F
 
 
 def _quantile_of_lives(population: Population) -> F64:
-    """Upper bound of the lifetime class up to which nearly all deaths lie."""
+    """Returns the seconds that nearly all freed blocks lived at most: a lifetime class's bound."""
     freed = population.born.sum(axis=1) - population.alive.sum(axis=1)
     longer = np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
     allowed = (1 - P.lifetime_quantile) * freed

@@ -16,30 +16,30 @@ from tracelloc.verdict.parameters import P
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """Circumstances of a look: losses, sampling, and the process."""
+    """What a judgement must allow for: losses, sampling, and facts about the process."""
 
     loss_share: float  # Share of frees known to be lost
-    loss_floor: F64  # Per site, the share of blocks that other sites seem to lose (`loss`)
+    loss_floor: F64  # Per site, the share of frees that other sites seem to lose
     clean_from_s: float  # Time from which events are complete, in seconds since tracing began
     # Per site reported as leaking, its onset in seconds since tracing began; NaN of others.
     onset_s: F64
     sampled: bool = False  # Whether blocks are samples: counts are of samples, bytes are scaled
-    # Whether it is known what searches for pointers found, or that there are none.
+    # Whether pointer searches have results, or it is known that there are no searches.
     searched: bool = False
     refused: bool = False  # Whether the process's memory is not searched for pointers to its blocks
-    resident_bytes: int = 0
+    resident_bytes: int = 0  # Resident memory of the process
     # Whether a garbage collector frees blocks of the process, some of them late.
     collects: bool = False
     # Whether requests in the kernel may have the only pointers to blocks.
     in_kernel: bool = False
 
     def select(self, rows: Rows) -> Circumstances:
-        """The circumstances of some sites."""
+        """Returns the circumstances of some sites."""
         return replace(self, loss_floor=self.loss_floor[rows], onset_s=self.onset_s[rows])
 
 
 class Gaps:
-    """Gaps in the events: counts from before a gap are not relied upon.
+    """Gaps in the events of a process: counts from before a gap are not relied upon.
 
     After a gap, counting restarts: only blocks born since can be survivors. If losses never
     cease, that would go on for ever, so the share of lost frees is allowed for instead.
@@ -50,8 +50,8 @@ class Gaps:
         self._from_ns = 0
         self._until_ns: int | None = None
 
-    def note(self, lost: int, now_ns: int) -> None:
-        """Records the number of events lost so far."""
+    def record_losses(self, lost: int, now_ns: int) -> None:
+        """Records the number of events lost since tracing began; call it at each judgement."""
         if lost <= self._lost:
             return
         self._lost = lost
@@ -60,17 +60,17 @@ class Gaps:
         self._until_ns = now_ns
 
     @property
-    def last(self) -> bool:
-        """Whether losses never cease."""
+    def are_lasting(self) -> bool:
+        """Whether losses go on and on, so that waiting for the end of the gap is useless."""
         return self._until_ns is not None and self._until_ns - self._from_ns > P.lasting_gap_ns
 
     def clean_from_ns(self) -> int | None:
-        """Since when nothing is missing; None: since the start, or losses never cease."""
-        return None if self.last else self._until_ns
+        """Time since which no event is missing; None: since the start, or losses never cease."""
+        return None if self.are_lasting else self._until_ns
 
 
 def common_share(alive: F64, born: F64) -> F64:
-    """Per site, the lower quartile (by births) of the share of blocks that other sites keep.
+    """Returns per site the lower quartile (by births) of the share of blocks other sites keep.
 
     0 if no other site is busy.
     """
@@ -85,7 +85,7 @@ def common_share(alive: F64, born: F64) -> F64:
     total = until[-1]
 
     def quantile(own_weight: F64, own_until: F64) -> F64:
-        """Quantile of all sites but the one with this weight, which ends at ``own_until``."""
+        """Returns the quantile over all sites but the one with this weight, up to ``own_until``."""
         goal = P.loss_quantile * (total - own_weight)
         before = np.searchsorted(until, goal)
         after = np.searchsorted(until, goal + own_weight)

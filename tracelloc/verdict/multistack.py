@@ -40,7 +40,7 @@ from tracelloc.verdict.parameters import P
 def find_tied(
     census: Census, sites: Sites, stacks: CallStacks, free: Rows
 ) -> Generator[None, None, list[Rows]]:
-    """Lists of at least two stacks that leak together. ``free``: stacks in no group yet."""
+    """Finds lists of two or more stacks that leak together. ``free``: stacks in no group yet."""
     leaking = free[sites.code[free] == CODE_OF[Verdict.LEAKING]]
     order = leaking[np.argsort(-sites.rate_bytes_per_min[leaking], kind="stable")][
         : P.tied_most_stacks
@@ -64,9 +64,9 @@ def find_tied(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A stack that leaks."""
+    """A leaking stack, to be compared with others that may leak together with it."""
 
-    alive: I64  # Blocks, per slice
+    alive: I64  # Live blocks per slice of time
     since_s: float
     frames: Frames
 
@@ -86,19 +86,19 @@ def _belong_together(census: Census, one: _Row, two: _Row) -> bool:
 
 
 def shared_callers(stacks: tuple[Frames, ...]) -> int:
-    """Number of outermost frames that all stacks share."""
+    """Returns how many outermost frames all stacks share."""
     return common_length([frames[::-1] for frames in stacks])
 
 
 def shared_caller(stacks: CallStacks, members: list[int]) -> int | None:
-    """The innermost return address that all these stacks share as a caller."""
+    """Returns the innermost return address that all these stacks share as a caller."""
     all_frames = tuple(stacks.frames(index) or () for index in members)
     shared = shared_callers(all_frames)
     return all_frames[0][-shared] if shared else None
 
 
 def in_proportion(one: F64 | I64, two: F64 | I64) -> bool:
-    """Whether one row of counts is a whole multiple of the other, closer than by chance."""
+    """Whether one row of counts is a multiple of the other, more exactly than by chance."""
     both = one + two
     counted = both > 0
     if np.count_nonzero(counted) < P.tied_least_slices or not one.any() or not two.any():
@@ -113,12 +113,12 @@ def in_proportion(one: F64 | I64, two: F64 | I64) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """All single stacks, judged at one time."""
+class JudgedStacks:
+    """The judgements of all single stacks at one time, and their basis."""
 
     census: Census
     sites: Sites
-    is_cut: Mask  # Which stacks belong to no group, as they may stand for many call sites
+    is_cut: Mask  # Stacks that belong to no group, as they may stand for many call sites
     circumstances: Circumstances
     stacks: CallStacks
     now_ns: int  # CLOCK_MONOTONIC
@@ -135,8 +135,8 @@ class SplitLeaks:
         """Sums by innermost and by outermost frames: of stacks with unreachable blocks, and of
         the others, so that sums of both kinds do not hide either."""
 
-    def find(self, look: Look) -> Generator[None, None, list[Group]]:
-        """Finds leaking or growing groups, in parts."""
+    def find(self, look: JudgedStacks) -> Generator[None, None, list[Group]]:
+        """Finds groups of stacks that leak or grow; yields between parts of the work."""
         unreachable = look.sites.unreachable > 0
         found = []
         for (functions, nodes), stacks in zip(
@@ -151,7 +151,7 @@ class SplitLeaks:
         return found
 
     def _by_innermost_frames(
-        self, look: Look, functions: _Sums
+        self, look: JudgedStacks, functions: _Sums
     ) -> Generator[None, None, list[Group]]:
         while self._prefixes.extend(look.stacks, P.sites_at_a_time):
             yield None
@@ -164,7 +164,9 @@ class SplitLeaks:
         yield None
         return (yield from functions.find(groups, alike, groups.sizes, look, shared_frame))
 
-    def _by_outermost_frames(self, look: Look, nodes: _Sums) -> Generator[None, None, list[Group]]:
+    def _by_outermost_frames(
+        self, look: JudgedStacks, nodes: _Sums
+    ) -> Generator[None, None, list[Group]]:
         while self._callers.extend(look.stacks, look.census.stacks, P.sites_at_a_time):
             yield None
         if look.census.now_s < P.first_verdict_s:
@@ -184,7 +186,7 @@ class SplitLeaks:
 
 
 class _Sums:
-    """Judges groups of one kind, using earlier verdicts on them."""
+    """Judges sums over groups of stacks, using earlier verdicts on the same groups."""
 
     def __init__(self) -> None:
         self._memory = VerdictHistory()
@@ -197,10 +199,10 @@ class _Sums:
         groups: Groups,
         alike: Mask,
         sizes: Rows,
-        look: Look,
+        look: JudgedStacks,
         frame_of: Callable[[CallStacks, list[int]], int | None],
     ) -> Generator[None, None, list[Group]]:
-        """The suspects among these groups. ``alike``: see ``choose``; ``sizes``: number of
+        """Finds the suspects among groups. ``alike``: see ``choose``; ``sizes``: number of
         stacks that share each group's frames.
         """
         if not len(groups):
@@ -223,8 +225,10 @@ class _Sums:
         self._leaking = {groups.keys[at] for at in chosen if leaking[at]}
         return found
 
-    def _judge(self, groups: Groups, look: Look) -> Generator[None, None, tuple[Sites, I64]]:
-        """Judges the sums; also returns how often each verdict was retracted."""
+    def _judge(
+        self, groups: Groups, look: JudgedStacks
+    ) -> Generator[None, None, tuple[Sites, I64]]:
+        """Judges the sum of each group; also returns how often each verdict was retracted."""
         sums = yield from look.census.totals_of_groups(groups.order, groups.starts, groups.ends)
         floor = groups.largest(look.circumstances.loss_floor)
         known = self._number_of
@@ -242,10 +246,10 @@ class _Sums:
 def most_specific(functions: list[Group], nodes: list[Group], parts: Mask) -> list[Group]:
     """Chooses between groups by innermost and by outermost frames.
 
-    If the two have stacks in common, the function is kept, unless it explains too little of the
+    If two groups have stacks in common, the function is kept, unless it explains too little of the
     node, or more stacks share it than share the node. In the latter case, the node must explain
-    (nearly) all of it, unless most of the function's stacks have no part in any leak. What only
-    grows never takes the place of what leaks. ``parts``: the stacks that may have a part in a leak.
+    (nearly) all of it, unless most of the function's stacks have no part in any leak. A growing
+    group never replaces a leaking one. ``parts``: the stacks that may have a part in a leak.
     """
     kept = list(functions)
     for node in nodes:

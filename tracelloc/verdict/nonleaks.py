@@ -26,14 +26,14 @@ class NonLeaks:
 
     rising: Mask  # The floor rises more than the load explains
     container: Mask  # Rising: one container, of few blocks, that keeps growing
-    rise_bytes_per_min: F64
+    rise_bytes_per_min: F64  # Rate at which the floor rises; 0 of other sites
     start_up: Mask
     busy: Mask
     unclear: Mask  # A few old survivors, also new ones: too few for a reassuring verdict
 
 
 def find_non_leaks(population: Population, tail: Tail, loss_share: F64) -> NonLeaks:
-    """Classifies every site, whether it leaks or not."""
+    """Classifies every site as if it did not leak; ``loss_share``: possible lost frees."""
     now_s = population.now_s
     alive = population.alive.sum(axis=1)
     born = population.born.sum(axis=1)
@@ -61,7 +61,7 @@ def find_non_leaks(population: Population, tail: Tail, loss_share: F64) -> NonLe
 
 
 def _busy(population: Population, life_s: F64, freed: F64) -> Mask:
-    """Whether blocks are short-lived, other than those that a full cache replaces."""
+    """Whether a site's blocks are short-lived, and not those that a full cache replaces."""
     last_half = np.searchsorted(population.edges_s, population.now_s / 2, side="right") - 1
     floors = population.floor_bytes[:, last_half:]
     most = np.maximum(floors.max(axis=1), population.alive_bytes.sum(axis=1))
@@ -72,7 +72,7 @@ def _busy(population: Population, life_s: F64, freed: F64) -> Mask:
 
 
 def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]:
-    """Whether the floor rises over the quarters of the time watched, and its rise per minute."""
+    """Whether a site's floor rises over the quarters of the time watched, and bytes per minute."""
     now_s = population.now_s
     lowest_from = np.minimum.accumulate(population.floor_bytes[:, ::-1], axis=1)[:, ::-1]
     moments = now_s * np.array([1 / 4, 1 / 2, 3 / 4, 7 / 8])
@@ -96,7 +96,7 @@ def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]
 
 
 def _containers(population: Population, alive: F64, born: F64) -> Iterator[tuple[int, float]]:
-    """Yields sites of few blocks, such as one that is reallocated, that keep growing.
+    """Yields sites of few blocks that keep growing, such as one block that is reallocated.
 
     Yields the row of each, and the bytes per minute by which its contents grow.
     """
@@ -114,7 +114,7 @@ def _containers(population: Population, alive: F64, born: F64) -> Iterator[tuple
 
 
 def _steady_rise(times_s: F64, floor: F64) -> float:
-    """Bytes per minute of a floor that rises by steps that follow from steady growth; 0 otherwise.
+    """Returns the bytes per minute of a floor whose steps follow from steady growth; 0 otherwise.
 
     A container that doubles waits twice as long each time, and its contents are as large as its
     old capacity when it does; one that is reallocated for each addition rises evenly.

@@ -26,17 +26,17 @@ from tracelloc.verdict.parameters import P
 class Tail:
     """Where each site's survival curve is flat."""
 
-    found: Mask
-    age_s: F64  # The age at which it becomes flat; 0 if there is none
+    found: Mask  # Sites whose survival curve becomes flat
+    age_s: F64  # Age at which the curve becomes flat; 0 if it does not
     kept: F64  # Estimated share of blocks of that age that are never freed
 
     def select(self, rows: npt.NDArray[np.intp]) -> Tail:
-        """The rows of some sites."""
+        """Returns the tails of some sites."""
         return Tail(self.found[rows], self.age_s[rows], self.kept[rows])
 
 
 def ages_reached(population: Population) -> F64:
-    """Live blocks at least as old as the lower bound of each class: a row per site.
+    """Returns how many live blocks have reached each lifetime class: a row per site.
 
     Assumes that births are evenly distributed over their slice.
     """
@@ -48,12 +48,12 @@ def ages_reached(population: Population) -> F64:
 
 
 def deaths_from(population: Population) -> F64:
-    """Deaths in each class or a later one: a row per site."""
+    """Returns the deaths in each lifetime class or a later one: a row per site."""
     return np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
 
 
 def kept_from(reached: F64, deaths: F64, lifetimes: F64) -> F64:
-    """Share of blocks that are never freed, of those that reach each class's age."""
+    """Returns the share of blocks never freed, of those that reach each lifetime class's age."""
     at_risk = reached + deaths
     censored = reached - np.append(reached[:, 1:], np.zeros((len(reached), 1)), axis=1)
     hazard = lifetimes / np.maximum(1, at_risk - censored / 2)
@@ -62,7 +62,7 @@ def kept_from(reached: F64, deaths: F64, lifetimes: F64) -> F64:
 
 
 def find_tails(population: Population) -> Tail:
-    """The lowest age from which on each site's blocks have stopped dying."""
+    """Finds the lowest age from which on each site's blocks have stopped dying."""
     reached = ages_reached(population)
     deaths = deaths_from(population)
     kept = kept_from(reached, deaths, population.lifetimes)

@@ -1,4 +1,4 @@
-"""Leaks by proof: sites that repeatedly lose blocks, so that nothing points to them any more.
+"""Leaks by proof: sites that repeatedly lose blocks: nothing points to these any more.
 
 Accumulation can be counted; whether the program still needs the blocks can't. But the program can
 neither use nor free a block without a pointer to it. A program that loses blocks in generation
@@ -22,23 +22,23 @@ from tracelloc.verdict.parameters import P
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class PointerProof:
     """Results of the pointer searches: a row per site."""
 
     lost: F64  # Blocks without any pointer to them
-    listed: Mask  # Some blocks were lost repeatedly: worth a look
-    proven: Mask  # Enough blocks, from enough generations, for a leak verdict
-    # When the first of them was born, seconds since tracing began, without one-off losses.
+    listed: Mask  # Sites that repeatedly lost some blocks: suspects
+    proven: Mask  # Sites that lost enough blocks, over enough time, for a leak verdict
+    # When the first lost block was allocated, seconds since tracing began, but for one-off losses.
     since_s: F64
 
-    def withheld(self) -> Proof:
-        """Returns a proof of nothing: the blocks may be pointed to from where no search looks."""
+    def withheld(self) -> PointerProof:
+        """Returns the proof without results: unread memory may have pointers to the blocks."""
         none = np.zeros_like(self.proven)
         return replace(self, proven=none, listed=none)
 
 
-def prove_unreachable(population: Population, loss_share: F64, clean_from_s: float) -> Proof:
-    """Evaluates the lost blocks of all sites.
+def prove_unreachable(population: Population, loss_share: F64, clean_from_s: float) -> PointerProof:
+    """Decides which sites leak by their lost blocks.
 
     A block freed unseen only looks lost: this may concern ``loss_share`` of a site's blocks, and
     all that were born before ``clean_from_s``.
@@ -86,13 +86,13 @@ def prove_unreachable(population: Population, loss_share: F64, clean_from_s: flo
             since_s[rows] = np.where(better, began_s, since_s[rows])
             listed[rows] |= again
             proven[rows] |= enough
-    return Proof(count, listed, proven, since_s)
+    return PointerProof(count, listed, proven, since_s)
 
 
 def apply_pointer_proof(
-    sites: Sites, population: Population, proof: Proof, watched_s: F64, around: Circumstances
+    sites: Sites, population: Population, proof: PointerProof, watched_s: F64, around: Circumstances
 ) -> Sites:
-    """Reports lost blocks as a leak, and referenced ones only if the growth lasts long.
+    """Turns lost blocks into leak verdicts; growth of referenced blocks must last long for one.
 
     ``watched_s``: how long each site has been growing.
     """
@@ -157,9 +157,7 @@ def doubles_memory(rate_bytes_per_min: F64, watched_s: F64, resident_bytes: int)
 def doubles_memory(
     rate_bytes_per_min: float | F64, watched_s: float | F64, resident_bytes: int
 ) -> bool | Mask:
-    """Whether the growth is so large a share of the process's memory that this has doubled, and no
-    small amount.
-    """
+    """Whether growth at this rate has doubled the process's memory, by no small amount."""
     least_bytes = max(P.referenced_share * resident_bytes, P.referenced_least_bytes)
     return rate_bytes_per_min * watched_s / 60 >= least_bytes
 
@@ -167,7 +165,7 @@ def doubles_memory(
 def _rates(
     population: Population, since_s: F64, by_loss: Mask, *, collects: bool
 ) -> tuple[F64, F64]:
-    """Bytes and blocks per minute that some sites have lost since then; 0 of the others.
+    """Returns bytes and blocks per minute that sites have lost since ``since_s``; 0 of others.
 
     If many of the kept blocks are lost, all of them count: the pointers to the rest may be stale
     memory contents. Blocks that a collector has not freed yet are also kept. With a collector,

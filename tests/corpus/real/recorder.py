@@ -32,9 +32,9 @@ from tracelloc.model.figures import I64
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.roots import RootWords
 from tracelloc.record.reachability.search import PointerSearch
-from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
+from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 WARM_UP_S = 12.0  # From the load's beginning to the attach

@@ -128,7 +128,7 @@ class RealRecording:
                 blocks = blocks.select(old)
                 unreachable = events[rows[lost.searches]]
                 keys = keys_of(unreachable["address"], unreachable["time_ns"])
-                lost.note(blocks, ~np.isin(keys_of(blocks.address, blocks.birth_ns), keys))
+                lost.add_search(blocks, ~np.isin(keys_of(blocks.address, blocks.birth_ns), keys))
             return lost if len(rows) else None
 
         return search

@@ -19,7 +19,7 @@ from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
 from tracelloc.files.cfi.rules import built_in_rules
 from tracelloc.files.cfi.walk import End
-from tracelloc.model.codefiles import Mapping, Place
+from tracelloc.model.codefiles import CodePlace, Mapping
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.regions import Region
@@ -28,11 +28,11 @@ from tracelloc.record.reachability.blockbits import BlockBits, place_shift, sele
 from tracelloc.record.reachability.exitleaks import is_thread_data
 from tracelloc.record.reachability.links import Links
 from tracelloc.record.runtimes.cpython import pools
-from tracelloc.record.unwinding import plausible
-from tracelloc.record.unwinding.plausible import FrameChecker
-from tracelloc.record.worker import readcode
+from tracelloc.record.unwinding import framechecker
+from tracelloc.record.unwinding.framechecker import FrameChecker
+from tracelloc.record.worker import codefilereader
 from tracelloc.record.worker.knownfiles import CODE_DTYPE, GENERATED, KnownFiles, miss_dtype
-from tracelloc.record.worker.readfile import ReadFile
+from tracelloc.record.worker.symbolfilereader import SymbolFileReader
 
 LIBRARIES_AT = 0xFFFF_8000_0000
 PROGRAM_AT = 0xAAAA_C000_0000
@@ -123,9 +123,9 @@ def test_registers_of_a_miss() -> None:
 
 def test_stacks_are_followed_as_by_the_readers(on_machine: OnMachine) -> None:
     """Junk with the addresses of functions, signed or not, on a stack of 16 KiB."""
-    on_machine(AARCH64, readcode)
+    on_machine(AARCH64, codefilereader)
     path = library("libc.so.6")
-    cfi, elf, file = open_cfi(path), open_elf(path), ReadFile(open_elf(path))
+    cfi, elf, file = open_cfi(path), open_elf(path), SymbolFileReader(open_elf(path))
     sites = cfi.call_sites()[::50].tolist()
     base, size, stack_at = LIBRARIES_AT, 1 << 30, 0xFFFF_FFF0_0000
     rng = random.Random(7)
@@ -196,9 +196,9 @@ class Space:
         ]
         self._mapping = Mapping(0x10000, 0x80000, 0, True, "08:01", 7, "/opt/app", False)
 
-    def place(self, address: int) -> Place[SimpleNamespace]:
+    def place(self, address: int) -> CodePlace[SimpleNamespace]:
         module = self._modules[address >= 0x40000]
-        return Place(self._mapping, module, None, address - 0x10000)
+        return CodePlace(self._mapping, module, None, address - 0x10000)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ class Space:
 def test_stacks_that_reach_the_entry_point_are_whole(
     monkeypatch: pytest.MonkeyPatch, frames: tuple[int, ...], entry: int, is_whole: bool
 ) -> None:
-    monkeypatch.setattr(plausible, "_follows_call", lambda _: True)
+    monkeypatch.setattr(framechecker, "_follows_call", lambda _: True)
     expected = StackFlag(0) if is_whole else StackFlag.BROKEN
     assert FrameChecker(Space(entry)).trim(frames, StackFlag(0)) == (frames, expected)
 
@@ -245,7 +245,7 @@ def test_memory_with_a_threads_data_is_told_apart(
     on_machine(machine, heaproots)
     region = Region(POINTER - (1 << 20), POINTER + (1 << 20), "rw-p", 0, 0, "")
     thread = ThreadRegisters(5, POINTER, POINTER - (1 << 18), 0, u64())
-    titles = SimpleNamespace(of=lambda number: f"thread {number}")
+    titles = SimpleNamespace(title_of=lambda number: f"thread {number}")
     parts = heaproots.parts_of([region], [thread], titles)
     told = [(a, b) for a, b, owner in parts.split(region.start, region.end) if owner == 0]
     variables, record = machine.threads.variables(POINTER, 1 << 16), machine.threads.record(POINTER)

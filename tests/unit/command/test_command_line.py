@@ -1,6 +1,8 @@
 """Help, the manual and completions; and what is said of calls that are wrong."""
 
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -168,13 +170,15 @@ def test_wrong_calls_of_subcommands(
     assert capsys.readouterr().err == f"tracelloc: error: {said}\n"
 
 
-def test_a_process_needs_no_option() -> None:
+def test_a_process_needs_no_option(tmp_path: Path) -> None:
     """By its PID, or by a name that a process has; with --wait, one that some process will have."""
     assert parse_options(["123", "--json"]).pid == 123
     assert parse_options(["--top", "3", "123"]).pid == 123
-    name = Path(sys.executable).resolve().name
-    assert parse_options([name, "--json"]).name == name
-    assert parse_options(["--json", name]).name == name
+    name = shutil.copy("/bin/sleep", tmp_path / "no-option").name
+    with subprocess.Popen([tmp_path / name, "60"]) as process:
+        assert parse_options([name, "--json"]).name == name
+        assert parse_options(["--json", name]).name == name
+        process.kill()
     assert parse_options(["no-such-name", "--wait"]).name == "no-such-name"
     with pytest.raises(UsageError, match=r"'redis' is not a PID.*; -n takes a name"):
         parse_options(["-p", "redis"])

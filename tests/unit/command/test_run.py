@@ -17,7 +17,7 @@ from tracelloc.command import run as run_module
 from tracelloc.command.outputs import Messages
 from tracelloc.command.reports import Reports
 from tracelloc.command.run import HURRY_PATIENCE_S, LAST_PATIENCE_S, Run
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.symbolization.sourcemap import SourceMap
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.record.symbolization.symbolizers import Symbolizers
@@ -44,7 +44,7 @@ def running(play: Stage, *arguments: str) -> Iterator[tuple[Run, list[TraceSnaps
     taken: list[TraceSnapshot] = []
     snapshot = play.session.snapshot
 
-    def counted(wanted: Wanted) -> TraceSnapshot:
+    def counted(wanted: SnapshotRequest) -> TraceSnapshot:
         taken.append(snapshot(wanted))
         return taken[-1]
 

@@ -19,12 +19,12 @@ from tracelloc.heap.usable import formula_for, has_sizes, main_library, usable_o
 from tracelloc.model.blocks import Blocks, ReadSizes, UsableSizes
 from tracelloc.model.figures import U64
 from tracelloc.model.process import FoundLibrary, MainLibrary, MallocLibrary
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.mallocs.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
-from tracelloc.record.mallocs.found import library_of
+from tracelloc.record.mallocs.foundlibraries import library_of
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.session.measuring import Measuring, read_chunks, read_words
+from tracelloc.record.session.usablesizes import UsableSizeReader, read_chunks, read_words
 
 FILES = {
     MallocLibrary.GLIBC: "libc.so.6",
@@ -191,7 +191,7 @@ def test_blocks_are_read_once() -> None:
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     memory[8:16] = (0x21).to_bytes(8, "little")
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + 16
-    measuring, second = Measuring(OWN), 10**9
+    measuring, second = UsableSizeReader(OWN), 10**9
 
     def usable(birth_ns: int, now_ns: int) -> int:
         blocks = blocks_of([address], [20], birth_ns)
@@ -212,19 +212,19 @@ def test_blocks_are_read_once() -> None:
 def test_what_can_not_be_read_is_computed() -> None:
     """Unless it may be another allocator's; a mapping's size is not told by the request."""
     blocks = blocks_of([16, 32, 48], [20, 200_000, 40])
-    usable = usable_of(Measuring(OWN).measure(blocks, 1, [LIBC_FILE]), blocks)
+    usable = usable_of(UsableSizeReader(OWN).measure(blocks, 1, [LIBC_FILE]), blocks)
     assert usable.known.tolist() == [True, False, True]
     assert usable.size_bytes[usable.known].tolist() == [24, 40]
     assert not usable.read.any()
     own = FoundLibrary("pool", "/opt/app", (), (), MallocLibrary.OTHER)
-    mixed = Measuring(OWN).measure(blocks, 1, [LIBC_FILE, own])
+    mixed = UsableSizeReader(OWN).measure(blocks, 1, [LIBC_FILE, own])
     assert not usable_of(mixed, blocks).known.any()
 
 
 def test_jemalloc_with_finer_classes_is_not_known() -> None:
     je = FoundLibrary("malloc", "/lib/libjemalloc.so.2", (), (), MallocLibrary.JEMALLOC)
-    usual = Measuring(OWN).measure(blocks_of([8, 32, 48], [8, 24, 40]), 1, [je])
-    finer = Measuring(OWN).measure(blocks_of([8, 24, 48], [8, 24, 40]), 1, [je])
+    usual = UsableSizeReader(OWN).measure(blocks_of([8, 32, 48], [8, 24, 40]), 1, [je])
+    finer = UsableSizeReader(OWN).measure(blocks_of([8, 24, 48], [8, 24, 40]), 1, [je])
     assert has_sizes(usual)
     assert not has_sizes(finer)
     assert not usable_of(finer, blocks_of([8], [8])).known.any()
@@ -235,11 +235,13 @@ def test_allocators_of_an_earlier_program_do_not_count() -> None:
     libc = replace(LIBC_FILE, file=str(path_of(MallocLibrary.GLIBC).resolve()))
     gone = FoundLibrary("malloc", "/opt/gone/libjemalloc.so.2", (), (), MallocLibrary.JEMALLOC)
     table = table_of([(A, 0x1000, 100, 1, 1)])
-    snapshot = replace(snapshot_of(table, wanted=Wanted(blocks=True)), allocators=(gone, libc))
+    snapshot = replace(
+        snapshot_of(table, wanted=SnapshotRequest(blocks=True)), allocators=(gone, libc)
+    )
     space = AddressSpace(Process(os.getpid()))
 
     def library() -> MallocLibrary:
-        return Measuring(space).measured(snapshot).usable.main.library
+        return UsableSizeReader(space).measured(snapshot).usable.main.library
 
     assert library() is MallocLibrary.JEMALLOC
     space.refresh()

@@ -121,14 +121,14 @@ def test_proportion(seed: int) -> None:
 def test_after_a_gap_the_count_starts_afresh() -> None:
     gaps = Gaps()
     assert gaps.clean_from_ns() is None
-    gaps.note(0, 10 * NS_PER_S)
+    gaps.record_losses(0, 10 * NS_PER_S)
     assert gaps.clean_from_ns() is None
-    gaps.note(5, 20 * NS_PER_S)
-    gaps.note(5, 30 * NS_PER_S)
+    gaps.record_losses(5, 20 * NS_PER_S)
+    gaps.record_losses(5, 30 * NS_PER_S)
     assert gaps.clean_from_ns() == 20 * NS_PER_S
-    assert not gaps.last
+    assert not gaps.are_lasting
     gaps = Gaps()
     for second in range(0, 200, 5):
-        gaps.note(second + 1, second * NS_PER_S)
-    assert gaps.last
+        gaps.record_losses(second + 1, second * NS_PER_S)
+    assert gaps.are_lasting
     assert gaps.clean_from_ns() is None

@@ -42,8 +42,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
 def _run(given: Namespace) -> None:
     process = named_process(given)
     from tracelloc.model.process import Target
+    from tracelloc.record.heapwalk.arenas import NotWalkableError
     from tracelloc.record.heapwalk.measuring import measure_heap, measure_memory
-    from tracelloc.record.heapwalk.walked import NotWalkableError
     from tracelloc.show.presentation.memoryparts import part_lines
     from tracelloc.show.report.heap import heap_json, heap_lines
 

@@ -16,7 +16,7 @@ from tracelloc.command.arguments import (
     type_of,
 )
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
-from tracelloc.model.wanted import NOTHING_ELSE
+from tracelloc.model.snapshotrequest import TOTALS_ONLY
 from tracelloc.show.export import FORMATS
 from tracelloc.show.report.optional import SECTIONS, parse_sections
 
@@ -34,7 +34,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add("--format", f"format of the standard output: {', '.join(_FORMATS)} (default "
         "text)", choices=_FORMATS, default="text")
     add("--top N", "entries per section (default 2)", type=count_type, default=2)
-    names = ", ".join(name for name, wanted in SECTIONS.items() if wanted == NOTHING_ELSE)
+    names = ", ".join(name for name, wanted in SECTIONS.items() if wanted == TOTALS_ONLY)
     add("--show LIST", f"add sections to text and JSON: {names}",
         type=type_of(parse_sections), default=frozenset())
     add_output(parser, "to FILE instead")

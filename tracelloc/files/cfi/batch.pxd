@@ -30,7 +30,7 @@ cdef struct Run:  # of many programs
 
 
 cdef inline Run* new_run(const Section* section) noexcept nogil:
-    """For programs of one section; NULL: no memory."""
+    """Allocates a run of programs of one section; NULL if out of memory."""
     cdef Run* run = <Run*>malloc(sizeof(Run))
     cdef State* remembered = <State*>malloc(MOST_REMEMBERED * sizeof(State))
     cdef int at
@@ -75,7 +75,7 @@ cdef inline int begin_fde(Run* run, int64_t offset, int* program_failure) noexce
 
 
 cdef inline uint64_t next_row(Run* run, int* failure, uint64_t at) noexcept nogil:
-    """The row at an address of the function, not before the last one that was asked for."""
+    """Returns the row at an address of the function; addresses must ascend."""
     if not failure[0]:
         failure[0] = run_to(&run.program, at - run.fde.address)
     if failure[0]:
@@ -87,7 +87,7 @@ cdef inline void find_rows(
     Run* run, const uint64_t* starts, const int64_t* offsets, Py_ssize_t count,
     const uint64_t* wanted, uint64_t* found, Py_ssize_t wanted_count,
 ) noexcept nogil:
-    """The rows of sorted addresses that have none yet, 0, by functions in order of addresses."""
+    """Fills in the rows of sorted addresses that have none yet (0), function by function."""
     cdef Py_ssize_t at = 0, function = -1, first, last, middle
     cdef uint64_t limit, start
     cdef int failure, program_failure

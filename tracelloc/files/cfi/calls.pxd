@@ -10,7 +10,7 @@ cdef enum:
 
 
 cdef inline int indirect_length(const uint8_t* code) noexcept nogil:
-    """Bytes of ``ff /2`` by its ModRM byte and the one behind; 0: another instruction."""
+    """Returns the length of an indirect call ``ff /2``; 0 for another instruction."""
     cdef int mode = code[1] >> 6, operand = code[1] & 7
     cdef int length = 2
     if code[1] >> 3 & 7 != 2:

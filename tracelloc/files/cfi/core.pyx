@@ -49,7 +49,7 @@ cdef Machine machines[MOST_MACHINES]
 
 
 cdef void describe(Machine* machine, architecture) except *:
-    """Copies what compiled code needs from a description."""
+    """Copies what compiled code needs from an architecture's description."""
     numbers = architecture.dwarf
     machine.count, machine.sp = numbers.count, numbers.stack_pointer
     machine.fp, machine.ip = numbers.frame_pointer, numbers.program_counter
@@ -69,7 +69,7 @@ for index in range(len(ARCHITECTURES)):
 
 
 cdef class RuleSet:
-    """The rules at one address.
+    """The unwind rules at one address.
 
     The CFA (canonical frame address) is the value of the stack pointer before the call that
     made this frame: ``cfa_register`` plus ``cfa_offset``, or else the result of
@@ -119,7 +119,7 @@ cdef class RuleSet:
 
     @property
     def registers(self):
-        """(how, number, expression) by DWARF number. A register without a rule is unchanged."""
+        """Rules of registers by DWARF number: (how, number, expression). Others are unchanged."""
         rules = {}
         for number in range(self.rules.machine.count):
             if self.rules.state.rules[<int>number].how != NO_RULE:
@@ -144,12 +144,12 @@ cdef class RuleSet:
         return self.rules.is_fallback != 0
 
     def row(self, address):
-        """The row for these rules at an address, in the format of probes/row.h."""
+        """Returns the row for these rules at an address, in the format of probes/row.h."""
         return encode(&self.rules, <uint64_t>(address & MASK))
 
 
 def reason_row(int reason):
-    """The row that holds only the reason why the rules cannot be encoded."""
+    """Returns a row that has only the reason why rules cannot be encoded."""
     return unencodable(reason)
 
 
@@ -170,7 +170,7 @@ cdef tuple as_tuple(const Rule* rule):
 
 
 cdef class Entries:
-    """The entries of one section, decoded on demand."""
+    """The entries (CIEs and FDEs) of one unwind section, decoded on demand."""
 
     cdef readonly bytes data
     cdef Section section
@@ -187,7 +187,7 @@ cdef class Entries:
         return self.section.address
 
     def fde(self, offset):
-        """Address and size of the code of the FDE at an offset of the section. Raises CfiError."""
+        """Returns address and size of an FDE's code, by the FDE's offset. Raises CfiError."""
         cdef Fde fde
         cdef int failure = read_fde(&self.section, self._offset(offset), &fde)
         if failure:
@@ -209,7 +209,7 @@ cdef class Entries:
         return count
 
     def rules(self, offset, address):
-        """The rules at an address from the FDE at an offset; None if it does not cover the address.
+        """Returns an address's rules from the FDE at an offset; None if that does not cover it.
 
         Raises CfiError.
         """

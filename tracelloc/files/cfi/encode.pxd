@@ -9,7 +9,7 @@ from tracelloc.files.cfi.programs cimport Rules
 
 
 cdef inline uint64_t encode(const Rules* rules, uint64_t at) noexcept nogil:
-    """The row for the rules at an address. Never fails: it may be the reason why there is none."""
+    """Returns the row for rules at an address; it may only have the reason why there is none."""
     if rules.machine.has_link_register:
         return encode_aarch64(rules)
     return encode_x86_64(rules, at)

@@ -28,7 +28,7 @@ cdef inline bint is_unsaved(const Rule* rule) noexcept nogil:
 
 
 cdef inline bint is_slot(const Rule* rule) noexcept nogil:
-    """Whether it is saved at a distance from the CFA that fits into a row."""
+    """Whether a register is saved at a distance from the CFA that fits into a row."""
     return (
         rule.how == RULE_OFFSET and rule.number and rule.number % 8 == 0
         and -(1 << 15) <= rule.number // 8 < 1 << 15
@@ -36,7 +36,7 @@ cdef inline bint is_slot(const Rule* rule) noexcept nogil:
 
 
 cdef inline uint64_t encode_signal(const State* state) noexcept nogil:
-    """Only the kernel's frame, whose layout the probes know."""
+    """Returns the row of a signal frame, if it has the kernel's layout, which probes know."""
     cdef int64_t number
     if (
         is_based(state.cfa_expression, BREG_SP, True, &number) and number == ROW_ARM_SIGNAL_SP
@@ -48,7 +48,7 @@ cdef inline uint64_t encode_signal(const State* state) noexcept nogil:
 
 
 cdef inline int return_place(const Rule* address, const Rule* fp) noexcept nogil:
-    """Where the return address is, an enum row_ra; -1: nowhere that a row can say."""
+    """Returns where the return address is, an enum row_ra; -1: no row can say that."""
     if is_unsaved(address):
         return ROW_RA_REGISTER
     if address.how != RULE_OFFSET:
@@ -61,7 +61,7 @@ cdef inline int return_place(const Rule* address, const Rule* fp) noexcept nogil
 
 
 cdef inline uint64_t encode_aarch64(const Rules* rules) noexcept nogil:
-    """The row for some rules. Never fails: it may be the reason why there is none."""
+    """Returns the row for some rules; it may only have the reason why there is none."""
     cdef const State* state = &rules.state
     cdef const Rule* address = &state.rules[LR]
     cdef const Rule* fp = &state.rules[FP]

@@ -41,7 +41,7 @@ cdef inline bint is_plt(Expression expression) noexcept nogil:
 
 
 cdef inline uint64_t encode_signal(const State* state, const Rule* address) noexcept nogil:
-    """Only the kernel's frame, whose layout the probes know."""
+    """Returns the row of a signal frame, if it has the kernel's layout, which probes know."""
     cdef const Rule* sp = &state.rules[RSP]
     cdef int64_t number
     if (
@@ -55,7 +55,7 @@ cdef inline uint64_t encode_signal(const State* state, const Rule* address) noex
 
 
 cdef inline uint64_t encode_x86_64(const Rules* rules, uint64_t at) noexcept nogil:
-    """The row for the rules at an address. Never fails: it may be the reason why there is none."""
+    """Returns the row for rules at an address; it may only have the reason why there is none."""
     cdef const State* state = &rules.state
     cdef Rule none
     cdef const Rule* address = &none

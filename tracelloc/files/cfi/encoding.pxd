@@ -39,7 +39,7 @@ cdef inline void skip(Cursor* cursor, uint64_t count) noexcept nogil:
 
 
 cdef inline uint64_t read_fixed(Cursor* cursor, int size) noexcept nogil:
-    """An unsigned little-endian number of ``size`` bytes."""
+    """Reads an unsigned little-endian number of ``size`` bytes."""
     cdef uint64_t value = 0
     if size > cursor.end - cursor.at:
         return give_up(cursor)
@@ -74,7 +74,7 @@ cdef inline int64_t read_sleb(Cursor* cursor) noexcept nogil:
 
 
 cdef inline uint64_t read_value(Cursor* cursor, int encoding) noexcept nogil:
-    """A number in the format of a pointer encoding, relative to nothing."""
+    """Reads a number in the format of a pointer encoding, relative to nothing."""
     cdef int form = encoding & 0x0F
     if form == 0x01 or form == 0x09:
         return read_leb(cursor, form == 0x09)
@@ -94,7 +94,7 @@ cdef inline uint64_t read_value(Cursor* cursor, int encoding) noexcept nogil:
 cdef inline uint64_t read_pointer(
     Cursor* cursor, int encoding, uint64_t address, const uint64_t* base
 ) noexcept nogil:
-    """An address. Pointers to pointers are read, not followed.
+    """Reads an address. Pointers to pointers are read, not followed.
 
     ``address`` is where the cursor's data starts in the file's address space, ``base`` what
     data-relative pointers are relative to; NULL: there are none.

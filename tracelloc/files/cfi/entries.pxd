@@ -55,7 +55,7 @@ cdef enum:
 
 
 cdef inline int read_entry(const Section* section, int64_t at, Entry* entry) noexcept nogil:
-    """The entry at an offset of the section."""
+    """Reads the entry at an offset of the section."""
     cdef Cursor cursor
     cdef uint64_t length
     cdef bint is_wide, has_wide_number
@@ -124,7 +124,7 @@ cdef inline void read_augmentation(
 
 
 cdef inline int read_cie(const Section* section, int64_t offset, Cie* cie) noexcept nogil:
-    """The CIE at an offset of the section."""
+    """Reads the CIE at an offset of the section."""
     cdef Entry entry
     cdef Cursor* cursor = &entry.body
     cdef const uint8_t* letters
@@ -185,7 +185,7 @@ cdef inline int read_fde_entry(const Section* section, Entry* entry, Fde* fde) n
 
 
 cdef inline int read_fde(const Section* section, int64_t offset, Fde* fde) noexcept nogil:
-    """The FDE at an offset of the section."""
+    """Reads the FDE at an offset of the section."""
     cdef Entry entry
     cdef int failure = read_entry(section, offset, &entry)
     return failure if failure else read_fde_entry(section, &entry, fde)

@@ -43,7 +43,7 @@ cdef struct Operands:  # the machine's stack
 
 
 cdef inline End read_word(const Memory* memory, uint64_t address, uint64_t* value) noexcept nogil:
-    """The 64-bit number at an address."""
+    """Reads the 64-bit number at an address."""
     cdef uint64_t at = address - memory.address
     if memory.size < 8 or at > memory.size - 8:
         return OUTSIDE_COPY
@@ -67,7 +67,7 @@ cdef inline void push(Operands* operands, uint64_t value) noexcept nogil:
 
 
 cdef inline uint64_t pick(Operands* operands, int below) noexcept nogil:
-    """The operand at a depth below the top."""
+    """Returns the operand at a depth below the top of the stack."""
     if below >= operands.depth:
         operands.is_short = True
         return 0
@@ -81,12 +81,12 @@ cdef inline uint64_t pop(Operands* operands) noexcept nogil:
 
 
 cdef inline uint64_t divide(uint64_t a, uint64_t b) noexcept nogil:
-    """Signed division towards zero. The one quotient that overflows wraps around."""
+    """Divides with sign, towards zero. The one quotient that overflows wraps around."""
     return -a if b == ~<uint64_t>0 else <uint64_t>(<int64_t>a // <int64_t>b)
 
 
 cdef inline uint64_t calculate(int operation, uint64_t a, uint64_t b) noexcept nogil:
-    """The result of an operation on the entry below the top, and the top. Neither divides by 0."""
+    """Returns the result of an operation on the entry below the top, and the top; not by 0."""
     cdef int64_t x = <int64_t>a, y = <int64_t>b
     if operation == 0x1A:
         return a & b
@@ -124,7 +124,7 @@ cdef inline uint64_t calculate(int operation, uint64_t a, uint64_t b) noexcept n
 
 
 cdef inline uint64_t read_constant(Cursor* code, int operation) noexcept nogil:
-    """The operand of const1u (0x08) to const8s (0x0F), unsigned and signed by turns."""
+    """Reads the operand of const1u (0x08) to const8s (0x0F), unsigned and signed by turns."""
     cdef uint64_t value = read_fixed(code, 1 << ((operation - 0x08) >> 1))
     if operation == 0x09:
         return <uint64_t><int64_t><int8_t>value
@@ -136,7 +136,7 @@ cdef inline uint64_t read_constant(Cursor* code, int operation) noexcept nogil:
 
 
 cdef inline void move(Operands* operands, Cursor* code, int operation) noexcept nogil:
-    """dup, drop, over, pick, swap and rot: 0x12 to 0x17."""
+    """Executes dup, drop, over, pick, swap or rot: 0x12 to 0x17."""
     cdef uint64_t a, b, c
     if operation == 0x12 or operation == 0x14:
         push(operands, pick(operands, operation == 0x14))
@@ -159,7 +159,7 @@ cdef inline void move(Operands* operands, Cursor* code, int operation) noexcept 
 cdef inline End carry_out(
     Operands* operands, Cursor* code, const Registers* registers, const Memory* memory
 ) noexcept nogil:
-    """Executes one operation."""
+    """Executes one operation of an expression."""
     cdef int operation = <int>read_fixed(code, 1)
     cdef uint64_t value = 0, top
     cdef int64_t distance
@@ -225,7 +225,7 @@ cdef inline End evaluate(
 ) noexcept nogil:
     """Evaluates an expression. Returns the reason if it has no result.
 
-    ``first`` is pushed before it starts: the CFA in rules of registers.
+    ``first`` is pushed before the start: the CFA in rules of registers.
     """
     cdef Operands operands
     cdef Cursor code

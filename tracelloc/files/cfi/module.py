@@ -39,7 +39,7 @@ _SAMPLES: Final = 500
 
 
 def _firsts(values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """The first index of each distinct value of a sorted array.
+    """Returns the first index of each distinct value of a sorted array.
 
     numpy's own ``unique`` takes ten times as long, since it uses a hash table.
     """
@@ -47,7 +47,7 @@ def _firsts(values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
 
 
 class Cfi:
-    """The call-frame information of a file. Addresses are the file's own virtual ones."""
+    """The call-frame information of an ELF file. Addresses are the file's own virtual ones."""
 
     def __init__(self, elf: ElfFile) -> None:
         """Reads nothing yet; ``elf`` stays the caller's. Raises UnsupportedError."""
@@ -67,7 +67,7 @@ class Cfi:
         self.trouble: str | None = None  # The reason why existing information cannot be read
 
     def _table(self, which: int) -> Table | None:
-        """Table 0 (``.eh_frame``), or 1 (``.debug_frame``), for code that table 0 lacks."""
+        """Returns unwind table 0 (``.eh_frame``) or 1 (``.debug_frame``, for code not in 0)."""
         if len(self._tables) <= which:
             with self._lock:
                 while len(self._tables) <= which:
@@ -80,7 +80,7 @@ class Cfi:
         return self._tables[which]
 
     def rules(self, address: int) -> RuleSet:
-        """The rules at an address: the byte before a return address, or an interrupted one.
+        """Returns the unwind rules at an address: before a return address, or an interrupted one.
 
         Code without information gets the rules of a frame pointer. Raises CfiError if
         there is information that can't be used.
@@ -98,7 +98,7 @@ class Cfi:
         return self._without_entry(address)
 
     def part_at(self, address: int) -> range | None:
-        """The function, or part of one, that contains an address; None without information."""
+        """Returns the addresses of the function part around an address; None if not described."""
         for which in (0, 1):
             table = self._table(which)
             offset = table[1].find(address) if table is not None else None
@@ -110,12 +110,12 @@ class Cfi:
         return None
 
     def is_start(self, address: int) -> bool:
-        """Whether a function that has information begins at this address."""
+        """Whether a function that has call-frame information begins at this address."""
         part = self.part_at(address)
         return part is not None and part.start == address
 
     def _sampled_share(self) -> float:
-        """Approximate share of the code with information, 0 to 1.
+        """Approximate share of the code with call-frame information, 0 to 1.
 
         1.0 for code that is only the few functions that every linker adds.
         """
@@ -126,14 +126,14 @@ class Cfi:
         return float(np.mean(self.rows(places.astype(np.uint64)) != FALLBACK_ROW))
 
     def row(self, address: int) -> int:
-        """The row for an address: its rules as the probes use them (probes/row.h)."""
+        """Returns the row for an address: its unwind rules in 64 bits (probes/row.h)."""
         try:
             return self.rules(address).row(address)
         except CfiError as error:
             return reason_row(error.reason)
 
     def _stack_switches(self) -> list[tuple[int, int]]:
-        """Address and size of functions that switch stacks without call-frame information for it.
+        """Address and size of functions whose call-frame information ignores a switch of stacks.
 
         Go calls C on the thread's stack. The function's information is correct on the goroutine's
         stack, where it was called; on the thread's stack it leads to outdated frames.
@@ -152,7 +152,7 @@ class Cfi:
         return self._built_in.signal_frame if is_return else self._built_in.frame_pointer
 
     def _rows_without_entry(self, wanted: U64) -> U64:
-        """The rows of many addresses, which are sorted."""
+        """Returns the rows of sorted addresses, of which only some have call-frame information."""
         rows = np.full(len(wanted), FALLBACK_ROW, np.uint64)
         for first, end in pairwise([*_firsts(wanted >> _PAGE_SHIFT).tolist(), len(wanted)]):
             start, last = int(wanted[first]), int(wanted[end - 1])
@@ -163,7 +163,7 @@ class Cfi:
         return rows
 
     def rows(self, addresses: U64) -> U64:
-        """The rows for many addresses at once, sorted or not, as ``row`` returns them."""
+        """Returns the rows for many addresses at once, sorted or not; see ``row``."""
         order = np.argsort(addresses, kind="stable")
         wanted = addresses[order]
         found = np.zeros(len(wanted), np.uint64)
@@ -180,7 +180,7 @@ class Cfi:
         return result
 
     def all_rows(self, most: int) -> tuple[U64, U64]:
-        """All call sites and their rows; empty if there are more than ``most``."""
+        """Returns all call sites and their rows; empty if there are more than ``most``."""
         sites = self.call_sites()
         if len(sites) > most:
             sites = sites[:0]
@@ -188,10 +188,10 @@ class Cfi:
         return sites, self.rows(sites)
 
     def call_sites(self) -> U64:
-        """The address of the last byte of each apparent call, sorted, for ``rows``.
+        """Returns the address of the last byte of each apparent call, sorted, for ``rows``.
 
-        Over-inclusive. Searches only between the first and the last function with call-frame
-        information.
+        Data may look like calls, too. Searches only between the first and the last function with
+        call-frame information.
         """
         start, end = self._covered()
         targets = self._call_targets(start, end)
@@ -222,9 +222,9 @@ class Cfi:
         return found[_firsts(found)]
 
     def _call_targets(self, start: int, end: int) -> tuple[int, int]:
-        """The address range that direct calls lead to.
+        """Returns the address range that direct calls lead to.
 
-        On x86-64 it is the covered code, which keeps data from looking like calls. Where
+        On x86-64, this is the covered code, which keeps data from looking like calls. Where
         instructions are aligned, few data do, and linkers don't describe the linkage table.
         """
         if not self.architecture.dwarf.has_link_register:
@@ -251,7 +251,7 @@ class Cfi:
 
 
 def function_parts(elf: ElfFile, cfi: Cfi | None, name: str) -> list[range]:
-    """The parts into which a compiler has split a function; none if it has no symbol.
+    """Returns the parts into which a compiler has split a function; none if it has no symbol.
 
     Rarely executed code lies elsewhere (``.cold``), and stripped files have no symbol for it. But
     the function jumps there (on x86-64, conditionally), and the call-frame information identifies
@@ -275,7 +275,7 @@ def function_parts(elf: ElfFile, cfi: Cfi | None, name: str) -> list[range]:
 
 
 def _part(cfi: Cfi, target: int) -> range | None:
-    """The part that contains an address, unless it is a function itself."""
+    """Returns the split-off part that contains an address; None if that is in a whole function."""
     part = cfi.part_at(target)
     if part is None:
         return None

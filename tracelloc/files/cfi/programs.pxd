@@ -86,7 +86,7 @@ cdef inline void begin_program(
     Program* program, const Section* section, const Fde* fde, const State* initial,
     State* remembered,
 ) noexcept nogil:
-    """Initializes a program. Nothing has run yet, so no location has a known state."""
+    """Initializes a program, of which no instruction has run yet."""
     program.section, program.fde, program.initial = section, fde, initial
     program.remembered, program.depth = remembered, 0
     program.code.data, program.code.at, program.code.end = section.data, fde.start, fde.end
@@ -99,7 +99,7 @@ cdef inline void begin_program(
 
 
 cdef inline void advance(Program* program, int operation) noexcept nogil:
-    """Moves the location by one of the instructions that do."""
+    """Executes an instruction that moves the location."""
     cdef const Fde* fde = program.fde
     cdef uint64_t target, delta, location = program.next_location
     cdef uint128_t step
@@ -130,7 +130,7 @@ cdef inline void advance(Program* program, int operation) noexcept nogil:
 
 
 cdef inline Expression read_expression(Cursor* code) noexcept nogil:
-    """A DWARF expression with its length in front."""
+    """Reads a DWARF expression with its length in front."""
     cdef Expression found
     cdef uint64_t size = read_uleb(code)
     found.code, found.size = code.data + code.at, <int64_t>size
@@ -141,7 +141,7 @@ cdef inline Expression read_expression(Cursor* code) noexcept nogil:
 
 
 cdef inline void set_rule(Program* program, int operation) noexcept nogil:
-    """Carries out an instruction that gives a register a rule, or makes no sense."""
+    """Executes an instruction that gives a register a rule, or makes no sense."""
     cdef Cursor* code = &program.code
     cdef int64_t align = program.fde.cie.data_align
     cdef uint64_t register_ = read_uleb(code)
@@ -194,7 +194,7 @@ cdef inline void set_cfa(Program* program, int operation) noexcept nogil:
 
 
 cdef inline int run_piece(Program* program) noexcept nogil:
-    """Runs to the next change of location, for the state there. Returns a reason or 0."""
+    """Runs a program to the next change of location. Returns a reason or 0."""
     cdef Cursor* code = &program.code
     cdef State* state = &program.rules.state
     cdef uint64_t number
@@ -236,7 +236,7 @@ cdef inline int run_piece(Program* program) noexcept nogil:
 
 
 cdef inline int run_to(Program* program, uint64_t location) noexcept nogil:
-    """Runs to a location in bytes from the function's start. Returns a reason or 0."""
+    """Runs a program to a location, in bytes from the function's start. Returns a reason or 0."""
     cdef int failure = 0
     while not failure and not program.is_over and program.next_location <= location:
         failure = run_piece(program)
@@ -246,7 +246,7 @@ cdef inline int run_to(Program* program, uint64_t location) noexcept nogil:
 cdef inline int run_cie(
     const Section* section, const Cie* cie, State* initial, State* remembered
 ) noexcept nogil:
-    """The state that the program of a CIE leaves. Returns a reason or 0."""
+    """Computes the state that the program of a CIE leaves. Returns a reason or 0."""
     cdef Program program
     cdef Fde whole
     cdef State empty

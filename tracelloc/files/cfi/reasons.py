@@ -1,4 +1,4 @@
-"""Why a frame has no row."""
+"""Why a frame has no unwind row: its call-frame information can't be used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Reason(IntEnum):
-    """Why a frame has no row: ``enum row_reason`` of probes/row.h."""
+    """Why a frame has no unwind row: ``enum row_reason`` of probes/row.h."""
 
     CFA_REGISTER = 1  # The frame is found through another register than rsp or rbp
     CFA_EXPRESSION = 2  # The frame is found by an expression of another shape than the known ones

@@ -24,7 +24,7 @@ cdef inline bint is_based(
 
 
 cdef inline bint is_saved(const Rule* rule, int base, int64_t place) noexcept nogil:
-    """Whether it is the kernel's rule for a register that is saved there in a signal frame."""
+    """Whether a rule is the kernel's for a register that a signal frame saves at a place."""
     cdef int64_t number
     return (
         rule.how == RULE_EXPRESSION and is_based(expression_in(rule), base, False, &number)

@@ -40,10 +40,10 @@ cdef extern from "row.h":
 
 
 cdef inline uint64_t pack(int kind, int64_t cfa_offset, int64_t bp_slot) noexcept nogil:
-    """A row from its fields, which must fit."""
+    """Makes a row of its fields, which must fit."""
     return <uint64_t>kind | (<uint64_t>bp_slot & 0xFFFF) << 16 | <uint64_t>cfa_offset << 32
 
 
 cdef inline uint64_t unencodable(int reason) noexcept nogil:
-    """The row that holds only the reason why the rules cannot be encoded."""
+    """Returns a row that has only the reason why rules cannot be encoded."""
     return <uint64_t>ROW_UNENCODABLE | <uint64_t>reason << 8

@@ -13,7 +13,7 @@ from tracelloc.files.cfi.core import EXPRESSION, OFFSET, UNDEFINED, RuleSet
 
 @dataclass(frozen=True, slots=True)
 class BuiltInRules:
-    """The rules that no file has, for one architecture."""
+    """The unwind rules for code that no file describes, on one architecture."""
 
     # For code without call-frame information: a frame with a frame pointer, if any.
     frame_pointer: RuleSet
@@ -22,7 +22,7 @@ class BuiltInRules:
 
 
 def _based(register: int, number: int) -> bytes:
-    """The expression for a register + a number below 8192: in one byte where that is enough."""
+    """Returns the DWARF expression for a register + a number (below 8192), as short as possible."""
     small = number < 64
     operand = [number] if small else [number & 0x7F | 0x80, number >> 7]
     return bytes([0x70 + register, *operand])
@@ -30,7 +30,7 @@ def _based(register: int, number: int) -> bytes:
 
 @cache
 def built_in_rules(architecture: Architecture) -> BuiltInRules:
-    """The built-in rules of an architecture."""
+    """Returns the built-in unwind rules of an architecture."""
     numbers = architecture.dwarf
     sp, fp, address = numbers.stack_pointer, numbers.frame_pointer, numbers.return_address
     places = architecture.signal_frame.places

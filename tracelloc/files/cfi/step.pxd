@@ -51,7 +51,7 @@ cdef inline bint is_progress(
     """Whether the caller is further up the stack.
 
     A function that uses no stack leaves its caller's stack pointer alone. That happens once: the
-    return address was still in its register, which the caller's frame does not restore.
+    return address was still in a register, which the caller's frame does not restore.
     """
     if found.is_signal or caller_sp > sp:
         return True

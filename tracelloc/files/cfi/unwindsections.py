@@ -1,6 +1,6 @@
 """A file's unwind tables: their locations, and the FDE that covers an address.
 
-The bytes to read of them are bounded. ``.eh_frame`` has a binary search table in
+The bytes to read of the tables are bounded. ``.eh_frame`` has a binary search table in
 ``.eh_frame_hdr`` (Linux Standard Base Core 5.0, section 10.6.2). If that is missing or unusable,
 the index is built by reading all entries once.
 """
@@ -22,8 +22,8 @@ _MOST_FUNCTIONS: Final = 1 << 22
 _LEAST_FDE_BYTES: Final = 8  # Length and CIE pointer; no FDE is shorter
 
 
-class Index:
-    """The FDEs of one section by start address."""
+class FdeIndex:
+    """An index of one section's FDEs (functions' descriptions) by start address."""
 
     def __init__(
         self, starts: npt.NDArray[np.uint64], offsets: npt.NDArray[np.int64], *, is_scanned: bool
@@ -39,13 +39,13 @@ class Index:
         return len(self.offsets)
 
     def find(self, address: int) -> int | None:
-        """The offset of the last FDE that starts at or before an address, and may end before it."""
+        """Returns the offset of the last FDE that starts at or before an address; None if none."""
         at = bisect_right(self._starts, address) - 1
         return int(self.offsets[at]) if at >= 0 else None
 
 
-def make_index(entries: Entries, header: bytes, address: int) -> Index:
-    """The index of ``.eh_frame``, from its header if that has a sorted table."""
+def make_index(entries: Entries, header: bytes, address: int) -> FdeIndex:
+    """Returns the index of ``.eh_frame``, from the header if that has a sorted table."""
     found = read_header(header, address)
     if found is not None and found[1] and max(address, entries.address) < 1 << 63:
         _, count, at = found
@@ -53,29 +53,29 @@ def make_index(entries: Entries, header: bytes, address: int) -> Index:
         starts = table[:, 0] + address
         offsets = table[:, 1] + (address - entries.address)
         if starts[0] >= 0 and bool((starts[1:] >= starts[:-1]).all()):
-            return Index(starts.astype(np.uint64), offsets, is_scanned=False)
+            return FdeIndex(starts.astype(np.uint64), offsets, is_scanned=False)
     return scan(entries)
 
 
-def scan(entries: Entries) -> Index:
-    """An index built by reading all entries."""
+def scan(entries: Entries) -> FdeIndex:
+    """Builds an index by reading all entries of a section."""
     room = min(_MOST_FUNCTIONS, len(entries.data) // _LEAST_FDE_BYTES)
     starts, offsets = np.empty(room, np.uint64), np.empty(room, np.int64)
     count = entries.scan(starts, offsets)
     order = np.argsort(starts[:count], kind="stable")
-    return Index(starts[order], offsets[order], is_scanned=True)
+    return FdeIndex(starts[order], offsets[order], is_scanned=True)
 
 
 # Bytes of a table that are read at most; the rest is ignored. libLLVM-14's has 5 MB.
 _MOST_BYTES: Final = 128 << 20
 
-Table = tuple[Entries, Index]
+Table = tuple[Entries, FdeIndex]
 
 
 def read_at(elf: ElfFile, address: int, size_bytes: int) -> bytes:
-    """Bytes by their address in the file's own space; fewer where the file has no more.
+    """Returns bytes at a virtual address of the file; fewer where the file has no more.
 
-    Raises SectionError if they can't be read.
+    Raises SectionError if the file can't be read.
     """
     offset = elf.offset_of(address)
     if offset is None or offset >= 1 << 63:
@@ -87,14 +87,14 @@ def read_at(elf: ElfFile, address: int, size_bytes: int) -> bytes:
 
 
 def unwind_sections(elf: ElfFile) -> list[str]:
-    """The names of a file's unwind sections; none if it has no section table."""
+    """Returns the names of a file's unwind sections; none without a section table."""
     known = (".eh_frame", ".debug_frame", ".zdebug_frame")
     names = [name for name in known if elf.section_header(name) is not None]
     return names or ([".eh_frame_hdr"] if elf.unwind_header is not None else [])
 
 
 def read_eh_frame(elf: ElfFile, architecture: Architecture) -> Table | None:
-    """``.eh_frame`` and its index, by the section table or, without one, by the header."""
+    """Reads ``.eh_frame`` and its index, found by the section table or else by the header."""
     address, size = elf.unwind_header or (0, 0)
     header = read_at(elf, address, size)
     section = elf.section_header(".eh_frame")
@@ -115,7 +115,7 @@ def read_eh_frame(elf: ElfFile, architecture: Architecture) -> Table | None:
 
 
 def read_debug_frame(elf: ElfFile, architecture: Architecture) -> Table | None:
-    """``.debug_frame`` and the index made from it. Raises SectionError if it can't be read."""
+    """Reads ``.debug_frame`` and indexes it. Raises SectionError if it can't be read."""
     section = elf.open_section(".debug_frame")
     if section is None:
         return None

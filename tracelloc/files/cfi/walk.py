@@ -23,10 +23,10 @@ class End(IntEnum):
 
 
 class Walk(NamedTuple):
-    """A stack as far as it could be followed."""
+    """The frames of one stack, as far as it could be unwound, and why it ends."""
 
-    frames: tuple[int, ...]  # The address of execution, then return addresses, innermost first
+    frames: tuple[int, ...]  # Address of execution, then return addresses, innermost first
     end: End
-    # Frames that had no call-frame information: their callers were found by the frame pointer, if
-    # they had one.
+    # Number of frames without call-frame information: their callers were found by the frame
+    # pointer, if they had one.
     fallback_count: int

@@ -34,7 +34,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class _NameCache:
-    """Readable names by mangled ones. When the cache is full, the oldest are removed."""
+    """Readable names by mangled names. When the cache is full, the oldest are removed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,24 +64,24 @@ cache: Final = _NameCache()
 
 
 def with_arguments(symbol: str, plain: str) -> str:
-    """A symbol of Rust's older kind with the generic arguments of its name in debug information.
+    """Adds the generic arguments of a name in debug information to a legacy Rust symbol.
 
-    ``plain``: such as ``push<Item, Global>``. ``demangle`` reads the result.
+    ``plain``: the name, such as ``push<Item, Global>``. ``demangle`` reads the result.
     """
     begin = plain.find("<")
     return symbol + plain[begin:] if begin > 0 and _RUST_LEGACY.fullmatch(symbol) else symbol
 
 
 def without_arguments(name: str) -> str:
-    """The symbol, of what ``with_arguments`` returned."""
+    """Returns the symbol alone, given a result of ``with_arguments``."""
     return name.partition("<")[0] if name.startswith("_ZN") else name
 
 
 def demangle(name: str) -> str:
-    """The readable form of a symbol, without Rust's hash; the name itself if it has none.
+    """Returns the readable form of a symbol, without Rust's hash; the name itself if unreadable.
 
-    Never raises and never prints; bounded in time and memory, whatever the name. What is
-    read holds no control characters, but a name that is not read is returned as it is.
+    Never raises and never prints; bounded in time and memory, whatever the name. A readable
+    form has no control characters; an unreadable name is returned unchanged.
     """
     if not name.startswith(("_R", "__R", "_Z", "__Z")) or len(name) > LONGEST_NAME:
         return name
@@ -117,7 +117,7 @@ def _read(name: str) -> str | None:
 
 
 def _filled_in(text: str, arguments: str) -> str:
-    """``alloc::vec::Vec<T,A>::push`` with arguments for ``T`` and ``A``."""
+    """Puts arguments in place of ``T`` and ``A`` in ``alloc::vec::Vec<T,A>::push``."""
     found = _PARAMETERS.search(text)
     if found is None:
         return text
@@ -140,7 +140,7 @@ def _read_rust(name: str) -> str | None:
 
 
 def _read_legacy(name: str) -> str:
-    """A name like ``_ZN3foo17h0123456789abcdefE``, read by rust-demangler. Raises anything."""
+    """Reads ``_ZN3foo17h0123456789abcdefE`` and the like by rust-demangler. Raises anything."""
     from rust_demangler.rust_legacy import LegacyDemangler  # noqa: PLC0415 - as above
 
     # It reads ".." only in front of a "$".

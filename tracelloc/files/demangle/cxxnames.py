@@ -47,7 +47,7 @@ for line in sys.stdin.buffer:
 
 
 def read(name: str) -> str | None:
-    """The readable form of a name that starts with ``_Z`` and holds no control characters.
+    """Returns the readable form of a name that starts with ``_Z``, without control characters.
 
     None if it is not a C++ name, or takes too much memory or time.
     """
@@ -70,7 +70,7 @@ class _Helper:
         self._strikes = 0
 
     def ask(self, raw: bytes) -> bytes | None:
-        """The readable form, or nothing if the name is unreadable or took too much."""
+        """Returns a name's readable form; empty if it is unreadable, None if it took too much."""
         with self._lock:
             if self._strikes >= MOST_STRIKES or not sys.executable:
                 return None

@@ -55,19 +55,19 @@ class Abbreviation:
     attributes: tuple[tuple[int, int, int], ...]
 
     def has(self, *names: int) -> bool:
-        """Whether entries of this kind have any of these attributes."""
+        """Whether entries with this abbreviation have any of some attributes (``AT_``)."""
         return any(name in names for name, _, _ in self.attributes)
 
     def up_to(self, names: frozenset[int]) -> Abbreviation:
-        """Returns the abbreviation without attributes after the last of these, for speed."""
+        """Returns the abbreviation cut after the last of some attributes, for faster reading."""
         count = 1 + max((n for n, a in enumerate(self.attributes) if a[0] in names), default=-1)
         return Abbreviation(self.tag, self.has_children, self.attributes[:count])
 
 
 class Skipper:
-    """Skips the values of one kind of entry.
+    """Skips the values of entries (DIEs) with one abbreviation, undecoded.
 
-    ``size`` is their size in bytes if it is constant, otherwise -1. ``steps`` are pairs of a
+    ``size`` is the values' size in bytes if it is constant, otherwise -1. ``steps`` are pairs of a
     number of bytes to skip and a form, or marker of ``forms``, of a value of variable size after
     them (0: none).
     """
@@ -88,7 +88,7 @@ class Skipper:
         self.size = -1 if steps else fixed
 
     def skip(self, data: bytes, at: int, encoding: Encoding) -> int:
-        """Returns the offset after the values that begin at ``at``: that of the next entry."""
+        """Returns the offset after the values that begin at ``at``, where the next entry begins."""
         for fixed, mark in self.steps:
             at += fixed
             if mark == forms.BLOCK_LEB:
@@ -109,7 +109,7 @@ class Skipper:
 
 
 class AbbreviationTable:
-    """The abbreviations of one or several units, read as far as needed."""
+    """The abbreviations of one or several units, by code; read as far as needed."""
 
     def __init__(self, section: ElfSection, offset: int, budget: Budget) -> None:
         """``offset``: start of the table in .debug_abbrev. The table has an end marker."""
@@ -191,7 +191,7 @@ class AbbreviationTable:
 def attributes_of(
     data: bytes, at: int, kind: Abbreviation, encoding: Encoding
 ) -> dict[int, tuple[int, Value]]:
-    """Returns an entry's attributes by name: (form, value). ``at``: offset of its values."""
+    """Returns an entry's attributes by name: (form, value). ``at``: offset of the values."""
     found: dict[int, tuple[int, Value]] = {}
     for name, form, implicit in kind.attributes:
         if form == forms.IMPLICIT_CONST:

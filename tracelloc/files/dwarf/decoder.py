@@ -10,7 +10,7 @@ from tracelloc.files.dwarf.forms import DAMAGE, reason_of
 from tracelloc.files.dwarf.info import DebugInfo, DebugUnit
 from tracelloc.files.dwarf.inlines import InlineReader
 from tracelloc.files.dwarf.lineprogram import Chain, LineIndex, SourceFrame
-from tracelloc.files.dwarf.variables import Place, VariableReader
+from tracelloc.files.dwarf.variables import SourcePlace, VariableReader
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.sections import SectionError
 
@@ -31,11 +31,11 @@ class DwarfDecoder:
 
     @property
     def reason(self) -> str | None:
-        """The reason why some information is missing."""
+        """Why some debug information is missing, for users; None if it is complete."""
         return self._info.damaged or self._info.elsewhere
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """Returns one chain per address. Never raises."""
+        """Returns one chain of source frames per address, empty if unknown. Never raises."""
         found: list[Chain] = [()] * len(addresses)
         self._info.budget.grant(_STEPS_PER_ADDRESS * len(addresses))
         self.split_paths = [None] * len(addresses)
@@ -52,8 +52,8 @@ class DwarfDecoder:
             found[n] = self._chain(unit, address)
         return found
 
-    def variables(self, addresses: Sequence[int]) -> list[Place]:
-        """Where the variables at these addresses are declared. Never raises."""
+    def variables(self, addresses: Sequence[int]) -> list[SourcePlace]:
+        """Returns where the variables at these addresses are declared. Never raises."""
         return self._variables.places(addresses)
 
     def _chain(self, unit: DebugUnit, address: int) -> Chain:
@@ -80,7 +80,7 @@ class DwarfDecoder:
 
 
 def _split_path(unit: DebugUnit) -> str | None:
-    """Returns the .dwo file with a unit's functions; None if this file has them. Never raises."""
+    """Returns the .dwo file with a unit's functions; None if the file has them. Never raises."""
     try:
         root = unit.root
     except DAMAGE:
@@ -91,7 +91,7 @@ def _split_path(unit: DebugUnit) -> str | None:
 
 
 def open_decoder(elf: ElfFile) -> DwarfDecoder | str:
-    """Returns a decoder for a file's debug information, or the reason that there is none."""
+    """Returns a decoder for a file's debug information, or why there is none, for users."""
     if elf.bits != 64:
         return "debug information of 32-bit files is not read"
     try:

@@ -24,7 +24,7 @@ TOMBSTONES: Final = (0, 1, (1 << 64) - 1, (1 << 64) - 2)
 
 
 class DwarfError(Exception):
-    """The debug information is unusable. The message is shown to users.
+    """Debug information that can't be used. The message is shown to users.
 
     Reading beyond the end raises other exceptions, such as IndexError; catch all of ``DAMAGE``.
     """
@@ -52,18 +52,18 @@ class Budget:
         self._left = steps
 
     def grant(self, steps: int) -> None:
-        """Adds steps, for each lookup."""
+        """Adds steps to the limit; called for each lookup."""
         self._left += steps
 
     def spend(self, steps: int) -> None:
-        """Uses up steps. Raises DwarfError when none are left."""
+        """Uses up steps of the limit. Raises DwarfError when none are left."""
         self._left -= steps
         if self._left < 0:
             raise DwarfError("debug information needs more work than its size explains")
 
 
 def uleb(data: bytes, at: int) -> tuple[int, int]:
-    """Returns an unsigned LEB128 number and the offset of its end. DWARF 5, 7.6."""
+    """Decodes an unsigned LEB128 number; returns it and the offset of its end. DWARF 5, 7.6."""
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1
@@ -80,7 +80,7 @@ def uleb(data: bytes, at: int) -> tuple[int, int]:
 
 
 def sleb(data: bytes, at: int) -> tuple[int, int]:
-    """Returns a signed LEB128 number and the offset of its end."""
+    """Decodes a signed LEB128 number; returns it and the offset of its end."""
     value, end = uleb(data, at)
     bits = 7 * (end - at)
     return value - (1 << bits) if value >> (bits - 1) & 1 else value, end
@@ -100,12 +100,12 @@ def initial_length(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def offset_at(data: bytes, at: int, offset_size: int) -> int:
-    """Returns a section offset of 4 or 8 bytes."""
+    """Decodes a section offset of 4 or 8 bytes."""
     return int((U32 if offset_size == 4 else U64).unpack_from(data, at)[0])
 
 
 def string_in(data: bytes, at: int) -> tuple[bytes, int]:
-    """Returns a NUL-terminated string and the offset after it."""
+    """Decodes a NUL-terminated string; returns it and the offset after the NUL."""
     end = data.find(b"\0", at)
     if end < 0:
         raise DwarfError("a string has no end")
@@ -195,7 +195,7 @@ Value = int | bytes  # A number, an offset, an index, or bytes, depending on the
 
 
 class Encoding:
-    """Sizes of the forms, for one version, size of offsets and size of addresses."""
+    """Sizes of attribute forms, for one DWARF version, size of offsets and size of addresses."""
 
     def __init__(self, version: int, offset_size: int, address_size: int) -> None:
         self.version = version
@@ -207,7 +207,7 @@ class Encoding:
         self.sizes[REF_ADDR] = address_size if version <= 2 else offset_size
 
     def read(self, data: bytes, at: int, form: int) -> tuple[int, Value, int]:
-        """Returns a value's form (if indirect, the real one), the value, and the offset of its end.
+        """Decodes a value; returns its form (if indirect, the real one), it, and its end's offset.
 
         Raises DwarfError for undefined forms, IndexError beyond the end.
         """

@@ -53,7 +53,7 @@ def _encoding(version: int, offset_size: int, address_size: int) -> Encoding:
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class UnitRoot:
     """The attributes of a unit's first entry."""
 
     has_children: bool
@@ -70,10 +70,10 @@ class Root:
 
 
 class DebugUnit:
-    """One unit of .debug_info. Not thread-safe."""
+    """One compilation unit of .debug_info. Not thread-safe."""
 
     def __init__(self, info: DebugInfo, offset: int, head: bytes) -> None:
-        """``head``: the unit's first bytes. Raises IndexError or struct.error if too short."""
+        """``head``: the unit's first bytes. Raises IndexError or struct.error if too few."""
         self.info = info
         self.offset = offset
         length, offset_size, at = initial_length(head, 0)
@@ -100,7 +100,7 @@ class DebugUnit:
 
     @property
     def may_hold_code(self) -> bool:
-        """Whether units of this kind can have functions."""
+        """Whether a unit of this kind can have functions."""
         return self.kind in (_UT_COMPILE, _UT_PARTIAL, _UT_SKELETON)
 
     def data(self) -> bytes:
@@ -109,21 +109,21 @@ class DebugUnit:
 
     @property
     def abbreviations(self) -> AbbreviationTable:
-        """The unit's abbreviations. Raises DwarfError if there are none."""
+        """The unit's abbreviation table. Raises DwarfError if there is none."""
         return self.info.abbreviations(self.abbrev_offset, self.encoding)
 
     @cached_property
-    def root(self) -> Root:
-        """The attributes of the first entry. Raises DwarfError, IndexError or struct.error."""
+    def root(self) -> UnitRoot:
+        """Attributes of the unit's first entry. Raises DwarfError, IndexError or struct.error."""
         try:
             return self._read_root(self.info.unit_head(self))
         except IndexError:
             return self._read_root(self.data())
 
-    def _read_root(self, data: bytes) -> Root:
+    def _read_root(self, data: bytes) -> UnitRoot:
         code, at = uleb(data, self.first_entry)
         if code == 0:
-            return Root(False, "", None, None, None, None, 0, 0, 0, None)
+            return UnitRoot(False, "", None, None, None, None, 0, 0, 0, None)
         kind = self.abbreviations.get(code)
         found = attributes_of(data, at, kind, self.encoding)
         offset_size = self.encoding.offset_size
@@ -146,7 +146,7 @@ class DebugUnit:
         low = found.get(abbrev.AT_LOW_PC)
         high = found.get(abbrev.AT_HIGH_PC)
         low_pc = self.info.address(low, address_base) if low else None
-        return Root(
+        return UnitRoot(
             has_children=kind.has_children,
             comp_dir=text(abbrev.AT_COMP_DIR) or "",
             line_offset=number(abbrev.AT_STMT_LIST),
@@ -161,10 +161,10 @@ class DebugUnit:
 
 
 class DebugInfo:
-    """A file's debug sections. Not thread-safe."""
+    """A file's debug sections, and the units in them. Not thread-safe."""
 
     def __init__(self, elf: ElfFile) -> None:
-        """Raises SectionError if a section exists and can't be read."""
+        """Opens the debug sections. Raises SectionError if one exists and can't be read."""
         found = {name: elf.open_section(f".debug_{name}") for name in _SECTIONS}
         self.info = found["info"]
         self.line = found["line"]
@@ -186,12 +186,12 @@ class DebugInfo:
         self.elsewhere: str | None = None
 
     def blame(self, reason: str) -> None:
-        """Records a problem if it is the first one."""
+        """Records a problem with the file, if it is the first one, as ``damaged``."""
         self.damaged = self.damaged or reason
 
     @cached_property
     def units(self) -> list[DebugUnit]:
-        """The units of .debug_info in their order, up to the first unreadable one."""
+        """All units of .debug_info, in order, up to the first unreadable one."""
         units: list[DebugUnit] = []
         section = self.info
         offset = 0
@@ -224,7 +224,7 @@ class DebugInfo:
         return self.units[at]
 
     def unit_head(self, unit: DebugUnit) -> bytes:
-        """Returns the first bytes of a unit."""
+        """Returns the first bytes of a unit, with its header and mostly its first entry."""
         assert self.info is not None
         return self.info.read(unit.offset, min(_HEAD_BYTES, unit.size))
 
@@ -246,7 +246,7 @@ class DebugInfo:
         return data
 
     def abbreviations(self, offset: int, encoding: Encoding) -> AbbreviationTable:
-        """Returns the table at an offset of .debug_abbrev."""
+        """Returns the abbreviation table at an offset of .debug_abbrev."""
         key = offset, encoding
         table = self._tables.get(key)
         if table is None:
@@ -260,12 +260,12 @@ class DebugInfo:
         return table
 
     def indexed_address(self, index: int, base: int) -> int | None:
-        """Returns an entry of .debug_addr; None if there is none. DWARF 5, 7.27."""
+        """Returns the address with an index in .debug_addr; None if none. DWARF 5, 7.27."""
         data = self._addr.read(base + 8 * index, 8) if self._addr is not None else b""
         return U64.unpack(data)[0] if len(data) == 8 else None
 
     def address(self, value: tuple[int, Value], base: int) -> int | None:
-        """Returns the address that an attribute's value means; None if it is not an address."""
+        """Returns the address that an attribute's value stands for; None if it is no address."""
         form, number = value
         if not isinstance(number, int):
             return None
@@ -288,9 +288,9 @@ class DebugInfo:
         return low_pc + number if isinstance(number, int) else None
 
     def string(self, unit: DebugUnit, value: tuple[int, Value], string_base: int) -> str | None:
-        """Returns the string that an attribute's value means.
+        """Returns the string that an attribute's value stands for.
 
-        Returns None if it is not readable or in another file.
+        Returns None if the string is not readable or in another file.
         """
         form, content = value
         if isinstance(content, bytes):

@@ -34,11 +34,11 @@ _ONE_BYTE: Final = 0x80  # Codes of abbreviations below this are one byte long
 Attributes = dict[int, tuple[int, Value]]
 
 
-class Walker:
-    """Walks the entries of one unit."""
+class EntryWalker:
+    """Walks the entries (DIEs) of one unit, for its functions, inlined calls and variables."""
 
     def __init__(self, unit: DebugUnit) -> None:
-        """Raises DAMAGE."""
+        """Reads the unit's abbreviations. Raises DAMAGE."""
         self._unit = unit
         self._skippers: dict[int, Skipper] = unit.abbreviations.skippers(unit.encoding)
         self._kinds = unit.abbreviations.all()
@@ -59,7 +59,7 @@ class Walker:
         }
 
     def _plain_steps(self, special: dict[int, Abbreviation], only_leaves: bool) -> list[int]:
-        """Returns by first byte the size of entries that can be skipped unread; 0 for others."""
+        """Returns, by first byte, the size of entries that can be skipped unread; 0 for others."""
         steps = [0] * 256
         for code, skipper in self._skippers.items():
             is_plain = skipper.size >= 0 and code not in special
@@ -78,7 +78,7 @@ class Walker:
         return skipper.skip(data, at, self._unit.encoding)
 
     def functions(self) -> Iterator[tuple[int, list[Range]]]:
-        """Yields each function with code: offset of its entry in the unit, and its ranges."""
+        """Yields (offset of the entry in the unit, address ranges) of each function with code."""
         for start, found in self._entries(self._functions):
             yield start, self._ranges(found)
 
@@ -93,7 +93,7 @@ class Walker:
             yield found
 
     def _entries(self, kinds: dict[int, Abbreviation]) -> Iterator[tuple[int, Attributes]]:
-        """Yields the offset and the attributes of each entry of some kinds, at any depth."""
+        """Yields offset and attributes of each entry with some abbreviations, at any depth."""
         data = self._unit.data()
         end = len(data)
         steps = self._plain_steps(kinds, only_leaves=False)
@@ -124,8 +124,8 @@ class Walker:
     def inlined(self, start: int) -> Iterator[tuple[int, list[Range], Attributes]]:
         """Yields the calls inlined into the function whose entry is at ``start``, outer ones first.
 
-        For each call: the number of the call that contains it (from 0 in this order, -1: the
-        function itself), its ranges, and its attributes.
+        Yields for each call: the number of the call that contains it (from 0 in this order, -1:
+        the function itself), its address ranges, and its attributes.
         """
         data = self._unit.data()
         end = len(data)
@@ -184,15 +184,15 @@ _LONGEST_NAME_CHAIN: Final = 8
 class Call:
     """A function that contains an address, and its call site if it was inlined."""
 
-    name: str | None  # Linkage name, or else the plain name
+    name: str | None  # Linkage name, or else the plain name; None if unknown
     # Number of the file in the unit's line program; None: unknown, or not inlined.
     call_file: int | None
-    call_line: int | None  # From 1
+    call_line: int | None  # Line of the call, from 1; None: unknown, or not inlined
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Address ranges and their owners: offsets of functions' entries, or numbers of calls."""
+    """Address ranges with their owners: offsets of functions' entries, or numbers of calls."""
 
     low: npt.NDArray[np.uint64]
     high: npt.NDArray[np.uint64]
@@ -213,13 +213,13 @@ def _table(rows: list[tuple[int, int, int]]) -> _Table:
 
 
 class InlineReader:
-    """Looks up the chain of calls at an address. Not thread-safe."""
+    """Looks up the functions at an address, inlined ones included. Not thread-safe."""
 
     def __init__(self, info: DebugInfo) -> None:
         self._info = info
         self._units: OrderedDict[int, _Table] = OrderedDict()
         self._rows = 0
-        self._walkers: OrderedDict[int, Walker] = OrderedDict()
+        self._walkers: OrderedDict[int, EntryWalker] = OrderedDict()
         self._functions: OrderedDict[int, tuple[_Table, list[_Inlined]]] = OrderedDict()
         self._inlined_count = 0
         self._names: dict[int, str | None] = {}
@@ -250,10 +250,10 @@ class InlineReader:
         calls.append(Call(self._name(unit.offset + entry, 0), None, None))
         return calls
 
-    def _walker(self, unit: DebugUnit) -> Walker:
+    def _walker(self, unit: DebugUnit) -> EntryWalker:
         walker = self._walkers.get(unit.offset)
         if walker is None:
-            walker = self._walkers[unit.offset] = Walker(unit)
+            walker = self._walkers[unit.offset] = EntryWalker(unit)
             if len(self._walkers) > _KEPT_WALKERS:
                 self._walkers.popitem(last=False)
         return walker
@@ -313,7 +313,7 @@ class InlineReader:
     def _referred_name(
         self, unit: DebugUnit, reference: tuple[int, Value] | None, depth: int
     ) -> str | None:
-        """Returns the name of the entry that a reference means; None if it is in another file."""
+        """Returns the name of the entry that a reference leads to; None if in another file."""
         if reference is None or depth > _LONGEST_NAME_CHAIN:
             return None
         form, offset = reference
@@ -357,7 +357,7 @@ class InlineReader:
         return plain
 
     def _with_arguments(self, unit: DebugUnit, symbol: str, found: Attributes) -> str:
-        """A symbol with its generic arguments, if only debug information has these."""
+        """Adds generic arguments to a symbol, if only debug information has them."""
         if abbrev.AT_NAME not in found or not symbol.endswith("E") or "17h" not in symbol:
             return symbol
         plain = self._info.string(unit, found[abbrev.AT_NAME], unit.root.string_base)

@@ -26,11 +26,11 @@ _MOST_NAMES: Final = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """A file or directory, whose name is read on demand."""
+    """A file or directory in a line program's header, whose name is read on demand."""
 
     text: bytes | int  # The name, or its offset in a string section
     form: int
-    directory: int
+    directory: int  # Number of the directory that contains the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def _text(info: DebugInfo, name: _Name) -> str | None:
 def file_name(info: DebugInfo, header: LineHeader, number: int, comp_dir: str) -> str | None:
     """Returns the path of a file by its number, absolute if its directories are known.
 
-    ``comp_dir``: the unit's. Before DWARF 5, it is directory 0, and files are numbered from 1.
+    ``comp_dir``: the unit's directory, number 0 before DWARF 5, which then numbers files from 1.
     """
     is_old = header.version < 5
     at = number - is_old

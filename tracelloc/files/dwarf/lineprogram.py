@@ -73,13 +73,13 @@ def _plain_instructions(opcode_base: int, operand_counts: bytes) -> re.Pattern[b
 class LineRows:
     """The rows of one sequence. A row covers the addresses up to the next row's."""
 
-    # Ascending; the last one is the end of the sequence, without file and line.
+    # First address of each row, ascending; the last row is the sequence's end, without a line.
     address: npt.NDArray[np.uint64]
     file: npt.NDArray[np.uint32]
     line: npt.NDArray[np.uint32]  # From 1; 0: no line
 
     def find(self, address: int) -> tuple[int, int] | None:
-        """Returns the file number and line of an address; None if it is outside."""
+        """Returns the file number and line (0: none) of an address; None if it is outside."""
         at = int(np.searchsorted(self.address, np.uint64(address), side="right"))
         if at == 0 or at == len(self.address):
             return None
@@ -87,7 +87,7 @@ class LineRows:
 
 
 class LineProgram:
-    """One line program. Not thread-safe."""
+    """The line program of one unit, run on demand. Not thread-safe."""
 
     def __init__(self, info: DebugInfo, offset: int) -> None:
         """Reads the program at an offset of .debug_line. Raises DAMAGE."""
@@ -118,7 +118,7 @@ class LineProgram:
         return self._names[key]
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Returns the address range of each sequence. Runs all of them."""
+        """Returns the address range of each sequence. Runs all sequences."""
         found = []
         for at in range(len(self._place)):
             rows = self._run(at)
@@ -140,7 +140,7 @@ class LineProgram:
 
 
 def _sequences(header: LineHeader) -> list[tuple[int, int, int]]:
-    """Returns each sequence's start address, and its begin and end in the data.
+    """Returns (start address, begin and end in the header's data) of each sequence.
 
     Omits sequences of code that the linker has discarded, and a last one without end.
     """
@@ -241,7 +241,7 @@ class SourceFrame:
 
     function: str | None  # Mangled linkage name, or else the plain name
     file: str | None
-    line: int | None  # From 1; None: the code belongs to no line
+    line: int | None  # Source line, from 1; None: the code belongs to no line
     inlined: bool  # Whether the function was inlined into the next one in the chain
 
 

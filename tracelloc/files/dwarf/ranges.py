@@ -2,9 +2,9 @@
 
 Ranges: DWARF 5, 2.17.3 and 7.25; DWARF 4, 2.17.3. Units: DWARF 5, 6.1.2 (.debug_aranges) and
 3.1.1. gcc and rustc list the ranges of units in .debug_aranges, clang does not, and a file may
-have units of both kinds. The ranges of unlisted units come from their first entries. Only if an
-address is not found in these, the first entries of listed units are read as well, and finally
-the line programs of units without ranges.
+have units of both kinds. The ranges of unlisted units come from their first entries. Only if these
+lack an address, the first entries of listed units are read as well, and finally the line
+programs of units without ranges.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def unit_ranges(unit: DebugUnit) -> list[Range]:
 
 
 def span(low: int | None, high: int | None) -> list[Range]:
-    """Returns one range as a list; an empty list if it is empty or of discarded code."""
+    """Returns a range as a list of one; an empty list for an empty range, or discarded code."""
     if low is None or high is None or low in TOMBSTONES or not low < high < _ADDRESSES:
         return []
     return [(low, high)]
 
 
 def list_at(unit: DebugUnit, value: tuple[int, Value]) -> list[Range]:
-    """Returns the ranges that the value of DW_AT_ranges means. Raises DAMAGE."""
+    """Returns the address ranges that a value of DW_AT_ranges stands for. Raises DAMAGE."""
     form, offset = value
     if not isinstance(offset, int):
         raise DwarfError("a list of ranges has no offset")
@@ -165,7 +165,7 @@ _LOOK_BACK: Final = 256
 
 
 class UnitIndex:
-    """Looks up units by address. Not thread-safe."""
+    """Looks up the compilation unit that covers an address. Not thread-safe."""
 
     def __init__(self, info: DebugInfo, rows_of: Callable[[DebugUnit], list[Range]]) -> None:
         """``rows_of``: returns the address ranges that a unit's line program has rows for."""
@@ -181,7 +181,7 @@ class UnitIndex:
         self._sort()
 
     def find(self, addresses: npt.NDArray[np.uint64]) -> list[DebugUnit | None]:
-        """Returns the unit of each address, or None."""
+        """Returns the compilation unit that covers each address, or None."""
         found = self._look_up(addresses)
         if not self._is_complete and any(unit is None for unit in found):
             self._complete()
@@ -205,7 +205,7 @@ class UnitIndex:
         return found
 
     def _complete(self) -> None:
-        """Adds ranges that are slower to read and rarely needed."""
+        """Adds address ranges that are slower to read and rarely needed."""
         self._is_complete = True
         self._add(unit for unit in self._info.units if unit.offset in self._listed)
         for unit in self._silent:

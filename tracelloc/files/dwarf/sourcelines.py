@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol
 
 from tracelloc.files.dwarf.decoder import open_decoder
 from tracelloc.files.dwarf.lineprogram import Chain, SourceFrame
-from tracelloc.files.dwarf.variables import Place
+from tracelloc.files.dwarf.variables import SourcePlace
 from tracelloc.system.confined import start_confined
 
 # Major versions that are looked for; 13 is the first one with JSON output.
@@ -39,7 +39,7 @@ _PLAIN_PATH: Final = re.compile(r"/[\w./+,:@=~ -]+", re.ASCII)
 
 
 def may_be_read_by_others(path: str) -> bool:
-    """Whether user nobody can open a file, by the permissions of it and its directories."""
+    """Whether user nobody can open a file, by the permissions of the file and its directories."""
     try:
         names = [Path(path).resolve(), *Path(path).resolve().parents]
         file, *directories = (os.stat(name).st_mode for name in names)
@@ -49,7 +49,7 @@ def may_be_read_by_others(path: str) -> bool:
 
 
 def find_symbolizer() -> str | None:
-    """Returns an llvm-symbolizer on PATH, the newest one if they are versioned; or None."""
+    """Returns the path of the newest llvm-symbolizer on PATH; None if there is none."""
     names = ("llvm-symbolizer", *(f"llvm-symbolizer-{version}" for version in _VERSIONS))
     return next((path for name in names if (path := shutil.which(name))), None)
 
@@ -58,13 +58,13 @@ class OpenFile(Protocol):
     """A file that this process has open."""
 
     def descriptor(self) -> int:
-        """Returns the file descriptor."""
+        """The file's open descriptor."""
 
 
 def reachable_path(file: OpenFile) -> str:
     """Returns a path by which a process that inherits the descriptor can open this file.
 
-    This is the file's own path if it still leads to the file, so that a .dwp beside it is found;
+    Returns the file's own path if it still leads to the file, so that a .dwp beside it is found;
     otherwise the descriptor's path in /proc.
     """
     ours = f"/proc/self/fd/{file.descriptor()}"
@@ -85,7 +85,7 @@ class SymbolizerPipe:
     def __init__(
         self, file: OpenFile, command: str | None = None, patience_s: float = _PATIENCE_S
     ) -> None:
-        """``file``: has the debug information. ``command``: its path; None: searched on PATH."""
+        """``file`` has the debug information; ``command``: symbolizer's path; None: from PATH."""
         self._file = file
         self._path = reachable_path(file)
         self._command = command or find_symbolizer()
@@ -98,13 +98,13 @@ class SymbolizerPipe:
             self.reason = "inlined functions are described in other files: install llvm-symbolizer"
 
     def close(self) -> None:
-        """Ends the process if it is running."""
+        """Ends llvm-symbolizer if it is running."""
         if self._end is not None:
             self._end()
         self._process = None
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """Returns one chain per address; empty ones after a failure. Never raises."""
+        """Returns one chain of source frames per address, empty after a failure. Never raises."""
         found: list[Chain] = []
         for start in range(0, len(addresses), _BATCH):
             if self.reason is None:
@@ -135,7 +135,7 @@ class SymbolizerPipe:
         return [_chain(json.loads(line)) for line in self._lines(question, len(addresses))]
 
     def _lines(self, question: bytes, count: int) -> list[bytes]:
-        """Writes a question and reads ``count`` lines; raises OSError after too long a silence."""
+        """Asks llvm-symbolizer, and reads ``count`` lines. Raises OSError after a long silence."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -175,7 +175,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _chain(answer: dict[str, Any]) -> Chain:
-    """Returns the chain in one answer.
+    """Returns the chain of source frames in one answer of llvm-symbolizer.
 
     If there is no line, a file name without a slash comes from a symbol table and is ignored.
     """
@@ -199,12 +199,12 @@ class LineDecoder(Protocol):
 
     @property
     def reason(self) -> str | None:
-        """The reason why some information is missing."""
+        """Why some debug information is missing, for users; None if it is complete."""
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """Returns one chain per address."""
+        """Returns one chain of source frames per address."""
 
-    def variables(self, addresses: Sequence[int]) -> list[Place]:
+    def variables(self, addresses: Sequence[int]) -> list[SourcePlace]:
         """Returns where the variables at these addresses are declared."""
 
 
@@ -222,7 +222,7 @@ class SourceLines:
     ) -> None:
         """``debug``: a separate file with the debug information of ``elf``.
 
-        The caller keeps both open as long as it uses this object. ``open_decoder``: returns a
+        The caller keeps both files open as long as it uses this object. ``open_decoder``: returns a
         decoder for a file, or the reason that there is none.
         """
         self._lock = threading.Lock()
@@ -256,7 +256,7 @@ class SourceLines:
                 self._split.close()
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """Returns per address the frames that contain it, innermost first; () if unknown.
+        """Returns per address the source frames that contain it, innermost first; () if unknown.
 
         Addresses are the file's own virtual addresses, of the byte before a return address. The
         last frame is the function that is not inlined. Damaged files raise no exceptions.
@@ -275,10 +275,10 @@ class SourceLines:
                         found[n] = answer
             return found
 
-    def variables(self, addresses: Sequence[int]) -> list[Place]:
+    def variables(self, addresses: Sequence[int]) -> list[SourcePlace]:
         """Returns where variables are declared, by the file's own addresses of their beginnings.
 
-        Variables of other files (.dwo) are not known.
+        Variables described in .dwo files are not known.
         """
         if self._decoder is None:
             return [(None, None)] * len(addresses)

@@ -12,7 +12,7 @@ from tracelloc.files.dwarf import abbrev, forms
 from tracelloc.files.dwarf.abbrev import attributes_of
 from tracelloc.files.dwarf.forms import DAMAGE, U64, Value, reason_of, uleb
 from tracelloc.files.dwarf.info import DebugInfo, DebugUnit
-from tracelloc.files.dwarf.inlines import Attributes, Walker
+from tracelloc.files.dwarf.inlines import Attributes, EntryWalker
 
 _OP_ADDR: Final = 0x03
 _OP_ADDRX: Final = 0xA1
@@ -21,7 +21,7 @@ _LARGEST_INFO_BYTES: Final = 64 << 20
 _MOST_VARIABLES: Final = 1 << 18
 _LONGEST_CHAIN: Final = 4  # Most references followed from a definition to its declaration
 
-Place = tuple[str | None, int | None]  # Source file and line; None if unknown
+SourcePlace = tuple[str | None, int | None]  # Source file and line; None if unknown
 # Returns the path of a file by its number in a unit's line program. May raise DAMAGE.
 FileName = Callable[[DebugUnit, int], str | None]
 
@@ -35,15 +35,15 @@ class VariableReader:
         # The unit, file number and line of each variable, by its address
         self._found: dict[int, tuple[DebugUnit, int, int]] | None = None
 
-    def places(self, addresses: Sequence[int]) -> list[Place]:
-        """Where the variables that begin at these addresses are declared. Never raises."""
+    def places(self, addresses: Sequence[int]) -> list[SourcePlace]:
+        """Returns where the variables that begin at addresses are declared. Never raises."""
         if self._found is None:
             self._found = {}
             if self._info.info is not None and self._info.info.size <= _LARGEST_INFO_BYTES:
                 self._read_all(self._found)
         return [self._place(self._found.get(address)) for address in addresses]
 
-    def _place(self, found: tuple[DebugUnit, int, int] | None) -> Place:
+    def _place(self, found: tuple[DebugUnit, int, int] | None) -> SourcePlace:
         if found is None:
             return None, None
         unit, file, line = found
@@ -59,7 +59,7 @@ class VariableReader:
                 continue
             self._info.budget.grant(unit.size)
             try:
-                for attributes in Walker(unit).variables():
+                for attributes in EntryWalker(unit).variables():
                     address = self._address(unit, attributes[abbrev.AT_LOCATION])
                     if address is not None and len(found) < _MOST_VARIABLES:
                         found.setdefault(address, self._declared(unit, attributes))
@@ -67,7 +67,7 @@ class VariableReader:
                 self._info.blame(reason_of(error))
 
     def _address(self, unit: DebugUnit, location: tuple[int, Value]) -> int | None:
-        """The address that a location is; None if it is computed."""
+        """Returns the fixed address that a location stands for; None if it is computed."""
         content = location[1]
         if not isinstance(content, bytes) or not content:
             return None
@@ -81,7 +81,7 @@ class VariableReader:
         return None
 
     def _declared(self, unit: DebugUnit, attributes: Attributes) -> tuple[DebugUnit, int, int]:
-        """The unit, file number and line; of the declaration if the definition has no own ones."""
+        """Returns unit, file number and line of a variable: the definition's, or declaration's."""
         file = line = 0
         for _ in range(_LONGEST_CHAIN):
             file = file or _number(attributes.get(abbrev.AT_DECL_FILE))

@@ -5,7 +5,7 @@
   Files"); it counts if the found file has the same build ID.
 * By name: ``.gnu_debuglink`` holds a file name and the checksum that the file must have.
 
-All are searched for in the target's own root first, which symbolic links cannot leave.
+Debug files are searched for in the target's own root first, which symbolic links cannot leave.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class DebugReferences:
 
     build_id: str | None  # Build ID shared by the file and its debug file
     name: str | None  # File name of the debug file
-    checksum: int | None  # CRC-32 of its contents
+    checksum: int | None  # CRC-32 of the debug file's contents
 
 
 @dataclass(frozen=True, slots=True)
 class DebugFile:
     """An open file with the symbols, and possibly the DWARF, of another file."""
 
-    number: int  # Descriptor
-    path: str  # Inside the target's root, or its URL
-    by_name: bool  # Found by name; else by build ID
+    number: int  # Open descriptor of the debug file
+    path: str  # Path inside the target's root, or the URL of a downloaded file
+    by_name: bool  # Whether the file was found by name; else by build ID
     is_downloaded: bool = False
 
     def descriptor(self) -> int:
@@ -60,18 +60,18 @@ class DebugFile:
 
     @property
     def found_by(self) -> str:
-        """In words."""
+        """How the file was found, in words."""
         if self.is_downloaded:
             return "debuginfod"
         return "debug link" if self.by_name else "build ID"
 
     def close(self) -> None:
-        """Closes the descriptor."""
+        """Closes the debug file's descriptor."""
         os.close(self.number)
 
 
 def embedded_symbols(elf: ElfFile) -> ElfFile | None:
-    """The file within ``.gnu_debugdata``, if there is a sound one."""
+    """Returns the ELF file within ``.gnu_debugdata``; None if there is no sound one."""
     data = elf.section_bytes(".gnu_debugdata")
     if not data:
         return None
@@ -85,12 +85,12 @@ def embedded_symbols(elf: ElfFile) -> ElfFile | None:
 
 
 def references_of(elf: ElfFile) -> DebugReferences:
-    """What a file says of its debug file."""
+    """Returns a file's references to its debug file."""
     return DebugReferences(elf.build_id, *(debug_link(elf) or (None, None)))
 
 
 def belongs_to(debug: ElfFile, references: DebugReferences, *, by_name: bool) -> bool:
-    """Whether a file, found by name or by build ID, is the one that the references mean."""
+    """Whether a file, found by name or by build ID, is the debug file of the references."""
     if by_name:
         return references.checksum is not None and _checksum(debug) == references.checksum
     return references.build_id is not None and debug.build_id == references.build_id
@@ -103,11 +103,11 @@ def find_debug_file(
     fits: Callable[[DebugFile], bool],
     troubles: list[str],
 ) -> DebugFile | None:
-    """The separate debug file of the target's file ``path``. The caller closes it.
+    """Finds the separate debug file of the target's file ``path``. The caller closes it.
 
     ``roots``: directories used as ``/``, tried in order. Of ``references``, only a build ID and a
     plain file name decide which files are opened. ``fits`` returns whether an open file belongs to
-    this build; files that do not are named in ``troubles``.
+    this build; messages about files that do not are added to ``troubles``.
     """
     for by_name, name in _places(references, path):
         for descriptor in _open_everywhere(roots, name):
@@ -118,7 +118,7 @@ def find_debug_file(
 
 
 def keep_if(found: DebugFile, fits: Callable[[DebugFile], bool], troubles: list[str]) -> bool:
-    """Whether an open file belongs to this build; if not, closes it, and notes that."""
+    """Whether an open file belongs to this build; if not, closes it and adds a message."""
     try:
         is_right = fits(found)
     except BaseException:
@@ -131,7 +131,7 @@ def keep_if(found: DebugFile, fits: Callable[[DebugFile], bool], troubles: list[
 
 
 def _places(references: DebugReferences, path: str) -> Iterator[tuple[bool, PurePosixPath]]:
-    """Possible paths, each with whether it is by name. The references are untrusted."""
+    """Yields (whether it is by name, possible path). The references are untrusted."""
     build_id, link_name = references.build_id, references.name
     if build_id is not None and _BUILD_ID.fullmatch(build_id):
         yield False, DEBUG_DIRECTORY / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
@@ -152,7 +152,7 @@ def _is_plain(name: str) -> bool:
 
 
 def debug_link(elf: ElfFile) -> tuple[str, int] | None:
-    """File name and CRC-32 from ``.gnu_debuglink``: the name, NUL, padding, the sum."""
+    """Reads file name and CRC-32 from ``.gnu_debuglink``: the name, NUL, padding, the sum."""
     data = elf.section_bytes(".gnu_debuglink")
     if not data:
         return None
@@ -165,7 +165,7 @@ def debug_link(elf: ElfFile) -> tuple[str, int] | None:
 
 
 def _open_everywhere(roots: Sequence[Path], name: PurePosixPath) -> Iterator[int]:
-    """Descriptors of the file under every root that has it, if it begins like an ELF file."""
+    """Yields descriptors of the file under every root that has it, if it looks like ELF."""
     seen: set[tuple[int, int]] = set()
     for root in roots:
         try:
@@ -182,7 +182,7 @@ def _open_everywhere(roots: Sequence[Path], name: PurePosixPath) -> Iterator[int
 
 
 def _is_elf(descriptor: int) -> bool:
-    """Whether a file is an ELF file. Workers get no other files."""
+    """Whether a file begins like an ELF file. Workers get no other files."""
     with suppress(OSError):
         return os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
     return False

@@ -42,14 +42,14 @@ _LONGEST_PATH: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class DynamicNames:
-    """The names of one file."""
+    """The names of libraries in a file's dynamic section."""
 
-    needed: tuple[str, ...] = ()  # The libraries that the file needs, by the names in it
-    shared_name: str | None = None  # The name by which other files need this one
+    needed: tuple[str, ...] = ()  # Names of the libraries that the file needs (DT_NEEDED)
+    shared_name: str | None = None  # The name by which other files need this one (DT_SONAME)
 
 
 def read_names(entries: bytes, names: bytes) -> DynamicNames:
-    """Parses the bytes of ``.dynamic`` and ``.dynstr``."""
+    """Parses ``entries``, the bytes of ``.dynamic``, and ``names``, those of ``.dynstr``."""
     found: dict[int, list[str]] = {_DT_NEEDED: [], _DT_SONAME: []}
     for at in range(0, min(len(entries) // 16, _MOST) * 16, 16):
         tag, value = struct.unpack_from("<QQ", entries, at)
@@ -77,14 +77,14 @@ T = TypeVar("T")
 
 
 class NotElfError(Exception):
-    """The file is not a readable ELF file."""
+    """Raised for a file that is not a readable ELF file."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataLayout:
     """Where a file's variables lie when it is loaded; addresses are the file's own."""
 
-    # Start and end of each writable segment, including what is not in the file (.bss).
+    # Start and end address of each writable segment, including .bss, which is not in the file.
     segments: tuple[tuple[int, int], ...] = ()
     thread_bytes: int = 0  # Size of the thread-local variables
     thread_alignment: int = 1
@@ -92,7 +92,7 @@ class DataLayout:
 
 @dataclass(frozen=True, slots=True)
 class SectionHeader:
-    """A section with content, in bytes of the file and of the virtual address space."""
+    """Where a section with content lies, in the file and in the virtual address space."""
 
     offset: int
     size_bytes: int  # In the file
@@ -144,7 +144,7 @@ class ElfFile(SegmentedFile):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ElfFile:
-        """A file that exists in memory only. Raises NotElfError."""
+        """Makes an ELF file that exists in memory only. Raises NotElfError."""
         descriptor = os.memfd_create("elf", os.MFD_CLOEXEC)
         try:
             with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -156,21 +156,21 @@ class ElfFile(SegmentedFile):
 
     @property
     def open_path(self) -> str:
-        """A path by which tracelloc and the kernel can open this same file while it is open."""
+        """A path by which tracelloc and the kernel can open the file while this object exists."""
         return f"/proc/self/fd/{self.descriptor()}"
 
     @property
     def size_bytes(self) -> int:
-        """Size of the file."""
+        """Size of the file in bytes."""
         return len(self._content) if self._file is None else os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        """Closes the descriptor."""
+        """Closes the file's descriptor."""
         if self._file is not None:
             self._file.close()
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Bytes of the file; fewer than asked for at its end."""
+        """Reads bytes of the file; fewer than asked for at its end."""
         if self._file is None:
             return self._content[offset : offset + size_bytes] if size_bytes > 0 else b""
         # Headers may name any size: never ask for memory that the file can't fill.
@@ -181,9 +181,9 @@ class ElfFile(SegmentedFile):
         return os.pread(self._file.fileno(), size_bytes, offset) if size_bytes > 0 else b""
 
     def section_bytes(self, name: str) -> bytes | None:
-        """The unprocessed bytes of a section.
+        """Reads the unprocessed bytes of a section.
 
-        None if there are none, or if they cannot be read, for example above ``LARGEST_SECTION``.
+        Returns None if there are none, or if they cannot be read (above ``LARGEST_SECTION``).
         """
         found = self.section_header(name)
         return None if found is None else self._whole(name, found, LARGEST_SECTION)
@@ -199,14 +199,14 @@ class ElfFile(SegmentedFile):
         return None
 
     def descriptor(self) -> int:
-        """The open file's descriptor, for direct reads. This object still owns it."""
+        """The file's open descriptor, for direct reads. This object still owns it."""
         assert self._file is not None
         return self._file.fileno()
 
     def open_section(self, name: str) -> ElfSection | None:
-        """A section that is read in pieces and unpacked; ``.debug_line`` also as ``.zdebug_line``.
+        """Opens a section for reading, unpacked; finds ``.debug_line`` also as ``.zdebug_line``.
 
-        None if there is none. Raises SectionError if it exists and cannot be read.
+        Returns None if there is none. Raises SectionError if it exists and cannot be read.
         """
         packed = name.replace(".debug_", ".zdebug_")
         try:
@@ -228,7 +228,7 @@ class ElfFile(SegmentedFile):
             raise SectionError(f"the file can't be read ({error})") from error
 
     def section_header(self, name: str) -> SectionHeader | None:
-        """The location of a section, which is not read; None if there is none with content."""
+        """Returns the location of a section; None if there is none with content."""
         found = self._section(name)
         if found is None:
             return None
@@ -236,7 +236,7 @@ class ElfFile(SegmentedFile):
         return SectionHeader(found.offset, found.size_bytes, found.address, is_compressed)
 
     def _section(self, name: str) -> RawSection | None:
-        """A section; None if it is missing or empty, or the section table cannot be read."""
+        """Returns a section; None if it is missing or empty, or the table cannot be read."""
         try:
             found = self._headers.section(name)
         except (HeaderError, OSError, OverflowError):
@@ -250,7 +250,7 @@ class ElfFile(SegmentedFile):
 
     @cached_property
     def build_id(self) -> str | None:
-        """The linker's build ID, in hexadecimal (note NT_GNU_BUILD_ID)."""
+        """The linker's build ID, in hexadecimal (note NT_GNU_BUILD_ID); None without one."""
         note = self.section_header(".note.gnu.build-id")
         places = self._note_places
         if note is not None and note.size_bytes:
@@ -269,7 +269,7 @@ class ElfFile(SegmentedFile):
         return read_names(entries, names) if entries and names else DynamicNames()
 
     def table(self, name: str) -> RawTable | None:
-        """One symbol table section with its names, or None."""
+        """Returns a symbol table section with its names; None if it is missing or unreadable."""
         if self.bits != 64:
             return None
         section = self._section(name)
@@ -281,7 +281,7 @@ class ElfFile(SegmentedFile):
         return None if data is None or names is None else RawTable.decode(data, names)
 
     def tables(self) -> list[RawTable]:
-        """The symbol tables that the file itself has; read once."""
+        """Returns the symbol tables that the file itself has; read once."""
         with self._lock:
             if self._tables is None:
                 found = {name: self.table(name) for name in (".symtab", _DYNAMIC_SYMBOLS)}
@@ -289,28 +289,28 @@ class ElfFile(SegmentedFile):
             return list(self._tables.values())
 
     def linkage(self, names: Collection[str]) -> dict[str, bool]:
-        """The names that the loader finds in the file. True: defined, False: needed."""
+        """Returns which names the loader finds in the file. True: defined, False: needed."""
         self.tables()
         table = (self._tables or {}).get(_DYNAMIC_SYMBOLS)
         return {} if table is None else table.linkage(names)
 
     @property
     def symbols(self) -> SymbolTable:
-        """All functions of these tables; decoded at first use."""
+        """Returns all functions of the file's symbol tables; decoded at first use."""
         with self._lock:
             if self._symbols is None:
                 self._symbols = SymbolTable(self.tables())
             return self._symbols
 
     def once(self, key: Hashable, work_out: Callable[[], T]) -> T:
-        """Computes a value from the file alone, and caches it under a key with the file."""
+        """Returns the value of ``work_out``, computed once for the file and cached under a key."""
         if key not in self._results:
             self._results[key] = work_out()
         result: T = self._results[key]
         return result
 
     def find_object(self, name: str) -> int | None:
-        """The address of a variable that the file defines; looked up once."""
+        """Returns the address of a variable that the file defines; None if it has none."""
 
         def find() -> int | None:
             found = (table.find_object(name) for table in self.tables())
@@ -319,22 +319,22 @@ class ElfFile(SegmentedFile):
         return self.once(("object", name), find)
 
     def names_ending(self, tail: str) -> set[str]:
-        """The names in the symbol tables that end with this."""
+        """Returns the names in the symbol tables that end with ``tail``."""
         return self.once(
             ("names ending", tail),
             lambda: {name for table in self.tables() for name in table.names.ending(tail)},
         )
 
     def names_like(self, pattern: str) -> set[str]:
-        """The names in the symbol tables that equal ``pattern``, or match it as a glob."""
+        """Returns the names in the symbol tables that equal ``pattern``, or match it as a glob."""
         if not any(letter in pattern for letter in "*?["):
             return {pattern} if self.find_functions([pattern]) else set()
         return {name for table in self.tables() for name in table.names.like(pattern)}
 
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
-        """The defined functions with these names: address to size (usually one each).
+        """Returns the functions that the file defines: by name, address to size in bytes.
 
-        Each is looked up once. Not to be changed.
+        Each name is looked up once. Callers must not change the result.
         """
         unknown = [name for name in names if name not in self._functions]
         if unknown:

@@ -30,19 +30,19 @@ class Segment:
 
 
 class SegmentedFile:
-    """A file of which segments are known."""
+    """A file with known segments, which translate offsets to addresses and back."""
 
     segments: list[Segment]
 
     def address_of(self, offset: int) -> int | None:
-        """Virtual address (the file's own) of a file offset."""
+        """Returns the virtual address (the file's own) of a file offset; None if not loaded."""
         for segment in self.segments:
             if segment.offset <= offset < segment.offset + segment.file_size:
                 return segment.address + offset - segment.offset
         return None
 
     def offset_of(self, address: int) -> int | None:
-        """File offset of a virtual address (the file's own)."""
+        """Returns the file offset of a virtual address of the file; None if not in the file."""
         for segment in self.segments:
             if segment.address <= address < segment.address + segment.file_size:
                 return segment.offset + address - segment.address
@@ -80,7 +80,7 @@ _LONGEST_NAME: Final = 256  # Bytes of a section's name that are read
 
 
 class HeaderError(Exception):
-    """The headers can't be read. Its text is a reason for people."""
+    """Raised if headers can't be read. The message is a reason for users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class _Stream(io.RawIOBase):
         self._position = 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Moves the position. The end is unknown and assumed to be far away."""
+        """Moves the position. The end of the file is unknown, and assumed to be far away."""
         self._position = offset + {io.SEEK_CUR: self._position, io.SEEK_END: 1 << 62}.get(whence, 0)
         return self._position
 
@@ -126,19 +126,20 @@ class _Stream(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """At most ``size`` bytes; none without a size."""
+        """Reads at most ``size`` bytes; none without a size."""
         data = self._read_at(self._position, max(0, size))
         self._position += len(data)
         return data
 
 
 class Headers:
-    """Program headers at once, sections when they are asked for. Safe to use from several threads:
-    two that read the sections get equal ones.
+    """The headers of one ELF file: program headers read at once, section headers on demand.
+
+    Thread safe: two threads that read the sections get equal ones.
     """
 
     def __init__(self, read: Read) -> None:
-        """Raises HeaderError, and what ``read`` does."""
+        """Reads the program headers. Raises HeaderError, and what ``read`` raises."""
         self._read = read
         ident = read(0, 16)
         if len(ident) < 16 or ident[:4] != b"\x7fELF":
@@ -224,7 +225,7 @@ class Headers:
 
     @property
     def sections(self) -> list[RawSection]:
-        """All of them, by index. Raises HeaderError."""
+        """Returns all section headers, by index. Raises HeaderError."""
         if self._sections is None:
             count = self._section_count
             if self._section_offset and not count:
@@ -233,7 +234,7 @@ class Headers:
         return self._sections
 
     def section(self, name: str) -> RawSection | None:
-        """The first section with this name. Raises HeaderError."""
+        """Returns the first section with a name; None if there is none. Raises HeaderError."""
         if self._by_name is None:
             self._by_name = self._names()
         return self._by_name.get(name.encode())
@@ -259,16 +260,16 @@ _HEAD: Final = struct.Struct("<III")
 
 
 class Note(NamedTuple):
-    """One note."""
+    """One note of an ELF file, such as the build ID."""
 
     name: bytes
     kind: int
-    content: bytes  # Shorter than `size_bytes` if the notes end in it
+    content: bytes  # Shorter than `size_bytes` if the note is truncated
     size_bytes: int  # Size of the content by its header
 
 
 def notes_in(data: bytes) -> Iterator[Note]:
-    """Yields the notes of a segment or section, up to where they end."""
+    """Yields the notes in the bytes of a segment or section, up to a truncated one."""
     at = 0
     while at + _HEAD.size <= len(data):
         name_size, content_size, kind = _HEAD.unpack_from(data, at)

@@ -37,7 +37,7 @@ _LONGEST_STUB: Final = 6  # Instructions of a stub of 64-bit Arm
 
 
 def plt_functions(elf: ElfFile) -> list[tuple[int, int, str]]:
-    """(address, size, ``name@plt``) of every stub that a relocation names."""
+    """Returns (address, size, ``name@plt``) of every PLT stub that a relocation names."""
     dynamic = elf.table(".dynsym")
     if dynamic is None:
         return []
@@ -90,7 +90,7 @@ def _aarch64_stubs(
 
 
 def _relocations(data: bytes | None) -> list[tuple[int, int]]:
-    """(address of the patched word, index of the symbol; 0: none) in their order."""
+    """Parses relocations: (address of the patched word, index of the symbol; 0: none)."""
     if not data:
         return []
     whole = min(len(data) // _RELOCATION_DTYPE.itemsize, _MOST_RELOCATIONS)
@@ -105,7 +105,7 @@ def _relocations(data: bytes | None) -> list[tuple[int, int]]:
 def _symbol_of(
     stub: bytes, address: int, by_word: dict[int, int], by_number: list[tuple[int, int]]
 ) -> int:
-    """The index of the symbol that a stub leads to; 0 if it can't be told."""
+    """Returns the index of the symbol that a stub leads to; 0 if it can't be told."""
     displacement: int
     number: int
     at = stub.find(_JUMP)

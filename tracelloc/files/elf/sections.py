@@ -26,7 +26,7 @@ _SMALL_BYTES: Final = 1 << 20  # Sections up to this size are read whole when fi
 
 
 class SectionError(Exception):
-    """The section can't be read. Its text is a reason for people."""
+    """Raised if a section can't be read. The message is a reason for users."""
 
 
 class Packing(Enum):
@@ -38,9 +38,9 @@ class Packing(Enum):
 
 
 class ElfSection:
-    """Bytes of a section by offset. Large plain ones are read piece by piece.
+    """The bytes of one section, unpacked, by offset. Large plain ones are read piece by piece.
 
-    Several threads may read: at worst the same bytes are fetched twice.
+    Thread safe: at worst, two threads fetch the same bytes.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ElfSection:
             raise SectionError(f"a section of {self.size} bytes, unpacked, is too large")
 
     def data(self) -> bytes:
-        """All of it. Raises SectionError when it can't be decompressed or is cut short."""
+        """Returns all bytes. Raises SectionError if they can't be decompressed or are cut short."""
         if self._whole is None:
             stored = self._read(self._offset, self._stored_bytes)
             if len(stored) < self._stored_bytes:
@@ -96,7 +96,7 @@ class ElfSection:
         return self._whole
 
     def read(self, offset: int, size: int) -> bytes:
-        """A part; fewer bytes than asked for at the end. Raises SectionError like data()."""
+        """Reads a part; fewer bytes at the section's end. Raises SectionError like ``data``."""
         if self._whole is None and not self._method and self.size > _SMALL_BYTES:
             size = min(size, self.size - offset)
             return self._read(self._offset + offset, size) if size > 0 and offset >= 0 else b""
@@ -121,7 +121,7 @@ def _inflate(stored: bytes, size: int) -> bytes:
 
 
 def load_zstd() -> None:
-    """Imports a zstd decompressor, if there is one, for processes that cannot import it later."""
+    """Imports a zstd decompressor, if there is one, for processes that can't import it later."""
     for name in ("zstandard", "compression.zstd"):
         with suppress(ImportError):
             importlib.import_module(name)

@@ -54,24 +54,24 @@ U64 = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A function or a variable: ``address`` is relative to the file's own address space.
+    """The symbol of a function or a variable. ``address`` is in the file's own address space.
 
-    The address of a thread-local variable is relative to those of its file.
+    The address of a thread-local variable is an offset in the file's thread-local block.
     """
 
     name: str
     address: int
-    size: int  # 0: not known
+    size: int  # Size in bytes; 0: not known
 
 
 class StringTable:
-    """NUL-terminated names one after the other, with look-ups both ways."""
+    """NUL-terminated names one after the other (ELF string table): names by offset, and back."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
 
     def at(self, offset: int) -> str:
-        """The name that begins at an offset; of a name that is too long, the beginning."""
+        """Returns the name at an offset; if it is too long, only its beginning."""
         return self._raw(offset, LONGEST_NAME).decode(errors="replace")
 
     def _raw(self, offset: int, most_bytes: int) -> bytes:
@@ -81,9 +81,9 @@ class StringTable:
     def find(
         self, offsets: npt.NDArray[np.uint32], names: Iterable[str]
     ) -> Iterator[tuple[int, str]]:
-        """At which of these offsets one of some names stands: (index among them, name).
+        """Yields (index of an offset, name) for the offsets at which one of some names stands.
 
-        One pass, however many names there are: only what begins as one of them is looked at.
+        Makes one pass, however many names there are: only strings that begin like one are compared.
         Linkers let a name be another one's tail.
         """
         wanted = {name.encode(errors="surrogateescape"): name for name in names}
@@ -105,7 +105,7 @@ class StringTable:
                 yield index, name
 
     def _beginnings(self, offsets: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-        """The first four bytes at each offset as a big-endian number; zeros behind the end."""
+        """Returns the four bytes at each offset as a big-endian number; zeros after the end."""
         text = np.frombuffer(self.data, np.uint8)
         number = np.zeros(len(offsets), np.uint32)
         for place in range(_BEGINNING):
@@ -116,14 +116,14 @@ class StringTable:
         return number
 
     def is_named(self, offsets: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-        """Where there is a string that is not empty."""
+        """Returns a mask of the offsets at which a string is not empty."""
         text = np.frombuffer(self.data, np.uint8)
         named = offsets < len(text)
         named[named] = text[offsets[named]] != 0
         return named
 
     def ending(self, tail: str) -> set[str]:
-        """Strings that end with this, itself included; not all of many thousands."""
+        """Returns strings that end with ``tail``; if there are many thousands, some of them."""
         wanted = tail.encode() + b"\0"
         found: set[str] = set()
         at = self.data.find(wanted)
@@ -134,7 +134,7 @@ class StringTable:
         return found
 
     def like(self, pattern: str) -> set[str]:
-        """All strings that a glob matches (fnmatch's). Takes long: looks at each."""
+        """Returns all strings that a glob (fnmatch) matches. Slow: compares every string."""
         return {
             text
             for text in self.data.decode(errors="replace").split("\0")
@@ -144,20 +144,20 @@ class StringTable:
 
 @dataclass(frozen=True, slots=True)
 class RawTable:
-    """A symbol table section and the names it points to."""
+    """An undecoded symbol table section, and the string table it refers to."""
 
     symbols: npt.NDArray[Any]  # Records of SYMBOL_DTYPE
     names: StringTable
 
     @classmethod
     def decode(cls, symbols: bytes, names: bytes) -> RawTable:
-        """From the sections' bytes; an incomplete last entry is left out."""
+        """Makes a table of two sections' bytes; leaves out an incomplete last entry."""
         whole = len(symbols) // SYMBOL_DTYPE.itemsize
         return cls(np.frombuffer(symbols, SYMBOL_DTYPE, whole), StringTable(names))
 
     @classmethod
     def made_up(cls, functions: Sequence[tuple[int, int, str]]) -> RawTable:
-        """A table of local functions that no file lists: (address, size, name)."""
+        """Makes a table of local functions that no section lists: (address, size, name)."""
         symbols = np.zeros(len(functions), SYMBOL_DTYPE)
         names = bytearray(b"\0")
         for n, (address, size, name) in enumerate(functions):
@@ -166,9 +166,9 @@ class RawTable:
         return cls(symbols, StringTable(bytes(names)))
 
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
-        """The defined functions with these names: address to size (usually one each).
+        """Returns the defined functions with some names: by name, address to size in bytes.
 
-        IFUNCs are left out: their address is that of a resolver.
+        IFUNCs are left out, as their address is that of a resolver.
         """
         found: dict[str, dict[int, int]] = {}
         functions = self._defined(STT_FUNC)
@@ -184,7 +184,7 @@ class RawTable:
         return found
 
     def linkage(self, names: Collection[str]) -> dict[str, bool]:
-        """Which of these names are in the table, and whether the file defines them."""
+        """Returns which names are in the table, and for each whether the file defines it."""
         found: dict[str, bool] = {}
         for index, name in self.names.find(self.symbols["name"], names):
             is_defined = bool(self.symbols["section"][index] != _SHN_UNDEF)
@@ -192,16 +192,16 @@ class RawTable:
         return found
 
     def find_object(self, name: str) -> int | None:
-        """The address of a defined variable."""
+        """Returns the address of a defined variable; None if there is none of this name."""
         objects = self._defined(STT_OBJECT)
         found = next(self.names.find(objects["name"], [name]), None)
         return None if found is None else int(objects["value"][found[0]])
 
 
 class SymbolTable:
-    """The functions of one file, from any number of tables, sorted by address.
+    """The functions (or variables) of one file, from any number of tables, sorted by address.
 
-    Or its variables, as ``kinds`` tells.
+    ``kinds``: the types of symbols (``STT_``) to take.
     """
 
     def __init__(self, tables: Sequence[RawTable], kinds: tuple[int, ...] = FUNCTIONS) -> None:
@@ -239,7 +239,7 @@ class SymbolTable:
         return column
 
     def _ends(self) -> U64:
-        """Where each function ends. Hand-written assembly without size: at the next one."""
+        """The end address of each function; one without a size (assembly) ends at the next one."""
         ends = self._address + self._size
         unsized = np.flatnonzero(self._size == 0)
         following = np.searchsorted(self._address, self._address[unsized], side="right")
@@ -250,11 +250,11 @@ class SymbolTable:
         return ends
 
     def find(self, address: int) -> Symbol | None:
-        """The function that contains an address, or None: never just the nearest one."""
+        """Returns the function that contains an address; None rather than just the nearest one."""
         return self.find_all(np.array([address], np.uint64))[0]
 
     def find_all(self, addresses: U64) -> list[Symbol | None]:
-        """Finds the symbols of many addresses at once."""
+        """Returns the symbol that contains each address, or None, for many addresses at once."""
         behind = np.searchsorted(self._address, addresses, side="right").astype(np.int64)
         found = np.full(len(addresses), -1, np.int64)
         open_rows = np.arange(len(addresses))
@@ -276,7 +276,7 @@ class SymbolTable:
         return symbol
 
     def _best_name(self, at: int) -> str:
-        """Chooses among names for one address and size: exported, fewest underscores in front."""
+        """Returns the best name for a symbol's address and size: exported, fewest underscores."""
         start, size, rank = self._address[at], self._size[at], self._rank[at]
         names: list[str] = []
         while (

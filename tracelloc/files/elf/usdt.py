@@ -33,12 +33,12 @@ _FARTHEST: Final = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class UsdtProbe:
-    """One place of a probe; a file may have many of the same name."""
+    """One place in the code where a USDT probe is; a probe may have many places."""
 
     name: str
-    address: int  # In the file's own address space, as `semaphore`
-    semaphore: int  # The counter that is above 0 while somebody listens; 0: there is none
-    arguments: tuple[Argument, ...] | None  # Where they are; None: somewhere that probes can't read
+    address: int  # Address of the place, in the file's own address space
+    semaphore: int  # Address of the counter that is above 0 while somebody listens; 0: none
+    arguments: tuple[Argument, ...] | None  # Where arguments are; None: where probes can't read
 
 
 # (number of a register, whether the argument is in memory, how far from where that points)
@@ -46,7 +46,7 @@ Argument = tuple[int, bool, int]
 
 
 def usdt_probes(elf: ElfFile, provider: str) -> list[UsdtProbe]:
-    """The probes of a provider, in the file's order. Raises ValueError: there are too many."""
+    """Returns a provider's probes, in the file's order. Raises ValueError if there are too many."""
     notes = elf.section_bytes(SECTION)
     if not notes:
         return []
@@ -76,9 +76,9 @@ def usdt_probes(elf: ElfFile, provider: str) -> list[UsdtProbe]:
 
 
 def _arguments(text: str, machine: Architecture) -> tuple[Argument, ...] | None:
-    """Parses ``8@%rdi -8@16(%rsp)``: 64 bits each, in registers or near where one points.
+    """Parses places of arguments such as ``8@%rdi -8@16(%rsp)``; None if probes can't read one.
 
-    Other machines have a syntax of their own, such as ``8@x0 -8@[sp, 16]``.
+    Arguments have 64 bits. The syntax depends on the machine: ``8@x0 -8@[sp, 16]`` on Arm.
     """
     found: list[Argument] = []
     for word in _BETWEEN.split(text.strip()) if text.strip() else ():

@@ -1,1 +1,1 @@
-"""Machine code, disassembled by capstone: only workers do so."""
+"""Analysis of machine code, disassembled by capstone, for workers only."""

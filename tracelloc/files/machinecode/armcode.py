@@ -1,7 +1,7 @@
 """Probe offsets and paths in 64-bit Arm code.
 
 The kernel simulates a few instructions under a uprobe, single-steps others out of line, and
-refuses some (arch/arm64/kernel/probes/decode-insn.c). It would step vector loads of literals, with
+refuses some (arch/arm64/kernel/probes/decode-insn.c). It would step vector loads of literals with
 a wrong address: the target would crash. It does not know that a breakpoint between a load
 exclusive and its store makes the loop endless. Besides the arguments, x30 has to be as at entry:
 a return probe replaces it, and paciasp signs it with the stack pointer.
@@ -60,10 +60,10 @@ def can_probe(word: int) -> bool:
 
 
 def find_probe_offset(code: bytes, arguments: Iterable[str]) -> ProbeOffset | None:
-    """The offset of a simulated instruction; else of the first one that can have a probe.
+    """Returns the offset of a simulated instruction, or else of the first one for a probe.
 
     ``code`` is the whole function, ``arguments`` the registers that must be intact. None if no
-    instruction where they are can have a probe.
+    instruction before they change can have a probe.
     """
     kept = LINK | STACK_POINTER | sum(1 << int(name[1:]) for name in set(arguments))
     stepped: ProbeOffset | None = None
@@ -82,13 +82,13 @@ def find_probe_offset(code: bytes, arguments: Iterable[str]) -> ProbeOffset | No
 
 
 def at_entry(code: bytes) -> ProbeOffset | None:
-    """The entry; None if it can't have a probe."""
+    """Returns the offset of a probe on the entry; None if it can't have one."""
     word = int.from_bytes(code[:4], "little")
     return ProbeOffset(0, not is_simulated(word)) if len(code) >= 4 and can_probe(word) else None
 
 
 def nop_at(code: bytes) -> tuple[int, bool]:
-    """(size in bytes of the nop at the start of the code, or 0; whether a probe there does harm)"""
+    """Returns (bytes of the nop at the code's start, or 0; whether a probe there does harm)."""
     return (4 if code[:4] == NOP.to_bytes(4, "little") else 0), False
 
 
@@ -102,7 +102,7 @@ def _is_branched_to(code: bytes, end: int) -> bool:
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:
-    """The instructions of code at an address."""
+    """Yields the decoded instructions of code at an address."""
     for offset, word in words(code):
         at = address + offset
         target, text = direct_target(word, at), f"br x{word >> 5 & 31}"

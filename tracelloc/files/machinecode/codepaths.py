@@ -49,8 +49,8 @@ _NEVER_BACK: Final = (
 class CodePaths:
     """The exits found on the paths through a function."""
 
-    stops: Stops  # Functions at whose call a path ends
-    rets: set[int] = field(default_factory=set)
+    stops: StopFunctions  # Functions whose calls end a path
+    rets: set[int] = field(default_factory=set)  # Addresses of ret instructions
     calls: set[int] = field(default_factory=set)  # Addresses to which calls return
     stopped: bool = False  # Whether a path ended at one of `stops`
     has_refused: bool = False  # Whether a ret instruction can't have a probe
@@ -58,8 +58,8 @@ class CodePaths:
 
 
 @dataclass(frozen=True, slots=True)
-class Stops:
-    """Some functions, by address in the file and by name."""
+class StopFunctions:
+    """Functions whose calls end a path, by address in the file and by name."""
 
     addresses: Set[int] = frozenset()
     names: Set[str] = frozenset()
@@ -69,7 +69,7 @@ class CodeReader:
     """Follows the code of one file. Addresses are the file's own."""
 
     def __init__(self, elf: ElfFile) -> None:
-        """Raises UnsupportedError for a file of an unknown machine."""
+        """``elf`` must stay open. Raises UnsupportedError for a file of an unknown machine."""
         self._elf = elf
         architecture = elf_architecture(elf.machine, elf.bits)
         self._decode = rules_for(architecture).decode
@@ -81,31 +81,31 @@ class CodeReader:
         self._left = _MOST_IN_FILE
 
     def exits(self, entry: int) -> CodePaths:
-        """All ret instructions that may end a function, or the reasons why some are unknown."""
-        walk = self._walk(entry, Stops())
+        """Finds all ret instructions that may end a function, or why some are unknown."""
+        walk = self._walk(entry, StopFunctions())
         if not walk.rets and not walk.trouble:
             walk.trouble = "it has no ret instruction"
         if walk.has_refused and not walk.trouble:
             walk.trouble = "it returns by an instruction that can't have a probe"
         return walk
 
-    def leaves_it_to(self, entry: int, others: Stops) -> bool:
-        """Whether a function never returns without having called one of these."""
+    def always_calls(self, entry: int, others: StopFunctions) -> bool:
+        """Whether a function always calls one of ``others`` before it returns."""
         walk = self._walk(entry, others)
         return walk.stopped and not walk.rets and not walk.trouble
 
-    def return_slot(self, entry: int, others: Stops) -> int:
-        """Where a function stores its return address before any call, if calls leave that in a
-        register: in words below the stack pointer at entry. 0 if that is unknown, or differs.
+    def return_slot(self, entry: int, others: StopFunctions) -> int:
+        """Returns where a function stores its return address before any call, if calls leave that
+        in a register: words below the stack pointer at entry. 0 if unknown, or not always so.
 
-        It may jump to ``others``, whose own slots count from there on.
+        The function may jump to ``others``, whose own slots count from there on.
         """
         walk = self._walk(entry, others)
         found = {self._stored_at(address) for address in walk.calls}
         return found.pop() if len(found) == 1 and not walk.trouble else 0
 
     def _stored_at(self, address: int) -> int:
-        """``return_slot`` for one call, by the address that it returns to."""
+        """Returns the ``return_slot`` before one call, by the address that the call returns to."""
         cfi = self._frame_information()
         rules = None if cfi is None else cfi.rules(address - 1)
         if rules is None or rules.is_fallback:
@@ -114,7 +114,7 @@ class CodeReader:
         is_stored = how == OFFSET and distance < 0 and distance % _WORD_BYTES == 0
         return -distance // _WORD_BYTES if is_stored else 0
 
-    def _walk(self, entry: int, stops: Stops) -> CodePaths:
+    def _walk(self, entry: int, stops: StopFunctions) -> CodePaths:
         walk = CodePaths(stops)
         open_paths, seen = [entry], set[int]()
         while open_paths and not walk.trouble:
@@ -179,7 +179,7 @@ class CodeReader:
         return name in _NEVER_BACK
 
     def _behind_stub(self, target: int, walk: CodePaths) -> int | None:
-        """The final target of a jump in this file; None, with a trouble, if it leaves the file."""
+        """Returns a jump's final target in this file; if that is outside, None, and a trouble."""
         name = self._stub_names().get(target)
         if name is None:
             return target

@@ -1,4 +1,4 @@
-"""The rules for code of each processor: where probes may sit, how instructions are decoded."""
+"""Rules for machine code, by architecture: where probes may sit, how code is decoded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracelloc.files.machinecode.instruction import Instruction, ProbeOffset
 
 @dataclass(frozen=True, slots=True)
 class CodeRules:
-    """The functions of one architecture's module; that has their documentation."""
+    """The functions of one architecture's module, which has their documentation."""
 
     find_probe_offset: Callable[[bytes, Iterable[str]], ProbeOffset | None]
     at_entry: Callable[[bytes], ProbeOffset | None]
@@ -36,7 +36,7 @@ _RULES: Final = {
 
 
 def rules_for(architecture: Architecture | None) -> CodeRules:
-    """The rules of an architecture. Raises UnsupportedError for an unknown one."""
+    """Returns an architecture's rules. Raises UnsupportedError for an unknown one."""
     if architecture is None:
         raise UnsupportedError("its code is of an unknown machine")
     return _RULES[architecture]

@@ -1,4 +1,4 @@
-"""What placement and code paths know of an instruction, whatever the processor."""
+"""Instructions and probe offsets, in a form that does not depend on the processor."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MOST_CODE: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ProbeOffset:
-    """Where to put a probe, relative to the function's entry."""
+    """Where to put a probe in a function, and whether the kernel single-steps there."""
 
-    offset: int  # In bytes
-    is_single_stepped: bool
+    offset: int  # Bytes from the function's entry
+    is_single_stepped: bool  # Whether the kernel can't emulate the instruction there
 
 
 class CodeFlow(Enum):
-    """How execution continues."""
+    """How execution continues after an instruction."""
 
     NEXT = "next"
     CALL = "call"
@@ -31,11 +31,11 @@ class CodeFlow(Enum):
 
 
 class Instruction(NamedTuple):
-    """One instruction of a path."""
+    """One decoded instruction."""
 
     address: int
     size: int  # In bytes
     flow: CodeFlow
-    target: int | None  # The target of a direct call or jump
-    text: str  # For people
+    target: int | None  # Address to which a direct call or jump leads; None otherwise
+    text: str  # Disassembly, for display
     can_have_probe: bool = True

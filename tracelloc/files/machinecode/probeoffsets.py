@@ -44,7 +44,7 @@ _ENTRY_BYTES: Final = 64  # More than the bytes of nops that any compiler puts a
 
 
 def find_probe_offset(code: bytes, arguments: Iterable[str]) -> ProbeOffset:
-    """The offset of an emulated instruction in an x86-64 function; the entry if there is none.
+    """Returns the offset of an emulated instruction in an x86-64 function, or else the entry.
 
     ``code`` is the whole function, ``arguments`` the registers that must be intact, of
     those that hold arguments.
@@ -66,7 +66,7 @@ def find_probe_offset(code: bytes, arguments: Iterable[str]) -> ProbeOffset:
 
 
 def at_entry(code: bytes) -> ProbeOffset:
-    """The entry, or the next instruction if a probe on the entry would do harm."""
+    """Returns offset 0, or the next instruction's if a probe on the entry would do harm."""
     offset = 0
     for instruction in instructions(code[:_ENTRY_BYTES]):
         if instruction.id != x86.X86_INS_NOP or instruction.size < _HARMFUL_NOP_BYTES:
@@ -76,7 +76,7 @@ def at_entry(code: bytes) -> ProbeOffset:
 
 
 def nop_at(code: bytes) -> tuple[int, bool]:
-    """(size in bytes of the nop at the start of the code, or 0; whether a probe there does harm)"""
+    """Returns (bytes of the nop at the code's start, or 0; whether a probe there does harm)."""
     for instruction in instructions(code):
         if instruction.id == x86.X86_INS_NOP:
             return instruction.size, instruction.size >= _HARMFUL_NOP_BYTES
@@ -87,9 +87,9 @@ def nop_at(code: bytes) -> tuple[int, bool]:
 def is_emulated(code: bytes) -> bool:
     """Whether the kernel emulates the instruction at the start of ``code`` (x86-64).
 
-    push of a 64-bit register, short and near jumps, near calls, one-byte nop: on every
-    kernel that has ring buffers. Longer nops are emulated by new kernels only, and those
-    of five bytes never carry a probe: it breaks forked children of Linux 6.18.
+    Every kernel that has ring buffers emulates push of a 64-bit register, short and near jumps,
+    near calls and the one-byte nop. Only new kernels emulate longer nops, and nops of five
+    bytes never carry a probe, which would break forked children on Linux 6.18.
     """
     if not code:
         return False
@@ -102,8 +102,8 @@ def is_emulated(code: bytes) -> bool:
 def _is_branched_to(code: bytes, end: int) -> bool:
     """Whether a branch of the function leads to one of its bytes 1 … ``end``.
 
-    A probe there would be hit again without a new call. Code that cannot be decoded to its
-    end counts as branched to.
+    A probe on such a byte would be hit again without a new call. Code that cannot be decoded to
+    its end counts as branched to.
     """
     position = 0
     for instruction in instructions(code):
@@ -117,7 +117,7 @@ def _is_branched_to(code: bytes, end: int) -> bool:
 
 
 def instructions(code: bytes, address: int = 0) -> Iterator[Any]:
-    """The decoded instructions of code at this address."""
+    """Yields capstone's decoded instructions of code at an address."""
     return iter(_decoder().disasm(code, address))
 
 
@@ -129,7 +129,7 @@ def _decoder() -> Any:
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:
-    """The instructions of code at an address, as far as it can be decoded."""
+    """Yields the instructions of code at an address, as far as it can be decoded."""
     for each in instructions(code, address):
         number = each.id
         flow = _FLOWS.get(number)

@@ -1,6 +1,6 @@
 """The glibc function that frees an ended thread's cache (malloc.c: tcache_thread_shutdown).
 
-It frees each cached block once more, by a call of free within the library. The function is
+This function frees each cached block once more, by a call of free within the library. It is
 internal, and distributions' files have no symbol for it. tracelloc identifies it by its code: it
 sets a byte of the thread's variables to 1 (``tcache_shutting_down``), then calls free.
 """
@@ -32,7 +32,7 @@ _SET_UP: Final = 16  # Instructions before the store that are searched for the o
 def thread_cache_drain(
     elf: ElfFile, frees: Collection[int], start_of: Callable[[int], int | None]
 ) -> int | None:
-    """The function's address; None if no function, or more than one, matches.
+    """Finds the function that frees thread caches; None if not exactly one function matches.
 
     ``frees``: addresses of free; ``start_of``: returns the start of the function that contains an
     address. Raises OSError.
@@ -54,7 +54,7 @@ def _x86_64_places(code: bytes, base: int, frees: Collection[int]) -> Iterator[i
 
 
 def _aarch64_places(code: bytes, base: int, frees: Collection[int]) -> Iterator[int]:
-    """Addresses where such a byte is set: ``strb`` of a 1, after the thread's base was read."""
+    """Yields where a thread's byte is set to 1: ``strb``, after the thread's base was read."""
     words = np.frombuffer(code[: len(code) & ~3], "<u4").astype(np.int64)
     calls = np.flatnonzero(words >> 26 == _BL)
     targets = base + 4 * calls + 4 * (((words[calls] & 0x3FFFFFF) ^ 1 << 25) - (1 << 25))

@@ -1,1 +1,1 @@
-"""Facets: what is found out about processes from time to time, behind one interface."""
+"""Facets: facts about a process that are found by an inspection from time to time."""

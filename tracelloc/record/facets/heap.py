@@ -1,7 +1,7 @@
 """Accounts for the memory of the traced processes.
 
-Each time, the process's heap is walked (``record.heapwalk``), so that a snapshot can tell memory in
-use from memory that was freed and is kept by the malloc library. The process pays nothing for it.
+For each account, the process's heap is walked (``record.heapwalk``), so that a snapshot can tell
+memory in use from freed memory that the malloc library keeps. The process pays nothing for that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from tracelloc.heap.heap import Heap
 from tracelloc.model.heapusage import NO_MEMORY, HeapUsage, HeapUsages, StackClass
-from tracelloc.record.facets.seam import Facet, InspectionBudget
+from tracelloc.record.facets.facet import Facet, InspectionBudget
 from tracelloc.record.heapwalk.measuring import measure_memory
 from tracelloc.text import NS_PER_S
 
@@ -23,7 +23,7 @@ _BYTES_A_BYTE: Final = 1 / 4  # Memory for each byte of RSS at most: 8 bytes for
 
 
 class HeapFacet(Facet[HeapUsages]):
-    """Where its resident memory is: now, and at the first account."""
+    """Where a process's resident memory is: now, and at the first account."""
 
     name = "heap"
     task = "accounting for memory"
@@ -32,11 +32,11 @@ class HeapFacet(Facet[HeapUsages]):
     _first: HeapUsage | None = None
 
     def begin_program(self) -> None:
-        """Compares with a heap that was empty."""
+        """Makes later accounts compare with an empty heap, since a new program begins."""
         self._first = NO_MEMORY
 
     def pause_ns(self, _now_ns: int) -> int | None:
-        """Some seconds, less if its memory has changed much since the last account."""
+        """Returns some seconds, in ns; less if memory has changed much since the last account."""
         if not self.context.reads_memory:
             return None
         if self.result is None:
@@ -48,7 +48,7 @@ class HeapFacet(Facet[HeapUsages]):
         return _CHANGED_PAUSE_NS if change > _CHANGED * before else _PAUSE_NS
 
     def inspect(self, budget: InspectionBudget) -> HeapUsages | None:
-        """Raises OSError, TargetError, PrivilegeError."""
+        """Walks the heap and accounts for memory. Raises OSError, TargetError, PrivilegeError."""
         process = self.process.process
         if not budget.may_take((process.rss_bytes() or 0) * _BYTES_A_BYTE):
             return None
@@ -56,14 +56,14 @@ class HeapFacet(Facet[HeapUsages]):
         return HeapUsages(usage, self._first or usage)
 
     def accept(self, result: HeapUsages) -> None:
-        """Compares classes with the counts of stacks, which the session's lock guards."""
+        """Keeps an account, with the classes of most blocks of each stack. Needs the lock."""
         now = replace(result.now, stack_classes=_of_most(result.now, self.process.heap))
         self._first = self._first or now
         self.result = HeapUsages(now, self._first)
 
 
 def _of_most(usage: HeapUsage, heap: Heap) -> tuple[StackClass, ...]:
-    """The classes with which most blocks of a stack begin."""
+    """Returns the classes with which most blocks of a stack begin, for stacks that have one."""
     totals = heap.table.totals
     if totals.sample_bytes is not None:
         return ()

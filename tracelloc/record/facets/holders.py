@@ -2,8 +2,8 @@
 
 A stack whose blocks are pointed to but accumulate may belong to a container that only grows. One
 search reads the target's memory once, and finds who holds the blocks of several such stacks. The
-process pays nothing for it, and it is rare: it takes tracelloc about two seconds of CPU time per
-million blocks.
+process pays nothing for a search. Searches are rare: one takes tracelloc about two seconds of CPU
+time per million blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import BlockHolders, SuspectHolders
 from tracelloc.model.figures import U64
 from tracelloc.model.verdicts import Verdict
-from tracelloc.record.facets.seam import OLD_NS, Facet, Inspected, InspectionBudget
+from tracelloc.record.facets.facet import OLD_NS, Facet, InspectedProcess, InspectionBudget
 from tracelloc.record.reachability.blockholders import HolderFinder
 from tracelloc.text import NS_PER_S
 
@@ -37,18 +37,18 @@ _MEMORY_SHARE: Final = 1 / 2  # The part of the memory left that a search may us
 
 
 class HoldersFacet(Facet[SuspectHolders]):
-    """Who holds the blocks of growing stacks."""
+    """What holds the blocks of growing stacks: paths of pointers from roots."""
 
     name = "holders"
     task = "holder search"
     share = 1 / 128
-    # If memory can't be searched now, it can't be later.
+    # If memory can't be searched now, it can't be searched later.
     final_errors = PrivilegeError, UnsupportedError, OSError, MemoryError
     found_ns = 0  # When the last search began; 0: there was none
     _asked: Heap
 
     def pause_ns(self, now_ns: int) -> int | None:
-        """Some seconds if another stack grows, minutes if the same do; None without any."""
+        """Returns some seconds if another stack grows, minutes if not; None without any. In ns."""
         if not self.context.reads_memory or self.process.heap.unreachable.is_refused:
             return None
         stacks, known = growing_stacks(self.process), self.result.by_stack if self.result else {}
@@ -79,12 +79,12 @@ class HoldersFacet(Facet[SuspectHolders]):
         return SuspectHolders(found)
 
     def accept(self, result: SuspectHolders) -> None:
-        """Stacks of another heap have other numbers."""
+        """Keeps a result, unless it belongs to an earlier heap, whose stacks have other numbers."""
         if self.process.heap is self._asked:
             self.result, self.found_ns = result, self.began_ns
 
     def _old_blocks(self, groups: list[list[int]], born_by_ns: int) -> list[U64]:
-        """The addresses of old blocks of each group of stacks, some if there are too many.
+        """Returns addresses of old blocks of each group of stacks, some if there are too many.
 
         Blocks have random slots in the table, so the first ones are a fair sample.
         """
@@ -100,11 +100,11 @@ class HoldersFacet(Facet[SuspectHolders]):
         return [np.concatenate(part)[:_MOST_BLOCKS] for part in parts]
 
 
-def growing_stacks(one: Inspected) -> dict[int, list[int]]:
-    """The stacks whose holders are of interest, the most important first.
+def growing_stacks(one: InspectedProcess) -> dict[int, list[int]]:
+    """Returns the stacks whose holders are of interest, the most important first.
 
-    Of a suspect it is all stacks, under the first one. Others grow, but not for long enough to be
-    listed. Stacks that lose their blocks have no holders.
+    The key is a suspect's first stack, the value all its stacks. Further stacks grow, but not for
+    long enough to be suspects. Stacks that lose their blocks have no holders.
     """
     findings = one.findings
     if findings is None:

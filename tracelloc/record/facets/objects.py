@@ -1,6 +1,6 @@
 """Counts the objects of the traced programs by type, if their runtime is supported.
 
-The programs pay nothing for it. A census takes tracelloc about 0.3 µs per object, so it pauses
+The programs pay nothing for that. A census takes tracelloc about 0.3 µs per object, so it pauses
 after each. Censuses are more frequent at first, until it is clear whether something grows.
 """
 
@@ -24,9 +24,9 @@ from tracelloc.model.objects import (
     ObjectCensus,
     ObjectFindings,
     TypeSuspect,
-    divided,
+    divide_by_rate,
 )
-from tracelloc.record.facets.seam import Facet, FacetContext, Inspected, InspectionBudget
+from tracelloc.record.facets.facet import Facet, FacetContext, InspectedProcess, InspectionBudget
 from tracelloc.record.runtimes.supported import watch_objects
 from tracelloc.text import NS_PER_S
 
@@ -48,15 +48,15 @@ class _Point(NamedTuple):
 
 
 class NativeGrowths:
-    """Compares blocks and objects of one memory image over time."""
+    """Finds stacks whose blocks grow in proportion to the objects of a type, over time."""
 
     def __init__(self, caller_of: Callable[[int, Heap], FunctionLine | None]) -> None:
         """``caller_of``: the runtime's function that calls C extensions in a stack, if any."""
         self._points: deque[_Point] = deque(maxlen=_MOST_POINTS)
         self._caller_of = caller_of
 
-    def note(self, census: ObjectCensus, heap: Heap) -> None:
-        """Adds a census. Any thread may call it: events of the last moment may be missing."""
+    def add_census(self, census: ObjectCensus, heap: Heap) -> None:
+        """Adds a census and the live blocks at its time. May be called from any thread."""
         totals = heap.table.totals
         objects = {one.name: one.count for one in census.types}
         # Counts never change places, and stacks are only added: no lock is needed, but columns
@@ -71,9 +71,9 @@ class NativeGrowths:
         )
 
     def grown_with(self, suspects: Sequence[TypeSuspect], heap: Heap) -> dict[str, NativeGrowth]:
-        """Native growth by the name of the type whose objects it follows best.
+        """Returns native growth by the name of the type whose objects it follows best.
 
-        Call it with the session's lock held.
+        Call this with the session's lock held.
         """
         points = list(self._points)
         if len(points) < _LEAST_POINTS or not suspects:
@@ -104,7 +104,7 @@ class NativeGrowths:
 
 
 def _deviations(points: Sequence[_Point], name: str, counts: I64) -> F64:
-    """How far each stack's blocks deviate from the proportion to a type's objects."""
+    """Returns how far each stack's blocks deviate from the proportion to a type's objects."""
     objects = np.array([point.objects.get(name, 0) for point in points], np.float64)
     grown = objects - objects[0]
     if grown[-1] < _LEAST_GROWTH:
@@ -116,10 +116,10 @@ def _deviations(points: Sequence[_Point], name: str, counts: I64) -> F64:
 
 
 class ObjectStacks:
-    """Joins the findings about one memory image. Call ``join`` with the session's lock held."""
+    """Joins findings about objects with call stacks. Call ``join`` with the session's lock."""
 
     def __init__(self, frames: RuntimeFrames, is_interpreter: Callable[[int], bool]) -> None:
-        """``is_interpreter``: see ``Inspected``."""
+        """``is_interpreter``: whether an address is in a runtime's or the C libraries' code."""
         self.findings: ObjectFindings | None = None  # The last findings, with what was joined
         self._frames = frames
         self._noted: ObjectFindings | None = None
@@ -131,7 +131,7 @@ class ObjectStacks:
         self.natives = NativeGrowths(self._extension_caller)
 
     def join(self, findings: ObjectFindings | None, heap: Heap) -> None:
-        """Joins new findings soon after a search: tables move whenever they grow."""
+        """Joins new findings with stacks, soon after a search: tables move whenever they grow."""
         if findings is self._noted:
             return
         self._noted = self.findings = findings
@@ -140,7 +140,7 @@ class ObjectStacks:
             self._native = self.natives.grown_with(every, heap)
             joined = [self._joined(one, heap) for one in every]
             joined.sort(key=lambda one: -one.bytes_per_min)
-            suspects, minor = divided(joined)
+            suspects, minor = divide_by_rate(joined)
             self.findings = replace(findings, suspects=suspects, minor=minor)
 
     def _joined(self, suspect: TypeSuspect, heap: Heap) -> TypeSuspect:
@@ -154,14 +154,14 @@ class ObjectStacks:
         return replace(suspect, grower=self._growers.get(name), native=native)
 
     def _grower(self, holders: Holders, heap: Heap) -> FunctionLine | None:
-        """The function that has allocated most of the holders' tables."""
+        """Returns the function that has allocated most of the holders' tables; None if unknown."""
         stacks = heap.table.stacks_at(np.array(holders.tables, np.uint64))
         frames = (self._function(stack, heap) for stack in stacks.tolist() if stack >= 0)
         counts = Counter(frame for frame in frames if frame is not None)
         return counts.most_common(1)[0][0] if counts else None
 
     def _extension_caller(self, stack: int, heap: Heap) -> FunctionLine | None:
-        """The innermost function of the runtime in a stack, if code of others is below it."""
+        """Returns a stack's innermost function of the runtime, if it calls a C extension."""
         is_others = False
         for address in heap.stacks.frames(stack) or ():
             frame = self._frames.find(address)
@@ -187,22 +187,22 @@ _MEMORY_SHARE: Final = 4  # One census may use this fraction (1/n) of tracelloc'
 
 
 class ObjectsFacet(Facet[ObjectFindings]):
-    """Objects by type, joined with the call stacks that allocate for them."""
+    """Counts of objects by type, joined with the call stacks that allocate for them."""
 
     name = "objects"
     task = "object census"
     share = 1 / 24
 
-    def __init__(self, process: Inspected, context: FacetContext) -> None:
+    def __init__(self, process: InspectedProcess, context: FacetContext) -> None:
         super().__init__(process, context)
         self._watches = watch_objects(process.process, process.space)
         self._stacks = ObjectStacks(process.space.files.runtime_frames, process.is_interpreter)
         for watch in self._watches:
-            watch.on_census = lambda census: self._stacks.natives.note(census, process.heap)
+            watch.on_census = lambda census: self._stacks.natives.add_census(census, process.heap)
         self._numbers = itertools.count()
 
     def pause_ns(self, _now_ns: int) -> int | None:
-        """Some seconds; half a minute if no type grows."""
+        """Returns some seconds, in ns; half a minute if no type grows."""
         if not self.context.reads_memory:
             return None
         jitter = 1 + next(self._numbers) * _JITTER % 1 / 2
@@ -219,22 +219,22 @@ class ObjectsFacet(Facet[ObjectFindings]):
 
     @property
     def _found(self) -> ObjectFindings | None:
-        """The findings on the runtime that the program has."""
+        """Returns the findings on the runtime that the program has; None without a runtime."""
         found = (watch.findings for watch in self._watches)
         return next((each for each in found if each is not None), None)
 
     def accept(self, result: ObjectFindings) -> None:
-        """Joins them with call stacks at once: tables move whenever they grow."""
+        """Joins findings with call stacks at once: tables move whenever they grow."""
         self._stacks.join(result, self.process.heap)
         self.result = self._stacks.findings
 
     def refresh(self) -> None:
-        """Takes a census unless there is a fresh one."""
+        """Takes a census unless the last one is only some seconds old."""
         for watch in self._watches:
             watch.refresh()
 
     def catch_up(self) -> None:
-        """Takes over the last census."""
+        """Takes over the findings of the last census."""
         found = self._found
         if found is not None:
             self.accept(found)

@@ -14,7 +14,7 @@ from typing import Final
 
 from tracelloc.errors import PrivilegeError
 from tracelloc.heap.unreachable import SearchResult, UnreachableBlocks
-from tracelloc.record.facets.seam import OLD_NS, Facet, InspectionBudget
+from tracelloc.record.facets.facet import OLD_NS, Facet, InspectionBudget
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.roots import kernel_queue
 from tracelloc.record.reachability.search import PointerSearch
@@ -30,24 +30,24 @@ _BYTES_A_BYTE: Final = 1 / 16  # Memory for each byte of RSS at most
 
 
 class PointersFacet(Facet[SearchResult]):
-    """Which blocks nothing points to. Snapshots have it in their findings, by stack."""
+    """Which old blocks nothing points to. Snapshots have the result in findings, by stack."""
 
     name = "pointers"
     task = "pointer search"
     share = 1 / 64
     needs_memory = False
-    final_errors = PrivilegeError, OSError  # If memory can't be read now, it can't be later
+    final_errors = PrivilegeError, OSError  # If memory can't be read now, it can't be read later
 
     _asked: UnreachableBlocks
 
     def give_up(self) -> None:
-        """Has verdicts rely on the past of blocks alone."""
+        """Makes verdicts rely on the history of blocks alone, without pointer searches."""
         self.process.heap.unreachable.is_refused = True
 
     def pause_ns(self, now_ns: int) -> int | None:
-        """Some seconds; None until there are blocks that are old, or if nothing can be known.
+        """Returns ns to the next search; None until there are old blocks, or if none is possible.
 
-        The first search finds blocks of some seconds to be old: the next one may be much later.
+        For the first search, blocks are old after some seconds: the next one may be much later.
         """
         unreachable = self.process.heap.unreachable
         unreachable.is_refused |= not self.context.reads_memory
@@ -61,7 +61,7 @@ class PointersFacet(Facet[SearchResult]):
         return _PAUSE_NS if is_soon else _QUIET_NS
 
     def inspect(self, budget: InspectionBudget) -> SearchResult | None:
-        """Searches for pointers to the old blocks."""
+        """Searches memory for pointers to the old blocks; returns None if interrupted."""
         process, self._asked = self.process, self.process.heap.unreachable
         if not budget.may_take((process.process.rss_bytes() or 0) * _BYTES_A_BYTE):
             raise OSError(ENOMEM, os.strerror(ENOMEM))
@@ -83,5 +83,5 @@ class PointersFacet(Facet[SearchResult]):
         return comparison.result(swapped_bytes=found.swapped_bytes, kernel_queue=queue)
 
     def accept(self, result: SearchResult) -> None:
-        """Makes the judge see it."""
+        """Adds a search to the heap's unreachable blocks, for verdicts."""
         self._asked.accept(result)

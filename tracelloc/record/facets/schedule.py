@@ -1,4 +1,4 @@
-"""Inspects one facet of the processes, one at a time, on a separate thread.
+"""Schedules inspections of one facet, of one process at a time, on a separate thread.
 
 Each inspection is bounded in CPU time, and all of them in their share of a processor's.
 """
@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from tracelloc.record.facets.seam import Facet, FacetContext, InspectionBudget
+from tracelloc.record.facets.facet import Facet, FacetContext, InspectionBudget
 from tracelloc.record.tasks.memorybudget import MemoryStage, return_freed_memory
 from tracelloc.text import NS_PER_S
 
@@ -25,7 +25,7 @@ _LAST_S: Final = 2.0  # How long `close` waits for work in progress
 
 
 class Schedule:
-    """Call ``run_due`` with the session's lock held, the rest without it."""
+    """Inspects one facet of all processes. Call ``run_due`` with the lock, the rest without."""
 
     def __init__(
         self, kind: type[Facet[Any]], context: FacetContext, lock: threading.RLock
@@ -37,7 +37,7 @@ class Schedule:
         self.is_over = False  # True if no more work begins; work in progress should end soon
 
     def run_due(self, facets: Iterable[Facet[Any]], now_ns: int) -> None:
-        """Begins an inspection if one is due: of the process that has waited longest."""
+        """Begins an inspection of the process that has waited longest, if one is due."""
         memory = self._context.memory
         is_scarce = memory is not None and memory.stage is not MemoryStage.WHOLE
         if self.is_over or now_ns < self._not_before_ns or (is_scarce and self.kind.needs_memory):
@@ -80,7 +80,7 @@ class Schedule:
         threading.Thread(target=work, name=self.kind.task, daemon=True).start()
 
     def inspect_now(self, facet: Facet[Any]) -> None:
-        """Inspects on this thread, at the trace's end as well. Raises errors that may go away."""
+        """Inspects on the calling thread, even at a trace's end. Raises errors that may go away."""
         facet.begin(time.monotonic_ns())
         self._inspect(facet, lambda: False)
 
@@ -108,12 +108,12 @@ class Schedule:
         self._supervisor.note_failure(self.kind.task, pid, error, is_final=True)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Waits until no work is in progress."""
+        """Waits until no inspection is in progress, or until the timeout."""
         if self._working is not None:
             self._working[1].result(timeout_s)
 
     def close(self) -> None:
-        """Begins no more work, and waits up to 2 s for work in progress."""
+        """Begins no more inspections, and waits up to 2 s for one in progress."""
         self.is_over = True
         if self._working is not None:
             wait([self._working[1]], _LAST_S)

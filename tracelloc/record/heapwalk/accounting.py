@@ -59,7 +59,7 @@ def account_for(
 ) -> MemoryAccount:
     """Accounts for the resident memory of a process.
 
-    ``arenas``: the walked heap, none if it can't be walked; ``resident``: its resident parts.
+    ``arenas``: the walked heap, empty if it can't be walked; ``resident``: resident parts of it.
     Raises OSError, TargetError and PrivilegeError.
     """
     process = memory.process
@@ -93,7 +93,7 @@ def account_for(
 
 
 class _Places:
-    """What mappings are for."""
+    """Tells what a process's mappings are for: stacks, variables, files, other memory."""
 
     def __init__(self, process: Process, mappings: list[MappingUsage]) -> None:
         self._mappings = mappings
@@ -104,7 +104,7 @@ class _Places:
         self._with_pointer = set((np.searchsorted(starts, pointers, side="right") - 1).tolist())
 
     def of_file(self, mapping: MappingUsage) -> tuple[MemoryPart, str]:
-        """The part of resident pages of a file, and a name."""
+        """Returns the part of memory, and a name, for the resident pages of a mapped file."""
         path = mapping.path.removesuffix(" (deleted)")
         if path.startswith(AREA_NAME) or path == TRAMPOLINE_MAPPING:
             return MemoryPart.TRACELLOC, ""
@@ -116,7 +116,7 @@ class _Places:
         return (MemoryPart.SHARED, base_name(path)) if mapping.inode else (MemoryPart.OTHER, path)
 
     def of_rest(self, number: int, size_bytes: int, heap_bytes: int) -> tuple[MemoryPart, int, str]:
-        """The part of written, private pages that are not of known blocks, and a name."""
+        """Returns part, bytes and name for the private pages that a heap walk does not explain."""
         mapping = self._mappings[number]
         path = mapping.path.removesuffix(" (deleted)")
         part, name = MemoryPart.OTHER, path
@@ -149,7 +149,7 @@ class _Places:
         )
 
     def _library_before(self, number: int) -> str:
-        """The file whose variables go on in this mapping (its bss); empty if there is none.
+        """Returns the file whose variables (bss) a mapping continues; empty if there is none.
 
         The kernel does not tell a library's bss from memory that was mapped right behind it.
         """
@@ -166,7 +166,7 @@ class _Places:
 
 
 def _memory_devices(process: Process) -> set[str]:
-    """Devices of file systems in memory, as in maps (proc_pid_mountinfo(5))."""
+    """Returns the devices of file systems in memory, as maps has them (proc_pid_mountinfo(5))."""
     found = {"00:01"}  # of memory that is shared without a file system
     for directory in (process.directory, PROC / "self"):
         try:

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The loops over glibc's heap: chunk after chunk, and the lists of free chunks.
+"""Compiled loops over glibc's heap: chunk after chunk, and the lists of free chunks.
 
 All input is another process's memory, which changes while it is read and may be hostile. A chunk's
-address and state share a word, see ``walked.py``. Format: malloc/malloc.c of glibc 2.26 to 2.43,
+address and state share a word, see ``arenas.py``. Format: malloc/malloc.c of glibc 2.26 to 2.43,
 ``struct malloc_chunk``.
 """
 
@@ -183,7 +183,7 @@ def words_within(const uint64_t[::1] words, const uint64_t[:, ::1] ranges, int64
 
 
 def find_common(const uint64_t[::1] values, const uint64_t[::1] others, uint8_t[::1] found):
-    """Fills in which values are among the others; both ascend."""
+    """Fills in which values are also in ``others``; both arrays ascend."""
     cdef Py_ssize_t at, other = 0
     with nogil:
         for at in range(values.shape[0]):
@@ -217,7 +217,7 @@ cdef class ArenaTally:
     cdef uint64_t last_end
 
     def __cinit__(self, const uint64_t[::1] starts, const uint64_t[::1] ends, bint trims_top):
-        """Resident memory as runs by address. ``trims_top``: malloc_trim(3) cuts the top, too."""
+        """``starts``, ``ends``: of resident memory. ``trims_top``: malloc_trim(3) cuts the top."""
         self.starts, self.ends, self.trims_top = starts, ends, trims_top
         self.counts, self.sums, self.resident = [0] * 8, [0] * 8, [0] * 8
 
@@ -230,7 +230,7 @@ cdef class ArenaTally:
         return found
 
     cdef Py_ssize_t run_at(self, uint64_t address) noexcept nogil:
-        """The first run that ends behind an address."""
+        """Returns the index of the first run that ends behind an address."""
         cdef Py_ssize_t low = 0, length = self.ends.shape[0], half
         while length > 0:
             half = length >> 1
@@ -299,7 +299,7 @@ cdef class ArenaTally:
         return n
 
     def finish(self, uint64_t[::1] blocks, uint64_t[::1] sizes, double[::1] kept):
-        """Ends the arena. Returns the number of more blocks, as ``add`` does."""
+        """Ends the arena. Fills in further blocks and returns their number, as ``add`` does."""
         cdef Py_ssize_t n
         with nogil:
             n = self.close_pages(<uint64_t>-1, blocks, sizes, kept, 0)
@@ -309,7 +309,7 @@ cdef class ArenaTally:
         self, uint64_t page, uint64_t[::1] blocks, uint64_t[::1] sizes, double[::1] kept,
         Py_ssize_t n,
     ) noexcept nogil:
-        """Ends the page, and the one in which its last block ends, if that is before ``page``."""
+        """Ends the current page, and that in which its last block ends, if before ``page``."""
         cdef uint64_t last, address = 0, size_bytes = 0
         cdef bint is_pinned, was_pinned
         while self.used_bytes:
@@ -348,7 +348,7 @@ cdef class ArenaTally:
 cdef class ListReader:
     """Follows singly linked lists of free chunks through a process's memory.
 
-    Pages are read once and kept until ``forget``, as lists lead to and fro.
+    Pages are read once and kept until ``forget``, as lists lead back and forth.
     """
 
     cdef int memory, pagemap
@@ -358,7 +358,7 @@ cdef class ListReader:
     """How often a list led to a page that is not in memory: it is swapped out, or the link wrong."""
 
     def __cinit__(self, int memory, int pagemap):
-        """Descriptors of ``/proc/PID/mem`` and ``/proc/PID/pagemap``, which the caller closes."""
+        """Takes descriptors of ``/proc/PID/mem`` and ``…/pagemap``, which the caller closes."""
         self.memory, self.pagemap = memory, pagemap
         self.pages = <uint8_t*>malloc(PAGES * PAGE)
         self.held = <uint64_t*>malloc(PAGES * 8)
@@ -371,7 +371,7 @@ cdef class ListReader:
         free(self.held)
 
     def forget(self):
-        """Reads every page anew from now on."""
+        """Drops all copied pages, so that lists are read as they are now."""
         memset(self.held, 0xFF, PAGES * 8)
 
     cdef bint word_at(self, uint64_t address, uint64_t* into) noexcept nogil:

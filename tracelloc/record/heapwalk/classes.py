@@ -1,7 +1,7 @@
 """C++ classes of blocks, by the pointer to a virtual table with which such an object begins.
 
-Before the table is a pointer to the class's ``type_info``, whose second word is a pointer to its
-name (Itanium C++ ABI, 2.5.2 and 2.9.5): no symbols are needed, and stripped programs have it too.
+Before the table is a pointer to the class's ``type_info``, whose second word points to the class's
+name (Itanium C++ ABI, 2.5.2 and 2.9.5): no symbols are needed, and stripped programs have it, too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tracelloc.files.demangle.cxxnames import LONGEST_MANGLED
 from tracelloc.files.demangle.cxxnames import read as read_cxx_name
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.heapusage import ClassUsage, StackClass
+from tracelloc.record.heapwalk.arenas import ADDRESS_BITS, STATE_BITS, BlockState, Entries
 from tracelloc.record.heapwalk.chunks import words_within
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import ADDRESS_BITS, STATE_BITS, BlockState, Entries
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.regions import Region
 
@@ -37,7 +37,7 @@ _MANGLED: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_.$]*")
 
 
 class ClassTally:
-    """Counts the blocks by their first word, as far as that leads into a mapped file."""
+    """Counts blocks by their first word, if that may point to a C++ class's virtual table."""
 
     def __init__(self, regions: list[Region], *, keeps_blocks: bool = False) -> None:
         files = [(r.start, r.end) for r in regions if r.inode and "x" not in r.rights]
@@ -46,8 +46,8 @@ class ClassTally:
         self.blocks: list[tuple[U64, U64]] | None = [] if keeps_blocks else None
         """Addresses of the blocks, and of their tables; None if they are not kept."""
 
-    def note(self, entries: Entries, rows: Rows, firsts: U64) -> None:
-        """Adds some rows of a heap's entries, with the first words of their contents."""
+    def add_rows(self, entries: Entries, rows: Rows, firsts: U64) -> None:
+        """Adds blocks: rows of a heap's entries, with the first words of their contents."""
         found = entries.at(rows)
         states, addresses = found & STATE_BITS, found & ADDRESS_BITS
         used = (states == BlockState.IN_USE) | (states == BlockState.MAPPED)
@@ -56,20 +56,20 @@ class ClassTally:
         self.add(firsts[used], sizes, addresses[used] + np.uint64(16))
 
     def are_tables(self, words: U64) -> Mask:
-        """Which words may be addresses of virtual tables."""
+        """Returns a mask of words that may be addresses of virtual tables."""
         found = np.zeros(len(words), np.bool_)
         found[self.table_rows(words)] = True
         return found
 
     def table_rows(self, words: U64) -> Rows:
-        """The indexes of words that may be addresses of virtual tables."""
+        """Returns the indexes of words that may be addresses of virtual tables."""
         if not len(self._ranges):
             return np.empty(0, np.intp)
         rows = np.empty(len(words) + 1, np.intp)
         return rows[: words_within(np.ascontiguousarray(words), self._ranges, rows)]
 
     def add(self, tables: U64, sizes: U64, starts: U64) -> None:
-        """Adds blocks: the pointers they begin with, their sizes in bytes, and their addresses."""
+        """Adds blocks: virtual tables they point to, sizes in bytes, and addresses of blocks."""
         if self.blocks is not None:
             self.blocks.append((starts, tables))
         unique, which = np.unique(tables, return_inverse=True)
@@ -80,7 +80,7 @@ class ClassTally:
             self._sums[table] = before[0] + count, before[1] + int(size)
 
     def blocks_by_address(self) -> tuple[U64, U64]:
-        """The addresses of all blocks, which must be kept, in order, and of their tables."""
+        """Returns all (kept) blocks' addresses, ascending, and their virtual tables' addresses."""
         parts = self.blocks or [(_NONE, _NONE)]
         starts, tables = (np.concatenate(column) for column in zip(*parts, strict=True))
         if np.any(starts[1:] < starts[:-1]):
@@ -89,11 +89,11 @@ class ClassTally:
         return starts, tables
 
     def largest(self, most: int) -> list[int]:
-        """The tables whose blocks have most bytes."""
+        """Returns the addresses of the virtual tables whose blocks have most bytes."""
         return sorted(self._sums, key=lambda table: -self._sums[table][1])[:most]
 
     def usage(self, names: ClassNames) -> tuple[ClassUsage, ...]:
-        """The classes, those with the most bytes first; blocks of no class are left out."""
+        """Returns sums by class, most bytes first; blocks of no class are left out."""
         found: dict[str, tuple[int, int]] = {}
         for table, (count, size_bytes) in self._sums.items():
             if name := names.name(table):
@@ -120,7 +120,7 @@ class ClassTally:
 
 
 class ClassNames:
-    """Names of classes by the addresses of their virtual tables."""
+    """Names of C++ classes by the addresses of their virtual tables."""
 
     def __init__(self, reader: PieceReader) -> None:
         self._reader = reader
@@ -128,7 +128,7 @@ class ClassNames:
         self._known: dict[int, str] = {}
 
     def name(self, table: int) -> str:
-        """The class's name; empty if this is no virtual table. Names are the target's text."""
+        """Returns the class's name, which the target controls; empty if it is no virtual table."""
         if table not in self._known:
             try:
                 self._known[table] = self._read(table)
@@ -166,7 +166,7 @@ class ClassNames:
         return words
 
     def _bytes(self, address: int, size_bytes: int) -> bytes:
-        """Memory, from the mapped file where its page is not resident."""
+        """Reads memory; from the mapped file if the page is not resident."""
         low, high = address & ~7, -(-(address + size_bytes) // 8) * 8
         mapping = self._maps.find(address)
         if mapping is None:

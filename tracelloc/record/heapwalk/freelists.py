@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.record.heapwalk.arenas import ADDRESS_BITS, NO_ENTRIES, Arena, BlockState, WalkedHeap
 from tracelloc.record.heapwalk.chunks import ListReader, blocks_between
 from tracelloc.record.heapwalk.mallocstate import ArenaState, first_words
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import ADDRESS_BITS, NO_ENTRIES, Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import U64, Mask
 
 _MOST_LISTED: Final = 1 << 22  # Chunks in one list of free chunks
@@ -35,7 +35,7 @@ _LONG: Final = 1 << 16  # Chunks in lists that take long to read, and of which f
 def mark_cached(
     reader: PieceReader, lists: ListReader, states: list[ArenaState], walked: WalkedHeap
 ) -> None:
-    """Marks chunks in fastbins and thread caches, and those that hold a thread's cache."""
+    """Marks chunks in fastbins and thread caches as free, and thread caches as glibc's own."""
     arenas = [arena for arena in walked.arenas if arena.parts]
     if not arenas:
         return
@@ -67,7 +67,7 @@ def _mark_tcaches(
     arenas: list[Arena],
     count: int,
 ) -> None:
-    """Finds thread caches by their contents, among an arena's chunks of a size that they have."""
+    """Finds thread caches by their contents, among an arena's chunks of a fitting size."""
     arena, addresses = found
     rows, was_read = reader.memory.read(addresses + np.uint64(16), 10 * count)
     counts, heads = rows[:, : count // 4].copy().view(np.uint16), rows[:, count // 4 :]
@@ -92,7 +92,7 @@ def _mark_tcaches(
 def _read_tcache(
     reader: PieceReader, free_lists: _FreeLists, address: int, count: int
 ) -> U64 | None:
-    """The chunks in a thread cache; None if it is none."""
+    """Returns the chunks in a thread cache; None if there is no thread cache at the address."""
     heads_now = partial(reader.words, address + 16 + 2 * count, 8 * count)
     for _ in range(_MOST_TRIES):
         if not _lead_to_chunks(reader, heads_now()[None, :])[0]:
@@ -106,9 +106,9 @@ def _read_tcache(
 
 
 def _lead_to_chunks(reader: PieceReader, heads: U64) -> Mask:
-    """Which rows of lists' heads lead to chunks of the lists' sizes, but for a few that change.
+    """Returns a mask of rows of list heads that lead to chunks of the lists' sizes.
 
-    Few other chunks do. All are read at once, unlike the lists.
+    A few heads may have changed meanwhile. Few rows that are no thread cache pass.
     """
     heads = heads[:, :_SMALL_BINS]
     row, number = np.nonzero(heads)
@@ -127,9 +127,9 @@ def _read_repeatedly(
 ) -> tuple[U64, int, int]:
     """Reads free lists of a running thread, until nothing has changed or no more chunks are found.
 
-    ``heads_now`` returns the head of each list, 0 if it is empty. A chunk that is allocated just
-    then leads nowhere, and the rest of its list would be missed. Returns (chunks, number of lists
-    that were not empty at first, how many of these had no chunk).
+    ``heads_now`` returns the head of each list, 0 if it is empty. A chunk that is allocated during
+    the read leads nowhere, and the rest of its list would be missed. Returns (chunks, number of
+    lists that were not empty at first, how many of these had no chunk).
     """
     found, counts = NO_ENTRIES, (0, 0)
     for tries in range(_MOST_TRIES):
@@ -148,13 +148,13 @@ def _read_repeatedly(
 
 
 def _fast_heads(reader: PieceReader, state: ArenaState) -> U64:
-    """The addresses in the first chunks of an arena's fastbins; 0 for an empty one."""
+    """Returns the address in the first chunk of each of an arena's fastbins; 0 if empty."""
     chunks = first_words(reader, state)
     return np.where(chunks > 0, chunks + np.uint64(16), np.uint64(0))
 
 
 class _FreeLists:
-    """Lists of free chunks within the heaps."""
+    """Reads lists of free chunks within the heaps."""
 
     def __init__(self, lists: ListReader, lowest: int, highest: int) -> None:
         self.lowest, self.highest = lowest, highest
@@ -162,13 +162,13 @@ class _FreeLists:
         self._room = np.empty(_MOST_LISTED, np.uint64)
 
     def forget(self) -> None:
-        """Reads lists as they are from now on."""
+        """Drops cached memory, so that lists are read as they are now."""
         self._lists.forget()
 
     def read(self, user: int, size_bytes: int, to_user: int) -> U64:
-        """The chunks of a list; its first link leads to ``user``. See ``ListReader.follow``.
+        """Returns the chunks of a list whose first link leads to ``user``; see ``ListReader``.
 
-        Links are mangled since 2.32: the list itself tells, as it comes to an end only one way.
+        Links are mangled since glibc 2.32: only the right reading of a list comes to its end.
         """
         best = NO_ENTRIES
         if not self.lowest <= user < self.highest:

@@ -1,9 +1,9 @@
 """Walks glibc's heap: every chunk of every arena, while the process allocates.
 
-A chunk tells where the next one begins, and the next one whether it is in use. What can't be right
-has changed while it was read, so it is read again from a chunk before it, further back each time
-and in smaller pieces. Chunks in thread caches (tcache) and fastbins are marked as in use; their
-lists tell which are free.
+A chunk tells where the next one begins, and that one whether the first is in use. An impossible
+chunk has changed while it was read, so memory is read again from a chunk before it, further back
+each time and in smaller pieces. Chunks in thread caches (tcache) and fastbins are marked as in
+use; lists tell which of them are free.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from tracelloc.dataclass import dataclass, field
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.arenas import ADDRESS_BITS, Arena, BlockState, Entries, WalkedHeap
 from tracelloc.record.heapwalk.chunks import follow_chunks
 from tracelloc.record.heapwalk.classes import ClassTally, Rows
 from tracelloc.record.heapwalk.freelists import mark_cached
@@ -24,15 +25,8 @@ from tracelloc.record.heapwalk.mallocstate import (
     find_parameters,
     heaps_of,
 )
-from tracelloc.record.heapwalk.mapped import find_mapped
+from tracelloc.record.heapwalk.mappedblocks import find_mapped
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import (
-    ADDRESS_BITS,
-    Arena,
-    BlockState,
-    Entries,
-    WalkedHeap,
-)
 from tracelloc.record.process.memory import PAGE_BYTES, U64
 from tracelloc.record.process.regions import Region
 
@@ -58,18 +52,18 @@ _NO_PART: Final = Entries(np.uint64(0), np.empty(0, np.uint32))
 
 @dataclass(slots=True)
 class _Stretch:
-    """Contiguous chunks, while they are read."""
+    """A stretch of contiguous chunks, while it is read."""
 
     tally: ClassTally
     parts: list[Entries] = field(default_factory=list)
     # For each part, rows whose contents begin with what may be a virtual table's address.
     tables: list[tuple[Rows, U64]] = field(default_factory=list)
     retries: int = 0
-    broken_at: int = 0  # Where it had to be given up; 0 if it is whole
+    broken_at: int = 0  # Address at which reading was given up; 0 if the stretch is whole
 
     @property
     def last(self) -> int:
-        """The address of its last chunk; 0 if there is none."""
+        """The address of the last chunk; 0 if there is none."""
         return self.parts[-1].span[1] if self.parts else 0
 
     def add(self, entries: U64, firsts: U64, *, is_used_before: bool) -> None:
@@ -82,7 +76,7 @@ class _Stretch:
             self.tables.append((rows.copy(), firsts[rows]))
 
     def drop(self, count: int) -> int:
-        """Drops the last chunks. Returns the address of the first one dropped; 0 if none."""
+        """Drops the last chunks. Returns the address of the first dropped chunk; 0 if none."""
         address = 0
         while self.parts and count > 0:
             part, (rows, firsts) = self.parts.pop(), self.tables.pop()
@@ -98,7 +92,7 @@ class _Stretch:
         return address
 
     def take_entries(self, end: int) -> Entries:
-        """All entries, and room for one up to ``end``; their parts are dropped meanwhile."""
+        """Moves all entries into one object, with room for a last one at ``end``."""
         sizes = [len(part.codes) for part in self.parts]
         base = self.parts[0].base
         kind: type[np.uint32] | type[np.uint64] = np.uint32
@@ -119,7 +113,7 @@ class _Stretch:
 
 
 def walk_glibc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
-    """Walks all arenas; None if glibc's malloc is not there or not used.
+    """Walks all arenas of glibc's malloc; returns None if that is not there or not used.
 
     Raises OSError, TargetError and PrivilegeError.
     """
@@ -191,7 +185,7 @@ class _GlibcWalk:
     def _stretch(
         self, state: ArenaState, arena: Arena, stretch: tuple[int, int], bounds: Bounds
     ) -> None:
-        """Adds the chunks from the first to the top or the end of a heap to an arena."""
+        """Adds a stretch's chunks, from the first to the top or the heap's end, to an arena."""
         at, end = stretch
         for _ in range(_MOST_GAPS):
             found = _read_stretch(self.reader, self.tally, at, bounds)
@@ -202,7 +196,7 @@ class _GlibcWalk:
             if entries is not None:
                 for rows, firsts in found.tables:
                     inside = rows < len(entries.codes) - 1
-                    self.tally.note(entries, rows[inside], firsts[inside])
+                    self.tally.add_rows(entries, rows[inside], firsts[inside])
                 arena.add(entries)
             goal = top if stretch[0] <= top < end else end
             if not last or last >= goal or not (found.broken_at or stop < goal):
@@ -223,7 +217,7 @@ class _GlibcWalk:
 def _other_stretches(
     reader: PieceReader, state: ArenaState, regions: list[Region]
 ) -> list[tuple[int, int]]:
-    """Mappings that the main arena has instead of memory from brk(2): each begins with chunks."""
+    """Returns mappings full of chunks, which the main arena has instead of memory from brk(2)."""
     found = []
     for region in regions:
         if not region.is_anonymous:
@@ -243,7 +237,7 @@ def _main_bounds(reader: PieceReader, state: ArenaState, first: int, end: int) -
 
 
 def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[Entries | None, int]:
-    """Returns (the entries up to the top or the end, with one that ends them, where they end)."""
+    """Returns (a stretch's entries up to the top or the end, closed by an ``END``, its address)."""
     if not found.parts:
         return None, 0
     stop = found.broken_at or end
@@ -263,7 +257,7 @@ def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[Entrie
 
 
 def _read_stretch(reader: PieceReader, tally: ClassTally, first: int, bounds: Bounds) -> _Stretch:
-    """Reads chunks from the first one on, as far as they follow each other."""
+    """Reads a stretch: chunks from the first one on, as far as they follow each other."""
     found = _Stretch(tally)
     buffer = np.empty(_PIECE_BYTES // 8, np.uint64)
     entries = np.empty(_PIECE_BYTES // 32 + 2, np.uint64)
@@ -301,7 +295,7 @@ def _read_stretch(reader: PieceReader, tally: ClassTally, first: int, bounds: Bo
 
 
 def _is_chain(reader: PieceReader, at: int, goal: int) -> bool:
-    """Whether enough chunks, or fewer up to a goal, follow each other from an address on."""
+    """Whether enough chunks, or all up to a goal, follow each other from an address on."""
     entries, firsts = np.empty(_SURE, np.uint64), np.empty(_SURE, np.uint64)
     count, before = 0, 0
     while count < _SURE and at < goal:
@@ -316,7 +310,7 @@ def _is_chain(reader: PieceReader, at: int, goal: int) -> bool:
 
 
 def _goes_on(reader: PieceReader, at: int, goal: int) -> int | None:
-    """Where chunks go on behind memory that is not malloc's; ``goal``: the top, or the end."""
+    """Returns where chunks continue after memory that is not malloc's; ``goal``: top or end."""
     step = 1 << 20
     for start in range(at, min(goal, at + _SEARCH_BYTES), step):
         words = reader.words(start, min(step, goal - start) & ~15)

@@ -9,7 +9,7 @@ library's data. The machine on which jemalloc was built decides which tree it is
 - 57 bits (with five levels of page tables): tables by bits 42 to 56, 27 to 41 and 12 to 26. Two
   words there: the address of the description; the size class above bit 5.
 
-It proves itself: a description tells the address under which the page map leads to it. Other
+The page map proves itself: a description tells the address under which the map leads to it. Other
 versions differ and are refused.
 """
 
@@ -26,15 +26,15 @@ import numpy.typing as npt
 from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import FileId, Mapping, base_name
 from tracelloc.model.process import MallocLibrary
-from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
-from tracelloc.record.heapwalk.walked import (
+from tracelloc.record.heapwalk.arenas import (
     ADDRESS_BITS,
     Arena,
     BlockState,
     NotWalkableError,
     WalkedHeap,
 )
+from tracelloc.record.heapwalk.classes import ClassTally
+from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region
@@ -72,7 +72,7 @@ _HAVE_IT: Final[dict[tuple[FileId, str], bool]] = {}
 
 
 class _Tree(NamedTuple):
-    """How the page map is laid out."""
+    """The layout of jemalloc's page map, a tree of tables by bits of an address."""
 
     key_bits: int  # Bits of an address by which a table's entry is chosen
     levels: int
@@ -83,13 +83,13 @@ class _Tree(NamedTuple):
         return 1 << self.key_bits
 
     def key(self, addresses: U64, level: int) -> U64:
-        """Which entry of a table is that of an address; level 0 is the last."""
+        """Returns the index of each address's entry in a table; level 0 is the last."""
         shift = np.uint64(_PAGE_BITS + level * self.key_bits)
         found: U64 = (addresses >> shift) & np.uint64(self.entries - 1)
         return found
 
     def leaf(self, words: U64) -> tuple[U64, I64]:
-        """(addresses of descriptions, size classes) of the entries of a table of the last kind."""
+        """Decodes entries of a last table: (addresses of descriptions, size classes)."""
         if self.leaf_words == 1:
             classes = words >> np.uint64(48)
             return words & np.uint64((1 << 48) - 128), classes.astype(np.int64)
@@ -101,7 +101,7 @@ _TREES: Final = _Tree(18, 2, 1), _Tree(15, 3, 2)
 
 
 def _size_classes() -> I64:
-    """Bytes of each size class: 8, 16, 32, 48, 64, then four for each doubling."""
+    """Returns bytes of each size class: 8, 16, 32, 48, 64, then four for each doubling."""
     sizes = [8, 16, 32, 48, 64]
     base = 64
     while base < 1 << 50:
@@ -114,7 +114,7 @@ _SIZES: Final = _size_classes()
 
 
 def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
-    """Walks the heap; None if there is no page map. Raises NotWalkableError for other layouts.
+    """Walks jemalloc's heap; returns None without a page map. Other layouts: NotWalkableError.
 
     Raises OSError, TargetError and PrivilegeError as well.
     """
@@ -146,10 +146,10 @@ def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
 
 
 def _own_memory(reader: PieceReader, regions: list[Region], inside: U64) -> list[tuple[int, int]]:
-    """Start and end of memory that jemalloc has for itself, of which these are some addresses.
+    """Returns (start, end) of jemalloc's own memory around the addresses ``inside``.
 
-    Such a block (``base_block_t``) is a multiple of 2 MiB, and begins with its size and the address
-    of another one, or 0.
+    A block of such memory (``base_block_t``) is a multiple of 2 MiB, and begins with its size and
+    the address of another one, or 0.
     """
     found: list[tuple[int, int]] = []
     starts = np.array([region.start for region in regions], np.uint64)
@@ -171,7 +171,7 @@ def _is_named(region: Region) -> bool:
 
 
 def _refusal(reader: PieceReader, region: Region | None) -> NotWalkableError:
-    """Why it can't be walked, with the name and the version of the file, if they are known."""
+    """Returns the error that jemalloc's heap can't be walked, with the file's name and version."""
     name = f" ({base_name(region.path)})" if region else ""
     found = _version(reader, region) if region else ""
     return NotWalkableError(
@@ -183,7 +183,7 @@ def _refusal(reader: PieceReader, region: Region | None) -> NotWalkableError:
 
 
 def _version(reader: PieceReader, region: Region) -> str:
-    """The version that the file of a mapping says it has; empty if it says none."""
+    """Returns the jemalloc version that a mapping's file states; empty if it states none."""
     process = reader.memory.process
     mapping = process.maps().find(region.start)
     if mapping is None:
@@ -198,7 +198,7 @@ def _version(reader: PieceReader, region: Region) -> str:
 def _search_file(
     process: Process, mapping: Mapping, pattern: re.Pattern[bytes]
 ) -> re.Match[bytes] | None:
-    """Searches a mapped file. Raises OSError, also if it is too large, and TargetError."""
+    """Searches a mapped file for a pattern. Raises OSError (also if too large), TargetError."""
     with open(process.open_mapping(mapping), "rb") as file:
         before = b""
         for _ in range(_MOST_FILE_BYTES // _FILE_PIECE_BYTES):
@@ -212,7 +212,7 @@ def _search_file(
 
 
 def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None:
-    """All extents; none without a page map."""
+    """Returns the descriptions of all extents; None without a page map."""
     data = [n for n, r in enumerate(regions[:-1]) if r.rights.startswith("rw") and r.inode]
     named = [n for n in data if _is_named(regions[n])]
     for n in named or _with_jemalloc(reader.memory.process, regions, data):
@@ -247,7 +247,7 @@ def _with_jemalloc(process: Process, regions: list[Region], numbers: list[int]) 
 
 
 def _may_have_it(process: Process, mapping: Mapping) -> bool:
-    """Whether a file has the beginning of jemalloc's messages, or can't be searched."""
+    """Whether a file may contain jemalloc: it has jemalloc's messages, or can't be searched."""
     key = mapping.file_id, mapping.path
     if key not in _HAVE_IT:
         if len(_HAVE_IT) >= _MOST_FILES:
@@ -260,7 +260,7 @@ def _may_have_it(process: Process, mapping: Mapping) -> bool:
 
 
 def _may_lead_on(words: U64, reader: PieceReader) -> Mask:
-    """Which words may be addresses of jemalloc's own memory."""
+    """Returns a mask of words that may be addresses of jemalloc's own memory."""
     found: Mask = (words > _LEAST_ADDRESS) & (words < np.uint64(reader.address_end))
     return found
 
@@ -293,7 +293,7 @@ def _read_extents(reader: PieceReader, tree: _Tree, root: U64) -> _Extents:
 def _key_of_table(
     reader: PieceReader, regions: list[Region], tree: _Tree, address: int
 ) -> int | None:
-    """The entry of the root that leads to a table; None if it is no such table."""
+    """Returns the index of the root's entry that leads to a table; None if it is no table."""
     for _ in range(tree.levels - 2):
         words = _table(reader, regions, address, 8 * tree.entries)
         at = np.flatnonzero(words)
@@ -318,7 +318,7 @@ def _key_of_table(
 
 
 def _table(reader: PieceReader, regions: list[Region], address: int, size_bytes: int) -> U64:
-    """A copy of a table; empty if there can be none."""
+    """Returns a copy of a table at an address; empty if there can be none."""
     inside = next((r for r in regions if r.start <= address < r.end and r.is_anonymous), None)
     if inside is None or address & 63 or address + size_bytes > inside.end:
         return np.empty(0, np.uint64)
@@ -329,7 +329,7 @@ class _Extents:
     """The descriptions of all extents (``edata_t``)."""
 
     def __init__(self, reader: PieceReader, pages: U64, leads_to: U64, classes: I64) -> None:
-        """Columns of the page map: address of a page, of its description, and its size class."""
+        """Takes columns of the page map: addresses of pages, of descriptions, and size classes."""
         self.addresses, back = np.unique(leads_to, return_inverse=True)
         self.rows, _ = reader.memory.read(self.addresses, _DESCRIPTION_BYTES)
         bits = self.rows[:, 0]
@@ -354,7 +354,7 @@ class _Extents:
         self.is_large = active & ~self.is_slab
 
     def entries(self) -> U64:
-        """All blocks and free regions, by address."""
+        """Returns entries for all blocks and free regions, by address."""
         slabs = np.flatnonzero(self.is_slab)
         sizes = _SIZES[self.size_class[slabs]]
         counts = np.minimum(self.size_bytes[slabs].astype(np.int64) // np.maximum(sizes, 1),
@@ -387,7 +387,7 @@ class _Extents:
         return needed
 
     def _bitmaps(self, slabs: npt.NDArray[np.intp], counts: I64) -> Mask:
-        """Which regions of slabs are free. The bitmap is where it agrees with the free count."""
+        """Returns a mask of the slabs' free regions, from the bitmap that fits the free count."""
         inside = np.arange(_SLAB_REGIONS) < counts[:, None]
         best, agreeing = np.zeros(inside.shape, np.bool_), -1
         for offset in range(24, 72, 8):
@@ -448,7 +448,7 @@ def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> li
 
 
 def _with_neighbors(sure: set[int], good: Mask) -> set[int]:
-    """Bins that are known by their contents, and all beside them: others may be empty now."""
+    """Returns known bins and all bins beside them, which may be empty now."""
     found = set(sure)
     for step in (-_BIN_WORDS, _BIN_WORDS):
         for n in sure:
@@ -460,7 +460,7 @@ def _with_neighbors(sure: set[int], good: Mask) -> set[int]:
 
 
 def _mark_stack(entries: U64, stack: U64) -> bool:
-    """Marks the regions in one cache, if all are regions of one size. Returns whether they are."""
+    """Marks the regions in one cache, if all have one size. Returns whether they have."""
     wanted = stack | np.uint64(BlockState.IN_USE)
     at = np.searchsorted(entries, wanted)
     if (at >= len(entries) - 1).any() or (entries[at] != wanted).any():

@@ -1,4 +1,4 @@
-"""Groups the blocks of a heap by class and size."""
+"""Kinds of blocks: groups by C++ class and size."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _MOST_CLASSES: Final = 1000  # Classes that are told apart: those with the most 
 
 @dataclass(frozen=True, slots=True)
 class BlockKind:
-    """A group of blocks; sizes are usable bytes."""
+    """A group of blocks with one C++ class and similar sizes, in usable bytes."""
 
     class_name: str  # Empty if unknown
-    least_bytes: int
-    most_bytes: int
+    least_bytes: int  # Usable bytes of the group's smallest size
+    most_bytes: int  # Usable bytes of the group's largest size
 
 
 class BlockKinds:
-    """Numbers the kinds of a heap's blocks as they come."""
+    """Assigns a kind's number to each block of a heap; new kinds get new numbers."""
 
     def __init__(self, tally: ClassTally, names: ClassNames) -> None:
-        """``tally`` must keep blocks."""
+        """``tally`` must keep blocks; ``names``: of classes."""
         self.kinds: list[BlockKind] = []
         self._starts, tables = tally.blocks_by_address()
         unique, which = np.unique(tables, return_inverse=True)
@@ -50,7 +50,7 @@ class BlockKinds:
         self._number_of = np.full(_GROUPS * len(numbers), -1, np.int32)
 
     def numbers(self, blocks: BlockRanges) -> npt.NDArray[np.int32]:
-        """The number of each block's kind in ``kinds``. The blocks come by address."""
+        """Returns each block's kind, as an index of ``kinds``. Blocks must come by address."""
         groups = size_groups(blocks.usable_bytes())
         if len(self._classes) > 1 and len(groups):
             some = slice(*np.searchsorted(self._starts, blocks.starts[[0, -1]] + _ENDS))
@@ -65,7 +65,7 @@ class BlockKinds:
 
 
 def size_groups(usable_bytes: U64) -> npt.NDArray[np.uint32]:
-    """The number of each size's group: beyond the exact ones, four for each doubling."""
+    """Returns each size's group number: one per small size, then four for each doubling."""
     groups = usable_bytes.astype(np.uint32)
     large = np.flatnonzero(usable_bytes > np.uint64(_LARGEST_EXACT))
     below = usable_bytes[large] - np.uint64(1)
@@ -76,7 +76,7 @@ def size_groups(usable_bytes: U64) -> npt.NDArray[np.uint32]:
 
 
 def bounds_of(group: int) -> tuple[int, int]:
-    """The smallest and the largest size of a group, in bytes."""
+    """Returns the smallest and the largest size of a group, in bytes."""
     if group <= _LARGEST_EXACT:
         return group, group
     exponent, quarter = divmod(group - _LARGEST_EXACT - 1, 4)

@@ -49,7 +49,7 @@ _LARGEST_TCACHE: Final = 8 << 20  # Bytes up to which `tcache_max_bytes` may be 
 
 @dataclass(slots=True)
 class ArenaState:
-    """One ``malloc_state``, as it was when read."""
+    """One arena's ``malloc_state``, as it was when read."""
 
     address: int
     bins: int
@@ -61,21 +61,21 @@ class ArenaState:
 
     @property
     def head_bytes(self) -> int:
-        """Bytes before the bins: tells the layout."""
+        """Bytes of ``malloc_state`` before its bins, which tell the layout."""
         return self.bins - self.address
 
     @property
     def size_bytes(self) -> int:
-        """``sizeof(malloc_state)``."""
+        """Size of the arena's ``malloc_state`` in bytes."""
         return _STATE_BYTES[self.head_bytes]
 
     @property
     def fastbins(self) -> tuple[int, int] | None:
-        """Address and bytes of the fastbins, if there are any."""
+        """Address and size in bytes of the fastbins; None if the version has none."""
         return (self.address + 16, _FASTBINS_BYTES) if self.head_bytes == _HEADS[0] else None
 
     def read_top(self, reader: PieceReader) -> int:
-        """Reads ``top`` and its size again, and returns it."""
+        """Reads ``top``, the address of the last chunk, and its size again; returns ``top``."""
         self.top = reader.word(self.bins + _TOP) or self.top
         self.top_bytes = min(reader.word(self.top + 8) & ~7, _MOST_TOP_BYTES)
         return self.top
@@ -83,17 +83,17 @@ class ArenaState:
 
 @dataclass(frozen=True, slots=True)
 class MallocParameters:
-    """What is known of ``mp_``."""
+    """The fields that tracelloc reads of ``mp_``, glibc's ``struct malloc_par``."""
 
-    sbrk_base: int
-    # Address of the bytes of all blocks that are mappings of their own (`mmapped_mem`).
+    sbrk_base: int  # Where the memory from brk(2) begins
+    # Address of `mmapped_mem`: the bytes of all blocks that are mappings of their own.
     mapped_sum_at: int
 
 
 def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaState]:
-    """All arenas, the main arena first; none if glibc's malloc is not there or not used.
+    """Finds all arenas, the main arena first; none if glibc's malloc is not there or not used.
 
-    If several C libraries are loaded (dlmopen(3)), those of the one with the most memory.
+    If several C libraries are loaded (dlmopen(3)), returns the arenas of the one with most memory.
     """
     data = [r for r in regions if r.rights.startswith("rw") and r.inode]
     of_c_library = [r for r in data if base_name(r.path).startswith(("libc.so", "libc-2"))]
@@ -120,7 +120,7 @@ def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaS
 
 
 def _find_bins(reader: PieceReader, region: Region, regions: list[Region]) -> list[int]:
-    """Addresses that may be bins, in a file's data and what follows it without a file (bss)."""
+    """Returns addresses that may be an arena's bins, in a file's data and bss."""
     end = next(
         (r.end for r in regions if r.start == region.end and not r.inode and "w" in r.rights
          and not r.path.startswith("[")),
@@ -146,7 +146,7 @@ def _are_bins(empty: npt.NDArray[np.bool_], plausible: npt.NDArray[np.bool_], at
 
 
 def _circle(reader: PieceReader, address: int, head: int) -> list[ArenaState]:
-    """All arenas, from one on, if their list leads back to it; else none."""
+    """Returns all arenas of the list that begins at an address, if it leads back there."""
     arenas: list[ArenaState] = []
     at = address
     while len(arenas) < _MOST_ARENAS:
@@ -176,10 +176,10 @@ def _state_at(reader: PieceReader, address: int, head: int) -> ArenaState | None
 def find_parameters(
     reader: PieceReader, main: ArenaState, regions: list[Region]
 ) -> MallocParameters | None:
-    """Finds ``mp_`` near the main arena: in shared libraries before it.
+    """Finds ``mp_``, which is near the main arena (in shared libraries, before it).
 
-    Its ``sbrk_base`` is followed by tcache_bins, tcache_max_bytes and tcache_count; ``mmapped_mem``
-    is two words before.
+    The field ``sbrk_base`` is followed by tcache_bins, tcache_max_bytes and tcache_count, and
+    preceded by ``mmapped_mem``, two words before.
     """
     heap = [r for r in regions if r.path == "[heap]"]
     begin = main.address - PAGE_BYTES
@@ -196,10 +196,10 @@ def find_parameters(
 
 
 def heaps_of(reader: PieceReader, arena: ArenaState) -> tuple[list[tuple[int, int]], int, str]:
-    """The heaps of an arena that is not the main one, by address.
+    """Returns the heaps of an arena that is not the main one, by address.
 
-    Returns (first chunk and end of each, bytes before the first chunks, what is wrong, if
-    anything).
+    The result: (first chunk and end of each heap, bytes before the first chunks, what is wrong;
+    empty if nothing is).
     """
     info_bytes = arena.address % PAGE_BYTES
     first_heap = arena.address - info_bytes
@@ -226,7 +226,7 @@ def heaps_of(reader: PieceReader, arena: ArenaState) -> tuple[list[tuple[int, in
 
 
 def first_words(reader: PieceReader, arena: ArenaState) -> U64:
-    """The heads of the arena's fastbins: addresses of chunks."""
+    """Reads the heads of an arena's fastbins: addresses of chunks, 0 if empty."""
     if arena.fastbins is None:
         return np.empty(0, np.uint64)
     return reader.words(*arena.fastbins)

@@ -14,12 +14,7 @@ from tracelloc.model.blocks import BlockSum
 from tracelloc.model.heapusage import ArenaUsage, HeapUsage, LargeBlock, MemoryPart, SizeUsage
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.accounting import account_for
-from tracelloc.record.heapwalk.chunks import ArenaTally
-from tracelloc.record.heapwalk.classes import ClassNames, ClassTally, StacksAt
-from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
-from tracelloc.record.heapwalk.pinned import Pins
-from tracelloc.record.heapwalk.walk import walk_heap, while_alive
-from tracelloc.record.heapwalk.walked import (
+from tracelloc.record.heapwalk.arenas import (
     Arena,
     BlockState,
     NotWalkableError,
@@ -27,6 +22,11 @@ from tracelloc.record.heapwalk.walked import (
     overhead_bytes,
     user_offset,
 )
+from tracelloc.record.heapwalk.chunks import ArenaTally
+from tracelloc.record.heapwalk.classes import ClassNames, ClassTally, StacksAt
+from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
+from tracelloc.record.heapwalk.pinnedpages import PinnedPageSums
+from tracelloc.record.heapwalk.walk import walk_heap, while_alive
 from tracelloc.record.process.memory import PAGE_BYTES, RemoteMemory
 from tracelloc.record.process.procfs import Process
 
@@ -35,9 +35,9 @@ _MOST_SIZES: Final = 1 << 16
 
 
 def measure_heap(process: Process, *, largest: int = 0, contents_bytes: int = 0) -> HeapUsage:
-    """Walks a process's heap and sums it up.
+    """Walks a process's heap; returns sums by arena, size and class.
 
-    ``largest``: how many of the largest blocks to list, with so many bytes of their contents.
+    ``largest``: how many of the largest blocks to list, with ``contents_bytes`` of each.
     Raises NotWalkableError, OSError, TargetError and PrivilegeError.
     """
     return while_alive(process, lambda thread: _measured(thread, largest, contents_bytes))
@@ -46,7 +46,7 @@ def measure_heap(process: Process, *, largest: int = 0, contents_bytes: int = 0)
 def measure_memory(process: Process, stacks_at: StacksAt | None = None) -> HeapUsage:
     """Accounts for a process's memory, whether or not its heap can be walked.
 
-    Sizes are left out, and classes but for those of traced blocks. ``stacks_at``: None if the
+    The result has no block sizes, and classes of traced blocks only. ``stacks_at``: None if the
     process is not traced. Raises OSError, TargetError and PrivilegeError.
     """
     return while_alive(process, lambda thread: _accounted(thread, stacks_at))
@@ -84,7 +84,7 @@ def _summed_up(
 ) -> HeapUsage:
     memory = reader.memory
     resident = AddressRuns.read_resident(memory, _pages(heap))
-    pins = Pins(stacks_at)
+    pins = PinnedPageSums(stacks_at)
     arenas: list[ArenaUsage] = []
     trimmable: int | None = None
     for arena in heap.arenas:
@@ -141,7 +141,7 @@ def _usage(arena: Arena, tally: ArenaTally) -> ArenaUsage:
 
 
 def _pages(heap: WalkedHeap) -> list[tuple[int, int]]:
-    """The whole heap, as ranges of whole pages by address."""
+    """Returns the whole heap as (start, end) of whole pages, by address."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(each for arena in heap.arenas for each in arena.stretches()):
         low, high = first & -PAGE_BYTES, -(-last // PAGE_BYTES) * PAGE_BYTES
@@ -153,7 +153,7 @@ def _pages(heap: WalkedHeap) -> list[tuple[int, int]]:
 
 
 def _sizes(heap: WalkedHeap) -> tuple[SizeUsage, ...]:
-    """Blocks in use by size, those with the most bytes first."""
+    """Sums up blocks in use by size, those with the most bytes first."""
     sums: dict[int, tuple[int, int]] = {}
     for arena in heap.arenas:
         for some in arena.slices():

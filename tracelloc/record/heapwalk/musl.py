@@ -2,7 +2,7 @@
 
 Format: src/malloc/mallocng/meta.h. Areas of descriptions (``struct meta``) are pages that begin
 with the process's secret; a description leads to a group of slots of one size, whose first word
-leads back to it. That proves both.
+leads back to the description. That proves both.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
-from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import U64
 
 # Size classes, in units of 16 bytes.
@@ -32,7 +32,7 @@ _HEADER_BYTES: Final = 16
 
 
 def walk_musl(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
-    """Walks the heap; None if there is none. Raises OSError, TargetError, PrivilegeError."""
+    """Walks musl's heap; None if there is none. Raises OSError, TargetError, PrivilegeError."""
     regions = [r for r in reader.regions() if r.rights[:2] == "rw" and r.rights[3] == "p"]
     resident = AddressRuns.read_resident(reader.memory, [(r.start, r.end) for r in regions])
     slots: dict[int, tuple[int, BlockState]] = {}
@@ -66,7 +66,7 @@ def walk_musl(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
 def _groups_of(
     reader: PieceReader, page: int
 ) -> list[tuple[int, dict[int, tuple[int, BlockState]]]]:
-    """(address of a group, its slots: size and state by address) of a page of descriptions."""
+    """Reads a page's groups: (group's address, its slots: size and state by address)."""
     words = reader.words(page, _AREA_BYTES)
     count = int(words[2])
     metas = words[3 : 3 + _META_WORDS * count].reshape(-1, _META_WORDS)
@@ -93,7 +93,7 @@ def _groups_of(
 
 
 def _entries_of(slots: dict[int, tuple[int, BlockState]], groups: list[int]) -> U64:
-    """Entries of all slots; slots that hold a smaller group are the library's own."""
+    """Returns entries of all slots; slots that hold a smaller group are the library's own."""
     starts = np.array(sorted(slots), np.uint64)
     sizes = np.array([slots[start][0] for start in starts.tolist()], np.uint64)
     states = np.array([slots[start][1] for start in starts.tolist()], np.uint64)

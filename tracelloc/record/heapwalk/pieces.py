@@ -1,4 +1,4 @@
-"""Copies of a process's memory, of resident pages only: reading others would fault them in."""
+"""Copies a process's memory: resident pages only, as reading others would fault them in."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from tracelloc.record.process.regions import Region, read_regions
 
 @dataclass(frozen=True, slots=True)
 class AddressRuns:
-    """Runs of addresses, by address: how many bytes of any range are in them."""
+    """Sorted, disjoint runs of addresses, which tell how many bytes of a range are in a run."""
 
     starts: U64
     ends: U64
-    before: U64  # Bytes of all runs before each; one more at the end
+    before: U64  # Bytes of all runs before each run; a last element for all runs
 
     @classmethod
     def from_ranges(cls, ranges: Iterable[tuple[int, int]]) -> AddressRuns:
-        """Makes runs of ranges of (start, end) that do not overlap, in any order."""
+        """Makes runs of disjoint ranges (start, end), in any order."""
         rows = np.array(sorted(ranges), np.uint64).reshape(-1, 2)
         return cls.from_columns(rows[:, 0].copy(), rows[:, 1].copy())
 
     @classmethod
     def from_columns(cls, starts: U64, ends: U64) -> AddressRuns:
-        """Makes runs of sorted starts and ends."""
+        """Makes runs of sorted, disjoint starts and ends."""
         sums = np.concatenate([[np.uint64(0)], np.cumsum(ends - starts)])
         return cls(starts, ends, sums.astype(np.uint64))
 
     @classmethod
     def read_resident(cls, memory: RemoteMemory, ranges: list[tuple[int, int]]) -> AddressRuns:
-        """The resident parts of ranges. Raises OSError, PrivilegeError."""
+        """Returns the resident parts of address ranges. Raises OSError, PrivilegeError."""
         rows = memory.resident_runs(sorted(ranges), lambda: True)
         return cls.from_ranges((start, end) for _, start, end in rows)
 
     def intersect(self, other: AddressRuns) -> AddressRuns:
-        """What is in both."""
+        """Returns the addresses that are in both sets of runs."""
         edges = np.concatenate([self.starts, other.starts, self.ends, other.ends])
         count = len(self.starts) + len(other.starts)
         steps = np.where(np.arange(len(edges)) < count, 1, -1)
@@ -53,7 +53,7 @@ class AddressRuns:
         return AddressRuns.from_columns(edges[rows], edges[rows + 1])
 
     def below(self, addresses: U64) -> U64:
-        """Bytes of the runs below each address."""
+        """Returns how many bytes of the runs are below each address."""
         if not len(self.starts):
             return np.zeros(len(addresses), np.uint64)
         run = np.maximum(np.searchsorted(self.starts, addresses, side="right"), 1) - 1
@@ -62,7 +62,7 @@ class AddressRuns:
         return below
 
     def bytes_of(self, starts: U64, ends: U64) -> U64:
-        """Bytes of each range that are in the runs."""
+        """Returns how many bytes of each range are in the runs."""
         if len(starts):
             # Most often all is in one run.
             run = int(np.searchsorted(self.starts, starts.min(), side="right")) - 1
@@ -72,7 +72,7 @@ class AddressRuns:
 
 
 class PieceReader:
-    """Reads contiguous memory; what is not resident reads as zero."""
+    """Reads contiguous memory of a process; pages that are not resident read as zero."""
 
     def __init__(
         self, memory: RemoteMemory, note_read: Callable[[int], None] = lambda _: None
@@ -84,13 +84,13 @@ class PieceReader:
         self.address_end = native().address_end
 
     def regions(self) -> list[Region]:
-        """The process's mappings now. Raises TargetError, PrivilegeError."""
+        """Reads the process's current mappings. Raises TargetError, PrivilegeError."""
         return read_regions(self.memory.process.maps_text())
 
     def words(self, address: int, size_bytes: int, into: U64 | None = None) -> U64:
-        """A copy of memory as words; both numbers are multiples of 8.
+        """Returns a copy of memory as 8-byte words; both numbers are multiples of 8.
 
-        ``into`` has room for it, if given, and is reused. Raises OSError, TargetError and
+        ``into``, if given, has room for the words and is reused. Raises OSError, TargetError and
         PrivilegeError.
         """
         found = np.empty(size_bytes // 8, np.uint64) if into is None else into[: size_bytes // 8]
@@ -112,12 +112,12 @@ class PieceReader:
         return found
 
     def word(self, address: int) -> int:
-        """The word at a multiple of 8; 0 if it is not resident. Raises as ``words``."""
+        """Returns the word at a multiple of 8; 0 if it is not resident. Raises as ``words``."""
         return int(self.words(address, 8)[0])
 
     @contextmanager
     def lists(self) -> Iterator[ListReader]:
-        """A reader of lists through this memory. Raises OSError."""
+        """Opens a reader of linked lists in the process's memory. Raises OSError."""
         directory = self.memory.process.memory_directory
         opened = []
         try:

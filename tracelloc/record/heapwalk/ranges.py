@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
-from tracelloc.record.heapwalk.chunks import in_use_blocks
-from tracelloc.record.heapwalk.classes import Rows
-from tracelloc.record.heapwalk.walked import (
+from tracelloc.record.heapwalk.arenas import (
     ADDRESS_BITS,
     NO_ENTRIES,
     STATE_BITS,
@@ -21,6 +19,8 @@ from tracelloc.record.heapwalk.walked import (
     WalkedHeap,
     user_offset,
 )
+from tracelloc.record.heapwalk.chunks import in_use_blocks
+from tracelloc.record.heapwalk.classes import Rows
 from tracelloc.record.process.memory import U64, Mask
 
 _MAPPED_HEADER_BYTES: Final = 16
@@ -29,19 +29,19 @@ _AT_ONCE: Final = 1 << 18
 
 @dataclass(slots=True)
 class BlockRanges:
-    """Blocks by address: where the program's part of each begins, and how far pointers may lead.
+    """Blocks in use by address: where the contents begin, and how far pointers into them lead.
 
     A pointer to the end of an array leads to the next block's header, so a block of glibc reaches
     to where the next block's contents begin.
     """
 
-    starts: U64
-    reaches: U64
-    overhead_bytes: npt.NDArray[np.uint8]  # Bytes of the malloc library in each
+    starts: U64  # Where the program's part of each block begins
+    reaches: U64  # Where pointers into each block end
+    overhead_bytes: npt.NDArray[np.uint8]  # Bytes of the malloc library in each block
 
     @classmethod
     def in_use(cls, heap: WalkedHeap) -> BlockRanges:
-        """All blocks in use of a heap."""
+        """Returns all blocks of a heap that are in use, by address."""
         most = heap.entry_count
         found = cls(np.empty(most, np.uint64), np.empty(most, np.uint64), np.empty(most, np.uint8))
         count = 0
@@ -59,7 +59,7 @@ class BlockRanges:
 
     @classmethod
     def some_in_use(cls, heap: WalkedHeap) -> Iterator[BlockRanges]:
-        """Yields all blocks in use, some at a time, by address."""
+        """Yields all blocks of a heap that are in use, some at a time, by address."""
         for arena, part in sorted(heap.parts(), key=lambda row: row[1].span):
             for entries in part.some():
                 yield cls._of(entries, user_offset(arena))
@@ -73,7 +73,7 @@ class BlockRanges:
 
     @classmethod
     def in_use_between(cls, heap: WalkedHeap, low: int, high: int) -> BlockRanges:
-        """The blocks in use that start in a range of addresses, which includes both ends."""
+        """Returns the blocks in use that start in a range of addresses, both ends included."""
         found: list[BlockRanges] = []
         for arena, part in heap.parts():
             offset = user_offset(arena)
@@ -96,7 +96,7 @@ class BlockRanges:
         )
 
     def still_in_use(self, heap: WalkedHeap) -> BlockRanges:
-        """Returns the blocks that a later walk has in use, with the same size."""
+        """Returns the blocks that are in use in a later walk as well, with equal sizes."""
         kept = np.zeros(len(self.starts), np.bool_)
         for first in range(0, len(kept), _AT_ONCE):
             some = self.select(slice(first, first + _AT_ONCE))
@@ -108,22 +108,22 @@ class BlockRanges:
         return self if kept.all() else self.select(kept)
 
     def select(self, rows: Rows | Mask | slice) -> BlockRanges:
-        """Returns some blocks."""
+        """Returns the blocks in some rows."""
         return BlockRanges(self.starts[rows], self.reaches[rows], self.overhead_bytes[rows])
 
     def size_bytes(self) -> U64:
-        """The size of each, with headers: of a mapped block, its own header is before it."""
+        """Returns each block's bytes with headers; a mapped block's own header is before it."""
         found: U64 = self.reaches - self.starts
         found[self.overhead_bytes == _MAPPED_HEADER_BYTES] += np.uint64(_MAPPED_HEADER_BYTES)
         return found
 
     def usable_bytes(self) -> U64:
-        """What the program may use of each."""
+        """Returns the bytes of each block that the program may use."""
         return self.size_bytes() - self.overhead_bytes
 
 
 def are_in_use(heap: WalkedHeap, addresses: U64) -> Mask:
-    """Which addresses are in blocks in use."""
+    """Returns a mask of the addresses that lie in blocks in use."""
     found = np.zeros(len(addresses), np.bool_)
     for _, _, rows, _ in _places(heap, addresses):
         found[rows] = True
@@ -131,7 +131,7 @@ def are_in_use(heap: WalkedHeap, addresses: U64) -> Mask:
 
 
 def _places(heap: WalkedHeap, addresses: U64) -> Iterator[tuple[Arena, Entries, Rows, Rows]]:
-    """Yields for each part which addresses are in its blocks in use, and rows of its entries."""
+    """Yields (arena, entries, rows of addresses in blocks in use, rows of these entries)."""
     for arena, part in heap.parts():
         following = (addresses - np.uint64(user_offset(arena)) | STATE_BITS) + np.uint64(1)
         at = part.place(following) - 1

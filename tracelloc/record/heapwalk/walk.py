@@ -7,12 +7,12 @@ from typing import Final, TypeVar
 
 from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name
+from tracelloc.record.heapwalk.arenas import NotWalkableError, WalkedHeap
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.glibc import walk_glibc
 from tracelloc.record.heapwalk.jemalloc import walk_jemalloc
 from tracelloc.record.heapwalk.musl import walk_musl
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import NotWalkableError, WalkedHeap
 from tracelloc.record.mallocs.families import FAMILIES
 from tracelloc.record.process.procfs import Process
 
@@ -63,10 +63,10 @@ def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:
 
 
 def while_alive(process: Process, read: Callable[[Process], Found]) -> Found:
-    """Reads memory through a running thread, and again if only that one ends meanwhile.
+    """Runs ``read`` with a running thread, and again if only that thread ends meanwhile.
 
-    A main thread that has ended has no memory. Raises TargetError if the process ends: what was
-    found then is not whole.
+    A main thread that has ended has no memory. Raises TargetError if the process ends, as the
+    result is then not whole.
     """
     while True:
         thread = Process(process.thread_id, process.root)

@@ -125,7 +125,7 @@ class _EventLinkAttr(ctypes.Structure):
 
 
 class Attachment:
-    """Attached probes, until ``close``."""
+    """Probes that are attached to one process, until ``close``."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Attachment:
         points: Sequence[ProbePoint],
         program: Callable[[str], int],
     ) -> None:
-        """Attaches all points in their order, or none.
+        """Attaches probes at all points in their order, or none.
 
         ``program`` returns the descriptor of a BPF program by name, loaded for this method.
         Raises TargetError, PrivilegeError, or UnsupportedError if the kernel lacks the method.
@@ -158,7 +158,7 @@ class Attachment:
     def move(self, thread_id: int) -> list[int]:
         """Identifies the address space by another thread, after the previous one has ended.
 
-        Perf events miss what happened in between; links don't. Returns descriptors for
+        Perf events miss what happened in between; links miss nothing. Returns descriptors for
         ``close_soon``. Raises TracellocError, and has then changed nothing.
         """
         events: list[int] = []
@@ -183,7 +183,7 @@ class Attachment:
                 self._links.append(self._link(pid, list(group)))
 
     def _link(self, pid: int, probes: Sequence[_Probe]) -> int:
-        """Returns the descriptor of a link for probes with one program in one file."""
+        """Attaches probes with one program in one file by a link; returns its descriptor."""
         first = probes[0].point
         path_bytes = ctypes.create_string_buffer(os.fsencode(first.open_path))
         words = ctypes.c_uint64 * len(probes)
@@ -207,7 +207,7 @@ class Attachment:
             raise _explain(error, pid, first) from error
 
     def _open_events(self, thread_id: int, events: list[int]) -> None:
-        """Opens one event per probe, with its program; with links, one per address, without."""
+        """Opens a perf event per probe, with its program; with links, one per address, without."""
         pmu_type, return_bit = _read_pmu()
         keeps = self.method.has_links
         places = {(p.open_path, p.offset): _Probe(p) for p in self.points}
@@ -241,7 +241,7 @@ class Attachment:
         return syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes)
 
     def close(self) -> None:
-        """Detaches every probe."""
+        """Detaches all probes of this attachment."""
         descriptors = [*self._links, *self._events]
         self._links, self._events = [], []
         _close_all(descriptors)
@@ -249,7 +249,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """A probe point, or the return of its function."""
+    """A probe to attach: at a probe point, or at the return of the point's function."""
 
     point: ProbePoint
     is_return: bool = False
@@ -259,7 +259,7 @@ class _Probe:
         return abi.FunctionCode.RETURN if self.is_return else self.point.cookie
 
     def program(self, method: Method) -> str:
-        """Returns the name of the BPF program.
+        """Returns the name of the BPF program that the probe runs.
 
         A function that may throw is never in a session. If another process is traced as well,
         a session makes the kernel insert a return probe, which no exception can unwind past.

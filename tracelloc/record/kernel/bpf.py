@@ -23,7 +23,7 @@ from tracelloc.record.kernel.drain import Drain, Spill, StackDrain
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.proginfo import program_info
 from tracelloc.record.kernel.programs import KPROBE, RAW_TRACEPOINT, Programs
-from tracelloc.record.kernel.ring import EventRing, MissRing, Ring, StackRing
+from tracelloc.record.kernel.ring import BpfRing, EventRing, MissRing, StackRing
 from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.kernel.trials import is_missed_by_links, usable_methods
@@ -73,7 +73,7 @@ TRACEPOINTS: Final = {"process_execs": "sched_process_exec", "process_forks": "t
 
 
 class Capture:
-    """The BPF programs, their rings, counters and control words: a ``ProbeSource``."""
+    """The loaded probes with their rings, counters and control words: a ``ProbeSource``."""
 
     waits_ms = 5, 100  # How long the rings may be left unread, with many events and with few
     is_urgent = False
@@ -101,10 +101,10 @@ class Capture:
             debug=debug,
         )
         wakeup_fds = [self._bpf.map_fd("wakeups")]
-        self._wakeups = Ring(wakeup_fds[0], mmap.PAGESIZE)
+        self._wakeups = BpfRing(wakeup_fds[0], mmap.PAGESIZE)
         # Readable for epoll when the ring of events is half full, and at every miss
         self.wakeup_fds: Sequence[int] = wakeup_fds
-        self._rings: list[Ring | EventRing] = []
+        self._rings: list[BpfRing | EventRing] = []
         self._misses: MissRing | None = None
         # The unwind rows of all address spaces, if stacks are walked by rows
         self.rows: RowMemory | None = None
@@ -219,7 +219,7 @@ class Capture:
         return self._bpf.fd(name)
 
     def set_live(self, live: bool) -> None:
-        """Starts or stops the probes' reports."""
+        """Starts or stops the probes' reports of events."""
         self._control["reporting"][0] = abi.Reporting.LIVE if live else abi.Reporting.STOPPED
 
     def set_stop_at_loads(self, stop: bool) -> None:
@@ -228,7 +228,7 @@ class Capture:
 
     @property
     def overflows(self) -> int:
-        """How often the ring of events was found to have overflowed."""
+        """Number of times that the ring of events was found to have overflowed."""
         return self._drain.overflows
 
     def take_events(self) -> EventBatch:
@@ -241,7 +241,7 @@ class Capture:
         return self._drain.take_batch()
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Takes all sent (memory image, call stacks), to which events refer."""
+        """Takes all stacks that the probes have sent: (memory image, its call stacks)."""
         return self._stacks.take_stacks()
 
     def take_misses(self, most: int) -> list[Miss]:
@@ -249,7 +249,7 @@ class Capture:
         return [] if self._misses is None else self._misses.take_misses(most)
 
     def fail(self, error: Exception) -> None:
-        """Raises the error, since nothing can replace the probes."""
+        """Raises ``error``, which reading has failed with: nothing can replace the probes."""
         raise error
 
     def take_mappings(self) -> Events:
@@ -257,10 +257,7 @@ class Capture:
         return NO_EVENTS if self._mappings is None else self._mappings.take_events()
 
     def until_now(self) -> Callable[[], bool]:
-        """Returns a function that tells whether all that is written by now has been taken.
-
-        Records behind one that another processor has not finished stay in the ring.
-        """
+        """Returns a function that tells whether all records written by now have been taken."""
         written = [(ring, ring.produced) for ring in self._rings]
         return lambda: all(ring.consumed >= position for ring, position in written)
 
@@ -283,22 +280,22 @@ class Capture:
             self._near_spaces[pid % abi.NEAR_SPACES] = pid << 32 | words.slot + 1
 
     def unassign(self, pid: int) -> None:
-        """Stops tracing the process. Only if children are followed."""
+        """Stops tracing a process. Only if children are followed."""
         place = pid % abi.NEAR_SPACES
         if int(self._near_spaces[place]) >> 32 == pid:
             self._near_spaces[place] = 0
         delete_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid))
 
     def take_fork(self, thread_id: int) -> abi.ForkFlag | None:
-        """Takes what the probes recorded on the stopped process that this thread forked.
+        """Takes the probes' record of the stopped process that a thread has forked.
 
-        None if they were not live, or its process is not traced. Only if children are followed.
+        None if probes were not live, or the parent is not traced. Only if children are followed.
         """
         said = take_entry(self._bpf.map_fd("forks"), ctypes.c_uint32(thread_id))
         return None if said is None else abi.ForkFlag(said)
 
     def watch(self, pid: int) -> None:
-        """Makes the probes report when this process calls exec. Raises UnsupportedError."""
+        """Makes the probes report when a process calls exec. Raises UnsupportedError."""
         self._control["tgid"][0] = pid
         for name, tracepoint in TRACEPOINTS.items():
             if name == "process_forks" and not self.config.follow:
@@ -307,7 +304,7 @@ class Capture:
             self._tracepoints.append(self._bpf.attach_tracepoint(name, tracepoint))
 
     def notices_execs(self) -> bool:
-        """Returns whether its words count the programs that the first process executes."""
+        """Returns whether the control words count the programs that the first process executes."""
         return True
 
     def take_trap(self, _thread_id: int) -> bool | None:
@@ -325,7 +322,7 @@ class Capture:
         return counters
 
     def forget_threads(self, pid: int, is_gone: Callable[[int], bool]) -> int:
-        """Drops pairing records of this process's ended threads; returns how many.
+        """Drops records of unfinished calls of a process's ended threads; returns how many.
 
         ``is_gone`` is called after the records are listed, so the record of a thread that starts
         meanwhile and is in its first call is kept. The probes see PIDs of the initial namespace:
@@ -340,7 +337,7 @@ class Capture:
         return len(gone)
 
     def note_sampled(self, addresses: npt.NDArray[np.uint64]) -> None:
-        """Makes the probes report the frees of blocks that they did not see allocated."""
+        """Makes the probes of a sampled trace report frees of these blocks, too."""
         if self.config.sample_bytes is None:
             return
         sampled = self._bpf.map_fd("sampled")

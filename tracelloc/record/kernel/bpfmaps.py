@@ -30,7 +30,7 @@ _ARRAY_OF_MAPS: Final = 12
 
 
 def pick(records: Columns, which: npt.NDArray[Any]) -> Columns:
-    """Returns some records, chosen by a mask or by indexes.
+    """Returns the records that a mask or indexes select.
 
     Copies each record as a whole: numpy copies field by field, several times as slowly.
     """
@@ -96,7 +96,7 @@ def create_map(spec: MapSpec, inner_fd: int = 0) -> int:
 def set_entry(
     map_fd: int, key: ctypes.c_uint32 | ctypes.c_uint64, value: ctypes.c_uint32 | ctypes.c_uint64
 ) -> None:
-    """Sets an entry of a map. Raises OSError."""
+    """Sets an entry of a BPF map (map_update_elem). Raises OSError."""
     attributes = _ElementAttr(map_fd, ctypes.addressof(key), ctypes.addressof(value))
     syscalls.bpf(syscalls.BPF_MAP_UPDATE_ELEM, attributes)
 
@@ -135,7 +135,7 @@ class HashMap:
     """A hash map of the probes, read and emptied in batches."""
 
     def __init__(self, map_fd: int, keys: list[Any], values: list[Any]) -> None:
-        """``keys`` and ``values`` are their fields, as numpy's dtype takes them."""
+        """``keys``, ``values``: the fields of each, as numpy's dtype takes them."""
         self._fd = map_fd
         self._keys = np.dtype(keys)
         self._values = np.dtype(values)
@@ -190,7 +190,7 @@ class GracePeriod:
     """
 
     def __init__(self) -> None:
-        """Raises OSError."""
+        """Creates the maps that waiting needs. Raises OSError."""
         self._inner_fd = create_map(MapSpec("inner", _ARRAY, 4, 4, 1, 0))
         try:
             outer = MapSpec("outer", _ARRAY_OF_MAPS, 4, 4, 1, 0)
@@ -200,10 +200,10 @@ class GracePeriod:
             raise
 
     def wait(self) -> None:
-        """Waits for the grace period. Raises OSError."""
+        """Waits until all BPF programs that run now have ended. Raises OSError."""
         set_entry(self._outer_fd, ctypes.c_uint32(0), ctypes.c_uint32(self._inner_fd))
 
     def close(self) -> None:
-        """Frees the maps."""
+        """Frees the maps that waiting needs."""
         os.close(self._outer_fd)
         os.close(self._inner_fd)

@@ -2,7 +2,7 @@
 
 The kernel's counting iterator (probes/counted.h), with which the verifier checks loops once, is
 called by its functions' types, whose numbers differ from kernel to kernel. bcc can't write such
-calls, so the probes call helpers that do not exist, and these are replaced.
+calls, so the probes call helpers that do not exist, which tracelloc replaces.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KernelTypes:
     """The types of the running kernel, by kind and name."""
 
     def __init__(self, path: Path = _PATH) -> None:
-        """Raises UnsupportedError if the kernel does not show them."""
+        """Reads the types. Raises UnsupportedError if the kernel does not show them."""
         try:
             content = path.read_bytes()
             magic, _, _, header_bytes, types, types_bytes, names, names_bytes = _HEADER.unpack_from(
@@ -64,18 +64,18 @@ class KernelTypes:
         return self._names.find(b"\0" + name.encode() + b"\0") + 1
 
     def type_id(self, kind: int, name: str) -> int | None:
-        """The id of a type; None if there is none."""
+        """Returns the id of a type; None if there is none."""
         offset = self._name_offset(name)
         same = (self._words[self._at] == offset) & (self._words[self._at + 1] >> 24 & 31 == kind)
         found = np.flatnonzero(same)
         return int(found[0]) + 1 if offset and len(found) else None
 
     def member_offset(self, struct_name: str, member: str) -> int:
-        """A member's offset in bytes. Raises UnsupportedError if there is none."""
+        """Returns a member's offset in bytes. Raises UnsupportedError if there is no member."""
         return self.nested_offset(struct_name, [member])
 
     def nested_offset(self, struct_name: str, members: Sequence[str]) -> int:
-        """The offset in bytes of a member of a member, and so on. Raises UnsupportedError."""
+        """Returns the offset in bytes of a member of a member (…). Raises UnsupportedError."""
         number = self.type_id(_STRUCT, struct_name)
         total = 0
         for member in members:
@@ -87,7 +87,7 @@ class KernelTypes:
         return total
 
     def _member(self, number: int | None, member: str) -> tuple[int, int] | None:
-        """(offset in bytes, id of its type) of a member of a structure; None if there is none."""
+        """Returns (offset in bytes, type id) of a structure's member; None if there is none."""
         wanted = self._name_offset(member)
         if number is None or not 0 < number <= len(self._at) or not wanted:
             return None
@@ -124,7 +124,7 @@ _PSEUDO_KFUNC_CALL: Final = 2
 
 @functools.cache
 def type_numbers() -> dict[int, int] | None:
-    """Returns the functions' type numbers, by the helpers' numbers; None if not to be used."""
+    """Returns type ids of the iterator's functions, by helper; None if it can't be used."""
     if not kernel_is_at_least(platform.release(), _KERNEL):
         return None
     try:
@@ -137,7 +137,7 @@ def type_numbers() -> dict[int, int] | None:
 
 
 def with_iterators(code: bytes) -> bytes:
-    """Returns instructions that call the kernel's functions in place of such helpers."""
+    """Returns BPF instructions that call the iterator in place of helpers that don't exist."""
     words = np.frombuffer(code, "<u8")
     helpers = np.where(words & 0xFF == _CALL, words >> 32, 0)
     if not np.isin(helpers, list(FUNCTIONS)).any():

@@ -1,4 +1,4 @@
-"""Checks whether this machine can trace, before compiling: one clear reason if not."""
+"""Checks whether this machine can trace, before compiling; gives one clear reason if not."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ _CONTAINER_HINT: Final = (
 )
 
 
-def lacking() -> str:
-    """Returns what a user lacks where probes are refused, in a word."""
+def missing_rights() -> str:
+    """Returns what the user lacks if the kernel refuses probes, in a word for messages."""
     if os.geteuid() != 0:
         return "root"
     return "BPF" if has_bcc() else "bcc"
 
 
 def has_bcc() -> bool:
-    """Returns whether this Python has bcc, which compiles the probes, or a package of its name."""
+    """Returns whether Python finds a package named bcc, which should be the probes' compiler."""
     return importlib.util.find_spec("bcc") is not None
 
 
 def why_no_probes() -> TracellocError | None:
-    """Returns why nothing can be probed here; None if it can. Raises UnsupportedError.
+    """Returns why probes can't be used here; None if they can. Raises UnsupportedError.
 
-    It raises on machines where nothing else works either.
+    Raises on machines where tracing without probes does not work either.
     """
     check_machine(machine_name())
     try:
@@ -107,7 +107,7 @@ def check_capabilities(status: str) -> None:
     missing = [name for name in NEEDED if name not in held]
     if ALL in held or not missing:
         return
-    if lacking() == "root":
+    if missing_rights() == "root":
         raise PrivilegeError("probes need root (sudo)", hint=_ROOT_HINT)
     raise PrivilegeError(
         f"probes need {', '.join(missing)}, which root lacks here", hint=_CONTAINER_HINT
@@ -131,7 +131,7 @@ def check_bpf() -> None:
 
 
 def explain_bpf_refusal(code: int) -> None:
-    """Raises the error for an errno of bpf(2)."""
+    """Raises the error that explains an errno of bpf(2)."""
     if code == errno.ENOSYS:
         raise UnsupportedError(
             "this kernel has no BPF", hint="it must be built with CONFIG_BPF_SYSCALL=y"

@@ -26,25 +26,25 @@ STOP_SIGNAL: Final = signal.SIGURG
 
 @dataclass(frozen=True, slots=True)
 class CaptureConfig:
-    """The options with which the probes are compiled. Sizes in bytes."""
+    """The options with which the probes are compiled."""
 
     events_size_bytes: int = 8 << 20  # Maximum size of the ring of events
     stacks_size_bytes: int = 4 << 20  # Size of the ring of new stacks: a power of two of pages
-    max_stacks: int = 1 << 18
+    max_stacks: int = 1 << 18  # Distinct call stacks that the probes remember
     max_threads: int = 1 << 15  # Threads that may have allocated: a power of two
     # Whether stacks are walked by call-frame information; otherwise by frame pointers.
     use_rows: bool = True
     row_sets: int = 1 << 18  # Number of sets of four rows, 64 bytes each: a power of two
     # Size of the ring of stacks that user space must finish: a power of two of pages.
     misses_size_bytes: int = 16 << 20
-    max_frames: int = 127
+    max_frames: int = 127  # Longest call stack, in frames
     min_block_bytes: int = 0  # Smaller allocations are not reported
     max_block_bytes: int | None = None  # Larger allocations are not reported
     sample_bytes: int | None = None  # Mean distance between samples; None reports every allocation
     follow: bool = False  # Whether child processes are traced
     max_spaces: int = 1024  # Concurrent address spaces; one, if children are not traced
-    # Addresses whose changes are stored while the ring of events is full; with 0, such changes are
-    # lost.
+    # Most addresses whose events are stored while the ring of events is full; with 0, these events
+    # are lost.
     spill_entries: int = 1 << 18
     trace_mappings: bool = False  # Whether mmap and related calls are traced
     # Whether tracelloc reads the events that programs report for OpenTelemetry's profiler, instead
@@ -54,16 +54,16 @@ class CaptureConfig:
 
     @property
     def table_sample_bytes(self) -> int | None:
-        """The ``sample_bytes`` of the ``LiveTable``."""
+        """Mean distance between samples for ``LiveTable``, in bytes; None: not sampled."""
         return sampling.GIVEN if self.otel else self.sample_bytes
 
     @property
     def ring_slots(self) -> int:
-        """Capacity of the event ring: a power of two."""
+        """Capacity of the event ring, in events: a power of two."""
         return 1 << (self.events_size_bytes // EVENT_DTYPE.itemsize).bit_length() - 1
 
     def cflags(self, *, iterates: bool = False) -> list[str]:
-        """Returns the macros for ``probes/maps.h`` and ``probes/heap.bpf.c``.
+        """Returns the compiler's options: macros for ``probes/maps.h`` and ``probes/heap.bpf.c``.
 
         ``iterates``: the kernel's iterator counts loops, so that the verifier follows each once.
         """
@@ -113,7 +113,7 @@ class CaptureConfig:
     def compile(self, *, debug: bool = False, iterates: bool | None = None) -> CompiledProbes:
         """Compiles the probes with these options. Raises UnsupportedError.
 
-        ``iterates``: see ``cflags``; None: if the kernel has the iterator.
+        ``iterates``: see ``cflags``; None: only if the kernel has the iterator.
         """
         if iterates is None:
             iterates = type_numbers() is not None

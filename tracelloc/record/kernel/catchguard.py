@@ -28,7 +28,7 @@ class Attributes(ctypes.Structure):
 
 
 def main() -> None:
-    """Waits for a word, or for the end."""
+    """Waits until tracelloc writes to standard input; if it ends before, lets the process run."""
     if sys.stdin.buffer.read(1):
         return
     map_fd, number = map(int, sys.argv[1:])

@@ -22,14 +22,14 @@ IDLE_PROGRAM: Final = "do_nothing"  # The BPF program of the child's probes, whi
 
 
 class ChildEndedError(Exception):
-    """The child did not survive a requested function."""
+    """Raised if the child process did not survive a requested function."""
 
 
-class Child:
-    """A running ``childprogram``, until its context ends; its ``free`` can be probed."""
+class ProbedChild:
+    """A context: a child process that runs ``childprogram``; its ``free`` can be probed."""
 
     def __init__(self) -> None:
-        """Raises UnsupportedError if there is no such function, OSError."""
+        """Finds free. Raises UnsupportedError if the C library has no such function; OSError."""
         self._popen = subprocess.Popen(
             [sys.executable, "-IS", childprogram.__file__],
             stdin=subprocess.PIPE,
@@ -77,7 +77,7 @@ class Child:
         self._popen.wait()
 
     def point(self, *, at_entry: bool = False, returns: bool = False) -> ProbePoint:
-        """Returns a probe on free, where it is cheap or on its first instruction."""
+        """Returns a probe point on free: a cheap one, or the first instruction (``at_entry``)."""
         offset = self._free.offset + (0 if at_entry else self._offset)
         return ProbePoint(
             self._free.module.open_path, offset, IDLE_PROGRAM, "free", returns=returns
@@ -86,13 +86,13 @@ class Child:
     def probed(
         self, method: Method, program: Callable[[str], int], *points: ProbePoint
     ) -> Attachment:
-        """Attaches probes. Raises TracellocError."""
+        """Attaches probes to the child process. Raises TracellocError."""
         return Attachment(method, self.process.pid, points, program)
 
     def ask(self, what: str, code: bytes = b"") -> float:
-        """Makes the child run one function of its program. Raises ChildEndedError.
+        """Makes the child run a function of ``childprogram``; returns its result.
 
-        ``code`` is what the function needs and depends on the machine.
+        ``code`` is what the function needs that depends on the machine. Raises ChildEndedError.
         """
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None

@@ -1,4 +1,4 @@
-"""The program of ``child.Child``: calls the C library's free(3) in the requested way.
+"""The program of ``child.ProbedChild``: calls the C library's free(3) in the requested way.
 
 Runs as a script, isolated and without site packages, so that it starts quickly. Reads the
 name of one of its functions per line, and maybe bytes in hexadecimal that depend on the machine,
@@ -33,12 +33,12 @@ def _once(calls: int) -> float:
 
 
 def cost() -> float:
-    """Returns nanoseconds per call."""
+    """Returns the nanoseconds that a call of free takes."""
     return min(_once(300) for _ in range(20))
 
 
 def thread() -> float:
-    """Calls free in another thread."""
+    """Calls free in another thread; returns 0."""
     other = threading.Thread(target=_once, args=(CALLS,))
     other.start()
     other.join()
@@ -79,8 +79,8 @@ def seccomp(code: bytes) -> float:
 def shadow_stack(code: bytes) -> float:
     """Calls free with a shadow stack; returns nonzero if the machine has none.
 
-    ``code`` is machine code that calls a function with one: no earlier call may return meanwhile,
-    so Python can't do this.
+    ``code`` is machine code that calls a function with a shadow stack: no earlier call may return
+    meanwhile, so Python can't do this.
     """
     memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     memory.write(code)

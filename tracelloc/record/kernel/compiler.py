@@ -1,4 +1,4 @@
-"""Compiles the probes: the only module that knows bcc, and a program of its own.
+"""Compiles the probes by bcc: a module, and a program of its own.
 
 bcc loads LLVM, 150 MiB that are not needed after compiling. Therefore
 ``precompiled`` runs this file in a child process, where it imports no tracelloc module.
@@ -39,7 +39,7 @@ class MapSpec:
     key_bytes: int
     value_bytes: int
     max_entries: int
-    flags: int
+    flags: int  # BPF_F_ flags of map creation
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class CompiledProbes:
     """BPF programs as instructions, and the maps that they use."""
 
     maps: tuple[MapSpec, ...]
-    # By name. An instruction that refers to a map has its index in `maps` as the operand.
+    # Instructions by program name. One that refers to a map has its index in `maps` as operand.
     programs: dict[str, bytes]
 
     def to_json(self) -> dict[str, Any]:
-        """Encodes for the cache, and for the child's answer."""
+        """Encodes the programs and maps for the cache, and for the child's answer."""
         return {
             "maps": [asdict(spec) for spec in self.maps],
             "programs": {
@@ -61,7 +61,7 @@ class CompiledProbes:
 
     @classmethod
     def from_json(cls, content: Any) -> CompiledProbes:
-        """Decodes ``to_json``'s output. Raises ValueError, KeyError or TypeError if malformed."""
+        """Decodes output of ``to_json``. Raises ValueError, KeyError or TypeError if malformed."""
         return cls(
             tuple(MapSpec(**spec) for spec in content["maps"]),
             {name: base64.b64decode(code) for name, code in content["programs"].items()},
@@ -69,7 +69,7 @@ class CompiledProbes:
 
 
 class _BccError(Exception):
-    """bcc can't be used."""
+    """Raised if bcc can't be used; the message says why."""
 
 
 def import_bcc() -> Any:
@@ -131,7 +131,7 @@ def with_maps(code: bytes, places: dict[int, int]) -> bytes:
 
 
 def main() -> int:
-    """Runs the child: reads a request on standard input, answers on standard output."""
+    """Compiles for a parent: reads a request from standard input, answers on standard output."""
     answer_fd = os.dup(1)
     os.dup2(2, 1)  # libbcc may print
     wish = json.load(sys.stdin)

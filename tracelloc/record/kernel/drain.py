@@ -1,4 +1,4 @@
-"""All events in order, from the ring and the overflow map; and call stacks.
+"""Takes all events in order, from the ring and the overflow map, and call stacks.
 
 While the ring of events is full, the probes store what happens to each address in a hash
 map instead. ``probes/spill.h`` describes how the two are combined without losing or
@@ -46,10 +46,10 @@ _PARITY_SHIFT: Final = np.uint64(EVENT_PARITY_BIT)
 
 
 class Spill:
-    """The probes' maps ``spill`` and ``pairs``."""
+    """The probes' overflow maps: ``spill``, of events, and ``pairs``, of sums."""
 
     def __init__(self, spill_fd: int, pairs_fd: int) -> None:
-        """Raises OSError."""
+        """``spill_fd``, ``pairs_fd``: descriptors of the maps. Raises OSError."""
         self.entries = HashMap(spill_fd, SPILL_KEY_FIELDS, SPILLED_FIELDS)
         self.pairs = HashMap(pairs_fd, PAIR_KEY_FIELDS, PAIR_SUMS_FIELDS)
         self.grace = GracePeriod()
@@ -67,7 +67,7 @@ class Drain:
         self.overflows = 0  # How often the ring was found to have overflowed
 
     def take_batch(self) -> EventBatch:
-        """Takes all available events. Raises OSError."""
+        """Takes all available events, from the ring and the overflow map. Raises OSError."""
         events = self._ring.take_events()
         ring_share = len(events) / self._ring.room
         parity = int(self._control["epoch"][0]) % PARITIES
@@ -78,14 +78,14 @@ class Drain:
         return EventBatch(events, pairs, 1.0, overflowed=True)
 
     def close(self) -> None:
-        """Frees the maps of the grace period."""
+        """Frees the maps with which epochs are waited for."""
         if self._spill is not None:
             self._spill.grace.close()
 
     def _take_epoch(self, spill: Spill, parity: int, events: Events) -> tuple[Events, Columns]:
-        """Ends an epoch: returns its events, the next epoch's so far, and its pairs.
+        """Ends an epoch of the overflow map: returns all events so far, in order, and its pairs.
 
-        ``events`` have already been taken out of the ring.
+        ``events`` are those already taken out of the ring.
         """
         # Programs that read the new epoch see what was written to `full` before.
         store_release(self._epoch, load_acquire(self._epoch) + 1)
@@ -111,7 +111,7 @@ class Drain:
         return joined_events([old, told, *later]), np.concatenate([NO_PAIRS, *pairs])
 
     def _ring_up_to(self, spill: Spill, position: int) -> list[Events]:
-        """Takes all records up to a position, including those still being written."""
+        """Takes all records up to a position of the ring; waits for those still being written."""
         events = [self._ring.take_events()]
         if self._ring.consumed < position:
             # Programs of the new epoch were writing. When they have ended, their records are done.
@@ -133,7 +133,7 @@ class StackDrain:
         self._kept = None if map_fd is None else HashMap(map_fd, [("id", "<u8")], value)
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Takes all available (memory image, stacks). Raises OSError."""
+        """Takes all available stacks: (memory image, its call stacks). Raises OSError."""
         sent = self._ring.take_stacks()
         if self._kept is None or not self._control["kept_stacks"][0]:
             return sent
@@ -150,7 +150,7 @@ class StackDrain:
 
 
 def late_events(entries: Columns) -> Events:
-    """Returns overflow-map entries (ENTRY_DTYPE) as events in a correct order.
+    """Turns overflow-map entries (ENTRY_DTYPE) into events in a correct order.
 
     Each address has one entry, so only two orders matter: that of the address's own events, and
     that a thread's takings and restores stay in the thread's order. A restore here undoes an
@@ -202,7 +202,7 @@ def _events(entries: Columns, kind: EventKind, tid: Columns | None = None) -> Ev
 
 
 def by_image(batch: EventBatch) -> Iterator[tuple[int, Events]]:
-    """Yields (memory image, its events in order), ordered by image number."""
+    """Splits a batch: yields (memory image, its events in order), by image number."""
     events = batch.events
     if not len(events):
         return

@@ -33,14 +33,14 @@ _EXIT_AT: Final = 27  # The position of the last but one instruction
 
 
 class ExecCatcher:
-    """Watches execs until ``close``.
+    """Watches for the exec of a program with a given name, until ``close``.
 
     The caught process stays stopped until somebody sends SIGCONT: a guard does if tracelloc is
     killed before ``release``.
     """
 
     def __init__(self, name: str) -> None:
-        """Raises TracellocError."""
+        """``name``: at most 15 bytes count. Raises TracellocError."""
         if pid_namespace() is not None:
             # It would stop processes of other containers, which can't be seen from here.
             raise UnsupportedError(
@@ -65,28 +65,28 @@ class ExecCatcher:
             raise
 
     def wait(self) -> None:
-        """Waits until a process is stopped."""
+        """Waits until a process has executed the program and is stopped."""
         while self.caught() is None:
             time.sleep(_LOOKS_EVERY_S)
 
     def caught(self) -> int | None:
-        """The process that is stopped, if there is one, by its PID in the initial namespace."""
+        """Returns the stopped process's PID in the initial namespace; None if there is none."""
         return next(keys_of(self._programs.map_fd("caught")), None)
 
     def close(self) -> None:
-        """Stops no more processes."""
+        """Detaches the BPF program: no more processes are stopped."""
         os.close(self._attached)
         self._programs.close()
 
     def release(self) -> None:
-        """Ends the guard: whoever was caught runs. May be called twice."""
+        """Lets the caught process run, and ends the guard. May be called twice."""
         if self._guard.returncode is None:
             with suppress(OSError):
                 self._guard.communicate(b"!")
 
 
 def _code(name: str) -> bytes:
-    """The program's instructions: registers 1 to 5 are arguments, 0 is a result, 10 the frame."""
+    """Returns BPF instructions; registers: 0 the result, 1 to 5 arguments, 10 the frame."""
     low, high = struct.unpack("<QQ", os.fsencode(name)[:NAME_LETTERS].ljust(16, b"\0"))
     code = [
         _op(0xBF, 1, 10), _op(0x07, 1, value=-16), _op(0xB7, 2, value=16), _call(_GET_COMM),
@@ -109,7 +109,7 @@ def _op(code: int, to: int = 0, source: int = 0, offset: int = 0, value: int = 0
 
 
 def _jump(code: int, at: int, to: int, source: int = 0) -> bytes:
-    """A jump at this position to the end."""
+    """Returns a jump from a position to the program's end."""
     return _op(code, to, source, _EXIT_AT - at - 1)
 
 
@@ -118,6 +118,6 @@ def _call(helper: int) -> bytes:
 
 
 def _load(to: int, value: int, source: int = 0) -> tuple[bytes, bytes]:
-    """Loads 64 bits; with ``source`` 1, the address of a map."""
+    """Returns instructions that load 64 bits; with ``source`` 1, the address of a map."""
     low, high = struct.unpack("<ii", struct.pack("<Q", value))
     return _op(0x18, to, source, value=low), _op(0, value=high)

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Method(Enum):
-    """A way to attach probes."""
+    """A way to attach probes. The value is the name that users choose."""
 
     SESSION = "session"
     MULTI = "multi"
@@ -15,12 +15,12 @@ class Method(Enum):
 
     @property
     def title(self) -> str:
-        """The name in reports."""
+        """The method's name in reports."""
         return _TITLES[self]
 
     @property
     def has_links(self) -> bool:
-        """Whether a descriptor holds many probes."""
+        """Whether one descriptor (a link) holds many probes; otherwise one each."""
         return self is not Method.PERF
 
 

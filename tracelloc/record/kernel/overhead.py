@@ -22,7 +22,7 @@ from typing import Final
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError, privilege_hint
 from tracelloc.record.kernel.attach import PLAIN
-from tracelloc.record.kernel.child import IDLE_PROGRAM, Child, ChildEndedError
+from tracelloc.record.kernel.child import IDLE_PROGRAM, ChildEndedError, ProbedChild
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.proginfo import program_info, statistics
 from tracelloc.record.probe_points.placement import ProbePoint
@@ -39,16 +39,16 @@ _NEIGHBOURS: Final = 16  # Probes of another process in a measurement
 class TrapCosts:
     """Nanoseconds by which a probe hit delays a thread, without the program's own time."""
 
-    cheap_ns: float  # At an emulated instruction
-    stepped_ns: float  # At a single-stepped instruction
-    return_ns: float  # At a function's return
-    # More, at entries and returns, for each other process with a probe at the same place; None: not
-    # measured.
+    cheap_ns: float  # Delay at an emulated instruction
+    stepped_ns: float  # Delay at a single-stepped instruction
+    return_ns: float  # Delay at a function's return
+    # Additional delay, at entries and returns, for each other process with a probe at the same
+    # place; None: not measured.
     neighbour_ns: float | None
 
 
 class Meter:
-    """Measures the programs' runs and the targets' CPU time since its creation."""
+    """Measures BPF programs' runs and the targets' CPU time, since this object was created."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Meter:
         programs: Mapping[str, int],
         points: Sequence[Sequence[ProbePoint]],
     ) -> None:
-        """``processes`` returns those traced now; ``programs`` are descriptors by name.
+        """``processes`` returns the processes traced now; ``programs``: descriptors by name.
 
-        ``points``: of each process. Use within ``statistics``.
+        ``points``: each process's probe points. Use this object within ``statistics``.
         """
         self._processes = processes
         # Programs that run in tracelloc's own processes cost the targets nothing.
@@ -74,15 +74,15 @@ class Meter:
         return {process.pid: process.cpu_ns() for process in self._processes()}
 
     def share(self, costs: TrapCosts) -> float | None:
-        """Returns the probes' share of the targets' CPU time since the beginning.
+        """Returns the probes' share of the targets' CPU time since this object was created.
 
-        None if unknown, for example if a target has started or ended meanwhile.
+        None if it is unknown, for example if a target has started or ended meanwhile.
         """
         used = self.used(costs)
         return None if used is None or used[1] <= 0 else min(1.0, used[0] / used[1])
 
     def used(self, costs: TrapCosts) -> tuple[float, int] | None:
-        """Returns (probes' time, targets' CPU time) since the beginning, in ns; see ``share``.
+        """Returns (probes' time, targets' CPU time) in ns since creation; None: see ``share``.
 
         CPU time has a resolution of 10 ms.
         """
@@ -115,7 +115,7 @@ def _mostly_stepped(points: Iterable[ProbePoint]) -> set[str]:
 def _mean_neighbours(points: Iterable[Sequence[ProbePoint]]) -> float:
     """Returns how many other processes have a probe at the same place, on average.
 
-    Of each process's points, the first stands for all.
+    The first point of each process stands for all its points.
     """
     places = Counter((each[0].open_path, each[0].offset) for each in points if each)
     return sum(n * (n - 1) for n in places.values()) / max(1, places.total())
@@ -126,12 +126,12 @@ def measure_traps(
 ) -> TrapCosts:
     """Measures trap costs on a child process; takes some tenths of a second.
 
-    ``program`` returns descriptors of BPF programs loaded for ``method``; the traps of session
-    returns cost as much as others. ``neighbours``: whether to measure ``neighbour_ns``. Raises
+    ``program`` returns descriptors of BPF programs loaded for ``method``; the traps of a session's
+    returns cost as much as other traps. ``neighbours``: whether to measure ``neighbour_ns``. Raises
     TracellocError, ChildEndedError or OSError if measuring fails.
     """
     method = Method.MULTI if method.has_links else method
-    with Child() as child:
+    with ProbedChild() as child:
         untraced_ns = child.ask("cost")
 
         def delay_ns(*points: ProbePoint) -> float:
@@ -144,7 +144,7 @@ def measure_traps(
         stepped_ns = cheap_ns if child.has_cheap_entry else delay_ns(child.point(at_entry=True))
         neighbour_ns = None
         if neighbours:
-            with Child() as other:
+            with ProbedChild() as other:
                 points = [other.point()] * _NEIGHBOURS
                 with closing(other.probed(method, program, *points)):
                     among_ns = delay_ns(child.point())
@@ -169,7 +169,7 @@ def require_measuring() -> None:
 class OverheadWatch:
     """A thread that estimates the probes' share of the targets' CPU time.
 
-    It measures now and then, or permanently if the overhead is limited.
+    The thread measures now and then, or permanently if the overhead is limited.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class OverheadWatch:
         points: Callable[[], Sequence[Sequence[ProbePoint]]],
         account: OverheadAccount | None = None,
     ) -> None:
-        """Starts at once. See ``Meter``; ``programs`` returns those loaded now.
+        """Starts at once. See ``Meter``; ``programs`` returns the programs loaded now.
 
         ``account`` is the account of the overhead limit, if there is one.
         """
@@ -223,7 +223,7 @@ class OverheadWatch:
             self._failure = failure
 
     def _trap_costs(self) -> TrapCosts:
-        """Measures them once, and again when neighbours come."""
+        """Returns the trap costs: measured once, and again when neighbours come."""
         if self._costs is None or self._costs.neighbour_ns is None:
             neighbours = _mean_neighbours(self._points()) > 0
             if self._costs is None or neighbours:
@@ -287,11 +287,11 @@ class OverheadAccount:
 
     @property
     def share(self) -> float | None:
-        """The probes' share of the target's CPU time so far."""
+        """The probes' share of the target's CPU time so far, 0 to 1; None if unknown."""
         return self._probe_ns / self._cpu_ns if self._cpu_ns else None
 
     def add(self, probe_ns: float, cpu_ns: float, elapsed_s: float) -> None:
-        """Counts an interval: CPU time of the probes, and of the target including the probes."""
+        """Counts an interval: CPU time of the probes, and of the target, probes included."""
         probe_ns, cpu_ns = self._batch[0] + probe_ns, self._batch[1] + cpu_ns
         elapsed_s += self._batch[2]
         self._batch = probe_ns, cpu_ns, elapsed_s

@@ -60,7 +60,7 @@ class _Cache:
         self._files = CacheDirectory(effective_user(), "probes", ".probes", _MOST_FILES)
 
     def recall(self) -> CompiledProbes | None:
-        """Returns the earlier result for these inputs, if still there."""
+        """Returns the earlier result for the same inputs; None if there is none."""
         try:
             digest, _, content = self._files.recall(self._name, _MOST_BYTES).partition(b"\n")
             if digest != _digest(content):

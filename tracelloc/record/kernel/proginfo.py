@@ -14,8 +14,8 @@ from tracelloc.system import syscalls
 class ProgramInfo(ctypes.Structure):
     """``struct bpf_prog_info`` up to verified_insns (Linux 5.16), include/uapi/linux/bpf.h."""
 
-    run_time_ns: int  # Time of the runs while `statistics` were on
-    run_cnt: int  # Number of runs while `statistics` were on
+    run_time_ns: int  # Total time of the program's runs while `statistics` were on
+    run_cnt: int  # Number of the program's runs while `statistics` were on
     # Runs that the kernel skipped, as another was active on that processor. Always counted.
     recursion_misses: int
     # Instructions that the verifier processed before it accepted the program; at most 10**6.
@@ -63,7 +63,7 @@ def program_info(program_fd: int, native_code: ctypes.Array[Any] | None = None) 
 
 @contextmanager
 def statistics() -> Iterator[None]:
-    """Makes the kernel add up every program's runs. Raises OSError if it can't."""
+    """A context in which the kernel adds up BPF programs' run times. Raises OSError."""
     descriptor = syscalls.bpf(syscalls.BPF_ENABLE_STATS, (ctypes.c_uint32 * 1)(0))
     try:
         yield

@@ -63,7 +63,7 @@ class _TracepointAttr(ctypes.Structure):
 
 
 class Programs:
-    """The maps and the loaded programs, until ``close``."""
+    """The probes' BPF maps and loaded programs, until ``close``."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Programs:
     ) -> None:
         """Creates all maps. ``debug`` prints the verifier's log of refused programs.
 
-        ``simpler``: makes the same programs with the same maps, in case the verifier refuses these.
+        ``simpler``: makes simpler code for the same maps, in case the verifier refuses a program.
         Raises UnsupportedError or PrivilegeError.
         """
         self._probes = probes
@@ -95,7 +95,7 @@ class Programs:
             raise UnsupportedError(f"the kernel refused to create a BPF map: {why}") from error
 
     def map_fd(self, name: str) -> int:
-        """Returns the descriptor of a map."""
+        """Returns the descriptor of a BPF map, by name."""
         return self._maps[name]
 
     @property
@@ -104,7 +104,7 @@ class Programs:
         return dict(self._loaded)
 
     def fd(self, name: str) -> int:
-        """Returns the descriptor of a loaded program."""
+        """Returns the descriptor of a loaded program, by name."""
         return self._loaded[name]
 
     def load(self, name: str, kind: int, attach_type: int = 0, attach_btf_id: int = 0) -> int:
@@ -155,10 +155,7 @@ class Programs:
         return descriptor
 
     def let_call(self, name: str, attach_type: int, number: int) -> None:
-        """Allows programs of this attach type to call a program loaded for it, by number.
-
-        Raises UnsupportedError.
-        """
+        """Lets programs of an attach type call a loaded one by number. Raises UnsupportedError."""
         try:
             for spec in self._probes.maps:
                 if spec.kind == _PROGRAM_ARRAY:
@@ -197,16 +194,13 @@ class Programs:
         return lines[-1] if lines else "no reason given"
 
     def drop(self, name: str) -> None:
-        """Unloads a program, if loaded, once nothing is attached to it."""
+        """Drops a program, if loaded: the kernel unloads it once nothing is attached to it."""
         descriptor = self._loaded.pop(name, None)
         if descriptor is not None:
             os.close(descriptor)
 
     def attach_tracepoint(self, name: str, tracepoint: str) -> int:
-        """Attaches a loaded program to a raw tracepoint, until the descriptor is closed.
-
-        Raises UnsupportedError.
-        """
+        """Attaches a program to a raw tracepoint; returns a descriptor. Raises UnsupportedError."""
         where = tracepoint.encode()
         attributes = _TracepointAttr(name=_address(where), prog_fd=self._loaded[name])
         try:

@@ -181,7 +181,7 @@ cdef class StackRecords:
 
     def copy(self, uint64_t[::1] ids, uint16_t[::1] flags, int64_t[::1] depths,
              uint64_t[::1] frames):
-        """Fills columns image by image, and the frames of all stacks. Call only once."""
+        """Fills columns, image by image, and the frames of all stacks. May be called once."""
         cdef uint64_t position = self.start
         cdef const stack* one
         cdef Share* share

@@ -72,7 +72,7 @@ class _IteratorAttr(ctypes.Structure):
 class ThreadWords(NamedTuple):
     """Words that may be pointers, from the kernel's records of a process's threads."""
 
-    threads: int
+    threads: int  # Number of threads
     words: npt.NDArray[np.uint64]  # All registers, and the addresses of alternate signal stacks
 
 
@@ -80,7 +80,7 @@ class ThreadRegisters(NamedTuple):
     """The registers of one thread."""
 
     thread_id: int
-    # Where its thread-local variables are (`fs_base`, `tpidr_el0`); 0 if unknown.
+    # Where the thread's variables are (`fs_base`, `tpidr_el0`); 0 if unknown.
     thread_pointer: int
     stack_pointer: int
     signal_stack: int  # Address of the alternate signal stack; 0 if there is none
@@ -88,10 +88,10 @@ class ThreadRegisters(NamedTuple):
 
 
 class RegisterReader:
-    """The loaded iterator, until ``close``."""
+    """Reads registers of processes' threads by a BPF iterator, until ``close``."""
 
     def __init__(self, *, debug: bool = False) -> None:
-        """Compiles it, the first time, and loads it. Raises UnsupportedError, PrivilegeError."""
+        """Compiles (once) and loads the iterator. Raises UnsupportedError, PrivilegeError."""
         check_bpf()
         types = KernelTypes()
         target = types.type_id(FUNCTION, "bpf_iter_task")
@@ -114,13 +114,13 @@ class RegisterReader:
             raise
 
     def read(self, process: Process) -> ThreadWords:
-        """Reads the registers of all its threads now. Raises OSError."""
+        """Reads the registers of all threads of a process now, as words. Raises OSError."""
         rows = self._read(process)
         words = np.concatenate([rows["registers"].reshape(-1), rows["signal_stack"]])
         return ThreadWords(len(rows), np.ascontiguousarray(words))
 
     def read_threads(self, process: Process) -> list[ThreadRegisters]:
-        """Reads the registers of its threads now, thread by thread. Raises OSError."""
+        """Reads the registers of a process's threads now, thread by thread. Raises OSError."""
         return threads_in(self._read(process), native())
 
     def _read(self, process: Process) -> Rows:
@@ -143,7 +143,7 @@ class RegisterReader:
         return rows
 
     def close(self) -> None:
-        """Unloads it."""
+        """Unloads the iterator."""
         self._programs.close()
 
 
@@ -163,7 +163,7 @@ def threads_in(rows: Rows, architecture: Architecture) -> list[ThreadRegisters]:
 def thread_pointer_offset(types: KernelTypes, field: Sequence[str]) -> int:
     """Returns the offset of the thread pointer in ``struct task_struct``; 0 if there is none.
 
-    ``field``: members that lead to it from ``struct thread_struct``.
+    ``field``: members that lead to the pointer from ``struct thread_struct``.
     """
     try:
         outer = types.member_offset("task_struct", "thread")
@@ -173,7 +173,7 @@ def thread_pointer_offset(types: KernelTypes, field: Sequence[str]) -> int:
 
 
 def _rows(attributes: _IteratorLinkAttr) -> Rows:
-    """Runs the iterator. Raises OSError."""
+    """Runs the iterator, and returns its rows (``row_dtype``). Raises OSError."""
     link = syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes)
     try:
         iterator = syscalls.bpf(syscalls.BPF_ITER_CREATE, _IteratorAttr(link_fd=link))

@@ -42,14 +42,14 @@ class EventRing:
     """A ring of ``struct event`` in an array map."""
 
     def __init__(self, slots: Events, positions: npt.NDArray[Any]) -> None:
-        """``slots`` are a power of two; ``positions`` count reserved and taken slots."""
+        """``slots``: a power of two of them; ``positions``: counts of reserved and taken slots."""
         self._slots = slots
         words = positions.view(np.uint64).reshape(len(positions), -1)
         self._reserved, self._taken = words[0], words[1]
 
     @property
     def room(self) -> int:
-        """Capacity in events."""
+        """Capacity of the ring in events."""
         return len(self._slots)
 
     @property
@@ -63,7 +63,7 @@ class EventRing:
         return load_acquire(self._reserved)
 
     def take_events(self) -> Events:
-        """Copies out all events before the first unfinished one, and frees their slots."""
+        """Takes all events before the first unfinished one: copies them, and frees their slots."""
         start, end = self.consumed, self.produced
         events = np.empty(end - start, EVENT_DTYPE)
         if start != end:
@@ -73,8 +73,8 @@ class EventRing:
         return events
 
 
-class Ring:
-    """The shared memory of one ring buffer map of ``size_bytes`` data."""
+class BpfRing:
+    """A BPF ring buffer map, read through shared memory; ``size_bytes`` of data."""
 
     longest_pages = 1  # Upper limit of a record's length including its head, in pages
 
@@ -91,7 +91,7 @@ class Ring:
 
     @property
     def consumed(self) -> int:
-        """Position up to which records were released, in bytes since the start."""
+        """Position up to which records were read and released, in bytes since the start."""
         return load_acquire(self._consumer)
 
     @consumed.setter
@@ -100,7 +100,7 @@ class Ring:
 
     @property
     def produced(self) -> int:
-        """Position up to which records were reserved, in bytes since the start."""
+        """Position up to which the kernel has reserved records, in bytes since the start."""
         return load_acquire(self._producer)
 
     def offset(self, position: int) -> int:
@@ -108,13 +108,13 @@ class Ring:
         return position & (self.size_bytes - 1)
 
 
-class StackRing(Ring):
+class StackRing(BpfRing):
     """The ring of ``struct stack``: few records, of any length."""
 
     longest_pages = 2
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Copies out all finished records, and releases their space.
+        """Takes all finished stacks: copies their records, and releases the space.
 
         Returns (memory image, its stacks, oldest first), ordered by image number.
         """
@@ -142,7 +142,7 @@ class StackRing(Ring):
 
 
 def miss_of(data: memoryview, at: int) -> Miss:
-    """Returns the ``struct miss`` at an offset, with the stack pages copied after it."""
+    """Decodes the ``struct miss`` at an offset, and the stack pages copied after it."""
     head = np.frombuffer(data, _MISS_DTYPE, 1, at)[0]
     at += _MISS_DTYPE.itemsize
     pages = int(head["stack_pages"])
@@ -159,13 +159,13 @@ def miss_of(data: memoryview, at: int) -> Miss:
     )
 
 
-class MissRing(Ring):
+class MissRing(BpfRing):
     """The ring of ``struct miss``: few records, of two sizes."""
 
     longest_pages = 18
 
     def take_misses(self, most: int) -> list[Miss]:
-        """Copies out up to ``most`` finished records, oldest first, and releases their space."""
+        """Takes up to ``most`` finished misses, oldest first, and releases their space."""
         found: list[Miss] = []
         position = self.consumed
         while len(found) < most and position < self.produced:

@@ -31,7 +31,7 @@ _HASHED: Final = (1 << KEY_TAG_SHIFT + SALT_BITS) - 1
 
 
 class RowMemory:
-    """The rows of all address spaces, and their tags. Callers hold its lock."""
+    """The unwind rows of all address spaces, and their tags. Callers hold ``lock``."""
 
     def __init__(self, sets: npt.NDArray[Any]) -> None:
         """``sets`` is an array of ``abi.ROW_SET_DTYPE``; its length is a power of two."""
@@ -62,11 +62,11 @@ class RowMemory:
 
     @property
     def capacity(self) -> int:
-        """Maximum number of rows."""
+        """Most unwind rows that fit."""
         return int(self._keys.size)
 
     def count(self) -> int:
-        """Returns the number of rows."""
+        """Returns the number of unwind rows, of all address spaces."""
         return int(self._rows_under.sum())
 
     def new_tag(self, like: int | None = None) -> int:
@@ -90,7 +90,7 @@ class RowMemory:
         return tag
 
     def _sweep(self) -> None:
-        """Empties all ways under released tags."""
+        """Empties all ways with keys under released tags, so that the tags can be used again."""
         self._keys[self._is_free[self._keys >> _SHIFT]] = 0
         self._is_free[1:] = False
 
@@ -107,7 +107,7 @@ class RowMemory:
             self._is_free[tag] = True
 
     def insert(self, addresses: U64, rows: U64, tag: int) -> None:
-        """Adds rows."""
+        """Adds unwind rows of some addresses under a tag; may evict other rows."""
         free = self._is_free.view(np.uint8)
         victim = self.evictions
         self.evictions += put_rows(
@@ -142,7 +142,7 @@ class RowMemory:
 
 
 class RowTable:
-    """The unwind rows of one address space, by address. Safe to use from several threads."""
+    """The unwind rows of one address space, by address. Thread safe."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class RowTable:
     ) -> None:
         """``publish(generation, tag)`` tells the probes which keys are valid for the mappings.
 
-        ``like`` is the table of the parent process, whose mappings this one inherited by fork.
+        ``like`` is the table of the parent process, whose mappings were inherited by fork.
         """
         self._memory = memory
         self._publish = publish
@@ -172,7 +172,7 @@ class RowTable:
 
     @property
     def is_shared(self) -> bool:
-        """Whether another address space shares the rows: none may be added then."""
+        """Whether another address space shares the rows; no rows may be added then."""
         return self._memory.is_shared(self._tag)
 
     @property
@@ -182,7 +182,7 @@ class RowTable:
 
     @property
     def evictions(self) -> int:
-        """Rows that were evicted for others."""
+        """Number of rows that were evicted to make room for others, in all address spaces."""
         return self._memory.evictions
 
     def __len__(self) -> int:
@@ -201,7 +201,7 @@ class RowTable:
         """Moves the rows to another generation, after the mappings have changed.
 
         Only addresses in ``starts[n] <= a < ends[n]``, sorted, have the same meaning as before;
-        other rows are dropped.
+        all other rows are dropped.
         """
         with self._memory.lock:
             tag = self._memory.new_tag(self._tag)
@@ -210,6 +210,6 @@ class RowTable:
             self._publish(generation, tag)
 
     def close(self) -> None:
-        """Drops the table's rows."""
+        """Drops the rows of this address space."""
         with self._memory.lock:
             self._memory.release_tag(self._tag)

@@ -11,7 +11,7 @@ from tracelloc.record.abi import GENERATION_MASK, TAG_BITS
 
 
 class SpaceControl:
-    """One element of the probes' ``spaces`` (``struct space``, probes/event.h)."""
+    """Control words of one address space: an element of ``spaces`` (``struct space``)."""
 
     def __init__(self, spaces: npt.NDArray[Any], slot: int) -> None:
         """``spaces`` is an array of ``abi.SPACE_DTYPE``."""
@@ -21,9 +21,9 @@ class SpaceControl:
         self.slot = slot
 
     def walk_elsewhere(self, words: npt.NDArray[Any] | None) -> None:
-        """Lets the reader of these words (an element of ``abi.SPACE_DTYPE``) walk stacks.
+        """Lets the preloaded library, which reads ``words`` (SPACE_DTYPE), walk stacks.
 
-        None lets the probes walk them. The generation does not change.
+        None lets the probes walk stacks. The generation does not change.
         """
         generation, tag = self.generation, int(self._rows_words["tag"][0])
         if words is not None:
@@ -41,8 +41,8 @@ class SpaceControl:
     def begin(self, image: int, parent: SpaceControl | None = None) -> None:
         """Resets the words for a new memory image; the process must be stopped.
 
-        ``parent`` belongs to the process whose memory, and so stacks, it has a copy of. The kernel
-        sends its hijacked returns to the same address as the parent's: the highest free one.
+        ``parent``: words of the process that forked this one, with a copy of its memory and stacks.
+        The kernel sends hijacked returns of both to the same address: the highest free one.
         """
         words = self._words
         words["trampoline"][0] = 0 if parent is None else parent._words["trampoline"][0]
@@ -57,7 +57,7 @@ class SpaceControl:
 
     @property
     def moves(self) -> int:
-        """How often a thread other than the first has called exec."""
+        """Number of times that a thread other than the first has called exec."""
         return int(self._words["moves"][0])
 
     @property
@@ -67,7 +67,7 @@ class SpaceControl:
 
     @property
     def generation(self) -> int:
-        """How often the mappings have changed, so that rows may be outdated."""
+        """Number of changes of the mappings; a change outdates unwind rows."""
         words = self._rows_words
         return int(words["loads"][0]) + int(words["changes"][0]) & GENERATION_MASK
 

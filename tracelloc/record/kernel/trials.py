@@ -23,7 +23,7 @@ from tracelloc.record.kernel.capabilities import (
     UPROBE_SESSION_KERNEL,
     kernel_is_at_least,
 )
-from tracelloc.record.kernel.child import IDLE_PROGRAM, Child, ChildEndedError
+from tracelloc.record.kernel.child import IDLE_PROGRAM, ChildEndedError, ProbedChild
 from tracelloc.record.kernel.compiler import CompiledProbes
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import TrapCosts, measure_traps
@@ -39,7 +39,7 @@ _MOST_BYTES: Final = 4096
 
 
 class Trial(Enum):
-    """A behavior that probes may break."""
+    """A behavior that probes may break on some kernels; each is tested by a trial."""
 
     # A uprobe_multi link sees all threads of its process. Not before Linux 6.6.35, 6.9.5, 6.10
     # (kernel commit 46ba0e49b642).
@@ -54,10 +54,10 @@ class Trial(Enum):
     SHADOW_STACK = "shadow_stack"
 
 
-def passes(trial: Trial) -> bool:
+def trial_passes(trial: Trial) -> bool:
     """Returns whether a trial succeeds here. Takes some hundredths of a second once per boot.
 
-    True also if it can't be run, since there is no evidence of a problem.
+    Also True if a trial can't be run, since there is no evidence of a problem.
     """
     memory = _Memory()
     known = memory.recall()
@@ -84,7 +84,7 @@ def _idle_programs() -> Programs:
 
 
 def trap_costs(method: Method) -> TrapCosts:
-    """Measures traps on this machine, whatever is traced. Raises like ``measure_traps``."""
+    """Measures trap costs on this machine, for any target. Raises like ``measure_traps``."""
     method = Method.MULTI if method.has_links else method
     programs = _idle_programs()
     try:
@@ -96,7 +96,7 @@ def trap_costs(method: Method) -> TrapCosts:
 
 def _threads_are_seen(programs: Programs, *, leave: bool = False) -> bool:
     fd = programs.load(IDLE_PROGRAM, KPROBE, attach_type(Method.MULTI, IDLE_PROGRAM))
-    with Child() as child, statistics():
+    with ProbedChild() as child, statistics():
         attachment = child.probed(Method.MULTI, lambda _: fd, child.point())
         try:
             if leave:
@@ -110,7 +110,7 @@ def _threads_are_seen(programs: Programs, *, leave: bool = False) -> bool:
 
 
 def killing_filter(numbers: range) -> bytes:
-    """A seccomp filter (struct sock_filter) that kills at these numbers of system calls."""
+    """Returns a seccomp filter (struct sock_filter) that kills at some system calls."""
     return b"".join(
         struct.pack("=HBBI", *instruction)
         for instruction in (
@@ -129,7 +129,7 @@ def _survives(what: str, make_code: Callable[[], bytes]) -> Callable[[Programs],
         if not code:
             return True
         fd = programs.load(IDLE_PROGRAM, KPROBE)
-        with Child() as child:
+        with ProbedChild() as child:
             attachment = child.probed(Method.PERF, lambda _: fd, child.point(returns=True))
             try:
                 child.ask(what, code)
@@ -151,13 +151,13 @@ _TRIALS: Final[dict[Trial, Callable[[Programs], bool]]] = {
 
 
 class _Memory:
-    """Stored results since boot, in the cache directory."""
+    """Results of trials since boot, stored in the cache directory."""
 
     def __init__(self) -> None:
         self._files = CacheDirectory(effective_user(), "", ".json", most_files=8)
 
     def recall(self) -> dict[str, bool]:
-        """Returns results by name; often empty."""
+        """Returns stored results by the trial's name; empty if there are none."""
         try:
             content = json.loads(self._files.recall("trials", _MOST_BYTES))
             if content["boot"] == boot_id():
@@ -167,7 +167,7 @@ class _Memory:
         return {}
 
     def remember(self, results: dict[str, bool]) -> None:
-        """Stores results; after any failure the trials simply run again next time."""
+        """Stores results by the trial's name; after a failure, trials run again next time."""
         content = {"boot": boot_id(), "results": results}
         self._files.remember("trials", [json.dumps(content).encode()])
 
@@ -175,12 +175,12 @@ class _Memory:
 def usable_methods() -> list[Method]:
     """Returns the attach methods that see all events on this kernel, best first."""
     release = platform.release()
-    if not kernel_is_at_least(release, UPROBE_MULTI_KERNEL) or not passes(Trial.THREADS):
+    if not kernel_is_at_least(release, UPROBE_MULTI_KERNEL) or not trial_passes(Trial.THREADS):
         return [Method.PERF]
     has_sessions = kernel_is_at_least(release, UPROBE_SESSION_KERNEL)
     return [*([Method.SESSION] if has_sessions else []), Method.MULTI, Method.PERF]
 
 
 def is_missed_by_links(pid: int) -> bool:
-    """Returns whether links miss this process on this kernel, as its main thread has ended."""
-    return Process(pid).thread_id != pid and not passes(Trial.MAIN_THREAD)
+    """Returns whether links miss a process on this kernel, as its main thread has ended."""
+    return Process(pid).thread_id != pid and not trial_passes(Trial.MAIN_THREAD)

@@ -13,7 +13,7 @@ from typing import Final
 
 from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.codefiles import FileId, base_name, is_c_library
-from tracelloc.model.process import Unseen
+from tracelloc.model.process import UnseenFunction
 from tracelloc.record.mallocs.families import (
     FAMILIES,
     JEMALLOC_MARKERS,
@@ -41,11 +41,11 @@ _MOST_PREFIXES: Final = 8  # Most jemalloc prefixes in one file; a program has o
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A file that the process has mapped."""
+    """A file that a process has mapped, opened by tracelloc."""
 
     file_id: FileId
     path: str  # Path to display
-    open_path: str  # Path by which tracelloc can open it
+    open_path: str  # Path by which tracelloc can open the file
     elf: TargetFile
 
     @property
@@ -56,14 +56,14 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorFunction:
-    """A function to probe."""
+    """An allocator function that discovery has found in a file."""
 
     module: Module
-    names: tuple[str, ...]  # All its names, the plainest first
+    names: tuple[str, ...]  # All names of the function, the plainest first
     signature: Signature
     address: int  # Address in the file's own address space
     offset: int  # Offset in the file, in bytes
-    size: int  # Bytes of code; 0 if the symbol has no size
+    size: int  # Bytes of the function's code; 0 if the symbol has no size
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ class Allocator:
     family: Family
     module: Module
     functions: tuple[AllocatorFunction, ...]
-    unseen: tuple[Unseen, ...] = ()
+    unseen: tuple[UnseenFunction, ...] = ()  # Functions that can't be traced
 
 
 @dataclass(frozen=True, slots=True)
 class CustomFunction:
-    """User-defined functions and their signature."""
+    """User-defined allocator functions with one signature."""
 
     pattern: str  # Name of the functions, or a glob
     signature: Signature
@@ -107,28 +107,25 @@ class CustomAllocator:
 class MallocChoice:
     """The user's choice of allocators to trace."""
 
-    # Only files with this path, or with this in their base name, or families of this name
-    # (`--allocator`); None for all.
+    # Traces only files with this path, or with this in their base name, or families of this name
+    # (`--malloc`); None for all.
     only: str | None = None
     # User-defined allocators, which take precedence over known families.
     custom: tuple[CustomAllocator, ...] = ()
     mappings: bool = False  # Whether mmap and related calls are traced too
-    otel: bool = False  # Only what programs report to OpenTelemetry's profiler
+    otel: bool = False  # Traces only allocations that programs report to OpenTelemetry's profiler
 
 
 EVERYTHING: Final = MallocChoice()
 
 
 def is_preloaded_library(module: Module) -> bool:
-    """Returns whether a file is tracelloc's preloaded library (``probes/preloaded``).
-
-    That library forwards all calls, and is not an allocator.
-    """
+    """Returns whether a file is tracelloc's preloaded library, which forwards calls to malloc."""
     return bool(module.elf.find_functions([PRELOADED_MARKER]))
 
 
 def discover(modules: Iterable[Module], selection: MallocChoice = EVERYTHING) -> list[Allocator]:
-    """Returns the allocators in these files, each address once."""
+    """Finds the allocators in files; returns each function's address once."""
     found: list[Allocator] = []
     for module in modules:
         known = [*families_in(module.elf)]
@@ -145,12 +142,12 @@ def discover(modules: Iterable[Module], selection: MallocChoice = EVERYTHING) ->
 
 
 def functions_of(allocators: Iterable[Allocator]) -> list[AllocatorFunction]:
-    """Returns all functions of these allocators."""
+    """Returns all functions of some allocators."""
     return [function for allocator in allocators for function in allocator.functions]
 
 
 def families_in(elf: TargetFile) -> Iterator[Family]:
-    """Yields the families that a file implements, in the order in which they name functions."""
+    """Yields the families that a file implements; a function belongs to the first that names it."""
     markers = [marker for family in (*FAMILIES, OPERATORS) for marker in family.markers]
     elf.look_up(_NAMES, JEMALLOC_MARKERS)
     defined = elf.find_functions(markers)
@@ -164,7 +161,7 @@ def families_in(elf: TargetFile) -> Iterator[Family]:
 
 
 def _jemalloc_prefixes(elf: TargetFile) -> list[str]:
-    """Returns the name prefixes of the jemallocs in this file, shortest first."""
+    """Returns the prefixes of function names of the jemallocs in a file, shortest first."""
     names = {name for marker in JEMALLOC_MARKERS for name in elf.names_ending(marker)}
     prefixes = {
         name.removesuffix(marker)
@@ -182,7 +179,7 @@ def _is_meant(module: Module, family: Family, only: str) -> bool:
 
 
 def _allocators_of(module: Module, families: Sequence[Family]) -> Iterator[Allocator]:
-    """Yields one per family that has its own functions; shared ones belong to the first."""
+    """Yields an allocator per family with functions; a function belongs to the first family."""
     owners: dict[int, Family] = {}
     names_at: dict[int, list[str]] = {}
     size_at: dict[int, int] = {}
@@ -223,6 +220,8 @@ def _allocators_of(module: Module, families: Sequence[Family]) -> Iterator[Alloc
                 module,
                 tuple(functions),
                 tuple(
-                    Unseen(name, family.unseen[name]) for name in family.unseen if name in unseen
+                    UnseenFunction(name, family.unseen[name])
+                    for name in family.unseen
+                    if name in unseen
                 ),
             )

@@ -29,7 +29,7 @@ from tracelloc.record.mallocs.signatures import (
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The functions of one allocator interface."""
+    """The functions of one allocator interface, by name, and what identifies it."""
 
     name: str
     functions: Mapping[str, Signature]
@@ -37,8 +37,8 @@ class Family:
     markers: tuple[str, ...]
     # Functions that tracelloc can't trace, and the consequence of each.
     unseen: Mapping[str, str] = field(default_factory=dict)
-    by_user: bool = False
-    unwalkable: str = ""  # How the names of its files begin if its heap can't be walked
+    by_user: bool = False  # Whether the user has defined the family
+    unwalkable: str = ""  # Beginning of file names whose heap can't be walked; empty if it can
 
 
 def _named(names: Mapping[Signature, str]) -> dict[str, Signature]:
@@ -76,7 +76,7 @@ JEMALLOC_MARKERS: Final = ("mallocx", "sdallocx")
 
 
 def jemalloc(prefix: str) -> Family:
-    """Returns a jemalloc built with this prefix (``--with-jemalloc-prefix``; Rust's: ``_rjem_``).
+    """Returns jemalloc's family for a prefix (``--with-jemalloc-prefix``; Rust: ``_rjem_``).
 
     Without a prefix, malloc and related functions keep their plain names.
     """

@@ -1,6 +1,7 @@
 """Finds out which allocators' calls pass through the preloaded library (``probes/preloaded``).
 
-It defines functions of malloc libraries, and the loader resolves a program's symbols to it first.
+The preloaded library defines functions of malloc libraries, and the loader resolves a program's
+symbols to it first.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from tracelloc.record.mallocs.families import LIBC, OPERATORS, jemalloc
 _PLAIN: Final = {*LIBC.functions, *OPERATORS.functions, *jemalloc("").functions}
 
 
-def asks_malloc(allocator: Allocator) -> bool:
-    """Returns whether its blocks are, to the program, those of the C library's malloc."""
+def is_standard_malloc(allocator: Allocator) -> bool:
+    """Returns whether an allocator is the C library's malloc, or the C++ operators that call it."""
     if allocator.family is OPERATORS:
         return is_runtime(allocator.module.path)
     return allocator.family is LIBC and is_c_library(allocator.module.path)
 
 
-def may_be_behind(allocator: Allocator, executable: str | None) -> bool:
+def may_be_interposed(allocator: Allocator, executable: str | None) -> bool:
     """Returns whether a program may call this malloc library by malloc's symbols.
 
     Symbols in the program's own file take precedence over all libraries.
@@ -35,10 +36,10 @@ def may_be_behind(allocator: Allocator, executable: str | None) -> bool:
 def direct_caller(
     defined: Collection[str], modules: Iterable[Module], allocators: Iterable[Allocator]
 ) -> str | None:
-    """Returns a file that calls allocator functions which the library does not interpose.
+    """Describes a file that calls allocator functions which the library does not interpose.
 
-    A description with the function's name; None if there is none. ``defined`` are the functions
-    that the library defines, ``allocators`` all found.
+    Returns file and function in words; None if there is no such file. ``defined``: the functions
+    that the library defines; ``allocators``: all that were found.
     """
     allocators = list(allocators)
     own = {allocator.module.open_path for allocator in allocators}
@@ -53,7 +54,7 @@ def direct_caller(
 
 
 def asked_operators(allocators: Iterable[Allocator]) -> Collection[str]:
-    """Returns C++'s operators if they call malloc and free, as those of C++'s own library do."""
+    """Returns names of C++'s operators if they call malloc and free, as the C++ library's do."""
     names = {
         name
         for function in functions_of(a for a in allocators if not is_runtime(a.module.path))
@@ -63,12 +64,12 @@ def asked_operators(allocators: Iterable[Allocator]) -> Collection[str]:
 
 
 def defined_by(library: Module) -> Collection[str]:
-    """Returns the allocator functions that the library defines."""
+    """Returns the names of the allocator functions that a (preloaded) library defines."""
     return library.elf.find_functions(_PLAIN)
 
 
 def filter_maker(library: Module | None, modules: Iterable[Module]) -> str | None:
-    """Describes a file that may install system call filters without calling the library."""
+    """Describes a file that may install seccomp filters without the library noticing."""
     for module in modules:
         if module is not library and not is_runtime(module.path) and module.elf.makes_filters():
             return f"{base_name(module.path)} may filter system calls (seccomp) by itself"

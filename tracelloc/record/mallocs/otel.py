@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.process import Unseen
+from tracelloc.model.process import UnseenFunction
 from tracelloc.record import abi
 from tracelloc.record.mallocs.discovery import (
     Allocator,
@@ -21,7 +21,7 @@ from tracelloc.record.mallocs.discovery import (
 )
 from tracelloc.record.mallocs.families import OTEL
 from tracelloc.record.mallocs.signatures import ALLOC, FREE, Signature
-from tracelloc.record.worker.readcode import UsdtPlace
+from tracelloc.record.worker.codefilereader import UsdtPlace
 
 PROVIDER: Final = "otel_memory"
 # The number of arguments of each used probe, by its name.
@@ -35,7 +35,7 @@ _HARMFUL: Final = (
 
 
 def allocators_in(modules: Iterable[Module], selection: MallocChoice) -> list[Allocator]:
-    """Returns what to probe in these files: allocators, or USDT probes that report allocations."""
+    """Returns the allocators to probe in files, or the USDT probes that report allocations."""
     return otel_allocators(modules) if selection.otel else discover(modules, selection)
 
 
@@ -65,7 +65,7 @@ def _reporters(modules: Iterable[Module]) -> Iterator[Allocator]:
                     AllocatorFunction(module, (name,), signature, 0, usable[0].offset, 0)
                 )
         unseen = {
-            Unseen(place.name, why): None
+            UnseenFunction(place.name, why): None
             for place in places
             if (why := _why_not(place)) is not None
         }
@@ -74,7 +74,7 @@ def _reporters(modules: Iterable[Module]) -> Iterator[Allocator]:
 
 
 def usable_places(places: Iterable[UsdtPlace], name: str) -> list[UsdtPlace]:
-    """Returns the places where a probe of this name can be attached."""
+    """Returns the places where a USDT probe of this name can be attached."""
     return [place for place in places if place.name == name and _why_not(place) is None]
 
 

@@ -50,7 +50,7 @@ class FunctionKind(Enum):
 
     @property
     def returns(self) -> bool:
-        """Whether the result is read; frees are reported at the entry."""
+        """Whether the function's result is read; frees are reported at the entry."""
         return not self.frees
 
     @property
@@ -90,7 +90,7 @@ _ROLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How to read a function's calls."""
+    """How to read the calls of an allocator function: its kind, and which argument is what."""
 
     kind: FunctionKind
     # Positions of the arguments that `FunctionKind.roles` names, counted from 1, up to 6. A
@@ -103,12 +103,12 @@ class Signature:
 
     @property
     def throwing(self) -> Signature:
-        """The signature of a function that an exception may leave."""
+        """A copy of the signature, for a function that a C++ exception may leave."""
         return replace(self, throws=True)
 
     @property
     def behind_one(self) -> Signature:
-        """The signature with one more argument before the others."""
+        """The signature of a function with one more argument before the others."""
         return replace(self, positions=tuple(position + 1 for position in self.positions))
 
     @property

@@ -12,7 +12,7 @@ from typing import Final
 from tracelloc.architecture import native
 from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.process import Unseen
+from tracelloc.model.process import UnseenFunction
 from tracelloc.record import abi
 from tracelloc.record.mallocs.discovery import (
     PRELOADED_MARKER,
@@ -23,7 +23,7 @@ from tracelloc.record.mallocs.discovery import (
 from tracelloc.record.mallocs.families import FAMILIES, LIBC, OPERATORS, OTEL, Family, jemalloc
 from tracelloc.record.mallocs.otel import ARGUMENTS, PROVIDER, usable_places
 from tracelloc.record.mallocs.signatures import FREE_PROGRAM
-from tracelloc.record.worker.readcode import Offsets, UsdtPlace
+from tracelloc.record.worker.codefilereader import Offsets, UsdtPlace
 from tracelloc.record.worker.targetfile import TargetFile
 
 # The function that dynamic linkers call before and after they change mappings (glibc
@@ -46,38 +46,38 @@ _KNOWN_NAMES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ProbePoint:
-    """A probe: a program at an offset of a file."""
+    """A place for a probe: an offset in a file, and the BPF program to run there."""
 
-    open_path: str
+    open_path: str  # Path by which the kernel can open the file
     offset: int  # Offset in the file, in bytes
-    program: str
+    program: str  # Name of the BPF program
     label: str  # For messages: `malloc in libc.so.6`
     cookie: int = 0  # Argument of the program: `COOKIE_` in `probes/event.h`
     returns: bool = False  # Whether the program also runs when the function returns to its caller
     is_single_stepped: bool = False  # Whether the kernel single-steps the instruction there
-    # File offset of a 16-bit count of its probes in each process; 0 if there is none.
+    # File offset of a 16-bit counter of the attached probes in each process; 0 if there is none.
     counter_offset: int = 0
 
     @property
     def is_exit(self) -> bool:
-        """Whether calls of functions that may throw end there."""
+        """Whether the place is an exit of a function that may throw."""
         return self.cookie == _EXIT_COOKIE
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to attach for some allocators."""
+class ProbePlan:
+    """The probes to attach for some allocators."""
 
-    # In the order of attaching, exits first. A thread that is caught in between must not be seen to
-    # enter a call whose exit is missed.
+    # Probes in the order of attaching, exits first: no thread must be seen to enter a call whose
+    # exit is missed.
     points: tuple[ProbePoint, ...]
-    # Allocators with probes; their other functions are in `unseen`, with the reason.
+    # Allocators with probes; functions without a probe are in `Allocator.unseen`, with the reason.
     allocators: tuple[Allocator, ...]
-    has_throwing: bool  # Whether any of the functions may throw
+    has_throwing: bool  # Whether any function may throw a C++ exception
 
 
-def plan(allocators: Iterable[Allocator]) -> Plan:
-    """Returns the probes for these allocators."""
+def plan_probes(allocators: Iterable[Allocator]) -> ProbePlan:
+    """Plans the probes for some allocators."""
     points: dict[tuple[str, int, int], ProbePoint] = {}
     kept = []
     allocators = list(allocators)
@@ -93,15 +93,17 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
         functions, unseen = [], list(allocator.unseen)
         for function in allocator.functions:
             others = addresses - {function.address}
-            if _may_be_wrapper(function, allocator.family) and elf.leaves_it_to(
+            if _may_be_wrapper(function, allocator.family) and elf.always_calls(
                 function.address, sorted(others), sorted(_KNOWN_NAMES)
             ):
                 continue
             if function in offsets and offsets[function] is None:
-                unseen.append(Unseen(function.names[0], "its first instructions can't be probed"))
+                unseen.append(
+                    UnseenFunction(function.names[0], "its first instructions can't be probed")
+                )
                 continue
             found = _points_of(function, offsets.get(function), others)
-            if isinstance(found, Unseen):
+            if isinstance(found, UnseenFunction):
                 unseen.append(found)
                 continue
             functions.append(function)
@@ -113,11 +115,11 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
             kept.append(replace(allocator, functions=tuple(functions), unseen=tuple(unseen)))
     ordered = sorted(points.values(), key=lambda point: not point.is_exit)
     throwing = any(f.signature.throws for allocator in kept for f in allocator.functions)
-    return Plan(tuple(ordered), tuple(kept), throwing)
+    return ProbePlan(tuple(ordered), tuple(kept), throwing)
 
 
 def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
-    """Returns whether it may delegate to functions that have their own probes.
+    """Returns whether a function may delegate to functions that have their own probes.
 
     Operators of the C++ library do: they call malloc and free. User-defined functions
     are always probed, whatever they do.
@@ -126,9 +128,9 @@ def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
 
 
 def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets | None]:
-    """Returns the probe offsets at its functions' beginnings; empty if unknown.
+    """Returns probe offsets near the entries of an allocator's functions; empty if unknown.
 
-    None: no instruction there can have a probe.
+    None: no instruction near the entry can have a probe.
     """
     wanted = [
         (function.offset, function.size, function.signature.registers)
@@ -142,17 +144,19 @@ def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets | None]
 
 def _points_of(
     function: AllocatorFunction, where: Offsets | None, others: Collection[int]
-) -> list[ProbePoint] | Unseen:
+) -> list[ProbePoint] | UnseenFunction:
     """Returns the probes for one function, or why it gets none.
 
-    ``others`` are the addresses of the functions of its file that have probes, too.
+    ``others``: addresses of other functions in the file that have probes.
     """
     if where is None:
-        return Unseen(function.names[0], "its code can't be read")
+        return UnseenFunction(function.names[0], "its code can't be read")
     signature = function.signature
     is_go = function.module.elf.is_go and "." in function.names[0]
     if is_go and function.signature.kind.returns:
-        return Unseen(function.names[0], "Go moves its stacks, so its returns can't be probed")
+        return UnseenFunction(
+            function.names[0], "Go moves its stacks, so its returns can't be probed"
+        )
     entry = _entry_point(function, *where)
     slot = _slot(function.module.elf, function.address, others)
     entry = replace(entry, cookie=entry.cookie | slot)
@@ -160,7 +164,7 @@ def _points_of(
         return [entry]
     walk = function.module.elf.exits(function.address)
     if walk.trouble:
-        return Unseen(
+        return UnseenFunction(
             function.names[0],
             "an exception may leave it, so that it can't have a return probe, and where else "
             f"it ends can't be told: {walk.trouble}",
@@ -192,7 +196,7 @@ def _entry_point(
 
 
 def _slot(elf: TargetFile, address: int, others: Collection[int]) -> int:
-    """Returns the cookie's bits for where a function stores its return address."""
+    """Returns the bits of a cookie that tell where a function stores its return address."""
     if not native().dwarf.has_link_register:
         return 0
     words = elf.return_slot(address, sorted(others))
@@ -223,7 +227,7 @@ def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:
 
 
 def place_marker(library: Module) -> list[ProbePoint]:
-    """Returns the probe that detects the preloaded library's start, and that the library awaits."""
+    """Returns the probe at the preloaded library's start, whose attachment the library awaits."""
     variable = library.elf.find_object(_MARKER_COUNTER)
     offset = None if variable is None else library.elf.offset_of(variable)
     points = _hook_points([library], PRELOADED_MARKER, "loader_changes")
@@ -231,7 +235,7 @@ def place_marker(library: Module) -> list[ProbePoint]:
 
 
 def place_exceptions(modules: Iterable[Module]) -> list[ProbePoint]:
-    """Returns the probes that detect C++ exceptions: only needed if a function may throw."""
+    """Returns the probes that detect C++ exceptions, needed only if a function may throw."""
     return _hook_points(modules, EXCEPTION_HOOK, "exception_enter")
 
 
@@ -248,7 +252,7 @@ def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[Pro
 
 
 def otel_points(allocator: Allocator) -> Iterator[ProbePoint]:
-    """Yields a probe for each place where a file itself reports allocations; frees first."""
+    """Yields probes on a file's own reports of allocations (OpenTelemetry); frees first."""
     module = allocator.module
     for name, program in _OTEL_PROGRAMS.items():
         for place in usable_places(module.elf.usdt(PROVIDER), name):
@@ -264,7 +268,7 @@ def otel_points(allocator: Allocator) -> Iterator[ProbePoint]:
 
 
 def _otel_cookie(place: UsdtPlace) -> int:
-    """Returns the argument of the program: ``OTEL_`` in ``probes/event.h``."""
+    """Returns the cookie of a probe at a USDT place: ``OTEL_`` in ``probes/event.h``."""
     assert place.arguments is not None
     cookie = 0
     low_bits = abi.OTEL_PLACE_BITS - abi.OTEL_DISPLACEMENT_BITS

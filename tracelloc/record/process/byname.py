@@ -45,7 +45,7 @@ def find_target(name: str) -> int:
 
 
 def is_running(name: str, root: Path = PROC) -> bool:
-    """Returns whether ``find_target`` would find processes."""
+    """Returns whether any process has this name (see ``find_target``)."""
     return any(name in _names_of(process) for process in _processes(root))
 
 
@@ -87,7 +87,7 @@ def script_of(arguments: Sequence[str]) -> str | None:
 
 
 def _line_of(process: Process) -> str:
-    """Formats PID, user, start time and the beginning of the command line."""
+    """Formats a process's PID, user, start time and the beginning of its command line."""
     try:
         user = user_name(process.user_ids()[0])
     except IndexError:
@@ -102,7 +102,7 @@ def _line_of(process: Process) -> str:
 
 
 def open_target(pid: int) -> Process:
-    """Returns the process with this PID. Raises TargetError with the reason if untraceable."""
+    """Returns the process with a PID. Raises TargetError with the reason if it is untraceable."""
     process = Process(pid)
     if pid == os.getpid():
         raise TargetError("tracelloc cannot trace itself", hint="name another process")
@@ -121,7 +121,7 @@ def open_target(pid: int) -> Process:
 
 
 def check_bits(process: Process) -> None:
-    """Raises TargetError if the program is a 32-bit program, OSError if it can't be read."""
+    """Raises TargetError if a process runs a 32-bit program, OSError if that can't be read."""
     if is_32_bit(process):
         raise TargetError(
             f"process {process.pid} ({printable(process.command())}) is a 32-bit program",
@@ -130,7 +130,7 @@ def check_bits(process: Process) -> None:
 
 
 def is_32_bit(process: Process) -> bool:
-    """Returns whether the program is a 32-bit program. Raises OSError."""
+    """Returns whether a process runs a 32-bit program. Raises OSError."""
     with open(process.memory_directory / "exe", "rb") as executable:
         # The fifth byte of an ELF file is its class (EI_CLASS).
         return executable.read(5)[4:] == b"\x01"

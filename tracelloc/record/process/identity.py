@@ -28,7 +28,7 @@ def pid_namespace() -> PidNamespace | None:
 
 
 def absence_hint() -> str:
-    """Returns why a PID may be unknown: it is one of another namespace."""
+    """Returns a hint for messages that a PID may be one of another namespace; empty if not."""
     if pid_namespace() is None:
         return ""
     return (
@@ -47,7 +47,7 @@ def other_pid_namespace(process: Process) -> PidNamespace | None:
 
 
 def is_in_our_container(process: Process) -> bool:
-    """Returns whether tracelloc runs in a container, and the process in the same one."""
+    """Returns whether tracelloc runs in a container, and a process runs in that one, too."""
     if pid_namespace() is None:
         return False
     names, places = ("pid", "mnt"), (f"{process.memory_directory}/ns", "/proc/self/ns")
@@ -104,7 +104,7 @@ def forked_target(process: Process, parent: Target, number: int) -> Target:
 
 
 def renamed_target(process: Process, before: Target, exec_count: int) -> Target:
-    """Describes a process that has executed another program; by the old one if it has ended."""
+    """Describes a process that has executed another program; unchanged if it has ended."""
     command, executable = before.command, before.executable
     with suppress(TargetError):
         command, executable = process.command(), process.executable() or ""
@@ -125,7 +125,7 @@ def _last(pattern: re.Pattern[str], groups: str) -> str:
 
 
 def open_end(pid: int, *, follow: bool) -> int:
-    """Opens a descriptor that is readable at the end; with ``follow``, the follower signals it."""
+    """Opens a descriptor that is readable once a process ends, or the follower signals it."""
     if follow:
         return os.eventfd(0, os.EFD_CLOEXEC)
     try:
@@ -139,7 +139,7 @@ _LONGEST_COMMAND: Final = 4096  # Most bytes of a command line that are read
 
 @cache
 def user_name(uid: int) -> str:
-    """A user's name, or the number if there is none."""
+    """Returns a user's name, or the number if there is no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -147,9 +147,9 @@ def user_name(uid: int) -> str:
 
 
 def command_line(directory: Path) -> str:
-    """The arguments of the process with this directory in /proc (proc_pid_cmdline(5)).
+    """Returns the command line of the process with a directory in /proc (proc_pid_cmdline(5)).
 
-    Empty if it has none. Raises OSError if it has ended.
+    Empty if the process has none. Raises OSError if it has ended.
     """
     with open(directory / "cmdline", "rb", buffering=0) as file:
         words = file.read(_LONGEST_COMMAND).rstrip(b"\0").split(b"\0")

@@ -42,7 +42,7 @@ class RemoteMemory:
         self._pagemap = Path(process.directory) / "pagemap"
 
     def present_pages(self, start: int, end: int) -> Mask:
-        """Returns which pages of a mapping are in memory: reading others would fault them in."""
+        """Returns a mask of a mapping's pages that are in memory: reading others faults them in."""
         return self._pages(start, end, _PRESENT)
 
     def _pages(self, start: int, end: int, flag: np.uint64) -> Mask:
@@ -66,7 +66,7 @@ class RemoteMemory:
         *,
         swapped: bool = False,
     ) -> Iterator[tuple[int, int, int]]:
-        """Yields the resident parts of areas: (index of the area, start, end).
+        """Yields the resident parts of address ranges: (index of the range, start, end).
 
         ``swapped``: yields the parts that are swapped out instead. Ends early if ``may_go_on``
         returns False. Raises OSError (EFBIG if the kernel can't tell soon enough) and
@@ -108,7 +108,7 @@ class RemoteMemory:
                         yield number, first, last
 
     def fetch(self, pieces: U64, into: U64) -> int:
-        """Reads pieces consecutively, up to the first that can't be read.
+        """Reads pieces of memory into an array, one after the other, until one is unreadable.
 
         ``pieces`` has rows of (address, bytes), at most 1,024. Returns the number of bytes read.
         Raises TargetError, PrivilegeError.
@@ -123,7 +123,7 @@ class RemoteMemory:
             return 0
 
     def read(self, addresses: U64, size_bytes: int) -> tuple[U64, Mask]:
-        """Returns (a row of 8-byte words per address, mask of those read).
+        """Reads a piece per address; returns (a row of 8-byte words per piece, mask of rows read).
 
         ``size_bytes`` of each piece is a multiple of 8. Raises TargetError, PrivilegeError.
         """
@@ -142,10 +142,10 @@ class RemoteMemory:
         return words, was_read
 
     def read_pieces(self, pieces: U64, into: U64, at: npt.NDArray[np.int64]) -> Mask:
-        """Reads pieces of any size to their indexes in ``into``. Returns a mask of those read.
+        """Reads pieces of any size to given indexes of ``into``. Returns a mask of pieces read.
 
-        ``pieces`` has rows of (address, bytes; a multiple of 8); each is stored after the
-        previous one. Raises TargetError, PrivilegeError.
+        ``pieces`` has rows of (address, bytes; a multiple of 8); each piece is stored right after
+        the previous one. Raises TargetError, PrivilegeError.
         """
         was_read = np.zeros(len(pieces), np.bool_)
         ends = np.cumsum(pieces[:, 1])
@@ -160,7 +160,7 @@ class RemoteMemory:
         return was_read
 
     def text(self, address: int, most_bytes: int = 256) -> str:
-        """Returns the text up to a zero byte; empty if it can't be read."""
+        """Returns the text at an address, up to a zero byte; empty if it can't be read."""
         text = self.process.read_memory(address, most_bytes)
         return text.partition(b"\0")[0].decode(errors="backslashreplace")
 

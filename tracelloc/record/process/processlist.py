@@ -1,7 +1,7 @@
 """Lists all processes, how fast they grow, and which of them can be traced.
 
-Each refresh reads one small file per process (stat). More expensive data, its mappings
-and the symbol tables of the mapped files, is read once per process and once
+Each refresh reads one small file per process (stat). More expensive data, mappings
+and the symbol tables of mapped files, is read once per process and once
 per file, within a time budget: later refreshes fill in the rest.
 Formats: proc_pid_stat(5), proc_pid_cmdline(5).
 """
@@ -65,7 +65,7 @@ class _Stat:
 
 
 def parse_stat(text: str) -> _Stat | None:
-    """Returns the relevant fields; None if it is not a line of stat."""
+    """Parses the relevant fields of a line of /proc/PID/stat; None if it is malformed."""
     opening, closing = text.find("("), text.rfind(")")
     fields = text[closing + 1 :].split()
     if opening < 0 or closing < opening or len(fields) < 22:
@@ -81,7 +81,7 @@ def parse_stat(text: str) -> _Stat | None:
 
 
 class ProcessScan:
-    """Scans all processes repeatedly. For one thread at a time."""
+    """Lists all processes of the machine repeatedly. For one thread at a time."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class ProcessScan:
         self._worker = FileWorker("functions", most_ends=sys.maxsize, patience_s=_PATIENCE_S)
 
     def refresh(self, budget_s: float = 0.05) -> list[ProcessInfo]:
-        """Returns all processes except kernel threads, the fastest growing first.
+        """Lists all processes except kernel threads, the fastest growing first.
 
         Inspects new processes for about ``budget_s``, at least one; the rest
         have ``known`` false until a later refresh.
@@ -114,7 +114,7 @@ class ProcessScan:
             seen[key] = entry
         self._seen = seen
         self._look_into(stats, now_ns, budget_s)
-        self._worker.rest()
+        self._worker.end_after_answer()
         infos = [_info(pid, stat, seen[pid, stat.start], now_ns) for pid, stat in stats]
         infos.sort(key=by_growth)
         return infos
@@ -137,7 +137,7 @@ class ProcessScan:
         return found
 
     def _stat_of_others(self, pid: int, stat: _Stat) -> _Stat:
-        """Returns the stat of another thread if the main one has ended and others have not."""
+        """Returns another thread's stat if only the main thread has ended; else ``stat``."""
         process = Process(pid, self._root)
         with suppress(OSError):
             others = parse_stat((process.memory_directory / "stat").read_text(errors="replace"))
@@ -155,7 +155,7 @@ class ProcessScan:
         return _Seen(arguments or stat.command, user, deque(maxlen=_MOST_SAMPLES))
 
     def _look_into(self, stats: list[tuple[int, _Stat]], now_ns: int, budget_s: float) -> None:
-        """Inspects due processes, the largest first, as users most likely look for those."""
+        """Inspects processes that are due, the largest first: users most likely look for them."""
         due = [
             (pid, stat)
             for pid, stat in stats
@@ -173,7 +173,7 @@ class ProcessScan:
                 return
 
     def _inspect(self, pid: int, stat: _Stat) -> tuple[str | None, Trouble | None]:
-        """Returns (where its allocator is, why it can't be traced)."""
+        """Returns (where a process's malloc library is, why the process can't be traced)."""
         if stat.state in "ZX" or pid == self._own_pid:
             return None, Trouble.ENDED if stat.state in "ZX" else Trouble.SELF
         process = Process(pid, self._root)
@@ -224,7 +224,7 @@ class ProcessScan:
 
 
 def _sample(samples: deque[tuple[int, int]], now_ns: int, rss_bytes: int) -> None:
-    """Adds a sample if due; stores a minute of history, however often it is called."""
+    """Adds a sample of RSS if one is due; keeps a minute of samples, however often called."""
     spacing_ns = _GROWTH_OVER_NS // (_MOST_SAMPLES - 2)
     if not samples or now_ns - samples[-1][0] >= spacing_ns:
         samples.append((now_ns, rss_bytes))
@@ -252,5 +252,5 @@ def _info(pid: int, stat: _Stat, seen: _Seen, now_ns: int) -> ProcessInfo:
 
 
 def by_growth(info: ProcessInfo) -> tuple[int, int, int]:
-    """Returns a sort key: the fastest growing first, then the largest."""
+    """Returns the sort key of a process: the fastest growing first, then the largest."""
     return -info.growth_bytes_per_min, -info.rss_bytes, info.pid

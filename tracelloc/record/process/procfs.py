@@ -35,12 +35,12 @@ _PROGRAM_ADDRESSES: Final = 23, 25, 42, 44, 45
 
 
 def boot_id() -> str:
-    """Returns what tells this run of the kernel from others. Raises OSError."""
+    """Returns the random ID of this boot of the kernel. Raises OSError."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def parse_maps(text: str, known: dict[str, Mapping] | None = None) -> dict[str, Mapping]:
-    """Returns mappings by their line of ``/proc/PID/maps``, in address order; see proc(5).
+    """Parses ``/proc/PID/maps``: returns mappings by their line, in address order; see proc(5).
 
     ``known`` are mappings of an earlier text, reused for unchanged lines.
     """
@@ -62,7 +62,7 @@ def _mapping_of(line: str) -> Mapping:
 
 
 class AddressMap:
-    """Mappings, searchable by address."""
+    """The mappings of a process at one time, searchable by address."""
 
     def __init__(self, mappings: Iterable[Mapping]) -> None:
         self.mappings: Sequence[Mapping] = sorted(mappings, key=lambda m: m.start)
@@ -95,7 +95,7 @@ class Process:
 
     @property
     def directory(self) -> Path:
-        """``/proc/PID``."""
+        """The process's directory, ``/proc/PID``."""
         return self.root / str(self.pid)
 
     @property
@@ -112,7 +112,7 @@ class Process:
         return self.pid
 
     def is_running(self, thread_id: int) -> bool:
-        """Returns whether one of its threads has not ended."""
+        """Returns whether a thread of the process has not ended."""
         try:
             os.readlink(f"{self.root}/{self.pid}/task/{thread_id}/exe")  # noqa: PTH115 - several times as fast
         except (FileNotFoundError, ProcessLookupError):
@@ -123,14 +123,14 @@ class Process:
 
     @property
     def memory_directory(self) -> Path:
-        """``/proc/TID`` of ``thread_id``: for its memory, its files and its program.
+        """``/proc/TID`` of ``thread_id``, for the process's memory, files and program.
 
         Every thread has such a directory with all of a process's entries, though it is not listed.
         """
         return self.root / str(self.thread_id)
 
     def exists(self) -> bool:
-        """Returns whether any of its threads has not ended."""
+        """Returns whether any thread of the process has not ended."""
         try:
             return self.state() not in "ZX" or self.thread_id != self.pid
         except TargetError:
@@ -155,7 +155,7 @@ class Process:
             ) from error
 
     def _read_as_thread(self, name: str) -> bytes:
-        """Reads a file that a thread has until it ends: from then on the file is empty."""
+        """Reads a file of a running thread; files of an ended thread are empty."""
         thread_id = self.thread_id
         while True:
             try:
@@ -172,22 +172,22 @@ class Process:
         return self._read("stat").decode(errors="replace").rpartition(")")[2].split()
 
     def state(self) -> str:
-        """Returns one letter: R, S, D, T (stopped), Z (zombie) …"""
+        """Returns the process's state, one letter: R, S, D, T (stopped), Z (zombie) …"""
         return self._stat()[0]
 
     def command(self) -> str:
-        """Returns the short name (comm), at most 15 bytes."""
+        """Returns the process's short name (comm), at most 15 bytes."""
         return self._read("comm").decode(errors="replace").removesuffix("\n")
 
     def executable(self) -> str | None:
-        """Returns the path of its program, in its own root; None if unknown."""
+        """Returns the path of the process's program, in the process's root; None if unknown."""
         paths = self.program_paths()
         return None if paths is None else paths[1]
 
     def program_paths(self) -> tuple[str, str] | None:
-        """Returns the paths of its program's (file, link by which it was started).
+        """Returns the paths of the program's (file, link by which it was started).
 
-        Both are the file's if there is no such link. Only the second one is used elsewhere. None
+        Both are the file's if there is no such link. Mappings, too, are given the link's path. None
         if unknown.
         """
         try:
@@ -197,10 +197,10 @@ class Process:
         return path, self._link_to(path) or path
 
     def _link_to(self, path: str) -> str | None:
-        """The link beside a program's file that has the process's name; None if there is none.
+        """Returns the link beside a program's file with the process's name; None if there is none.
 
-        So redis-server is not called redis-check-rdb, a link to which it is. A file whose name goes
-        on where the process's ends is the more exact one: python3.11.
+        Thus redis-server, a link to redis-check-rdb, is called redis-server. A file whose name goes
+        on where the process's ends is more exact: python3.11.
         """
         try:
             name = self.command()
@@ -221,21 +221,21 @@ class Process:
         return link if is_same else None
 
     def arguments(self) -> list[str]:
-        """Returns the words of its command line; none if it has erased them."""
+        """Returns the words of the command line; none if the process has erased them."""
         words = self._read_as_thread("cmdline").split(b"\0")
         return [word.decode(errors="replace") for word in words if word]
 
     def start_ticks(self) -> int:
-        """Returns its start time since boot: with the PID, it identifies the process."""
+        """Returns the start time in ticks since boot; with the PID, it identifies a process."""
         return int(self._stat()[19])
 
     def started_s(self) -> float:
-        """Returns its start time, in seconds since 1970."""
+        """Returns the process's start time, in seconds since 1970."""
         boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return boot_s + self.start_ticks() / os.sysconf("SC_CLK_TCK")
 
     def preloaded(self) -> list[str]:
-        """Returns the libraries that ``LD_PRELOAD`` named at its start."""
+        """Returns the libraries that ``LD_PRELOAD`` named at the process's start."""
         try:
             entries = self._read_as_thread("environ").split(b"\0")
         except (TargetError, PrivilegeError):
@@ -247,24 +247,24 @@ class Process:
         return []
 
     def is_kernel_thread(self) -> bool:
-        """Returns whether it is a kernel thread (PF_KTHREAD in stat), without its own memory."""
+        """Returns whether the process is a kernel thread (PF_KTHREAD in stat), without memory."""
         return bool(int(self._stat()[6]) & 0x00200000)
 
     def maps_text(self, program: tuple[str, str] | None = None) -> str:
-        """Returns the current mappings as text, for ``parse_maps``.
+        """Returns the process's current mappings as text, for ``parse_maps``.
 
-        ``program``: its ``program_paths``, if they are known already.
+        ``program``: the ``program_paths``, if they are known already.
         """
         text = self._read_as_thread("maps").decode(errors="surrogateescape")
         path, link = program or self.program_paths() or ("", "")
         return text if path == link else text.replace(f" {path}\n", f" {link}\n")
 
     def maps(self) -> AddressMap:
-        """Returns the current mappings."""
+        """Returns the process's current mappings."""
         return AddressMap(parse_maps(self.maps_text()).values())
 
     def rss_bytes(self) -> int | None:
-        """Returns resident memory; None once the process is gone: a zombie has none."""
+        """Returns resident memory in bytes; None once the process is gone: a zombie has none."""
         try:
             pages = int(self._read_as_thread("statm").split()[1])
             return pages * os.sysconf("SC_PAGE_SIZE") or None
@@ -272,7 +272,7 @@ class Process:
             return None
 
     def cpu_ns(self) -> int | None:
-        """Returns CPU time of all its threads, user and system; None once the process is gone."""
+        """Returns CPU time of all threads, user and system; None once the process is gone."""
         try:
             fields = self._stat()
         except TargetError:
@@ -280,9 +280,9 @@ class Process:
         return (int(fields[11]) + int(fields[12])) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
     def run_ns(self) -> int:
-        """Returns the time for which its main thread has run; 0 once it is gone.
+        """Returns the time for which the main thread has run, in ns; 0 once it is gone.
 
-        The first number in ``/proc/PID/schedstat`` (Documentation/scheduler/sched-stats.rst).
+        Source: first number in ``/proc/PID/schedstat`` (Documentation/scheduler/sched-stats.rst).
         """
         try:
             return int(self._read("schedstat").split()[0])
@@ -304,9 +304,9 @@ class Process:
         return [int(word) for word in self._status_words(key)]
 
     def has_seccomp_filter(self, inherited: int = 0) -> bool:
-        """Returns whether seccomp(2) restricts the system calls of any of its threads.
+        """Returns whether seccomp(2) restricts the system calls of any thread.
 
-        ``inherited``: filters, the oldest ones, that do not count.
+        ``inherited``: number of the oldest filters, which do not count.
         """
         return any(
             self._status_words("Seccomp", f"task/{thread_id}") in (["1"], ["2"])
@@ -315,18 +315,18 @@ class Process:
         )
 
     def seccomp_filters(self, directory: str = ".") -> int:
-        """Returns how many filters seccomp(2) applies; 0 before Linux 5.9."""
+        """Returns the number of the process's seccomp(2) filters; 0 before Linux 5.9."""
         return int((self._status_words("Seccomp_filters", directory) or ["0"])[0])
 
     def is_memory_limited(self) -> bool:
-        """Returns whether its address space is limited (RLIMIT_AS)."""
+        """Returns whether the process's address space is limited (RLIMIT_AS)."""
         for line in self._read("limits").decode(errors="replace").split("\n"):
             if line.startswith(_ADDRESS_SPACE):
                 return line[len(_ADDRESS_SPACE) :].split()[0] != "unlimited"
         return False
 
     def locked_bytes(self) -> int:
-        """Returns how much of its memory is locked (mlock(2))."""
+        """Returns how many bytes of the process's memory are locked (mlock(2))."""
         return int((self._status_words("VmLck") or ["0"])[0]) << 10
 
     def start_stack(self) -> int:
@@ -334,43 +334,40 @@ class Process:
         return int(self._stat()[_START_STACK])
 
     def program_addresses(self) -> tuple[int, ...]:
-        """Returns where code, stack, data and arguments of its program are, as it was executed.
+        """Returns addresses of the program's code, stack, data and arguments, as it was executed.
 
-        Zeros where they may not be known (proc_pid_stat(5)).
+        An address that tracelloc may not know is 0 (proc_pid_stat(5)).
         """
         fields = self._stat()
         return tuple(int(fields[number]) for number in _PROGRAM_ADDRESSES)
 
     def has_shadow_stack(self) -> bool:
-        """Returns whether return addresses are checked against a shadow stack.
-
-        False as well if the kernel does not tell.
-        """
+        """Returns whether return addresses are checked by a shadow stack; False if unknown."""
         found = native().shadow_stack_status
         return found is not None and found[1] in self._status_words(found[0])
 
     def group_id(self) -> int:
-        """Returns the process to which this thread belongs; itself once it is gone."""
+        """Returns the PID of the process that the thread belongs to; its own id once it is gone."""
         return (self._status("Tgid") or [self.pid])[0]
 
     def tracer_id(self) -> int:
-        """Returns the thread that traces this one by ptrace(2); 0 if none."""
+        """Returns the id of the thread that traces this one by ptrace(2); 0 if none."""
         return (self._status("TracerPid") or [0])[0]
 
     def parent_pid(self) -> int:
-        """Returns the parent process; 0 once the process is gone."""
+        """Returns the PID of the parent process; 0 once the process is gone."""
         return (self._status("PPid") or [0])[0]
 
     def inner_pid(self) -> int:
-        """Returns its PID in its own PID namespace."""
+        """Returns the process's PID in its own PID namespace."""
         return (self._status("NSpid") or [self.pid])[-1]
 
     def user_ids(self) -> tuple[int, ...]:
-        """Returns real and effective user; none once the process is gone."""
+        """Returns the ids of the real and effective user; none once the process is gone."""
         return tuple(self._status("Uid")[:2])
 
     def read_memory(self, address: int, size_bytes: int) -> bytes:
-        """Returns bytes of its memory; empty if they can't be read."""
+        """Returns bytes of the process's memory; empty if they can't be read."""
         try:
             with (self.memory_directory / "mem").open("rb", buffering=0) as memory:
                 memory.seek(address)
@@ -379,7 +376,7 @@ class Process:
             return b""
 
     def can_be_read(self) -> bool:
-        """Returns whether the kernel lets tracelloc read its memory (ptrace(2))."""
+        """Returns whether the kernel lets tracelloc read the process's memory (ptrace(2))."""
         try:
             os.close(os.open(f"{self.memory_directory}/mem", os.O_RDONLY | os.O_CLOEXEC))
         except OSError:
@@ -387,7 +384,7 @@ class Process:
         return True
 
     def thread_ids(self) -> set[int]:
-        """Returns its current threads; empty once the process is gone."""
+        """Returns the ids of current threads; empty once the process is gone."""
         try:
             return {int(task.name) for task in (self.directory / "task").iterdir()}
         except (FileNotFoundError, ProcessLookupError):
@@ -396,7 +393,7 @@ class Process:
     def stack_pointers(self) -> Iterator[int]:
         """Yields the stack pointers of threads in system calls (proc_pid_syscall(5)).
 
-        Those of running threads are not known. Raises OSError.
+        Stack pointers of running threads are not known. Raises OSError.
         """
         for task in (self.directory / "task").iterdir():
             with suppress(OSError, ValueError):
@@ -405,7 +402,7 @@ class Process:
                     yield int(words[-2], 16)
 
     def has_thread(self, thread_id: int) -> bool:
-        """Returns whether it has a thread; a listing may miss some while others end."""
+        """Returns whether the process has a thread; a listing may miss some while others end."""
         try:
             os.stat(f"{self.root}/{self.pid}/task/{thread_id}")
         except (FileNotFoundError, ProcessLookupError):
@@ -413,7 +410,7 @@ class Process:
         return True
 
     def child_ids(self) -> set[int]:
-        """Returns its current child processes; none if the kernel doesn't list them."""
+        """Returns the PIDs of current child processes; none if the kernel doesn't list them."""
         children: set[int] = set()
         for thread_id in self.thread_ids():
             with suppress(OSError):
@@ -422,12 +419,12 @@ class Process:
         return children
 
     def thread_names(self) -> dict[int, str]:
-        """Returns the names (comm) of its threads by id; empty once the process is gone."""
+        """Returns the names (comm) of all threads by id; empty once the process is gone."""
         names = ((thread_id, self.thread_name(thread_id)) for thread_id in self.thread_ids())
         return {thread_id: name for thread_id, name in names if name is not None}
 
     def thread_name(self, thread_id: int) -> str | None:
-        """Returns the name (comm) of one of its threads; None if there is no such thread."""
+        """Returns the name (comm) of a thread of the process; None if there is no such thread."""
         try:
             name = (self.directory / "task" / str(thread_id) / "comm").read_bytes()
         except OSError:
@@ -435,9 +432,9 @@ class Process:
         return name.decode(errors="replace").removesuffix("\n")
 
     def open_mapping(self, mapping: Mapping) -> int:
-        """Opens the mapped file itself, even if its name is gone; returns the descriptor.
+        """Opens the file of a mapping, even if its name is gone; returns the descriptor.
 
-        ``map_files`` leads to the inode, whatever its path or mount namespace is now;
+        ``map_files`` leads to the inode, whatever the file's path or mount namespace is now;
         if that is not permitted, the path inside the process's root is used.
         Raises OSError; NotRegularError for a device.
         """
@@ -455,5 +452,5 @@ class Process:
             return descriptor
 
     def mapping_path(self, mapping: Mapping) -> str:
-        """Returns the path by which the kernel, or tracelloc, opens the mapped file."""
+        """Returns the path by which the kernel, or tracelloc, opens the file of a mapping."""
         return f"{self.memory_directory}/map_files/{mapping.map_file}"

@@ -101,9 +101,9 @@ class Registers:
         entered_call: bytes = b"",
         thread_pointer: bytes = b"",
     ) -> Registers:
-        """Returns the registers in the kernel's register sets.
+        """Decodes registers from the kernel's register sets.
 
-        A program of 32 bits has other registers: they count as 0, and it is in no system call.
+        The registers of a 32-bit program count as 0, and it counts as in no system call.
         """
         count = len(layout.names)
         if len(general) != 8 * count:
@@ -122,7 +122,7 @@ class Registers:
         )
 
     def copy(self) -> Registers:
-        """Returns registers that can be changed, with the same values."""
+        """Returns an independent copy, which can be changed."""
         call, pointer = self._of_their_own
         return Registers(
             self.layout, self._words.values(), entered_call=call, thread_pointer=pointer
@@ -139,12 +139,12 @@ class Registers:
 
     @property
     def words(self) -> list[int]:
-        """All values, in the layout's order."""
+        """The values of all registers, in the layout's order."""
         return list(self._words.values())
 
     @property
     def program_counter(self) -> int:
-        """The address of execution."""
+        """The address of the instruction to execute next."""
         return self[self.layout.program_counter]
 
     @program_counter.setter
@@ -153,7 +153,7 @@ class Registers:
 
     @property
     def stack_pointer(self) -> int:
-        """The stack pointer."""
+        """The address of the top of the stack."""
         return self[self.layout.stack_pointer]
 
     @stack_pointer.setter
@@ -162,20 +162,20 @@ class Registers:
 
     @property
     def thread_pointer(self) -> int:
-        """The address of the thread's own variables."""
+        """The address of the thread's own variables (thread pointer)."""
         name = self.layout.thread_pointer
         return self._of_their_own[1] if name is None else self[name]
 
     @property
     def entered_call(self) -> int:
-        """The number of the system call in which the thread is; ``NO_CALL``: in none."""
+        """The number of the thread's current system call; ``NO_CALL`` if it is in none."""
         name = self.layout.entered_call
         if name is None:
             return self._of_their_own[0]
         return ctypes.c_int64(self[name]).value
 
     def pack(self) -> bytes:
-        """Returns the kernel's general register set."""
+        """Encodes the registers as the kernel's general register set."""
         return struct.pack(f"<{len(self._words)}Q", *self._words.values())
 
 
@@ -262,10 +262,7 @@ def set_signal_mask(thread_id: int, mask: int) -> None:
 
 
 def detach(thread_id: int, signal_number: int = 0) -> None:
-    """Resumes a stopped thread and stops tracing it, optionally with the signal that stopped it.
-
-    Raises OSError.
-    """
+    """Resumes a stopped thread and stops tracing it; may deliver a signal. Raises OSError."""
     _request(_DETACH, thread_id, signal_number)
 
 
@@ -275,9 +272,9 @@ def listen(thread_id: int) -> None:
 
 
 def event_message(thread_id: int) -> int:
-    """Returns the event's argument.
+    """Returns the argument of the event that has stopped a thread.
 
-    That is the new thread's id, the id of the thread that executed, or the exit status.
+    It is the new thread's id, the id of the thread that executed, or the exit status.
     """
     message = ctypes.c_ulong()
     _request(_GETEVENTMSG, thread_id, ctypes.addressof(message))
@@ -285,17 +282,17 @@ def event_message(thread_id: int) -> int:
 
 
 def signal_code(thread_id: int) -> int:
-    """Returns the ``si_code`` of the signal that stopped a thread."""
+    """Returns the ``si_code`` of the signal that has stopped a thread. Raises OSError."""
     info = (ctypes.c_char * _SIGINFO_BYTES)()
     _request(_GETSIGINFO, thread_id, ctypes.addressof(info))
     return ctypes.c_int32.from_buffer(info, _SI_CODE).value
 
 
 def wait(*, must_wait: bool = True) -> tuple[int, int]:
-    """Waits for the next change of a thread that this one has seized, or of its own children.
+    """Waits for a change of a thread that the caller has seized, or of a child process.
 
     Returns (thread id, status of waitpid(2)); thread 0 if nothing has changed and ``must_wait`` is
-    False. Raises ChildProcessError if none are left, InterruptedError if a signal handler
+    False. Raises ChildProcessError if no threads are left, InterruptedError if a signal handler
     ran.
     """
     return urgency.wait(WALL | _WNOTHREAD | (0 if must_wait else os.WNOHANG))

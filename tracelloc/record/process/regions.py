@@ -35,13 +35,13 @@ class Region(NamedTuple):
 
     @property
     def is_anonymous(self) -> bool:
-        """Whether it is private, writable memory without a file or a special purpose."""
+        """Whether the mapping is private, writable memory without a file or special purpose."""
         named = self.path and not self.path.startswith("[anon")
         return not self.inode and self.rights[:2] == "rw" and self.rights[3] == "p" and not named
 
 
 def read_regions(maps_text: str) -> list[Region]:
-    """The mappings of a process, by address, from the text of its maps."""
+    """Parses the text of ``/proc/PID/maps``: returns a process's mappings, by address."""
     found = []
     for line in maps_text.split("\n"):
         if line.count(" ") < 4:
@@ -55,7 +55,7 @@ def read_regions(maps_text: str) -> list[Region]:
 
 
 def variables_of(regions: Sequence[Region]) -> Iterator[Region]:
-    """Yields the files' writable data, and their zeroed parts, which follow without a gap."""
+    """Yields mappings with files' variables: writable data, and the zeroed parts after it."""
     for number, region in enumerate(regions):
         before = regions[number - 1] if number else region
         is_zeroed = not region.inode and before.inode and before.end == region.start
@@ -73,16 +73,16 @@ class MappingUsage(NamedTuple):
     inode: int
     path: str  # May contain any bytes that a file's name can have
     rss_bytes: int
-    anonymous_bytes: int  # Resident memory that is not a file's: private, and written to
+    anonymous_bytes: int  # Resident memory without a file, or written to privately
     huge_bytes: int  # Resident memory in transparent huge pages
     swapped_bytes: int
     hugetlb_bytes: int
-    # Whether the process has installed guard pages in it (MADV_GUARD_INSTALL).
+    # Whether the process may have installed guard pages in the mapping (MADV_GUARD_INSTALL).
     may_have_guards: bool
 
 
 def read_mapping_usages(process: Process) -> Iterator[MappingUsage]:
-    """Yields all mappings by address. Raises OSError; nothing once the process has ended."""
+    """Yields all mappings by address; none once the process has ended. Raises OSError."""
     header: re.Match[bytes] | None = None
     path, link = map(os.fsencode, process.program_paths() or ("", ""))
     links = {path: link}
@@ -115,7 +115,7 @@ def _usage(
 
 
 def read_table_bytes(process: Process) -> int:
-    """The size of the process's page tables (VmPTE in proc_pid_status(5)). Raises OSError."""
+    """Returns the bytes of a process's page tables (VmPTE, proc_pid_status(5)). Raises OSError."""
     text = (process.memory_directory / "status").read_bytes()
     found = re.search(rb"^VmPTE:\s+(\d+) kB", text, re.MULTILINE)
     return int(found[1]) << 10 if found else 0

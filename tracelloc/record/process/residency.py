@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.model.process import MemoryUsage, Resident
+from tracelloc.model.process import MemoryUsage, ResidentMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.system.memorylimits import closest_limit, numbers_in
 from tracelloc.text import NS_PER_S
@@ -33,18 +33,18 @@ _COST: Final = 100  # Reading pages takes at most 1 / `_COST` of the time
 _PSS_EVERY_NS: Final = 5 * NS_PER_S
 _PAST_EVERY_NS: Final = 5 * NS_PER_S
 _PAST_LENGTH: Final = 60
-# Fields of `/proc/PID/status`, in the order of the fields of `Resident`.
+# Fields of `/proc/PID/status`, in the order of the fields of `ResidentMemory`.
 _KINDS: Final = ("RssAnon", "RssFile", "RssShmem", "VmSwap", "VmSize")
 
 
 class Residency:
-    """Reads the memory usage of one process. Thread safe."""
+    """Reads one process's memory usage by kind. Thread safe."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._lock = threading.Lock()
-        self._start: Resident | None = read_resident(process)
-        self.our_bytes = 0  # What tracelloc itself had resident in it at the last look
+        self._start: ResidentMemory | None = read_resident(process)
+        self.our_bytes = 0  # Resident bytes of memory shared with tracelloc, at the last reading
         self.last: MemoryUsage | None = None
         self._pss_bytes: int | None = None
         self._pss_due_ns = 0
@@ -53,15 +53,15 @@ class Residency:
         self._history: deque[tuple[int, int]] = deque(maxlen=_PAST_LENGTH)
 
     def restart(self) -> None:
-        """Counts growth from now on."""
+        """Makes the current memory the start value, from which growth is counted."""
         with self._lock:
             self._start = read_resident(self._process)
 
     def read_usage(self, mapped: Ranges | None = None, ours: Ranges = ()) -> MemoryUsage | None:
-        """Returns the memory usage now; once the process has ended, the last one.
+        """Returns the memory usage now; once the process has ended, the last known one.
 
-        ``mapped`` are ranges that the process itself has mapped, if traced. ``ours`` is shared
-        memory that it has only for tracelloc, which is left out.
+        ``mapped``: ranges that the process itself has mapped; None if not traced. ``ours``: memory
+        shared with tracelloc only, which is left out.
         """
         with self._lock:
             now = read_resident(self._process)
@@ -87,7 +87,7 @@ class Residency:
             return self.last
 
     def _look_at(self, mapped: Ranges | None, now_ns: int) -> int | None:
-        """Returns the bytes kept of these ranges, some seconds old if there are many pages."""
+        """Returns resident and swapped bytes of ranges; some seconds old if pages are many."""
         if mapped is None:
             return None
         if now_ns >= self._mapped_due_ns:
@@ -97,17 +97,17 @@ class Residency:
         return self._mapped_bytes
 
 
-def read_resident(process: Process) -> Resident | None:
-    """Returns memory by kind; None once the process is gone."""
+def read_resident(process: Process) -> ResidentMemory | None:
+    """Returns a process's memory by kind; None once the process is gone."""
     kinds = numbers_in(process.memory_directory / "status")
     if "RssAnon" not in kinds:
         return None
     sizes = [kinds.get(name, 0) << 10 for name in _KINDS]
-    return Resident(*sizes)
+    return ResidentMemory(*sizes)
 
 
 def read_pss(process: Process) -> int | None:
-    """Returns the proportional share in bytes; None if it can't be read."""
+    """Returns a process's proportional set size in bytes; None if it can't be read."""
     kib = numbers_in(process.memory_directory / "smaps_rollup").get("Pss")
     return None if kib is None else kib << 10
 
@@ -121,7 +121,7 @@ MOST_PAGES: Final = 1 << 22
 
 
 def kept_bytes(process: Process, ranges: Iterable[tuple[int, int]]) -> int | None:
-    """Returns the bytes of these ranges in memory or swap (start, end; whole pages).
+    """Returns how many bytes of ranges (start, end; whole pages) are in memory or swap.
 
     Small ranges count first; pages beyond ``MOST_PAGES`` are left out, so the result is then a
     lower bound. None if the process has ended or access is denied.

@@ -15,9 +15,9 @@ from typing import Final
 from tracelloc.errors import TargetError, scarcity
 from tracelloc.files.elf import NotElfError
 from tracelloc.model.codefiles import (
+    CodePlace,
     FileId,
     Mapping,
-    Place,
     Unresolved,
     base_name,
     is_c_library,
@@ -44,12 +44,12 @@ INJECTED_FILE: Final = (
 
 
 def is_injected(path: str) -> bool:
-    """Returns whether a mapping with this path is of the library, as injected."""
+    """Returns whether a mapping's path is that of the injected library."""
     return path.startswith(f"/memfd:{INJECTED_NAME}")
 
 
 class MappedFiles:
-    """Files that are or were mapped by any process: each opened once."""
+    """All files that any traced process has mapped, each opened once."""
 
     def __init__(self) -> None:
         self._modules: dict[tuple[int, ...], Module] = {}
@@ -59,7 +59,7 @@ class MappedFiles:
         self.runtime_frames = RuntimeFrames()  # Frames of interpreted functions, of all processes
 
     def open(self, process: Process, mapping: Mapping) -> Module:
-        """Returns the module of a mapped file. Raises OSError, NotElfError, FileReadError."""
+        """Returns a mapped file's module, once open. Raises OSError, NotElfError, FileReadError."""
         try:
             descriptor = process.open_mapping(mapping)
         except OSError:
@@ -80,7 +80,7 @@ class MappedFiles:
         return module
 
     def open_image(self, image: bytes, mapping: Mapping) -> Module:
-        """Returns the module of an in-memory file. Raises OSError, NotElfError, FileReadError."""
+        """Returns the module of a file in memory. Raises OSError, NotElfError, FileReadError."""
         module = self._images.get(image)
         if module is None:
             elf = TargetFile.from_bytes(image, mapping.path)
@@ -88,7 +88,7 @@ class MappedFiles:
         return module
 
     def tables(self, module: Module) -> UnwindTables | None:
-        """Returns a file's call-frame information; None if not supported. From any thread."""
+        """Returns a file's call-frame information; None if not supported. Thread safe."""
         if not module.elf.has_frames:
             return None
         with self._lock:
@@ -106,10 +106,10 @@ class MappedFiles:
 
 
 class AddressSpace:
-    """Mappings of a process, now and earlier, with their files."""
+    """The mappings of a process, current and earlier ones, with the mapped files."""
 
     def __init__(self, process: Process, files: MappedFiles | None = None) -> None:
-        """``files`` is shared with other processes, and closed by its owner."""
+        """``files``: shared with other processes, and closed by their owner; None: own files."""
         self.process = process
         self.files = files or MappedFiles()
         self._owns_files = files is None
@@ -129,7 +129,7 @@ class AddressSpace:
         self._modules: dict[FileId, Module | Unresolved] = {}
 
     def refresh(self) -> list[Module]:
-        """Reads the mappings again. Returns modules not seen before; none if the process ended."""
+        """Reads the mappings again. Returns new modules; none if the process has ended."""
         if self._program is None:
             self._program = self.process.program_paths()
             self._preloaded = frozenset(map(base_name, self.process.preloaded()))
@@ -199,7 +199,7 @@ class AddressSpace:
         return [module for mapping, module in opened if mapping in still]
 
     def _open(self, mapping: Mapping) -> Module | None:  # noqa: PLR0911 - a reason each
-        """Returns the module of a mapping if an executable file is seen for the first time."""
+        """Returns a mapping's module if its executable file is seen for the first time."""
         if mapping.path == VDSO:
             self._open_vdso(mapping)
             return None
@@ -237,7 +237,7 @@ class AddressSpace:
             self._modules[mapping.file_id] = Unresolved.KERNEL_PAGE
 
     def _leave_closed(self, mapping: Mapping, why: Unresolved, scarce: str | None) -> None:
-        """Keeps why a file is not open, unless a resource is scarce: then it is tried again."""
+        """Records why a file is not open, unless a resource is scarce: then retries later."""
         if scarce is None:
             self._modules[mapping.file_id] = why
         else:
@@ -261,14 +261,14 @@ class AddressSpace:
         return module if isinstance(module, Module) else None
 
     def variable(self, name: str) -> int | None:
-        """Returns the address of a variable of the dynamic linker in the process."""
+        """Returns the address of a variable of the process's dynamic linker; None if unknown."""
         for module in self.mapped_modules:
             if is_loader(module.path):
                 return self.object(module, name)
         return None
 
     def object(self, module: Module, name: str) -> int | None:
-        """Returns the address of a file's variable in the process; None if it has none."""
+        """Returns the process address of a file's variable; None if the file has no such one."""
         inside = module.elf.find_object(name)
         for mapping in self._maps.mappings if inside is not None else ():
             if self._modules.get(mapping.file_id) is module:
@@ -280,7 +280,7 @@ class AddressSpace:
     def permanent_files(self) -> set[FileId]:
         """Returns the files that stay mapped as long as the program runs.
 
-        These are the program, the libraries loaded with it, their dependencies, preloaded
+        Returns the program, the libraries loaded with it, their dependencies, preloaded
         libraries, and the loader. Only libraries opened later can be unmapped.
         """
         by_name: dict[str, Module] = {}
@@ -303,16 +303,16 @@ class AddressSpace:
 
     @property
     def executable(self) -> str | None:
-        """Path of the program, as in its mappings; None if unknown."""
+        """Path of the program, as in the mappings; None if unknown."""
         return None if self._program is None else self._program[1]
 
     @property
     def mappings(self) -> Sequence[Mapping]:
-        """Current mappings, by address."""
+        """Current mappings of the process, by address."""
         return self._maps.mappings
 
     def reason(self, mapping: Mapping) -> Unresolved | None:
-        """Returns why a mapped file of code can't be read; None if it can, or is not a file."""
+        """Returns why a mapping's code file can't be read; None if it can, or there is no file."""
         if not (mapping.executable and mapping.is_file):
             return None
         module = self._modules.get(mapping.file_id, Unresolved.UNREADABLE)
@@ -324,7 +324,7 @@ class AddressSpace:
         return not self._has_c_library
 
     def find(self, address: int) -> Mapping | None:
-        """Returns the mapping that contains an address now, otherwise one that did earlier."""
+        """Returns the mapping that contains an address, or else one that did earlier, or None."""
         mapping = self._maps.find(address)
         for maps in self._earlier:
             if mapping is not None:
@@ -332,31 +332,31 @@ class AddressSpace:
             mapping = maps.find(address)
         return mapping
 
-    def place(self, address: int) -> Place[Module] | Unresolved:
-        """Returns the place of a code address, or why it is unknown."""
+    def place(self, address: int) -> CodePlace[Module] | Unresolved:
+        """Returns where a code address lies, or why that is unknown."""
         mapping = self.find(address)
         if mapping is None:
             return Unresolved.UNMAPPED
         offset = address - mapping.start + (mapping.offset if mapping.is_file else 0)
         if not mapping.executable:
-            return Place(mapping, None, Unresolved.NOT_CODE, offset)
+            return CodePlace(mapping, None, Unresolved.NOT_CODE, offset)
         if not mapping.is_file and mapping.path != VDSO:
             special = mapping.path.startswith("[") and mapping.path.endswith("]")
             reason = Unresolved.KERNEL_PAGE if special else Unresolved.ANONYMOUS
-            return Place(mapping, None, reason, offset)
+            return CodePlace(mapping, None, reason, offset)
         module = self._modules.get(mapping.file_id, Unresolved.UNREADABLE)
         if isinstance(module, Unresolved):
-            return Place(mapping, None, module, offset)
-        return Place(mapping, module, None, offset)
+            return CodePlace(mapping, None, module, offset)
+        return CodePlace(mapping, module, None, offset)
 
     def trampoline(self) -> int | None:
-        """Returns where the kernel sends hijacked returns; None before the first one."""
+        """Returns the address to which the kernel sends hijacked returns; None before the first."""
         for mapping in self._maps.mappings:
             if mapping.path == TRAMPOLINE_MAPPING:
                 return mapping.start
         return None
 
     def close(self) -> None:
-        """Closes every file, unless they are shared with other processes."""
+        """Closes all files, unless they are shared with other processes."""
         if self._owns_files:
             self.files.close()

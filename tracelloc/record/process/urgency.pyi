@@ -13,7 +13,7 @@ class Urgency:
     ) -> None: ...  # fmt: skip
 
 def claim() -> None:
-    """Gives the calling thread priority until ``renounce``: only work for a waiting target."""
+    """Gives the calling thread priority until ``renounce``, for work that the target waits for."""
 
 def renounce() -> None:
     """Takes the calling thread's priority: some kernels move no thread that has one to a cgroup."""

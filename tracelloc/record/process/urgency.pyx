@@ -147,7 +147,7 @@ class Urgency:
 
 
 def claim():
-    """Gives the calling thread priority until ``renounce``: only work for a waiting target."""
+    """Gives the calling thread priority until ``renounce``, for work that the target waits for."""
     with nogil:
         c_claim()
 

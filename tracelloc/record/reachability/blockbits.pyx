@@ -54,7 +54,7 @@ cdef struct Place:  # of a block
 
 
 cdef inline uint64_t name_of(const Place* place) noexcept nogil:
-    """A number of 32 bits; larger if there is none."""
+    """Returns a block's number of 32 bits; larger if there is none."""
     if not place.part:
         return <uint64_t>MOST_PARTS << 16 | place.word if place.word < 1 << 16 else NO_NAME
     if place.part.index >= MOST_PARTS:
@@ -63,7 +63,7 @@ cdef inline uint64_t name_of(const Place* place) noexcept nogil:
 
 
 cdef class BlockBits:
-    """Blocks, and which of them are reachable. All are but those that ``ask`` has named."""
+    """Blocks, and which of them are reachable: all but those that ``ask`` has named."""
 
     cdef Part*** groups
     cdef Py_ssize_t group_count
@@ -120,7 +120,7 @@ cdef class BlockBits:
         return group[address >> self.part_bits & ((1 << GROUP_BITS) - 1)] if group else NULL
 
     cdef Part* make(self, uint64_t address) noexcept nogil:
-        """The part of an address; NULL if out of memory."""
+        """Returns the part of an address, a new one if need be; NULL if out of memory."""
         cdef Part* part = self.find(address)
         cdef Part*** group = &self.groups[address >> (self.part_bits + GROUP_BITS)]
         cdef Part** parts
@@ -157,7 +157,7 @@ cdef class BlockBits:
         return True
 
     cdef Py_ssize_t large_row(self, uint64_t address) noexcept nogil:
-        """The row of the last large block that begins up to an address; -1: there is none."""
+        """Returns the row of the last large block that begins up to an address; -1: none."""
         cdef Py_ssize_t low = 0, length = self.large_count, half
         while length > 0:
             half = length >> 1
@@ -184,7 +184,7 @@ cdef class BlockBits:
         return True
 
     def add(self, const uint64_t[::1] starts, const uint64_t[::1] ends):
-        """Adds blocks that do not overlap, and none of which overlaps one that is there."""
+        """Adds blocks, which must overlap neither each other nor blocks added before."""
         cdef Py_ssize_t at
         cdef uint64_t start, end
         cdef Part* part
@@ -212,7 +212,7 @@ cdef class BlockBits:
             raise MemoryError
 
     cdef inline bint locate(self, uint64_t address, Place* place) noexcept nogil:
-        """Finds the block that an address is in; false if there is none."""
+        """Finds the block in which an address lies; false if there is none."""
         cdef Py_ssize_t row
         if self.locate_small(address, place):
             return True
@@ -286,7 +286,7 @@ cdef class BlockBits:
             raise ValueError("no user-space address")
 
     def cut(self, const uint64_t[::1] addresses):
-        """Removes the blocks in which these addresses lie: (start, end) of each."""
+        """Removes the blocks in which some addresses lie; returns (start, end) of each block."""
         cdef Py_ssize_t at
         cdef Place place
         cdef uint64_t start, end
@@ -316,7 +316,7 @@ cdef class BlockBits:
         return part.bounds[unit >> 6] >> (unit & 63) & 1
 
     def are_reachable(self, const uint64_t[::1] addresses, uint8_t[::1] reachable):
-        """Fills in for which addresses there is no block that nothing leads to."""
+        """Fills in which addresses have a reachable block, or no block."""
         cdef Py_ssize_t at
         cdef Place place
         with nogil:
@@ -326,7 +326,7 @@ cdef class BlockBits:
                     or self.is_marked(&place))
 
     def copy_edges(self, uint64_t[::1] sources, uint64_t[::1] targets):
-        """Fills in the addresses of the blocks with stored pointers, and of those they lead to."""
+        """Fills in stored pointers: addresses of the pointing block and of the block pointed to."""
         cdef Py_ssize_t at
         for at in range(self.edge_count):
             sources[at] = self.address_of(<uint32_t>(self.edges[at] >> 32))
@@ -446,7 +446,7 @@ cdef class BlockBits:
         self.edge_count += 1
 
     cdef inline bint mark(self, uint32_t name) noexcept nogil:
-        """Marks a block; false if it was."""
+        """Marks a block as reachable; false if it was already."""
         cdef Place place
         self.name_place(name, &place)
         if self.is_marked(&place):
@@ -462,7 +462,7 @@ cdef class BlockBits:
             place.bit = <uint64_t>1 << (name & 63)
 
     cdef Py_ssize_t first_edge(self, uint32_t name) noexcept nogil:
-        """The row of the first edge from a block, or of one before it; -1: there is none."""
+        """Returns the row of the first edge from a block, or of one before it; -1: none."""
         cdef Py_ssize_t low = 0, length = self.edge_count, half
         cdef Part* part
         if name >> 16 < MOST_PARTS:
@@ -531,7 +531,7 @@ cdef class BlockBits:
 
 
 def place_shift(int address_bits=native_bits()):
-    """Where the place begins in a packed word: above the address without its three lowest bits.
+    """Returns the bit of a packed word at which the place begins, above the shortened address.
 
     Places count words from the start of a piece of memory.
     """

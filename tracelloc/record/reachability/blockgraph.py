@@ -54,10 +54,10 @@ class BlockGraph:
     roots: list[HeapRoot]
     begins: U32
     targets: U32
-    kinds: U32  # Kind of each node: equal for blocks of one size and class; each root has its own
-    # Class and usable bytes of kinds that are not those of small blocks.
+    kinds: U32  # Kind of each node: equal for blocks of one size and class, unique for roots
+    # (class, usable bytes) by kind, except for small blocks without a class.
     kind_names: dict[int, tuple[str, int]]
-    wholes: dict[int, int]  # By the node of a root that is part of another one: that one's node
+    wholes: dict[int, int]  # For a root that is part of another root: by its node, the whole's node
     time_s: float
     coverage: float
     swapped_bytes: int
@@ -71,15 +71,15 @@ class BlockGraph:
 
     @property
     def top(self) -> int:
-        """The node that leads to all roots."""
+        """Number of the top: the node that leads to all roots."""
         return self.count + len(self.roots)
 
     def sums(self, rows: npt.NDArray[np.intp] | U32) -> BlockSum:
-        """The sum of some blocks."""
+        """Returns count and bytes of some blocks."""
         return BlockSum(len(rows), int(self.size_bytes[rows].sum()))
 
     def kind_of(self, kind: int) -> tuple[str, int]:
-        """Class and usable bytes of a kind of blocks."""
+        """Returns (C++ class, usable bytes) of a kind of blocks."""
         return self.kind_names.get(kind, ("", 8 * kind))
 
 
@@ -146,7 +146,7 @@ def read_graph(
 
 
 def _room_for_links(blocks: int, memory_bytes: int | None) -> int:
-    """The most pointers to keep. Raises TargetError if there is no memory for the blocks."""
+    """Returns the most pointers to keep. Raises TargetError without memory for the blocks."""
     limit = closest_limit(Process(os.getpid()).directory)
     free_bytes = limit.free_bytes if limit else _MOST_LINKS * _LINK_BYTES
     if memory_bytes is not None:
@@ -162,7 +162,7 @@ def _room_for_links(blocks: int, memory_bytes: int | None) -> int:
 
 
 def _variables(reader: PieceReader, regions: list[Region]) -> Iterator[tuple[int, U64]]:
-    """Yields (address, words) of the modules' variables as they are before the heap is walked.
+    """Yields (address, words) of modules' variables, copied before the heap is walked.
 
     A variable that points to the newest block of a list leads to a later one after the walk, which
     the walk has not seen.
@@ -176,16 +176,16 @@ def _variables(reader: PieceReader, regions: list[Region]) -> Iterator[tuple[int
 
 
 def _program_break(regions: list[Region]) -> np.uint64:
-    """Where the heap ends: the C library's copy of it leads to no block, until the heap grows."""
+    """Returns the heap's end: the C library stores it, and it points to no block."""
     return np.uint64(max((r.end for r in regions if r.path == "[heap]"), default=0))
 
 
 def _scan_changed(
     links: Links, kinds: MemoryKinds, parts: RootParts, address: int, before: U64
 ) -> None:
-    """Scans the variables that have changed since they were copied, as they were then.
+    """Scans the copies of variables that have changed since they were copied.
 
-    Other words are 0.
+    In ``before``, the copies, words that have not changed are 0.
     """
     changed = np.flatnonzero(before)
     if not len(changed):
@@ -231,8 +231,8 @@ def _scan(reader: PieceReader, links: Links, piece: _Piece) -> None:
 def _connect(
     links: Links, count: int, parts: RootParts, named: NamedWords, pointers: tuple[U64, U32]
 ) -> tuple[U32, U32]:
-    """The graph's ``begins`` and ``targets``. ``pointers``: the origins of those from roots, and
-    the blocks to which they lead.
+    """Returns the graph's ``begins`` and ``targets``. ``pointers``: origins of the pointers from
+    roots, and the blocks to which they lead.
     """
     origins, held = pointers
     numbers = origins.copy()
@@ -264,7 +264,7 @@ def _connect(
 def _kinds(
     reader: PieceReader, tally: ClassTally, blocks: BlockRanges, roots: int
 ) -> tuple[U32, dict[int, tuple[str, int]]]:
-    """The kinds of all nodes, and the names of those that are not of small blocks."""
+    """Returns the kind of each node, and ``kind_names``."""
     usable = blocks.usable_bytes()
     kinds = np.empty(len(usable) + roots + 1, np.uint32)
     kinds[: len(usable)] = np.minimum(usable, np.uint64(_SMALL)) // np.uint64(8)

@@ -1,4 +1,4 @@
-"""Finds the holders of heap blocks: who points to them, and what that keeps."""
+"""Finds the holders of heap blocks: what points to them, and which blocks that retains."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Selection = Callable[[BlockGraph], Rows]  # Selects blocks; raises TargetError i
 class HolderFinder:
     """Finds holders in one process, which is not stopped.
 
-    Its methods raise NotWalkableError, OSError, MemoryError, TargetError and PrivilegeError.
+    All methods raise NotWalkableError, OSError, MemoryError, TargetError and PrivilegeError.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class HolderFinder:
         debug: bool = False,
         memory_bytes: int | None = None,
     ) -> None:
-        """``space``: the process's, if another owner has it.
+        """``space``: the process's address space, if another owner has it.
 
         ``check``: called for each MiB of memory; what it raises ends the search.
         ``memory_bytes``: most memory to use for the graph; None: what is available.
@@ -74,21 +74,21 @@ class HolderFinder:
             self._own_space.close()
 
     def holders(self, select: Selection, most: int = MOST_PATHS) -> BlockHolders:
-        """The holders of some blocks now."""
+        """Finds the holders of selected blocks now; ``most``: paths to return."""
         graph = self._read()
         rows = select(graph)
-        owned = Ownership.of(graph)
+        owned = Ownership.from_graph(graph)
         return _holders(owned, BlockPaths(owned), rows, most)
 
     def holders_of_each(self, each: Sequence[U64], most: int) -> list[BlockHolders]:
-        """The holders of several sets of blocks, given by addresses, by one search."""
+        """Finds the holders of several sets of blocks, given by addresses, in one search."""
         wanted = [np.unique(addresses) for addresses in each]
-        owned = Ownership.of(graph := self._read())
+        owned = Ownership.from_graph(graph := self._read())
         paths = BlockPaths(owned)
         return [_holders(owned, paths, _containing(graph, some), most) for some in wanted]
 
     def top(self, most: int) -> TopHolders:
-        """The roots that retain most bytes now."""
+        """Finds the roots that retain most bytes now."""
         return _top(self._read(), most)
 
     def _read(self) -> BlockGraph:
@@ -101,7 +101,7 @@ class HolderFinder:
 
 
 def selection(what: str) -> Selection:
-    """Selects by an address (``0x…``), a size in bytes, or the name of a class."""
+    """Returns a selection of blocks by address (``0x…``), size in bytes, or class name."""
     if _ADDRESS.fullmatch(what):
         return lambda graph: _at_address(graph, int(what, 16))
     if what.isascii() and what.isdigit():
@@ -125,7 +125,7 @@ def _containing(graph: BlockGraph, addresses: np.ndarray[tuple[int], np.dtype[np
 
 
 def _of_size(graph: BlockGraph, size_bytes: int) -> Rows:
-    """Blocks that a request for so many bytes gets: the malloc library rounds up."""
+    """Returns blocks of the size that a request for so many bytes gets: malloc rounds up."""
     usable = graph.blocks.usable_bytes()
     larger = usable[usable >= size_bytes]
     found = int(larger.min()) if len(larger) else 0
@@ -169,7 +169,7 @@ def _coverage(graph: BlockGraph, owned: Ownership) -> HeapCoverage:
 
 
 def _top(graph: BlockGraph, most: int) -> TopHolders:
-    owned = Ownership.of(graph)
+    owned = Ownership.from_graph(graph)
     paths = BlockPaths(owned)
     sizes = owned.block_sizes().astype(np.float64)
     owners = _BlockOwners.of(owned, paths)
@@ -204,16 +204,16 @@ def _top(graph: BlockGraph, most: int) -> TopHolders:
 
 @dataclass(slots=True)
 class _BlockOwners:
-    """Owners of blocks: the root that alone leads there; of several, the one on the path.
+    """Owners of blocks: the only root that leads to a block, or the one on the path to it.
 
-    Or a large block to which several roots lead, for all that it keeps.
+    A large block with several roots is itself the owner of all blocks that it retains.
     """
 
-    # The owner of each number, `count` if it is no block: roots by index, then the same for shared
-    # blocks, then the large blocks.
+    # The owner of each number, `count` if it is no block: roots by index, then roots again for
+    # shared blocks, then the large blocks.
     owner: U32
     count: int
-    large: U32  # The numbers of these blocks
+    large: U32  # The numbers of the large blocks
 
     @classmethod
     def of(cls, owned: Ownership, paths: BlockPaths) -> _BlockOwners:
@@ -237,7 +237,7 @@ class _BlockOwners:
 def _other_roots(
     owned: Ownership, paths: BlockPaths, blocks: U32
 ) -> dict[int, tuple[HeapRoot, ...]]:
-    """By the address of a block, the roots that lead to it beside the one of its path."""
+    """Returns, by a block's address, the roots that lead to it beside that of its path."""
     graph = owned.graph
     sources, held = owned.pointers_to(blocks)
     mine, others = paths.roots_before(held), paths.roots_before(sources)
@@ -252,7 +252,7 @@ def _other_roots(
 def _keeper(
     owned: Ownership, number: int, root: HeapRoot, retained: BlockSum, held: BlockSum
 ) -> Keeper:
-    """A keeper, which is a root or a block; in this case, ``root`` leads to it."""
+    """Makes a keeper of a root, or of a block to which ``root`` leads."""
     graph, node = owned.graph, int(owned.order[number])
     if node >= graph.count:
         return Keeper(graph.roots[node - graph.count], None, 0, retained, held)
@@ -277,7 +277,7 @@ def _holders(owned: Ownership, paths: BlockPaths, rows: Rows, most: int) -> Bloc
 
 
 def _keepers(owned: Ownership, paths: BlockPaths, wanted: U32) -> tuple[Keeper, ...]:
-    """The last root, and the last block, through which all paths to most of these blocks lead."""
+    """Returns the last root, and block, through which all paths to most wanted blocks lead."""
     if not len(wanted):
         return ()
     graph = owned.graph
@@ -303,8 +303,8 @@ def _keepers(owned: Ownership, paths: BlockPaths, wanted: U32) -> tuple[Keeper, 
 def _paths(
     owned: Ownership, paths: BlockPaths, wanted: U32, most: int
 ) -> tuple[tuple[HolderPath, ...], int]:
-    """The ways in which blocks are held: by the pointers to them, but for those of what they keep
-    themselves. Returns how many are left out as well.
+    """Returns paths that hold blocks, and how many are left out. Pointers from blocks that the
+    held ones retain themselves do not count.
     """
     sources, held = owned.pointers_to(wanted)
     folds = paths.behind(sources, owned.kinds[held])

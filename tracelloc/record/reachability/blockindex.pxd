@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Which block an address is in: an index of two levels.
+"""An index of two levels that finds the block in which an address lies.
 
 A table by the bits of an address from 28 on leads to tables by bits 8 to 27, which hold the first
 block in each 256 bytes.
@@ -28,7 +28,7 @@ cdef inline bint open_index(
     BlockIndex* index, const uint64_t* starts, const uint64_t* ends, Py_ssize_t count,
     int address_bits,
 ) noexcept nogil:
-    """Indexes blocks by address, of which none overlaps another; false if there is no memory.
+    """Indexes blocks, which must not overlap, by address; false if out of memory.
 
     ``address_bits``: those of user-space addresses.
     """
@@ -74,7 +74,7 @@ cdef inline bint enter_block(BlockIndex* index, Py_ssize_t at) noexcept nogil:
 
 
 cdef inline Py_ssize_t first_block(BlockIndex* index, uint64_t address) noexcept nogil:
-    """The first block in the granule of a user-space address; -1 if there is none."""
+    """Returns the first block in the granule of a user-space address; -1 if there is none."""
     cdef uint32_t* leaf = index.leaves[address >> LEAF_BITS]
     if not leaf:
         return -1
@@ -84,7 +84,7 @@ cdef inline Py_ssize_t first_block(BlockIndex* index, uint64_t address) noexcept
 
 
 cdef inline Py_ssize_t block_at(BlockIndex* index, uint64_t address) noexcept nogil:
-    """The block that a user-space address is in; -1 if there is none."""
+    """Returns the block in which a user-space address lies; -1 if there is none."""
     cdef Py_ssize_t at = first_block(index, address)
     if at < 0:
         return -1
@@ -96,14 +96,14 @@ cdef inline Py_ssize_t block_at(BlockIndex* index, uint64_t address) noexcept no
 
 
 cdef inline void prefetch_index(BlockIndex* index, uint64_t address) noexcept nogil:
-    """Has loaded what ``prefetch_block`` reads."""
+    """Prefetches the memory that ``prefetch_block`` reads."""
     cdef uint32_t* leaf = index.leaves[address >> LEAF_BITS]
     if leaf and not <uintptr_t>leaf & 1:
         prefetch(&leaf[(address >> GRANULE_BITS) % LEAF_GRANULES])
 
 
 cdef inline void prefetch_block(BlockIndex* index, uint64_t address) noexcept nogil:
-    """Has loaded what ``block_at`` reads."""
+    """Prefetches the memory that ``block_at`` reads."""
     cdef Py_ssize_t at = first_block(index, address)
     if at >= 0:
         prefetch(&index.ends[at])
@@ -111,7 +111,7 @@ cdef inline void prefetch_block(BlockIndex* index, uint64_t address) noexcept no
 
 
 cdef inline Py_ssize_t first_after(BlockIndex* index, uint64_t address) noexcept nogil:
-    """The first block that begins beyond an address."""
+    """Returns the first block that begins beyond an address."""
     cdef Py_ssize_t low = 0, length = index.count, half
     while length > 0:
         half = length >> 1

@@ -62,7 +62,7 @@ cdef Py_ssize_t search_depth_first(
     uint64_t* seen,
     Crossings* crossings,
 ) noexcept nogil:
-    """Numbers what can be reached. Returns how much that is; -1 if there is no memory.
+    """Numbers the nodes that can be reached; returns how many; -1 if there is no memory.
 
     ``seen``: a bit per node, all 0; unlike ``number``, it mostly fits into the processor's cache.
     """
@@ -302,7 +302,7 @@ def place(const uint32_t[::1] dominator, const uint64_t[::1] counts, uint32_t[::
 
 
 def heirs(const uint32_t[::1] dominator, uint32_t[::1] heir):
-    """Replaces the entries of ``heir`` that are 0xFFFFFFFF by those of the dominators."""
+    """Replaces entries of ``heir`` that are 0xFFFFFFFF by the nearest dominator's entry."""
     cdef Py_ssize_t at
     with nogil:
         for at in range(1, heir.shape[0]):

@@ -1,8 +1,8 @@
-"""Finds the blocks that a program has leaked, while it is held at its end.
+"""Finds the blocks that a program has leaked, while the program is stopped at its end.
 
-All its threads are stopped, so one search is enough. Roots are those of every search: memory
-outside the heap, registers, live parts of stacks. The C library keeps the stacks of ended threads
-for new ones: these are no roots, except for the record of the thread at their end.
+All threads are stopped, so one search is enough. Roots are those of every search: memory outside
+the heap, registers, live parts of stacks. The C library keeps the stacks of ended threads for new
+ones: such a stack is no root, except for the thread's record at its end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def find_leaks(
 ) -> ExitLeaks:
     """Searches for pointers to all blocks of a program whose threads are stopped.
 
-    ``ended``: the thread pointers of threads that have ended before. Raises TargetError,
+    ``ended``: the thread pointers of threads that have already ended. Raises TargetError,
     PrivilegeError, OSError and MemoryError.
     """
     # A main thread that has ended has no memory.
@@ -65,7 +65,7 @@ def _abandoned_stacks(
     threads: Sequence[ThreadRegisters],
     ended: Sequence[int],
 ) -> Iterator[tuple[int, int]]:
-    """Yields the stacks of ended threads that the C library keeps, up to the threads' records."""
+    """Yields the stacks that the C library keeps of ended threads, without the thread's record."""
     starts = np.array([region.start for region in regions], np.uint64)
     in_use = {one.thread_pointer for one in threads}
     for pointer in set(ended) - in_use:

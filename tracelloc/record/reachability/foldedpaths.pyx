@@ -74,7 +74,7 @@ def pointers_to(
     uint32_t[::1] sources,
     uint32_t[::1] found,
 ):
-    """Finds the pointers to nodes that are wanted: where they are, and what they lead to.
+    """Finds the pointers to wanted nodes: the nodes that have them, and where they lead.
 
     Stops when the arrays are full. Returns how many there are, at most one more than fit.
     """
@@ -95,7 +95,7 @@ def pointers_to(
 
 
 cdef class Folds:
-    """All folds of one graph; number 0 is the empty one."""
+    """All folds (paths of kinds) of one graph; number 0 is the empty fold."""
 
     cdef uint32_t* parents
     cdef uint32_t* kinds
@@ -145,7 +145,7 @@ cdef class Folds:
             raise MemoryError
 
     def extend(self, uint32_t[::1] folds, const uint32_t[::1] kinds):
-        """Replaces folds by those with one more node of a kind."""
+        """Replaces each fold by the fold with one more node of a kind."""
         cdef Py_ssize_t at
         with nogil:
             for at in range(folds.shape[0]):
@@ -154,7 +154,7 @@ cdef class Folds:
             raise MemoryError
 
     def path(self, uint32_t fold):
-        """The folds of which each is one step longer, up to this one."""
+        """Returns the folds on the way to a fold, each one step longer, with the fold itself."""
         found = []
         while fold:
             found.append(fold)
@@ -172,7 +172,7 @@ cdef class Folds:
                 found[fold] = found[self.parents[fold]]
 
     def kind(self, uint32_t fold):
-        """The kind of its last step."""
+        """Returns the kind of a fold's last step."""
         return self.kinds[fold]
 
     cdef inline uint32_t after(self, uint32_t fold, uint32_t kind) noexcept nogil:
@@ -195,7 +195,7 @@ cdef class Folds:
         return key ^ (key >> 29)
 
     cdef uint32_t enter(self, uint32_t fold, uint32_t kind) noexcept nogil:
-        """A new fold; an earlier one if the last steps repeat the ones before, or of limits."""
+        """Returns a fold with one more step; an earlier fold if steps repeat, or by limits."""
         cdef uint32_t repeated = self.repeated(fold, kind)
         cdef uint32_t steps = self.steps[fold]
         if repeated == NONE and steps == MOST_STEPS:
@@ -209,7 +209,7 @@ cdef class Folds:
         return repeated
 
     cdef uint32_t repeated(self, uint32_t fold, uint32_t kind) noexcept nogil:
-        """The fold without its last steps if these, with ``kind``, repeat the ones before."""
+        """Returns a fold without its last steps if these, with ``kind``, repeat earlier ones."""
         cdef uint32_t last[2 * LONGEST_PERIOD]
         cdef uint32_t folds[2 * LONGEST_PERIOD]
         cdef int n = 1, period, at
@@ -233,7 +233,7 @@ cdef class Folds:
         return NONE
 
     cdef uint32_t add(self, uint32_t fold, uint32_t kind, uint32_t steps) noexcept nogil:
-        """Stores it. ``steps``: 0 for a stand-in."""
+        """Stores a new fold. ``steps``: its length; 0 for a stand-in."""
         cdef uint64_t at
         cdef uint32_t number = <uint32_t>self.count
         if (self.count == self.room and not self.widen()) or self.is_out_of_memory:
@@ -284,9 +284,9 @@ def count_on_way(
     uint8_t[::1] seen,
     uint32_t[::1] counts,
 ):
-    """Counts, by fold, some nodes and all on the paths to them, each once.
+    """Counts, by fold, some nodes and all nodes on the paths to them, each once.
 
-    Sets their entries of ``seen``, which is all 0.
+    Sets the entries of counted nodes in ``seen``, which is all 0.
     """
     cdef Py_ssize_t at
     cdef uint32_t node

@@ -1,4 +1,4 @@
-"""The memory in which paths to blocks begin, cut into roots: which word belongs to which."""
+"""The memory in which paths to blocks begin, divided into roots."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _VARIABLE_BYTES: Final = 1 << 16  # Most bytes of a thread's variables that are 
 
 @dataclass(frozen=True, slots=True)
 class ThreadData:
-    """Where a thread's own data is."""
+    """Where a thread's own variables are."""
 
     thread_id: int
     title: str  # Such as `thread 17 (worker)`
-    # The thread pointer, beside which its variables and the C library's record of it are.
+    # The thread pointer: beside it are the thread's variables, and the C library's record.
     pointer: int
 
 
@@ -51,16 +51,16 @@ RANKS: Final = range(6)
 
 
 def rank_of(root: HeapRoot) -> int:
-    """How good a root is as the beginning of a path (``RANKS``): the lowest rank is preferred."""
+    """Returns how good a root is as the beginning of a path: the lowest of ``RANKS`` is best."""
     if root in (_NEW, _HEAP):
         return _NEW_RANK
     return _STREAM_RANK if root.name in _STREAMS else _RANKS[root.kind]
 
 
 def is_borrower(root: HeapRoot) -> bool:
-    """Whether it holds only what no root before it leads to.
+    """Whether a root counts as a holder only of blocks to which no better root leads.
 
-    Most of what else it points to is held by others, or the word is stale.
+    Most other pointers from such a root are stale, or others hold the block.
     """
     return rank_of(root) >= _STREAM_RANK
 
@@ -82,7 +82,7 @@ class _Threads:
 
 
 class RootParts:
-    """Address ranges by root. Words in some of them are told apart by their addresses later."""
+    """Address ranges by root. Ranges with variables are divided later, by address."""
 
     def __init__(self) -> None:
         self.roots: list[HeapRoot] = []
@@ -93,7 +93,7 @@ class RootParts:
         """The root from each cut on, and whether its words are told apart."""
 
     def number(self, root: HeapRoot) -> int:
-        """The number of a root, from 1 on."""
+        """Returns the number of a root, from 1 on; a new root gets the next number."""
         found = self._numbers.setdefault(root, len(self.roots) + 1)
         if found > len(self.roots):
             self.roots.append(root)
@@ -110,21 +110,21 @@ class RootParts:
             at += 1
 
     def root_at(self, address: int) -> int:
-        """The number of the root of an address, if it is told from no other."""
+        """Returns the number of the root at an address, or ``BY_ADDRESS``."""
         return self._owners[bisect_right(self._cuts, address) - 1][0]
 
     def add_data(self, region: Region) -> None:
-        """Adds a mapping with variables of a module; mappings are added by address."""
+        """Adds a mapping with a module's variables. Mappings must be added by address."""
         self._cut(region.start, self.number(mapping_root(region)), is_told_apart=True)
         self._cut(region.end, 1)
 
     def add_region(self, region: Region, threads: _Threads, titles: Titles) -> None:
-        """Adds another mapping."""
+        """Adds a mapping without variables. Mappings must be added by address."""
         stacks = threads.with_stack_in(region)
         root = mapping_root(region)
         if stacks and not region.inode:
             thread_id = stacks[0].thread_id
-            name = f"stack of {titles.of(thread_id)}"
+            name = f"stack of {titles.title_of(thread_id)}"
             root = HeapRoot(RootKind.STACK, name, "", (thread_id,))
         owner, layout = self.number(root), native().threads
         self._cut(region.start, owner)
@@ -147,20 +147,20 @@ class RootParts:
 
 
 def thread_data_root(thread_id: int, title: str) -> HeapRoot:
-    """The root of those of a thread's variables that have no names."""
+    """Returns the root for the variables of a thread that have no names."""
     name = f"thread-local variables of {title}"
     return HeapRoot(RootKind.THREAD_LOCAL, name, "", (thread_id,))
 
 
 def mapping_root(region: Region) -> HeapRoot:
-    """The root of a mapping as a whole. Those without a name are one."""
+    """Returns the root for a whole mapping; mappings without a name share one root."""
     return HeapRoot(RootKind.MAPPING, region.path or "anonymous memory")
 
 
 def is_data(region: Region, before: Region | None, *, after_data: bool) -> bool:
-    """Whether it may hold a module's variables: they are told apart by their addresses.
+    """Whether a mapping may hold a module's variables, so that each is a root.
 
-    ``after_data``: whether ``before``, the mapping in front of it, may.
+    ``after_data``: whether ``before``, the preceding mapping, may hold some.
     """
     if region.inode:
         return "p" in region.rights and not region.path.startswith(("/dev/", "/memfd:", "/SYSV"))
@@ -171,22 +171,22 @@ def is_data(region: Region, before: Region | None, *, after_data: bool) -> bool:
 
 
 class Titles:
-    """Threads in words."""
+    """Names of a process's threads, in words."""
 
     def __init__(self, process: Process) -> None:
         self._names = process.thread_names()
 
-    def of(self, thread_id: int) -> str:
-        """Such as ``thread 17 (worker)``."""
+    def title_of(self, thread_id: int) -> str:
+        """Returns words for a thread, such as ``thread 17 (worker)``."""
         name = self._names.get(thread_id)
         return f"thread {thread_id} ({name})" if name else f"thread {thread_id}"
 
 
 class RootReader(RootWords):
-    """Reads the roots of processes by name: where their threads are, and what is not in memory."""
+    """Reads the roots that are not in memory, by name, and where threads have their stacks."""
 
     def threads(self, process: Process) -> list[ThreadRegisters]:
-        """Returns its threads; without registers, only stack pointers of those that wait."""
+        """Returns a process's threads; without registers, only stack pointers of waiting ones."""
         if self._registers is not None:
             try:
                 if found := self._registers.read_threads(process):
@@ -206,9 +206,9 @@ class RootReader(RootWords):
     def words(
         self, process: Process, threads: list[ThreadRegisters], titles: Titles
     ) -> Iterator[tuple[HeapRoot, U64]]:
-        """Yields the roots that are not in memory, with their words."""
+        """Yields the roots that are not in memory (registers, kernel), with their words."""
         for thread in threads:
-            title, ids = titles.of(thread.thread_id), (thread.thread_id,)
+            title, ids = titles.title_of(thread.thread_id), (thread.thread_id,)
             yield HeapRoot(RootKind.REGISTERS, f"registers of {title}", "", ids), thread.words
             # Some C libraries have a thread's data in a block.
             yield thread_data_root(thread.thread_id, title), np.array([thread.thread_pointer], _U64)
@@ -221,7 +221,7 @@ class RootReader(RootWords):
 
 
 def parts_of(regions: list[Region], threads: list[ThreadRegisters], titles: Titles) -> RootParts:
-    """Cuts the memory of a process by its roots."""
+    """Divides the memory of a process into roots."""
     parts = RootParts()
     by_address = _Threads(threads)
     before, after_data = None, False
@@ -233,7 +233,7 @@ def parts_of(regions: list[Region], threads: list[ThreadRegisters], titles: Titl
             parts.add_region(region, by_address, titles)
         before = region
     parts.threads = [
-        ThreadData(one.thread_id, titles.of(one.thread_id), one.thread_pointer)
+        ThreadData(one.thread_id, titles.title_of(one.thread_id), one.thread_pointer)
         for one in by_address.by_data
         if one.thread_pointer
     ]

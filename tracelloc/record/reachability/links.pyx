@@ -3,7 +3,7 @@
 
 Every aligned word that looks like an address within a block counts as a pointer to it, as in a
 conservative garbage collector. Callers pass memory piece by piece, each piece once. In contrast to
-``marking.pyx``, which only asks what can be reached, no pointer between two blocks is left out.
+``blockbits.pyx``, which only asks what can be reached, no pointer between blocks is left out.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -47,7 +47,7 @@ cdef class Links:
         self, const uint64_t[::1] starts, const uint64_t[::1] ends, Py_ssize_t most,
         int address_bits=native_bits(),
     ):
-        """Blocks by address; none overlaps another. ``most``: limit of pointers of each kind.
+        """Takes blocks, sorted, without overlaps. ``most``: limit of pointers of each kind.
 
         ``address_bits``: those of user-space addresses.
         """
@@ -160,7 +160,7 @@ cdef class Links:
         uint32_t[::1] begins,
         uint32_t[::1] targets,
     ):
-        """Fills in all pointers by where they are: those of node n lead to
+        """Fills in all pointers by the node that has them: those of node n lead to
         ``targets[begins[n]:begins[n + 1]]``.
 
         ``sources`` and ``others``: nodes beside the blocks, in ascending order, and what they lead

@@ -1,4 +1,4 @@
-"""Finds the blocks of a heap to which nothing points, and what they were part of.
+"""Finds the blocks of a heap to which nothing points, and the structures that they form.
 
 A pointer that moves while memory is read may be missed, so several searches must agree: at least
 two, and more while blocks drop out of the result. The heap is walked again for each. What the first
@@ -16,11 +16,11 @@ import numpy as np
 from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.lostmemory import LostGroup, LostMemory
+from tracelloc.record.heapwalk.arenas import NO_ENTRIES
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap, while_alive
-from tracelloc.record.heapwalk.walked import NO_ENTRIES
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import read_regions
@@ -41,18 +41,18 @@ _APART_S: Final = 0.5
 
 @dataclass(slots=True)
 class _Search:
-    """One search of a process's memory."""
+    """The result of one search of a process's memory for pointers."""
 
     coverage: float
     notes: list[str]
     tally: ClassTally
     lost: BlockRanges
     bits: BlockBits
-    searched: BlockSum  # All that the search was for
+    searched: BlockSum  # All blocks that the search looked for pointers to
 
 
 class LostBlockSearch:
-    """Searches a process again and again, and reports what is new each time."""
+    """Searches a process for lost blocks repeatedly, and reports new ones each time."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class LostBlockSearch:
         contents_bytes: int = 0,
         debug: bool = False,
     ) -> None:
-        """``contents_bytes``: how much of an example of each group to read."""
+        """``contents_bytes``: how many bytes to read of each group's example block."""
         self._process = process
         """The thread through which memory is read, once it is."""
         self._whole = process
@@ -73,11 +73,11 @@ class LostBlockSearch:
         """Addresses of the lost blocks of earlier reports."""
 
     def close(self) -> None:
-        """Frees what is loaded into the kernel."""
+        """Unloads the BPF program that reads registers."""
         self._root_words.close()
 
     def find(self) -> LostMemory:
-        """Searches until searches agree.
+        """Searches until two or more searches agree; returns lost blocks that are new.
 
         Raises NotWalkableError, OSError, MemoryError, TargetError and PrivilegeError.
         """
@@ -103,7 +103,7 @@ class LostBlockSearch:
             time.sleep(max(0.0, began_s + _APART_S - time.monotonic()))
 
     def _search(self, candidates: BlockRanges | None) -> _Search:
-        """Searches for pointers to these blocks, as far as they are in use; None: to all blocks."""
+        """Searches for pointers to the candidates that are still in use; None: to all blocks."""
         memory = RemoteMemory(self._process)
         maps_text = self._process.maps_text()
         regions = read_regions(maps_text)

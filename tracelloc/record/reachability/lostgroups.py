@@ -1,4 +1,4 @@
-"""Groups lost blocks: into structures, and those into groups that are alike."""
+"""Groups lost blocks into structures, and structures into groups that are alike."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.lostmemory import LostGroup, Shape
+from tracelloc.record.heapwalk.arenas import NO_ENTRIES
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import NO_ENTRIES
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.structures import components, gather, led_to
@@ -27,11 +27,11 @@ _HALF: Final = np.uint64(32)
 
 @dataclass(slots=True)
 class LostBlocks:
-    """Blocks that nothing points to except other such blocks, by address."""
+    """Blocks that nothing points to except other lost blocks, by address."""
 
-    starts: U64  # Where the program's part of each begins
-    size_bytes: U64  # The size of each, with headers
-    overhead_bytes: npt.NDArray[np.uint8]  # Bytes of the malloc library in each
+    starts: U64  # Where the program's part of each block begins
+    size_bytes: U64  # The size of each block, with headers
+    overhead_bytes: npt.NDArray[np.uint8]  # Bytes of the malloc library in each block
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class BlockLinks:
 
     @classmethod
     def among(cls, bits: BlockBits, starts: U64) -> BlockLinks:
-        """The stored pointers between some blocks, numbered in their order, which is by address."""
+        """Returns the stored pointers between some blocks, which are numbered by address."""
         ends = np.empty((2, bits.edge_count), np.uint64)
         bits.copy_edges(*ends)
         units = starts >> np.uint64(bits.unit_bits) << np.uint64(bits.unit_bits)
@@ -64,9 +64,9 @@ class BlockLinks:
         return cls(begins, targets)
 
     def first_blocks(self) -> tuple[U32, U32]:
-        """Blocks to which no other component leads, one of each ring; and all blocks' components.
+        """Returns blocks to which no other component leads (one per ring), and all components.
 
-        A component is a ring of blocks, or a single one. The first blocks are in their order.
+        A component is a ring of blocks, or a single block; each block has a component's number.
         """
         count = len(self.begins) - 1
         component = np.empty(count, np.uint32)
@@ -84,8 +84,8 @@ class LostStructures:
 
     blocks: LostBlocks
     firsts: U32  # The first block of each structure
-    shapes: npt.NDArray[np.uint8]  # Index of the `Shape` of each
-    nodes: U32
+    shapes: npt.NDArray[np.uint8]  # Index of each structure's shape in `Shape`
+    nodes: U32  # Number of nodes of each structure
     counts: BlockCounts
     classes: U32  # Index of each block's class in `class_names`
     class_names: list[str]
@@ -95,7 +95,7 @@ class LostStructures:
     def gather(
         cls, reader: PieceReader, tally: ClassTally, blocks: LostBlocks, links: BlockLinks
     ) -> LostStructures:
-        """Finds them. Raises OSError, TargetError and PrivilegeError."""
+        """Finds the structures of lost blocks. Raises OSError, TargetError and PrivilegeError."""
         count = len(blocks.starts)
         firsts, component = links.first_blocks()
         classes, names = _classes(reader, tally, blocks)
@@ -121,7 +121,7 @@ class LostStructures:
     def groups(self, rows: Mask) -> Iterator[LostGroup]:
         """Groups some of the structures by shape, and size and class of their first blocks.
 
-        Those with the most bytes come first.
+        Groups with the most bytes come first.
         """
         which = np.flatnonzero(rows)
         if not len(which):
@@ -154,13 +154,13 @@ class LostStructures:
 
 @dataclass(slots=True)
 class BlockCounts:
-    """Blocks of each structure, and their bytes."""
+    """Number and bytes of the blocks of each structure."""
 
     blocks: U32
     size_bytes: npt.NDArray[np.float64]
 
     def sum(self, rows: Mask) -> BlockSum:
-        """Sums up some structures."""
+        """Returns the sum over the structures that a mask selects."""
         return BlockSum(int(self.blocks[rows].sum()), int(self.size_bytes[rows].sum()))
 
 
@@ -194,9 +194,9 @@ def _numbered(values: U64) -> U32:
 
 
 def _shapes(nodes: U32, between: U32, most: U32, is_cyclic: Mask) -> npt.NDArray[np.uint8]:
-    """The index of each structure's shape.
+    """Returns the index of each structure's shape.
 
-    ``between``: pointers between nodes; ``most``: most of one node.
+    ``between``: pointers between nodes; ``most``: most pointers of one node.
     """
     edges = nodes.astype(np.int64) - 1
     return np.select(

@@ -1,4 +1,4 @@
-"""What keeps what: which blocks would be freed with others, and the shortest ways to blocks."""
+"""Ownership of blocks: which ones would be freed with others, and shortest paths to blocks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _EMPTY: Final = np.empty(0, np.uint32)
 class Ownership:
     """The roots and blocks of a graph that can be reached, and what dominates them.
 
-    They go by *numbers*, from 0, the top, on, in the order of a depth-first search. All paths from
-    the top to a number lead through its dominator, which has a lower number.
+    Roots and blocks have *numbers*, from 0 (the top) on, in the order of a depth-first search. All
+    paths from the top to a number lead through its dominator, which has a lower number.
     """
 
     graph: BlockGraph
@@ -42,8 +42,8 @@ class Ownership:
     kinds: U32  # The kind of each number
 
     @classmethod
-    def of(cls, graph: BlockGraph) -> Ownership:
-        """Takes the pointers from the graph."""
+    def from_graph(cls, graph: BlockGraph) -> Ownership:
+        """Computes the ownership of a graph, and takes the pointers from it."""
         nodes = graph.top + 1
         borrowers = np.array([is_borrower(root) for root in graph.roots] + [False], np.uint8)
         number, order, dominator = (np.empty(nodes, np.uint32) for _ in range(3))
@@ -58,27 +58,27 @@ class Ownership:
 
     @property
     def count(self) -> int:
-        """How many there are, with the top."""
+        """Number of roots and blocks that can be reached, with the top."""
         return len(self.order)
 
     def are_blocks(self) -> Mask:
-        """Whether each number is a block's."""
+        """Mask of the numbers that are blocks."""
         found: Mask = self.order < self.graph.count
         return found
 
     def sums(self, numbers: U32 | npt.NDArray[np.intp]) -> BlockSum:
-        """The sum of some, as far as they are blocks."""
+        """Returns count and bytes of the blocks among some numbers."""
         nodes = self.order[numbers]
         return self.graph.sums(nodes[nodes < self.graph.count])
 
     def mark(self, numbers: U32) -> npt.NDArray[np.uint8]:
-        """1 for these numbers, 0 for all others."""
+        """Returns an array with 1 for some numbers, 0 for all others."""
         found = np.zeros(self.count, np.uint8)
         found[numbers] = 1
         return found
 
     def heirs_of(self, numbers: U32, names: U32, top: int) -> U32:
-        """The name of the nearest of some numbers that dominates each; ``top`` if there is none."""
+        """Returns each number's nearest dominator among ``numbers``, by ``names``; or ``top``."""
         found = np.full(self.count, NONE, np.uint32)
         found[0] = top
         found[numbers] = names
@@ -86,18 +86,18 @@ class Ownership:
         return found
 
     def dominated_by(self, numbers: U32) -> Mask:
-        """What some numbers dominate, themselves included."""
+        """Returns a mask of all that some numbers dominate, themselves included."""
         found: Mask = self.heirs_of(numbers, np.ones(len(numbers), np.uint32), 0) == 1
         return found
 
     def inherited(self, values: U64) -> U64:
-        """The sum of the values of all numbers that each dominates."""
+        """Returns, for each number, the sum of the values of all numbers that it dominates."""
         found = values.copy()
         sum_up(self.dominator, found)
         return found
 
     def dominates(self, numbers: U32, others: U32) -> Mask:
-        """Whether each number dominates the other one."""
+        """Returns a mask: whether each number dominates the other number at the same index."""
         counts = self.inherited(np.ones(self.count, np.uint64))
         places = np.zeros(self.count, np.uint32)
         place(self.dominator, counts, places)
@@ -106,14 +106,14 @@ class Ownership:
         return found
 
     def block_sizes(self) -> U64:
-        """The bytes of each number; 0 for roots."""
+        """Returns the bytes of each number's block; 0 for roots."""
         found = np.zeros(self.count, np.uint64)
         is_block = self.are_blocks()
         found[is_block] = self.graph.size_bytes[self.order[is_block]]
         return found
 
     def pointers_to(self, numbers: U32) -> tuple[U32, U32]:
-        """Pointers to some numbers, but for those in what these dominate: (where, to what)."""
+        """Returns pointers (from, to) to some numbers, except from blocks that these dominate."""
         if not len(numbers):
             return _EMPTY, _EMPTY
         is_wanted = self.mark(numbers)
@@ -124,12 +124,12 @@ class Ownership:
         return sources[is_outer], held[is_outer]
 
     def root_number(self, root: int) -> int:
-        """The number of a root by its index, or ``NONE``."""
+        """Returns the number of a root, given its index; ``NONE`` if it leads to no block."""
         return int(self.number[self.graph.count + root])
 
 
 class BlockPaths:
-    """A shortest path to each block, from the best kind of root that leads to it, folded."""
+    """A shortest path to each block, from the best kind of root; equal steps are folded."""
 
     def __init__(self, owned: Ownership) -> None:
         self._owned = owned
@@ -162,25 +162,25 @@ class BlockPaths:
         return found
 
     def behind(self, numbers: U32, kinds: U32) -> U32:
-        """The folds of nodes of these kinds behind these numbers."""
+        """Returns the folds that extend the paths to some numbers by a node of each kind."""
         found = self.fold[numbers]
         self._folds.extend(found, kinds)
         self._roots = self._roots_of_folds()
         return found
 
     def root_of(self, fold: int) -> int:
-        """The index of the root with which a fold begins."""
+        """Returns the index of the root with which a fold's path begins."""
         return int(self._roots[fold])
 
     def roots_before(self, numbers: U32) -> U32:
-        """The indexes of the roots with which the paths to some blocks begin."""
+        """Returns the indexes of the roots with which the paths to some blocks begin."""
         found: U32 = self._roots[self.fold[numbers]]
         return found
 
     def path(self, fold: int, before: U32, numbers: U32, retained: BlockSum) -> HolderPath:
-        """The path of this fold to some blocks, to which ``before`` point or which they are.
+        """Returns a fold's path to some blocks (``numbers``), which ``before`` point to or are.
 
-        ``retained``: what its root keeps.
+        ``retained``: the blocks that the path's root retains.
         """
         graph = self._owned.graph
         counts = np.zeros(self._folds.count, np.uint32)

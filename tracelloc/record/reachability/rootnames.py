@@ -1,7 +1,7 @@
 """Names of the words that lead to blocks: variables of modules and of threads, by symbol.
 
-All words of one variable are one root: a container may have several. Where a module has no
-symbols, each word is a root, and its data as a whole is one that comes before them.
+All words of one variable are one root: a container may have several words. Where a module has no
+symbols, each word is a root, and part of another root, the module's whole data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from tracelloc.architecture import native
 from tracelloc.dataclass import dataclass, field
 from tracelloc.files.demangle import demangle
-from tracelloc.files.dwarf.variables import Place
+from tracelloc.files.dwarf.variables import SourcePlace
 from tracelloc.files.elf import Symbol
 from tracelloc.model.blocks import HeapRoot, RootKind
 from tracelloc.model.codefiles import base_name
@@ -33,18 +33,18 @@ _MOST_WORDS: Final = 1 << 16  # Words without a symbol that are roots of their o
 
 @dataclass(slots=True)
 class NamedWords:
-    """The roots of some words: their numbers, and of roots that are parts of others."""
+    """The numbers of the roots of some words, and which roots are parts of others."""
 
     addresses: U64  # Addresses of the words, ascending, without repeats
-    numbers: U64  # The root of each
-    # By the number of a root, the number of the one that it is part of.
+    numbers: U64  # The number of each word's root
+    # For a root that is part of another root: by its number, that root's number.
     wholes: dict[int, int] = field(default_factory=dict)
     # Modules whose symbols can't be read; may contain names from the target.
     notes: list[str] = field(default_factory=list)
 
 
 def name_words(space: AddressSpace, parts: RootParts, addresses: U64) -> NamedWords:
-    """Names words by their addresses, ascending and without repeats."""
+    """Finds the roots of words, given their addresses, ascending and without repeats."""
     found = NamedWords(addresses, np.zeros(len(addresses), np.uint64))
     if not len(addresses):
         return found
@@ -73,7 +73,7 @@ class _Naming:
         self._layout = native().threads
 
     def _rows(self, start: int, end: int) -> slice:
-        """The words in a range of addresses."""
+        """Returns the rows of the words in a range of addresses."""
         first, last = np.searchsorted(self._found.addresses, np.array([start, end], np.uint64))
         return slice(int(first), int(last))
 
@@ -88,7 +88,7 @@ class _Naming:
                 return
 
     def _biases(self, module: Module) -> Iterator[int]:
-        """Load bias of each mapping: process addresses less file addresses."""
+        """Yields the load bias of each of a module's mappings: process less file addresses."""
         own = [m for m in self._space.mappings if self._space.module_of(m) is module]
         lowest = min((m.offset for m in own), default=0)
         inside = module.elf.address_of(lowest)
@@ -101,7 +101,7 @@ class _Naming:
             return
         module = symbols.module.path
         variables = list(_variables(symbols, addresses - np.uint64(bias % (1 << 64))))
-        places: Sequence[Place] = [(None, None)] * len(variables)
+        places: Sequence[SourcePlace] = [(None, None)] * len(variables)
         if symbols.may_have_lines:
             places = symbols.lines.variables([symbol.address for symbol, *_ in variables])
         for (symbol, first, last), (file, line) in zip(variables, places, strict=True):
@@ -144,7 +144,7 @@ class _Naming:
             self._found.numbers[rows] = self._parts.number(root)
 
     def _thread_bytes(self) -> int:
-        """Bytes of a thread's variables beside its thread pointer, at most."""
+        """Returns the most bytes of a thread's variables beside its thread pointer."""
         total = 0
         for module in self._space.mapped_modules:
             try:
@@ -183,9 +183,9 @@ class _Naming:
 def _variables(
     symbols: ModuleSymbols, addresses: U64, *, of_threads: bool = False
 ) -> Iterator[tuple[Symbol, int, int]]:
-    """The variables at ascending file addresses, each with (first, end) of its rows.
+    """Yields the variables at ascending file addresses: (variable, first row, end of rows).
 
-    Asks for some addresses at a time: a variable with many words needs to be found only once.
+    Asks for some addresses at a time, as a variable with many words is looked up only once.
     Raises FileReadError.
     """
     is_open = np.ones(len(addresses), np.bool_)

@@ -16,8 +16,8 @@ import numpy as np
 from tracelloc.architecture import native
 from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import TracellocError
+from tracelloc.record.heapwalk.arenas import WalkedHeap
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import WalkedHeap
 from tracelloc.record.kernel.registers import RegisterReader
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
@@ -32,7 +32,7 @@ _RING_ENDS: Final = re.compile(r"^Cached(?:SqHead|CqTail):\s*(\d+)", re.MULTILIN
 
 Ranges = Sequence[tuple[int, int]]  # Start and end addresses
 
-# Kinds of memory: only what lies in blocks counts; nothing does; everything does.
+# Kinds of memory: only pointers in blocks count; no pointers count; all count.
 QUIET, DEAD, ROOT = 1, 2, 0
 
 
@@ -47,7 +47,7 @@ class MemoryKinds:
     def merge(cls, quiet: Ranges, dead: Ranges, roots: Ranges = ()) -> MemoryKinds:
         """Merges ranges of (start, end), which may overlap.
 
-        Dead ones take precedence, then roots, which all else is as well.
+        Dead ranges take precedence, then roots. Memory outside all ranges is a root.
         """
         edges = sorted(
             (at, kind, step)
@@ -69,7 +69,7 @@ class MemoryKinds:
         return found
 
     def without(self, ranges: Ranges) -> MemoryKinds:
-        """Returns these kinds of memory, with some ranges dead."""
+        """Returns a copy in which some ranges are dead."""
         pieces = list(zip(self.cuts, [*self.cuts[1:], 1 << 64], self.kinds, strict=True))
         quiet, dead = (
             [(start, end) for start, end, kind in pieces if kind == wanted]
@@ -78,7 +78,7 @@ class MemoryKinds:
         return MemoryKinds.merge(quiet, [*dead, *ranges])
 
     def split(self, runs: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-        """Yields (start, end, kind) for all parts of sorted ranges."""
+        """Splits sorted ranges by kind: yields (start, end, kind)."""
         cuts = [*self.cuts, 1 << 64]
         at = 0
         for start, end in runs:
@@ -95,9 +95,9 @@ class MemoryKinds:
 def kinds_of(
     process: Process, reader: PieceReader, heap: WalkedHeap, roots: Ranges = ()
 ) -> MemoryKinds:
-    """Which memory of a process is a root, given its heap.
+    """Returns which memory of a process is a root, given the walked heap.
 
-    ``roots``: ranges of the heap that are roots all the same.
+    ``roots``: ranges of the heap that are roots nevertheless.
     """
     return MemoryKinds.merge(
         [stretch for arena in heap.arenas for stretch in arena.stretches()],
@@ -107,7 +107,7 @@ def kinds_of(
 
 
 def dead_stacks(process: Process, regions: list[Region]) -> list[tuple[int, int]]:
-    """The parts of stacks below the stack pointers of threads that wait in the kernel.
+    """Returns the parts of stacks below the stack pointers of threads that wait in the kernel.
 
     A stack is the kernel's own, or a mapping with a guard page before it.
     """
@@ -126,12 +126,12 @@ def dead_stacks(process: Process, regions: list[Region]) -> list[tuple[int, int]
 
 
 def kernel_words(process: Process) -> U64:
-    """Addresses that the program has given to the kernel: data of epoll(7), values of timers."""
+    """Returns words that a program has given to the kernel: data of epoll(7), timers' values."""
     return np.concatenate(list(kernel_words_by_kind(process).values()))
 
 
 def kernel_words_by_kind(process: Process) -> dict[str, U64]:
-    """Addresses that the program has given to the kernel, by what holds them there."""
+    """Returns words that a program has given to the kernel, by the object that holds them."""
     data: list[str] = []
     values: list[str] = []
     with suppress(OSError):
@@ -147,7 +147,7 @@ def kernel_words_by_kind(process: Process) -> dict[str, U64]:
 
 
 def kernel_queue(process: Process) -> str:
-    """What the program queues requests with in the kernel, which nobody can read; else empty.
+    """Returns the queue with a program's unreadable requests in the kernel; empty if none.
 
     The only pointer to a block may be in a request that is under way: in the user_data of io_uring
     (io_uring(7)), or the aio_data of AIO (io_submit(2)). A ring without such requests is none.
@@ -179,7 +179,7 @@ class RootWords:
             self.missing = error.message
 
     def read(self, process: Process) -> U64:
-        """Reads all such words now."""
+        """Reads all words of registers and of the kernel now."""
         words = kernel_words(process)
         if self._registers is not None:
             try:

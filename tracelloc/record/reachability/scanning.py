@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.record.heapwalk.arenas import WalkedHeap
 from tracelloc.record.heapwalk.ranges import are_in_use
-from tracelloc.record.heapwalk.walked import WalkedHeap
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.blockbits import BlockBits
@@ -20,7 +20,7 @@ _PIECE_BYTES: Final = 1 << 20  # Bytes read at once: the target's mappings can't
 
 
 class MemoryScanner:
-    """Marks blocks by the pointers in one process's memory."""
+    """Scans one process's memory for pointers, and marks the blocks that they lead to."""
 
     def __init__(
         self,
@@ -30,10 +30,10 @@ class MemoryScanner:
         may_go_on: Callable[[], bool] = lambda: True,
         others: WalkedHeap | None = None,
     ) -> None:
-        """Pointers are noted in ``marks``. ``may_go_on``: asked for each MiB.
+        """``marks``: where pointers are recorded. ``may_go_on``: called for each MiB.
 
-        ``others``: the whole heap, if the blocks are not all of it. Pointers in its other blocks
-        count then.
+        ``others``: the whole heap, if ``marks`` has only some of its blocks. Pointers in the other
+        blocks count then.
         """
         self.marks = marks
         self._memory = memory
@@ -44,7 +44,7 @@ class MemoryScanner:
     def scan(self, start: int, end: int, *, is_code: bool, are_roots: bool = True) -> bool:
         """Scans resident memory; pointers in code need not be aligned.
 
-        ``are_roots``: see ``BlockBits.scan``. Returns False as soon as it must not go on. Raises
+        ``are_roots``: see ``BlockBits.scan``. Returns False if ``may_go_on`` did. Raises
         TargetError, PrivilegeError.
         """
         for address in range(start, end, _PIECE_BYTES):
@@ -61,13 +61,13 @@ class MemoryScanner:
         return self._words[: self._memory.fetch(piece, self._words) // 8]
 
     def mark(self, words: U64) -> None:
-        """Marks the blocks that these words, which are not in memory, point to."""
+        """Marks the blocks that words from outside memory, such as registers, point to."""
         self.marks.scan(np.ascontiguousarray(words), _ANYWHERE)
 
     def scan_all(self, kinds: MemoryKinds, log: WordLog | None = None) -> bool:
-        """Scans all resident memory that is not dead; see ``scan``.
+        """Scans all resident memory that is not dead. Returns False if ``may_go_on`` did.
 
-        ``log``: words of what was read before, which is not read again.
+        ``log``: words of memory that was read before, which is not read again.
         """
         areas = list(searched_areas(self._memory.process.maps_text()))
         runs: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
@@ -98,7 +98,7 @@ class MemoryScanner:
         return self._may_go_on()
 
     def _scan_logged(self, start: int, end: int, log: WordLog) -> bool:
-        """Scans memory of the heap by its words in the log, which are few."""
+        """Scans memory of the heap by the few words of it that the log has kept."""
         for address in range(start, end, _PIECE_BYTES):
             if not self._may_go_on():
                 return False
@@ -107,7 +107,7 @@ class MemoryScanner:
         return True
 
     def _follow(self, piece: LoggedPiece, start: int, end: int, kind: int) -> None:
-        """Follows the words of a part of a piece, which is memory of one kind."""
+        """Marks the blocks that the logged words of a part of a piece, of one kind, point to."""
         if kind == DEAD:
             return
         words = piece.part(start, end)

@@ -1,8 +1,8 @@
 """Searches a process's memory for pointers to its blocks, without stopping it.
 
-If the heap can be walked, its free memory is no root, nor is what the malloc library keeps there:
-pointers in it are stale. A search may miss a moving pointer: one that is copied from unread memory
-to memory already read, and then overwritten. So a block counts as unreachable only if two searches
+If the heap can be walked, its free memory is no root, nor is the malloc library's own data there:
+pointers in both are stale. A search may miss a moving pointer: copied from unread memory to memory
+already read, and then overwritten. So a block counts as unreachable only if two searches
 agree, and only old blocks are searched for; all others count as reachable. What is swapped out is
 not read, so that nothing is swapped in: if pointers may be there, the search can't tell.
 """
@@ -16,11 +16,11 @@ import numpy as np
 
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.arenas import NO_ENTRIES, NotWalkableError, WalkedHeap
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap
-from tracelloc.record.heapwalk.walked import NO_ENTRIES, NotWalkableError, WalkedHeap
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import read_resident
@@ -76,11 +76,11 @@ class PointerSearch:
 
     @property
     def edges_left_out(self) -> int:
-        """Pointers between blocks that were not stored: their targets count as reachable."""
+        """Number of pointers between blocks that were not stored: targets count as reachable."""
         return self.bits.edges_left_out
 
     def are_reachable(self, addresses: U64) -> Mask:
-        """Which blocks can be reached, by their addresses."""
+        """Returns a mask of the blocks, given by address, that can be reached."""
         found = np.empty(len(addresses), np.uint8)
         self.bits.are_reachable(addresses, found)
         return found.view(np.bool_)
@@ -88,7 +88,7 @@ class PointerSearch:
     def _add_blocks(
         self, heap: WalkedHeap | None, some_blocks: Callable[[], Iterable[Blocks]]
     ) -> list[tuple[int, int]]:
-        """Adds the heap's blocks, and those that were cut from them or lie elsewhere.
+        """Adds the heap's blocks, and traced blocks that were cut from them or lie elsewhere.
 
         A block's walked size wins. Returns the blocks of the heap from which others were cut.
         """
@@ -124,13 +124,13 @@ class PointerSearch:
 
 
 def unit_bits(heap: WalkedHeap | None) -> int:
-    """The units of ``BlockBits`` that tell the blocks of a heap apart."""
+    """Returns the unit of ``BlockBits`` (its log2) that tells the blocks of a heap apart."""
     wide = MallocLibrary.GLIBC, MallocLibrary.MUSL
     return 4 if heap is not None and all(each.library in wide for each in heap.arenas) else 3
 
 
 def _walked(reader: PieceReader) -> WalkedHeap | None:
-    """The heap; None if it can't be walked."""
+    """Walks the heap; returns None if it can't be walked."""
     try:
         return walk_heap(reader, ClassTally([]))
     except NotWalkableError:

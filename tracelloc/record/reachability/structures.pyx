@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Lost structures: blocks that nothing reachable points to, by how they point to each other.
+"""Lost structures: how blocks that nothing reachable points to are connected.
 
 Cycles are strongly connected components (Tarjan, *Depth-first search and linear graph algorithms*,
 1972). A component that no other points to begins a structure: the program lost the pointer to it,

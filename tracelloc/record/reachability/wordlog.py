@@ -1,6 +1,6 @@
-"""Words that may be pointers, kept while a heap is walked: its memory need not be read again.
+"""Words that may be pointers, kept while a heap is walked, so that it need not be read again.
 
-Which blocks there are is known only after the walk. Words are kept packed, see ``marking.pyx``.
+Which blocks there are is known only after the walk. Words are kept packed, see ``blockbits.pyx``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.regions import Region
-from tracelloc.record.reachability.areas import Area
+from tracelloc.record.reachability.areas import MemoryArea
 from tracelloc.record.reachability.blockbits import place_shift, select_words, set_bits
 
 _LEAST_BYTES: Final = 1 << 16  # Smaller pieces are read for other purposes, or again
@@ -37,27 +37,27 @@ class LoggedPiece(NamedTuple):
     words: U64  # The packed words, by address
 
     def part(self, start: int, end: int) -> U64:
-        """The packed words of a part of it."""
+        """Returns the packed words of a part of the piece."""
         places = ((at - self.start) // 8 for at in (start, end))
         bounds = [min(place << _PLACE_SHIFT, _LARGEST_WORD) for place in places]
         first, last = np.searchsorted(self.words, np.array(bounds, np.uint64))
         return self.words[first:last]
 
     def addresses(self, words: U64) -> U64:
-        """Where these packed words of it are in memory."""
+        """Returns the memory addresses of some of the piece's packed words."""
         found: U64 = (words >> np.uint64(_PLACE_SHIFT) << np.uint64(3)) + np.uint64(self.start)
         return found
 
 
 class WordLog:
-    """Keeps the words that may lead into blocks, of what is read, as far as there is room."""
+    """Keeps words of the read memory that may point into blocks, as far as there is room."""
 
     def __init__(
-        self, regions: list[Region], areas: list[Area], blocks: BlockRanges | None
+        self, regions: list[Region], areas: list[MemoryArea], blocks: BlockRanges | None
     ) -> None:
-        """``blocks``: those wanted; None: all that may be in these regions.
+        """``blocks``: keep words that point to these; None: to any blocks in these regions.
 
-        ``areas``: where pointers count. All by address.
+        ``areas``: memory in which pointers count. All arguments are sorted by address.
         """
         heaps = [region for region in regions if region.path == "[heap]"]
         others = [region for region in regions if region.is_anonymous]
@@ -72,7 +72,7 @@ class WordLog:
         self.pieces: list[LoggedPiece] = []
 
     def add(self, words: U64, start: int) -> None:
-        """Adds contiguous memory, if it lies in one area."""
+        """Adds the words of contiguous memory, if it lies in one area."""
         end = start + words.nbytes
         at = bisect_right(self._starts, start) - 1
         if at < 0 or end > self._areas[at].end or not _LEAST_BYTES <= end - start <= _MOST_BYTES:
@@ -83,7 +83,7 @@ class WordLog:
             self._room = self._room[count:]
 
     def pack(self, words: U64, start: int) -> LoggedPiece:
-        """Packs a piece without keeping it."""
+        """Packs the words of a piece of memory, without keeping them."""
         room = np.empty(len(words) + _SPARE_WORDS, np.uint64)
         count = select_words(words, self._spans, self._bits, room)
         return LoggedPiece(start, start + words.nbytes, room[:count])

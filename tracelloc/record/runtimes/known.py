@@ -1,4 +1,4 @@
-"""Language runtimes that manage their own heap, which probes on malloc do not see."""
+"""Known language runtimes that manage their own heap, which probes on malloc do not see."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _MOVING: Final = re.compile(r"lib(?:mono|monosgen|mozjs)(?:-[-\d.]+)?\.so[.\d]*|
 
 
 def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:
-    """The runtimes of a process, by its mapped files."""
+    """Returns the language runtimes of a process, by the mapped files."""
     found: dict[Runtime, None] = {}
     for module in modules:
         runtime = _by_name(base_name(module.path))
@@ -109,7 +109,7 @@ def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:
 
 
 def garbage_collection(paths: Iterable[str]) -> tuple[bool, bool]:
-    """Whether a process, by its files, has a garbage collector, and one that moves objects."""
+    """Returns (whether a process has a garbage collector, one that moves objects), by files."""
     found = [_collection(base_name(path)) for path in paths]
     return any(collects for collects, _ in found), any(moves for _, moves in found)
 
@@ -128,11 +128,11 @@ def _by_name(name: str) -> Runtime | None:
 
 
 def counts_objects(name: str) -> bool:
-    """Whether a file is a runtime whose objects tracelloc counts, by the file's name."""
+    """Whether a file's name is that of a runtime whose objects tracelloc counts."""
     runtime = _by_name(name)
     return runtime is not None and runtime.counts_objects
 
 
 def is_python_name(name: str) -> bool:
-    """Whether a file is Python, by its name."""
+    """Whether a file's name is that of Python."""
     return _by_name(name) is _PYTHON

@@ -1,4 +1,4 @@
-"""The supported runtimes: one line for each."""
+"""The list of supported runtimes, and lookups among them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython import CPYTHON
-from tracelloc.record.runtimes.seam import (
+from tracelloc.record.runtimes.runtimesupport import (
     MergedRuntime,
     ObjectCounter,
     ObjectWatch,
@@ -28,12 +28,12 @@ def has_supported(modules: Iterable[Module]) -> bool:
 
 
 def supported_names() -> str:
-    """Names of the runtimes, for display."""
+    """Returns the names of the supported runtimes, for display."""
     return ", ".join(runtime.name for runtime in SUPPORTED)
 
 
 def find_runtime(space: AddressSpace) -> MergedRuntime | None:
-    """The runtime in a process's mapped files. Raises UnsupportedRuntime, with a sentence."""
+    """Finds a supported runtime in a process's mapped files. Raises UnsupportedRuntime."""
     for runtime in SUPPORTED:
         try:
             found = runtime.find(space)
@@ -46,12 +46,12 @@ def find_runtime(space: AddressSpace) -> MergedRuntime | None:
 
 
 def watch_objects(process: Process, space: AddressSpace) -> list[ObjectWatch]:
-    """Watches of a traced program's objects, one for each runtime that it may have."""
+    """Returns watches of a traced program's objects, one for each supported runtime."""
     return [runtime.watch(process, space) for runtime in SUPPORTED]
 
 
 def runtime_heap(memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
-    """What a runtime keeps in memory of its own, in words, and where; nothing without a runtime.
+    """Returns a name for a runtime's own memory, and its (start, end) ranges; empty without one.
 
     Raises TargetError, PrivilegeError.
     """
@@ -63,7 +63,7 @@ def runtime_heap(memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
 
 
 def object_counter(process: Process) -> ObjectCounter:
-    """A counter of any process's objects, for the runtime that it has, or else for the first one.
+    """Returns a counter of a process's objects, for its runtime, or else for the first one.
 
     Raises TargetError, PrivilegeError.
     """

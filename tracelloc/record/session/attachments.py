@@ -1,4 +1,4 @@
-"""One process's probes; they are reattached when the main thread exits and others go on."""
+"""One process's probes, which are reattached if the main thread exits and others go on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from tracelloc.architecture import native
 from tracelloc.errors import TargetError
 from tracelloc.record.kernel.attach import Attachment, close_soon
-from tracelloc.record.kernel.trials import Trial, passes
+from tracelloc.record.kernel.trials import Trial, trial_passes
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.text import NS_PER_S
@@ -34,13 +34,13 @@ class Attachments:
         self._moved_ns = 0
 
     def add(self, attachment: Attachment) -> None:
-        """Takes over probes that are in place."""
+        """Takes over probes that are already attached."""
         self._attachments.append(attachment)
 
-    def look_after(self, say: Callable[[str], None]) -> None:
-        """Reattaches probes through another thread if theirs has ended.
+    def check_for_changes(self, say: Callable[[str], None]) -> None:
+        """Reattaches probes if the thread through which they were attached has ended.
 
-        Call it often: on some kernels, events are missed until then. ``say`` gets a message about
+        Call this often: on some kernels, events are missed until then. ``say`` gets a message about
         that, and one when the main thread has ended. Raises TracellocError.
         """
         threads = {attachment.thread_id for attachment in self._attachments}
@@ -78,7 +78,7 @@ class Attachments:
         is_main = ended == self._process.pid
         goes_on = f"process {self._process.pid} goes on without "
         goes_on += "its main thread" if is_main else f"thread {ended}"
-        if self._attachments[0].method.has_links and not passes(Trial.MAIN_THREAD):
+        if self._attachments[0].method.has_links and not trial_passes(Trial.MAIN_THREAD):
             say(f"warning: {goes_on}, after which this kernel reports nothing: attach again")
         elif not saw_all:
             say(
@@ -89,7 +89,7 @@ class Attachments:
             say(goes_on)
 
     def close(self) -> None:
-        """Takes the probes away. May be called twice."""
+        """Detaches all probes. May be called twice."""
         self._close_outlived()
         attachments, self._attachments = self._attachments, []
         for attachment in attachments:
@@ -97,7 +97,7 @@ class Attachments:
 
 
 def are_in_place(process: Process, points: Iterable[ProbePoint]) -> bool:
-    """Whether the code differs from its file at each of these points that is mapped.
+    """Whether probes are in place: the code differs from its file at each mapped point.
 
     Raises TargetError, OSError.
     """

@@ -6,12 +6,12 @@ import threading
 
 from tracelloc.dataclass import dataclass, field, replace
 from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
-from tracelloc.record.facets.seam import FacetContext
+from tracelloc.record.facets.facet import FacetContext
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.mallocs.discovery import EVERYTHING, MallocChoice
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.sources.eventsource import Sources
 from tracelloc.record.tasks.memorybudget import MemoryBudget
 from tracelloc.record.tasks.supervision import Supervisor
 
@@ -39,12 +39,12 @@ class TraceConfig:
     without_probes: bool = False
     # Whether the launched program is held at its end, to search for leaked blocks.
     checks_exit: bool = False
-    # Whether figures are of parts of the launched program's run, by `Parts.begin`.
+    # Whether figures are of parts of the launched program's run (`Parts.begin`), such as tests.
     #
     # All its threads are followed then, so that they can be stopped. Between parts, allocations are
     # not reported.
     in_parts: bool = False
-    # Whether to use probes where a supported runtime is, to have its functions in stacks.
+    # Whether to use probes in processes with a supported runtime: stacks then have its functions.
     spares_runtimes: bool = False
     # How long a process with the preloaded library waits for tracelloc before it drops events.
     max_stall_s: float = 1.0
@@ -56,12 +56,12 @@ class TraceConfig:
 
     @property
     def follow(self) -> bool:
-        """Whether children are traced, too."""
+        """Whether child processes are traced, too."""
         return self.capture.follow
 
     @property
     def can_count_earlier(self) -> bool:
-        """Whether blocks from before tracing can be counted with these settings.
+        """Whether these settings allow counting blocks from before tracing.
 
         All frees must be reported, and the blocks must be of the libraries that are traced.
         """
@@ -75,7 +75,7 @@ class TraceConfig:
 
     @property
     def with_library_only(self) -> TraceConfig:
-        """A copy that needs no privileges, for a program that tracelloc starts."""
+        """Settings that need no privileges, for a program that tracelloc starts: a copy."""
         return replace(self, use_library=True, spares_runtimes=False, without_probes=True)
 
     @property
@@ -86,9 +86,9 @@ class TraceConfig:
         return replace(self, capture=capture, selection=selection, use_library=False)
 
     def with_runtime_frames(self, wanted: bool) -> TraceConfig:
-        """A copy with or without frames of runtimes in stacks.
+        """Returns a copy of the settings, with or without frames of runtimes in stacks.
 
-        Always without them if programs report their allocations themselves.
+        Stacks never have such frames if programs report their allocations themselves.
         """
         wanted = wanted and not self.capture.otel
         return replace(self, capture=replace(self.capture, runtime_frames=wanted))
@@ -96,7 +96,7 @@ class TraceConfig:
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """What all processes of a trace share."""
+    """Objects and settings that all processes of a trace share."""
 
     sources: Sources
     config: TraceConfig

@@ -25,13 +25,13 @@ from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import EarlierBlocks, EarlierKind
 from tracelloc.model.frames import RuntimeFrame, RuntimeFrames
 from tracelloc.model.stacks import StackFlag
+from tracelloc.record.heapwalk.arenas import NO_ENTRIES, NotWalkableError, WalkedHeap
 from tracelloc.record.heapwalk.chunks import find_common
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.kinds import BlockKind, BlockKinds
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap
-from tracelloc.record.heapwalk.walked import NO_ENTRIES, NotWalkableError, WalkedHeap
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.text import format_size
@@ -50,13 +50,13 @@ _BYTES_A_BLOCK: Final = 14  # Memory for each: 2 to 4 in the table, the rest onl
 
 @dataclass(frozen=True, slots=True)
 class SizeLimits:
-    """Which blocks count, by usable bytes."""
+    """Limits of the usable size of blocks that count."""
 
-    least_bytes: int = 0
-    most_bytes: int | None = None
+    least_bytes: int = 0  # Smallest usable size that counts
+    most_bytes: int | None = None  # Largest usable size that counts; None: no limit
 
     def allow(self, usable_bytes: U64) -> npt.NDArray[np.bool_]:
-        """Which sizes are within the limits."""
+        """Returns a mask of the usable sizes that are within the limits."""
         allowed: npt.NDArray[np.bool_] = usable_bytes >= np.uint64(self.least_bytes)
         if self.most_bytes is not None:
             allowed &= usable_bytes <= np.uint64(self.most_bytes)
@@ -65,14 +65,14 @@ class SizeLimits:
 
 @dataclass(slots=True)
 class _HeapReading:
-    """What a walk has found, and what must be in an earlier one as well, if anything."""
+    """A walk of the heap, and the earlier walk that must agree, if there was one."""
 
     heap: WalkedHeap
     kinds: BlockKinds
     before: WalkedHeap | None = None
 
     def agreed(self) -> Iterator[tuple[BlockRanges, U64]]:
-        """Yields blocks that both walks have found, and addresses that only one has, in order."""
+        """Yields (blocks that both walks found, addresses that only one found), by address."""
         low = 0
         for some in BlockRanges.some_in_use(self.heap):
             if self.before is None or not len(some.starts):
@@ -96,7 +96,7 @@ def _common(values: U64, others: U64) -> npt.NDArray[np.bool_]:
 
 
 class EarlierBlockReader:
-    """Reads the earlier blocks of one process, once."""
+    """Reads the blocks that a process had before tracing, once."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class EarlierBlockReader:
         ``note_added`` is called with the bytes of blocks that were added, with the lock held,
         ``note_read`` with the bytes of memory that were read.
         ``is_current``: whether the process still has this heap, and its probes are in place.
-        ``memory_bytes``: what this may take; None: unlimited.
+        ``memory_bytes``: most memory to use; None: unlimited.
         """
         self._process, self._heap, self._frames = process, heap, frames
         self._lock, self._drain, self._is_current = lock, drain, is_current
@@ -125,7 +125,7 @@ class EarlierBlockReader:
         self._limits, self._memory_bytes = limits, memory_bytes
 
     def read(self) -> EarlierBlocks | None:
-        """Adds the blocks. Returns None if the process has another heap by now.
+        """Adds the earlier blocks to the heap. Returns None if the process has another heap by now.
 
         Raises UnsupportedError if the heap can't be walked, or is too large; OSError, TargetError
         and PrivilegeError.
@@ -145,7 +145,7 @@ class EarlierBlockReader:
         raise UnsupportedError("its events overflow the ring")
 
     def _touched(self) -> int | None:
-        """Number of addresses in events since the walk began; None if not all are known."""
+        """Returns the number of addresses in events since the walk began; None if unknown."""
         with self._lock:
             self._drain()
             return self._heap.table.watched_count
@@ -175,12 +175,12 @@ class EarlierBlockReader:
             return bool(self._heap.table.are_watched(addresses).all())
 
     def _running(self) -> dict[int, int]:
-        """The processor time of each thread that is not asleep: it may be inside malloc or free."""
+        """Returns the CPU time of each running thread, which may be inside malloc or free."""
         threads = [Process(each, self._process.root) for each in self._process.thread_ids()]
         return {each.pid: each.run_ns() for each in threads if _is_awake(each)}
 
     def _await_progress(self, running: dict[int, int]) -> None:
-        """Waits until the calls that these threads may be inside have come to their end."""
+        """Waits until the calls that running threads may be inside have certainly ended."""
         deadline_s = time.monotonic() + _PROGRESS_S
         left = [(Process(pid, self._process.root), run_ns) for pid, run_ns in running.items()]
         while left and time.monotonic() < deadline_s:
@@ -265,6 +265,6 @@ def _is_awake(thread: Process) -> bool:
 
 
 def why_not(error: UnsupportedError) -> str:
-    """Says that earlier blocks are missing, in one line."""
+    """Returns a line for users: why blocks from before tracing are missing."""
     reason = error.message if isinstance(error, NotWalkableError) else str(error)
     return f"memory from before tracing is not in the figures: {reason}"

@@ -1,4 +1,4 @@
-"""What tracing and following cost the processes: shares of processors, stops and waits."""
+"""Measures what tracing and following cost the processes: CPU time, stops and waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_SHARE: Final = 0.5
 
 
 class FollowCosts:
-    """Counts stops, and warns once when they take too much time. Not thread safe."""
+    """Counts stops of followed processes; warns once if they take too long. Not thread safe."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -25,7 +25,7 @@ class FollowCosts:
         self._window_start_ns = 0
         self._before = self.counts
 
-    def note(self, start_ns: int, end_ns: int, *, forks: int = 0, execs: int = 0) -> None:
+    def add_stop(self, start_ns: int, end_ns: int, *, forks: int = 0, execs: int = 0) -> None:
         """Adds the time that a process was stopped (CLOCK_MONOTONIC)."""
         was = self.counts
         self.counts = FollowCounts(
@@ -57,23 +57,23 @@ _WINDOW: Final = 10  # Samples of CPU time, one per second: their mean is steady
 
 
 class CpuMeter:
-    """Samples of CPU time over time."""
+    """Measures how many processors a process uses, by samples of its CPU time."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, int]] = deque(maxlen=_WINDOW)
 
     def is_due(self, now_ns: int) -> bool:
-        """Returns whether another sample is due."""
+        """Returns whether it is time for another sample."""
         return not self._samples or now_ns - self._samples[-1][0] >= _EVERY_NS
 
-    def note(self, now_ns: int, cpu_ns: int | None) -> None:
-        """Adds a sample; ``cpu_ns`` is None once the process is gone."""
+    def add_sample(self, now_ns: int, cpu_ns: int | None) -> None:
+        """Adds a sample of CPU time; ``cpu_ns`` is None once the process is gone."""
         if cpu_ns is not None:
             self._samples.append((now_ns, cpu_ns))
 
     @property
     def cores(self) -> float | None:
-        """Processors in use, 1.0 for one used all the time; None until known."""
+        """Mean number of processors in use (1.0: one, all the time); None until known."""
         if len(self._samples) < 2:
             return None
         (start_ns, before_ns), (end_ns, cpu_ns) = self._samples[0], self._samples[-1]
@@ -81,14 +81,14 @@ class CpuMeter:
 
 
 class RateMeter:
-    """A recent rate of events per second."""
+    """Measures the recent rate of events per second."""
 
     def __init__(self) -> None:
         self._since: tuple[int, int] | None = None
         self._rate: float | None = None
 
-    def note(self, now_ns: int, events: int) -> None:
-        """Records the number of events so far; to be called now and then."""
+    def record_count(self, now_ns: int, events: int) -> None:
+        """Records the total number of events so far; call it now and then."""
         if self._since is None:
             self._since = now_ns, events
         elapsed_ns = now_ns - self._since[0]
@@ -97,7 +97,7 @@ class RateMeter:
             self._since = now_ns, events
 
     def per_second(self, elapsed_ns: int, events: int) -> float:
-        """Returns the rate of the last second or so; before that, of all ``elapsed_ns``."""
+        """Returns events per second in the last second or so; at first, over ``elapsed_ns``."""
         if self._rate is not None:
             return self._rate
         return events * NS_PER_S / max(1, elapsed_ns)
@@ -110,21 +110,21 @@ class EventCosts:
         self.rate, self._waits, self.cpu = RateMeter(), RateMeter(), CpuMeter()
         self._costs: tuple[float, float] | None = None
 
-    def note(
+    def record_counts(
         self, now_ns: int, events: int, costs: tuple[float, float] | None, process: Process
     ) -> None:
-        """Records the number of events so far, and ``PreloadedLink.costs``."""
+        """Records the total number of events so far, and ``costs`` (see ``PreloadedLink``)."""
         if self.cpu.is_due(now_ns):
-            self.cpu.note(now_ns, process.cpu_ns())
-        self.rate.note(now_ns, events)
+            self.cpu.add_sample(now_ns, process.cpu_ns())
+        self.rate.record_count(now_ns, events)
         self._costs = costs
         if costs is not None:
-            self._waits.note(now_ns, int(costs[1]))
+            self._waits.record_count(now_ns, int(costs[1]))
 
     def share(self, elapsed_ns: int, rate: float, probe_share: float | None) -> float | None:
         """Returns the share of CPU time that tracing takes, 0 to 1; waits count as CPU time.
 
-        ``probe_share``: that of the probes. None if unknown.
+        ``probe_share``: the probes' share, or None. Returns None if both costs are unknown.
         """
         cores = self.cpu.cores
         if self._costs is None or not cores:

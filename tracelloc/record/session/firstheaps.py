@@ -56,7 +56,7 @@ class ReadProgress:
 
 
 class FirstHeaps:
-    """Adds the blocks from before tracing, if wanted, and accounts for a process's memory."""
+    """Reads heaps at first: adds blocks from before tracing, if wanted; accounts for memory."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class FirstHeaps:
         self._is_stopped = False
 
     def begin(self, tracee: Tracee) -> threading.Thread:
-        """Reads a process's heap as it is now, on the thread that it returns."""
+        """Reads a process's heap as it is now, on a new thread, which is returned."""
 
         def read() -> None:
             pid = tracee.process.pid
@@ -98,7 +98,7 @@ class FirstHeaps:
         return thread
 
     def stop(self) -> None:
-        """Ends reading: tracing has stopped, and the sources may be closed. Call with the lock."""
+        """Ends reading, as tracing has stopped and sources may be closed. Call with the lock."""
         self._is_stopped = True
         if self._reading:
             early = UnsupportedError("tracing ended before the heap had been read")

@@ -2,7 +2,7 @@
 
 A thread that stops stays stopped only while the watcher is called. The follower passes signals on
 unchanged, and a process that was stopped by a signal stays stopped. Other processes notice
-nothing, and the follower stops a running thread only when it is asked to (``hold``).
+nothing, and the follower stops a running thread only on request (``hold``).
 """
 
 from __future__ import annotations
@@ -42,46 +42,46 @@ UseThreads = Callable[[Sequence[ThreadRegisters], Sequence[int]], None]
 
 
 class Watcher(Protocol):
-    """Receives events, on the follower's thread, while the thread concerned is stopped."""
+    """Receives a follower's events, on its thread, while the target's thread is stopped."""
 
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
-        """A thread has created a process, which has not run yet.
+        """Called when a thread has created a process, which has not run yet.
 
-        ``shares``: it was created by vfork(2). Other ways to share memory are not visible here.
+        ``shares``: whether by vfork(2). Other ways to share memory are not visible here.
         """
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
-        """A process has executed a program, none of whose instructions has run yet.
+        """Called when a process has executed a program, before its first instruction.
 
-        ``same_thread``: the process's main thread executed it.
+        ``same_thread``: whether the process's main thread executed the program.
         """
 
     def loaded(self, pid: int) -> bool:
-        """The dynamic linker has finished its changes; no new code has run yet.
+        """Called when the dynamic linker has changed mappings; no new code has run yet.
 
-        Returns whether to go on following the process; if not, only its end is reported.
+        Returns whether to go on following the process. If not, only the process's end is reported.
         """
 
     def trapped(self, thread_id: int) -> bool | None:
-        """A thread has stopped at a breakpoint; see ``Session.trapped``."""
+        """Called when a thread has stopped at a breakpoint. Returns as ``Session.trapped``."""
 
     def exiting(self, pid: int, threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> None:
-        """A process ends by itself; its threads, with all its memory, stay until this returns.
+        """Called when a process ends by itself; threads and memory stay until this returns.
 
-        ``ended``: thread pointers of threads that have ended before.
+        ``ended``: thread pointers of threads that have already ended.
         """
 
     def ended(self, pid: int, status: int) -> None:
-        """A process has ended; ``status`` is that of waitpid(2)."""
+        """Called when a process has ended; ``status`` is that of waitpid(2)."""
 
     def failed(self, failure: BaseException) -> None:
-        """Following has failed: the kernel has detached from all processes."""
+        """Called when following has failed: the kernel has detached from all processes."""
 
 
 class Follower:
-    """Follows the processes that it is given, and detaches from them at its end.
+    """Follows processes by ptrace(2), on a thread of its own, until ``stop``.
 
-    Events before ``follow`` is called are reported afterwards: their threads stay stopped.
+    Events before ``follow`` is called are reported later: threads stay stopped until then.
     """
 
     def __init__(self) -> None:
@@ -107,8 +107,8 @@ class Follower:
     ) -> None:
         """Starts the program's process and follows it from before its first instruction.
 
-        ``children``: whether to follow its children as well. ``exits``: whether it stops at its
-        end, instead of that. The program waits for ``program.go``. Raises TargetError.
+        ``children``: whether to follow child processes, too; or ``exits``: whether the program
+        stops at its end. The program waits for ``program.go``. Raises TargetError.
         """
         options = ptrace.OPTION_EXEC | (ptrace.OPTION_FORKS if children else 0)
         if exits:
@@ -117,7 +117,7 @@ class Follower:
         self._run(lambda: self._start(program, options))
 
     def attach(self, pid: int) -> None:
-        """Follows a running process and its children. Raises TargetError."""
+        """Follows a running process and its children, as the first one. Raises TargetError."""
         self._run(lambda: self._seize_all(pid))
 
     def join(self, pid: int) -> None:
@@ -139,7 +139,7 @@ class Follower:
             raise TargetError(f"process {pid} has ended")
 
     def _await(self, done: Future[None]) -> None:
-        """Waits until the follower's thread has done something, unless that thread ends."""
+        """Waits until the follower's thread has finished a request, or has ended."""
         while not done.done() and self._is_running:
             if not done.running():
                 self._nudge()
@@ -149,7 +149,7 @@ class Follower:
             done.result()
 
     def follow(self, watcher: Watcher) -> None:
-        """Reports all events to this watcher."""
+        """Reports all events to a watcher from now on."""
         self._watchers.put(watcher)
 
     def _start(self, program: TracedProgram | CaughtProgram, options: int) -> None:
@@ -205,7 +205,7 @@ class Follower:
 
     @property
     def thread_id(self) -> int:
-        """The thread that is the tracer of all followed processes."""
+        """Id of the thread that is the tracer of all followed processes."""
         assert self._thread is not None
         return self._thread.native_id or 0
 
@@ -284,7 +284,7 @@ class Follower:
                 return
 
     def _next_change(self, watcher: Watcher) -> tuple[int, int]:
-        """Waits for the next event; resumes children whose parents will not report their fork."""
+        """Waits for the next event; resumes children whose fork their parents will not report."""
         pause_s = _FIRST_PAUSE_S
         while self._waiting and not self._ending:
             thread_id, status = ptrace.wait(must_wait=False)
@@ -345,7 +345,7 @@ class Follower:
             self._handle_signal(watcher, thread_id, number)
 
     def _handle_signal(self, watcher: Watcher, thread_id: int, number: int) -> None:
-        """Handles a signal, which may be that of a probe or of a breakpoint."""
+        """Handles a signal to a thread, which a probe or a breakpoint may have sent."""
         maps: bool | None = None
         if number == STOP_SIGNAL:
             maps = ptrace.signal_code(thread_id) == ptrace.SI_KERNEL or None
@@ -361,7 +361,7 @@ class Follower:
             self._release(watcher, pid, thread_id)
 
     def _handle_exit(self, watcher: Watcher, thread_id: int) -> None:
-        """Handles the stop of a thread at its end, which may be its process's."""
+        """Handles the stop of a thread at its end, which may be the process's end."""
         assert self._exits is not None
         pid = self._process_of(thread_id)
         held = self._exits.hold(pid, thread_id)
@@ -391,7 +391,7 @@ class Follower:
                 ptrace.resume(child_id)
 
     def _release(self, watcher: Watcher, pid: int, thread_id: int) -> None:
-        """Detaches from a process. It has one thread, as its program has not begun."""
+        """Detaches from a process with one thread, as its program has not begun."""
         end_fd = os.pidfd_open(pid)
         ptrace.detach(thread_id)
         if Process(pid).parent_pid() == os.getpid():

@@ -1,4 +1,4 @@
-"""Records when events of a process were missed."""
+"""The log of gaps: periods in which events of a process were missed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from tracelloc.model.losses import Gap, count_lost
 from tracelloc.record.session.probeset import ProbeSet
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.sources.eventsource import Sources
 
 LOST: Final = "tracelloc could not keep up"
 _OFTEN_S: Final = 0.2
@@ -26,7 +26,7 @@ class GapLog:
         self.gaps: tuple[Gap, ...] = ()  # In the order of their starts
 
     def run_due(self, *, is_last: bool = False) -> None:
-        """Records what was missed since the last call; rate-limited, unless ``is_last``."""
+        """Records gaps since the last call; does so at most every 0.2 s, unless ``is_last``."""
         before_s, now_s = self._checked_s, time.time()
         if 0 <= now_s - before_s < _OFTEN_S and not is_last:
             return
@@ -39,12 +39,12 @@ class GapLog:
             self._add(Gap(before_s, None if end else self._checked_s, None, flaw))
 
     def forget(self) -> None:
-        """Forgets gaps that have ended, when figures begin again."""
+        """Forgets the gaps that have ended; called when figures begin again."""
         self.run_due(is_last=True)
         self.gaps = tuple(gap for gap in self.gaps if gap.end_s is None)
 
     def end(self, reason: str) -> None:
-        """Records that no more events are seen. May be called from any thread."""
+        """Records that events are missed from now on. May be called from any thread."""
         self._add(Gap(self._checked_s, None, None, reason))
 
     def _add(self, new: Gap) -> None:

@@ -1,8 +1,8 @@
 """Traces all processes of a control group, and those that come into it later.
 
-Children are followed as always; here are those that others start in the group, as a container's
-runtime does. They are found by looking a few times a second, and what they allocate before that
-counts as from before tracing.
+Children are followed as always; this module finds processes that others start in the group, as a
+container's runtime does. It looks a few times a second. Blocks that a process allocated before
+count as from before tracing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EVERY_S: Final = 0.5
 
 
 class GroupJoiner:
-    """Adds processes to a session that has begun, on a thread of its own."""
+    """Adds a control group's processes to a session that has begun, on a separate thread."""
 
     def __init__(
         self, members: Callable[[], Sequence[int]], session: Session, follower: Follower
@@ -32,13 +32,13 @@ class GroupJoiner:
         self._thread = threading.Thread(target=self._look, name="group", daemon=True)
 
     def start(self) -> None:
-        """Adds all that are there, then those that come."""
+        """Adds all processes of the group, then new ones, until ``stop``."""
         while self._add_new():
             pass
         self._thread.start()
 
     def stop(self) -> None:
-        """Adds no more. May be called twice."""
+        """Adds no more processes. May be called twice."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -61,7 +61,7 @@ class GroupJoiner:
         return bool(new)
 
     def _is_born(self, pid: int) -> bool:
-        """Whether it is a child that the follower is about to report."""
+        """Whether a process is a child that the follower is about to report."""
         return Process(pid).tracer_id() == self._follower.thread_id
 
     def _add(self, pid: int) -> None:

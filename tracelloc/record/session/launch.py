@@ -17,10 +17,10 @@ from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.begin import await_program
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.follower import Follower
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
+from tracelloc.record.session.sessionstart import await_program
 from tracelloc.startup import STARTUP
 
 # Longest time during which the program stops whenever it loads a library. The program's signals
@@ -33,7 +33,7 @@ _QUIET_S: Final = 2.0  # The follower detaches when the program has loaded nothi
 
 
 class Launch:
-    """A program that is being started under tracing; a ``follower.Watcher``."""
+    """The start of a program under tracing, up to its end; a ``follower.Watcher``."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Launch:
         config: TraceConfig,
         say: Callable[[str], None],
     ) -> None:
-        """Creates the process, which waits, and its session. Raises TracellocError."""
+        """Creates the program's process, which waits, and a session. Raises TracellocError."""
         self.program = program
         self._say = say
         self._was_refused = False
@@ -81,7 +81,7 @@ class Launch:
             threading.Thread(target=self._attend, name="launch", daemon=True).start()
 
     def _attend(self) -> None:
-        """Detaches from the program when it seems to have loaded everything."""
+        """Detaches from the program once it seems to have loaded all its libraries."""
         end_s = time.monotonic() + _ATTENDED_S
         seen = -1
         probes = self.session.root.probes
@@ -94,7 +94,7 @@ class Launch:
         self._follower.stop()
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
-        """See ``follower.Watcher``."""
+        """Called when a process has executed a program, before its first instruction."""
         try:
             self.session.executed(pid, same_thread=same_thread)
         except TracellocError as error:
@@ -105,7 +105,7 @@ class Launch:
             self.loaded(pid)
 
     def loaded(self, pid: int) -> bool:
-        """See ``follower.Watcher``."""
+        """Called when mappings have changed; probes new code. Returns whether to follow on."""
         self._loads += 1
         try:
             is_followed = self.session.loaded(pid)
@@ -122,9 +122,9 @@ class Launch:
         return is_followed
 
     def find_leaks(self) -> ExitLeaks:
-        """Stops the program for a moment, and searches for pointers to its blocks.
+        """Stops the program briefly, and searches for leaked blocks: without pointers to them.
 
-        Needs ``in_parts``. Raises TargetError.
+        Requires ``TraceConfig.in_parts``. Raises TargetError.
         """
         found: list[ExitLeaks] = []
 
@@ -144,7 +144,7 @@ class Launch:
         return self.program.has_begun and not self._was_refused
 
     def _fail(self, error: TracellocError) -> None:
-        """Kills the program if none of its own code has run; otherwise warns, and it goes on."""
+        """Kills the program if none of its own code has run; otherwise only warns."""
         if self._is_there.is_set():
             self._say(f"warning: {error}")
             return
@@ -153,7 +153,7 @@ class Launch:
         self._is_there.set()
 
     def ended(self, pid: int, status: int) -> None:
-        """See ``follower.Watcher``."""
+        """Called when a process has ended; ``status`` is that of waitpid(2)."""
         if pid == self.program.pid:
             # First: the session may be closed already, and only the follower has the status.
             self.program.note_end(status)
@@ -162,19 +162,19 @@ class Launch:
             self._is_there.set()
 
     def failed(self, failure: BaseException) -> None:
-        """See ``follower.Watcher``."""
+        """Called when following has failed: the kernel has detached from all processes."""
         self.session.failed(failure)
         # The first failure is the cause: the program is killed because of it.
         self._trouble = self._trouble or failure
         self._is_there.set()
 
     def stop_following(self) -> None:
-        """Detaches from the processes, which run on."""
+        """Detaches from all followed processes, which run on."""
         self._is_over.set()
         self._follower.stop()
 
     def finish(self) -> int:
-        """Waits until the program has ended. Returns its exit status."""
+        """Waits until the program has ended. Returns the exit status."""
         self.stop_following()
         self.program.abandon()
         return self.program.wait()

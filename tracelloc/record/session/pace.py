@@ -1,4 +1,4 @@
-"""How often the pump reads the rings, and how often it does everything else."""
+"""Decides how often the pump reads the rings, and how often it does upkeep."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import select
 import time
 from typing import Final
 
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.sources.eventsource import Sources
 
 # How full rings should be when they are read. Large batches cost least; the other half is room for
 # events while the pump waits for a processor.
@@ -21,7 +21,7 @@ _S_PER_MS: Final = 1e-3
 
 
 class Pace:
-    """Adapts waits to the rate of events. For the pump thread."""
+    """Adapts the pump's waits to the rate of events. For the pump thread."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -32,7 +32,7 @@ class Pace:
         self.is_whole = True
 
     def wait(self, poll: select.epoll) -> list[tuple[int, int]]:
-        """Waits until rings should be read or a polled descriptor is ready. Returns the ready."""
+        """Waits until rings should be read or a descriptor is ready. Returns ready descriptors."""
         sources = self._sources
         while True:
             wait_s = self._looked_s + self._interval_s - time.monotonic()
@@ -50,7 +50,7 @@ class Pace:
                 self.is_whole, self._looked_at_all_s = True, now_s
                 return ready
             # Nothing has come: reading the rings is not worthwhile.
-            self.note(now_s, 0.0)
+            self.record_reading(now_s, 0.0)
 
     def is_upkeep_due(self) -> bool:
         """Whether upkeep is due; True once per interval."""
@@ -60,8 +60,8 @@ class Pace:
         self._kept_house_s = now_s
         return True
 
-    def note(self, looked_s: float, share: float) -> None:
-        """Records when rings were read, and how full the fullest was (0 to 1)."""
+    def record_reading(self, looked_s: float, share: float) -> None:
+        """Records when rings were read, and how full the fullest ring was (0 to 1)."""
         least_s, most_s = (ms * _S_PER_MS for ms in self._sources.waits_ms)
         since_s = looked_s - self._looked_s
         self._looked_s = looked_s

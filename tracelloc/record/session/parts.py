@@ -14,14 +14,14 @@ from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.reachability.exitleaks import find_leaks
 from tracelloc.record.session.processes import Processes
 from tracelloc.record.session.tracee import Tracee
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.sources.eventsource import Sources
 from tracelloc.record.tasks.supervision import reason_of
 
 _MOST_DRAINS: Final = 50  # How often events are taken, if threads go on reporting some
 
 
 class Parts:
-    """The parts of the first process's run, one after the other."""
+    """Measures parts of a process's run (such as tests), one after the other."""
 
     def __init__(
         self,
@@ -35,14 +35,14 @@ class Parts:
         self._sources, self._processes = sources, processes
 
     def begin(self) -> None:
-        """Forgets the process's blocks and figures: they begin again from here."""
+        """Begins a part: forgets the process's blocks and figures so far."""
         with self._lock:
             self._drain_reported()
             self._processes.root.begin_part(time.monotonic_ns())
             self._sources.set_hiding(False)
 
     def end(self) -> PartFigures:
-        """The figures since ``begin``, up to here. No allocations are reported from now on."""
+        """Ends a part: returns its figures. No allocations are reported from now on."""
         with self._lock:
             self._sources.set_hiding(True)
             self._drain_reported()
@@ -51,9 +51,9 @@ class Parts:
     def find_leaks(
         self, threads: Sequence[ThreadRegisters], ended: Sequence[int]
     ) -> ExitLeaks | None:
-        """Blocks of the last part that nothing points to. All threads must be stopped.
+        """Finds blocks of the last part that nothing points to. All threads must be stopped.
 
-        Returns None if one was stopped while it reported an event: later ones are not known then.
+        Returns None if a thread was stopped while it reported an event: later events are unknown.
         """
         with self._lock:
             self._drain_reported()
@@ -69,7 +69,7 @@ class Parts:
 def leaks_at_exit(
     checked: Tracee, lock: threading.RLock, threads: Sequence[ThreadRegisters], ended: Sequence[int]
 ) -> ExitLeaks:
-    """Returns the leaks, or why there was no search. All of its events must be applied.
+    """Finds leaks of an ending process, or why not. All its events must have been applied.
 
     ``lock`` guards the process; ``threads`` and ``ended``: see ``find_leaks``.
     """

@@ -12,23 +12,23 @@ from tracelloc.model.blocks import Blocks
 from tracelloc.model.process import FoundLibrary
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.spacecontrol import SpaceControl
-from tracelloc.record.kernel.trials import Trial, passes
+from tracelloc.record.kernel.trials import Trial, trial_passes
 from tracelloc.record.mallocs.discovery import Allocator, MallocChoice, Module
-from tracelloc.record.mallocs.found import found_of, why_no_allocator
+from tracelloc.record.mallocs.foundlibraries import describe_allocators, why_no_allocator
 from tracelloc.record.mallocs.otel import allocators_in, why_no_reports
 from tracelloc.record.probe_points.placement import (
-    Plan,
+    ProbePlan,
     ProbePoint,
     place_exceptions,
     place_loader,
-    plan,
+    plan_probes,
 )
 from tracelloc.record.process.byname import check_bits
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.attachments import Attachments
-from tracelloc.record.sources.seam import Sources
-from tracelloc.record.unwinding.leading import LeadingFrames, code_ranges
+from tracelloc.record.sources.eventsource import Sources
+from tracelloc.record.unwinding.leadingframes import LeadingFrames, code_ranges
 from tracelloc.text import printable
 
 _LOADER_PROGRAM: Final = "loader_changes"
@@ -36,7 +36,7 @@ _LOADING_S: Final = 2.0  # How long an executed program may take to map its mall
 
 
 def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module]:
-    """Reads the mapped code files and returns them; raises TargetError if none has an allocator."""
+    """Returns the mapped code files, newly read; raises TargetError if none has an allocator."""
     modules = space.refresh()
     if not modules and not space.mappings:
         raise TargetError(f"process {space.process.pid} has ended")
@@ -46,7 +46,7 @@ def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module
 
 
 def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
-    """The error that none of the mapped files has an allocator, and why."""
+    """Returns an error that says why no mapped file has an allocator to trace."""
     process = space.process
     if space.shortage is not None:
         return TargetError(f"files of process {process.pid} can't be opened: {space.shortage}")
@@ -71,7 +71,7 @@ def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
 
 
 class ProbeSet:
-    """Not thread safe: the session's lock guards it, except ``detach`` of an ended process."""
+    """The probes in one process. The session's lock guards all but ``detach`` after its end."""
 
     def __init__(
         self,
@@ -103,16 +103,16 @@ class ProbeSet:
         self.found: tuple[FoundLibrary, ...] = ()
 
     def attach(self, modules: Sequence[Module], *, all_loaded: bool = False) -> None:
-        """Probes the allocators in newly mapped files.
+        """Attaches probes to the allocators in newly mapped files.
 
         ``all_loaded``: see ``settle``.
 
-        Raises TracellocError; then it has attached nothing in these files.
+        Raises TracellocError, and has then attached nothing in these files.
         """
         if self._source.has_probes and not self._selection.otel:  # else there is no return probe
             check_survival(self._space.process)
         withheld = self._withheld
-        planned = plan(allocators_in(modules, self._selection))
+        planned = plan_probes(allocators_in(modules, self._selection))
         points = self._wanted(planned, all_loaded=all_loaded)
         if self._with_loader:
             points += place_loader(modules)
@@ -130,11 +130,11 @@ class ProbeSet:
             raise
         self.points += points
         self._allocators += planned.allocators
-        found = found_of(planned.allocators)
+        found = describe_allocators(planned.allocators)
         self.found += tuple(each for each in found if each not in self.found)
         self._has_throwing = self._has_throwing or planned.has_throwing
 
-    def _wanted(self, planned: Plan, *, all_loaded: bool) -> list[ProbePoint]:
+    def _wanted(self, planned: ProbePlan, *, all_loaded: bool) -> list[ProbePoint]:
         points = [*self._withheld, *planned.points]
         self._withheld = []
         if self.link is not None:
@@ -150,15 +150,15 @@ class ProbeSet:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether the preloaded library replaces probes, or may yet do so.
+        """Whether the preloaded library replaces probes in the process, or may yet do so.
 
-        A program that the process executes must be probed again.
+        If so, a program that the process executes must be probed again.
         """
         return self.link is not None and self.link.replaces_probes
 
     @property
     def is_complete(self) -> bool:
-        """Whether the preloaded library reports all blocks."""
+        """Whether the preloaded library reports all blocks of the process."""
         return self.link is not None and self.link.is_settled and self.link.replaces_probes
 
     @property
@@ -182,22 +182,22 @@ class ProbeSet:
                 say(f"warning: {error}")
 
     def leading(self) -> LeadingFrames | None:
-        """Allocator code that stacks begin with; None if they don't.
+        """Allocator code with which stacks begin, to be stripped; None if there is none.
 
-        With probes, this is the preloaded library's own code, if another tracer uses it or if
+        With probes, there is such code if another tracer uses the preloaded library, or if
         the process reports to OpenTelemetry.
         """
         ranges = code_ranges(self._space, self._allocators if self.is_replaced else ())
         return LeadingFrames(ranges) if ranges else None
 
     def attach_like(self, parent: ProbeSet) -> None:
-        """Attaches a parent's probes to its forked child. Raises TracellocError."""
+        """Attaches the parent's probes to this process, a forked child. Raises TracellocError."""
         pid = self._space.process.pid
         self.take_over(self._source.attach(pid, parent.points), parent)
         self.found = parent.found
 
     def take_over(self, attachment: Attachment, memory_owner: ProbeSet) -> None:
-        """Takes over probes attached to this process for the files of another one."""
+        """Takes over probes that were attached to this process for its memory's earlier owner."""
         self._attachments.add(attachment)
         self.points += memory_owner.points
         self._allocators += memory_owner._allocators
@@ -211,7 +211,7 @@ class ProbeSet:
 
     @property
     def slow_probes(self) -> tuple[str, ...]:
-        """Labels of points with a single-stepped probe, each once."""
+        """Labels of single-stepped probes, such as ``malloc in libc.so.6``, each once."""
         slow = (point.label for point in self.points if point.is_single_stepped)
         return tuple(dict.fromkeys(slow))
 
@@ -226,11 +226,11 @@ class ProbeSet:
             raise self._trouble or no_allocator(self._space, self._selection)
 
     def check_later(self) -> None:
-        """Makes ``look_after`` check once the dynamic linker has had time to map libraries."""
+        """Makes ``check_for_changes`` call ``check`` once libraries had time to be mapped."""
         self._check_by_s = time.monotonic() + _LOADING_S
 
     def check_last(self, say: Callable[[str], None], *, has_events: bool) -> None:
-        """Warns if tracing ends without events before ``look_after`` could check."""
+        """Warns if tracing ends without events before ``check_for_changes`` could check."""
         if self._check_by_s is not None and not (has_events or self._has_allocator):
             pid = self._space.process.pid
             say(f"warning: tracing of process {pid} ended before its malloc library was found")
@@ -248,19 +248,19 @@ class ProbeSet:
             except TracellocError as error:
                 say(f"warning: {error}")
 
-    def look_after(
+    def check_for_changes(
         self, say: Callable[[str], None], live: Callable[[], Blocks], refresh: Callable[[], None]
     ) -> None:
-        """See ``Attachments.look_after``; also replaces the preloaded library if that is due.
+        """Reattaches probes, or replaces the preloaded library by probes, if that is necessary.
 
         ``live``: returns the live blocks. ``refresh``: reads the mappings again.
         """
-        self._attachments.look_after(say)
+        self._attachments.check_for_changes(say)
         if self._check_by_s is not None:
             self._check_late(say, refresh)
         if self.link is None:
             return
-        self.link.look_after()
+        self.link.check_for_changes()
         if not self.link.must_hand_over:
             return
         # No thread allocates until this is done.
@@ -276,9 +276,9 @@ class ProbeSet:
             self.link.end_hand_over()
 
     def take_flaw(self) -> tuple[str, bool]:
-        """Returns why events were missed since the last call, and whether all are from now on.
+        """Returns (why events were missed since the last call, whether all are missed from now on).
 
-        An empty string if none were missed.
+        The reason is empty if none were missed.
         """
         flaw, self._flaw = self._flaw, ""
         if self.link is not None:
@@ -286,13 +286,13 @@ class ProbeSet:
         return flaw, bool(flaw) and self._has_ended
 
     def detach(self) -> None:
-        """Detaches the probes. May be called twice."""
+        """Detaches all probes from the process. May be called twice."""
         self._attachments.close()
         if self.link is not None:
             self.link.close()
 
     def clear(self, *, same_thread: bool) -> None:
-        """Detaches and forgets the probes, for another program.
+        """Detaches and forgets all probes, before another program is probed.
 
         ``same_thread``: see ``PreloadedLink.begin_image``.
         """
@@ -305,9 +305,9 @@ class ProbeSet:
 
 def check_survival(process: Process) -> None:
     """Raises TargetError if return probes would end this process on this kernel."""
-    if process.has_seccomp_filter() and not passes(Trial.SECCOMP):
+    if process.has_seccomp_filter() and not trial_passes(Trial.SECCOMP):
         _refuse(process, "it runs under a seccomp filter", "6.12.14, 6.13.3 and 6.14")
-    if process.has_shadow_stack() and not passes(Trial.SHADOW_STACK):
+    if process.has_shadow_stack() and not trial_passes(Trial.SHADOW_STACK):
         _refuse(process, "it has a shadow stack", "6.11")
 
 

@@ -37,13 +37,13 @@ from tracelloc.text import printable
 
 
 class Processes:
-    """Not thread safe: the session's lock guards it."""
+    """All processes of a trace. Not thread safe: the session's lock guards this object."""
 
     def __init__(self, context: TraceContext, space: AddressSpace, *, waiting: bool) -> None:
-        """``space``: of the first process. ``waiting``: it has yet to execute its program."""
+        """``space``: of the first process. ``waiting``: it must still execute its program."""
         self._context, self._config = context, context.config
         self._probes, self._say = context.sources.probes, context.supervisor.say
-        self.files = space.files  # The files that all of them have mapped
+        self.files = space.files  # Files that any of the processes has mapped
         self._image_numbers = itertools.count(1)
         self._process_numbers = itertools.count()
         self._by_image: dict[int, Tracee] = {}
@@ -75,16 +75,16 @@ class Processes:
 
     @property
     def living(self) -> Sequence[Tracee]:
-        """Processes that are not known to have ended."""
+        """Traced processes that are not known to have ended."""
         return list(self._by_pid.values())
 
     def tracee_of(self, number: int) -> Tracee:
-        """The process with this number in the trace, even after its end. From any thread."""
+        """Returns the process with a number in the trace, even after its end. Thread safe."""
         return next(each for each in list(self.every) if each.target.number == number)
 
     @property
     def count_left(self) -> int:
-        """Number of processes that still exist, traced or not."""
+        """Returns the number of processes that still exist, traced or not."""
         return len(self._by_pid) + len(self._sharing) + len(self._left_out)
 
     @property
@@ -95,7 +95,7 @@ class Processes:
     # Events from the probes.
 
     def apply(self, batch: EventBatch, mappings: Events) -> None:
-        """Applies a batch to the heaps of its processes."""
+        """Applies a batch of events, and mappings, to the heaps of the processes."""
         self._note_images()
         # Mappings have their own ring. They come first: a fork copies what is mapped by then.
         for image, tracee in self._known_in(mappings):
@@ -108,7 +108,7 @@ class Processes:
             tracee.heap.table.apply_pairs(batch.pairs[batch.pairs["image"] == image])
 
     def _apply(self, tracee: Tracee, events: Events, batch: EventBatch) -> None:
-        """Applies events of one image, and forks a child's heap at each fork mark."""
+        """Applies events of one memory image, and forks a child's heap at each fork mark."""
         records, start, by_time = events.view(np.uint8), 0, batch.image is not None
         in_order = not batch.overflowed
         while True:
@@ -136,7 +136,7 @@ class Processes:
             child.heap = parent.heap.fork(time.monotonic_ns())
 
     def _note_images(self) -> None:
-        """Detects programs executed by processes that do not stop for it."""
+        """Detects execs of processes that do not stop for an exec."""
         if self._config.follow or not self._probes.notices_execs():
             return
         root = self.root
@@ -160,13 +160,13 @@ class Processes:
             self._say(f"process {pid} executed {command}; its live table was reset")
 
     def knows(self, pid: int) -> bool:
-        """Whether this process is part of the trace, traced or not."""
+        """Whether a process is part of the trace, traced or not."""
         return pid in self._by_pid or pid in self._sharing or pid in self._left_out
 
     def add_running(self, space: AddressSpace) -> Tracee | None:
         """Prepares to trace a process that runs already, for ``begin_running``.
 
-        Returns None if there are as many as are wanted. Raises TracellocError.
+        Returns None if the limit of traced processes is reached. Raises TracellocError.
         """
         if self.is_full:
             self._leave_out(space.process.pid, is_wanted=True)
@@ -174,7 +174,7 @@ class Processes:
         return self._make(space, self._new_heap())
 
     def begin_running(self, tracee: Tracee, modules: Sequence[Module]) -> None:
-        """Attaches to a process that was prepared, and adds it. Raises TracellocError."""
+        """Attaches to a process from ``add_running``, and adds it. Raises TracellocError."""
         try:
             tracee.begin(modules, time.monotonic_ns())
         except TracellocError:
@@ -187,7 +187,7 @@ class Processes:
     # Events from the follower.
 
     def forked(self, pid: int, child_pid: int, *, shares: bool, marked_by: int | None) -> None:
-        """A process has forked; ``shares``: parent and child share memory.
+        """Handles a fork; ``shares``: whether parent and child share memory.
 
         ``marked_by``: the thread that forked, if the probes mark the fork among the events; the
         mark may still be to come. If None, all earlier events have been applied.
@@ -211,7 +211,7 @@ class Processes:
             self._unmarked.setdefault(marked_by, deque()).append(child)
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
-        """A process has executed a program. Raises TracellocError for the first process."""
+        """Handles an exec of a process. Raises TracellocError for the first process."""
         if not self._config.follow:
             if not self._probes.has_probes:
                 self._probes.forget_image()
@@ -242,7 +242,7 @@ class Processes:
         return tracee
 
     def ended(self, pid: int) -> None:
-        """A process has ended."""
+        """Handles the end of a process."""
         self._context.supervisor.run("releasing", pid, partial(self._release, pid), gives_up=False)
 
     def _release(self, pid: int) -> None:
@@ -257,7 +257,7 @@ class Processes:
             self._closer.submit(tracee.probes.detach)
 
     def detach(self) -> None:
-        """Detaches all probes."""
+        """Detaches all probes from all processes."""
         closing = [(tracee.process.pid, tracee.probes.detach) for tracee in self.living]
         closing += [(pid, probes.close) for pid, (_, probes) in self._sharing.items()]
         for pid, close in closing:

@@ -1,4 +1,4 @@
-"""A program that is traced from its beginning: its process waits until tracing is ready."""
+"""Programs that are traced from their beginning: the process waits until tracing is ready."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SIGNAL_STATUS: Final = 128
 
 
 class TracedProgram:
-    """A command line and its process, which runs in tracelloc's directory."""
+    """A command line that tracelloc starts, and its process, which waits for ``go``."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class TracedProgram:
         *,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """``who``: the user who runs it. ``file_limit``: its limit of open files.
+        """``who``: the user who runs the command. ``file_limit``: limit of the process's files.
 
-        Its streams are those of ``terminal``, or tracelloc's. ``preloaded``: a library to preload.
-        ``variables``: of its environment, in addition to tracelloc's own.
+        The streams are those of ``terminal``, or tracelloc's. ``preloaded``: a library to preload.
+        ``variables``: of the environment, in addition to tracelloc's own.
         """
         self._variables = dict(variables or {})
         self._preloaded = None if preloaded is None else path_for_loaders(preloaded)
@@ -65,7 +65,7 @@ class TracedProgram:
         self._status: int | None = None
 
     def start(self) -> None:
-        """Creates the process, which waits for ``go``. Its parent is the calling thread."""
+        """Creates the process, which waits for ``go``. The parent is the calling thread."""
         read_fd, self._go_fd = os.pipe2(os.O_CLOEXEC)
         self._failure_fd, write_fd = os.pipe2(os.O_CLOEXEC)
         # The child inherits tracelloc's handlers: no signal may reach them.
@@ -85,7 +85,7 @@ class TracedProgram:
             self.terminal.release()
 
     def _become(self, go_fd: int, failure_fd: int) -> NoReturn:
-        """Waits, then executes the command. Runs in the new process."""
+        """Waits for ``go``, then executes the command. Runs in the new process."""
         try:
             os.close(self._go_fd)
             if os.read(go_fd, 1):
@@ -104,7 +104,7 @@ class TracedProgram:
             os._exit(NOT_EXECUTABLE_STATUS)
 
     def go(self) -> None:
-        """Makes the process execute the command. Raises ProgramError if it can't."""
+        """Makes the process execute the command. Raises ProgramError if that fails."""
         # A signal may have ended the process already; whoever waits for its end sees that.
         with suppress(BrokenPipeError):
             os.write(self._go_fd, b"g")
@@ -119,7 +119,7 @@ class TracedProgram:
         self.has_begun = True
 
     def refuse(self) -> None:
-        """Kills the process, as it can't be traced."""
+        """Kills the process, because it can't be traced."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
@@ -136,7 +136,7 @@ class TracedProgram:
         return self._status is None
 
     def wait(self) -> int:
-        """Waits until the process has ended. Returns its exit status, or 128 + n after signal n."""
+        """Waits until the process has ended. Returns the exit status; 128 + n after signal n."""
         if self._status is None:
             _, self._status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(self._status)
@@ -153,21 +153,21 @@ class TracedProgram:
 
 
 class CaughtProgram:
-    """A program that others start, and that waits at its first instruction."""
+    """A program that another process starts, stopped at its first instruction."""
 
     terminal = None
 
     def __init__(self, name: str) -> None:
-        """Raises TracellocError."""
+        """``name``: the program's short name (comm). Raises TracellocError."""
         self.name = name
         self.pid = 0
         self.has_begun = False
         self._catcher = ExecCatcher(name)
 
     def catch(self, note_waiting: Callable[[], None]) -> None:
-        """Waits until it is executed, by whatever process, which is stopped then.
+        """Waits until any process executes the program; that process is stopped then.
 
-        ``note_waiting`` is called when it can't be missed any more.
+        ``note_waiting`` is called once an exec of the program can't be missed any more.
         """
         with closing(self._catcher):
             try:
@@ -177,7 +177,7 @@ class CaughtProgram:
                 self.pid = self._catcher.caught() or 0
 
     def start(self) -> None:
-        """Does nothing: the process is there."""
+        """Does nothing, as the process already exists."""
 
     def go(self) -> None:
         """Lets the process run. May be called twice."""
@@ -191,17 +191,17 @@ class CaughtProgram:
     abandon = go
 
     def note_end(self, _status: int) -> None:
-        """Does nothing: its parent waits for it."""
+        """Does nothing, as the process's own parent waits for it."""
 
     def wait(self) -> int:
-        """Returns 0: its parent waits for it."""
+        """Returns 0, as only the process's own parent gets its exit status."""
         return 0
 
 
 def _become_user(who: Invoker) -> list[bytes]:
     """Switches to a user's rights for good. Returns that user's environment.
 
-    It is tracelloc's initial environment, byte for byte, since Python adds to its own (PEP 538).
+    Returns tracelloc's initial environment, byte for byte, since Python adds to its own (PEP 538).
     Variables for tracelloc alone are removed. Raises OSError.
     """
     try:

@@ -26,9 +26,9 @@ from typing import Final
 from tracelloc.errors import TracellocError
 from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
 from tracelloc.model.lostmemory import ExitLeaks
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.record.abi import ForkFlag
-from tracelloc.record.facets.seam import FacetContext
+from tracelloc.record.facets.facet import FacetContext
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import require_measuring
 from tracelloc.record.kernel.registers import ThreadRegisters
@@ -40,14 +40,14 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import TraceConfig, TraceContext
 from tracelloc.record.session.eventcosts import FollowCosts
 from tracelloc.record.session.firstheaps import LARGE_HEAP_BYTES, FirstHeaps
-from tracelloc.record.session.outside import Outside
 from tracelloc.record.session.pace import Pace
 from tracelloc.record.session.parts import Parts, leaks_at_exit
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.processes import Processes
+from tracelloc.record.session.processfacts import ProcessFacts
 from tracelloc.record.session.tracee import Tracee
 from tracelloc.record.session.upkeep import JUDGING, Upkeep
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.sources.eventsource import Sources
 from tracelloc.record.tasks.supervision import Say, Supervisor, reason_of, say_nothing
 from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot
 from tracelloc.snapshots.taking import take_snapshot
@@ -61,7 +61,7 @@ _NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
 
 
 class Session:
-    """A trace from ``start`` to ``stop``; a ``follower.Watcher``."""
+    """A trace: its processes, event sources and threads; a ``follower.Watcher``."""
 
     # The blocks that the program leaked, once it has ended by itself and was checked.
     exit_leaks: ExitLeaks | None = None
@@ -75,7 +75,7 @@ class Session:
         *,
         waiting: bool = False,
     ) -> None:
-        """Takes over the sources. ``space``: of the process that the trace begins with.
+        """Takes over the sources. ``space``: address space of the process to begin with.
 
         ``waiting``: that process has not executed its program yet. ``say`` gets messages about
         the processes, on any thread; it must not wait for a snapshot.
@@ -121,7 +121,7 @@ class Session:
 
     @property
     def how(self) -> str:
-        """How events come, in words."""
+        """How events are captured (attach method, preloaded library), in words."""
         return self.method.title if self._probes.has_probes else "the preloaded library"
 
     def start(self, modules: Sequence[Module] = ()) -> None:
@@ -143,9 +143,9 @@ class Session:
                     reading.join(_HEAP_S)
 
     def add_running(self, process: Process) -> None:
-        """Traces a process as well that runs already. Raises TracellocError.
+        """Traces one more process, which runs already. Raises TracellocError.
 
-        Call it on one thread at a time. What can't be traced is left out and counted.
+        Call this on one thread at a time. A process that can't be traced is left out and counted.
         """
         space = AddressSpace(process, self.processes.files)
         try:
@@ -172,24 +172,24 @@ class Session:
             return self.processes.knows(pid)
 
     def stop_at_loads(self, *, stop: bool) -> None:
-        """Sets whether followed processes stop when code is newly mapped, before it runs."""
+        """Sets whether followed processes stop when new code is mapped, before it runs."""
         self._probes.set_stop_at_loads(stop)
 
     def begin_upkeep(self) -> None:
-        """Begins upkeep; the first probes are in place."""
+        """Begins periodic tasks; the first probes must be in place."""
         with self._lock:
             self._is_launching = False
             self._upkeep.begin()
 
     # Snapshots.
 
-    def snapshot(self, wanted: Wanted = NOTHING_ELSE) -> TraceSnapshot:
-        """Snapshot of all processes, now or at the time when tracing failed."""
+    def snapshot(self, wanted: SnapshotRequest = TOTALS_ONLY) -> TraceSnapshot:
+        """Takes a snapshot of all processes, now or as of the time when tracing failed."""
         with self._outside_lock:
             with self._lock:
                 self._release_ended()
                 looks = [(tracee, tracee.mapped_ranges()) for tracee in self.processes.every]
-            outside = {t: t.look_outside(wanted, mapped) for t, mapped in looks}
+            outside = {t: t.read_facts(wanted, mapped) for t, mapped in looks}
             with self._lock:
                 tracees, trace = self._take(wanted, outside)
             if not wanted.usable:
@@ -198,7 +198,7 @@ class Session:
             return replace(trace, processes=tuple(t.outside.measured(one) for t, one in pairs))
 
     def _take(
-        self, wanted: Wanted, outside: dict[Tracee, Outside]
+        self, wanted: SnapshotRequest, outside: dict[Tracee, ProcessFacts]
     ) -> tuple[list[Tracee], TraceSnapshot]:
         if self._stopped_ns is None:
             self._drain()
@@ -218,7 +218,7 @@ class Session:
             last = tracee.last_snapshots.get(wanted)
             if last is not None:
                 return replace(last, time_s=status.time_s)
-            process = tracee.status(now_ns, outside.get(tracee, Outside()), share)
+            process = tracee.status(now_ns, outside.get(tracee, ProcessFacts()), share)
             last = take_snapshot(tracee.heap, process, status, wanted)
             if tracee.target.has_ended:
                 tracee.last_snapshots[wanted] = last
@@ -231,14 +231,14 @@ class Session:
         )
 
     def take_ring_share(self) -> float:
-        """How full the event ring was at most since the last call, 0 to 1."""
+        """Returns how full the event ring was at most since the last call, 0 to 1."""
         fullest, self._fullest_share = self._fullest_share, 0.0
         return fullest
 
     # The end.
 
     def stop(self) -> None:
-        """Detaches the probes, then applies their remaining events. May be called twice."""
+        """Detaches all probes, then applies remaining events. May be called twice."""
         if self._stopped_ns is not None:
             return
         self.supervisor.run("stopping", 0, partial(self._sources.set_live, False))
@@ -263,7 +263,7 @@ class Session:
             self._first_heaps.stop()
 
     def close(self) -> None:
-        """Stops, and frees maps and files. No snapshot can be taken afterwards."""
+        """Stops tracing, and frees maps and files. No snapshot can be taken afterwards."""
         self.stop()
         self._upkeep.close()
         self.processes.close()
@@ -274,7 +274,7 @@ class Session:
     # Events from the follower; see ``follower.Watcher``.
 
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
-        """A thread has created a process."""
+        """Handles that a thread has created a process; see ``Watcher``."""
         with self._stopping(forks=1):
             if child_pid in self._ended:
                 self._release_ended()
@@ -287,7 +287,7 @@ class Session:
             self.processes.forked(pid, child_pid, shares=shares, marked_by=marked_by)
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
-        """A process has executed a program. Raises TracellocError while launching."""
+        """Handles an exec of a process. Raises TracellocError while launching."""
         with self._stopping(execs=1):
             if any(tracee.process.pid == pid for tracee in self.processes.living):
                 # Its pending events belong to the old memory image.
@@ -295,15 +295,12 @@ class Session:
             self.processes.executed(pid, same_thread=same_thread)
 
     def trapped(self, thread_id: int) -> bool | None:
-        """A thread has stopped at a breakpoint. Returns as ``ProbeSource.take_trap``.
-
-        For the thread that follows the process.
-        """
+        """Handles a thread's stop at a breakpoint. Returns as ``ProbeSource.take_trap``."""
         with self._lock:
             return self._probes.take_trap(thread_id)
 
     def exiting(self, pid: int, threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> None:
-        """The launched program ends and is held: searches for leaked blocks, if it is to."""
+        """Handles the end of the launched, stopped program: searches for leaks, if wanted."""
         if self._config.checks_exit and pid == self.root.process.pid:
             with self._lock:
                 self._sources.set_live(False)
@@ -311,9 +308,9 @@ class Session:
             self.exit_leaks = leaks_at_exit(self.root, self._lock, threads, ended)
 
     def loaded(self, pid: int) -> bool:
-        """A process's mappings have changed. Returns whether it can still be followed.
+        """Handles changed mappings of a process. Returns whether to go on following it.
 
-        Waits for unwind entries, but not too long, without the lock. Raises as ``executed``.
+        Waits for unwind entries, for a limited time, without the lock. Raises as ``executed``.
         """
         tracee = None
         with self._stopping():
@@ -348,10 +345,10 @@ class Session:
 
     def _note_stop(self, start_ns: int, **counts: int) -> None:
         if self._config.follow:  # others stop only in the beginning
-            self._load.note(start_ns, time.monotonic_ns(), **counts)
+            self._load.add_stop(start_ns, time.monotonic_ns(), **counts)
 
     def ended(self, pid: int, status: int) -> None:  # noqa: ARG002 - the status is others'
-        """A process has ended."""
+        """Handles the end of a process; see ``Watcher``."""
         if not self._config.follow:
             # ``end_fd`` shows it too; the follower stays only until the program is probed.
             return
@@ -372,7 +369,7 @@ class Session:
             os.eventfd_write(self.end_fd, 1)
 
     def failed(self, failure: BaseException) -> None:
-        """Ends tracing: no more events are applied; snapshots show those applied before."""
+        """Ends tracing after a failure: snapshots show only events that were applied before."""
         if self._failure is not None:
             return
         self._failure = error = TracellocError(f"tracing failed: {reason_of(failure)}")
@@ -409,7 +406,7 @@ class Session:
                 with self._lock:
                     looked_s = time.monotonic()
                     whole = pace.is_whole or not self._sources.are_urgent
-                    pace.note(looked_s, self._drain(whole=whole).ring_share)
+                    pace.record_reading(looked_s, self._drain(whole=whole).ring_share)
                     self._release_ended()
                     if self._failure is None and pace.is_upkeep_due():
                         self._upkeep.run_due(time.monotonic_ns())
@@ -433,7 +430,7 @@ class Session:
             pass
 
     def _drain(self, *, whole: bool = True) -> EventBatch:
-        """Applies pending events and returns them; only of urgent sources, unless ``whole``."""
+        """Applies pending events and returns them; only urgent sources' ones, unless ``whole``."""
         if self._failure is None:
             try:
                 return self._drain_now(whole=whole)

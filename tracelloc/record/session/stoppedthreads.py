@@ -33,18 +33,18 @@ _MOST_ENDED: Final = 1 << 16  # Ended threads that are remembered, the newest on
 
 @dataclass(slots=True)
 class HeldThreads:
-    """Threads of one process, stopped at their ends."""
+    """Threads of one process that are stopped at their ends."""
 
-    ids: list[int] = field(default_factory=list)
-    # Threads that were running when the process ended.
+    ids: list[int] = field(default_factory=list)  # Ids of the stopped threads
+    # Registers of the threads that were running when the process ended.
     threads: list[ThreadRegisters] = field(default_factory=list)
-    # What else has stopped meanwhile: thread and status, still to be handled.
+    # Other stops meanwhile (thread id, status of waitpid(2)), still to be handled.
     others: list[tuple[int, int]] = field(default_factory=list)
-    is_end: bool = False  # Whether the process ends by itself, and not by a signal
+    is_end: bool = False  # Whether the process ends by itself, rather than by a signal
 
 
 class ExitStops:
-    """Tells which threads end the process; for the thread that follows it."""
+    """Tells which stops of threads at their ends are a process's end; for the follower."""
 
     def __init__(self) -> None:
         # Thread pointers of threads that have ended by themselves
@@ -54,7 +54,7 @@ class ExitStops:
         self._exit_group = native().system_call("exit_group")
 
     def hold(self, pid: int, thread_id: int) -> HeldThreads:
-        """Keeps a thread stopped, and the others of its process if that ends."""
+        """Keeps an ending thread stopped, and if the whole process ends, all its threads."""
         held = HeldThreads()
         call = self._add(held, thread_id)
         process = Process(pid)
@@ -78,7 +78,7 @@ class ExitStops:
         return held
 
     def _add(self, held: HeldThreads, thread_id: int) -> int:
-        """Adds a stopped thread. Returns the system call in which it is."""
+        """Adds a stopped thread. Returns the number of the system call that it is in."""
         held.ids.append(thread_id)
         registers = ptrace.registers(thread_id)
         held.threads.append(registers_of(thread_id, registers))
@@ -90,7 +90,7 @@ class ExitStops:
 
 
 def registers_of(thread_id: int, registers: ptrace.Registers) -> ThreadRegisters:
-    """The registers of a stopped thread, for pointer searches."""
+    """Returns the registers of a stopped thread in the form that pointer searches need."""
     words = np.array(registers.words, np.uint64)
     pointer, stack_pointer = registers.thread_pointer, registers.stack_pointer
     return ThreadRegisters(thread_id, pointer, stack_pointer, 0, words)
@@ -101,7 +101,7 @@ _STOP_S: Final = 5.0
 
 
 class StoppedThreads:
-    """The threads of a process whose threads are all followed; for the follower's thread."""
+    """Stops all threads of a followed process; for the follower's thread."""
 
     def __init__(self, pid: int) -> None:
         self._process = Process(pid)
@@ -111,7 +111,7 @@ class StoppedThreads:
         self.others: list[tuple[int, int]] = []
 
     def stop(self) -> None:
-        """Stops them. Raises TargetError."""
+        """Stops all threads. Raises TargetError if one does not stop."""
         end_s = time.monotonic() + _STOP_S
         while self._interrupt_new() or self._interrupted:
             if time.monotonic() > end_s:
@@ -142,7 +142,7 @@ class StoppedThreads:
             self.others.append((thread_id, status))
 
     def registers(self) -> list[ThreadRegisters]:
-        """The registers of all of them."""
+        """Returns the registers of all stopped threads."""
         others = [thread_id for thread_id, status in self.others if os.WIFSTOPPED(status)]
         found = []
         for thread_id in (*self._stopped, *others):
@@ -151,7 +151,7 @@ class StoppedThreads:
         return found
 
     def resume(self) -> None:
-        """Resumes those that have stopped for this; ``others`` are the caller's."""
+        """Resumes the threads that ``stop`` has stopped; the caller handles ``others``."""
         for thread_id in self._stopped:
             with suppress(ProcessLookupError):
                 ptrace.resume(thread_id)

@@ -24,7 +24,7 @@ _LINE_END: Final = b"\r\n"  # What the pseudoterminal makes of a line feed (ONLC
 
 
 class ProgramTerminal:
-    """Both ends of the pseudoterminal. Thread safe."""
+    """A pseudoterminal for a launched program, whose output it reads and keeps. Thread safe."""
 
     def __init__(self, rows: int, columns: int, copy_to: BinaryIO | None = None) -> None:
         """``copy_to`` gets all of the program's output, unchanged. Raises OSError."""
@@ -39,23 +39,23 @@ class ProgramTerminal:
         self._thread.start()
 
     def adopt(self) -> None:
-        """Makes this the terminal and streams of the program's process, before it executes."""
+        """Makes this terminal the calling process's; called in the program's, before its exec."""
         os.setsid()
         fcntl.ioctl(self._its, termios.TIOCSCTTY, 0)
         for stream in range(3):
             os.dup2(self._its, stream)
 
     def release(self) -> None:
-        """Closes tracelloc's copy of the program's end, so that reading ends with the program."""
+        """Closes tracelloc's copy of the program's side, so that reading ends with the program."""
         os.close(self._its)
 
     def last_output(self) -> tuple[int, bytes]:
-        """How many bytes the program has written, and the last of them, as far as they are kept."""
+        """Returns (number of bytes that the program has written, the last, kept bytes)."""
         with self._lock:
             return self._written, bytes(self._kept)
 
     def pass_on(self, stream: BinaryIO) -> None:
-        """Copies further output to this terminal as well."""
+        """Copies further output of the program to a stream, tracelloc's terminal, as well."""
         with self._lock:
             # It puts a carriage return before each line feed itself.
             self._copies.append((stream, b"\n"))
@@ -78,7 +78,7 @@ class ProgramTerminal:
                         stream.flush()
 
     def _read_once(self) -> bytes:
-        """The next output; empty once the last program has closed its end."""
+        """Reads the next output; empty once the last program has closed its side."""
         try:
             return os.read(self._ours, _PIECE_BYTES)
         except OSError as error:

@@ -13,15 +13,15 @@ import numpy as np
 
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.ranges import RangeTable
-from tracelloc.heap.series import Series
+from tracelloc.heap.series import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import Blocks, EarlierBlocks, PartFigures
 from tracelloc.model.codefiles import FileId, base_name, is_c_library, is_runtime
 from tracelloc.model.figures import I64, U64
 from tracelloc.model.process import FoundLibrary, Overhead, Runtime, Target
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.verdicts import Findings
-from tracelloc.model.wanted import Wanted
-from tracelloc.record.facets.registered import FACETS
+from tracelloc.record.facets.allfacets import FACETS
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.mallocs.families import MAPPINGS
@@ -31,10 +31,10 @@ from tracelloc.record.runtimes.known import counts_objects, runtimes_of
 from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.eventcosts import EventCosts
 from tracelloc.record.session.gaplog import GapLog
-from tracelloc.record.session.judging import Judging
-from tracelloc.record.session.outside import Outside, OutsideReader
 from tracelloc.record.session.probeset import ProbeSet
-from tracelloc.record.unwinding.source import StackSource
+from tracelloc.record.session.processfacts import ProcessFactReader, ProcessFacts
+from tracelloc.record.session.stackjudge import StackJudge
+from tracelloc.record.unwinding.stacksource import StackSource
 from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot
 
 PROBING: Final = "probing of libraries"
@@ -46,13 +46,13 @@ _FIRST_LOOK_NS: Final = 1_000_000_000
 class Stage(Enum):
     """How far the start of a process has come."""
 
-    WAITING = auto()  # Another program must be executed first
+    WAITING = auto()  # The process must execute its program first
     LOADING = auto()  # Libraries are not mapped yet
     RUNNING = auto()
 
 
 class Tracee:
-    """State of one traced process; an ``Inspected``.
+    """One traced process, with its probes, address space and heap; an ``InspectedProcess``.
 
     The session's lock guards it, except ``outside``, which reads /proc and the process's memory:
     only the thread that takes snapshots uses it.
@@ -73,17 +73,17 @@ class Tracee:
         config, now_ns = context.config, time.monotonic_ns()
         self.process, self.space = space.process, space
         self.target, self.heap = target, heap
-        self.words = words  # Settings of its address space for the probes
+        self.words = words  # Control words of the address space, which the probes read
         self.image = words.image  # The number of the memory image that `heap` describes
         self._stage = stage
         # `started_ns`: when its tracing began, CLOCK_MONOTONIC
-        self.started_ns, self.series = now_ns, Series(now_ns)
-        self.outside = OutsideReader(space, context.supervisor)
+        self.started_ns, self.series = now_ns, HeapSeries(now_ns)
+        self.outside = ProcessFactReader(space, context.supervisor)
         with_loader = config.capture.use_rows or config.follow or self.is_starting
         self.probes = ProbeSet(
             context.sources, space, words, config.selection, with_loader=with_loader
         )
-        self.gaps = GapLog(context.sources, self.probes)  # What is missing from its figures
+        self.gaps = GapLog(context.sources, self.probes)  # Periods with missed events
         self.source: StackSource = StackSource(
             space, heap.stacks, words, rows=context.sources.probes.rows, config=config.capture,
             on_modules=self._see, like=None if parent is None else parent.source,
@@ -91,7 +91,7 @@ class Tracee:
         # Code files, and the runtimes among them
         self._runtimes: tuple[tuple[FileId, ...], tuple[Runtime, ...]] | None = None
         # Snapshots by kind. An ended process does not change, so one of each kind suffices.
-        self.last_snapshots: dict[Wanted, Snapshot] = {}
+        self.last_snapshots: dict[SnapshotRequest, Snapshot] = {}
         self._context = context
         self._costs, self._events_before = EventCosts(), 0
         # Blocks from before tracing that are in its heap; None if there are none
@@ -107,21 +107,21 @@ class Tracee:
         self.facets = {kind.name: kind(self, self._context.facets) for kind in FACETS}
         # Most short-lived child processes end before they are judged.
         first_look_ns = now_ns + _FIRST_LOOK_NS if self.target.number else now_ns
-        self.judging = Judging(self, self._context.sources, first_look_ns)
+        self.judging = StackJudge(self, self._context.sources, first_look_ns)
         self._shortage: str | None = None
 
     @property
     def is_starting(self) -> bool:
-        """Whether its libraries are not mapped yet."""
+        """Whether the program's libraries are not mapped yet."""
         return self._stage is not Stage.RUNNING
 
     @property
     def events(self) -> int:
-        """Events applied since tracing started, in all its programs."""
+        """Number of events applied since tracing started, in all programs of the process."""
         return self._events_before + self.heap.table.events
 
     def begin(self, modules: Sequence[Module], now_ns: int) -> None:
-        """Attaches to what is mapped, and waits for unwind entries for a limited time.
+        """Attaches probes to mapped files, and waits for unwind entries for a limited time.
 
         Raises TracellocError, and has then attached nothing.
         """
@@ -135,15 +135,15 @@ class Tracee:
     def begin_image(
         self, now_ns: int, *, execs: int, same_thread: bool, is_stopped: bool = False
     ) -> None:
-        """Resets its state after an exec: nothing is live, and all mappings are new.
+        """Resets the state after an exec: no block is live, and all mappings are new.
 
-        ``execs``: programs that it has executed since the last one that was seen.
-        ``is_stopped``: it stops once more when its libraries are mapped (``load``).
+        ``execs``: number of programs executed since the last known one. ``is_stopped``: whether
+        the process stops once more when its libraries are mapped (``load``).
 
         Probes in files that the new program maps as well stay in place, unless a thread other
         than the main thread executed it (not ``same_thread``): the kernel attaches probes through
         the main thread. Raises TracellocError if the new program can't be traced; it then seems
-        to allocate nothing. If it does not stop, ``look_after`` reports why.
+        to allocate nothing. If the process does not stop, ``check_for_changes`` reports why.
         """
         # The program that tracelloc launches does not count.
         has_begun = self._stage is not Stage.WAITING
@@ -168,7 +168,7 @@ class Tracee:
             self.probes.check_later()
 
     def load(self) -> None:
-        """Handles changed mappings while it is stopped. Raises TargetError without allocator."""
+        """Handles changed mappings of the stopped process. Raises TargetError without allocator."""
         self.source.refresh()
         self.probes.settle(all_loaded=True)
         if self.is_starting:
@@ -176,9 +176,9 @@ class Tracee:
             self.probes.check()
 
     def begin_part(self, now_ns: int) -> None:
-        """Begins again with an empty table. Frees of earlier blocks are ignored.
+        """Begins a part of the run, with an empty table. Frees of earlier blocks are ignored.
 
-        Nothing is judged from here on: a part is too short for verdicts.
+        Stacks are not judged from now on: a part is too short for verdicts.
         """
         self._events_before += self.heap.table.events
         self.heap = self.heap.renewed(now_ns, self.heap.stacks)
@@ -186,7 +186,7 @@ class Tracee:
         self.gaps.forget()
 
     def part(self) -> PartFigures:
-        """The figures since ``begin_part``; all events must be applied."""
+        """Returns the figures since ``begin_part``; all events must have been applied."""
         table = self.heap.table
         totals, peak, none = table.totals, table.peak, np.zeros(0, np.int64)
         return PartFigures(
@@ -201,9 +201,9 @@ class Tracee:
         )
 
     def end(self) -> None:
-        """Records that it has ended: keeps its totals, drops its blocks.
+        """Records that the process has ended: keeps its totals, drops its blocks.
 
-        Its probes are still to be detached, but no thread is left to hit them.
+        The probes are still to be detached, but no thread is left to hit them.
         """
         self.look_last()
         self.target = replace(self.target, has_ended=True)
@@ -211,26 +211,26 @@ class Tracee:
         self.heap.table.drop_blocks()
 
     def why_incomplete(self) -> str:
-        """Returns why its table may lack blocks; empty if it has them all."""
+        """Returns why the table may lack blocks of the process; empty if it has them all."""
         if not self.probes.is_complete:
             return "its allocations were not reported"
         self.gaps.run_due(is_last=True)
         return self.gaps.gaps[0].reason if self.gaps.gaps else ""
 
     def look_last(self) -> None:
-        """Records what is missing from its figures when no more events will come."""
+        """Records what is missing from the figures, when no more events will come."""
         self.gaps.run_due(is_last=True)
         self.probes.check_last(self._context.supervisor.say, has_events=self.heap.table.events > 0)
 
     def close(self) -> None:
-        """Ends its threads and closes its files; the probes must be detached."""
+        """Ends threads for the process and closes its files; probes must be detached."""
         self.source.close()
         self.space.close()
 
-    # For facets; see ``Inspected``.
+    # For facets; see ``InspectedProcess``.
 
     def old_blocks(self, born_by_ns: int) -> Iterator[Blocks]:
-        """Copies the live blocks born by then, some at a time. Takes the lock for each copy."""
+        """Copies live blocks allocated by then, some at a time. Takes the lock for each copy."""
         table = self.heap.table
         at: int | None = 0
         while at is not None:
@@ -239,19 +239,19 @@ class Tracee:
             yield some
 
     def stacks_at(self, addresses: U64) -> I64:
-        """The stacks of the live blocks at these addresses; -1: there is none. Takes the lock."""
+        """Returns the stack of the live block at each address; -1 if none. Takes the lock."""
         with self._context.lock:
             return self.heap.table.stacks_at(addresses)
 
     # Upkeep.
 
-    def look_after(self, say: Callable[[str], None]) -> None:
-        """Checks for changes; call it periodically.
+    def check_for_changes(self, say: Callable[[str], None]) -> None:
+        """Checks for changes of the process and its probes; call this periodically.
 
         ``say`` gets messages for users. Raises TracellocError.
         """
         self.gaps.run_due()
-        self.probes.look_after(say, self.heap.table.raw_blocks, self.source.refresh)
+        self.probes.check_for_changes(say, self.heap.table.raw_blocks, self.source.refresh)
         self.probes.settle(all_loaded=False, say=say)
         # A loaded library may be an allocator that no other event reveals.
         self.source.catch_up()
@@ -266,11 +266,11 @@ class Tracee:
             self.source.refresh()
 
     def take_samples(self, now_ns: int) -> None:
-        """Takes the samples that are due."""
+        """Takes the samples over time (history, series) that are due."""
         table = self.heap.table
         costs = None if self.probes.link is None else self.probes.link.costs()
-        self._costs.note(now_ns, self.events, costs, self.process)
-        self.outside.thread_names.see(table.threads().tid)
+        self._costs.record_counts(now_ns, self.events, costs, self.process)
+        self.outside.thread_names.read_new(table.threads().tid)
         if self.heap.history.is_due(now_ns):
             self.heap.history.sample(now_ns, table.totals.live_bytes)
         if self.series.is_due(now_ns):
@@ -283,7 +283,7 @@ class Tracee:
 
     @property
     def findings(self) -> Findings | None:
-        """Findings about its stacks; None before any event."""
+        """Findings about the process's stacks; None before any event."""
         return self.judging.findings
 
     @property
@@ -321,17 +321,19 @@ class Tracee:
     # For snapshots.
 
     def mapped_ranges(self) -> list[tuple[int, int]] | None:
-        """Address ranges (start, end) that the program itself has mapped; None if not traced."""
+        """Returns (start, end) of memory that the program itself has mapped; None if not traced."""
         if not self._context.config.capture.trace_mappings:
             return None
         others = allocators_stacks(self.heap.ranges, self.probes.found, self.space)
         ranges = self.heap.ranges.ranges()
         return [(each.start, each.end) for each in ranges if each.stack not in others]
 
-    def look_outside(self, wanted: Wanted, mapped: list[tuple[int, int]] | None) -> Outside:
+    def read_facts(
+        self, wanted: SnapshotRequest, mapped: list[tuple[int, int]] | None
+    ) -> ProcessFacts:
         """Reads /proc and memory, within time bounds. ``mapped``: from ``mapped_ranges``."""
         if self.target.has_ended:
-            return Outside(memory=self.outside.residency.last)
+            return ProcessFacts(memory=self.outside.residency.last)
         if wanted.objects and self._context.config.reads_memory:
             self.outside.refresh(self.facets["objects"])
         with_names = wanted.threads or wanted.blocks
@@ -355,8 +357,10 @@ class Tracee:
                 results[name] = facet.result
         return results
 
-    def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
-        """The parts of a snapshot other than the heap."""
+    def status(
+        self, now_ns: int, outside: ProcessFacts, probe_share: float | None
+    ) -> ProcessStatus:
+        """Returns the parts of a snapshot that are not about the heap."""
         mappings = None
         if self._context.config.capture.trace_mappings:
             ranges = self.heap.ranges
@@ -387,10 +391,10 @@ class Tracee:
 def allocators_stacks(
     ranges: RangeTable, found: Iterable[FoundLibrary], space: AddressSpace
 ) -> set[int]:
-    """Returns the stacks by which allocator libraries map memory, such as in their own threads.
+    """Returns the stacks with which malloc libraries map memory, such as in their own threads.
 
-    What they map during a call of their functions is not reported at all. The C library is
-    excluded: outside these calls, it maps memory for thread stacks.
+    Mappings during a call of malloc are not reported at all. The C library is excluded: outside
+    calls of malloc, it maps memory for thread stacks.
     """
     libraries = {
         allocator.file

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from tracelloc.errors import TracellocError
-from tracelloc.record.facets.registered import FACETS
+from tracelloc.record.facets.allfacets import FACETS
 from tracelloc.record.facets.schedule import Schedule
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.child import IDLE_PROGRAM
@@ -31,7 +31,7 @@ from tracelloc.text import NS_PER_S, format_percent
 class Sweeper:
     """Removes breakpoints from children that are not followed, in the background.
 
-    A forked child has a copy of its parent's code, including the probes' breakpoints. They report
+    A forked child has a copy of its parent's code, including the probes' breakpoints, which report
     nothing, but trap: 1 to 2 microseconds per pair of malloc and free, for as long as the child
     lives. When a probe is removed, the kernel also removes its breakpoint from every address space
     without such a probe (``register_for_each_vma()`` in kernel/events/uprobes.c). So tracelloc
@@ -48,7 +48,7 @@ class Sweeper:
         self._sweeping: Future[None] | None = None
 
     def sweep_new_children(self, points: Iterable[ProbePoint]) -> None:
-        """Sweeps if there are children that did not exist at the last call."""
+        """Removes breakpoints if there are children that did not exist at the last call."""
         if self._sweeping is not None and not self._sweeping.done():
             return
         children = self._process.child_ids()
@@ -76,7 +76,7 @@ _JUDGE_NS: Final = 5_000_000
 
 
 class Upkeep:
-    """Not thread safe: the session's lock guards it, except ``close``."""
+    """Runs a trace's periodic tasks. The session's lock guards all but ``close``."""
 
     def __init__(self, context: TraceContext, processes: Processes) -> None:
         config, supervisor = context.config, context.supervisor
@@ -94,7 +94,7 @@ class Upkeep:
         self._schedules = [Schedule(kind, context.facets, context.lock) for kind in FACETS]
 
     def begin(self) -> None:
-        """Begins the tasks that need the first probes: overhead estimates, sweeping children."""
+        """Begins tasks that need the first probes: overhead estimates, sweeping children."""
         root = self._processes.root
         if self._is_over or not (root.probes.points and self._probes.programs):
             # A program may end before its libraries are mapped, or be traced without probes.
@@ -135,7 +135,7 @@ class Upkeep:
         run("watching our own memory", 0, self._watch_memory)
         for tracee in living:
             pid = tracee.process.pid
-            run("care of probes", pid, partial(tracee.look_after, self._supervisor.say))
+            run("care of probes", pid, partial(tracee.check_for_changes, self._supervisor.say))
             run("taking samples", pid, partial(tracee.take_samples, now_ns))
         until_ns = time.thread_time_ns() + _JUDGE_NS
         for tracee in sorted(living, key=lambda tracee: tracee.judging.judged_ns):
@@ -153,7 +153,7 @@ class Upkeep:
             run("removing breakpoints from children", 0, lambda: sweeper.sweep_new_children(points))
 
     def _watch_memory(self) -> None:
-        """Cuts stacks when the memory budget is nearly used up."""
+        """Makes new stacks be cut when the memory budget is nearly used up."""
         budget = self._config.memory
         if budget is None or budget.stage is MemoryStage.FULL:
             return
@@ -165,7 +165,7 @@ class Upkeep:
                 tracee.heap.stacks.fold()
 
     def inspect_at_ends(self, tracee: Tracee) -> None:
-        """Inspects what is of interest when tracing begins or ends. Call it without the lock."""
+        """Inspects the facets wanted when tracing begins or ends. Call this without the lock."""
         for schedule in self._schedules:
             facet = tracee.facets[schedule.kind.name]
             is_slow = self._is_over and facet.took_ns > _SLOW_NS
@@ -176,7 +176,7 @@ class Upkeep:
                 )
 
     def inspect_last(self) -> None:
-        """Inspects all processes at the end, as far as that takes little time."""
+        """Inspects all processes at the trace's end, as far as that takes little time."""
         until_s = time.monotonic() + _LAST_S
 
         def work() -> None:
@@ -190,7 +190,7 @@ class Upkeep:
         thread.join(_LAST_S)
 
     def stop(self) -> None:
-        """Begins no more tasks."""
+        """Begins no more periodic tasks."""
         self._is_over = True
         for schedule in self._schedules:
             schedule.is_over = True

@@ -59,12 +59,12 @@ except Exception as error:
 
 
 def server_urls(environment: Mapping[str, str]) -> list[str]:
-    """The servers that a user has named."""
+    """Returns the debuginfod servers that an environment names."""
     return [url.rstrip("/") for url in _URL.findall(environment.get(_VARIABLE, ""))]
 
 
 class DebugServers:
-    """Downloads debug files. Thread safe: one file at a time."""
+    """Downloads debug files from debuginfod servers. Thread safe: one file at a time."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._environment = environment
@@ -74,7 +74,7 @@ class DebugServers:
         self.tell: Callable[[str], None] | None = None  # Gets messages for users
 
     def open_debug_file(self, build_id: str, path: str) -> tuple[int, str] | None:
-        """A descriptor of the debug file of the file ``path``, and its URL; None without one."""
+        """Returns (open descriptor, URL) of the debug file of file ``path``; None without one."""
         urls = server_urls(self._environment)
         if not urls or not _BUILD_ID.fullmatch(build_id):
             return None
@@ -113,7 +113,7 @@ class DebugServers:
 
 
 def _fetch(address: str, file: IO[bytes], environment: Mapping[str, str]) -> tuple[int | None, str]:
-    """Downloads into a file. Returns the status of the process that did it, and its reason."""
+    """Downloads into a file. Returns the downloading process's exit status, and a reason."""
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _SCRIPT, address, str(_MOST_BYTES)],

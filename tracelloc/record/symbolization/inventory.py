@@ -1,6 +1,6 @@
 """``tracelloc symbols``: the symbols and unwind information of each file a process has mapped.
 
-It tells why a stack shows ``???`` or no line, and which package would provide what is missing.
+The command tells why a stack shows ``???`` or no line, and which package provides missing symbols.
 dpkg lists the files of each package in ``/var/lib/dpkg/info/PACKAGE.list`` (one path per
 line). For rpm, the hint names the command that the user can run.
 """
@@ -26,18 +26,18 @@ class ModuleReport:
     """Names, lines and unwind information of one file."""
 
     module: str
-    functions: int  # Functions with a name
+    functions: int  # Number of functions with a name
     names: str  # Source of the names, in words
     lines: str | None = None  # Source of the lines; None if there are none
     no_lines: str | None = None  # Why there are no lines, or not all
-    unwind: str | None = None  # Sections with unwind information
+    unwind: str | None = None  # Sections with unwind information; None if there are none
     build_id: str | None = None
     troubles: tuple[str, ...] = ()  # Debug files that were found but don't fit
     advice: str | None = None  # How to add names or lines
 
 
 def take_inventory(process: Process) -> list[ModuleReport]:
-    """One report per mapped code file, in the order of addresses."""
+    """Returns one report per code file that a process has mapped, in the order of addresses."""
     space = AddressSpace(process)
     symbolizer = Symbolizer(space)
     try:
@@ -125,7 +125,7 @@ def _unreadable(space: AddressSpace) -> Iterator[ModuleReport]:
 
 
 def _generated(space: AddressSpace, symbolizer: Symbolizer) -> Iterator[ModuleReport]:
-    """Report of code without a file, which just-in-time compilers generate."""
+    """Yields a report of code without a file, which just-in-time compilers generate."""
     size_bytes = sum(
         mapping.end - mapping.start
         for mapping in space.mappings
@@ -145,7 +145,7 @@ def _generated(space: AddressSpace, symbolizer: Symbolizer) -> Iterator[ModuleRe
 
 
 def text_inventory(reports: Iterable[ModuleReport]) -> Iterator[str]:
-    """The inventory as text, a paragraph per file."""
+    """Yields the inventory as lines of text, a paragraph per file."""
     for report in reports:
         yield printable(report.module)
         yield f"    names   {report.functions:,} functions from {printable(report.names)}"
@@ -162,5 +162,5 @@ def text_inventory(reports: Iterable[ModuleReport]) -> Iterator[str]:
 
 
 def json_inventory(reports: Iterable[ModuleReport]) -> str:
-    """The inventory as one JSON array, on one line."""
+    """Returns the inventory as one JSON array, on one line."""
     return json.dumps([asdict(report) for report in reports], separators=(",", ":"))

@@ -49,7 +49,7 @@ _PYTHON: Final = re.compile(r"py::(?P<name>[^:]+):(?P<file>.+)")  # CPython's `p
 
 
 def describe(name: str) -> tuple[str, str | None, int | None]:
-    """Function, source file and the function's first line, as far as the name includes them."""
+    """Splits a perf map's name into function, source file and first line, None where unknown."""
     match = _JAVASCRIPT.fullmatch(name)
     if match is not None:
         return match["name"] or "(anonymous)", match["file"], int(match["line"][:9])
@@ -60,7 +60,7 @@ def describe(name: str) -> tuple[str, str | None, int | None]:
 
 
 class PerfMap:
-    """The perf map of one process; read on first use, and again as it grows."""
+    """The perf map of one process: names of generated code. Read on first use, and as it grows."""
 
     def __init__(self, process: Process, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._process = process
@@ -78,7 +78,7 @@ class PerfMap:
 
     @property
     def path(self) -> PurePosixPath:
-        """Path of the file in the target's root, with the PID in the target's namespace."""
+        """Path of the perf map in the target's root, with the PID in the target's namespace."""
         return PurePosixPath(f"/tmp/perf-{self._inner_pid}.map")  # noqa: S108
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class PerfMap:
     def find_all(
         self, addresses: np.ndarray[tuple[int], np.dtype[np.uint64]]
     ) -> list[Symbol | None]:
-        """The functions that contain these addresses of the target; None where there is none."""
+        """Returns the function that contains each address of the target, or None."""
         now_s = self._clock_s()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + _RELOAD_S
@@ -95,7 +95,7 @@ class PerfMap:
         return self._table.find_all(addresses)
 
     def reload(self) -> None:
-        """Reads new content of the file, if it is trusted."""
+        """Reads new content of the perf map, if that is trusted."""
         descriptor = self._open()
         if descriptor is None:
             return
@@ -179,7 +179,7 @@ class PerfMap:
 class ModuleSymbols:
     """Names and lines of one mapped file, looked up on demand. Thread safe.
 
-    A worker process reads the file (``tracelloc.record.worker``), so all methods and properties
+    A worker process (``tracelloc.record.worker``) reads the file, so all methods and properties
     may raise FileReadError.
     """
 
@@ -200,7 +200,7 @@ class ModuleSymbols:
 
     @property
     def has_symbols(self) -> bool:
-        """Whether it has its full symbol table, which stripping removes."""
+        """Whether the file has its full symbol table, which stripping removes."""
         return self._described[0]
 
     @property
@@ -210,7 +210,7 @@ class ModuleSymbols:
 
     @cached_property
     def debug_file(self) -> DebugFile | None:
-        """The separate debug file of the module."""
+        """Returns the separate debug file of the module; None if there is none."""
         with self._lock:
             references = self._described[2]
             path = self.module.path
@@ -231,19 +231,19 @@ class ModuleSymbols:
 
     @cached_property
     def counted(self) -> tuple[int, bool, list[str]]:
-        """Number of named functions, whether a symbol table is embedded, and unread parts."""
+        """Returns (number of named functions, whether a table is embedded, what can't be read)."""
         self._complete()
         return self._file.count()
 
     def find_all(self, addresses: Sequence[int]) -> list[Symbol | None]:
-        """The functions, including PLT stubs, that contain these file addresses."""
+        """Returns the function, or PLT stub, that contains each file address, or None."""
         self._complete()
         return self._file.symbols(addresses)
 
     def find_variables(
         self, addresses: Sequence[int], *, of_threads: bool = False
     ) -> list[Symbol | None]:
-        """The variables at these file addresses.
+        """Returns the variable at each file address, or None.
 
         ``of_threads``: ``addresses`` are offsets in the file's thread-local block.
         """
@@ -252,17 +252,17 @@ class ModuleSymbols:
 
     @cached_property
     def data_layout(self) -> DataLayout:
-        """Where the file's variables lie."""
+        """Returns where the file's variables lie when it is loaded."""
         return self._file.data_layout()
 
     def _complete(self) -> None:
-        """Searches for the debug file first, if names may be missing."""
+        """Searches for the debug file, if names may be missing without it."""
         if not self.has_symbols:
             self.debug_file  # noqa: B018 - it is looked for
 
     @cached_property
     def lines(self) -> SourceLines:
-        """Lines and inlined functions, from the file itself or its debug file."""
+        """Returns a reader of lines and inlined functions, from the file or its debug file."""
         with self._lock:
             elf, debug = self.module.elf, self.debug_file
             return SourceLines(
@@ -271,7 +271,7 @@ class ModuleSymbols:
 
     @property
     def may_have_lines(self) -> bool:
-        """Whether there may be any debug information."""
+        """Whether there may be debug information for the file."""
         return self.has_own_lines or (self.debug_file is not None and self._debug_has_lines)
 
     def close(self) -> None:

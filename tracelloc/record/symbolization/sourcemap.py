@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class SourceMap:
-    """Directory replacements: ``(as compiled, on this machine)``."""
+    """Replaces directories of source files: ``(as compiled, on this machine)``."""
 
     def __init__(self, directories: Iterable[tuple[str, str]] = ()) -> None:
         pairs = [(old.rstrip("/"), new.rstrip("/")) for old, new in directories]
@@ -14,7 +14,7 @@ class SourceMap:
         self._directories = sorted(pairs, key=lambda pair: -len(pair[0]))
 
     def apply(self, path: str | None) -> str | None:
-        """The path with its directory replaced, if a replacement applies."""
+        """Returns a path with its directory replaced, if a replacement applies."""
         if path is None:
             return None
         for old, new in self._directories:

@@ -1,4 +1,4 @@
-"""Turns return addresses into frames, on demand and only for those that are shown.
+"""Turns return addresses into frames, on demand, only for addresses that are shown.
 
 A separate thread reads symbol tables and debug information, so that neither capture nor views
 have to wait. A view may take what is known by now (``peek``), or wait for the rest
@@ -19,7 +19,7 @@ import numpy as np
 from tracelloc.files.demangle import demangle, without_arguments
 from tracelloc.files.dwarf import SourceFrame
 from tracelloc.files.elf import Symbol
-from tracelloc.model.codefiles import Place, Unresolved
+from tracelloc.model.codefiles import CodePlace, Unresolved
 from tracelloc.model.frames import Frame, unnamed
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.space import AddressSpace
@@ -38,12 +38,12 @@ _BATCH: Final = 512  # Addresses whose lines are looked up at a time, so that re
 
 
 class Symbolizer:
-    """Frames by address, each looked up once. Thread safe."""
+    """Names of one process's addresses: frames by address, each looked up once. Thread safe."""
 
     def __init__(
         self, space: AddressSpace, sources: SourceMap | None = None, like: Symbolizer | None = None
     ) -> None:
-        """``like``: of a process that maps some of the same files; close it after this one."""
+        """``like``: symbolizer of a process with some equal files; close it after this one."""
         self.perf_map = PerfMap(space.process)
         self.version = 0  # Grows with every frame that becomes known or is improved
         self._space = space
@@ -62,7 +62,7 @@ class Symbolizer:
         self._retried_s = 0.0
 
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
-        """Looks up these addresses and waits. Returns whether all are known."""
+        """Looks up addresses, and waits. Returns whether all are known within the timeout."""
         wanted = dict.fromkeys(addresses)
         end = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
@@ -77,7 +77,7 @@ class Symbolizer:
         return True
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
-        """The frames of these return addresses, in order; unknown ones are PENDING."""
+        """Returns the frames of return addresses, in order; unknown ones are PENDING."""
         addresses = list(addresses)
         with self._changed:
             if self._failure is not None:
@@ -91,15 +91,15 @@ class Symbolizer:
 
     @property
     def waiting(self) -> int:
-        """Number of addresses being looked up."""
+        """Number of addresses that are still being looked up."""
         return len(self._wanted)
 
-    def place(self, address: int) -> Place[Module] | Unresolved:
-        """Where an address of code lies, or why that is unknown."""
+    def place(self, address: int) -> CodePlace[Module] | Unresolved:
+        """Returns where a code address lies, or why that is unknown."""
         return self._space.place(address)
 
     def module(self, module: Module) -> ModuleSymbols:
-        """Symbols of a mapped file."""
+        """Returns the symbols of a mapped file."""
         symbols = self._modules.get(id(module))
         if symbols is None:
             roots = (self._space.process.memory_directory / "root", Path("/"))
@@ -108,9 +108,9 @@ class Symbolizer:
         return symbols
 
     def close(self) -> None:
-        """Ends the thread after its current work. No further frame becomes known.
+        """Ends the lookup thread after its current work. No further frame becomes known.
 
-        If that takes long, the thread and its files remain until this process ends.
+        If that takes long, the thread and its files remain until tracelloc ends.
         """
         with self._changed:
             self._closed = True
@@ -157,7 +157,7 @@ class Symbolizer:
         if interpreted is not None:
             return interpreted
         place = self._space.place(address - 1)
-        if isinstance(place, Place) and place.module is not None:
+        if isinstance(place, CodePlace) and place.module is not None:
             inside = place.module.elf.address_of(place.file_offset)
             offset = None if inside is None else inside + 1
             return unnamed(address, place.module.path, offset, Unresolved.PENDING)
@@ -199,8 +199,8 @@ class Symbolizer:
             self._changed.notify_all()
 
     def _look_up(self, addresses: Sequence[int]) -> None:
-        """Names everything, then finds the lines, file by file."""
-        in_modules: dict[int, list[tuple[int, Place[Module], int]]] = {}
+        """Names all addresses, then finds their lines, file by file."""
+        in_modules: dict[int, list[tuple[int, CodePlace[Module], int]]] = {}
         generated: list[int] = []
         settled: dict[int, Frames] = {}
         for address in addresses:
@@ -211,7 +211,7 @@ class Symbolizer:
             # A call may be the last instruction of its function: the return address then
             # belongs to the next function. The byte before it still belongs to the caller.
             place = self._space.place(address - 1)
-            if isinstance(place, Place) and place.module is not None:
+            if isinstance(place, CodePlace) and place.module is not None:
                 inside = place.module.elf.address_of(place.file_offset)
                 if inside is not None:
                     found = in_modules.setdefault(id(place.module), [])
@@ -220,7 +220,7 @@ class Symbolizer:
                     # Mapped, but outside every segment: there is no file address.
                     path = place.module.path
                     settled[address] = (unnamed(address, path, None, Unresolved.NO_SYMBOL),)
-            elif isinstance(place, Place) and place.reason is Unresolved.ANONYMOUS:
+            elif isinstance(place, CodePlace) and place.reason is Unresolved.ANONYMOUS:
                 generated.append(address)
             else:
                 settled[address] = (_nameless(address, place),)
@@ -235,9 +235,9 @@ class Symbolizer:
             self._tried(self._add_lines, addressed, module, symbols)
 
     def _tried(
-        self, read: Callable[..., T], group: list[tuple[int, Place[Module], int]], /, *more: Any
+        self, read: Callable[..., T], group: list[tuple[int, CodePlace[Module], int]], /, *more: Any
     ) -> T | None:
-        """Reads from an untrusted file: at worst, its addresses have no names."""
+        """Reads from an untrusted file; if that fails, the group's addresses have no names."""
         try:
             return read(group, *more)
         except Exception as error:  # noqa: BLE001 - whatever it is, others' names don't depend on it
@@ -280,8 +280,8 @@ class Symbolizer:
         return frames
 
     def _named(
-        self, group: list[tuple[int, Place[Module], int]]
-    ) -> tuple[ModuleSymbols, list[tuple[int, Place[Module], int]], list[Symbol | None]]:
+        self, group: list[tuple[int, CodePlace[Module], int]]
+    ) -> tuple[ModuleSymbols, list[tuple[int, CodePlace[Module], int]], list[Symbol | None]]:
         assert group[0][1].module is not None
         module = self.module(group[0][1].module)
         symbols = module.find_all([inside for _, _, inside in group])
@@ -294,7 +294,7 @@ class Symbolizer:
 
     def _add_lines(
         self,
-        group: list[tuple[int, Place[Module], int]],
+        group: list[tuple[int, CodePlace[Module], int]],
         module: ModuleSymbols,
         symbols: list[Symbol | None],
     ) -> None:
@@ -314,7 +314,7 @@ class Symbolizer:
             self._publish(frames, final=True)
 
     def _with_lines(self, base: Frame, chain: Sequence[SourceFrame]) -> Frames:
-        """The frames of an address with known source, the innermost inlined one first."""
+        """Returns the frames of an address with known source, the innermost inlined one first."""
         if not chain:
             return (base,)
         frames = [
@@ -351,7 +351,7 @@ class Symbolizer:
 
 
 def _named_frame(address: int, path: str, inside: int, symbol: Symbol | None) -> Frame:
-    """``inside``: the file's own address of the byte before the return address."""
+    """Makes a frame; ``inside``: file address of the byte before the return address."""
     if symbol is None:
         return unnamed(address, path, inside + 1, Unresolved.NO_SYMBOL)
     return Frame(
@@ -365,7 +365,7 @@ def _named_frame(address: int, path: str, inside: int, symbol: Symbol | None) ->
     )
 
 
-def _nameless(address: int, place: Place[Module] | Unresolved) -> Frame:
+def _nameless(address: int, place: CodePlace[Module] | Unresolved) -> Frame:
     if isinstance(place, Unresolved):
         return unnamed(address, None, None, place)
     return unnamed(address, place.mapping.path or None, place.file_offset + 1, place.reason)

@@ -21,7 +21,7 @@ class Symbolizers:
         self._symbolizers: dict[int, Symbolizer] = {}
 
     def symbols_of(self, number: int) -> Symbolizer:
-        """The symbolizer of a process."""
+        """Returns the symbolizer of a process, by its number in the trace."""
         with self._lock:
             if number not in self._symbolizers:
                 first = next(iter(self._symbolizers.values()), None)
@@ -30,7 +30,7 @@ class Symbolizers:
             return self._symbolizers[number]
 
     def close(self) -> None:
-        """Ends their threads. No further frame becomes known."""
+        """Closes all symbolizers. No further frame becomes known."""
         with self._lock:
             # The first one owns the symbols of files for all of them.
             for symbolizer in reversed(self._symbolizers.values()):

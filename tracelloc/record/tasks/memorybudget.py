@@ -31,7 +31,7 @@ _WORKER_SHARE: Final = 4
 
 
 class MemoryStage(IntEnum):
-    """How much has been given up."""
+    """How much tracelloc has given up to save memory."""
 
     WHOLE = 0
     FOLDED = 1  # New call stacks are cut
@@ -39,21 +39,21 @@ class MemoryStage(IntEnum):
 
 
 def own_memory() -> int:
-    """Resident bytes of this process, and of those that read the target's files."""
+    """Returns the resident bytes of tracelloc, and of the workers that read files."""
     from tracelloc.record.worker.client import workers_memory  # noqa: PLC0415 - none without a trace
 
     return (Process(os.getpid()).rss_bytes() or 0) + workers_memory()
 
 
 def return_freed_memory() -> None:
-    """Has glibc return to the kernel what a task has freed (malloc_trim(3))."""
+    """Makes glibc return freed memory to the kernel (malloc_trim(3))."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 class MemoryBudget:
-    """Watches the budget.
+    """The limit of tracelloc's own memory, and what to give up before it is exceeded.
 
     One thread calls ``take_stage_message``; another may call ``when_full``.
     """
@@ -70,12 +70,12 @@ class MemoryBudget:
 
     @property
     def worker_bytes(self) -> int:
-        """Memory limit of each file-reading process; what would exceed it is missing."""
+        """Memory limit of each worker in bytes; data that would exceed it is missing."""
         return self.limit_bytes // _WORKER_SHARE
 
     @property
     def left_bytes(self) -> int:
-        """Bytes that may still be used."""
+        """Bytes of the budget that tracelloc may still use."""
         return max(0, self.limit_bytes - self._used_bytes())
 
     def take_stage_message(self) -> str | None:

@@ -36,7 +36,7 @@ def say_nothing(_message: str) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """An error in one line, with its type unless the message is meant for users."""
+    """Returns an error in one line, with its type unless the message is meant for users."""
     kind, text = type(error).__name__, printable(str(error))[:_LONGEST_WHY]
     if isinstance(error, OSError) and error.strerror:
         return scarcity(error) or error.strerror
@@ -55,7 +55,7 @@ class Supervisor:
         debug: bool = False,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``say`` gets one line per failing task and process; ``debug`` prints tracebacks, too."""
+        """``say`` gets a line per failing task and process; ``debug``: prints tracebacks, too."""
         self._clock_s = clock_s
         self.say = say
         self._debug = debug
@@ -68,7 +68,7 @@ class Supervisor:
 
     @property
     def failures(self) -> dict[str, int]:
-        """Number of failures of each task that has failed, in all processes."""
+        """Returns the number of failures of each task that has failed, in all processes."""
         with self._lock:
             return dict(self._counts)
 
@@ -77,9 +77,9 @@ class Supervisor:
     ) -> _T | None:
         """Runs a task. Returns its result; None if it failed or is not due.
 
-        ``pid``: the process that it is for; 0: all. ``gives_up``: a failed task is tried again
-        later, and is given up after some failures in a row. A task does not count as failed if
-        its process ends meanwhile.
+        ``pid``: the process that the task is for; 0: all. ``gives_up``: a failed task is tried
+        again later, and is given up after some failures in a row. A task does not count as
+        failed if its process ends meanwhile.
         """
         failed = self._in_row.get((task, pid))
         if failed is not None and gives_up:
@@ -123,7 +123,7 @@ class Supervisor:
             )
 
     def count(self, task: str) -> None:
-        """Counts a failure that another part reports."""
+        """Counts a failure of a task that the caller reports itself."""
         with self._lock:
             self._counts[task] += 1
 
@@ -132,7 +132,7 @@ class Supervisor:
         return self._in_row.get((task, pid), (0, 0.0))[0] >= _MOST_FAILURES
 
     def forget(self, pid: int) -> None:
-        """Forgets failures of a process that has ended or executed; counts stay."""
+        """Lets tasks of a process be tried again, as it has ended or executed; counts stay."""
         with self._lock:
             for key in [key for key in self._in_row if key[1] == pid]:
                 del self._in_row[key]
@@ -152,20 +152,20 @@ class BoundedWork:
     """
 
     def __init__(self, name: str) -> None:
-        """``name``: of the thread."""
+        """``name``: the thread's name."""
         self._name = name
         self._busy = threading.Lock()
         self._overdue: Future[None] | None = None
 
     @property
     def is_overdue(self) -> bool:
-        """Whether work has exceeded its time limit and still goes on."""
+        """Whether earlier work has exceeded its time limit and still goes on."""
         return self._overdue is not None and not self._overdue.done()
 
     def run(self, work: Callable[[], _T], patience_s: float) -> _T:
-        """Returns the work's result. Raises what it raises, and TimeoutError.
+        """Returns the result of ``work``. Raises what ``work`` raises, and TimeoutError.
 
-        While earlier work is overdue, it raises TimeoutError at once.
+        While earlier work is overdue, raises TimeoutError at once.
         """
         if self.is_overdue or not self._busy.acquire(timeout=patience_s):
             raise TimeoutError("what was begun before still takes its time")

@@ -1,1 +1,1 @@
-"""Unwinding: supplies unwind rows to the probes, and finishes stacks that these could not."""
+"""Unwinding: supplies unwind rows to the probes, and finishes stacks that probes could not."""

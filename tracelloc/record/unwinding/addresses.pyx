@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Sets of addresses."""
+"""Compiled sets of addresses."""
 
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Final
 
 from tracelloc.model.events import Miss, SentStacks
-from tracelloc.record.sources.seam import Sources
-from tracelloc.record.unwinding.source import StackSource
+from tracelloc.record.sources.eventsource import Sources
+from tracelloc.record.unwinding.stacksource import StackSource
 
 _MISSES_AT_ONCE: Final = 64  # Stacks that are finished before the ring is read again
 _MOST_TAKEN: Final = 1024  # Misses that are taken from the ring at once
@@ -23,7 +23,7 @@ Guard = Callable[[int, Callable[[], None]], object]
 
 
 class StackFeed:
-    """Takes stacks out of their rings, for the pump thread."""
+    """Takes stacks out of the sources' rings, and gives them to the processes' ``StackSource``."""
 
     def __init__(
         self, sources: Sources, *, finishes: bool, guard: Guard = lambda _pid, work: work()
@@ -41,12 +41,12 @@ class StackFeed:
         self._early_misses: list[Miss] = []  # Misses of images that are not known yet
 
     def add(self, image: int, source: StackSource) -> None:
-        """Sends stacks of this memory image to this source. Image numbers only grow."""
+        """Sends stacks of a memory image to a ``StackSource``. Image numbers only grow."""
         self._sources[image] = source
         self._newest = max(self._newest, image)
 
     def drop(self, image: int) -> None:
-        """Drops further stacks of this image."""
+        """Drops further stacks of a memory image."""
         self._sources.pop(image, None)
 
     def take_stacks(self) -> None:
@@ -57,7 +57,7 @@ class StackFeed:
             if image > self._newest:
                 self._early_stacks.append((image, new))
             elif image in self._sources:
-                self._run(image, partial(StackSource.note, new=new))
+                self._run(image, partial(StackSource.store_sent, new=new))
 
     def _take_misses(self) -> None:
         if not self._finishes:
@@ -76,7 +76,7 @@ class StackFeed:
                     if image > self._newest:
                         self._early_misses += new
                     elif image in self._sources:
-                        self._run(image, partial(StackSource.hasten, misses=new))
+                        self._run(image, partial(StackSource.supply_rows, misses=new))
                         waiting.extend(new)
                         waiting_bytes += sum(len(miss.stack) for miss in new)
                 misses = []

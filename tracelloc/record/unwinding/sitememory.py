@@ -43,7 +43,7 @@ class SiteMemory:
         self._files = CacheDirectory(who, "call-sites", _SUFFIX, _MOST_FILES)
 
     def recall(self, build_id: str | None) -> U64:
-        """The remembered call sites of this file, ascending; often none."""
+        """Returns the remembered call sites of a file, ascending; often none."""
         if _is_name(build_id):
             with contextlib.suppress(OSError):
                 content = self._files.recall(build_id, _DIGEST_BYTES + 8 * _MOST_SITES)
@@ -53,7 +53,7 @@ class SiteMemory:
         return np.empty(0, np.uint64)
 
     def remember(self, build_id: str | None, sites: U64) -> None:
-        """Adds call sites of a file; if there are too many, these take precedence."""
+        """Stores call sites of a file; if there are too many, new ones take precedence."""
         if not _is_name(build_id) or not len(sites):
             return
         new = np.unique(sites)[:_MOST_SITES]

@@ -1,8 +1,8 @@
 """Makes rows for the probes to walk stacks without frame pointers, and finishes the other stacks.
 
 The probes follow a stack by rows, one per call site (``probes/walk_rows.h``). Rows are made
-beforehand as far as there is room (``record/unwinding/ahead.py``). If a stack passes a call site
-without a row, the probes send its registers and memory (a miss). The unwinder then finishes it
+beforehand as far as there is room (``rowsahead.py``). If a stack passes a call site without a
+row, the probes send its registers and memory (a miss). The unwinder then finishes the stack
 here by the full rules, exactly, and adds the row for the next time.
 
 Rows are valid for the mappings for which they were made. Each time the dynamic linker or anything
@@ -29,7 +29,7 @@ from tracelloc.record.abi import REGION_SHIFT, region_keys
 from tracelloc.record.kernel.rowtable import RowTable
 from tracelloc.record.process.procfs import AddressMap
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.unwinding.ahead import RowsAhead
+from tracelloc.record.unwinding.rowsahead import RowsAhead
 from tracelloc.record.worker.client import AskedFile, FileReadError
 from tracelloc.record.worker.knownfiles import GENERATED, UNREADABLE
 from tracelloc.record.worker.unwindtables import FollowedStack, StackWalker, UnwindTables
@@ -53,8 +53,8 @@ _FLAGS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """A stack that the probes could not finish."""
+class FinishedStack:
+    """A stack that the probes could not finish, and the unwinder has finished."""
 
     stack_id: int
     frames: tuple[int, ...]
@@ -62,7 +62,7 @@ class Finished:
 
 
 def generated_regions(mappings: Iterable[Mapping]) -> list[int]:
-    """Numbers of regions with code that belongs to no file, where no file can be mapped.
+    """Returns numbers of regions (of code without a file) in which no file can be mapped.
 
     Other memory of the program may surround the code, such as what a just-in-time compiler has
     reserved for more.
@@ -83,7 +83,7 @@ def generated_regions(mappings: Iterable[Mapping]) -> list[int]:
 
 
 class Unwinder:
-    """Makes rows and finishes stacks. For the pump thread."""
+    """Makes unwind rows and finishes stacks of one process. For the pump thread."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Unwinder:
         """Takes over the mappings of a generation; ``read`` returns the current one.
 
         The address space must have been refreshed after ``generation`` was read. Returns False if
-        the generation has changed meanwhile: the maps may then belong to the next one.
+        the generation has changed meanwhile: the maps may then belong to another generation.
         """
         mappings = self._space.mappings
         code = [m for m in mappings if m.executable]
@@ -168,17 +168,14 @@ class Unwinder:
         return True
 
     def _cover_generated(self, mappings: Iterable[Mapping]) -> None:
-        """Adds one row per region of code that belongs to no file and has no unwind information.
-
-        A just-in-time compiler generates code all the time; the probes need not ask for it.
-        """
+        """Adds a row per region of generated code, so that the probes need not ask for rows."""
         keys = np.array(generated_regions(mappings)[:_MOST_REGIONS], np.uint64)
         if len(keys):
             rows = np.full(len(keys), FALLBACK_ROW, np.uint64)
             self.table.insert(region_keys(keys), rows, self.table.generation)
 
     def lost_code(self) -> bool:
-        """Whether code that was mapped the last time is gone or replaced, by the maps."""
+        """Whether code that was mapped at the last renewal is gone or replaced, by the maps."""
         now = set(self._space.mappings)
         return any(
             before.is_file or self._is_file_now(before)
@@ -200,23 +197,23 @@ class Unwinder:
         return tables is not None and tables.is_start(inside)
 
     def is_unreadable(self, return_address: int) -> bool:
-        """Whether the call is in code whose call-frame information exists but can't be read."""
+        """Whether a call is in code whose call-frame information exists but can't be read."""
         tables, inside = self._tables_at(return_address - 1)
         is_fallback = tables is not None and tables.row(inside) == FALLBACK_ROW
         return is_fallback and tables is not None and tables.trouble is not None
 
     def _tables_at(self, address: int) -> tuple[UnwindTables | None, int]:
-        """The unwind tables of the file that is mapped there, and the file address."""
+        """Returns the unwind tables of the file at a process address, and the file address."""
         place = self._space.place(address)
         if isinstance(place, Unresolved) or place.module is None:
             return None, 0
         inside = place.module.elf.address_of(place.file_offset)
         return (None, 0) if inside is None else (self._space.files.tables(place.module), inside)
 
-    def hasten(self, misses: Iterable[Miss]) -> None:
-        """Gives the probes the rows for which these misses are waiting.
+    def supply_rows(self, misses: Iterable[Miss]) -> None:
+        """Gives the probes the unwind rows for which misses are waiting.
 
-        Until the rows are there, thousands more misses come for the same few.
+        Until the rows are there, thousands more misses come for a few rows.
         """
         self._may_refresh = True
         by_missing = {miss.missing: miss for miss in misses}
@@ -224,8 +221,8 @@ class Unwinder:
         if new:
             self._follow(new)
 
-    def finish(self, misses: Iterable[Miss]) -> list[Finished]:
-        """Finishes the stacks of these misses; their rows are in the table when this returns."""
+    def finish(self, misses: Iterable[Miss]) -> list[FinishedStack]:
+        """Finishes the stacks of misses; rows are in the table when this method returns."""
         self._may_refresh = True
         misses = list(misses)
         earlier = [n for n, miss in enumerate(misses) if miss.generation in self._earlier]
@@ -241,7 +238,7 @@ class Unwinder:
         return [_finished(*pair) for pair in zip(misses, followed, strict=True)]
 
     def _follow_earlier(self, misses: Sequence[Miss]) -> Sequence[FollowedStack | None]:
-        """Finishes stacks of earlier generations; their rows are of no use any more."""
+        """Finishes stacks of earlier generations of the mappings, whose rows are useless now."""
         found: list[FollowedStack | None] = []
         for miss in misses:
             try:
@@ -255,7 +252,7 @@ class Unwinder:
         self._walker.renew(*self._code())
 
     def _follow(self, misses: Sequence[Miss]) -> Sequence[FollowedStack | None]:
-        """Follows stacks (None if that fails), and stores the rows that were needed."""
+        """Unwinds stacks (None if that fails), and stores the rows that were needed."""
         generation, renewals = self.table.generation, self._renewals
         try:
             followed, rows = self._walker.follow(misses, self._max_frames)
@@ -303,10 +300,10 @@ class Unwinder:
         return rows, list(files.values())
 
 
-def _finished(miss: Miss, followed: FollowedStack | None) -> Finished:
+def _finished(miss: Miss, followed: FollowedStack | None) -> FinishedStack:
     if followed is None:
-        return Finished(miss.stack_id, miss.registers[:1], StackFlag.BAD_CFI)
+        return FinishedStack(miss.stack_id, miss.registers[:1], StackFlag.BAD_CFI)
     flags = _FLAGS[followed.walk.end]
     if followed.walk.fallback_count:
         flags |= StackFlag.GUESSED
-    return Finished(miss.stack_id, followed.walk.frames, flags)
+    return FinishedStack(miss.stack_id, followed.walk.frames, flags)

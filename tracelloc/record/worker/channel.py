@@ -26,18 +26,18 @@ MOST_DESCRIPTORS: Final = 2
 
 
 class ChannelError(OSError):
-    """The other end does not answer, or sends a malformed message."""
+    """Raised if the other end does not answer, or sends a malformed message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A descriptor to be sent, or the one received for it."""
+    """A file descriptor in a message: at the receiver, the one that was received."""
 
     number: int
 
 
-class Packed:
-    """A message of plain values, dataclasses, arrays, byte strings and descriptors."""
+class PackedMessage:
+    """An encoded message: plain values, dataclasses, arrays, byte strings and descriptors."""
 
     def __init__(self, message: object) -> None:
         self.parts: list[memoryview] = []
@@ -46,7 +46,7 @@ class Packed:
         self.text: Final = json.dumps(message, separators=(",", ":"), default=self._plain).encode()
 
     def _plain(self, value: Any) -> object:
-        """Returns what stands for a value in the JSON."""
+        """Returns the JSON value that stands for a value of a message."""
         if isinstance(value, Descriptor):
             self.descriptors.append(value.number)
             return len(self.descriptors) - 1
@@ -65,8 +65,8 @@ def _fields_of(kind: Any) -> list[str]:
 
 
 def send(channel: socket.socket, message: object) -> None:
-    """Sends what ``Packed`` can pack. Raises OSError."""
-    packed = message if isinstance(message, Packed) else Packed(message)
+    """Sends a message of values that ``PackedMessage`` can encode. Raises OSError."""
+    packed = message if isinstance(message, PackedMessage) else PackedMessage(message)
     head = _LENGTHS.pack(len(packed.text), packed.size_bytes)
     if packed.descriptors:
         head = head[socket.send_fds(channel, [head], packed.descriptors) :]
@@ -74,7 +74,7 @@ def send(channel: socket.socket, message: object) -> None:
 
 
 def receive(channel: socket.socket, patience_s: float) -> tuple[Any, bytes]:
-    """Receives a message without descriptors: the kernel closes any. Raises OSError."""
+    """Receives a message and its bytes; the kernel closes any descriptors. Raises OSError."""
     end_s = time.monotonic() + patience_s
     return _content(channel, _exactly(channel, _LENGTHS.size, end_s), end_s)
 

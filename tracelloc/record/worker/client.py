@@ -1,4 +1,4 @@
-"""tracelloc's side of the workers: starts and asks them, and recovers when one dies.
+"""tracelloc's side of the workers: starts and asks workers, and recovers when one dies.
 
 If a worker ends on a question about a file, tracelloc asks a new worker, which knows no other
 file. If that ends too, tracelloc stops reading the file. After too many ends, it reads no file.
@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from tracelloc.errors import MalformedError, scarcity
-from tracelloc.record.worker.channel import ChannelError, Descriptor, Packed, receive, send
+from tracelloc.record.worker.channel import ChannelError, Descriptor, PackedMessage, receive, send
 from tracelloc.record.worker.knownfiles import KnownFiles
 from tracelloc.record.worker.questions import QUESTIONS
 from tracelloc.record.worker.zygote import ZYGOTE, ForkedWorker
@@ -39,21 +39,21 @@ _NUMBERS: Final[Iterator[int]] = itertools.count()
 
 
 class FileReadError(Exception):
-    """A file can't be read. The message is a reason to display."""
+    """Raised if a file can't be read. The message is a reason to display."""
 
     def __init__(self, why: str, scarce: str | None = None) -> None:
-        """``scarce`` is the resource whose shortage is the reason, if one is."""
+        """``scarce``: the resource whose shortage is the reason; None if it is another reason."""
         super().__init__(why)
         self.scarce = scarce
 
 
 class FileWorker:
-    """One process for all files, started on demand. Thread safe."""
+    """A worker process that reads files, and is started on demand. Thread safe."""
 
     def __init__(
         self, what: str, *, most_ends: int = MOST_ENDS, patience_s: float = _PATIENCE_S
     ) -> None:
-        """``what`` is missing from files that can't be read, to display."""
+        """``what``: data that is missing for files that can't be read, for messages."""
         self.what = what
         self._patience_s = patience_s
         self._most_ends = most_ends
@@ -71,7 +71,7 @@ class FileWorker:
         self._forgotten: list[int] = []
 
     def close(self) -> None:
-        """Ends the worker, even during an answer. It may be started again."""
+        """Ends the worker process, even during an answer. It is started again on demand."""
         self._is_closing = True
         process = self._process
         if process is not None:
@@ -80,19 +80,19 @@ class FileWorker:
             self._end()
             self._is_closing = False
 
-    def rest(self) -> None:
-        """Ends the worker after its current answer, to free memory. It restarts on demand."""
+    def end_after_answer(self) -> None:
+        """Ends the process after its current answer, to free memory. It is restarted on demand."""
         with self._lock:
             self._end()
 
     @property
     def rss_bytes(self) -> int:
-        """Resident memory in bytes, including what is shared with the zygote."""
+        """Resident bytes of the worker, including memory shared with the zygote; 0 if none."""
         process = self._process
         return 0 if process is None else process.rss_bytes
 
-    def exchange(self, file: AskedFile, question: Packed) -> tuple[Any, bytes]:
-        """Returns the unread answer to a question, and its bytes. Raises FileReadError."""
+    def exchange(self, file: AskedFile, question: PackedMessage) -> tuple[Any, bytes]:
+        """Asks a question; returns the undecoded answer and its bytes. Raises FileReadError."""
         with self._lock:
             if file.failure is not None:
                 raise FileReadError(file.failure)
@@ -126,7 +126,7 @@ class FileWorker:
         raise FileReadError(why)
 
     def say_missing(self, file: AskedFile, why: str) -> None:
-        """Warns that data of a file can't be read."""
+        """Warns the user that data of a file can't be read, and why."""
         self._say(f"{printable(file.missing)} are missing: {why}")
 
     def _say(self, what: str) -> None:
@@ -138,12 +138,14 @@ class FileWorker:
         self._forgotten.append(file.number)
 
     def _tell_of(self, file: AskedFile) -> None:
-        """Introduces files to the worker, and closes forgotten ones."""
+        """Introduces a file to the worker, if necessary, and closes forgotten ones."""
         if self._process is None:
             self._process = ZYGOTE.fork(self.memory_bytes)
             self.generation += 1
         while self._forgotten:
-            self._answer(Packed([None, KnownFiles.close_file.__name__, [self._forgotten.pop()]]))
+            self._answer(
+                PackedMessage([None, KnownFiles.close_file.__name__, [self._forgotten.pop()]])
+            )
         for each in file.beside:
             if each.generation != self.generation and each.failure is None:
                 try:
@@ -154,11 +156,11 @@ class FileWorker:
             self._begin(file)
 
     def _begin(self, file: AskedFile) -> None:
-        for question, arguments in file.beginning():
-            self._answer(Packed([file.number, question.__name__, arguments]))
+        for question, arguments in file.introduction():
+            self._answer(PackedMessage([file.number, question.__name__, arguments]))
         file.generation = self.generation
 
-    def _answer(self, question: Packed) -> tuple[Any, bytes]:
+    def _answer(self, question: PackedMessage) -> tuple[Any, bytes]:
         assert self._process is not None
         channel = self._process.channel
         channel.settimeout(self._patience_s)
@@ -195,28 +197,28 @@ def _in_words(status: int) -> str:
 
 
 class AskedFile:
-    """A file, or another object, about which tracelloc asks a worker."""
+    """A file, or another object, about which tracelloc asks a worker questions."""
 
     def __init__(self, worker: FileWorker, missing: str) -> None:
-        """``missing`` is missing if it can't be read, to display."""
-        self.number = next(_NUMBERS)  # The number by which the worker knows it, unique
+        """``missing``: data that is missing if the file can't be read, for messages."""
+        self.number = next(_NUMBERS)  # The unique number by which the worker knows the file
         self.missing = missing
-        self.generation = 0  # The number of the worker process that knows it
-        self.failure: str | None = None  # Why it can't be asked about any more
+        self.generation = 0  # The number of the worker process that knows the file
+        self.failure: str | None = None  # Why the file can't be asked about any more
         self.beside: Sequence[AskedFile] = ()  # Other files that the worker must know
         self._worker = worker
 
-    def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
-        """Returns the questions that introduce it to a new worker, with their arguments."""
+    def introduction(self) -> list[tuple[Callable[..., Any], list[Any]]]:
+        """Returns questions that introduce the object to a new worker, with arguments."""
         return []
 
     def ask(
         self, question: Callable[Concatenate[Any, P], R], *given: P.args, **named: P.kwargs
     ) -> R:
-        """Returns what a method with ``@question`` returns in the worker. Raises FileReadError."""
+        """Returns the result of a method with ``@question`` in the worker. Raises FileReadError."""
         assert not named
         name = question.__name__
-        message, data = self._worker.exchange(self, Packed([self.number, name, given]))
+        message, data = self._worker.exchange(self, PackedMessage([self.number, name, given]))
         try:
             answer: R = QUESTIONS[name].answer(message, data, given)
         except MalformedError as error:
@@ -225,25 +227,25 @@ class AskedFile:
 
 
 class FileHandle(AskedFile):
-    """One file. Every question may raise FileReadError."""
+    """A file that a worker reads. Every question may raise FileReadError."""
 
     def __init__(self, worker: FileWorker, descriptor: int, path: str) -> None:
-        """The caller keeps the descriptor open; ``path`` is for display."""
+        """``descriptor``: the caller keeps it open; ``path``: for display."""
         super().__init__(worker, f"{worker.what} in {path}")
         self.path = path
         self._descriptor = descriptor
 
-    def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
-        """Returns the questions that introduce it to a new worker, with their arguments."""
+    def introduction(self) -> list[tuple[Callable[..., Any], list[Any]]]:
+        """Returns questions that introduce the file to a new worker, with arguments."""
         return [(KnownFiles.open_file, [self.number, Descriptor(self._descriptor)])]
 
     def close(self) -> None:
-        """Makes the worker close the file."""
+        """Makes the worker close its copy of the file."""
         self._worker.forget(self)
 
 
 class asked(Generic[P, R]):  # noqa: N801 - a decorator's kin
-    """A method of a ``FileHandle`` that asks a question."""
+    """Declares a method of a ``FileHandle`` that asks a worker a question."""
 
     def __init__(self, question: Callable[Concatenate[Any, P], R]) -> None:
         self._question = question
@@ -261,7 +263,7 @@ _WORKERS: Final = (NAME_WORKER, ROW_WORKER, CODE_WORKER)
 
 
 def prepare_workers(memory_bytes: int, tell: Callable[[str], None]) -> None:
-    """Sets each worker's memory limit, and what receives warnings on unreadable files."""
+    """Sets each worker's memory limit, and ``tell``, which gets warnings on unreadable files."""
     for worker in _WORKERS:
         worker.memory_bytes = memory_bytes
         worker.tell = tell

@@ -1,4 +1,4 @@
-"""All files of a worker, and call stacks through them, finished by full unwind rules."""
+"""All files of a worker, and unwinding of call stacks through them by full unwind rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracelloc.files.cfi.walk import End
 from tracelloc.files.elf import ElfFile
 from tracelloc.record.worker.channel import Descriptor
 from tracelloc.record.worker.questions import question
-from tracelloc.record.worker.readfile import ReadFile
+from tracelloc.record.worker.symbolfilereader import SymbolFileReader
 
 U64 = npt.NDArray[np.uint64]
 Records = npt.NDArray[np.void]
@@ -33,10 +33,10 @@ UNREADABLE: Final = -2  # In place of a file's number: a file that can't be read
 
 @cache
 def miss_dtype(architecture: Architecture) -> np.dtype[Any]:
-    """Returns the layout of a stack's head.
+    """Returns the layout of a stack's head in a question.
 
-    That is: its registers, in the order of ``Architecture.miss_registers``, its generation, the
-    address of its copied memory, a mask of missing pages, and how many bytes of it are sent.
+    The head has registers, in the order of ``Architecture.miss_registers``, the generation, the
+    address of the copied memory, a mask of missing pages, and how many bytes of it are sent.
     """
     return np.dtype([
         ("registers", "<u8", (len(architecture.miss_registers),)),
@@ -62,21 +62,21 @@ def _are_possible(found: FinishedStacks, limit: int, _: Records, heads: Records,
 
 
 class KnownFiles:
-    """The files of a worker. tracelloc chooses their numbers."""
+    """The files that a worker knows, by numbers that tracelloc chooses."""
 
     def __init__(self, architecture: Architecture | None = None) -> None:
-        """``architecture``: that of the stacks; None: this machine's."""
+        """``architecture``: of the stacks; None: this machine's."""
         self.architecture = architecture or native()
-        self.by_number: dict[int, ReadFile] = {}
+        self.by_number: dict[int, SymbolFileReader] = {}
 
     @question()
     def open_file(self, number: int, descriptor: Descriptor) -> None:
-        """Takes over a file's descriptor."""
-        self.by_number[number] = ReadFile(ElfFile(descriptor.number))
+        """Takes over the descriptor of a new file."""
+        self.by_number[number] = SymbolFileReader(ElfFile(descriptor.number))
 
     @question()
     def close_file(self, number: int) -> None:
-        """Closes a file, if it is known."""
+        """Closes a file, given its number, if it is known."""
         file = self.by_number.pop(number, None)
         if file is not None:
             file.close()
@@ -89,7 +89,7 @@ class KnownFiles:
         heads: Annotated[Records, miss_dtype(native())],
         memory: bytes,
     ) -> FinishedStacks:
-        """Walks call stacks by their heads, and the memory of all of them."""
+        """Unwinds call stacks, given ``heads`` and the copied ``memory`` of all stacks."""
         code = _MappedCode(self, mappings)
         at = 0
         walks = []
@@ -120,11 +120,11 @@ class _MappedCode:
         self.has_unmapped = False
 
     def at(self, generation: int) -> Callable[[int], RuleSet | None]:
-        """Returns a function from an address to its rules in a generation."""
+        """Returns a function from an address to its unwind rules in a generation of mappings."""
         return lambda address: self._look_up(address, generation)
 
     def _look_up(self, address: int, generation: int) -> RuleSet | None:
-        """Returns the rules; None if there are none. Raises CfiError."""
+        """Returns an address's unwind rules; None if nothing is mapped there. Raises CfiError."""
         at = bisect_right(self._starts, address) - 1
         start, end, since, number, offset = self._mappings[at] if at >= 0 else (0,) * 5
         if address >= end:

@@ -1,4 +1,4 @@
-"""Questions that workers answer: functions, whose types say what a message may contain.
+"""Questions that workers answer: methods, whose types say what a message may contain.
 
 ``question`` declares one. The other side passes the function itself to ``FileWorker.ask``, which
 returns what the function returns in the worker. Both sides read messages by the declared types:
@@ -24,20 +24,20 @@ from tracelloc.record.worker.channel import Descriptor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# A number that may be negative. Others are unsigned, of 64 bits.
+# A number that may be negative. Other numbers are unsigned, of 64 bits.
 Signed = Annotated[int, range(-(1 << 63), 1 << 63)]
 _UNSIGNED: Final = range(1 << 64)
 
 
 class question:  # noqa: N801 - a decorator
-    """Declares that workers answer a question by this method: of a file, or of ``KnownFiles``."""
+    """Decorates a method, of a file or ``KnownFiles``, with which workers answer a question."""
 
     def __init__(self, is_possible: Callable[..., bool] = lambda *_: True) -> None:
-        """``is_possible`` gets an answer and the arguments, and tells whether it can be true."""
+        """``is_possible``: takes answer and arguments; tells whether the answer can be true."""
         self._is_possible = is_possible
 
     def __call__(self, function: Function) -> Function:
-        """Returns the method itself."""
+        """Registers a method as the question of its name; returns the method itself."""
         assert function.__name__ not in QUESTIONS
         QUESTIONS[function.__name__] = self
         self._function = function
@@ -45,7 +45,7 @@ class question:  # noqa: N801 - a decorator
 
     @cached_property
     def types(self) -> dict[str, Any]:
-        """The types of the arguments, by name, then of the answer."""
+        """Types of the arguments, by name, then of the answer."""
         return get_type_hints(self._function, include_extras=True)
 
     @cached_property
@@ -54,11 +54,11 @@ class question:  # noqa: N801 - a decorator
         return _row(_values, arguments), reader_of(answer)
 
     def arguments(self, message: Any, data: bytes, descriptors: Sequence[int]) -> list[Any]:
-        """Reads the arguments. Raises MalformedError if they are not of their types."""
+        """Decodes a question's arguments. Raises MalformedError if they have other types."""
         return list(_read_all(self._readers[0], message, data, descriptors))
 
     def answer(self, message: Any, data: bytes, arguments: Sequence[Any]) -> Any:
-        """Reads the answer to a question with these arguments. Raises MalformedError."""
+        """Decodes the answer to a question with some arguments. Raises MalformedError."""
         answer = _read_all(self._readers[1], message, data)
         if not self._is_possible(answer, *arguments):
             raise MalformedError("it can't be true")
@@ -68,26 +68,26 @@ class question:  # noqa: N801 - a decorator
 QUESTIONS: Final[dict[str, question]] = {}  # All questions by name
 
 
-class Attached:
-    """The bytes and descriptors of a message, which belong to the values in their order."""
+class MessageData:
+    """Bytes and descriptors of a message, which its values take in order."""
 
     def __init__(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
         self.data = memoryview(data)
         self.descriptors = descriptors
 
     def take(self, size_bytes: Any) -> memoryview:
-        """Returns the next bytes."""
+        """Returns the next ``size_bytes`` bytes. Raises MalformedError if there are fewer."""
         size = _number(size_bytes, range(len(self.data) + 1))
         taken, self.data = self.data[:size], self.data[size:]
         return taken
 
 
 # Makes a value of what stands for it in JSON. Raises MalformedError.
-Reader = Callable[[Any, Attached], Any]
+Reader = Callable[[Any, MessageData], Any]
 
 
 def _read_all(read: Reader, message: Any, data: bytes, descriptors: Sequence[int] = ()) -> Any:
-    attached = Attached(data, descriptors)
+    attached = MessageData(data, descriptors)
     value = read(message, attached)
     if attached.data:
         raise MalformedError("it has more bytes than values")
@@ -96,7 +96,7 @@ def _read_all(read: Reader, message: Any, data: bytes, descriptors: Sequence[int
 
 @cache
 def reader_of(kind: Any) -> Reader:
-    """Returns how values of a type are read. Raises KeyError for types that are never sent."""
+    """Returns a decoder for values of a type. Raises KeyError for types that are never sent."""
     origin, parts = get_origin(kind), get_args(kind)
     if hasattr(origin, "__value__"):  # an alias by statement, as NDArray is from Python 3.12 on
         kind = origin.__value__[parts]
@@ -127,7 +127,7 @@ def _number(value: Any, allowed: Container[int]) -> int:
     return value
 
 
-def _finite(value: Any, _: Attached) -> Any:
+def _finite(value: Any, _: MessageData) -> Any:
     if not math.isfinite(_checked(float, value)):
         raise MalformedError("a number is not finite")
     return value
@@ -157,7 +157,7 @@ def _optional(*kinds: Any) -> Reader:
 def _array(dtype: Any) -> Reader:
     item_bytes = np.dtype(dtype).itemsize
 
-    def read(value: Any, attached: Attached) -> Any:
+    def read(value: Any, attached: MessageData) -> Any:
         content = attached.take(value)
         if len(content) % item_bytes:
             raise MalformedError("an array is cut off")
@@ -174,7 +174,7 @@ def _list(kind: Any) -> Reader:
 def _row(make: Callable[..., Any], kinds: Sequence[Any]) -> Reader:
     readers = [reader_of(kind) for kind in kinds]
 
-    def read(value: Any, attached: Attached) -> Any:
+    def read(value: Any, attached: MessageData) -> Any:
         if not isinstance(value, list) or len(value) != len(readers):
             raise MalformedError(f"what stands for {len(readers)} values does not have as many")
         return make(*[read(each, attached) for read, each in zip(readers, value, strict=True)])

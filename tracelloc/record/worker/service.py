@@ -20,7 +20,7 @@ from typing import Final
 from tracelloc.architecture import native
 from tracelloc.files.elf.sections import load_zstd
 from tracelloc.files.machinecode import codepaths, filtercode, threadcache  # noqa: F401
-from tracelloc.record.worker.channel import Packed, receive_question, send
+from tracelloc.record.worker.channel import PackedMessage, receive_question, send
 from tracelloc.record.worker.knownfiles import KnownFiles
 from tracelloc.record.worker.questions import QUESTIONS
 
@@ -33,7 +33,7 @@ _CLONE_PARENT: Final = 0x8000
 
 
 def serve(channel: socket.socket) -> None:
-    """Answers questions until the other end is gone."""
+    """Answers a channel's questions until the other end is gone."""
     files = KnownFiles()
     while True:
         try:
@@ -46,11 +46,11 @@ def serve(channel: socket.socket) -> None:
         try:
             arguments = QUESTIONS[name].arguments(given, data, descriptors)
             asked = files if hasattr(files, name) else files.by_number[number]
-            answer = Packed({"answer": getattr(asked, name)(*arguments)})
+            answer = PackedMessage({"answer": getattr(asked, name)(*arguments)})
         except MemoryError:
             os._exit(errno.ENOMEM)
         except Exception as error:  # noqa: BLE001 - whatever it is, this file is not read
-            answer = Packed({"error": f"{type(error).__name__}: {error}"})
+            answer = PackedMessage({"error": f"{type(error).__name__}: {error}"})
         send(channel, answer)
         signal.setitimer(signal.ITIMER_PROF, 0)
 

@@ -12,14 +12,14 @@ from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from tracelloc.files.dwarf import Chain
-from tracelloc.files.dwarf.variables import Place
+from tracelloc.files.dwarf.variables import SourcePlace
 from tracelloc.files.elf import NotElfError
 from tracelloc.files.elf.debugfiles import DebugFile
 from tracelloc.files.elf.headers import SegmentedFile
 from tracelloc.record.worker.channel import Descriptor
 from tracelloc.record.worker.client import CODE_WORKER, FileHandle, FileReadError, FileWorker, asked
-from tracelloc.record.worker.readcode import FunctionExits, ReadCode, UsdtPlace
-from tracelloc.record.worker.readfile import ReadFile
+from tracelloc.record.worker.codefilereader import CodeFileReader, FunctionExits, UsdtPlace
+from tracelloc.record.worker.symbolfilereader import SymbolFileReader
 from tracelloc.text import printable
 
 P = ParamSpec("P")
@@ -29,8 +29,8 @@ _LONGEST_READ: Final = 1 << 20  # Most bytes per read
 _NOT_ELF: Final = "NotElfError: "
 
 
-class known(Generic[P, T]):  # noqa: N801 - a decorator's kin
-    """A method of a ``TargetFile`` that asks a question once, by default for what is missing."""
+class asked_once(Generic[P, T]):  # noqa: N801 - a decorator's kin
+    """Declares a method of ``TargetFile`` that asks a question once; ``otherwise``: on failure."""
 
     def __init__(self, question: Callable[Concatenate[Any, P], T], otherwise: T) -> None:
         self._question = question
@@ -41,7 +41,7 @@ class known(Generic[P, T]):  # noqa: N801 - a decorator's kin
 
 
 class TargetFile(FileHandle, SegmentedFile):
-    """A file with its own descriptor. Addresses are the file's own. Thread safe.
+    """A code file of the target, read by a worker. Addresses are the file's own. Thread safe.
 
     Data that can't be read is treated as missing: the worker's failure has been reported by then.
     """
@@ -59,7 +59,7 @@ class TargetFile(FileHandle, SegmentedFile):
         # Offsets of the requested USDT probes: stacks may begin there
         self.usdt_offsets: Final[set[int]] = set()
         try:
-            facts = self.ask(ReadCode.facts)
+            facts = self.ask(CodeFileReader.facts)
         except BaseException as error:
             self.close()
             if isinstance(error, FileReadError) and str(error).startswith(_NOT_ELF):
@@ -87,12 +87,12 @@ class TargetFile(FileHandle, SegmentedFile):
         return cls(descriptor, path)
 
     def descriptor(self) -> int:
-        """Returns the file's descriptor, which this object still owns."""
+        """The file's descriptor, which this object still owns."""
         return self._descriptor
 
     @property
     def open_path(self) -> str:
-        """A path by which tracelloc, and the kernel for it, open this file while it is open."""
+        """A path by which tracelloc and the kernel can open the file while this object is open."""
         return f"/proc/self/fd/{self._descriptor}"
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class TargetFile(FileHandle, SegmentedFile):
         self.failure = "it is closed"
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Returns bytes of the file; fewer at its end, none if they can't be read."""
+        """Reads bytes of the file; fewer at its end, none if they can't be read."""
         try:
             return os.pread(self._descriptor, min(size_bytes, _LONGEST_READ), offset)
         except (OSError, OverflowError, ValueError):
@@ -117,7 +117,7 @@ class TargetFile(FileHandle, SegmentedFile):
         *given: P.args,
         **named: P.kwargs,
     ) -> T:
-        """Returns the answer to a question, which is asked once."""
+        """Returns the answer to a question, which is asked only once; on failure ``otherwise``."""
         key = question.__name__, repr(given)
         if key not in self._results:
             try:
@@ -136,13 +136,13 @@ class TargetFile(FileHandle, SegmentedFile):
                 self._worker.say_missing(self, why)
 
     def look_up(self, names: Iterable[str], tails: Iterable[str] = ()) -> None:
-        """Looks up at once functions and name endings that are needed one by one later."""
+        """Looks up, at once, functions and name endings that are needed one by one later."""
         unknown = [name for name in names if name not in self._functions]
         new_tails = [tail for tail in tails if tail not in self._tails]
         if not unknown and not new_tails:
             return
         try:
-            places, ending, linkage = self.ask(ReadCode.functions, unknown, new_tails)
+            places, ending, linkage = self.ask(CodeFileReader.functions, unknown, new_tails)
         except FileReadError as error:
             self._note_trouble(error)
             places, ending, linkage = {}, {tail: [] for tail in new_tails}, {}
@@ -152,72 +152,72 @@ class TargetFile(FileHandle, SegmentedFile):
             (self.exports if linkage[name] else self.imports).add(name)
 
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
-        """Returns the defined functions with these names: address to size (usually one each).
+        """Returns the functions that the file defines: by name, address to size in bytes.
 
-        Each is looked up once. Callers must not change the result.
+        Each name is looked up once. Callers must not change the result.
         """
         self.look_up(names)
         return {name: self._functions[name] for name in names if self._functions[name]}
 
     def names_ending(self, tail: str) -> set[str]:
-        """Returns the names in the symbol tables that end with this."""
+        """Returns the names in the symbol tables that end with ``tail``."""
         self.look_up((), [tail])
         return self._tails[tail]
 
-    names_like = known(ReadCode.names_like, ())
-    find_object = known(ReadCode.find_object, None)
-    function_at = known(ReadCode.function_at, None)
-    exits = known(ReadCode.exits, FunctionExits([], "its code can't be read"))
-    return_slot = known(ReadCode.return_slot, 0)
-    leaves_it_to = known(ReadCode.leaves_it_to, otherwise=False)
-    thread_cache_drain = known(ReadCode.thread_cache_drain, None)
-    makes_filters = known(ReadCode.makes_filters, otherwise=False)
-    offsets = known(ReadCode.offsets, None)
+    names_like = asked_once(CodeFileReader.names_like, ())
+    find_object = asked_once(CodeFileReader.find_object, None)
+    function_at = asked_once(CodeFileReader.function_at, None)
+    exits = asked_once(CodeFileReader.exits, FunctionExits([], "its code can't be read"))
+    return_slot = asked_once(CodeFileReader.return_slot, 0)
+    always_calls = asked_once(CodeFileReader.always_calls, otherwise=False)
+    thread_cache_drain = asked_once(CodeFileReader.thread_cache_drain, None)
+    makes_filters = asked_once(CodeFileReader.makes_filters, otherwise=False)
+    offsets = asked_once(CodeFileReader.offsets, None)
 
     def parts(self, name: str) -> list[range]:
         """Returns the parts into which a compiler split a function; none without a symbol."""
-        return [range(*part) for part in self.ask_once((), ReadCode.parts, name)]
+        return [range(*part) for part in self.ask_once((), CodeFileReader.parts, name)]
 
     def usdt(self, provider: str) -> Sequence[UsdtPlace]:
-        """Returns the file's USDT probes of a provider."""
-        found = self.ask_once((), ReadCode.usdt, provider)
+        """Returns the places of a provider's USDT probes in the file; none on failure."""
+        found = self.ask_once((), CodeFileReader.usdt, provider)
         self.usdt_offsets.update(place.offset for place in found)
         return found
 
 
 class WorkerFile(FileHandle):
-    """Symbols and lines of a file. Every question may raise FileReadError."""
+    """A file whose symbols and lines a worker reads. Every question may raise FileReadError."""
 
     def __init__(self, worker: FileWorker, descriptor: int, path: str) -> None:
         super().__init__(worker, descriptor, path)
         self._debug: DebugFile | None = None
         self._decoded: set[bool] = set()
 
-    describe = asked(ReadFile.describe)
-    count = asked(ReadFile.count)
-    symbols = asked(ReadFile.symbols)
-    variables = asked(ReadFile.variables)
-    data_layout = asked(ReadFile.data_layout)
+    describe = asked(SymbolFileReader.describe)
+    count = asked(SymbolFileReader.count)
+    symbols = asked(SymbolFileReader.symbols)
+    variables = asked(SymbolFileReader.variables)
+    data_layout = asked(SymbolFileReader.data_layout)
 
-    def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
-        """Returns the questions that introduce it to a new worker, with their arguments."""
-        told = super().beginning()
+    def introduction(self) -> list[tuple[Callable[..., Any], list[Any]]]:
+        """Returns questions that introduce the file to a new worker, with arguments."""
+        told = super().introduction()
         if self._debug is not None:
             descriptor = Descriptor(self._debug.descriptor())
-            told.append((ReadFile.add_debug_file, [descriptor, self._debug.by_name]))
-        return told + [(ReadFile.decode, [of_debug]) for of_debug in self._decoded]
+            told.append((SymbolFileReader.add_debug_file, [descriptor, self._debug.by_name]))
+        return told + [(SymbolFileReader.decode, [of_debug]) for of_debug in self._decoded]
 
     def take_debug_file(self, found: DebugFile) -> tuple[bool, bool]:
-        """Returns whether a file is its debug file, which must then stay open, and has lines."""
+        """Returns (whether a file is the debug file, and must stay open; whether it has lines)."""
         descriptor = Descriptor(found.descriptor())
-        fits, has_lines = self.ask(ReadFile.add_debug_file, descriptor, found.by_name)
+        fits, has_lines = self.ask(SymbolFileReader.add_debug_file, descriptor, found.by_name)
         if fits:
             self._debug = found
         return fits, has_lines
 
     def decoder(self, *, of_debug: bool) -> FileDecoder | str:
-        """Returns a decoder of the lines in it or its debug file; or why there is none."""
-        reason = self.ask(ReadFile.decode, of_debug)
+        """Returns a decoder of the lines in the file or its debug file; or why there is none."""
+        reason = self.ask(SymbolFileReader.decode, of_debug)
         if reason is not None:
             return reason
         self._decoded.add(of_debug)
@@ -225,7 +225,7 @@ class WorkerFile(FileHandle):
 
 
 class FileDecoder:
-    """Lines and inlined functions: a ``LineDecoder`` (``tracelloc.files.dwarf.sourcelines``)."""
+    """Decodes a file's lines and inlined functions, in a worker: a ``LineDecoder``."""
 
     def __init__(self, file: WorkerFile, *, of_debug: bool) -> None:
         self.split_paths: list[str | None] = []
@@ -234,12 +234,12 @@ class FileDecoder:
         self._of_debug = of_debug
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """Returns one chain per address. Raises FileReadError."""
+        """Returns one chain of source frames per address. Raises FileReadError."""
         found, self.split_paths, self.reason = self._file.ask(
-            ReadFile.chains, addresses, self._of_debug
+            SymbolFileReader.chains, addresses, self._of_debug
         )
         return found
 
-    def variables(self, addresses: Sequence[int]) -> list[Place]:
+    def variables(self, addresses: Sequence[int]) -> list[SourcePlace]:
         """Returns where the variables at these addresses are declared. Raises FileReadError."""
-        return self._file.ask(ReadFile.variable_places, addresses, self._of_debug)
+        return self._file.ask(SymbolFileReader.variable_places, addresses, self._of_debug)

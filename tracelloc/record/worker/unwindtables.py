@@ -1,4 +1,4 @@
-"""The call-frame information of files, as read by workers, and the walks that they make by it."""
+"""Call-frame information of files, as read by workers, and unwinding of stacks by workers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tracelloc.record.worker.client import (
     FileReadError,
     FileWorker,
 )
+from tracelloc.record.worker.codefilereader import CodeFileReader
 from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
-from tracelloc.record.worker.readcode import ReadCode
 from tracelloc.record.worker.targetfile import TargetFile
 
 U64 = npt.NDArray[np.uint64]
@@ -33,10 +33,10 @@ _NOWHERE: Final = np.uint64((1 << 64) - 1)
 
 
 class UnwindTables:
-    """Unwind rows of a file, from any thread. Addresses are the file's own virtual ones."""
+    """Unwind rows of a file, made by workers. Addresses are the file's own. Thread safe."""
 
     def __init__(self, elf: TargetFile) -> None:
-        """Reads nothing yet; the caller still owns ``elf``."""
+        """Reads nothing yet. The caller still owns ``elf``."""
         self._elf = elf
         self._ahead = FileHandle(ROW_WORKER, elf.descriptor(), elf.path)
         self._lock = threading.Lock()
@@ -50,13 +50,13 @@ class UnwindTables:
         self.trouble: str | None = None  # Why some of the file's information can't be read
 
     def all_rows(self, most: int) -> tuple[U64, U64]:
-        """Returns all call sites and their rows; none if there are more than ``most``.
+        """Returns all call sites of the file and their rows; none if there are more than ``most``.
 
-        Computed once. Raises FileReadError.
+        They are computed once. Raises FileReadError.
         """
         with self._lock:
             if self._all_rows is None:
-                *found, self.covered_share, trouble = self._ahead.ask(ReadCode.all_rows, most)
+                *found, self.covered_share, trouble = self._ahead.ask(CodeFileReader.all_rows, most)
                 self.trouble = trouble or self.trouble
                 self._all_rows = found[0], found[1]
             return self._all_rows
@@ -64,10 +64,10 @@ class UnwindTables:
     def rows(self, addresses: U64, *, ahead: bool = False) -> U64:
         """Returns the rows of some addresses. Raises FileReadError.
 
-        With ``ahead``, the question does not delay others.
+        ``ahead``: rows are not needed at once, so that the question must not delay others.
         """
         file: FileHandle = self._ahead if ahead else self._elf
-        rows, trouble = file.ask(ReadCode.rows, addresses)
+        rows, trouble = file.ask(CodeFileReader.rows, addresses)
         self.trouble = trouble or self.trouble
         return rows
 
@@ -92,7 +92,7 @@ class UnwindTables:
         return self._at(address)[1]
 
     def row(self, address: int) -> int:
-        """Returns the row of an address; 0 if unknown."""
+        """Returns the unwind row of an address; 0 if it is unknown."""
         return self._at(address)[0]
 
     def _at(self, address: int) -> tuple[int, bool]:
@@ -101,7 +101,7 @@ class UnwindTables:
             if len(self._places) >= _MOST_PLACES:
                 self._places.clear()
             try:
-                row, is_start, trouble = self._elf.ask(ReadCode.at, address)
+                row, is_start, trouble = self._elf.ask(CodeFileReader.at, address)
                 found = row, is_start
                 self.trouble = trouble or self.trouble
             except FileReadError:
@@ -119,16 +119,16 @@ _MOST_AT_ONCE: Final = 64  # Most stacks per question: some megabytes
 
 @dataclass(frozen=True, slots=True)
 class FollowedStack:
-    """The result for one stack."""
+    """The result of unwinding one stack."""
 
     walk: Walk
     met_unmapped: bool  # Whether the walk met an address where nothing is mapped
 
 
 class StackWalker(AskedFile):
-    """Has stacks of one process walked by full unwind rules, from registers and a copy of memory.
+    """Unwinds stacks of one process by full rules, in a worker, from registers and memory.
 
-    After they have ended the worker twice, it is not asked again.
+    After stacks have ended the worker twice, it is not asked again.
     """
 
     def __init__(self, pid: int, worker: FileWorker = CODE_WORKER) -> None:
@@ -152,7 +152,7 @@ class StackWalker(AskedFile):
     def follow(
         self, stacks: Sequence[Miss], limit: int
     ) -> tuple[list[FollowedStack], dict[int, int]]:
-        """Returns one walk per stack, and the rows made during the walks, by address.
+        """Unwinds stacks; returns a result per stack, and the rows made meanwhile, by address.
 
         Raises FileReadError.
         """

@@ -42,10 +42,10 @@ fork_workers(own_bytes, lambda: filter_calls("reader"))
 
 
 class ForkedWorker:
-    """A process forked by the zygote, and a child of tracelloc. Thread safe."""
+    """A worker process, forked by the zygote as a child of tracelloc. Thread safe."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
-        """Raises OSError if there is no such child."""
+        """``channel``: to the worker. Raises OSError if there is no such child."""
         self.pid = pid
         self.channel = channel
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class ForkedWorker:
 
     @property
     def rss_bytes(self) -> int:
-        """Resident memory in bytes, including what is shared with the zygote."""
+        """Resident bytes of the worker, including memory shared with the zygote."""
         return rss_of(self.pid)
 
     def kill(self) -> None:
@@ -65,7 +65,7 @@ class ForkedWorker:
                 signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Returns its exit code like ``subprocess``, once; None if it is still running."""
+        """Returns the exit code like ``subprocess``, once; None if the worker still runs."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         if not poll.poll(timeout_s * 1000):
@@ -90,7 +90,7 @@ def rss_of(pid: int) -> int:
 
 
 class Zygote:
-    """A forker of workers, started on demand or before, and again if it dies. Thread safe."""
+    """The process that forks workers; it is started on demand, or again. Thread safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,12 +98,12 @@ class Zygote:
         self._control: socket.socket | None = None
 
     def start(self) -> None:
-        """Starts it, if it is not running, so that it gets ready in the background."""
+        """Starts the process, if it is not running, so that it gets ready in the background."""
         with self._lock, suppress(OSError):
             self._ensure()
 
     def fork(self, memory_bytes: int) -> ForkedWorker:
-        """Forks a worker with a memory limit beyond what is shared. Raises OSError."""
+        """Forks a worker; ``memory_bytes``: its limit beyond shared memory. Raises OSError."""
         with self._lock:
             for tries_left in reversed(range(_TRIES)):
                 try:
@@ -120,12 +120,12 @@ class Zygote:
 
     @property
     def rss_bytes(self) -> int:
-        """Resident memory in bytes, most of which workers share."""
+        """Resident bytes of the zygote, most of which workers share."""
         process = self._process
         return 0 if process is None else rss_of(process.pid)
 
     def close(self) -> None:
-        """Ends it; workers continue."""
+        """Ends the process; workers continue."""
         with self._lock:
             self._end()
 

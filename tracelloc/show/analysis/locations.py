@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Final
 
 from tracelloc.dataclass import dataclass, field
-from tracelloc.model.codefiles import CodeModule, Place, Unresolved
+from tracelloc.model.codefiles import CodeModule, CodePlace, Unresolved
 from tracelloc.model.frames import is_runtime_frame
 from tracelloc.model.process import Target
 from tracelloc.model.stacks import Frames
 
 # Returns the place of a code address in a process.
-PlaceOf = Callable[[Target, int], Place[CodeModule] | Unresolved]
+PlaceOf = Callable[[Target, int], CodePlace[CodeModule] | Unresolved]
 
 _PAGE_BITS: Final = 12
 # First synthetic address, beyond all programs: for places whose own address is taken.
@@ -88,7 +88,7 @@ class Locations:
         found = code.pages.get(before >> _PAGE_BITS)
         if found is None:
             place = self._place_of(code.target, before)
-            if not isinstance(place, Place) or place.module is None:
+            if not isinstance(place, CodePlace) or place.module is None:
                 return (code.target.number, code.target.exec_count), own
             found = place.module, place.file_offset - before
             code.pages[before >> _PAGE_BITS] = found

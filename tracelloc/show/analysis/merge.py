@@ -18,7 +18,7 @@ from tracelloc.dataclass import dataclass, field, fields, replace
 from tracelloc.heap.series import POINTS
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import Blocks, BlockSelection, Mappings
-from tracelloc.model.figures import I64, SAMPLES, History, Mask, Points, ThreadActivity, Totals
+from tracelloc.model.figures import I64, SAMPLES, HeapPoints, History, Mask, ThreadActivity, Totals
 from tracelloc.model.losses import Counter, LossCounts, Oddities
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Overhead, Target
 from tracelloc.model.stacks import NO_STACK, CallStacks, Frames, StackFlag
@@ -319,7 +319,7 @@ def _evenly(times_ns: I64, most: int) -> I64:
     return np.unique(np.searchsorted(times_ns, edges, side="right") - 1)
 
 
-def _series(ones: Sequence[Snapshot]) -> Points | None:
+def _series(ones: Sequence[Snapshot]) -> HeapPoints | None:
     """Sums the series of several processes by their changes from point to point."""
     known = [(one, one.series) for one in ones if one.series is not None]
     if not known:
@@ -345,7 +345,7 @@ def _series(ones: Sequence[Snapshot]) -> Points | None:
     chosen = last_of_time[_evenly(time_ns[last_of_time], POINTS)]
     live_bytes, rss_bytes, kept_bytes, running = (column[chosen] for column in columns)
     rss_bytes = np.where(running > 0, rss_bytes, -1)
-    return Points(time_ns[chosen], live_bytes, rss_bytes, kept_bytes)
+    return HeapPoints(time_ns[chosen], live_bytes, rss_bytes, kept_bytes)
 
 
 def _activity(parts: Sequence[ThreadActivity]) -> ThreadActivity | None:

@@ -12,8 +12,8 @@ from tracelloc.model.figures import I64
 from tracelloc.model.verdicts import (
     CODE_OF,
     Findings,
+    JudgingBasis,
     Member,
-    Moment,
     Sites,
     Suspect,
     Verdict,
@@ -83,7 +83,7 @@ def merged_findings(
         np.add.at(retracted, part.merged[rows], found.retracted[rows])
     suppressed = [found.suppressed for _, found in known if found.suppressed is not None]
     return Findings(
-        moment=Moment(
+        moment=JudgingBasis(
             start_ns,
             max(found.moment.now_ns for _, found in known),
             any(found.moment.sampled for _, found in known),

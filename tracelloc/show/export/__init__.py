@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import UsageError
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.show.presentation.profile import Metric, Profile
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ class Exporter:
     module: str  # The module of this package that writes it
     function: str = "write"  # The module's function from `Profile` and `Metric` to pieces of bytes
     one_metric: bool = False  # Whether it holds figures of one metric only
-    wanted: Wanted = NOTHING_ELSE  # What a snapshot must contain to fill every field of the format
+    wanted: SnapshotRequest = (
+        TOTALS_ONLY  # What a snapshot must contain to fill every field of the format
+    )
     is_binary: bool = False  # Whether it is unreadable on a terminal
     needs_otlp: bool = False  # Whether it needs the protobuf definitions of OTLP
 
@@ -73,7 +75,7 @@ EXPORTERS: Final[dict[str, Exporter]] = {
     ".trace.json": Exporter("trace", "Chrome or Perfetto trace of live bytes", "listings",
         "write_trace"),
     ".json": Exporter("snapshot", "full snapshot as JSON", "jsonfile",
-        wanted=Wanted(threads=True)),
+        wanted=SnapshotRequest(threads=True)),
     ".otlp": Exporter("otlp", "OpenTelemetry profiles (OTLP)", "otlp", is_binary=True,
         needs_otlp=True),
     ".csv": Exporter("csv", "table of stacks as CSV", "listings", "write_csv"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracelloc.model.blocks import MappedStack
-from tracelloc.model.codefiles import Place, base_name
+from tracelloc.model.codefiles import CodePlace, base_name
 from tracelloc.model.frames import Frame
 from tracelloc.model.verdicts import rank
 from tracelloc.show.filters import NamedStack
@@ -95,7 +95,7 @@ def _files(namer: Namer, addresses: set[int]) -> list[MappedFile]:
     files: dict[tuple[int, str], MappedFile] = {}
     for address in addresses:
         place = namer.place(address - 1)
-        if not isinstance(place, Place) or place.module is None:
+        if not isinstance(place, CodePlace) or place.module is None:
             continue
         mapping = place.mapping
         key = mapping.start, mapping.path

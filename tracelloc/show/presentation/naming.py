@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
-from tracelloc.model.codefiles import CodeModule, Place, Unresolved, base_name
+from tracelloc.model.codefiles import CodeModule, CodePlace, Unresolved, base_name
 from tracelloc.model.frames import Frame
 from tracelloc.model.process import Target
 from tracelloc.model.stacks import NO_STACK
@@ -124,7 +124,7 @@ class Symbols(Protocol):
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
         """Returns the frames of return addresses, in order; placeholders of unknown ones."""
 
-    def place(self, address: int) -> Place[CodeModule] | Unresolved:
+    def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
         """Returns the place of a code address, or why it is unknown."""
 
 
@@ -163,7 +163,7 @@ class Namer:
         """Number of addresses that are still to be looked up."""
         return self.symbols.waiting
 
-    def place(self, address: int) -> Place[CodeModule] | Unresolved:
+    def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
         """Returns the place of a code address, or why it is unknown."""
         return self.symbols.place(address)
 

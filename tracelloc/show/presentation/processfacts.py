@@ -28,7 +28,7 @@ from tracelloc.model.blocks import UsableSizes
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.figures import Mask, Totals
 from tracelloc.model.losses import Counter, LossCounts
-from tracelloc.model.process import Limit, MemoryUsage
+from tracelloc.model.process import MemoryLimit, MemoryUsage
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.histograms import TotalWaste, Waste, total_waste
 from tracelloc.show.presentation.memoryparts import account_facts, growth_by_parts, kept_sentences
@@ -78,7 +78,7 @@ class Account:
 class Forecast:
     """A forecast of when memory will run out."""
 
-    limit: Limit  # The limit that will be reached
+    limit: MemoryLimit  # The limit that will be reached
     rate_bytes_per_min: float
     # Whether the rate is the sum of leaks; otherwise, it is the recent rate of all memory.
     by_leaks: bool

@@ -12,12 +12,12 @@ from typing import Any, Final
 import numpy as np
 
 from tracelloc.errors import MalformedError
-from tracelloc.model.figures import COLUMNS, History, Peak, Points, Totals
+from tracelloc.model.figures import COLUMNS, HeapPoints, History, Peak, Totals
 from tracelloc.model.losses import Counter
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.process import FollowCounts
 from tracelloc.model.stacks import CallStacks
-from tracelloc.model.verdicts import VERDICTS, Findings, Moment, Sites, Suppressed, Suspect
+from tracelloc.model.verdicts import VERDICTS, Findings, JudgingBasis, Sites, Suppressed, Suspect
 from tracelloc.show.recording.momentcodec import I64, Facts, MomentParts, ProcessKey, ProcessParts
 from tracelloc.show.recording.plain import from_plain, to_plain, types_of
 from tracelloc.snapshots.snapshot import FACET_RESULTS, Snapshot, TraceSnapshot
@@ -37,7 +37,7 @@ _SITE_TYPES: Final = {
     else np.float64
     for field in fields(Sites)
 }  # fmt: skip
-_POINTS: Final = tuple(field.name for field in fields(Points))
+_POINTS: Final = tuple(field.name for field in fields(HeapPoints))
 _RETRACTED: Final = "retracted"
 # Names of table rows: other versions of tracelloc may have other rows.
 _ROWS: Final = {
@@ -184,7 +184,7 @@ def _snapshot(
         facets=facets_of(facts),
         totals=totals,
         stacks=stacks,
-        series=Points(**_named(tables["series"], names["series"], _POINTS))
+        series=HeapPoints(**_named(tables["series"], names["series"], _POINTS))
         if "series" in tables
         else None,
         findings=_found(facts["findings"], tables["findings"], names["findings"])
@@ -238,7 +238,7 @@ def _found(facts: dict[str, Any], table: I64, names: Sequence[str]) -> Findings:
     if len(sites) and not 0 <= int(sites.code.max()) < len(VERDICTS):
         raise MalformedError("a verdict is not known")
     return Findings(
-        moment=from_plain(Moment, facts["moment"]),
+        moment=from_plain(JudgingBasis, facts["moment"]),
         suspects=suspects,
         suspects_left_out=from_plain(int, facts["left_out"]),
         suspect_of={member.stack: each for each in suspects for member in each.members},

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tracelloc.dataclass import dataclass, fields, replace
 from tracelloc.errors import MalformedError
-from tracelloc.model.codefiles import CodeModule, FileId, Mapping, Place, Unresolved
+from tracelloc.model.codefiles import CodeModule, CodePlace, FileId, Mapping, Unresolved
 from tracelloc.model.frames import Frame, unnamed
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.recording.momentcodec import ProcessKey, packed
@@ -51,14 +51,14 @@ class CodeFile:
     build_id: str | None
     reason: Unresolved | None
 
-    def place(self, address: int) -> Place[CodeModule]:
+    def place(self, address: int) -> CodePlace[CodeModule]:
         """Returns the place of an address in the mapping."""
         mapping = Mapping(
             self.start, self.end, self.offset, True, self.device, self.inode, self.path,
             self.deleted,
         )  # fmt: skip
         offset = address - self.start + (self.offset if mapping.is_file else 0)
-        return Place(mapping, self.module(), self.reason, offset)
+        return CodePlace(mapping, self.module(), self.reason, offset)
 
     def module(self) -> RecordedModule | None:
         """Returns the mapped file; None if it was not recorded."""
@@ -109,7 +109,7 @@ class NamesWriter:
 
     def _new_file(self, namer: Namer, address: int) -> list[Any]:
         place = namer.symbols.place(address - 1)
-        if not isinstance(place, Place):
+        if not isinstance(place, CodePlace):
             return []
         mapping, module = place.mapping, place.module
         if (mapping.start, mapping.path) in self._files:
@@ -175,7 +175,7 @@ class RecordedSymbols:
             found += frames or (unnamed(address, None, None, Unresolved.UNMAPPED),)
         return found
 
-    def place(self, address: int) -> Place[CodeModule] | Unresolved:
+    def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
         """Returns the place of a code address, or why it is unknown."""
         for file, module in reversed(self._files.get(self._programs, {}).values()):
             if file.start <= address < file.end:

@@ -7,18 +7,20 @@ from functools import reduce
 from operator import or_
 from typing import Final
 
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 
 _ALL: Final = "all"
 
 # What a snapshot must have for each; in the order in which text has them.
 SECTIONS: Final = {
-    "peak": NOTHING_ELSE,  # the stacks that held most at the high-water mark
-    "temporary": NOTHING_ELSE,  # allocations freed soon by the same thread
-    "sizes": Wanted(blocks=True, usable=True),  # by size, and what the malloc library wastes
-    "types": NOTHING_ELSE,  # by type, as far as functions' names or classes in memory tell it
-    "threads": Wanted(threads=True),  # which allocate, and which free
-    "objects": Wanted(objects=True),  # of Python programs, by type
+    "peak": TOTALS_ONLY,  # the stacks that held most at the high-water mark
+    "temporary": TOTALS_ONLY,  # allocations freed soon by the same thread
+    "sizes": SnapshotRequest(
+        blocks=True, usable=True
+    ),  # by size, and what the malloc library wastes
+    "types": TOTALS_ONLY,  # by type, as far as functions' names or classes in memory tell it
+    "threads": SnapshotRequest(threads=True),  # which allocate, and which free
+    "objects": SnapshotRequest(objects=True),  # of Python programs, by type
 }
 
 
@@ -32,6 +34,6 @@ def parse_sections(text: str) -> frozenset[str]:
     return frozenset(SECTIONS) if _ALL in names else frozenset(names)
 
 
-def wanted_by(names: Set[str]) -> Wanted:
+def wanted_by(names: Set[str]) -> SnapshotRequest:
     """Returns the content that snapshots need for optional sections."""
-    return reduce(or_, (SECTIONS[name] for name in names), NOTHING_ELSE)
+    return reduce(or_, (SECTIONS[name] for name in names), TOTALS_ONLY)

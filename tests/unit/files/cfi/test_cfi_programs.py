@@ -11,7 +11,7 @@ from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import MASK, OFFSET, Entries, read_header
 from tracelloc.files.cfi.reasons import CfiError, Reason
 from tracelloc.files.cfi.rules import RBP, RIP
-from tracelloc.files.cfi.unwindsections import Index, make_index, scan
+from tracelloc.files.cfi.unwindsections import FdeIndex, make_index, scan
 
 SECTION = 0x10000
 CODE = 0x4000
@@ -361,7 +361,7 @@ def test_index() -> None:
     good = header(pairs, address)
     assert read_header(good, address) == (SECTION, 3, 12)
 
-    def check(index: Index, *, is_scanned: bool) -> None:
+    def check(index: FdeIndex, *, is_scanned: bool) -> None:
         assert index.is_scanned == is_scanned
         assert len(index) == 3
         assert [index.find(a) for a in (0, CODE - 1)] == [None, None]

@@ -13,7 +13,7 @@ from tracelloc.files.cfi.module import function_parts
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.usdt import usdt_probes
 from tracelloc.files.machinecode.filtercode import makes_filters
-from tracelloc.record.worker.readcode import ReadCode
+from tracelloc.record.worker.codefilereader import CodeFileReader
 
 STUB = re.compile(r"^([0-9a-f]{16}) <(\w+)(?:@@?\w[\w.]*)?@plt>:$", re.MULTILINE)
 
@@ -185,4 +185,4 @@ def test_words() -> None:
 
 def test_workers_leave_files_of_other_machines_alone() -> None:
     """An emulator may map them: this processor executes none of their code."""
-    assert ReadCode(open_elf(library("libc.so.6"))).cfi is None
+    assert CodeFileReader(open_elf(library("libc.so.6"))).cfi is None

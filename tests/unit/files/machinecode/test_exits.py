@@ -7,10 +7,10 @@ import pytest
 from tests.commands import run
 from tests.harness import LIBRARIES
 from tests.unit.references import assembled, module_of, open_elf
-from tracelloc.files.machinecode.codepaths import CodeReader, Stops
+from tracelloc.files.machinecode.codepaths import CodeReader, StopFunctions
 from tracelloc.record.mallocs.discovery import discover
 from tracelloc.record.mallocs.families import LIBC
-from tracelloc.record.probe_points.placement import plan
+from tracelloc.record.probe_points.placement import plan_probes
 
 FILES = {
     "jemalloc": "libjemalloc.so.2",
@@ -70,10 +70,10 @@ def test_wrappers(tmp_path: Path) -> None:
         + function("mostly", "test %rdi, %rdi; je 1f; jmp malloc@PLT; 1: ret")
         + function("own", "mov $1, %eax; ret"),
     )
-    stops = Stops(names=frozenset(LIBC.functions))
-    assert reader.leaves_it_to(at["wraps"], stops)
-    assert not reader.leaves_it_to(at["mostly"], stops)
-    assert not reader.leaves_it_to(at["own"], stops)
+    stops = StopFunctions(names=frozenset(LIBC.functions))
+    assert reader.always_calls(at["wraps"], stops)
+    assert not reader.always_calls(at["mostly"], stops)
+    assert not reader.always_calls(at["own"], stops)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -81,7 +81,7 @@ def test_operators_of_libraries(name: str) -> None:
     """No function that may throw has a return probe, and all that is needed has probes."""
     module = module_of(min(LIBRARIES.glob(FILES[name])))
     found = discover([module])
-    planned = plan(found)
+    planned = plan_probes(found)
     throwing = {
         function.offset: function
         for allocator in planned.allocators
@@ -96,7 +96,7 @@ def test_operators_of_libraries(name: str) -> None:
         return
     (new,) = (f for a in found for f in a.functions if "_Znwm" in f.names)
     # mimalloc 3's operator leaves all to a function that has probes.
-    assert "_Znwm" in names or module.elf.leaves_it_to(new.address, (), sorted(names))
+    assert "_Znwm" in names or module.elf.always_calls(new.address, (), sorted(names))
     assert planned.has_throwing
     exits = [p for p in planned.points if p.is_exit]
     assert exits

@@ -33,7 +33,7 @@ def heap_of(blocks: Mapping[int, int]) -> Heap:
 def note_search(heap: Heap, lost: int = 0) -> None:
     """Adds a pointer search that found no pointer to so many of the blocks."""
     blocks = heap.table.blocks()
-    heap.unreachable.note(blocks, np.arange(len(blocks)) >= lost)
+    heap.unreachable.add_search(blocks, np.arange(len(blocks)) >= lost)
 
 
 def findings_of(heap: Heap, suspects: Sequence[Suspect] = ()) -> Findings:

@@ -17,7 +17,7 @@ from tracelloc.model.objects import (
     NativeGrowth,
     ObjectFindings,
     TypeSuspect,
-    divided,
+    divide_by_rate,
 )
 from tracelloc.model.verdicts import Verdict
 from tracelloc.record.facets.objects import NativeGrowths
@@ -48,7 +48,7 @@ def found_after(count: int, other: Callable[[int], int]) -> dict[str, NativeGrow
         # A stack is seen for the first time after the second count.
         stacks = [300 + fast, 2 * slow, other(at), fast, *([at] if at > 1 else [])]
         counts = {FAST: (fast, 64 * fast), SLOW: (slow, 64 * slow)}
-        growths.note(census(1e9 + 5 * at, **counts), heap(*stacks))
+        growths.add_census(census(1e9 + 5 * at, **counts), heap(*stacks))
     return growths.grown_with([suspect(FAST), suspect(SLOW)], heap(0))
 
 
@@ -73,6 +73,6 @@ def test_several_stacks_are_one_growth() -> None:
 def test_small_objects_with_much_memory_are_suspects() -> None:
     native = NativeGrowth(1 << 20, 1 << 20, (OWNED,), PARSE)
     few, many = suspect(FAST), replace(suspect(SLOW), native=native)
-    assert divided([many, few]) == ((many,), (few,))
+    assert divide_by_rate([many, few]) == ((many,), (few,))
     assert growing(1e9).suspects[0].name == SESSION
     assert ObjectFindings().minor == ()

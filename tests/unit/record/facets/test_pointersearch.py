@@ -14,7 +14,7 @@ from tests.unit.events import A, records
 from tests.unit.inspected import Lab, Traced
 from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.model.blocks import Blocks
-from tracelloc.record.facets import pointers, schedule, seam
+from tracelloc.record.facets import facet, pointers, schedule
 from tracelloc.record.facets.pointers import PointersFacet
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.tasks.memorybudget import MemoryBudget
@@ -157,7 +157,7 @@ def test_a_search_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_search_that_takes_too_much_time(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Searches(monkeypatch), Traced()
-    monkeypatch.setattr(seam, "_MOST_CPU_NS", 1)
+    monkeypatch.setattr(facet, "_MOST_CPU_NS", 1)
 
     asked: list[bool] = []
 

@@ -12,11 +12,11 @@ import pytest
 from tracelloc.errors import TargetError
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk import jemalloc
+from tracelloc.record.heapwalk.arenas import Arena, BlockState, NotWalkableError
 from tracelloc.record.heapwalk.chunks import ArenaTally, ListReader, follow_chunks
 from tracelloc.record.heapwalk.kinds import bounds_of, size_groups
-from tracelloc.record.heapwalk.pinned import Pins
+from tracelloc.record.heapwalk.pinnedpages import PinnedPageSums
 from tracelloc.record.heapwalk.walk import while_alive
-from tracelloc.record.heapwalk.walked import Arena, BlockState, NotWalkableError
 from tracelloc.record.process.memory import PAGE_BYTES
 from tracelloc.record.process.procfs import Process
 
@@ -141,7 +141,9 @@ def tallied(
     tally = ArenaTally(runs[:, 0].copy(), runs[:, 1].copy(), True)
     arena = Arena("main arena", MallocLibrary.GLIBC, 0)
     arena.add(np.array([BASE + at | state for at, state in entries], np.uint64))
-    pins = Pins(lambda starts: ((starts - np.uint64(BASE + 16)) // np.uint64(16)).astype(np.int64))
+    pins = PinnedPageSums(
+        lambda starts: ((starts - np.uint64(BASE + 16)) // np.uint64(16)).astype(np.int64)
+    )
     pins.sum_up(arena, tally)
     return tally, {each.stack * 16: each.kept_bytes for each in pins.pages().by_stack}
 

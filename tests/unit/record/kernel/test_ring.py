@@ -14,7 +14,7 @@ from tracelloc import probes
 from tracelloc.model.events import EVENT_DTYPE, EVENT_LAP_BIT, EVENT_SIZE_MASK
 from tracelloc.record import abi
 from tracelloc.record.abi import MISS_REGISTERS
-from tracelloc.record.kernel.ring import BUSY, DISCARD, EventRing, MissRing, Ring, StackRing
+from tracelloc.record.kernel.ring import BUSY, DISCARD, BpfRing, EventRing, MissRing, StackRing
 
 PAGE = mmap.PAGESIZE
 SIZE = 4 * PAGE
@@ -28,7 +28,7 @@ class Kernel:
         os.truncate(self.fd, 2 * PAGE + 2 * SIZE)
         self.position = 0
 
-    def start_at(self, ring: Ring, position: int) -> None:
+    def start_at(self, ring: BpfRing, position: int) -> None:
         self.position = position
         ring.consumed = position
         os.pwrite(self.fd, struct.pack("<Q", position), PAGE)

@@ -5,16 +5,19 @@ from pathlib import Path
 from tests.harness import Builder
 from tests.unit.files.elf.test_elf import libc
 from tests.unit.references import module_of
-from tracelloc.model.process import FoundLibrary, Unseen
+from tracelloc.model.process import FoundLibrary, UnseenFunction
 from tracelloc.record.mallocs.discovery import discover
-from tracelloc.record.mallocs.found import found_of, why_no_allocator
+from tracelloc.record.mallocs.foundlibraries import describe_allocators, why_no_allocator
 from tracelloc.show.presentation.facts import found_json, found_lines
 
 REASON = "it makes its block by itself"
 FOUND = (
     FoundLibrary("malloc", "/lib/libc.so.6", ("malloc", "free"), ()),
     FoundLibrary(
-        "pool\x1b[31m", "/opt/app", ("take",), tuple(Unseen(f"f{n}", REASON) for n in range(5))
+        "pool\x1b[31m",
+        "/opt/app",
+        ("take",),
+        tuple(UnseenFunction(f"f{n}", REASON) for n in range(5)),
     ),
 )
 
@@ -36,7 +39,7 @@ def test_lines_and_json() -> None:
 
 def test_found_of_the_c_library() -> None:
     path = str(libc())
-    (found,) = found_of(discover([module_of(path)]))
+    (found,) = describe_allocators(discover([module_of(path)]))
     assert (found.family, found.file, found.not_probed) == ("malloc", path, ())
     assert {"malloc", "calloc", "realloc", "free"} <= set(found.functions)
 

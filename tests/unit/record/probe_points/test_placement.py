@@ -8,7 +8,7 @@ from tracelloc.files.machinecode.probeoffsets import find_probe_offset, is_emula
 from tracelloc.record.abi import FunctionCode
 from tracelloc.record.mallocs.discovery import discover, functions_of
 from tracelloc.record.mallocs.signatures import FunctionKind
-from tracelloc.record.probe_points.placement import plan
+from tracelloc.record.probe_points.placement import plan_probes
 
 RET = "c3"
 
@@ -126,7 +126,7 @@ def test_emulated() -> None:
 def test_glibc() -> None:
     module = module_of(libc())
     found = discover([module])
-    points = plan(found).points
+    points = plan_probes(found).points
     assert not any(point.is_exit for point in points)
     for point in points:
         code = module.elf.read(point.offset, 16)

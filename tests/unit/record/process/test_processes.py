@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness import Builder, read_line, wait_until
 from tracelloc.model.codefiles import Mapping
-from tracelloc.model.processlist import ProcessInfo, Trouble, matching
+from tracelloc.model.processlist import ProcessInfo, Trouble, matching_processes
 from tracelloc.record.process.byname import script_of
 from tracelloc.record.process.processlist import ProcessScan, parse_stat
 from tracelloc.record.process.procfs import Process
@@ -217,11 +217,11 @@ def test_matching() -> None:
                            trouble, True)  # fmt: skip
 
     infos = [info(10, "api"), info(11, "Node"), info(12, "node", Trouble.BITS)]
-    assert matching(infos, "") == infos
-    assert [i.pid for i in matching(infos, "node")] == [11, 12]
-    assert [i.pid for i in matching(infos, " NODE 32-bit ")] == [12]
-    assert [i.pid for i in matching(infos, "10 www")] == [10]
-    assert matching(infos, "[") == []
+    assert matching_processes(infos, "") == infos
+    assert [i.pid for i in matching_processes(infos, "node")] == [11, 12]
+    assert [i.pid for i in matching_processes(infos, " NODE 32-bit ")] == [12]
+    assert [i.pid for i in matching_processes(infos, "10 www")] == [10]
+    assert matching_processes(infos, "[") == []
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tracelloc.record.session import stoppedthreads
 from tracelloc.record.session.stoppedthreads import ExitStops, registers_of
 from tracelloc.record.sources.injected import functions
 from tracelloc.record.sources.preloaded import sharedarea
-from tracelloc.record.worker import readcode
+from tracelloc.record.worker import codefilereader
 from tracelloc.record.worker.questions import QUESTIONS
 
 ARM_POINTER = 0xFFFF_A000_0700
@@ -204,9 +204,9 @@ def test_shadow_stacks(on_machine: OnMachine, tmp_path: Path) -> None:
 def test_registers_in_usdt_notes(on_machine: OnMachine) -> None:
     """An untrusted number is one of the machine's."""
     answer = [["free", 16, 0, [[31, True, -8], [15, False, 0]], 4, False]]
-    on_machine(X86_64, readcode)
+    on_machine(X86_64, codefilereader)
     with pytest.raises(MalformedError):
         QUESTIONS["usdt"].answer(answer, b"", ["otel_memory"])
-    on_machine(AARCH64, readcode)
+    on_machine(AARCH64, codefilereader)
     (place,) = QUESTIONS["usdt"].answer(answer, b"", ["otel_memory"])
     assert place.arguments == ((31, True, -8), (15, False, 0))

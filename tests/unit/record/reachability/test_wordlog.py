@@ -5,11 +5,11 @@ import pytest
 
 from tests.marked import bits_of, finished, plainly
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
 from tracelloc.record.heapwalk.chunks import blocks_between, words_within
 from tracelloc.record.heapwalk.ranges import BlockRanges, are_in_use
-from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import U64
-from tracelloc.record.reachability.areas import Area
+from tracelloc.record.reachability.areas import MemoryArea
 from tracelloc.record.reachability.blockbits import select_words, set_bits
 from tracelloc.record.reachability.wordlog import LoggedPiece, WordLog
 
@@ -97,8 +97,8 @@ def test_what_has_no_room_is_not_kept() -> None:
 def test_only_memory_in_which_pointers_count_is_kept() -> None:
     size_bytes = 1 << 16
     areas = [
-        Area(BASE, BASE + 3 * size_bytes, False),
-        Area(BASE + 4 * size_bytes, BASE + 6 * size_bytes, True),
+        MemoryArea(BASE, BASE + 3 * size_bytes, False),
+        MemoryArea(BASE + 4 * size_bytes, BASE + 6 * size_bytes, True),
     ]
     log = WordLog([], areas, None)
     words = np.zeros(size_bytes // 8, np.uint64)

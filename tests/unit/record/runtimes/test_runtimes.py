@@ -21,14 +21,14 @@ from tracelloc.model.frames import FIRST_ADDRESS, RuntimeFrame, RuntimeFrames
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record import abi
+from tracelloc.record.facets.facet import FacetContext, InspectionBudget
 from tracelloc.record.facets.objects import ObjectsFacet
-from tracelloc.record.facets.seam import FacetContext, InspectionBudget
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes import merge, supported
+from tracelloc.record.runtimes import stackmerger, supported
 from tracelloc.record.runtimes.cpython.codeobjects import LineTable
-from tracelloc.record.runtimes.merge import StackMerger
+from tracelloc.record.runtimes.stackmerger import StackMerger
 from tracelloc.record.runtimes.supported import object_counter
 from tracelloc.record.tasks.supervision import Supervisor
 
@@ -89,7 +89,7 @@ class Interpreter:
 @pytest.fixture
 def merger(monkeypatch: pytest.MonkeyPatch) -> Merger:
     runtime = Interpreter()
-    monkeypatch.setattr(merge, "find_runtime", lambda _: runtime)
+    monkeypatch.setattr(stackmerger, "find_runtime", lambda _: runtime)
     return Merger()
 
 
@@ -131,21 +131,21 @@ def test_frames_take_the_loops_place(
     merger: Merger, code: tuple[int, ...], lines: tuple[int, ...], expected: list[int | str]
 ) -> None:
     merger.note_code(5, code, StackFlag.CODE)
-    merger.note(sent(6, 5, *lines))
+    merger.merge_sent(sent(6, 5, *lines))
     assert stack(merger, 6) == (expected, StackFlag(0))
 
 
 def test_a_loop_that_jumps_to_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The frame within it is one that it has jumped to."""
-    monkeypatch.setattr(merge, "find_runtime", lambda _: Interpreter(inner_frames=1))
+    monkeypatch.setattr(stackmerger, "find_runtime", lambda _: Interpreter(inner_frames=1))
     merger = Merger()
     merger.note_code(5, (1, 90, LOOP, 2, 91, LOOP, LOOP, 3), StackFlag(0))
-    merger.note(sent(6, 5, 11, 0, 12, 0, 13))
+    merger.merge_sent(sent(6, 5, 11, 0, 12, 0, 13))
     assert stack(merger, 6) == ([1, ":11", 2, ":12", ":13", 3], StackFlag(0))
 
 
 def test_code_that_comes_later(merger: Merger) -> None:
-    merger.note(sent(6, 5, 11))
+    merger.merge_sent(sent(6, 5, 11))
     assert merger.stacks.ids.get(6) < 0
     merger.stacks.add(5, (1, LOOP), StackFlag.TRUNCATED)
     merger.settle()
@@ -154,8 +154,8 @@ def test_code_that_comes_later(merger: Merger) -> None:
 
 def test_code_that_never_comes(merger: Merger) -> None:
     """What Python says is kept, and said to be not all."""
-    merger.note(sent(6, 5, 11, 12))
-    for _ in range(merge._MOST_LOOKS):
+    merger.merge_sent(sent(6, 5, 11, 12))
+    for _ in range(stackmerger._MOST_LOOKS):
         merger.settle()
     assert stack(merger, 6) == ([":11", ":12"], StackFlag.LOST_MISS)
 

@@ -15,14 +15,16 @@ SECOND = 1_000_000_000
 def test_processors_in_use_over_ten_seconds() -> None:
     meter = CpuMeter()
     assert meter.cores is None
-    meter.note(0, 0)
+    meter.add_sample(0, 0)
     assert meter.cores is None
     assert not meter.is_due(SECOND - 1)
     assert meter.is_due(SECOND)
     for second in range(1, 40):
-        meter.note(second * SECOND, second * SECOND // 4 + (SECOND // 10 if second % 2 else 0))
+        meter.add_sample(
+            second * SECOND, second * SECOND // 4 + (SECOND // 10 if second % 2 else 0)
+        )
         assert meter.cores == pytest.approx(0.25, abs=0.11)
-    meter.note(40 * SECOND, None)
+    meter.add_sample(40 * SECOND, None)
     assert meter.cores == pytest.approx(0.25, abs=0.02)
 
 

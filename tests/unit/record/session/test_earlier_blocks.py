@@ -13,10 +13,10 @@ from tests.unit.events import Event, F, records
 from tracelloc.heap.heap import Heap
 from tracelloc.model.frames import RuntimeFrames
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.kinds import BlockKinds
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session import earlierblocks

@@ -12,12 +12,12 @@ def paces(shares: list[float], waits_ms: tuple[float, float]) -> list[float]:
     capture = FakeCapture(CaptureConfig())
     capture.waits_ms = waits_ms  # type: ignore[assignment]
     pace, now_s = Pace(capture), 1.0  # type: ignore[arg-type]
-    pace.note(now_s, 0.5)
+    pace.record_reading(now_s, 0.5)
     pace._interval_s = waits_ms[1] / 1000
     seen = []
     for share in shares:
         now_s += pace._interval_s
-        pace.note(now_s, share)
+        pace.record_reading(now_s, share)
         seen.append(pace._interval_s * 1000)
     capture.close()
     return seen

@@ -13,11 +13,11 @@ from tests.unit.events import A, F
 from tests.unit.stage import Stages
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import TemporaryPolicy
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.session.eventcosts import FollowCosts
-from tracelloc.record.session.tracee import Outside, Tracee
+from tracelloc.record.session.tracee import ProcessFacts, Tracee
 
 
 def test_events_go_to_the_image_that_they_are_of(stage: Stages) -> None:
@@ -235,7 +235,7 @@ def test_losses_end_the_trust_in_batches(stage: Stages) -> None:
 def test_a_snapshot_is_one_moment(stage: Stages) -> None:
     play = stage()
     play.child()
-    every = play.now(Wanted(threads=True)).values()
+    every = play.now(SnapshotRequest(threads=True)).values()
     assert len({one.now_ns for one in every}) == len({one.time_s for one in every}) == 1
 
 
@@ -244,13 +244,13 @@ def test_nothing_waits_while_the_kernel_is_asked(
 ) -> None:
     """Events are applied, and children let go, while /proc is read for a snapshot."""
     play = stage()
-    look, held = Tracee.look_outside, []
+    look, held = Tracee.read_facts, []
 
-    def look_outside(tracee: Tracee, wanted: Wanted, mapped: Any) -> Outside:
+    def read_facts(tracee: Tracee, wanted: SnapshotRequest, mapped: Any) -> ProcessFacts:
         held.append(play.session._lock._is_owned())  # type: ignore[attr-defined]
         return look(tracee, wanted, mapped)
 
-    monkeypatch.setattr(Tracee, "look_outside", look_outside)
+    monkeypatch.setattr(Tracee, "read_facts", read_facts)
     assert play.now()[play.root].rss_bytes
     assert held == [False]
 
@@ -276,10 +276,10 @@ def test_too_much_following_is_said_once() -> None:
     load = FollowCosts(said.append)
     second = 1_000_000_000
     for n in range(1, 100):
-        load.note(n * second // 10, n * second // 10 + second // 50, forks=1)
+        load.add_stop(n * second // 10, n * second // 10 + second // 50, forks=1)
     assert said == []
     for n in range(100, 300):
-        load.note(n * second // 10, n * second // 10 + second // 11, forks=2, execs=1)
+        load.add_stop(n * second // 10, n * second // 10 + second // 11, forks=2, execs=1)
     (line,) = said
     assert "20 forks and 10 programs per second" in line
     counts = load.counts

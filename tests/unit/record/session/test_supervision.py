@@ -13,11 +13,11 @@ from tests.harness import PATIENCE_S
 from tests.unit.events import A
 from tests.unit.stage import Stages
 from tracelloc.errors import TargetError, UnsupportedError
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.types import are_mapped
-from tracelloc.record.session import outside
+from tracelloc.record.session import processfacts
 from tracelloc.record.session.session import Session
 from tracelloc.record.tasks.supervision import BoundedWork, Supervisor
 from tracelloc.show.presentation.processfacts import losses_line
@@ -106,7 +106,7 @@ def test_a_process_without_mappings() -> None:
 def test_a_library_mapped_later_that_cannot_be_probed(stage: Stages, error: Exception) -> None:
     play = stage()
     root = play.session.root
-    root.look_after = lambda *_: None  # type: ignore[method-assign] - it is due at any time
+    root.check_for_changes = lambda *_: None  # type: ignore[method-assign] - it is due at any time
     root.probes.points.append(None)  # type: ignore[arg-type] - what is probed by now
     root.probes.attach = fail(error)  # type: ignore[method-assign]
     play.play(play.image(play.root), (A, 16, 100, 1, 7))
@@ -124,7 +124,7 @@ def test_upkeep_that_fails_does_not_end_the_trace(stage: Stages) -> None:
     play = stage()
     child = play.child()
     one, two = play.session.processes.every
-    for part, name in ((one, "look_after"), (one, "take_samples"), (one.judging, "go_on")):
+    for part, name in ((one, "check_for_changes"), (one, "take_samples"), (one.judging, "go_on")):
         setattr(part, name, fail(KeyError("a bug")))
     for pid in (play.root, child):
         play.play(play.image(pid), (A, 16, 100, 1, 7))
@@ -139,7 +139,7 @@ def test_upkeep_that_fails_does_not_end_the_trace(stage: Stages) -> None:
 
 def test_a_census_that_never_ends(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory may be such that reading it waits for the process: snapshots don't."""
-    monkeypatch.setattr(outside, "_FACET_PATIENCE_S", 0.2)
+    monkeypatch.setattr(processfacts, "_FACET_PATIENCE_S", 0.2)
     play = stage()
     root = play.session.root
     began, may_end = threading.Event(), threading.Event()
@@ -150,12 +150,12 @@ def test_a_census_that_never_ends(stage: Stages, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(root.facets["objects"]._watches[0]._search, "has_python", hang)
     try:
-        first = play.now(Wanted(objects=True))[play.root]
+        first = play.now(SnapshotRequest(objects=True))[play.root]
         assert began.is_set()
         assert first.rss_bytes
         # Nobody waits for it again, however long one would wait.
-        monkeypatch.setattr(outside, "_FACET_PATIENCE_S", 1e6)
-        again = play.now(Wanted(objects=True))[play.root]
+        monkeypatch.setattr(processfacts, "_FACET_PATIENCE_S", 1e6)
+        again = play.now(SnapshotRequest(objects=True))[play.root]
         assert again.losses.failed_tasks == {"object census": 1}
         assert "object census of process" in play.said[0]
     finally:

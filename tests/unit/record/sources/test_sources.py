@@ -8,7 +8,7 @@ import pytest
 from tests.unit.events import A, records
 from tests.unit.stage import FakeCapture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.sources.eventsource import Sources
 
 
 class Failing(FakeCapture):

@@ -10,7 +10,7 @@ from tests.commands import outcome
 from tests.unit.events import sent_stacks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
-from tracelloc.model.process import Limit
+from tracelloc.model.process import MemoryLimit
 from tracelloc.model.stacks import NO_STACK, StackFlag
 from tracelloc.record.tasks.memorybudget import MemoryBudget, MemoryStage
 from tracelloc.system import memorylimits
@@ -59,7 +59,7 @@ def test_stages_come_once_each_and_in_order() -> None:
 def test_the_default_is_a_part_of_what_is_available(
     monkeypatch: pytest.MonkeyPatch, available: int, budget: int
 ) -> None:
-    limit = Limit("machine", 64_000 * MIB, available * MIB)
+    limit = MemoryLimit("machine", 64_000 * MIB, available * MIB)
     monkeypatch.setattr(memorylimits, "closest_limit", lambda _process: limit)
     assert memorylimits.default_budget() == budget * MIB
 

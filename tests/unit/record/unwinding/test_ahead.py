@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S
-from tracelloc.model.codefiles import CodeModule, Mapping, Place
+from tracelloc.model.codefiles import CodeModule, CodePlace, Mapping
 from tracelloc.record.abi import ROW_SET_DTYPE
 from tracelloc.record.kernel.rowtable import RowMemory, RowTable
 from tracelloc.record.process.procfs import AddressMap
-from tracelloc.record.unwinding.ahead import RowsAhead
+from tracelloc.record.unwinding.rowsahead import RowsAhead
 from tracelloc.record.unwinding.unwinder import generated_regions
 from tracelloc.record.worker.client import FileReadError
 
@@ -35,11 +35,11 @@ class FakeSpace:
     remembered: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
 
-    def place(self, address: int) -> Place[CodeModule]:
+    def place(self, address: int) -> CodePlace[CodeModule]:
         number = address >> 20
         elf = SimpleNamespace(usdt_offsets=set(), address_of=lambda offset: offset)
         elf.build_id, elf.troubles = f"{number:08x}", self.troubles
-        return Place(mapping(number), SimpleNamespace(number=number, elf=elf), None, 0)
+        return CodePlace(mapping(number), SimpleNamespace(number=number, elf=elf), None, 0)
 
     def module_of(self, one: Mapping) -> Any:
         return self.place(one.start).module

@@ -8,7 +8,7 @@ import pytest
 
 from tracelloc.model.events import Miss, SentStacks
 from tracelloc.record.unwinding import feed
-from tracelloc.record.unwinding.source import StackSource
+from tracelloc.record.unwinding.stacksource import StackSource
 
 IMAGE = 3
 # The stack memory of a miss: it is copied in these sizes.
@@ -39,7 +39,7 @@ def work(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int
     hastened, finished = 0, 0
     counts = []
 
-    def hasten(_source: object, misses: Sequence[Miss]) -> None:
+    def supply_rows(_source: object, misses: Sequence[Miss]) -> None:
         nonlocal hastened
         hastened += len(misses)
 
@@ -51,7 +51,7 @@ def work(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int
     # However slow the machine is.
     monkeypatch.setattr(feed, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(StackSource, "catch_up", lambda _source: None)
-    monkeypatch.setattr(StackSource, "hasten", hasten)
+    monkeypatch.setattr(StackSource, "supply_rows", supply_rows)
     monkeypatch.setattr(StackSource, "finish", finish)
     stacks = feed.StackFeed(cast("Any", sender), finishes=True)
     stacks.add(IMAGE, cast("Any", SimpleNamespace(pid=42)))

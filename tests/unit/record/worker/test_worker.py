@@ -41,8 +41,8 @@ from tracelloc.model.events import Miss
 from tracelloc.record.worker import channel, client, zygote
 from tracelloc.record.worker.channel import Descriptor
 from tracelloc.record.worker.client import FileReadError, FileWorker
+from tracelloc.record.worker.codefilereader import FunctionExits
 from tracelloc.record.worker.knownfiles import GENERATED
-from tracelloc.record.worker.readcode import FunctionExits
 from tracelloc.record.worker.targetfile import WorkerFile
 from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables
 from tracelloc.system.confined import CONFINE, NOBODY, OWN_USERS

@@ -18,7 +18,7 @@ from tracelloc.files.cfi.walk import End
 from tracelloc.files.dwarf import forms, inlines, variables
 from tracelloc.files.elf import Symbol
 from tracelloc.record.worker import questions
-from tracelloc.record.worker.channel import Descriptor, Packed
+from tracelloc.record.worker.channel import Descriptor, PackedMessage
 from tracelloc.record.worker.questions import QUESTIONS, Signed, _read_all, reader_of
 
 U64 = npt.NDArray[np.uint64]
@@ -28,7 +28,7 @@ MOST = (1 << 64) - 1
 WORDS = np.array([1, MOST], np.uint64)
 
 
-def received(packed: Packed) -> tuple[Any, bytes]:
+def received(packed: PackedMessage) -> tuple[Any, bytes]:
     return json.loads(packed.text), b"".join(packed.parts)
 
 
@@ -54,7 +54,7 @@ def given_to(question: questions.question) -> list[Any]:
     ids=str,
 )  # fmt: skip
 def test_values_arrive_as_they_are(kind: Any, value: object) -> None:
-    message, data = received(Packed(value))
+    message, data = received(PackedMessage(value))
     found = read(type(None) if kind is None else kind, message, data)
     assert found == value
     assert type(found) is type(value)
@@ -63,7 +63,9 @@ def test_values_arrive_as_they_are(kind: Any, value: object) -> None:
 def test_arrays_arrive_as_they_are() -> None:
     """Between each other, as their bytes; also of every other element, and none."""
     pairs = np.array([(1, -2), (3, -4)], PAIR)
-    message, data = received(Packed([WORDS, b"abc", np.arange(6, dtype=np.uint64)[::2], pairs, []]))
+    message, data = received(
+        PackedMessage([WORDS, b"abc", np.arange(6, dtype=np.uint64)[::2], pairs, []])
+    )
     assert message == [16, 3, 24, 32, []]
     words, text, some, found, _ = read(tuple[U64, bytes, U64, Pairs, list[U64]], message, data)
     assert (words.tolist(), text, some.tolist()) == ([1, MOST], b"abc", [0, 2, 4])
@@ -121,13 +123,13 @@ def test_arguments_arrive_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
     question = questions.QUESTIONS["look"]
     given = [7, WORDS, Descriptor(3)]
-    packed = Packed(given)
+    packed = PackedMessage(given)
     assert packed.descriptors == [3]
     count, words, file = question.arguments(*received(packed), [99])
     assert (count, words.tolist(), file) == (7, WORDS.tolist(), Descriptor(99))
     for bad in (given[:2], [*given, 1]):
         with pytest.raises(MalformedError):
-            question.arguments(*received(Packed(bad)), [99])
+            question.arguments(*received(PackedMessage(bad)), [99])
     with pytest.raises(MalformedError):
         question.arguments(*received(packed), [])
 
@@ -136,7 +138,7 @@ def impossible(name: str, answer: object) -> bool:
     """Whether an answer of the right types is refused."""
     question = QUESTIONS[name]
     try:
-        question.answer(*received(Packed(answer)), given_to(question))
+        question.answer(*received(PackedMessage(answer)), given_to(question))
     except MalformedError as error:
         return str(error) == "it can't be true"
     return False
@@ -177,7 +179,7 @@ def test_answers_that_do_not_fit_the_question(
     name: str, possible: object, not_possible: object
 ) -> None:
     question = QUESTIONS[name]
-    question.answer(*received(Packed(possible)), given_to(question))
+    question.answer(*received(PackedMessage(possible)), given_to(question))
     assert impossible(name, not_possible)
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from tests import snapshots
 from tests.unit.events import A, F, random_program, records
-from tracelloc.heap.series import Series
+from tracelloc.heap.series import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import History
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.show.analysis.differences import (
     ALL,
     NO_AGE,
@@ -40,11 +40,11 @@ from tracelloc.show.analysis.histograms import (
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 
-ALL_OF_IT = Wanted(blocks=True)
+ALL_OF_IT = SnapshotRequest(blocks=True)
 
 
 def snapshot_of(
-    table: LiveTable, now_ns: int, wanted: Wanted = ALL_OF_IT, **process: Any
+    table: LiveTable, now_ns: int, wanted: SnapshotRequest = ALL_OF_IT, **process: Any
 ) -> Snapshot:
     return snapshots.snapshot_of(table, now_ns, wanted, **process)
 
@@ -95,7 +95,7 @@ def test_a_copy_holds_what_was_live_and_nothing_later(table: LiveTable) -> None:
 
 
 def test_nothing_is_copied_unasked() -> None:
-    snapshot = snapshot_of(LiveTable(Stacks()), 5, NOTHING_ELSE)
+    snapshot = snapshot_of(LiveTable(Stacks()), 5, TOTALS_ONLY)
     assert snapshot.blocks is snapshot.threads is None
     assert snapshot.now_ns == 5
 
@@ -299,13 +299,13 @@ def test_details_of_a_stack() -> None:
         (40, None, 20),
     ]
     assert details.history == ([0, 12, 20], [0, 60, 60])
-    empty = stack_details(snapshot_of(table, 20, NOTHING_ELSE), 0, {})
+    empty = stack_details(snapshot_of(table, 20, TOTALS_ONLY), 0, {})
     assert empty.freed_share is empty.mean_age_ns is empty.last_age_ns is None
     assert empty.history == ([0, 20], [0, 0])
 
 
 def test_series_covers_everything_and_keeps_peaks() -> None:
-    series = Series(0, points=10)
+    series = HeapSeries(0, points=10)
     rng = random.Random(1)
     added = []
     for tick in range(5000):

@@ -16,13 +16,13 @@ from tests.unit.show.presentation.test_views import FakeSymbolizer
 from tests.unit.stage import Stages
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.codefiles import CodeModule, Place, Unresolved
-from tracelloc.model.figures import History, Points, Totals
+from tracelloc.model.codefiles import CodeModule, CodePlace, Unresolved
+from tracelloc.model.figures import HeapPoints, History, Totals
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import ALL_PROCESSES, Overhead, Target
+from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.model.verdicts import VERDICTS, Verdict
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.show.analysis.merge import TraceMerger
 from tracelloc.show.filters import Filters
@@ -32,7 +32,7 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.evidence import stack_judgement
 
-EVERYTHING = Wanted(blocks=True, threads=True)
+EVERYTHING = SnapshotRequest(blocks=True, threads=True)
 PAGE = 4096
 PROGRAM, LIBRARY = (cast(Module, SimpleNamespace(path=path)) for path in ("/app", "/lib"))
 NO_SUMS = ("peak_bytes", "first_ns", "last_ns", "sample_bytes")
@@ -47,12 +47,12 @@ class Spaces:
     maps: dict[int, list[tuple[int, Module]]] = field(default_factory=dict)
     asked: int = 0
 
-    def place(self, target: Target, address: int) -> Place[CodeModule] | Unresolved:
+    def place(self, target: Target, address: int) -> CodePlace[CodeModule] | Unresolved:
         self.asked += 1
         for first, module in self.maps.get(target.number, ()):
             offset = address - first * PAGE
             if 0 <= offset < 8 * PAGE:
-                return Place(cast(Any, None), module, None, offset)
+                return CodePlace(cast(Any, None), module, None, offset)
         return Unresolved.UNMAPPED
 
 
@@ -92,7 +92,7 @@ class Checker:
         found = []
         for address in frames:
             place = self.spaces.place(target, address - 1)
-            if isinstance(place, Place):
+            if isinstance(place, CodePlace):
                 found.append((place.module.path if place.module else "", place.file_offset))
             else:
                 found.append((self.families[target.number, target.exec_count], address))
@@ -324,13 +324,15 @@ def test_who_has_ended_is_remembered(spaces: Spaces) -> None:
     growing = History(0)
     table = table_of((16 * PAGE + 1,), (16 * PAGE + 2,))
     alike = {"rss_bytes": 5 << 20, "history": growing, "overhead": Overhead(10.0, 0.5, ())}
-    points = Points(*(np.array(c) for c in ([0, NS_PER_S], [0, 80], [1 << 20, 2 << 20], [0, 5])))
+    points = HeapPoints(
+        *(np.array(c) for c in ([0, NS_PER_S], [0, 80], [1 << 20, 2 << 20], [0, 5]))
+    )
     left = {"ended": True, "series": points, "history": growing}
     ended = process(2, table, 4, **left, overhead=Overhead(9.0, 0.5, ()))
     spaces.maps[2] = spaces.maps[0]
     root = process(0, table, **alike, series=points)
     merger = TraceMerger(spaces.place)
-    for wanted in (NOTHING_ELSE, EVERYTHING, NOTHING_ELSE):
+    for wanted in (TOTALS_ONLY, EVERYTHING, TOTALS_ONLY):
         one = process(0, table, **alike, series=points, wanted=wanted)
         # It had been asked for its memory shortly before its end.
         gone = process(2, table, 4, **left, wanted=wanted, rss_bytes=1 << 20)
@@ -342,7 +344,7 @@ def test_who_has_ended_is_remembered(spaces: Spaces) -> None:
             assert int(merged.growth_per_min.sum()) == int(root.growth_per_min.sum()) > 0
             assert merged.target.number == ALL_PROCESSES
             assert (merged.merged.ended_count, merged.merged.ended_bytes) == (1, 203)
-            assert (merged.threads is None) == (wanted is NOTHING_ELSE)
+            assert (merged.threads is None) == (wanted is TOTALS_ONLY)
             if merged.threads is not None:
                 assert [work.allocated_count for work in merged.threads.threads] == [4]
             assert merged.series.time_ns.tolist()[-2:] == [4 * NS_PER_S, 10 * NS_PER_S]
@@ -381,7 +383,7 @@ def test_long_pasts_keep_their_ends(spaces: Spaces) -> None:
         for n in range(30):
             history.sample(start_ns + 2 * NS_PER_S * (n + 1) + number, np.array([0, n]))
         times = start_ns + number + np.arange(500) * NS_PER_S
-        series = Points(times, np.arange(500), np.full(500, 7), np.full(500, 3))
+        series = HeapPoints(times, np.arange(500), np.full(500, 7), np.full(500, 3))
         spaces.maps[number] = spaces.maps[0]
         one = process(number, table, history=history, series=series)
         now_ns = int(times[-1]) + 1

@@ -18,8 +18,14 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.usable import main_library
 from tracelloc.model.blocks import ReadSizes, UsableSizes
-from tracelloc.model.process import FoundLibrary, Limit, MallocLibrary, MemoryUsage, Resident
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.process import (
+    FoundLibrary,
+    MallocLibrary,
+    MemoryLimit,
+    MemoryUsage,
+    ResidentMemory,
+)
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.process import residency
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import Residency, kept_bytes, read_pss, read_resident
@@ -31,7 +37,7 @@ from tracelloc.text import format_size
 
 MIB = 1 << 20
 HALF_A_MINUTE_NS = 30 * 10**9
-NOBODY = Limit("machine", 1 << 40, 1 << 40)
+NOBODY = MemoryLimit("machine", 1 << 40, 1 << 40)
 
 
 def process_in(root: Path, cgroup: str, meminfo: str = "") -> Process:
@@ -65,12 +71,12 @@ def test_groups_of_version_2_are_looked_at_up_to_the_root(tmp_path: Path) -> Non
     process = process_in(tmp_path, "0::/shop/api\n", MEMINFO)
     groups = tmp_path / "cgroup"
     group(groups / "shop" / "api", {"memory.max": "max", "memory.current": 100 * MIB})
-    machine = Limit("machine", 4_096_000 << 10, 2_048_000 << 10)
+    machine = MemoryLimit("machine", 4_096_000 << 10, 2_048_000 << 10)
     assert closest_limit(process.directory, groups) == machine
     stat = f"anon 5\ninactive_file {50 * MIB}\nactive_file 7"
     shop = {"memory.max": 512 * MIB, "memory.current": 300 * MIB, "memory.stat": stat}
     group(groups / "shop", shop)
-    assert closest_limit(process.directory, groups) == Limit("cgroup", 512 * MIB, 262 * MIB)
+    assert closest_limit(process.directory, groups) == MemoryLimit("cgroup", 512 * MIB, 262 * MIB)
 
 
 def test_groups_of_version_1(tmp_path: Path) -> None:
@@ -80,7 +86,7 @@ def test_groups_of_version_1(tmp_path: Path) -> None:
     for name, limit, usage in (("a/b", unlimited, 5), ("a", 64 * MIB, 80 * MIB)):
         files = {"memory.limit_in_bytes": limit, "memory.usage_in_bytes": usage}
         group(groups / "memory" / name, files)
-    assert closest_limit(process.directory, groups) == Limit("cgroup", 64 * MIB, 0)
+    assert closest_limit(process.directory, groups) == MemoryLimit("cgroup", 64 * MIB, 0)
 
 
 def test_nothing_that_can_be_read_is_no_limit(tmp_path: Path) -> None:
@@ -131,12 +137,12 @@ def with_memory(
     *,
     anonymous: int = 0,
     files: int = 0,
-    limit: Limit | None = NOBODY,
+    limit: MemoryLimit | None = NOBODY,
     history: tuple[tuple[int, int], ...] = (),
 ) -> Snapshot:
     """A snapshot of a process that has grown so since the start."""
-    start = Resident(64 * MIB, 8 * MIB, 0, 0)
-    now = Resident(64 * MIB + anonymous, 8 * MIB + files, 0, 0)
+    start = ResidentMemory(64 * MIB, 8 * MIB, 0, 0)
+    now = ResidentMemory(64 * MIB + anonymous, 8 * MIB + files, 0, 0)
     return replace(watched(end_s).snapshot(), memory=MemoryUsage(now, start, None, limit, history))
 
 
@@ -228,7 +234,7 @@ def test_usable_sizes_say_what_the_allocator_adds() -> None:
     table.apply(records(events))
     usable = UsableSizes(main_library([GLIBC]), ReadSizes())
     taken = replace(
-        snapshot_of(table, wanted=Wanted(blocks=True)), usable=usable, allocators=(GLIBC,),
+        snapshot_of(table, wanted=SnapshotRequest(blocks=True)), usable=usable, allocators=(GLIBC,),
         memory=with_memory(anonymous=120 * MIB).memory,
     )  # fmt: skip
     found = account(taken)
@@ -241,7 +247,7 @@ def test_usable_sizes_say_what_the_allocator_adds() -> None:
 
 
 def test_forecast_by_what_leaks() -> None:
-    snapshot = with_memory(400.0, limit=Limit("cgroup", 100 * MIB, 10 * MIB))
+    snapshot = with_memory(400.0, limit=MemoryLimit("cgroup", 100 * MIB, 10 * MIB))
     ahead = forecast(snapshot)
     rate = sum(s.judgement.rate_bytes_per_min for s in snapshot.findings.suspects)
     assert (ahead.by_leaks, ahead.rate_bytes_per_min) == (True, rate)
@@ -253,7 +259,7 @@ def test_forecast_by_what_leaks() -> None:
 
 def test_forecast_by_growth_if_nothing_is_known_to_leak() -> None:
     past = tuple((n * HALF_A_MINUTE_NS, n * MIB) for n in range(10))
-    limit = Limit("machine", 1 << 30, 60 * MIB)
+    limit = MemoryLimit("machine", 1 << 30, 60 * MIB)
     ahead = forecast(with_memory(100.0, limit=limit, history=past))
     assert (ahead.by_leaks, round(ahead.rate_bytes_per_min)) == (False, 2 * MIB)
     assert ahead.left_s == pytest.approx(1800)
@@ -270,13 +276,13 @@ def test_forecast_reaches_no_further_than_what_was_seen_can_tell(
 ) -> None:
     """2 MiB a minute were seen for two minutes: at most 200 minutes ahead."""
     past = tuple((n * HALF_A_MINUTE_NS, n * MIB) for n in range(9))
-    limit = Limit("machine", 1 << 30, free_mib * MIB)
+    limit = MemoryLimit("machine", 1 << 30, free_mib * MIB)
     ahead = forecast(with_memory(100.0, limit=limit, history=past))
     assert (ahead is not None) is is_said
 
 
 def test_facts_for_programs() -> None:
-    facts = memory_facts(with_memory(400.0, limit=Limit("cgroup", 100 * MIB, 10 * MIB)))
+    facts = memory_facts(with_memory(400.0, limit=MemoryLimit("cgroup", 100 * MIB, 10 * MIB)))
     assert facts["limit"] == "cgroup"
     assert facts["limit_reached_in_s"] > 3 * 3600
     assert facts["growth_bytes"] == 0

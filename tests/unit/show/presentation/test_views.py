@@ -14,12 +14,12 @@ from tracelloc.architecture.x86_64 import ends_in_call
 from tracelloc.errors import UsageError
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.codefiles import CodeModule, Place, Unresolved
+from tracelloc.model.codefiles import CodeModule, CodePlace, Unresolved
 from tracelloc.model.frames import Frame
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import Overhead, Target
+from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.model.stacks import StackFlag
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.export import EXPORTERS, exporter_for
 from tracelloc.show.export.listings import fold
@@ -43,7 +43,7 @@ class FakeSymbolizer(Symbolizer):
     def prepare(self, addresses: object, timeout_s: float | None = None) -> bool:
         return True
 
-    def place(self, address: int) -> Place[CodeModule] | Unresolved:
+    def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
         return Unresolved.UNMAPPED
 
     def peek(self, addresses: object) -> list[Frame]:
@@ -57,7 +57,10 @@ def frame(name: str | None, address: int = 0x1234, module: str | None = "/opt/ap
 
 
 def snapshot_of(
-    table: LiveTable, top: int = 10, min_age_ns: int | None = None, wanted: Wanted = NOTHING_ELSE
+    table: LiveTable,
+    top: int = 10,
+    min_age_ns: int | None = None,
+    wanted: SnapshotRequest = TOTALS_ONLY,
 ) -> Snapshot:
     return snapshots.snapshot_of(
         table,

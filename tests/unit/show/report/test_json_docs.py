@@ -29,9 +29,15 @@ from tracelloc.model.blocks import (
 from tracelloc.model.events import EventKind
 from tracelloc.model.heapusage import HeapUsages, PinnedPages, PinningStack
 from tracelloc.model.losses import Gap
-from tracelloc.model.process import FollowCounts, FoundLibrary, Limit, MallocLibrary, Unseen
+from tracelloc.model.process import (
+    FollowCounts,
+    FoundLibrary,
+    MallocLibrary,
+    MemoryLimit,
+    UnseenFunction,
+)
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.verdicts import Suppressed
-from tracelloc.model.wanted import Wanted
 from tracelloc.show import manual
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.filters import Filters
@@ -109,10 +115,12 @@ class Checker:
 def whole_snapshot() -> tuple[Snapshot, Namer]:
     """One of a process with suspects, suppressions, a limit, mappings and everything else."""
     found = watched(400.0)
-    snapshot = with_memory(400.0, anonymous=10 << 20, limit=Limit("machine", 1 << 33, 1 << 30))
+    snapshot = with_memory(
+        400.0, anonymous=10 << 20, limit=MemoryLimit("machine", 1 << 33, 1 << 30)
+    )
     suppressed = Suppressed(stacks=1, rate_bytes_per_min=2.5, live_bytes=3)
     assert snapshot.findings is not None
-    stack, unseen = snapshot.top_blocks.largest[0].stack, Unseen("brk", "a reason")
+    stack, unseen = snapshot.top_blocks.largest[0].stack, UnseenFunction("brk", "a reason")
     libc = FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (), MallocLibrary.GLIBC)
     pins = PinningStack(stack, 2 << 20, BlockSum(3, 300))
     pinned = PinnedPages(3 << 20, BlockSum(4, 400), ((100, BlockSum(4, 400)),), (pins,))
@@ -138,7 +146,7 @@ def threaded_snapshot() -> tuple[Snapshot, Namer]:
     table = LiveTable(Stacks())
     made = [(EventKind.ALLOC, 16 * n, 20, 1, tid) for n, tid in ((1, 7), (2, 7), (3, 8))]
     table.apply(records([*made, (EventKind.FREE, 16, 0, 0, 8)]))
-    wanted = Wanted(10, 0, blocks=True, threads=True)
+    wanted = SnapshotRequest(10, 0, blocks=True, threads=True)
     snapshot = measured(snapshot_of(table, 1000, wanted), GLIBC)
     return snapshot, Namer(FakeSymbolizer({}), Filters())
 

@@ -30,7 +30,7 @@ def said(counts: Callable[[float], float], until_s: float) -> list[bool]:
     pauses = random.Random(1)
     while time_s <= until_s:
         count = int(counts(time_s))
-        history.note(census(1e9 + time_s, dict=(count, 64 * count), list=(5000, 1 << 20)))
+        history.add_census(census(1e9 + time_s, dict=(count, 64 * count), list=(5000, 1 << 20)))
         found.append([one.name for one in history.growing()] == ["dict"])
         time_s += PAUSE_S * pauses.uniform(1, 1.5)
     return found
@@ -89,7 +89,7 @@ def test_growth_that_ends_is_not_said_for_long() -> None:
 def test_figures_of_a_type_that_grows() -> None:
     history = TypeHistory()
     for at in range(500):
-        history.note(census(1e9 + 5 * at, dict=(1000 + 50 * at, 6400 * at), late=(at, at)))
+        history.add_census(census(1e9 + 5 * at, dict=(1000 + 50 * at, 6400 * at), late=(at, at)))
         found = history.growing()
     grown, late = found
     assert (grown.name, late.name) == ("dict", "late")
@@ -106,8 +106,10 @@ def test_types_grow_because_of_those_that_keep_them() -> None:
     history = TypeHistory()
     for at in range(20):
         count = 100 * at
-        history.note(census(1e9 + 5 * at, Session=(count, 99 * count), dict=(count, 200 * count),
-                            list=(count, 80 * count), other=(count, count)))  # fmt: skip
+        history.add_census(census(
+            1e9 + 5 * at, Session=(count, 99 * count), dict=(count, 200 * count),
+            list=(count, 80 * count), other=(count, count),
+        ))  # fmt: skip
         grown = history.growing()
     holders = {
         # A dictionary keeps sessions, sessions keep dictionaries: what is nearer to the root leads.

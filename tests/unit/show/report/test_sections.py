@@ -14,7 +14,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.events import EventKind
-from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.report.optional import SECTIONS, wanted_by
@@ -28,7 +28,7 @@ def snapshot_of_sizes(*sizes: int) -> Snapshot:
     table = LiveTable(Stacks())
     events = [(EventKind.ALLOC, 0x1000 * n, size, 0, 1) for n, size in enumerate(sizes, 1)]
     table.apply(records(events))
-    return snapshot_of(table, wanted=Wanted(blocks=True))
+    return snapshot_of(table, wanted=SnapshotRequest(blocks=True))
 
 
 def test_names_of_sections() -> None:
@@ -43,9 +43,11 @@ def test_names_of_sections() -> None:
         with pytest.raises(UsageError, match=r"is not a section; known are .*sizes.* and all"):
             shown(wrong)
     assert [section.name for section in REPORT if section.is_optional] == list(SECTIONS)
-    assert wanted_by(frozenset()) == NOTHING_ELSE
+    assert wanted_by(frozenset()) == TOTALS_ONLY
     assert wanted_by({"sizes"}).blocks
-    assert Wanted(blocks=True) | Wanted(threads=True) == Wanted(blocks=True, threads=True)
+    assert SnapshotRequest(blocks=True) | SnapshotRequest(threads=True) == SnapshotRequest(
+        blocks=True, threads=True
+    )
 
 
 def test_sizes() -> None:

@@ -12,7 +12,7 @@ from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process, parse_maps
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.cpython.census import Censuses, FoundObjects
+from tracelloc.record.runtimes.cpython.census import CensusTaker, FoundObjects
 from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
 from tracelloc.record.runtimes.cpython.interpreter import CPython, find_cpython
 from tracelloc.record.runtimes.cpython.pools import pool_ranges
@@ -21,16 +21,16 @@ from tracelloc.record.runtimes.known import is_python_name
 
 
 class PythonObjectCounter:
-    """See ``ObjectCounter``."""
+    """Counts the objects of one Python program on demand: an ``ObjectCounter``."""
 
     def __init__(self, process: Process) -> None:
-        self._censuses = Censuses(process)
+        self._censuses = CensusTaker(process)
         self._search = HolderSearch(process)
         self._found: FoundObjects | None = None
         self._first: ObjectAddresses | None = None
 
     def has_runtime(self) -> bool:
-        """See ``ObjectCounter``. Of a version whose objects can't be counted, ``count`` says so."""
+        """Whether the process has CPython; True even if ``count`` can't count its version."""
         try:
             return self._search.has_python()
         except TargetError:
@@ -45,7 +45,7 @@ class PythonObjectCounter:
         return now
 
     def find_holders(self, types: Sequence[str], *, new_only: bool) -> dict[str, Holders]:
-        """See ``ObjectCounter``."""
+        """Finds holders of objects of some types, once after each census (``ObjectCounter``)."""
         found, self._found = self._found, None
         if found is None:
             return {}
@@ -62,13 +62,13 @@ class PythonObjectCounter:
 
 
 class CPythonSupport:
-    """See ``RuntimeSupport``."""
+    """CPython's implementation of ``RuntimeSupport``."""
 
     name = "Python"
     versions = "3.11 to 3.14"
 
     def is_in(self, modules: Iterable[Module]) -> bool:
-        """Whether CPython is among code files, whatever their names."""
+        """Whether CPython is among code files, by their names or symbols."""
         return any(
             is_python_name(base_name(module.path))
             or module.elf.find_object("_PyRuntime") is not None
@@ -77,21 +77,21 @@ class CPythonSupport:
         )
 
     def find(self, space: AddressSpace) -> CPython | None:
-        """See ``RuntimeSupport``."""
+        """Finds CPython in a process's mapped files; None if it has none."""
         return find_cpython(space)
 
     def watch(self, process: Process, space: AddressSpace) -> PythonObjectWatch:
-        """See ``RuntimeSupport``."""
+        """Returns a watch of a traced Python program's objects."""
         return PythonObjectWatch(process, space)
 
     def own_heap(self, memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
-        """See ``RuntimeSupport``."""
+        """Returns a name for the pools of objects, and (start, end) of their memory."""
         mappings = parse_maps(memory.process.maps_text()).values()
         has_python = any(is_python_name(base_name(mapping.path)) for mapping in mappings)
         return "Python's small objects", pool_ranges(memory) if has_python else []
 
     def counter(self, process: Process) -> PythonObjectCounter:
-        """See ``RuntimeSupport``."""
+        """Returns a counter of a process's Python objects."""
         return PythonObjectCounter(process)
 
 

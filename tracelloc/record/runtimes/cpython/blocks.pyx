@@ -102,14 +102,14 @@ cdef class Addresses:
         free(self.values)
 
     cdef inline uint64_t slot(self, uint64_t address) noexcept nogil:
-        """The slot of the address, or the empty slot for it."""
+        """Returns the slot of an address, or the empty slot for it."""
         cdef uint64_t at = home_of(address, self.room)
         while self.keys[at] != address and self.keys[at] != 0:
             at = at + 1 if at + 1 < self.room else 0
         return at
 
     cdef inline int32_t get(self, uint64_t address) noexcept nogil:
-        """The address's number; negative if it has none."""
+        """Returns an address's number; negative if it has none."""
         cdef uint64_t at = self.slot(address)
         return self.values[at] if self.keys[at] else NOWHERE
 
@@ -150,8 +150,8 @@ cdef class Addresses:
     def fresh(self, const uint64_t[::1] pointers, Addresses pools, uint64_t[::1] found):
         """Fills in addresses that pointers refer to and that are neither in pools nor known.
 
-        It makes them known, with the number -2. The lowest three bits may be marks. Returns the
-        number of addresses.
+        Also adds them, with the number -2. The lowest three bits of pointers may be marks. Returns
+        the number of addresses.
         """
         cdef Py_ssize_t at, count = 0
         cdef uint64_t address
@@ -239,7 +239,7 @@ cdef struct Memory:
 
 
 cdef inline int64_t begin_of_block(const Memory* memory, int64_t word) noexcept nogil:
-    """Start of the pool block that contains a word."""
+    """Returns the start of the pool block that contains a word."""
     cdef int64_t pool = word // POOL_WORDS
     cdef int64_t size = 2 * (<int64_t>(memory.words[pool * POOL_WORDS + 4] >> 32) + 1)
     cdef int64_t first = pool * POOL_WORDS + HEADER_BYTES // 8
@@ -248,7 +248,7 @@ cdef inline int64_t begin_of_block(const Memory* memory, int64_t word) noexcept 
 
 cdef inline Py_ssize_t piece_of(const uint64_t* starts, Py_ssize_t count,
                                 uint64_t value) noexcept nogil:
-    """The last piece that starts at or before a value; negative if there is none."""
+    """Returns the last piece that starts at or before a value; negative if there is none."""
     cdef Py_ssize_t low = 0, high = count, middle
     while low < high:
         middle = (low + high) // 2
@@ -316,7 +316,7 @@ cdef inline bint is_reference(uint8_t kind, int64_t word) noexcept nogil:
 
 cdef inline int64_t reference_of(const Memory* memory, Addresses pools, int64_t start,
                                  int64_t word) noexcept nogil:
-    """What a word refers to; negative if nothing. Small tables refer to objects only: other
+    """Returns what a word refers to; negative if nothing. Small tables refer to objects only: other
     references in them are stale."""
     cdef int64_t target = target_of(memory, pools, memory.words[start + word])
     if (target >= 0 and memory.kinds[start >> 1] == TABLE and memory.kinds[target >> 1] == TABLE
@@ -336,7 +336,7 @@ cdef inline bint is_exact(const Memory* memory, uint64_t address, int64_t target
 
 
 cdef class References:
-    """References between objects in memory that was read."""
+    """References between objects, in a copy of a process's memory."""
 
     cdef const uint64_t[::1] words, piece_starts, piece_ends
     cdef const int64_t[::1] piece_at
@@ -349,7 +349,7 @@ cdef class References:
                   const uint64_t[::1] piece_starts, const uint64_t[::1] piece_ends,
                   const int64_t[::1] piece_at, const uint8_t[::1] kinds,
                   const uint16_t[::1] limits):
-        """Pieces ascend by address, and in ``words``; there is at least one.
+        """Takes at least one piece of memory; pieces ascend by address, and in ``words``.
 
         ``kinds``, ``limits``: indexed by half of a block's start. A limit is the block's used
         words, or 0 for all.
@@ -360,14 +360,14 @@ cdef class References:
                              &piece_at[0], piece_starts.shape[0], &kinds[0], &limits[0])
 
     def begin(self, uint64_t word):
-        """Start of the block or piece that contains a word."""
+        """Returns the start of the block or piece that contains a word."""
         if <int64_t>word < self.memory.pool_words:
             return begin_of_block(&self.memory, <int64_t>word)
         return self.memory.piece_at[piece_of(
             <const uint64_t*>self.memory.piece_at, self.memory.piece_count, word)]
 
     def size(self, int64_t start):
-        """Used words of the block or piece at ``start``."""
+        """Returns the number of used words of the block or piece at ``start``."""
         return words_of(&self.memory, start)
 
     def target(self, uint64_t address):

@@ -1,4 +1,4 @@
-"""Census of a running CPython program: the number of objects of each type, and their bytes.
+"""Censuses of a running CPython program: the number of objects of each type, and their bytes.
 
 Nothing is stopped and nothing is probed. Memory is read while the program runs, so objects that
 change meanwhile may be counted twice or not at all (``changed_pools`` counts the affected pools).
@@ -6,7 +6,7 @@ On a stopped program the numbers are exact.
 
 A census sees all objects of up to 512 bytes, and larger ones if the garbage collector tracks them,
 with the tables of lists, dictionaries and sets. It does not see larger strings, bytes and
-integers, nor other allocations of C extensions. Those come from malloc, where stacks are traced.
+integers, nor other allocations of C extensions: these come from malloc, where stacks are traced.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STRING_BYTES: Final = 56
 
 @dataclass(slots=True)
 class TypeNames:
-    """Names by type number, each looked up once."""
+    """Names of types by type number, each looked up once."""
 
     memory: RemoteMemory
     types: Types
@@ -49,7 +49,7 @@ class TypeNames:
     _text_at: int = 0  # Where the text of an ASCII string begins
 
     def name_of(self, number: int) -> str:
-        """``module.Name``, or just ``Name`` of a built-in type."""
+        """Returns a type's name: ``module.Name``, or just ``Name`` of a built-in type."""
         name = self._names.get(number)
         if name is None:
             name = self._names[number] = self._find(self.types.known[number])
@@ -63,14 +63,14 @@ class TypeNames:
         return name if module in ("", "builtins") else f"{module}.{name}"
 
     def _module(self, dictionary: int) -> str:
-        """The value of ``__module__`` in a class's dictionary; empty if it can't be read."""
+        """Returns ``__module__`` from a class's dictionary; empty if it can't be read."""
         for key, value in self.entries(dictionary):
             if key == self._module_key or (not self._module_key and self._is_module_key(key)):
                 return self._string(value)
         return ""
 
     def entries(self, dictionary: int) -> list[tuple[int, int]]:
-        """(key, value) of a dictionary's entries (``PyDictKeysObject``, pycore_dict.h)."""
+        """Returns (key, value) addresses of a dictionary's entries (pycore_dict.h)."""
         keys = self._words(dictionary, 5)[4:]
         header = self._words(keys[0], 4) if keys else []
         if len(header) < 4:
@@ -105,7 +105,7 @@ class TypeNames:
 
 @dataclass(frozen=True, slots=True)
 class FoundObjects:
-    """All objects at one time, with the memory of the pools."""
+    """All objects that a census found, with the memory of the pools."""
 
     memory: RemoteMemory
     types: Types
@@ -115,8 +115,8 @@ class FoundObjects:
     large: LargeObjects
 
 
-class Censuses:
-    """Takes censuses of a process; types are looked up once."""
+class CensusTaker:
+    """Takes censuses of a process's objects; types are looked up once."""
 
     def __init__(self, process: Process, now_s: Callable[[], float] = time.time) -> None:
         """``now_s``: returns the time since 1970, in seconds."""
@@ -127,10 +127,10 @@ class Censuses:
         self._last: FoundObjects | None = None
 
     def take_census(self, *, keep: bool = False, most_bytes: int | None = None) -> ObjectCensus:
-        """Counts all objects.
+        """Counts all objects of the process by type.
 
-        ``keep``: keeps them for ``take_found``. ``most_bytes``: limit of the pools to read. Raises
-        TargetError, PrivilegeError, TooManyPools.
+        ``keep``: keeps objects for ``take_found``. ``most_bytes``: limit of the pools to read.
+        Raises TargetError, PrivilegeError, TooManyPools.
         """
         time_s, begin_s = self._now_s(), time.monotonic()
         found = self._find(most_bytes)
@@ -158,7 +158,7 @@ class Censuses:
         return FoundObjects(self._memory, self._types, self._names, blocks, objects, large)
 
     def take_found(self) -> FoundObjects:
-        """Returns the objects of the last census, with their memory, and drops them here."""
+        """Returns the objects of the last census, with their memory; may be called once."""
         found, self._last = self._last or self._find(), None
         return found
 

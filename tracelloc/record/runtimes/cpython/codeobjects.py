@@ -1,6 +1,6 @@
 """Names of CPython's functions, from the copies that the probes make of code objects.
 
-What did not fit into a copy is read from the process's memory while it is still there.
+Data that did not fit into a copy is read from the process's memory while it is still there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LineTable:
     """The decoded ``co_linetable`` of one code object."""
 
     def __init__(self, table: bytes, first_line: int) -> None:
-        """Decodes the table, up to the first damage."""
+        """Decodes a ``co_linetable``, up to the first damage."""
         self._first_line = first_line
         self._starts = array("I")
         self._lines = array("i")
@@ -56,7 +56,7 @@ class LineTable:
         self._end = start
 
     def line(self, offset: int) -> int | None:
-        """The line of the instruction at an offset in bytes; None if it has no line."""
+        """Returns the line of the instruction at an offset in bytes; None if it has none."""
         if offset < 0:
             return self._first_line
         if offset >= self._end:
@@ -66,7 +66,7 @@ class LineTable:
 
 
 def _unsigned(table: bytes, at: int) -> tuple[int, int]:
-    """(a number stored in pieces of 6 bits, where the next one begins)"""
+    """Decodes a number stored in pieces of 6 bits; returns it and where the next one begins."""
     value = shift = 0
     while at < len(table):
         byte = table[at]
@@ -108,15 +108,15 @@ _CODECS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 @dataclass(frozen=True, slots=True)
 class CodeLayout:
-    """Byte offsets of the fields that are read of code objects, and of strings' text."""
+    """Byte offsets of fields in code objects and strings, for one version of CPython."""
 
-    file: int
+    file: int  # `co_filename`
     name: int  # `co_qualname`
     lines: int  # `co_linetable`
-    first_line: int
+    first_line: int  # `co_firstlineno`
     instructions: int  # Where the bytecode begins
     ascii_bytes: int  # Size of `PyASCIIObject`; larger string structures have 16 or 24 bytes more
-    compact_bytes: int
+    compact_bytes: int  # Size of `PyCompactUnicodeObject`
     has_versions: bool = True  # Whether each code object has a version number of its own
 
 
@@ -143,7 +143,7 @@ class _Copy:
         self._pieces = {words[at]: content[start : start + words[at + 1]] for at, start in _PIECES}
 
     def read(self, address: int, size_bytes: int) -> bytes:
-        """Bytes at an address, as far as they were copied."""
+        """Returns bytes at an address of the process, as far as they were copied."""
         # Pieces may overlap: the bytes behind an object are copied as well.
         found = (
             piece[address - start :][:size_bytes]
@@ -156,12 +156,12 @@ class _Copy:
 class CodeObjects:
     """Code objects of a process and of its forked children, each read once.
 
-    A code object that is gone by then has no name. The ``identity`` from the probes distinguishes
-    a code object from a later one at the same address (``probes/python.bpf.c``).
+    A code object that is gone before it is read has no name. The ``identity`` from the probes
+    distinguishes a code object from a later one at its address (``probes/python.bpf.c``).
     """
 
     def __init__(self, layout: CodeLayout, code_type: int, read: ReadMemory) -> None:
-        """``code_type``: the address of ``PyCode_Type``."""
+        """``code_type``: the address of ``PyCode_Type``; ``read``: reads the process's memory."""
         self._layout = layout
         self._type = code_type
         self._read = read
@@ -179,7 +179,7 @@ class CodeObjects:
             self._known[code, identity] = function
 
     def frame(self, code: int, reached: int) -> RuntimeFrame:
-        """The frame that two words of the probes stand for (``struct python_stack``)."""
+        """Returns the frame for two words of the probes (``struct python_stack``)."""
         identity, offset = reached >> 32, reached & 0xFFFFFFFF
         function = self._known.get((code, identity))
         if function is None:
@@ -193,11 +193,11 @@ class CodeObjects:
         return RuntimeFrame(function.name, function.file, line, function.first_line)
 
     def text(self, address: int) -> str | None:
-        """The text of a string; None if it can't be read."""
+        """Returns the text of the string object at an address; None if it can't be read."""
         return self._text(address, self._read)
 
     def function(self, code: int) -> RuntimeFrame:
-        """The name and the first line of a code object."""
+        """Returns the function of a code object, with its first line."""
         image, layout = self._read(code, _CODE_BYTES), self._layout
         words = _words(image)
         if len(image) < _CODE_BYTES or words[1] != self._type:
@@ -224,7 +224,7 @@ class CodeObjects:
         )
 
     def _identity(self, words: tuple[int, ...], read: ReadMemory) -> int:
-        """The hash that identifies a code object at its address, computed as the probes do."""
+        """Returns the hash that identifies a code object at its address, as the probes do."""
         layout = self._layout
         parts = [words[at // 8] for at in _IDENTITY_AT]
         if layout.has_versions or words[_FLAGS_AT // 8] & _IS_FUNCTION:
@@ -235,7 +235,7 @@ class CodeObjects:
         return functools.reduce(_mix, parts) >> 32
 
     def _text(self, address: int, read: ReadMemory) -> str | None:
-        """A string's text; None if it can't be read."""
+        """Returns the text of a string object, by ``read``; None if it can't be read."""
         layout = self._layout
         image = read(address, layout.compact_bytes + _FIRST_BYTES)
         if len(image) < layout.compact_bytes:
@@ -259,9 +259,9 @@ class CodeObjects:
         return self._whole(address, image, _BYTES_AT, end)[_BYTES_AT:end]
 
     def _whole(self, address: int, beginning: bytes, start: int, end: int) -> bytes:
-        """An object up to ``end`` if it still has this beginning; otherwise just the beginning.
+        """Returns an object up to ``end`` if it still has this beginning, else just the beginning.
 
-        ``start``: where its content begins. Reference counts and cached fields may differ.
+        ``start``: where the content begins. Reference counts and cached fields may differ.
         """
         if end <= len(beginning):
             return beginning

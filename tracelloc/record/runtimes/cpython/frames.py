@@ -35,15 +35,15 @@ _PADDING_BYTES: Final = 0, 4
 
 @dataclass(frozen=True, slots=True)
 class RunningFrame:
-    """A frame of a running function."""
+    """A frame of a running Python function."""
 
     code: FrameCode
-    # Where its variables are, and behind them its temporaries: values that it computes with.
+    # Where the variables are, followed by temporaries (the evaluation stack).
     locals_address: int
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its variables and temporaries."""
+        """Bytes of the frame's variables and temporaries."""
         return 8 * (self.code.variables + self.code.temporaries)
 
 
@@ -51,10 +51,10 @@ class FrameCode(NamedTuple):
     """The layout of a function's frames, by its code object."""
 
     function: RuntimeFrame
-    variables: int
-    # Most values on the evaluation stack; what lies above the current ones is stale.
+    variables: int  # Number of local variables
+    # Most values on the evaluation stack; values above the current ones are stale.
     temporaries: int
-    names_address: int  # The tuple of the variables' names
+    names_address: int  # Address of the tuple of the variables' names
 
 
 class FrameCodes:
@@ -85,7 +85,7 @@ class FrameCodes:
 
 
 def thread_states(python: CPython) -> list[int]:
-    """Addresses of all threads' records (``PyThreadState``)."""
+    """Returns the addresses of all threads' records (``PyThreadState``)."""
     found: list[int] = []
     at = python.layout.probes
     thread = _word(python, _interpreter(python) + at["threads"])
@@ -96,7 +96,7 @@ def thread_states(python: CPython) -> list[int]:
 
 
 def running_frames(python: CPython, codes: FrameCodes) -> list[RunningFrame]:
-    """Frames of all threads, each thread's innermost first. Unreadable frames are left out."""
+    """Returns the frames of all threads, innermost first; leaves out unreadable ones."""
     found: list[RunningFrame] = []
     at = python.layout.probes
     for thread in thread_states(python):
@@ -121,17 +121,17 @@ def running_frames(python: CPython, codes: FrameCodes) -> list[RunningFrame]:
 
 @dataclass(frozen=True, slots=True)
 class ThreadLocals:
-    """The roots of a thread's own objects."""
+    """The roots of the objects that belong to one thread."""
 
     thread_id: int
     # The address of the dictionary with the thread's part of each `threading.local`, or 0.
     dictionary: int
-    # Addresses, one of which is that of the current context (`contextvars`).
+    # Candidate addresses, one of which is that of the current context (`contextvars`).
     others: tuple[int, ...]
 
 
 def thread_locals(python: CPython) -> list[ThreadLocals]:
-    """The roots of each thread's own objects."""
+    """Returns the roots of each thread's own objects."""
     id_at = python.layout.probes["thread_id"]
     found = []
     for thread in thread_states(python):
@@ -143,16 +143,17 @@ def thread_locals(python: CPython) -> list[ThreadLocals]:
 
 
 def interpreter_words(python: CPython, most_bytes: int) -> U64:
-    """The beginning of the main interpreter's record (``PyInterpreterState``), in words."""
+    """Reads the beginning of the main interpreter's record (``PyInterpreterState``), in words."""
     image = python.read(_interpreter(python), most_bytes)
     return np.frombuffer(image[: len(image) & ~7], np.uint64)
 
 
 def is_collecting(python: CPython) -> bool | None:
-    """Whether the garbage collector runs by itself; None if that is unknown.
+    """Whether Python's garbage collector runs by itself (see ``gc.enable``); None if unknown.
 
-    Its state contains its generations and, behind them, a pointer to the first one. By that it is
-    found in the interpreter's record (``_gc_runtime_state``, pycore_gc.h; other from 3.14 on).
+    The collector's state contains the generations and, behind them, a pointer to the first one. By
+    that pointer, the state is found in the interpreter's record (``_gc_runtime_state`` in
+    pycore_gc.h; None from 3.14 on).
     """
     words = interpreter_words(python, _MOST_INTERPRETER_BYTES)
     image = words.tobytes()

@@ -36,7 +36,7 @@ _LAST_S: Final = 20.0, 120.0
 
 
 class TypeHistory:
-    """Counts of each type over time, in columns, so that all types are judged at once."""
+    """Counts of objects of each type over time, in columns, to find growing types."""
 
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
@@ -47,8 +47,8 @@ class TypeHistory:
         self._counts = np.zeros((0, _MOST_POINTS), np.int64)
         self._bytes = np.zeros((0, _MOST_POINTS), np.int64)
 
-    def note(self, census: ObjectCensus) -> None:
-        """Adds a census."""
+    def add_census(self, census: ObjectCensus) -> None:
+        """Adds a census to the history."""
         if len(self._times_s) == _MOST_POINTS:
             self._thin_out()
         for one in census.types:
@@ -73,7 +73,7 @@ class TypeHistory:
             table[:, len(kept) :] = 0
 
     def growing(self) -> list[GrowingType]:
-        """Types that grow now, most bytes per minute first. Call it after each census."""
+        """Returns types that grow now, most bytes per minute first; call it after each census."""
         times_s = np.array(self._times_s)
         counts = self._counts[: len(self._rows), : len(times_s)]
         begins = np.full(len(counts), -1)
@@ -134,7 +134,7 @@ def _grows(times_s: F64, counts: I64, begin: int) -> Mask:
 
 
 def _still_grows(times_s: F64, counts: I64) -> bool:
-    """Whether a type that has grown since the first of these times still grows."""
+    """Whether a type still grows, by its counts since growth began (``times_s``)."""
     total = counts[-1] - counts[0]
     length_s = times_s[-1] - times_s[0]
     least_s, most_s = _LAST_S

@@ -32,7 +32,7 @@ from tracelloc.record.runtimes.cpython.interpreter import CPython, UncountedPyth
 from tracelloc.record.runtimes.cpython.methodcache import METHOD_CACHE, MethodCache
 from tracelloc.record.runtimes.cpython.paths import PathNames
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
-from tracelloc.record.runtimes.seam import UnsupportedRuntime
+from tracelloc.record.runtimes.runtimesupport import UnsupportedRuntime
 
 SAMPLES: Final = 200  # Objects of a type whose holders are searched for
 _POOL_WORDS: Final = POOL_BYTES // 8
@@ -50,15 +50,15 @@ NATIVE: Final = "C code"
 
 
 class HolderSearch:
-    """Finds holders in a process, using the objects that a census found."""
+    """Finds the holders of a process's Python objects, among the objects that a census found."""
 
     def __init__(self, process: Process, space: AddressSpace | None = None) -> None:
-        """``space``: the process's, if another owner keeps it up to date."""
+        """``space``: the process's address space, if another owner keeps it up to date."""
         self._space = AddressSpace(process) if space is None else space
         self._own_space = self._space if space is None else None
 
     def python(self) -> CPython | None:
-        """The interpreter; None if its version is not supported."""
+        """Returns the process's interpreter; None if its version is not supported."""
         try:
             return find_cpython(self._refreshed())
         except UnsupportedRuntime:
@@ -91,10 +91,10 @@ class HolderSearch:
         before: ObjectAddresses | None = None,
         keepers: Set[str] = frozenset(),
     ) -> dict[str, Holders]:
-        """Holders of objects, by type name.
+        """Finds the holders of objects of some types; returns them by type name.
 
-        ``before``: objects that existed before are left out, as long as there are others.
-        ``keepers``: types that are wanted, too, if they keep wanted ones. Empty if the
+        ``before``: older objects, which are left out as long as there are others. ``keepers``:
+        further types that are wanted if their objects keep wanted ones. Empty if the
         interpreter's version is not supported. Raises TargetError, PrivilegeError.
         """
         python = self.python()
@@ -118,7 +118,7 @@ class HolderSearch:
 
 
 class ObjectAddresses:
-    """Addresses of the objects by type, to distinguish new objects later."""
+    """Addresses of a census's objects by type, to distinguish new objects later."""
 
     def __init__(self, found: FoundObjects) -> None:
         self._types = np.concatenate([found.objects.type, found.large.type])
@@ -128,7 +128,7 @@ class ObjectAddresses:
         self._addresses: U64 = np.concatenate([in_pool, found.large.addresses])
 
     def addresses_of_type(self, name: str) -> U64:
-        """Addresses of objects of this type, those in pools first, each part ascending."""
+        """Returns addresses of objects of a type: those in pools, then others, both ascending."""
         numbers = range(int(self._types.max(initial=-1)) + 1)
         of = [number for number in numbers if self._names.name_of(number) == name]
         return self._addresses[np.isin(self._types, of)]
@@ -138,15 +138,15 @@ class ObjectAddresses:
 class ThreadRoot:
     """A thread as the root of its own objects."""
 
-    title: str
-    is_namespace: bool  # Whether its entries are names
+    title: str  # The thread in words
+    is_namespace: bool  # Whether the entries of the root's dictionary are names
 
 
 Root = str | ThreadRoot | RunningFrame
 
 
 class _Graph:
-    """All blocks reached from roots."""
+    """The graph of all blocks that can be reached from roots, in a memory image."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class _Graph:
         return Holders(sum(sums.values()), holders, self._image.skipped_count, some)
 
     def _table(self, start: int) -> set[int]:
-        """The address of the table outside pools that refers to a block, if one does."""
+        """Returns the address of a table outside pools that refers to a block, as a set of one."""
         word = int(self._parents[start >> 1])
         table = self._image.references.begin(word) if word not in (0, _ROOT) else 0
         if table < self._image.pool_words or self._image.object_in(table) is not None:
@@ -287,9 +287,9 @@ class _Graph:
         return Holder(path.text, kind, 0, path.unresolved, file, line, path.is_bounded)
 
     def _home(self, module: str, words: list[int]) -> tuple[str, list[int]]:
-        """The module and the words of a path, which begins at the best of equal modules.
+        """Returns module and words of a path, so that it begins at the best of equal modules.
 
-        Of those that have the path's first object, that is the one that defines this object, or
+        The best of the modules that have the path's first object is the one that defines it, or
         else one that defines a type whose holders are wanted.
         """
         at = int(self._image.words[words[_ATTRIBUTE]]) if len(words) > _ATTRIBUTE else 0
@@ -310,7 +310,7 @@ class _Graph:
         return places
 
     def _attribute(self, word: int) -> tuple[str, list[int]] | None:
-        """The module one of whose attributes a word is, and the words from there to it."""
+        """Returns the module one of whose attributes a word is, and the words that lead there."""
         words = [word]
         for _ in range(_ATTRIBUTE):
             start = self._image.references.begin(words[0])
@@ -329,7 +329,7 @@ class _Graph:
         return ""
 
     def _unreached(self, start: int) -> Holder:
-        """The holder of an object to which no path leads: a cycle, or C code."""
+        """Returns the holder of an object to which no path leads: a cycle, or C code."""
         counts, last = self._referrers()
         seen, waiting = {start}, [start]
         missing = 0
@@ -357,7 +357,7 @@ class _Graph:
         return Holder(NATIVE + (f", through {through}" if through else ""), through, 0, 0)
 
     def _referrer(self, start: int) -> str:
-        """The type of the last object that refers to an unreached one."""
+        """Returns the type of an object that refers to an unreached one; empty if unknown."""
         _, last = self._referrers()
         for _ in range(_MOST_TABLES):
             word = int(last[start >> 1])
@@ -368,7 +368,7 @@ class _Graph:
         return ""
 
     def _referrers(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-        """The number of references to each unreached block, and the last of them."""
+        """Returns, for each unreached block, the number of references, and the last one's word."""
         if self._counts is None:
             self._counts = np.zeros(len(self._parents), np.uint32)
             self._last = np.zeros(len(self._parents), np.uint32)

@@ -64,7 +64,7 @@ _INLINE_VALUES: Final = 1 << 2
 
 
 class Kind(IntEnum):
-    """What begins at a word pair of the image, for ``blocks.References``."""
+    """What begins at a pair of words of the image, for ``blocks.References``."""
 
     FREE = 0
     TABLE = 1
@@ -77,19 +77,19 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _OtherMemory:
-    """Memory outside pools."""
+    """Memory outside pools: large objects and tables."""
 
-    rows: U64  # (address, bytes) of each
+    rows: U64  # (address, bytes) of each piece
     type: I64  # Type numbers of the objects; -1: a table
 
 
 class HeapImage:
-    """All memory that may refer to an object. Raises TargetError, PrivilegeError."""
+    """A copy of all memory that may refer to Python objects. Raises TargetError, PrivilegeError."""
 
     def __init__(
         self, found: FoundObjects, frames: Sequence[RunningFrame], version: tuple[int, int]
     ) -> None:
-        """``version``: the interpreter's, as (3, 11)."""
+        """``version``: of the interpreter, such as (3, 11)."""
         self.found = found
         self._has_tagged_ints = version >= _TAGGED_INTS
         self.skipped_count = 0  # Tables that exceeded the size limit, or could not be read
@@ -136,7 +136,7 @@ class HeapImage:
         return was_read
 
     def _clear_stale_items(self, rows: U64) -> None:
-        """Clears what deques have dropped: it stays in their first and last blocks."""
+        """Clears items that deques have dropped: they stay in the first and last blocks."""
         for word, at in ((_DEQUE_LEFT, _DEQUE_FIRST), (_DEQUE_RIGHT, _DEQUE_LAST)):
             pieces = np.searchsorted(rows[:, 0], self._ends_of_deques[:, word])
             for piece, ends in zip(pieces.tolist(), self._ends_of_deques.tolist(), strict=True):
@@ -163,7 +163,7 @@ class HeapImage:
     def _limit_values(self, limits: npt.NDArray[np.uint16]) -> None:
         """Excludes unused attribute values that 3.11 and 3.12 keep beside instances.
 
-        The bytes before the values tell which were set, how many, and the size of these bytes
+        Bytes before the values tell which of them were set, how many, and the size of these bytes
         (``PyDictValues``, Objects/dictobject.c).
         """
         found = self.found
@@ -191,13 +191,13 @@ class HeapImage:
             self.words[starts[starts + number < values] + number] = 0
 
     def _words_before(self) -> I64:
-        """Words of each piece before its object; static types have none."""
+        """Returns the words of each piece before the object in it; static types have none."""
         known = self.found.types.column(lambda one: one.words_before).astype(np.int64)
         static = self.piece_ends - self.piece_starts == np.uint64(_STATIC_TYPE_BYTES)
         return np.where(static, 0, known[np.maximum(self.piece_type, 0)])
 
     def _find_limits(self) -> npt.NDArray[np.uint16]:
-        """Used words of each block, if fewer than it has: the rest is stale."""
+        """Returns the used words of each block, if fewer than it has: the rest is stale."""
         found, known = self.found, self.found.types
         limits = np.zeros(len(self.kinds), np.uint16)
         flags, base, item, before = (
@@ -226,7 +226,7 @@ class HeapImage:
         return limits
 
     def _digits(self, at: I64) -> U64:
-        """The number of digits of integers (``struct _longobject``), by where they begin."""
+        """Returns the number of digits of integers (``struct _longobject``), by their positions."""
         if self._has_tagged_ints:
             return self.words[at + 2] >> np.uint64(3)
         return np.abs(self.words[at + 2].view(np.int64)).view(np.uint64)
@@ -274,7 +274,7 @@ class HeapImage:
         return _OtherMemory(rows[kept], types[kept])
 
     def _static_types(self) -> tuple[U64, I64]:
-        """(address, bytes) of static types, and the numbers of their types."""
+        """Returns (address, bytes) of static types, and the numbers of their types."""
         types = self.found.types
         numbers = [n for n, one in enumerate(types.known) if not one.flags & HEAP_TYPE]
         of = [types.number_of_type(types.known[number].type) for number in numbers]
@@ -349,7 +349,7 @@ class HeapImage:
         return np.concatenate(found)
 
     def address(self, word: int) -> int:
-        """The address of a word."""
+        """Returns the process's address of a word of the image."""
         if word < self.pool_words:
             pool = int(self.found.blocks.addresses[word // _POOL_WORDS])
             return pool + word % _POOL_WORDS * 8
@@ -357,7 +357,7 @@ class HeapImage:
         return int(self.piece_starts[piece]) + 8 * (word - int(self.piece_at[piece]))
 
     def object_in(self, start: int) -> tuple[int, int] | None:
-        """(the object's first word, its type's number) of a block; None for a table."""
+        """Returns (first word, number of the type) of the object in a block; None for a table."""
         if start < self.pool_words:
             at = self.found.objects.at
             place = int(np.searchsorted(at, start))
@@ -372,6 +372,6 @@ class HeapImage:
 
 
 def _rows(addresses: U64, size_bytes: U64) -> U64:
-    """(address, bytes) of the tables that exist."""
+    """Returns rows of (address, bytes) for the tables that exist."""
     there = (addresses != 0) & (size_bytes != 0)
     return np.stack([addresses[there], size_bytes[there]], axis=1)

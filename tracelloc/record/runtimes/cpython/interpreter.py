@@ -1,4 +1,4 @@
-"""CPython in a process: its version, where its frames are, and which functions they belong to.
+"""CPython in a process: the version, where frames are, and which functions they belong to.
 
 3.11 and 3.12 have their structures at known offsets (Include/internal of those versions). From
 3.13 on, ``_PyRuntime`` itself contains the offsets (``_Py_DebugOffsets``, pycore_runtime.h and, in
@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.dataclass import dataclass, replace
-from tracelloc.model.codefiles import Place, base_name
+from tracelloc.model.codefiles import CodePlace, base_name
 from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record.abi import PYTHON_ENTRY
 from tracelloc.record.kernel.spacecontrol import SpaceControl
@@ -23,7 +23,7 @@ from tracelloc.record.process.identity import other_pid_namespace
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.codeobjects import CodeLayout, CodeObjects
 from tracelloc.record.runtimes.known import is_python_name
-from tracelloc.record.runtimes.seam import MergedRuntime, UnsupportedRuntime
+from tracelloc.record.runtimes.runtimesupport import MergedRuntime, UnsupportedRuntime
 from tracelloc.system.syscalls import read_process
 
 _LOOP: Final = "_PyEval_EvalFrameDefault"
@@ -42,14 +42,14 @@ _MOST_OFFSETS: Final = {
 
 
 class UncountedPython(UnsupportedRuntime):
-    """A version or build whose objects differ, too."""
+    """Raised for a version or build of CPython whose objects can't be counted, either."""
 
 
 @dataclass(frozen=True, slots=True)
 class PythonLayout:
-    """Byte offsets of what the probes and tracelloc read in one version of CPython."""
+    """Byte offsets of fields that the probes and tracelloc read in one version of CPython."""
 
-    # In `_PyRuntime`: the main interpreter's address; the newest one's precedes it.
+    # In `_PyRuntime`: the main interpreter's address; the newest interpreter's precedes it.
     interpreter: int
     probes: Mapping[str, int]  # By `abi.PYTHON_OFFSETS`
     code: CodeLayout
@@ -99,10 +99,10 @@ _SHIMS: Final = {"has_inner": 0, "inner": 0, "least_entry": 3, "has_shims": 1, "
 
 
 class CPython:
-    """CPython in one process, for one executed program (``seam.MergedRuntime``)."""
+    """CPython in one process, for one executed program (``MergedRuntime``)."""
 
     def __init__(self, space: AddressSpace, module: Module, runtime: int) -> None:
-        """``runtime``: the address of ``_PyRuntime``. Raises UnsupportedRuntime."""
+        """``runtime``: address of ``_PyRuntime`` in the process. Raises UnsupportedRuntime."""
         self._space = space
         self._process = space.process
         self._module = module
@@ -116,17 +116,17 @@ class CPython:
 
     @property
     def title(self) -> str:
-        """Name and version for display."""
+        """The runtime's name and version, for display."""
         return f"Python {self.version[0]}.{self.version[1]}"
 
     def publish(self, words: SpaceControl) -> None:
-        """Tells the probes where its frames are."""
+        """Tells the probes where Python's frames are, by the process's control words."""
         place = self.address + self.layout.interpreter
         namespace = other_pid_namespace(self._process) or (0, 0)
         words.set_python(place, namespace, self.layout.probes)
 
     def groups(self, words: Sequence[int]) -> list[list[RuntimeFrame]]:
-        """See ``seam.MergedRuntime``; ``words`` as in ``struct python_stack``."""
+        """Names the frames that the probes have read (``struct python_stack``), innermost first."""
         found: list[list[RuntimeFrame]] = []
         group: list[RuntimeFrame] = []
         for code, reached in zip(words[::2], words[1::2], strict=True):
@@ -140,11 +140,11 @@ class CPython:
         return found
 
     def note_names(self, words: Sequence[int]) -> None:
-        """See ``seam.MergedRuntime``; ``words`` as in ``struct python_code``."""
+        """Stores a record of names from the probes (``struct python_code``)."""
         self._codes.note_copy(words)
 
     def share_names(self, parent: MergedRuntime) -> None:
-        """See ``seam.MergedRuntime``."""
+        """Shares the names of the process from which this one was forked."""
         if isinstance(parent, CPython):
             self._codes.share_names(parent._codes)
 
@@ -154,7 +154,7 @@ class CPython:
         if known is None:
             place = self._space.place(address - 1)
             inside = None
-            if isinstance(place, Place) and place.module is self._module:
+            if isinstance(place, CodePlace) and place.module is self._module:
                 inside = self._module.elf.address_of(place.file_offset)
             known = inside is not None and any(inside in part for part in self._loop)
             self._is_loop[address] = known
@@ -162,11 +162,11 @@ class CPython:
 
     @property
     def inner_frames(self) -> int:
-        """Number of inner frames directly within a loop frame that belong to it, to be dropped."""
+        """Number of frames directly inside a frame of the loop to drop with it."""
         return int(sum(map(len, self._loop)) < _SMALL_LOOP_BYTES)
 
     def trouble(self) -> str | None:
-        """The part of its stacks that can't be followed now, for display."""
+        """Returns why some Python frames can't be followed now, for display; None if all can."""
         at = self.address + self.layout.interpreter
         image = self.read(at - 8, 16)
         if len(image) == 16 and image[:8] != image[8:]:
@@ -174,15 +174,15 @@ class CPython:
         return None
 
     def text(self, address: int) -> str | None:
-        """The text of a string; None if it can't be read."""
+        """Returns the text of the string object at an address; None if it can't be read."""
         return self._codes.text(address)
 
     def function(self, code: int) -> RuntimeFrame:
-        """The name and the first line of a code object."""
+        """Returns the function of a code object, with its first line."""
         return self._codes.function(code)
 
     def read(self, address: int, size_bytes: int) -> bytes:
-        """Up to ``size_bytes`` bytes at an address: those that can be read."""
+        """Reads up to ``size_bytes`` bytes at an address: those that can be read."""
         into = np.empty(-(-size_bytes // 8), np.uint64)
         pieces = np.array([[address & (1 << 64) - 1, size_bytes]], np.uint64)
         try:
@@ -230,7 +230,7 @@ class CPython:
 
 
 def find_cpython(space: AddressSpace) -> CPython | None:
-    """CPython among the files that a process has mapped now. Raises UnsupportedRuntime."""
+    """Finds CPython among a process's mapped files; None without. Raises UnsupportedRuntime."""
     for module in space.mapped_modules:
         if module.path == space.executable or is_python_name(base_name(module.path)):
             runtime = space.object(module, "_PyRuntime")

@@ -36,19 +36,19 @@ _WORD: Final = np.uint64(8)
 
 @dataclass(frozen=True, slots=True)
 class LargeObjects:
-    """Objects that are not in pools."""
+    """Objects that are too large for pools, in columns."""
 
-    type: I64  # Numbers of their types
-    words: U64  # The first 5 words of each
+    type: I64  # Numbers of the objects' types
+    words: U64  # The first 5 words of each object
     addresses: U64
 
 
 def read_large(
     memory: RemoteMemory, types: Types, blocks: PoolBlocks, objects: Objects
 ) -> LargeObjects:
-    """Reads objects that are not in pools.
+    """Reads Python objects that are too large for pools.
 
-    Finds only those that the collector tracks. Raises TargetError, PrivilegeError.
+    Finds only objects that the collector tracks. Raises TargetError, PrivilegeError.
     """
     heads = objects.at[types.with_flag(_HAVE_GC)[objects.type]] - HEAD_BYTES // 8
     pointers = np.concatenate([blocks.words[heads], blocks.words[heads + 1]])
@@ -76,7 +76,7 @@ def read_large(
 
 
 def are_counts(words: U64) -> Mask:
-    """Which words are nonzero reference counts rather than pointers: free objects have none."""
+    """Returns a mask of words that are nonzero reference counts, as only live objects have."""
     good: Mask = words & np.uint64(0xFFFFFFFF) != 0
     good &= words >> np.uint64(32) & np.uint64(0xFFFF) == 0
     return good
@@ -102,7 +102,7 @@ def own_bytes(types: Types, of: I64, words: U64) -> U64:
 
 
 def table_bytes(memory: RemoteMemory, types: Types, blocks: PoolBlocks, of: I64, words: U64) -> U64:
-    """Bytes of the tables that objects own. ``words``: each object's word ``TABLE``."""
+    """Returns bytes of the tables that objects own. ``words``: each object's word ``TABLE``."""
     sizes = np.zeros(len(of), np.uint64)
     lists, dicts = (np.flatnonzero(types.with_flag(flag)[of]) for flag in (LIST, DICT))
     sizes[lists] = np.where(words[lists] < MOST_ITEMS, words[lists], np.uint64(0)) * _WORD
@@ -111,7 +111,7 @@ def table_bytes(memory: RemoteMemory, types: Types, blocks: PoolBlocks, of: I64,
 
 
 def read_keys(memory: RemoteMemory, blocks: PoolBlocks, keys: U64) -> U64:
-    """The first words of each ``PyDictKeysObject``; zeros if they can't be read."""
+    """Returns the first words of each ``PyDictKeysObject``; zeros if they can't be read."""
     at = blocks.locate(keys)
     headers = blocks.words[np.maximum(at, 0)[:, None] + np.arange(KEYS_BYTES // 8)]
     outside = np.flatnonzero(at < 0)
@@ -120,7 +120,7 @@ def read_keys(memory: RemoteMemory, blocks: PoolBlocks, keys: U64) -> U64:
 
 
 def _key_bytes(headers: U64) -> U64:
-    """Bytes of dictionaries' tables, by their first words: reference count, sizes, entries."""
+    """Returns bytes of dictionaries' tables, by the first words: reference count, sizes …"""
     index_bits = headers[:, 1] >> np.uint64(8) & np.uint64(0xFF)
     kind = headers[:, 1] >> np.uint64(16) & np.uint64(0xFF)
     entries = headers[:, 2] + headers[:, 3]

@@ -21,7 +21,7 @@ _MOST_BYTES: Final = 1 << 20
 
 
 class MethodCache:
-    """The method cache of a process's main interpreter, as it is now."""
+    """The method cache of a process's main interpreter, as it was when read."""
 
     def __init__(self, python: CPython) -> None:
         words = interpreter_words(python, _MOST_BYTES)

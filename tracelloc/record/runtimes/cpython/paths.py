@@ -89,13 +89,13 @@ _SHORT: Final = 40  # Most characters of a key that is shown
 
 @dataclass(slots=True)
 class _Walk:
-    """State of naming a path."""
+    """How far the naming of a path has come."""
 
     text: str
     namespace: bool = False  # Whether the next object is a dictionary of names
-    # The object that owns the table: where it begins, and its type's number.
+    # The object that owns the current table: where it begins, and its type's number.
     owner: tuple[int, int] | None = None
-    base: int = 0  # The address that led to the table
+    base: int = 0  # The address that led to the current table
     is_inner: bool = False  # Whether the next object belongs to the one just named
     unresolved: int = 0
     is_bounded: bool = False
@@ -103,7 +103,7 @@ class _Walk:
 
 
 class NamedPath(NamedTuple):
-    """A path as text."""
+    """A reference path as text, in Python syntax."""
 
     text: str
     unresolved: int  # Steps that could not be named
@@ -111,7 +111,7 @@ class NamedPath(NamedTuple):
 
 
 class PathNames:
-    """Names the steps of paths."""
+    """Names the steps of reference paths, in Python syntax."""
 
     def __init__(self, image: HeapImage, python: CPython) -> None:
         self._image = image
@@ -123,9 +123,9 @@ class PathNames:
         self._first_value = int(python.version >= _HEADED_VALUES)
 
     def path(self, root: str, words: Sequence[int], *, of_thread: bool = False) -> NamedPath:
-        """The path as text.
+        """Returns a reference path as text.
 
-        ``root``: the name of the first word's block. ``of_thread``: it belongs to a thread.
+        ``root``: name of the first word's block. ``of_thread``: whether that belongs to a thread.
         """
         walk = _Walk(root, skips_item=of_thread)
         for word in words:
@@ -138,7 +138,7 @@ class PathNames:
         return NamedPath(walk.text, walk.unresolved, walk.is_bounded)
 
     def module_of(self, address: int) -> str:
-        """The ``__module__`` of an object: a function's or wrapper's own, or that of its type."""
+        """Returns ``__module__`` of an object: a function's or wrapper's own, or the type's."""
         number = self._types.number_at(address)
         if number is None:
             return ""
@@ -152,7 +152,7 @@ class PathNames:
         return name.rpartition(".")[0]
 
     def texts(self, dictionary: int, wanted: Sequence[str]) -> list[tuple[str, str]]:
-        """(key, value) of the string entries of a dictionary with these keys."""
+        """Returns (key, value's text) of a dictionary's entries with keys in ``wanted``."""
         found = []
         for key, value in self._names.entries(dictionary):
             text = self._python.text(key)
@@ -164,7 +164,7 @@ class PathNames:
         return found
 
     def local(self, frame: RunningFrame, word_address: int) -> str:
-        """The name of a function's variable, given its address; or that it is a temporary."""
+        """Returns the name of a function's variable, given its address; or ``(temporary)``."""
         return self._local_text(frame.code, (word_address - frame.locals_address) // 8)
 
     def _local_text(self, code: FrameCode, number: int) -> str:
@@ -207,7 +207,7 @@ class PathNames:
             self._name_in_instance(walk, word, begin, number)
 
     def _name_in_builtin(self, walk: _Walk, number: int, word: int, begin: int) -> str | None:
-        """The name of a word in a standard-library type written in C; None if unknown."""
+        """Returns the name of a word in a standard-library type written in C; None if unknown."""
         name = self._names.name_of(number)
         said: str | None = ""
         if name in ("generator", "coroutine", "async_generator"):
@@ -234,7 +234,7 @@ class PathNames:
         return said
 
     def _has_limit(self, word: int) -> bool:
-        """Whether a greatest number of items is one, and not vast; -1 means that there is none."""
+        """Whether a word holds a greatest number of items that is not vast; -1 means no limit."""
         return int(self._image.words[word]) <= _MOST_BOUNDED
 
     def _name_in_task(self, address: int) -> str | None:
@@ -242,7 +242,7 @@ class PathNames:
         return None if number is None else _IN_TASKS.get(self._names.name_of(number))
 
     def _variable(self, address: int) -> str:
-        """``['name']`` of a context variable; empty if there is none at this address."""
+        """Returns ``['name']`` of the context variable at an address; empty if there is none."""
         number = self._types.number_at(address)
         if number is None or not self._names.name_of(number).endswith(_CONTEXT_VARIABLE):
             return ""
@@ -328,12 +328,12 @@ class PathNames:
         return self._python.text(int.from_bytes(key, "little")) if len(key) == 8 else None
 
     def _shared_key(self, number: int, place: int) -> str | None:
-        """The name of an instance's attribute, given its index among the values."""
+        """Returns the name of an instance's attribute, given its index among the values."""
         keys = self._cached_keys(number)
         return None if keys is None else self._key_text(keys, place)
 
     def _cached_keys(self, number: int) -> int | None:
-        """The table of keys that a class's instances share, recognized by its kind."""
+        """Returns the table of keys that a class's instances share; None if there is none."""
         image = self._python.read(self._types.address(number), 1024)
         end = native().address_end
         for (pointer,) in struct.iter_unpack("<Q", image[_DICT_OFFSET_AT : len(image) & ~7]):
@@ -360,9 +360,9 @@ class PathNames:
         return None
 
     def _frame_local(self, walk: _Walk, word: int, begin: int, before: str) -> str:
-        """The name of a variable of a generator, coroutine or frame object, which contains a frame.
+        """Returns the name of a variable in a generator, coroutine or frame object.
 
-        ``before``: a word that separates it from the path.
+        ``before``: text that separates the name from the path.
         """
         words, size = self._image.words, self._image.references.size(begin)
         code_at = self._python.layout.probes["code"] // 8

@@ -5,7 +5,7 @@ pool have one size. A pool begins with an unmistakable header (``struct pool_hea
 Include/internal/pycore_obmalloc.h; the same from 3.10 to 3.14). So finding pools needs no symbol:
 all multiples of 16 KiB in anonymous memory are checked.
 
-With PYTHONMALLOC=debug, or in development mode, what is allocated lies between words of the debug
+With PYTHONMALLOC=debug, or in development mode, an allocation lies between words of the debug
 hooks (``_PyMem_DebugRawAlloc``, Objects/obmalloc.c): before it are its size and seven forbidden
 bytes, behind it eight more.
 """
@@ -45,27 +45,27 @@ class PoolBlocks:
     at: I64  # Where in `words` each block begins
     size_bytes: U64
     changed: int  # Pools that changed while they were read: their blocks are approximate
-    pools: Addresses  # The numbers of the pools
+    pools: Addresses  # Numbers of the pools, by address
     addresses: U64  # Addresses of the pools, by their numbers
 
     def beyond(self, pointers: U64, seen: Addresses) -> U64:
-        """Unseen addresses outside pools that the pointers refer to; marks them as seen."""
+        """Returns new addresses outside pools among ``pointers``, and adds them to ``seen``."""
         found = np.empty(len(pointers), np.uint64)
         return found[: seen.fresh(pointers, self.pools, found)]
 
     def locate(self, addresses: U64) -> I64:
-        """Indices of these addresses in ``words``; -1 for those not in a pool."""
+        """Returns the index of each address in ``words``; -1 if it is not in a pool."""
         at = np.empty(len(addresses), np.int64)
         self.pools.locate(addresses, at)
         return at
 
 
 class TooManyPools(Exception):  # noqa: N818 - nothing fails for it
-    """The pools exceed the memory limit; the message is for users."""
+    """Raised if the pools exceed the memory limit; the message is for users."""
 
 
 def read_blocks(memory: RemoteMemory, most_bytes: int | None = None) -> PoolBlocks:
-    """Reads all blocks in use. Raises TargetError, PrivilegeError, TooManyPools."""
+    """Reads all pools, and finds the blocks in use. Raises as ``find_pools``, or TooManyPools."""
     addresses = find_pools(memory)
     if most_bytes is not None and len(addresses) * POOL_BYTES > most_bytes:
         size = format_size(len(addresses) * POOL_BYTES)
@@ -85,7 +85,7 @@ def read_blocks(memory: RemoteMemory, most_bytes: int | None = None) -> PoolBloc
 
 
 def _without_debug_hooks(words: U64, at: I64, size_bytes: U64) -> tuple[I64, U64]:
-    """Start and size of the program's part of each block, without what the debug hooks add."""
+    """Returns start and size of each block's content, without words of the debug hooks."""
     forbidden = words[at + 1] >> np.uint64(8) == _FORBIDDEN
     if np.count_nonzero(forbidden) * 2 < len(at):
         return at, size_bytes
@@ -94,7 +94,7 @@ def _without_debug_hooks(words: U64, at: I64, size_bytes: U64) -> tuple[I64, U64
 
 
 def find_pools(memory: RemoteMemory) -> U64:
-    """Addresses of all pools with a block in use, ascending."""
+    """Returns addresses of all pools with blocks in use. Raises TargetError, PrivilegeError."""
     found = [np.empty(0, np.uint64)]
     for mapping in parse_maps(memory.process.maps_text()).values():
         if mapping.inode or not (mapping.path == "" or mapping.path.startswith("[anon")):
@@ -114,7 +114,7 @@ def find_pools(memory: RemoteMemory) -> U64:
 
 
 def pool_ranges(memory: RemoteMemory) -> list[tuple[int, int]]:
-    """Start and end of all memory with pools, free ones between them included.
+    """Returns (start, end) of all memory with pools, free ones between them included.
 
     Raises TargetError, PrivilegeError.
     """
@@ -128,7 +128,7 @@ def pool_ranges(memory: RemoteMemory) -> list[tuple[int, int]]:
 
 
 def _are_headers(headers: U64) -> Mask:
-    """Which rows of 6 words are headers of pools with a block in use."""
+    """Returns a mask of rows of 6 words that are headers of pools with a block in use."""
     low = np.uint64(0xFFFFFFFF)
     count, classes = headers[:, 0], headers[:, 4] >> np.uint64(32)
     begun, last = headers[:, 5] & low, headers[:, 5] >> np.uint64(32)

@@ -1,7 +1,7 @@
 """Finds the objects among the blocks, and their types.
 
 An object begins with a reference count and a pointer to its type (``struct _object``). The
-collector's two words may precede it (types with ``HAVE_GC``), and before those two more, for a
+collector's two words may precede it (types with ``HAVE_GC``), and before these two more, for a
 dictionary and weak references (``PREHEADER``). No symbol is needed to recognize pointers to types:
 a type's own type, or that one's, is ``type``, the only object that is of its own type. Layouts:
 Include/cpython/object.h, Include/object.h.
@@ -40,23 +40,23 @@ _TYPE_WORDS: Final = (1, 3, 5)  # Words of a block that may point to the object'
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The objects among the blocks in use."""
+    """The Python objects among the blocks in use, in columns."""
 
     block: I64  # The rows of the objects' blocks in `PoolBlocks`
-    at: I64  # Index in the words of `PoolBlocks` at which each begins
+    at: I64  # Index in the words of `PoolBlocks` at which each object begins
     type: I32  # Numbers of the objects' types
 
 
 class TypeObject(NamedTuple):
-    """The fields of a type object."""
+    """The fields of a Python type object (``PyTypeObject``) that tracelloc needs."""
 
     flags: int  # Py_TPFLAGS_…
-    type: int  # The address of its own type
-    name: int  # The address of its name, without the module if a class statement created it
-    dictionary: int  # The address of its dictionary; 0: it is elsewhere
-    base_bytes: int
+    type: int  # The address of the type's own type
+    name: int  # The address of the name, without the module if a class statement created it
+    dictionary: int  # The address of the type's dictionary; 0: it is elsewhere
+    base_bytes: int  # Size of an object without items
     item_bytes: int  # Size of each item; 0: objects of this type have none
-    base: int  # The address of its base class
+    base: int  # The address of the base class
 
     @property
     def words_before(self) -> int:
@@ -65,7 +65,7 @@ class TypeObject(NamedTuple):
 
 
 class Types:
-    """Type objects of a process, each read once: they are rarely freed, and never move."""
+    """Type objects of a process, by number. Each is read once, as types never move."""
 
     def __init__(self, memory: RemoteMemory) -> None:
         self.memory = memory
@@ -78,7 +78,7 @@ class Types:
         self._root = 0  # The address of `type`; 0 if unknown yet
 
     def find_objects(self, blocks: PoolBlocks) -> Objects:
-        """Finds the blocks that are objects. Raises TargetError, PrivilegeError."""
+        """Finds the Python objects among blocks. Raises TargetError, PrivilegeError."""
         self.learn(blocks, np.concatenate([blocks.words[blocks.at + word] for word in _TYPE_WORDS]))
         if not self._root:
             raise TargetError(
@@ -94,11 +94,11 @@ class Types:
         return Objects(rows[:count].copy(), at[:count].copy(), types[:count].copy())
 
     def column(self, figure: Callable[[TypeObject], int]) -> U64:
-        """A figure of all types, by number."""
+        """Returns a figure of all types as a column, by number."""
         return np.array([figure(known) for known in self.known], np.uint64)
 
     def with_flag(self, flag: int) -> Mask:
-        """Which types have a flag (``Py_TPFLAGS_…``), by number."""
+        """Returns a mask of the types that have a flag (``Py_TPFLAGS_…``), by number."""
         flagged: Mask = (self.column(lambda known: known.flags) & np.uint64(flag)) != 0
         return flagged
 
@@ -110,27 +110,27 @@ class Types:
         return np.array([text in names for text in self._texts], np.bool_)
 
     def number(self, addresses: U64) -> I64:
-        """Numbers of types by address; negative if the address is not that of a type."""
+        """Returns types' numbers, given addresses; negative if an address is not that of a type."""
         numbers = np.empty(len(addresses), np.int64)
         self.numbers.look_up(addresses, numbers)
         return numbers
 
     def address(self, number: int) -> int:
-        """The address of a type."""
+        """Returns the address of a type, given its number."""
         return self._addresses[number]
 
     def number_of_type(self, address: int) -> int | None:
-        """The number of the type at an address; None if there is no type."""
+        """Returns the number of the type at an address; None if there is no type."""
         number = int(self.number(np.array([address], np.uint64))[0]) if address else -1
         return None if number < 0 else number
 
     def number_at(self, address: int) -> int | None:
-        """The number of the type of the object at an address; None if unknown."""
+        """Returns the number of the type of the object at an address; None if unknown."""
         words, was_read = self.memory.read(np.array([address], np.uint64), 16)
         return self.number_of_type(int(words[0, 1])) if was_read[0] else None
 
     def learn(self, blocks: PoolBlocks, pointers: U64) -> None:
-        """Reads the unknown objects that these pointers refer to, and adds the types among them."""
+        """Reads unknown objects that ``pointers`` refer to, and adds the types among them."""
         fresh = blocks.beyond(pointers, self.numbers)
         images = self._read(fresh[are_mapped(self.memory, fresh)])
         metatypes = {image.type for image in images.values()} - images.keys()
@@ -158,7 +158,7 @@ class Types:
         }
 
     def _is_type(self, image: TypeObject, images: dict[int, TypeObject]) -> bool:
-        """Whether this type's type, or that one's, is ``type``, and all in between are types."""
+        """Whether an object is a type: its type, or that one's (…), is ``type``."""
         for _ in range(_MOST_METATYPES):
             if not image.flags & _READY:
                 return False
@@ -172,7 +172,7 @@ class Types:
 
 
 def are_mapped(memory: RemoteMemory, addresses: U64) -> Mask:
-    """Which of these addresses are mapped."""
+    """Returns a mask of the addresses that are mapped in the process."""
     mappings = list(parse_maps(memory.process.maps_text()).values())
     starts = np.array([mapping.start for mapping in mappings], np.uint64)
     ends = np.array([mapping.end for mapping in mappings], np.uint64)

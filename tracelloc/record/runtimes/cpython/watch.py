@@ -15,12 +15,12 @@ from tracelloc.model.objects import (
     ObjectCensus,
     ObjectFindings,
     TypeSuspect,
-    divided,
+    divide_by_rate,
 )
 from tracelloc.model.verdicts import Verdict
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.cpython.census import Censuses
+from tracelloc.record.runtimes.cpython.census import CensusTaker
 from tracelloc.record.runtimes.cpython.growth import TypeHistory
 from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
 from tracelloc.record.runtimes.cpython.paths import ITEMS, KEYS
@@ -37,12 +37,12 @@ _POOL_MEMORY: Final = 4  # Bytes that a census and a search for holders need for
 
 
 class PythonObjectWatch:
-    """Counts the objects of one memory image. Thread safe: one thread at a time does the work."""
+    """Counts one Python program's objects periodically. Thread safe: one thread works at a time."""
 
     def __init__(
         self, process: Process, space: AddressSpace, now_s: Callable[[], float] = time.time
     ) -> None:
-        """``space``: another owner keeps it up to date. ``now_s``: the time, since 1970."""
+        """``space``: kept up to date by its owner. ``now_s``: returns the time since 1970."""
         # The findings so far; None: nothing yet. Replaced as a whole.
         self.findings: ObjectFindings | None = None
         # Most of tracelloc's memory that a census may use; None: unlimited
@@ -52,7 +52,7 @@ class PythonObjectWatch:
         self._process = process
         self._lock = threading.Lock()
         self._now_s = now_s
-        self._censuses = Censuses(process, now_s)
+        self._censuses = CensusTaker(process, now_s)
         self._search = HolderSearch(process, space)
         self._history = TypeHistory()
         self._first: ObjectCensus | None = None
@@ -64,19 +64,19 @@ class PythonObjectWatch:
 
     @property
     def is_growing(self) -> bool:
-        """Whether to count again soon: a type grows, or it is too early to tell."""
+        """Whether to count again soon: some type grows, or it is too early to tell."""
         found = self.findings
         if found is None or found.now is None or found.first is None:
             return not self._has_looked
         return bool(found.suspects) or found.now.time_s - found.first.time_s < 2 * _MINUTE_S
 
     def update_findings(self) -> None:
-        """Takes a census, and finds the holders of growing types; nothing without Python."""
+        """Takes a census, and finds the holders of growing types; does nothing without Python."""
         with self._lock:
             self._look()
 
     def refresh(self) -> None:
-        """Does what ``update_findings`` does unless there is a fresh census."""
+        """Takes a census, like ``update_findings``, unless the last one is only seconds old."""
         with self._lock:
             now = None if self.findings is None else self.findings.now
             if now is None or self._now_s() - now.time_s > _FRESH_S:
@@ -98,7 +98,7 @@ class PythonObjectWatch:
         now = self._censuses.take_census(keep=True, most_bytes=most_bytes)
         if not now.block_count:
             raise TargetError(f"process {self._process.pid} is about to end")
-        self._history.note(now)
+        self._history.add_census(now)
         self.on_census(now)
         found = self._censuses.take_found()
         if self._first is None or self._before is None:
@@ -114,7 +114,7 @@ class PythonObjectWatch:
         shares = {name: found.kept_share for name, found in self._holders.items()}
         kept = [one.scaled(shares.get(one.name, 1)) for one in growing if shares.get(one.name, 1)]
         kept.sort(key=lambda one: -one.bytes_per_min)
-        suspects, minor = divided(self._suspects(now, kept))
+        suspects, minor = divide_by_rate(self._suspects(now, kept))
         holders = {
             one.name: self._holders[one.name] for one in growing if one.name in self._holders
         }
@@ -138,7 +138,7 @@ class PythonObjectWatch:
         return holders is not None and holders.is_bounded
 
     def _judged(self, suspect: TypeSuspect, now_s: float) -> TypeSuspect:
-        """Reports a leak if the growth lasts: until then it may be a cache that fills."""
+        """Returns a suspect as a leak if its growth has lasted; before, it may be a cache."""
         watched_s = now_s - suspect.growth.since_s
         resident_bytes = self._process.rss_bytes() or 0
         has_doubled = doubles_memory(suspect.bytes_per_min, watched_s, resident_bytes)
@@ -149,9 +149,9 @@ class PythonObjectWatch:
 def group_types(
     growing: Sequence[GrowingType], holders: Mapping[str, Holders]
 ) -> list[tuple[GrowingType, list[GrowingType]]]:
-    """(a type that grows independently, types that grow with it).
+    """Groups growing types: (a type that grows independently, types that grow with it).
 
-    If objects of another growing type hold those of a type, the type grows because of that one. Of
+    A type whose objects are held by objects of another growing type grows because of that one. Of
     types whose objects are items of one container, one stands for all.
     """
     by_name = {one.name: one for one in growing}
@@ -191,6 +191,6 @@ def _main_path(holders: Mapping[str, Holders], name: str) -> str:
 
 
 def _place(holders: Mapping[str, Holders], name: str) -> str | None:
-    """The container whose items most objects of a type are; None if they are not items."""
+    """Returns the container whose items most objects of a type are; None if none is."""
     path = _main_path(holders, name)
     return next((path.removesuffix(end) for end in ITEMS if path.endswith(end)), None)

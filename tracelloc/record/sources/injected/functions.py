@@ -1,4 +1,4 @@
-"""The functions of a process that the injected library stands before, and whether it can."""
+"""The functions of a process that the injected library replaces, and whether it can."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tracelloc.model.codefiles import base_name, is_c_library
 from tracelloc.record.mallocs.discovery import Allocator, Module, is_preloaded_library
 from tracelloc.record.mallocs.interposed import (
     asked_operators,
-    asks_malloc,
     direct_caller,
     filter_maker,
-    may_be_behind,
+    is_standard_malloc,
+    may_be_interposed,
 )
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace, is_injected
@@ -35,32 +35,32 @@ CALLED_OFTEN: Final = (
 )  # fmt: skip
 # The fields of `rare` (probes/preloaded/injected.c).
 CALLED_RARELY: Final = "dlclose", "dlmopen", "mlockall", "dl_iterate_phdr"
-# ReplacedFunctions that the library calls and does not stand before.
+# Functions that the library calls but does not replace.
 _CALLED_ONLY: Final = "execve", "execvpe", "fexecve", "dl_iterate_phdr"
 _ESSENTIAL_MALLOC: Final = {"malloc", "free", "calloc", "realloc"}
 _ESSENTIAL: Final = {"fork", "syscall", "prctl", "dlclose", "mlockall", "dl_iterate_phdr"}
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
-    """A file that defines some of the functions."""
+class FunctionProvider:
+    """A mapped file that defines some of the functions to replace."""
 
     module: Module
-    functions: dict[str, FunctionSymbol]
-    bias: int  # Added to an address of the file's own, gives the one in the process
-    range: tuple[int, int]  # The file's addresses in the process
+    functions: dict[str, FunctionSymbol]  # Functions by name
+    bias: int  # Difference of process addresses and the file's own addresses
+    range: tuple[int, int]  # Start and end of the file's addresses in the process
 
     def address(self, name: str) -> int:
-        """Returns the address of a function in the process; 0 if there is none."""
+        """Returns the process address of a function of the file; 0 if it has none."""
         symbol = self.functions.get(name)
         return 0 if symbol is None else self.bias + symbol.value
 
 
 class ReplacedFunctions:
-    """The functions of one process, and code that makes its system calls."""
+    """The functions to replace in one process, and code there that makes system calls."""
 
     def __init__(self, space: AddressSpace, allocators: Sequence[Allocator]) -> None:
-        """Raises TargetError if some are missing."""
+        """Looks up all functions. Raises TargetError if some are missing."""
         self._c_library = _c_library(space)
         malloc = malloc_library(space, allocators)
         if malloc is None or malloc is self._c_library.module:
@@ -71,7 +71,7 @@ class ReplacedFunctions:
             raise TargetError(f"{base_name(self._malloc.module.path)} lacks functions of malloc's")
         self.place = _find_calls(space, self._c_library)
 
-    def _provider_of(self, name: str) -> Provider:
+    def _provider_of(self, name: str) -> FunctionProvider:
         return self._malloc if name in _MALLOC else self._c_library
 
     def address(self, name: str) -> int:
@@ -80,19 +80,19 @@ class ReplacedFunctions:
 
     @property
     def replaced(self) -> list[str]:
-        """Names of the functions that the library stands before."""
+        """Names of the functions that the library replaces."""
         names = (*CALLED_OFTEN, *CALLED_RARELY)
         return [name for name in names if name not in _CALLED_ONLY and self.address(name)]
 
     @property
     def other_mallocs(self) -> list[int]:
-        """Addresses of the C library's functions, if another malloc library is used."""
+        """Addresses of the C library's malloc functions, if another malloc library is used."""
         if self._malloc is self._c_library:
             return []
         found = (self._c_library.address(name) for name in _ESSENTIAL_MALLOC)
         return [address for address in found if address]
 
-    def providers(self) -> Iterator[tuple[Provider, list[str]]]:
+    def providers(self) -> Iterator[tuple[FunctionProvider, list[str]]]:
         """Yields each file with the names of its functions that are replaced."""
         for provider in dict.fromkeys([self._malloc.range, self._c_library.range]):
             each = self._malloc if provider == self._malloc.range else self._c_library
@@ -100,19 +100,19 @@ class ReplacedFunctions:
 
     @property
     def starts(self) -> list[int]:
-        """Where the files are mapped."""
+        """Process addresses at which the defining files are mapped."""
         return [provider.range[0] for provider, _ in self.providers()]
 
 
 def malloc_library(space: AddressSpace, allocators: Sequence[Allocator]) -> Module | None:
-    """Returns the malloc library that is used instead of the C library's malloc; None: that.
+    """Returns the malloc library that replaces the C library's malloc; None if none does.
 
     Raises TargetError if there are several.
     """
     found = {
         each.module.open_path: each.module
         for each in allocators
-        if not is_c_library(each.module.path) and may_be_behind(each, space.executable)
+        if not is_c_library(each.module.path) and may_be_interposed(each, space.executable)
     }
     if len(found) > 1:
         names = " and ".join(base_name(module.path) for module in found.values())
@@ -120,7 +120,7 @@ def malloc_library(space: AddressSpace, allocators: Sequence[Allocator]) -> Modu
     return next(iter(found.values()), None)
 
 
-def _c_library(space: AddressSpace) -> Provider:
+def _c_library(space: AddressSpace) -> FunctionProvider:
     for module in space.mapped_modules:
         if is_c_library(module.path):
             provider = _provider(space, module)
@@ -129,7 +129,7 @@ def _c_library(space: AddressSpace) -> Provider:
     raise TargetError("its C library is none that is known (glibc 2.34 and newer, musl)")
 
 
-def _provider(space: AddressSpace, module: Module) -> Provider:
+def _provider(space: AddressSpace, module: Module) -> FunctionProvider:
     try:
         found = module.elf.find_functions([*CALLED_OFTEN, *CALLED_RARELY])
     except FileReadError as error:
@@ -147,10 +147,10 @@ def _provider(space: AddressSpace, module: Module) -> Provider:
         raise TargetError(f"it has {base_name(module.path)} twice (dlmopen)")
     bias = biases.pop()
     ends = min(m.start for m in mappings), max(m.end for m in mappings)
-    return Provider(module, functions, bias, ends)
+    return FunctionProvider(module, functions, bias, ends)
 
 
-def _find_calls(space: AddressSpace, c_library: Provider) -> CallPlace:
+def _find_calls(space: AddressSpace, c_library: FunctionProvider) -> CallPlace:
     for mapping in space.mappings:
         if mapping.executable and space.module_of(mapping) is c_library.module:
             memory = space.process.read_memory(mapping.start, mapping.end - mapping.start)
@@ -199,7 +199,7 @@ def _why_not(process: Process, modules: Sequence[Module]) -> str | None:  # noqa
 def _who_passes(space: AddressSpace, allocators: Sequence[Allocator]) -> str | None:
     used = malloc_library(space, allocators)
     for allocator in allocators:
-        if not asks_malloc(allocator) and allocator.module is not used:
+        if not is_standard_malloc(allocator) and allocator.module is not used:
             return f"{base_name(allocator.module.path)} has allocators of its own"
     defined = {*library_file().symbols, *asked_operators(allocators)}
     modules = space.mapped_modules
@@ -207,9 +207,9 @@ def _who_passes(space: AddressSpace, allocators: Sequence[Allocator]) -> str | N
 
 
 def find_tid_offset(process: Process, records: Iterable[tuple[int, int]]) -> int:
-    """Returns where the C library keeps a thread's id. Raises TargetError.
+    """Returns the offset of a thread's id in its record (``struct pthread``). Raises TargetError.
 
-    ``records``: thread and address of the C library's record of it, of all threads.
+    ``records``: (thread id, address of the C library's record) of all threads.
     """
     known = list(records)
     for offset in _TID_OFFSETS:

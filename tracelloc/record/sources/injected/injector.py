@@ -3,7 +3,7 @@
 1. Everything that could be in the way is checked; nothing has been changed yet.
 2. All threads are stopped. One of them makes the system calls that map the library and the shared
    memory (``remotecalls.py``); no other code of the target runs.
-3. All addresses of malloc and its kin are replaced by those of the library's functions
+3. All addresses of malloc and related functions are replaced by those of the library's functions
    (``redirection.py``), and the threads go on.
 
 Withdrawing replaces them again. The library stays mapped: threads may be in it, and the program may
@@ -26,7 +26,7 @@ from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.sources.injected.functions import (
     CALLED_OFTEN,
     CALLED_RARELY,
-    Provider,
+    FunctionProvider,
     ReplacedFunctions,
     check,
     find_tid_offset,
@@ -49,10 +49,10 @@ _ADDRESSES: Final = (1 << 64) - 1
 
 
 class Injection:
-    """The library in one process."""
+    """Injects the library into one process, and withdraws it."""
 
     def __init__(self, space: AddressSpace, allocators: Sequence[Allocator]) -> None:
-        """Changes nothing yet. Raises TargetError if the library can't be injected."""
+        """Checks only, changes nothing. Raises TargetError if the library can't be injected."""
         self._process = space.process
         self._places: set[int] = set()  # Where there were addresses of functions, but for symbols
         with self._explaining():
@@ -75,7 +75,7 @@ class Injection:
             ) from error
 
     def begin(self) -> None:
-        """Injects the library. Raises TargetError, with the process as it was."""
+        """Injects the library. Raises TargetError, with the process unchanged."""
         functions = self._functions
         values = [functions.address(name) for name in functions.replaced]
         if self._base is not None:
@@ -101,7 +101,7 @@ class Injection:
     ) -> None:
         """Replaces addresses of functions in a stopped process. Raises OSError, with none replaced.
 
-        ``values``: address to the one that takes its place.
+        ``values``: addresses of functions, and the address that replaces each.
         """
         assert self._base is not None
         own = range(self._base, self._base + self._library.size_bytes)
@@ -118,9 +118,9 @@ class Injection:
         replace_registers(thread_ids, values)
 
     def _symbols(
-        self, provider: Provider, names: Sequence[str], values: Mapping[int, int]
+        self, provider: FunctionProvider, names: Sequence[str], values: Mapping[int, int]
     ) -> tuple[list[FunctionSymbol], dict[int, int]]:
-        """Returns symbols of a file as they are now, and value to the one that takes its place."""
+        """Returns a file's symbols as they are now, and replacements by a symbol's value."""
         assert self._base is not None
         symbols, others = [], {}
         for name in names:
@@ -133,7 +133,7 @@ class Injection:
         return symbols, others
 
     def _map(self, thread_id: int, memory_fd: int, tid_offset: int) -> None:
-        """Maps the library, idle and called by nobody. Raises OSError, TargetError."""
+        """Maps the library into the process, not called yet. Raises OSError, TargetError."""
         remote = RemoteThread(thread_id, self._functions.place, memory_fd)
         mapper = Mapper(remote.call, self._process.pid, memory_fd)
         try:
@@ -158,7 +158,7 @@ class Injection:
         self._set_state(memory_fd, ringmerge.WITHDRAWN)
 
     def _replacements(self) -> dict[int, int]:
-        """Returns address of a function of the process to that of the library's function."""
+        """Returns, by address of a function of the process, the library function's address."""
         assert self._base is not None
         return {
             self._functions.address(name): self._base + self._library.symbols[name]
@@ -171,7 +171,7 @@ class Injection:
         os.pwrite(memory_fd, state.to_bytes(4, "little"), at)
 
     def withdraw(self) -> None:
-        """Makes the process call its own functions again. Does nothing if it is gone."""
+        """Makes the process call its own functions again. Does nothing if the process is gone."""
         if self._base is None:
             return
         with suppress(TargetError, OSError), _Opened(self._process) as (stopped, memory_fd):
@@ -184,7 +184,7 @@ class Injection:
 
 
 class _Opened:
-    """A context: the stopped process, and its memory file, open for writing."""
+    """A context in which a process is stopped, with its memory file open for writing."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -211,7 +211,7 @@ class _Opened:
 def _find_earlier(space: AddressSpace, library: LibraryFile) -> int | None:
     """Returns the address of a library that was injected before; None if there is none.
 
-    Raises TargetError if it is of another version.
+    Raises TargetError if that library is of another version.
     """
     found = [each for each in space.mappings if is_injected(each.path) and not each.offset]
     if not found:
@@ -224,9 +224,9 @@ def _find_earlier(space: AddressSpace, library: LibraryFile) -> int | None:
 
 
 def _caller_of(thread_ids: Sequence[int]) -> int:
-    """Returns the thread to make system calls: one that is in a system call already, if any is.
+    """Returns the thread for making system calls: one that is in a system call, if possible.
 
-    It is in no critical section that the kernel would have to restart (rseq(2)).
+    Such a thread is in no critical section that the kernel would have to restart (rseq(2)).
     """
     return min(thread_ids, key=lambda each: rank(ptrace.registers(each)))
 

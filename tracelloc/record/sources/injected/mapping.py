@@ -50,7 +50,7 @@ RemoteCall = Callable[..., int]  # Makes a system call in the process: name and 
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LibrarySegment:
     """A PT_LOAD program header of the library, in bytes."""
 
     offset: int
@@ -63,7 +63,7 @@ class LibraryFile:
     """The injected library's file, and where its symbols are."""
 
     def __init__(self, path: Path) -> None:
-        """Raises TargetError if it is missing."""
+        """Reads the file. Raises TargetError if it is missing."""
         try:
             self.content = path.read_bytes()
             elf = ElfFile(self.content)
@@ -73,7 +73,7 @@ class LibraryFile:
             ) from error
         written = elf.data_layout.segments
         self.parts = [
-            Part(
+            LibrarySegment(
                 each.offset, each.address, each.file_size,
                 _READ
                 | (_EXECUTE if each.executable else 0)
@@ -91,19 +91,19 @@ class LibraryFile:
             self.symbols[name] = address
 
     def is_at(self, memory: bytes) -> bool:
-        """Whether memory that begins with a mapping of a library has this one."""
+        """Whether memory, which begins with a library's mapping, has this library."""
         first = self.parts[0]
         return memory[: first.file_bytes] == self.content[: first.file_bytes]
 
 
 @cache
 def library_file() -> LibraryFile:
-    """Returns the library. Raises TargetError."""
+    """Returns the injected library's file, read once. Raises TargetError."""
     return LibraryFile(INJECTED_FILE)
 
 
 class Mapper:
-    """Maps both into a process. ``unmap`` undoes it."""
+    """Maps the library and the shared memory into a process; ``unmap`` undoes that."""
 
     def __init__(self, call: RemoteCall, pid: int, memory_fd: int) -> None:
         self._call, self._pid, self._memory_fd = call, pid, memory_fd
@@ -111,7 +111,7 @@ class Mapper:
         self._descriptors: list[int] = []
 
     def map_library(self, library: LibraryFile) -> int:
-        """Returns the library's address in the process. Raises OSError."""
+        """Maps the library. Returns its address in the process. Raises OSError."""
         base = self._map(0, library.size_bytes, _READ | _WRITE, _PRIVATE | _ANONYMOUS, -1, 0)
         self._mapped.append((base, library.size_bytes))
         fd = self._memory_file(base, INJECTED_NAME, _CLOEXEC | _EXEC)
@@ -134,9 +134,9 @@ class Mapper:
         return base
 
     def map_area(self, name_at: int) -> int:
-        """Makes the shared memory (``struct preload_control``). Returns its address.
+        """Creates and maps the shared memory (``struct preload_control``). Returns its address.
 
-        ``name_at`` is memory for its name. Raises OSError.
+        ``name_at``: memory of the process for the name. Raises OSError.
         """
         fd = self._memory_file(name_at, _AREA_NAME, _CLOEXEC | _ALLOW_SEALING)
         own = self._open(fd)
@@ -167,7 +167,7 @@ class Mapper:
         return control
 
     def unmap(self) -> None:
-        """Removes what has been mapped."""
+        """Unmaps all that this object has mapped."""
         for fd in self._descriptors:
             with suppress(OSError):
                 self._call("close", fd)

@@ -1,7 +1,7 @@
-"""Replaces addresses of functions, wherever a stopped process has them.
+"""Replaces addresses of functions, wherever a stopped process stores them.
 
 The loader has written the addresses of malloc and the like to the tables that calls go through
-(global offset tables); programs keep them in variables, structures of functions, and registers.
+(global offset tables); programs store them in variables, structures of functions, and registers.
 All of these are words of 8 bytes that equal the function's address. What the loader has yet to look
 up, it computes from the C library's symbol table in memory, so the symbols' values are replaced as
 well: they cover calls that have not been made yet, libraries that are opened later, and dlsym(3).
@@ -42,7 +42,7 @@ _SPECIAL: Final = "[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]", "[uprobes]"
 
 
 def private_regions(process: Process) -> list[Region]:
-    """Returns the readable private memory that may have addresses of functions, but for code."""
+    """Returns the process's readable private memory, without code, to search for addresses."""
     return [
         region
         for region in read_regions(process.maps_text())
@@ -52,7 +52,7 @@ def private_regions(process: Process) -> list[Region]:
 
 
 class WordFinder:
-    """Finds words with any of some values."""
+    """Finds words with certain values in a process's memory."""
 
     def __init__(self, process: Process, values: Iterable[int]) -> None:
         self._memory = RemoteMemory(process)
@@ -60,7 +60,7 @@ class WordFinder:
         self._buffer = np.empty(_CHUNK_BYTES // _WORD_BYTES, np.uint64)
 
     def find(self, areas: Iterable[tuple[int, int]]) -> dict[int, int]:
-        """Returns address to value of all such words from ``start`` up to ``end``, aligned.
+        """Returns the value by address of all such words in areas (start, end), aligned.
 
         Pages that the process has never written to, and that are not in memory, are left out.
         """
@@ -81,7 +81,7 @@ class WordFinder:
                     yield at, self._buffer[: got // _WORD_BYTES]
 
     def among(self, places: Iterable[int]) -> dict[int, int]:
-        """Returns address to value of those of these places that have such words."""
+        """Returns the value by address of those ``places`` that have such a word."""
         addresses = np.fromiter(places, np.uint64)
         words, _ = self._memory.read(addresses, _WORD_BYTES)
         is_found = np.isin(words[:, 0], self._values)
@@ -90,7 +90,7 @@ class WordFinder:
 
 @dataclass(frozen=True, slots=True)
 class FunctionSymbol:
-    """A function of the C library."""
+    """The symbol of a function of the C library, in memory."""
 
     value: int  # Address in the file's own address space
     size_bytes: int
@@ -99,9 +99,9 @@ class FunctionSymbol:
 def find_symbols(
     process: Process, places: tuple[int, int], symbols: Iterable[FunctionSymbol]
 ) -> dict[int, int]:
-    """Returns address to value of the words with the values of symbols, in the memory of a file.
+    """Finds words of symbol tables in a mapped file's memory: value of a symbol, by address.
 
-    ``places``: where the file is mapped. A symbol may have several names.
+    ``places``: start and end of the mapped file. A symbol may have several names.
     """
     low, high = places
     sizes = {symbol.value: symbol.size_bytes for symbol in symbols}
@@ -116,7 +116,7 @@ def find_symbols(
 
 
 def earlier_words(process: Process, values: Iterable[int]) -> dict[int, int]:
-    """Finds words in all of a running process's memory: where to look again once it is stopped."""
+    """Finds words in a running process's memory, which are looked at again once it is stopped."""
     return WordFinder(process, values).find((r.start, r.end) for r in private_regions(process))
 
 
@@ -164,7 +164,7 @@ def _write(memory_fd: int, address: int, value: int) -> None:
 
 
 def replace_registers(thread_ids: Iterable[int], replaced: Mapping[int, int]) -> None:
-    """Replaces values of registers of stopped threads."""
+    """Replaces values in the registers of stopped threads, by old value."""
     for thread_id in thread_ids:
         values = ptrace.registers(thread_id)
         found = [name for name in _REPLACED if values[name] in replaced]

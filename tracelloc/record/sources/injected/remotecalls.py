@@ -1,8 +1,8 @@
 """System calls made by a stopped thread of the target (ptrace(2), rt_sigreturn(2)).
 
-The thread runs a ``syscall`` instruction of the C library's with a ``ret`` behind it. Below its
-stack lies a signal frame with its registers, and the address that it returns to is the C library's
-code that restores them from there: if tracelloc is killed at any moment, the thread makes the
+The thread runs a ``syscall`` instruction of the C library with a ``ret`` behind it. Below the
+thread's stack lies a signal frame with its registers, and the call returns to the C library's
+code that restores registers from there: if tracelloc is killed at any time, the thread makes the
 system call and then goes on where it was. (A sleep then starts again.) A thread is never stopped by
 a signal, which it would get if tracelloc were killed. Layout of the frame: ``struct ucontext`` and
 ``struct sigcontext`` of x86-64 (asm/ucontext.h, asm/sigcontext.h).
@@ -47,7 +47,7 @@ RESTORE_CODE: Final = X86_64.signal_frame.return_code  # rt_sigreturn, as both C
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """Code of the target's C library."""
+    """Addresses of code in the target's C library with which a thread makes system calls."""
 
     call: int  # Address of `CALL_CODE`
     restore: int  # Address of `RESTORE_CODE`
@@ -121,9 +121,9 @@ class RemoteThread:
 
 
 def rank(values: ptrace.Registers) -> int:
-    """Returns how well a stopped thread suits: 0: best.
+    """Returns how well a stopped thread suits for making system calls; 0: best.
 
-    Best is one in a system call that can be made again at any time, then one that sleeps.
+    Best is a thread in a system call that can be made again at any time, then one that sleeps.
     """
     if values.entered_call == ptrace.NO_CALL:
         return 2
@@ -131,7 +131,7 @@ def rank(values: ptrace.Registers) -> int:
 
 
 def described(state: bytes) -> bytes:
-    """Returns an XSAVE area as it is in a signal frame."""
+    """Returns an XSAVE area with the description that the kernel adds in a signal frame."""
     features = state[_SOFTWARE_BYTES : _SOFTWARE_BYTES + 8]
     words = struct.pack("<II", _MAGIC_1, len(state) + len(_MAGIC_2)) + features
     words += struct.pack("<I", len(state))
@@ -140,7 +140,7 @@ def described(state: bytes) -> bytes:
 
 
 def signal_frame(kept: ptrace.Registers, mask: int, state_at: int) -> bytes:
-    """Returns the context that rt_sigreturn restores; ``state_at``: address of the XSAVE area.
+    """Encodes the context that rt_sigreturn restores; ``state_at``: address of the XSAVE area.
 
     A system call that the stop has interrupted is made again, as the kernel does.
     """

@@ -1,4 +1,4 @@
-"""Stops all threads of a process that nobody traces yet, and lets them go on."""
+"""Stops all threads of a process that nobody traces yet, and resumes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOK_AGAIN_S: Final = 0.0002
 class StoppedProcess:
     """A context in which all threads of a process are stopped.
 
-    If this thread dies, the kernel lets them go on as if nothing had happened (ptrace(2)).
+    If the calling thread dies, the kernel resumes all threads (ptrace(2)).
     """
 
     def __init__(self, process: Process) -> None:
@@ -31,7 +31,7 @@ class StoppedProcess:
         self._undo = ExitStack()
 
     def __enter__(self) -> StoppedProcess:
-        """Stops them. Raises TargetError, with all threads running again."""
+        """Stops all threads. Raises TargetError, with all threads running again."""
         with ExitStack() as undo:
             undo.enter_context(Urgency())
             undo.callback(self._resume)
@@ -47,7 +47,7 @@ class StoppedProcess:
 
     @property
     def thread_ids(self) -> list[int]:
-        """The stopped threads: all that the process has."""
+        """Ids of the stopped threads: all threads of the process."""
         return list(self._stopped)
 
     def _stop(self) -> None:
@@ -105,9 +105,9 @@ class StoppedProcess:
 
 
 def _await_stop(thread_id: int) -> int:
-    """Waits until a thread that was interrupted has stopped: only then can it be let go.
+    """Waits until an interrupted thread has stopped: only then can tracelloc detach from it.
 
-    Returns the signal for which it has stopped; 0: none.
+    Returns the signal for which the thread has stopped; 0: none.
     """
     end_s = time.monotonic() + _STOP_S
     while time.monotonic() < end_s:

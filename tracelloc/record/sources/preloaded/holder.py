@@ -31,14 +31,14 @@ class _RobustHead(ctypes.Structure):
 
 
 class AreaHolder:
-    """A thread whose id signals that events are wanted; the kernel clears it if tracelloc dies.
+    """A thread whose id in shared memory signals that events are wanted, until tracelloc dies.
 
-    The kernel does so for the robust futexes of a thread (Documentation/locking/robust-futexes).
+    The kernel then clears the id: it is a robust futex (Documentation/locking/robust-futexes).
     tracelloc registers its own list, as the C library would store its list in the shared memory.
     """
 
     def __init__(self, word: npt.NDArray[np.uint32]) -> None:
-        """``word`` is one element in the shared memory."""
+        """``word``: an array of one element in the shared memory, for the thread's id."""
         self._word = word
         self._begun, self._end = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._hold, name="area", daemon=True)
@@ -59,7 +59,7 @@ class AreaHolder:
 
     @property
     def is_there(self) -> bool:
-        """Whether the word still holds a thread id."""
+        """Whether the word still holds the thread's id."""
         return bool(self._word[0])
 
     def release(self) -> None:

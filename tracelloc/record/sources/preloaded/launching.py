@@ -1,4 +1,4 @@
-"""Makes a program that tracelloc starts preload the library, without the program noticing.
+"""Makes programs that tracelloc starts preload the library, without the program noticing.
 
 The library removes tracelloc's additions to the environment before any code of the program runs
 (``probes/preloaded/exec.h``). So nothing may be added if the library is not loaded.
@@ -49,7 +49,7 @@ def with_preloaded(environment: Sequence[bytes], library: bytes) -> list[bytes]:
 def path_for_loaders(library: Path) -> Path:
     """Returns the path of a library for ``LD_PRELOAD``, where it can't have spaces and colons.
 
-    If it has, it is that of a link, which is removed when tracelloc ends.
+    If the library's path has any, returns that of a link, which is removed when tracelloc ends.
     """
     if not set(bytes(library)) & set(_SEPARATORS):
         return library
@@ -65,7 +65,7 @@ def path_for_loaders(library: Path) -> Path:
 
 
 def can_be_read(library: bytes) -> bool:
-    """Returns whether loaders can map the library; otherwise they complain on standard error."""
+    """Returns whether loaders can map a library; otherwise they complain on standard error."""
     if len(library) > _MOST_PATH_BYTES or set(library) & set(_SEPARATORS):
         return False
     try:
@@ -75,7 +75,7 @@ def can_be_read(library: bytes) -> bool:
 
 
 def preloads(program: bytes) -> bool:
-    """Returns whether a program's, or a script interpreter's, loader preloads the library."""
+    """Returns whether the loader of a program, or a script's interpreter, preloads libraries."""
     try:
         for _ in range(2):
             # The file may be anything, even a pipe.
@@ -94,7 +94,7 @@ def _opened_at_once(path: str, flags: int) -> int:
 
 
 def _is_dynamic(head: bytes, fd: int) -> bool:
-    """Returns whether an executable for this machine has a loader, and gains no privileges."""
+    """Returns whether a loader of this machine loads an executable, which gains no privileges."""
     if not head.startswith(_ELF64) or len(head) < _HEADER.size:
         return False
     _, machine, _, _, at, _, _, _, size, count = _HEADER.unpack_from(head)

@@ -16,16 +16,17 @@ from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Allocator, Module, is_preloaded_library
 from tracelloc.record.mallocs.interposed import (
     asked_operators,
-    asks_malloc,
     defined_by,
     direct_caller,
     filter_maker,
-    may_be_behind,
+    is_standard_malloc,
+    may_be_interposed,
 )
 from tracelloc.record.probe_points.placement import place_loader, place_marker
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.runtimes.supported import has_supported, supported_names
+from tracelloc.record.sources.preloaded.preloadedsource import PreloadedSource
 from tracelloc.record.sources.preloaded.sharedarea import (
     NEXT_VARIABLE,
     PRECEDED,
@@ -35,7 +36,6 @@ from tracelloc.record.sources.preloaded.sharedarea import (
     area_mappings,
     read_field,
 )
-from tracelloc.record.sources.preloaded.source import PreloadedSource
 
 _LOOK_AFTER_S: Final = 0.25
 _LOOK_AFTER_TIMES: Final = 50  # Seccomp checks wait this many times as long as one takes
@@ -48,7 +48,7 @@ _EVENT_NS: Final = 40.0
 
 
 class LinkState(Enum):
-    """State of the connection, for one memory image."""
+    """State of the connection between a process and tracelloc, for one memory image."""
 
     UNKNOWN = auto()  # The library has not been seen, but may still be loaded
     EXPECTED = auto()  # The library is loaded, and will signal when it is initialized
@@ -57,7 +57,7 @@ class LinkState(Enum):
 
 
 class PreloadedLink:
-    """Finds a process's shared area and connects to it. Call with the session's lock."""
+    """Connects to a process's preloaded library, if any. Call with the session's lock."""
 
     def __init__(self, source: PreloadedSource, space: AddressSpace, words: SpaceControl) -> None:
         self.state = LinkState.UNKNOWN
@@ -81,7 +81,7 @@ class PreloadedLink:
     def begin_image(self, *, same_thread: bool) -> None:
         """Resets the state after the process has executed another program.
 
-        ``same_thread`` is whether its first thread did; otherwise the kernel has lost the marker.
+        ``same_thread``: whether the main thread did; otherwise the kernel has lost the marker.
         """
         if not same_thread:
             self.close()
@@ -95,14 +95,14 @@ class PreloadedLink:
             self._misses_beginning = not self._is_attended
         self.state, self._library, self._next_malloc = LinkState.UNKNOWN, None, 0
 
-    def look_after(self) -> None:
+    def check_for_changes(self) -> None:
         """Checks whether probes must take over; if so, makes the process wait for them."""
         area, now_s = self._source.area, time.monotonic()
         if area is None:
             return
         if now_s >= self._look_after_s:
             with suppress(TargetError):
-                area.look_after()
+                area.check_for_changes()
             # The check reads the status of all threads.
             took_s = time.monotonic() - now_s
             self._look_after_s = now_s + max(_LOOK_AFTER_S, _LOOK_AFTER_TIMES * took_s)
@@ -113,7 +113,7 @@ class PreloadedLink:
                 area.begin_leaving()
 
     def _why_leave(self, area: SharedArea) -> str:
-        """Returns why probes must take over, as a predicate of the process; empty if not."""
+        """Returns why probes must take over, as a predicate of the process; empty if no reason."""
         if self._source.failure is not None:
             self._flaw = f"what the process reported can't be read: {self._source.failure}"
             return "has written what can't be read"
@@ -162,9 +162,9 @@ class PreloadedLink:
 
     @property
     def must_hand_over(self) -> bool:
-        """Whether probes must take over now.
+        """Whether probes must now take over from the preloaded library.
 
-        True if the process waits for that and everything that it has reported is taken, or if
+        True if the process waits for probes and all its reports are taken, or if
         tracelloc has waited long enough.
         """
         area, leaving = self._source.area, self._leaving
@@ -187,7 +187,7 @@ class PreloadedLink:
         return self.state is not LinkState.LEFT
 
     def costs(self) -> tuple[float, float] | None:
-        """CPU time of reporting an event, and the threads' waits so far, in ns; None: unknown."""
+        """(CPU time of reporting an event, threads' waits so far) in ns; None if unknown."""
         area = self._source.area
         if self.state is not LinkState.CONNECTED or area is None:
             return None
@@ -204,10 +204,10 @@ class PreloadedLink:
         return self.state in (LinkState.CONNECTED, LinkState.LEFT)
 
     def decide_use(self, allocators: Iterable[Allocator], *, all_loaded: bool) -> None:
-        """Looks for the library and its shared area, and decides as soon as possible.
+        """Decides, as soon as that is possible, whether the library or probes report blocks.
 
-        ``allocators`` are all known ones. ``all_loaded``: the initial libraries are loaded. Raises
-        TargetError if only the library may be used, and can't be.
+        ``allocators``: all that are known. ``all_loaded``: whether initial libraries are loaded.
+        Raises TargetError if only the library may be used, and can't be.
         """
         modules = self._space.mapped_modules
         if self.is_settled:
@@ -235,9 +235,9 @@ class PreloadedLink:
 
     def is_behind(self, allocator: Allocator) -> bool:
         """Returns whether an allocator's blocks all pass the library, as far as is known."""
-        if asks_malloc(allocator):
+        if is_standard_malloc(allocator):
             return True
-        if not may_be_behind(allocator, self._space.executable):
+        if not may_be_interposed(allocator, self._space.executable):
             return False
         # A library loaded later is called by the code that has loaded it.
         return (
@@ -249,7 +249,7 @@ class PreloadedLink:
     def _is_called_by_it(self, allocator: Allocator) -> bool:
         mapping = self._space.find(self._next_malloc)
         is_next = mapping is not None and self._space.module_of(mapping) is allocator.module
-        return is_next or asks_malloc(allocator)
+        return is_next or is_standard_malloc(allocator)
 
     def _other(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> str | None:
         """Explains why some blocks bypass the library; None if none do."""
@@ -278,15 +278,15 @@ class PreloadedLink:
 
     @property
     def _is_attended(self) -> bool:
-        """Whether a tracer stops the process when it loads something, and so notices it."""
+        """Whether a tracer stops the process when it loads a library, and so notices that."""
         with suppress(TargetError):
             return self._space.process.tracer_id() != 0
         return False
 
     def _mark(self, library: Module) -> None:
-        """Makes the library wait for tracelloc, also in programs that the process executes.
+        """Makes the library wait for tracelloc, also in programs that are executed later.
 
-        An injected library is not in those. Raises TracellocError.
+        An injected library is not in such programs. Raises TracellocError.
         """
         if is_injected(library.path):
             return
@@ -332,9 +332,9 @@ class PreloadedLink:
         return self._library is not None and is_injected(self._library.path)
 
     def _read(self, variable: str, field: str, size_bytes: int) -> int:
-        """Returns the value of a variable of the library; 0 if it is not yet initialized.
+        """Returns the value of a library's variable; 0 if the library is not yet initialized.
 
-        Of a process whose memory may not be read (ptrace(2)), it is the value at the start.
+        If the process's memory may not be read (ptrace(2)), returns the value at the start.
         """
         assert self._library is not None
         at, process = self._space.object(self._library, variable), self._space.process
@@ -345,7 +345,7 @@ class PreloadedLink:
         return read_field(process, areas[0], field, size_bytes) if areas else 0
 
     def _leave(self, why: str) -> None:
-        """Leaves the process to probes. Raises TargetError if there are none."""
+        """Decides that probes report blocks. Raises TargetError if there are no probes."""
         self.state = LinkState.LEFT
         self.close()
         if self._source.is_alone:
@@ -365,7 +365,7 @@ class PreloadedLink:
             self._flaw = "the program had begun before it could be traced"
 
     def report_choice(self) -> None:
-        """Reports the choice, once the program is known to be traceable."""
+        """Tells the user about library or probes, once the program is known to be traceable."""
         if self._unsaid:
             self._source.say(self._unsaid)
         self._unsaid = ""

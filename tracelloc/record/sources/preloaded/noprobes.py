@@ -1,10 +1,10 @@
-"""A capture without probes, for users who may not load BPF programs.
+"""Tracing without probes, for users who may not load BPF programs.
 
 Only the library reports events then. A program that tracelloc starts is followed by ptrace(2).
 Where probes would stop the program, it has breakpoints: in the dynamic linker, until the library is
 mapped, and in the library, until that is initialized. Both are gone before any of the program's own
-code runs, so its children have none. A process that runs already has none at all, and is not
-followed: that it executes another program is seen in /proc.
+code runs, so its children have none. A process that runs already has no breakpoints, and is not
+followed: if it executes another program, /proc shows that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch, Events, Miss
 from tracelloc.model.losses import Counter
 from tracelloc.record import abi
 from tracelloc.record.kernel.attach import Attachment
-from tracelloc.record.kernel.capabilities import lacking
+from tracelloc.record.kernel.capabilities import missing_rights
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.rowtable import RowMemory
@@ -47,12 +47,12 @@ class Breakpoints(Attachment):
     """Breakpoints in one process, each until a thread reaches it."""
 
     def __init__(self, pid: int, points: Sequence[ProbePoint], *, is_stopped: bool = True) -> None:
-        """Inserts them, in a process that is stopped; in others, none. Raises TargetError."""
+        """Inserts breakpoints if the process is stopped, otherwise none. Raises TargetError."""
         self.method, self.points = Method.PERF, points
         self._process = Process(pid)
         self._trap = native().breakpoint_code
         self._covered: dict[int, bytes] = {}  # The instructions' first bytes, by address
-        self.inserted: set[int] = set()  # Addresses of all breakpoints that there have been
+        self.inserted: set[int] = set()  # Addresses of all breakpoints so far
         mappings = self._process.maps().mappings
         for point in points if is_stopped else ():
             address = _address_of(point.open_path, point.offset, mappings, executable=True)
@@ -67,12 +67,12 @@ class Breakpoints(Attachment):
                 self._write(variable, awaited.to_bytes(2, "little"))
 
     def insert(self, address: int) -> None:
-        """Inserts one of them."""
+        """Inserts a breakpoint at an address."""
         self.inserted.add(address)
         self._write(address, self._trap)
 
     def remove(self, address: int) -> bool:
-        """Removes the breakpoint at an address, if there is one. Returns whether there was."""
+        """Removes the breakpoint at an address, if any. Returns whether there was one."""
         covered = self._covered.get(address)
         if covered is not None:
             self._write(address, covered)
@@ -98,7 +98,7 @@ class Breakpoints(Attachment):
         return self._process.thread_id
 
     def close(self) -> None:
-        """Removes those that are left. May be called twice; the process may be gone."""
+        """Removes the remaining breakpoints. May be called twice; the process may be gone."""
         for address in self._covered:
             try:
                 self.remove(address)
@@ -130,11 +130,11 @@ class NoProbes:
         self._breakpoints: list[Breakpoints] = []
 
     def attach(self, pid: int, points: Sequence[ProbePoint]) -> Breakpoints:
-        """Makes a stopped process stop at these points. Raises PrivilegeError for other probes."""
+        """Makes a stopped process stop at some points. Raises PrivilegeError for other probes."""
         others = [p for p in points if p.program not in (_STOPS, _UNNEEDED)]
         if others:
             raise PrivilegeError(
-                f"{others[0].label} needs a probe, and probes need {lacking()}",
+                f"{others[0].label} needs a probe, and probes need {missing_rights()}",
                 hint="tracelloc doctor has what helps here",
             )
         stops = [p for p in points if p.program == _STOPS]
@@ -143,7 +143,7 @@ class NoProbes:
         return found
 
     def take_trap(self, thread_id: int) -> bool | None:
-        """Handles the trap of a stopped thread: it may run on as if there were no breakpoint.
+        """Handles the trap of a stopped thread, which may then run on as without a breakpoint.
 
         Returns whether the process has mapped new code; None if the trap is the program's own.
         """
@@ -175,14 +175,14 @@ class NoProbes:
         self._breakpoints = []
 
     def _look_at_image(self) -> tuple[int, ...]:
-        """Returns addresses by which the kernel tells two programs of the process apart."""
+        """Returns addresses that differ between two programs that the process executes."""
         try:
             return () if self._running is None else self._running.program_addresses()
         except TargetError:  # it has ended
             return self._image
 
     def notices_execs(self) -> bool:
-        """See ``Capture``; of a running process, it counts them itself."""
+        """Returns whether control words count execs: NoProbes counts those of a running process."""
         if self._running is not None and time.monotonic() >= self._image_due_s:
             self._image_due_s = time.monotonic() + _IMAGE_S
             before, self._image = self._image, self._look_at_image()
@@ -194,19 +194,19 @@ class NoProbes:
         return SpaceControl(self._spaces, 0)
 
     def take_events(self) -> EventBatch:
-        """Takes no events."""
+        """Returns an empty batch: there are no probes."""
         return EventBatch(NO_EVENTS, NO_PAIRS, 0, overflowed=False)
 
     def take_mappings(self) -> Events:
-        """Takes no events."""
+        """Returns no mappings: there are no probes."""
         return NO_EVENTS
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Takes no stacks."""
+        """Returns no stacks: there are no probes."""
         return []
 
     def take_misses(self, _most: int) -> list[Miss]:
-        """Takes no stacks."""
+        """Returns no misses: there are no probes."""
         return []
 
     def take_fork(self, _thread_id: int) -> abi.ForkFlag | None:
@@ -230,11 +230,11 @@ class NoProbes:
         raise KeyError(name)
 
     def fail(self, error: Exception) -> None:
-        """Raises the error."""
+        """Raises an error with which reading has failed: nothing replaces this source."""
         raise error
 
     def _do_nothing(self, *_what: Any, **_how: Any) -> None:
-        """Does nothing: there is nothing in the kernel."""
+        """Does nothing, as there is nothing in the kernel: stands for several methods."""
 
     watch: Any = _do_nothing
     assign = unassign = free_space = set_live = set_stop_at_loads = note_sampled = close = watch
@@ -243,7 +243,7 @@ class NoProbes:
 def _address_of(
     open_path: str, offset: int, mappings: Sequence[CodeMapping], *, executable: bool
 ) -> int:
-    """Returns where an offset of a file is mapped. Raises TargetError."""
+    """Returns the process address of an offset of a mapped file. Raises TargetError."""
     inode = os.stat(open_path).st_ino
     found = [
         mapping.start + offset - mapping.offset

@@ -205,7 +205,7 @@ cdef inline bint can_be(const event* e) noexcept nogil:
 
 
 cdef class AreaRings:
-    """The rings of one process. Not thread safe."""
+    """The rings of events in one process's shared memory. Not thread safe."""
 
     cdef uint8_t[::1] area
     cdef uint32_t image
@@ -226,7 +226,7 @@ cdef class AreaRings:
     cdef int used  # number of leading rings that threads have used
 
     def __cinit__(self, uint8_t[::1] area, uint32_t image, int64_t now_ns):
-        """``area`` is the whole file. Events already in its rings are skipped."""
+        """``area``: the whole shared memory. Events that are already in its rings are skipped."""
         cdef int ring
         assert area.shape[0] >= PRELOAD_BYTES
         self.area, self.image = area, image
@@ -246,7 +246,7 @@ cdef class AreaRings:
         return self.ring(ring).owner or load(&self.ring(ring).reserved)
 
     cdef inline int find_used(self) noexcept nogil:
-        """Returns the number of rings to look at: all that threads have, or have had.
+        """Returns the number of rings to read: all that threads have, or have had.
 
         A thread takes the first ring without an owner, so it has seen owners of all rings
         before that one; all threads see the stores in one order, including those before. Released
@@ -258,7 +258,7 @@ cdef class AreaRings:
 
     @property
     def is_quiet(self):
-        """Whether no event has been reported since the last ones were taken.
+        """Whether no event has been reported since events were last taken.
 
         Read-only: any thread may call it.
         """
@@ -270,7 +270,7 @@ cdef class AreaRings:
 
     @property
     def inside(self):
-        """Number of threads in a call that may still be reported."""
+        """Returns the number of threads in a call that may still be reported."""
         cdef int ring
         return sum(self.ring(ring).inside != 0 for ring in range(self.find_used()))
 
@@ -280,7 +280,7 @@ cdef class AreaRings:
             raise OSError("membarrier")
 
     def freeze(self):
-        """Ignores later events, so that the process need not stop reporting."""
+        """Ignores events from now on, so that the process need not stop reporting."""
         cdef int ring
         if self.is_frozen:
             return

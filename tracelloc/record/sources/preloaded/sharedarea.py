@@ -1,6 +1,6 @@
 """The preloaded library's shared area: events that a process itself writes to shared memory.
 
-``probes/preloaded`` runs in the process and creates that memory; ``ringmerge.pyx`` orders its
+``probes/preloaded`` runs in the process and creates that memory; ``ringmerge.pyx`` orders the
 events. A malicious process could write anything there: tracelloc copies everything before
 it reads it, and drops what can't be right.
 """
@@ -36,8 +36,8 @@ from tracelloc.text import NS_PER_S
 
 LIBRARY: Final = Path(__file__).parent / "libtracelloc.abi3.so"  # The library that programs preload
 AREA_NAME: Final = "/memfd:tracelloc-preload"  # The name of the shared memory in /proc/PID/maps
-# A variable of the library, the field of the shared memory that has it as of the start, and their
-# size in bytes. The state is 0 before the library's initialization.
+# A variable of the library, the field of the shared memory that has its value at the start, and
+# the size of both in bytes. The state is 0 before the library's initialization.
 STATE_VARIABLE: Final = "tracelloc_preload_state", "state", 4
 # The variable's value if the program calls another malloc before the library's.
 PRECEDED: Final = ringmerge.PRECEDED
@@ -63,7 +63,7 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def preloaded_library() -> Path:
-    """Returns the library that programs preload. Raises UnsupportedError if missing."""
+    """Returns the path of the preloaded library. Raises UnsupportedError if it is missing."""
     if not LIBRARY.exists():
         machine = native()
         raise UnsupportedError(
@@ -76,7 +76,7 @@ def preloaded_library() -> Path:
 
 
 def area_mappings(mappings: Iterable[Mapping]) -> list[Mapping]:
-    """Returns the mappings of the shared memory: a page, and all of it once there are events."""
+    """Returns the mappings of the shared memory: a page, and the whole once there are events."""
     return [mapping for mapping in mappings if mapping.path.startswith(AREA_NAME)]
 
 
@@ -104,14 +104,14 @@ _REASONS: Final = {
 
 
 def _reason(number: int) -> str:
-    """Describes an ``enum preload_reason``, as a predicate of a process."""
+    """Describes an ``enum preload_reason`` as a predicate, with a process as the subject."""
     return _REASONS.get(number, "reports what it should not")
 
 
 def _open_area(process: Process, mapping: Mapping, flags: int) -> int:
     """Opens the shared memory. Raises OSError.
 
-    Only root may open a mapping; others open the library's descriptor, which it keeps for so long.
+    Only root may open a mapping; others open the library's descriptor, which stays open for them.
     """
     try:
         return os.open(process.mapping_path(mapping), flags)
@@ -135,7 +135,7 @@ def read_field(process: Process, mapping: Mapping, name: str, size_bytes: int) -
 
 
 def is_used(space: AddressSpace) -> bool:
-    """Returns whether a tracelloc takes the events of a process's library. Raises OSError."""
+    """Returns whether any tracelloc takes the events of a process's library. Raises OSError."""
     for mapping in area_mappings(space.mappings):
         area = _open_area(space.process, mapping, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -225,7 +225,7 @@ class SharedArea:
         return memory
 
     def _begin(self) -> None:
-        """Resets what was there for an earlier profiler."""
+        """Resets the shared memory, which an earlier profiler may have used."""
         self.rows = self._array(ringmerge.AT_ROWS, abi.ROW_SET_DTYPE, ringmerge.ROW_SETS)
         self.space = self._array(ringmerge.FIELDS["space"], abi.SPACE_DTYPE, 1)
         self._counters = self._field("counters", np.uint64, len(Counter))
@@ -258,10 +258,10 @@ class SharedArea:
         max_stall_s: float,
         clears: bool,
     ) -> None:
-        """Sets what is reported; before ``switch_on``.
+        """Sets what the process reports; called before ``switch_on``.
 
-        ``max_stall_s`` is how long a thread waits for tracelloc before it only counts events;
-        ``clears`` is whether malloc is to return cleared memory.
+        ``max_stall_s``: how long a thread waits for tracelloc before it only counts events;
+        ``clears``: whether malloc returns cleared memory.
         """
         counter = self._field("counter", np.uint64)
         counter[0] = max(1, int(counter[0]))
@@ -282,9 +282,9 @@ class SharedArea:
         self._field("min_size", np.uint64)[0] = size_bytes
 
     def switch_on(self) -> None:
-        """Makes the process report from here on."""
+        """Makes the process report events from now on."""
         if self._holder is None and not self._is_over:
-            self.look_after()
+            self.check_for_changes()
             self._rings = AreaRings(memoryview(self._memory), self.image, time.monotonic_ns())
             self._holder = AreaHolder(self._field("holder", np.uint32))
 
@@ -299,7 +299,7 @@ class SharedArea:
         if holder is not None:
             holder.release()
 
-    def look_after(self) -> None:
+    def check_for_changes(self) -> None:
         """Checks whether the process may make all system calls; to be called regularly."""
         self.is_filtered = self._process.has_seccomp_filter(self._inherited_filters)
         self._field("may_call", np.uint32)[0] = not self.is_filtered
@@ -330,22 +330,22 @@ class SharedArea:
 
     @property
     def is_late(self) -> bool:
-        """Whether the process waited for tracelloc in vain, and then started."""
+        """Whether the process waited for tracelloc in vain, and has then started without it."""
         return bool(self._field("is_late", np.uint32)[0])
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the process waits for probes, or waited for them in vain."""
+        """Whether the process waits for probes to take over, or has waited for them in vain."""
         return bool(self._leaving[0])
 
     @property
     def why_not(self) -> str:
-        """Why the process does not report all events; empty if it does."""
+        """Why the process does not report all events, as a predicate; empty if it does."""
         return _reason(int(self._field("why_not", np.uint32)[0]))
 
     @property
     def waited_ns(self) -> float:
-        """For how long threads have waited for tracelloc, together."""
+        """Total time in ns for which threads have waited for tracelloc."""
         return min(int(self._waited[0]), _MOST_COUNTED) * NS_PER_S / self._ticks_per_s
 
     @property
@@ -355,7 +355,7 @@ class SharedArea:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing was reported since the last time."""
+        """Whether the process has reported nothing since events were last taken."""
         return self._rings is None or (self._rings.is_quiet and not self.records.has_more)
 
     @property
@@ -366,7 +366,7 @@ class SharedArea:
     def take_events(self, *, whole: bool = False) -> Events:
         """Takes all events that are known to be complete, in order.
 
-        ``whole`` means that the process is gone, or stopped for good: unfinished events stay so.
+        ``whole``: the process is gone, or stopped for good, so that unfinished events stay so.
         """
         if self._rings is None:
             return np.empty(0, EVENT_DTYPE)
@@ -391,7 +391,7 @@ class SharedArea:
         return events
 
     def counters(self) -> npt.NDArray[np.uint64]:
-        """Returns the counters, indexed by ``abi.Counter``."""
+        """Returns the process's counters of losses, indexed by ``Counter``."""
         counters: npt.NDArray[np.uint64] = np.minimum(self._counters, np.uint64(_MOST_COUNTED))
         if self._rings is not None:
             # The kind of abandoned events is unknown.
@@ -409,7 +409,7 @@ class SharedArea:
                 self._rings.release(ring)
 
     def close(self) -> None:
-        """Stops the reports and frees the memory. May be called twice."""
+        """Stops the process's reports, and unmaps the memory. May be called twice."""
         self.switch_off()
         if self._fd < 0:
             return

@@ -1,6 +1,6 @@
-"""Stacks that a process with the preloaded library has sent, including unfinished ones.
+"""Reads stacks that a process with the preloaded library has sent, also unfinished ones.
 
-They are in a ring of records in the shared memory (``probes/preloaded/records.h``), to which the
+Stacks are in a ring of records in the shared memory (``probes/preloaded/records.h``), to which the
 process may write at any time: tracelloc copies each record, then checks it.
 """
 
@@ -29,10 +29,10 @@ _UNWRITTEN_S: Final = 5.0  # Longest time that a record may be unwritten
 
 
 class AreaRecords:
-    """The ring of records of one process. Not thread safe."""
+    """The ring of stack records in one process's shared memory. Not thread safe."""
 
     def __init__(self, memory: mmap.mmap, image: int) -> None:
-        """``memory`` is the whole file, ``image`` the number of the memory image."""
+        """``memory``: the whole shared memory; ``image``: the number of the memory image."""
         self._memory = memory
         self._image = image
         self._reserved, self._shared_taken = (
@@ -52,7 +52,7 @@ class AreaRecords:
         return int(self._reserved[0]) != self._taken
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Takes (memory image, stacks) sent since the last time."""
+        """Takes stacks sent since the last call: (memory image, its call stacks)."""
         self._read()
         taken, self._stacks = self._stacks, []
         if not taken:

@@ -1,6 +1,6 @@
-"""Filters of system calls that tracelloc shares with the process that it traces.
+"""System call filters (seccomp) that tracelloc shares with the process it traces.
 
-Container engines filter the calls of every process. The preloaded library makes none under a
+Container engines filter the calls of every process. The preloaded library makes no calls under a
 filter, since that might end the program. Filters that tracelloc itself has can be tried first.
 """
 
@@ -24,9 +24,9 @@ _CALLS: Final = (
 
 
 def shared_filters(process: Process) -> int:
-    """Returns how many filters a process shares with tracelloc that permit what the library does.
+    """Returns how many filters shared with a process permit the library's system calls.
 
-    A child has inherited them. A container's engine begins them for each of its processes.
+    A child inherits filters from tracelloc. A container's engine sets them for each process.
     """
     own = Process(os.getpid())
     is_child = process.parent_pid() == own.pid
@@ -36,7 +36,7 @@ def shared_filters(process: Process) -> int:
 
 @cache
 def may_vouch() -> bool:
-    """Returns whether no filter that tracelloc has ends a process for the library's calls."""
+    """Returns whether tracelloc's own filters permit the library's system calls, by trying."""
     own = Process(os.getpid())
     if not own.has_seccomp_filter():
         return True

@@ -17,11 +17,11 @@ from tracelloc.record.kernel.rowtable import RowMemory, RowTable
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.merge import StackMerger
+from tracelloc.record.runtimes.stackmerger import StackMerger
 from tracelloc.record.unwinding.addresses import AddressSet
-from tracelloc.record.unwinding.ahead import RowsAhead
-from tracelloc.record.unwinding.leading import LeadingFrames
-from tracelloc.record.unwinding.plausible import FrameChecker
+from tracelloc.record.unwinding.framechecker import FrameChecker
+from tracelloc.record.unwinding.leadingframes import LeadingFrames
+from tracelloc.record.unwinding.rowsahead import RowsAhead
 from tracelloc.record.unwinding.sitememory import SiteMemory
 from tracelloc.record.unwinding.unwinder import Unwinder
 from tracelloc.record.worker.unwindtables import UnwindTables
@@ -41,9 +41,9 @@ _ALL: Final = 0.8
 
 
 class StackSource:
-    """Stores stacks, for the pump thread.
+    """Completes and stores the call stacks of one process, for the pump thread.
 
-    It also keeps the address space up to date: on an unknown address, it has the maps read again.
+    Also keeps the address space up to date: on an unknown address, the maps are read again.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class StackSource:
 
     @property
     def pid(self) -> int:
-        """The process's PID."""
+        """PID of the process."""
         return self._space.process.pid
 
     def await_rows(self) -> None:
@@ -114,7 +114,7 @@ class StackSource:
         self._unwinder.table.close()
 
     def begin_image(self, stacks: Stacks) -> None:
-        """Resets after an exec, with these stacks; the address space was reset before."""
+        """Resets after an exec; ``stacks``: for the new program. The space must be reset before."""
         self._stacks = stacks
         self._image = self._words.image
         self._checker = FrameChecker(self._space)
@@ -126,7 +126,7 @@ class StackSource:
             self.merger.begin_image(stacks)
 
     def methods(self) -> dict[str, str]:
-        """How stacks are unwound through each code file, in words."""
+        """Returns how stacks are unwound through each code file, in words, by path."""
         if self._unwinder is None:
             return dict.fromkeys((m.path for m in self._space.modules), "frame pointers")
         tables_of = self._space.files.tables
@@ -135,7 +135,7 @@ class StackSource:
     def refresh(self) -> None:
         """Reads the mappings again, and passes on new ones.
 
-        After an exec it does nothing until ``begin_image``.
+        After an exec, does nothing until ``begin_image``.
         """
         if self._words.image != self._image:
             return
@@ -165,7 +165,7 @@ class StackSource:
     def _renew(self, generation: int) -> bool:
         """Takes over the current mappings; ``generation`` was read before the maps were.
 
-        Returns False if they became outdated meanwhile.
+        Returns False if the mappings became outdated meanwhile.
         """
         assert self._unwinder is not None
         if not self._unwinder.renew(generation, lambda: self._words.generation):
@@ -177,7 +177,7 @@ class StackSource:
         return True
 
     def catch_up(self) -> None:
-        """Reads the maps again if the dynamic linker has changed them since."""
+        """Reads the mappings again if the dynamic linker has changed them since the last time."""
         if self._prewarm_due_s is not None and time.monotonic() >= self._prewarm_due_s:
             self._prewarm_due_s = None
             assert self._unwinder is not None
@@ -189,7 +189,7 @@ class StackSource:
         if self.merger is not None:
             self.merger.settle()
 
-    def note(self, new: SentStacks) -> None:
+    def store_sent(self, new: SentStacks) -> None:
         """Stores stacks that the probes could walk to their end."""
         if self.merger is None:
             self._note_code(new)
@@ -198,7 +198,7 @@ class StackSource:
         is_merged = new.flags & np.uint16(StackFlag.PYTHON) != 0
         self.merger.note_names(new.select(is_named))
         self._note_code(new.select(~(is_merged | is_named)))
-        self.merger.note(new.select(is_merged))
+        self.merger.merge_sent(new.select(is_merged))
 
     def _note_code(self, new: SentStacks) -> None:
         if self.leading is not None:
@@ -219,19 +219,16 @@ class StackSource:
             else:
                 self._stacks.add(stack_id, *settled)
 
-    def hasten(self, misses: Sequence[Miss]) -> None:
-        """Gives the probes the rows for which these misses are waiting.
+    def supply_rows(self, misses: Sequence[Miss]) -> None:
+        """Gives the probes the unwind rows for which misses are waiting.
 
         The address space must be at least as recent as the misses.
         """
         assert self._unwinder is not None
-        self._unwinder.hasten(misses)
+        self._unwinder.supply_rows(misses)
 
     def finish(self, misses: Sequence[Miss]) -> None:
-        """Finishes stacks that the probes could not follow, and supplies the rows.
-
-        The address space must be as recent as for ``hasten``.
-        """
+        """Finishes stacks that the probes could not follow, and supplies the missing rows."""
         assert self._unwinder is not None
         finished = self._unwinder.finish(misses)
         self._note_passed(np.array([f for stack in finished for f in stack.frames], np.uint64))
@@ -242,18 +239,18 @@ class StackSource:
             self.merger.settle()
 
     def _note_passed(self, frames: U64) -> U64:
-        """Records the return addresses in stacks. Returns those that are new, sorted."""
+        """Records the return addresses in stacks. Returns new ones, sorted."""
         new = np.empty_like(frames)
         return np.sort(new[: self._passed.add(frames, new)])
 
     def _all_passed(self) -> U64:
-        """Return addresses in this program's stacks, sorted, each once."""
+        """Returns the return addresses in this program's stacks, sorted, each once."""
         passed = np.empty(len(self._passed), np.uint64)
         self._passed.copy(passed)
         return np.sort(passed)
 
     def _settle(self, frames: Frames, flags: StackFlag) -> tuple[Frames, StackFlag]:
-        """The credible part of a stack that was walked by rows, and its flags."""
+        """Returns the credible part of a stack that was walked by rows, and its flags."""
         if not flags & StackFlag.GUESSED:
             return frames, flags
         assert self._unwinder is not None

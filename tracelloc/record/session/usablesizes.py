@@ -1,7 +1,7 @@
 """Finds the usable sizes of a process's live blocks.
 
-glibc stores a block's size beside it. Tracelloc reads it from the process, with no lock held. A
-block's size never changes, so each is read once.
+glibc stores a block's size beside the block. Tracelloc reads the size from the process, with no
+lock held. A block's size never changes, so each is read once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MOST_PADDING: Final = 64 << 20
 
 
 def read_chunks(pid: int, address: U64, size_bytes: U64, end_s: float) -> tuple[U64, Mask]:
-    """Returns (usable bytes, mask of blocks that were read) of blocks, addresses ascending.
+    """Reads glibc's sizes of blocks, by ascending address: returns (usable bytes, mask read).
 
     ``end_s`` is the deadline on ``time.monotonic()``; the remaining blocks stay unread.
     """
@@ -75,7 +75,7 @@ def read_chunks(pid: int, address: U64, size_bytes: U64, end_s: float) -> tuple[
 
 
 def read_words(pid: int, address: U64, end_s: float) -> tuple[U64, Mask]:
-    """Returns (8-byte words, mask of those read); addresses ascending, multiples of 8."""
+    """Reads 8-byte words at ascending multiples of 8: returns (words, mask of those read)."""
     words, was_read = _read_near(pid, address, _NEAR_BYTES, end_s)
     missing = np.flatnonzero(~was_read)
     if len(missing):
@@ -117,7 +117,7 @@ def _read_near(pid: int, address: U64, near_bytes: int, end_s: float) -> tuple[U
 
 
 def _pieces(address: U64, near_bytes: int) -> tuple[Rows, Rows]:
-    """Returns (first, last) rows of each group that is read together."""
+    """Returns (first, last) rows of each group of addresses that is read together."""
     if not len(address):
         return np.empty(0, np.intp), np.empty(0, np.intp)
     apart = np.diff(address) > np.uint64(near_bytes)
@@ -133,8 +133,8 @@ _YOUNG_NS: Final = NS_PER_S // 10
 _LARGE_BYTES: Final = 128 << 10
 
 
-class Measuring:
-    """Measures one process. Call it without the session's lock: it takes its time."""
+class UsableSizeReader:
+    """Finds usable sizes of one process's blocks. Slow: call it without the session's lock."""
 
     def __init__(self, space: AddressSpace) -> None:
         """``space``: the process's address space."""
@@ -142,7 +142,7 @@ class Measuring:
         self._read = ReadSizes()
 
     def measured(self, snapshot: Snapshot, longest_s: float = LONGEST_S) -> Snapshot:
-        """Returns the snapshot with usable sizes of its blocks, if it has blocks."""
+        """Returns a snapshot with usable sizes of its blocks, if it has blocks."""
         if snapshot.blocks is None:
             return snapshot
         blocks = snapshot.blocks
@@ -158,7 +158,7 @@ class Measuring:
         found: Iterable[FoundLibrary],
         longest_s: float = LONGEST_S,
     ) -> UsableSizes | None:
-        """Usable sizes of blocks live at ``now_ns``; None if no malloc library was found."""
+        """Returns usable sizes of blocks live at ``now_ns``; None without a malloc library."""
         main = main_library(found)
         if main is None:
             return None
@@ -171,7 +171,7 @@ class Measuring:
         return UsableSizes(main, ReadSizes(), is_unusual)
 
     def _read_more(self, blocks: Blocks, longest_s: float) -> ReadSizes:
-        """Sizes of these blocks: those read before, and those that can be read now."""
+        """Returns the sizes of some blocks that were read before, or can be read now."""
         there, sizes = self._read.find(blocks)
         end_s = time.monotonic() + longest_s
         large = blocks.size >= np.uint64(_LARGE_BYTES)

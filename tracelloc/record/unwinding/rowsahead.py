@@ -36,10 +36,10 @@ _NO_ROWS: Final = np.empty(0, np.uint64), np.empty(0, np.uint64)
 
 
 class RowsAhead:
-    """Makes rows for mapped code. Thread safe, except methods for the pump thread."""
+    """Makes unwind rows for mapped code in advance. Thread safe, except for the pump's methods."""
 
     def __init__(self, space: AddressSpace, table: RowTable, memory: SiteMemory) -> None:
-        """Begins nothing yet. ``memory``: the call sites in large files that earlier runs met."""
+        """``memory``: the call sites in large files that stacks of earlier runs passed."""
         self._space = space
         self._table = table
         self._memory = memory
@@ -59,7 +59,7 @@ class RowsAhead:
         self._met: dict[int, list[int]] = {}
 
     def fork(self, space: AddressSpace, table: RowTable) -> RowsAhead:
-        """Returns a maker for a copy of the address space."""
+        """Returns a maker of rows for a copy of the address space."""
         child = RowsAhead(space, table, self._memory)
         with self._changed:
             child._maps = self._maps
@@ -98,7 +98,7 @@ class RowsAhead:
             self._changed.wait_for(lambda: self._thread is None, timeout_s)
 
     def stop(self) -> None:
-        """Ends after the current file. Begins nothing afterwards."""
+        """Ends making rows, after the current file."""
         with self._changed:
             self._stopped = True
         self.await_all()
@@ -119,7 +119,7 @@ class RowsAhead:
                     if module is not None:
                         module.elf.troubles.append(f"its unwind tables can't be read ({error})")
         finally:
-            ROW_WORKER.rest()
+            ROW_WORKER.end_after_answer()
             self._note_end()
 
     def _note_end(self) -> None:
@@ -129,7 +129,7 @@ class RowsAhead:
                 self._changed.notify_all()
 
     def _next(self) -> tuple[Mapping, RowsOf] | None:
-        """The next mapping to make rows for; None ends the thread."""
+        """Returns the next mapping to make rows for, and how; None ends the thread."""
         with self._changed:
             done = self._made if self._whole else self._made | self._supplied
             left = [m for m in self._maps.mappings if m not in done]
@@ -146,7 +146,7 @@ class RowsAhead:
             return mapping, self._all_rows
 
     def make(self, mapping: Mapping, rows_of: RowsOf) -> None:
-        """Makes rows of a mapping; if room is short, only those that earlier runs needed."""
+        """Makes rows of a mapping; if room is short, only the rows that earlier runs needed."""
         generation = self._table.generation
         sites, rows = self._rows_of(mapping, rows_of)
         if not 0 < len(sites) <= self._room():
@@ -164,7 +164,7 @@ class RowsAhead:
         return self._table.capacity // _SHARE - len(self._table)
 
     def _rows_of(self, mapping: Mapping, rows_of: RowsOf) -> tuple[U64, U64]:
-        """Call sites in a mapping, as process addresses, and their rows."""
+        """Returns call sites in a mapping, as process addresses, and their rows."""
         place = self._space.place(mapping.start)
         if isinstance(place, Unresolved) or place.module is None:
             return _NO_ROWS

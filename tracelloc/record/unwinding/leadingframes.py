@@ -17,10 +17,10 @@ _MOST: Final = 16  # Most leading frames that are stripped
 
 
 class LeadingFrames:
-    """Address ranges of allocators' code."""
+    """Address ranges of allocators' code, for stripping stacks that begin there."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """``ranges``: start and end addresses; they do not overlap."""
+        """``ranges``: start and end addresses, which do not overlap."""
         ordered = sorted(set(ranges))
         self._starts = np.array([start for start, _ in ordered], np.uint64)
         self._ends = np.array([end for _, end in ordered], np.uint64)
@@ -33,13 +33,13 @@ class LeadingFrames:
         return held
 
     def without(self, frames: tuple[int, ...]) -> tuple[int, ...]:
-        """A stack without its leading allocator frames; its outermost frame stays."""
+        """Returns a stack without its leading allocator frames; its outermost frame stays."""
         held = self._holds(np.array(frames[:_MOST], np.uint64)).tolist()
         count = held.index(False) if False in held else len(held)
         return frames[min(count, max(0, len(frames) - 1)) :]
 
     def without_all(self, stacks: SentStacks) -> SentStacks:
-        """Stacks without their leading allocator frames."""
+        """Returns stacks without their leading allocator frames; outermost frames stay."""
         for _ in range(_MOST):
             starts = np.cumsum(stacks.depths) - stacks.depths
             some = stacks.depths > 1
@@ -54,9 +54,9 @@ class LeadingFrames:
 
 
 def code_ranges(space: AddressSpace, allocators: Iterable[Allocator]) -> list[tuple[int, int]]:
-    """Start and end addresses of allocators' functions, and of the preloaded library's code.
+    """Returns (start, end) of allocators' functions, and of the preloaded library's code.
 
-    They are process addresses: stacks begin there before they reach the caller.
+    Stacks may begin at these process addresses, before they reach the caller.
     """
     ranges = []
     for mapping in space.mappings:

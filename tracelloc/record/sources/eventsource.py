@@ -23,31 +23,31 @@ from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.sources.preloaded.link import PreloadedLink
-from tracelloc.record.sources.preloaded.source import PreloadedSource
+from tracelloc.record.sources.preloaded.preloadedsource import PreloadedSource
 
 Record = TypeVar("Record")
 
 
 class EventSource(Protocol):
-    """Reports events of blocks. For the thread that pumps events, with the session's lock."""
+    """A source of events of blocks. Call on the pump thread, with the session's lock."""
 
     @property
     def waits_ms(self) -> tuple[int, int]:
-        """How long it may be left unread, with many events and with few."""
+        """How long the source may be left unread, in ms: with many events, with few."""
 
     @property
     def is_urgent(self) -> bool:
-        """Whether its memory is so small that threads may have to wait for the reader."""
+        """Whether the source's memory is so small that threads may wait for the reader."""
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing was reported since the last time. May be called without the lock."""
+        """Whether nothing was reported since events were last taken. Needs no lock."""
 
     def take_events(self) -> EventBatch:
         """Takes all complete events, in order. Raises OSError."""
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Takes all sent (memory image, call stacks), to which events refer."""
+        """Takes all stacks that were sent: (memory image, its call stacks)."""
 
     def take_misses(self, most: int) -> list[Miss]:
         """Takes up to ``most`` stacks that user space must finish."""
@@ -57,19 +57,19 @@ class EventSource(Protocol):
         """Whether there may be stacks or misses to take."""
 
     def counters(self) -> npt.NDArray[np.uint64]:
-        """Returns a copy of its counters, indexed by ``Counter``."""
+        """Returns a copy of the source's counters, indexed by ``Counter``."""
 
     def set_live(self, live: bool) -> None:
-        """Starts or stops its reports."""
+        """Starts or stops the source's reports."""
 
     def forget_threads(self, pid: int, is_gone: Callable[[int], bool]) -> int:
-        """Drops the state of a process's ended threads; returns how many calls."""
+        """Drops the state of a process's ended threads; returns how many calls were dropped."""
 
     def close(self) -> None:
-        """Frees its resources. Nothing can be taken afterwards."""
+        """Frees the source's resources. Nothing can be taken afterwards."""
 
     def fail(self, error: Exception) -> None:
-        """Stops reading after an error. Raises the error if nothing can replace the source."""
+        """Stops reading after an error; raises the error if nothing can replace the source."""
 
 
 class ProbeSource(EventSource, Protocol):
@@ -78,7 +78,7 @@ class ProbeSource(EventSource, Protocol):
     # Readable for epoll when events are to be taken before `waits_ms` has passed.
     wakeup_fds: Sequence[int]
     rows: RowMemory | None  # The unwind rows of all address spaces, if stacks are walked by rows
-    has_probes: bool  # Whether it can probe functions
+    has_probes: bool  # Whether the source can probe functions
 
     @property
     def method(self) -> Method:
@@ -90,22 +90,22 @@ class ProbeSource(EventSource, Protocol):
 
     @property
     def overflows(self) -> int:
-        """How often the ring of events was found to have overflowed."""
+        """Number of times that the ring of events was found to have overflowed."""
 
     def program(self, name: str) -> int:
-        """Returns the descriptor of a program."""
+        """Returns the descriptor of a BPF program, by name."""
 
     def take_mappings(self) -> Events:
         """Takes all mmap and munmap events, if they are traced."""
 
     def until_now(self) -> Callable[[], bool]:
-        """Returns a function that tells whether all that is reported by now has been taken."""
+        """Returns a function that tells whether all events reported by now have been taken."""
 
     def attach(self, pid: int, points: Sequence[ProbePoint]) -> Attachment:
         """Attaches probes. Raises TracellocError, and has then attached nothing."""
 
     def note_sampled(self, addresses: U64) -> None:
-        """Makes the probes report the frees of blocks that they did not see allocated."""
+        """Makes the probes of a sampled trace report frees of these blocks, too."""
 
     def new_space(self) -> SpaceControl:
         """Returns the control words of one more address space. Raises UnsupportedError."""
@@ -117,13 +117,13 @@ class ProbeSource(EventSource, Protocol):
         """Assigns an address space to a process, if children are traced."""
 
     def unassign(self, pid: int) -> None:
-        """Stops tracing the process. Only if children are followed."""
+        """Stops tracing a process. Only if children are followed."""
 
     def watch(self, pid: int) -> None:
-        """Notices from now on when this process executes a program. Raises UnsupportedError."""
+        """Makes the probes notice execs of a process from now on. Raises UnsupportedError."""
 
     def notices_execs(self) -> bool:
-        """Returns whether its words count the programs that the first process executes."""
+        """Returns whether the control words count the programs that the first process executes."""
 
     def forget_image(self) -> None:
         """Handles the end of the first process's memory image."""
@@ -138,23 +138,23 @@ class ProbeSource(EventSource, Protocol):
         """
 
     def take_fork(self, thread_id: int) -> ForkFlag | None:
-        """Takes what was recorded of the process that this thread forked; None if nothing was."""
+        """Takes the probes' record of the process that a thread has forked; None without one."""
 
 
 class Sources:
-    """All sources of a session, read as one: the probes, and what may replace some of them."""
+    """All event sources of a session, read as one: the probes, and the preloaded library."""
 
     def __init__(self, probes: ProbeSource, preloaded: PreloadedSource | None = None) -> None:
-        """Events of the preloaded library are applied before those of probes."""
+        """``preloaded``: the library's source, whose events are applied before the probes'."""
         self.probes, self._preloaded = probes, preloaded
         self._every: Sequence[EventSource] = [probes] if preloaded is None else [preloaded, probes]
 
     def link(self, space: AddressSpace, words: SpaceControl) -> PreloadedLink | None:
-        """Connects a process to the library, if that may replace its probes."""
+        """Returns a link to a process's library, if that may replace the process's probes."""
         return None if self._preloaded is None else PreloadedLink(self._preloaded, space, words)
 
     def set_hiding(self, hiding: bool) -> None:
-        """See ``PreloadedSource``."""
+        """Sets whether the library reports only frees, no allocations (``PreloadedSource``)."""
         if self._preloaded is not None:
             self._preloaded.set_hiding(hiding)
 
@@ -171,7 +171,7 @@ class Sources:
 
     @property
     def are_quiet(self) -> bool:
-        """Whether urgent sources have reported nothing. May be called without the lock."""
+        """Whether urgent sources have reported nothing since events were taken. Needs no lock."""
         urgent = [source for source in self._every if source.is_urgent]
         return bool(urgent) and all(source.is_quiet for source in urgent)
 
@@ -192,7 +192,7 @@ class Sources:
         return joined_batch(batches), has_stacks
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Takes (memory image, stacks) of all sources, after the events that refer to them."""
+        """Takes stacks of all sources: (memory image, its call stacks); call it after events."""
         return self._taken(lambda source: source.take_stacks())
 
     def take_misses(self, most: int) -> list[Miss]:
@@ -219,7 +219,7 @@ class Sources:
             source.set_live(live)
 
     def forget_threads(self, pid: int, is_gone: Callable[[int], bool]) -> int:
-        """Drops the state of a process's ended threads; returns how many calls."""
+        """Drops the state of a process's ended threads; returns how many calls were dropped."""
         return sum(source.forget_threads(pid, is_gone) for source in self._every)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The parts that reports, files and views want of a snapshot, known before it is taken."""
+"""The parts of a snapshot that reports, files and views request before it is taken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tracelloc.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SnapshotRequest:
     """The parts that a snapshot copies in addition to the totals."""
 
     top: int = 0  # Number of the largest blocks
@@ -18,9 +18,9 @@ class Wanted:
     usable: bool = False  # Usable sizes of all blocks; requires `blocks`
     objects: bool = False  # A recent census of objects
 
-    def __or__(self, other: Wanted) -> Wanted:
-        """Combines two wishes. Their ages may differ only if one has none."""
-        return Wanted(
+    def __or__(self, other: SnapshotRequest) -> SnapshotRequest:
+        """Combines two requests. Their minimum ages may differ only if one request has none."""
+        return SnapshotRequest(
             max(self.top, other.top),
             other.min_age_ns if self.min_age_ns is None else self.min_age_ns,
             self.blocks or other.blocks,
@@ -29,9 +29,9 @@ class Wanted:
             self.objects or other.objects,
         )
 
-    def covers(self, other: Wanted) -> bool:
-        """Returns whether this adds nothing if it is combined with the other."""
+    def covers(self, other: SnapshotRequest) -> bool:
+        """Returns whether a snapshot with these parts also has all parts of the other request."""
         return self | other == self
 
 
-NOTHING_ELSE: Final = Wanted()
+TOTALS_ONLY: Final = SnapshotRequest()

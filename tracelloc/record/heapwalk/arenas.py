@@ -1,8 +1,8 @@
-"""What a walk of a heap yields: every block and every free stretch, by address.
+"""The result of walking a heap: every block and every free stretch, by address.
 
 A heap consists of sorted *entries*, each an address with its state in the three lowest bits. An
-entry reaches to the next one, and one with the state ``END`` stands where nothing follows. They are
-stored as 32-bit distances from a base: 4 bytes a block, and sizes are differences.
+entry reaches to the next one, and one with the state ``END`` stands where nothing follows. Entries
+are stored as 32-bit distances from a base: 4 bytes a block, and sizes are differences.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SPAN_BYTES: Final = np.uint64(1 << 32)
 
 
 class BlockState(IntEnum):
-    """State of what begins at an entry; the numbers stand in ``chunks.pyx`` as well."""
+    """State of the memory from an entry to the next one; ``chunks.pyx`` has the numbers, too."""
 
     FREE = 0
     IN_USE = 1
@@ -41,19 +41,19 @@ class BlockState(IntEnum):
 
 
 class NotWalkableError(UnsupportedError):
-    """A heap whose structures are not understood; the text says why."""
+    """Raised for a heap whose structures are not understood; the message says why."""
 
 
 class EntrySlice(NamedTuple):
-    """Some consecutive entries, decoded."""
+    """Some consecutive entries of a heap, decoded."""
 
     addresses: U64
-    sizes: U64  # Bytes to the next entry; 0 for ends
+    sizes: U64  # Bytes from each entry to the next one; 0 for ends
     states: npt.NDArray[np.uint8]
 
 
 class Entries(NamedTuple):
-    """Consecutive entries that end with an ``END``: 32 bits each, unless a block is larger."""
+    """Consecutive entries of a heap, up to an ``END``: 32 bits each, unless a block is larger."""
 
     base: np.uint64
     codes: npt.NDArray[np.uint32 | np.uint64]  # Entries less the base
@@ -76,17 +76,17 @@ class Entries(NamedTuple):
             at = end + (entries[end] & STATE_BITS == BlockState.END)
 
     def at(self, rows: npt.NDArray[np.intp] | slice) -> U64:
-        """Some entries."""
+        """Returns the entries in some rows."""
         found: U64 = self.codes[rows].astype(np.uint64) + self.base
         return found
 
     def some(self) -> Iterator[U64]:
-        """All entries, some at a time; the last one is the first one of the next array."""
+        """Yields all entries, some at a time; each array begins with the last one's last entry."""
         for at in range(0, len(self.codes) - 1, _SLICE):
             yield self.at(slice(at, at + _SLICE + 1))
 
     def place(self, entries: U64) -> npt.NDArray[np.intp]:
-        """The row of the first entry that is not below each of these."""
+        """Returns, for each of some entries, the row of the first one that is not below it."""
         most = np.iinfo(self.codes.dtype).max
         distance = np.where(entries < self.base, np.uint64(0), entries - self.base)
         rows = np.searchsorted(self.codes, np.minimum(distance, most).astype(self.codes.dtype))
@@ -94,7 +94,7 @@ class Entries(NamedTuple):
         return rows
 
     def rows_of(self, state: BlockState) -> npt.NDArray[np.intp]:
-        """The rows of entries with this state."""
+        """Returns the rows of entries with a state."""
         mask = self.codes.dtype.type(STATE_BITS)
         return np.concatenate([
             at + np.flatnonzero(self.codes[at : at + _SLICE] & mask == state)
@@ -102,31 +102,31 @@ class Entries(NamedTuple):
         ])  # fmt: skip
 
     def ends_in(self, state: BlockState) -> bool:
-        """Whether the last one has this state."""
+        """Whether the last entry has a state."""
         return int(self.codes[-1]) & 7 == state
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first and the last address."""
+        """The address of the first and of the last entry."""
         first, last = (int(each) for each in self.at(np.array([0, -1])) & ADDRESS_BITS)
         return first, last
 
 
 @dataclass(slots=True)
 class Arena:
-    """A part of the heap with its own free lists."""
+    """A part of a walked heap with its own free lists, and its blocks."""
 
     name: str
     library: MallocLibrary
-    system_bytes: int  # What the library has requested from the kernel for it, by its own count
+    system_bytes: int  # Bytes requested from the kernel, by the library's own count
     header_bytes: int = 0  # Bytes before the first block of each stretch, which have no entry
-    # Bytes between its blocks that others have requested from the kernel (sbrk).
+    # Bytes between the blocks that other code has requested from the kernel (sbrk).
     foreign_bytes: int = 0
     unseen: list[str] = field(default_factory=list)  # Where a walk had to stop, and why
-    parts: list[Entries] = field(default_factory=list)  # By address
+    parts: list[Entries] = field(default_factory=list)  # Runs of entries, by address
 
     def add(self, entries: U64 | Entries) -> Arena:
-        """Adds entries that follow all others and end with an ``END``. Returns the arena."""
+        """Adds entries that follow all others, and end with an ``END``. Returns this arena."""
         if isinstance(entries, Entries) and entries.codes.dtype == np.uint32:
             self.parts.append(entries)
         else:
@@ -142,12 +142,12 @@ class Arena:
         return held + self.header_bytes + self.foreign_bytes
 
     def entries(self) -> Iterator[U64]:
-        """The entries, some at a time; see ``Entries.some``."""
+        """Yields all entries, some at a time; see ``Entries.some``."""
         for part in self.parts:
             yield from part.some()
 
     def slices(self) -> Iterator[EntrySlice]:
-        """The entries decoded, some at a time: all at once would take four times the memory."""
+        """Yields all entries, decoded, some at a time: decoding takes four times the memory."""
         for entries in self.entries():
             addresses, states = entries & ADDRESS_BITS, (entries & STATE_BITS).astype(np.uint8)
             sizes = np.diff(addresses)
@@ -165,7 +165,7 @@ class Arena:
 
 @dataclass(slots=True)
 class WalkedHeap:
-    """The heap of one process at one time, one library's or several libraries'."""
+    """The heap of one process at one time, of one or several malloc libraries."""
 
     arenas: list[Arena]
     # Start and end of the malloc libraries' own data outside the entries: their pointers to free
@@ -179,7 +179,7 @@ class WalkedHeap:
     absent_links: int = 0
 
     def parts(self) -> Iterator[tuple[Arena, Entries]]:
-        """The runs of entries, each with its arena."""
+        """Yields all runs of entries, each with its arena."""
         return ((arena, part) for arena in self.arenas for part in arena.parts)
 
     @property
@@ -189,15 +189,15 @@ class WalkedHeap:
 
     @property
     def coverage(self) -> float:
-        """The part of the heap that was seen, 0 to 1."""
+        """Share of the heap's bytes that the walk accounts for, 0 to 1."""
         return part_seen(self.arenas)
 
 
 def user_offset(arena: Arena) -> int:
-    """Bytes from an entry's address to the one that the program got."""
+    """Returns the bytes from an entry's address to the address that the program got."""
     return 16 if arena.library is MallocLibrary.GLIBC else 0
 
 
 def overhead_bytes(arena: Arena, state: BlockState = BlockState.IN_USE) -> int:
-    """Bytes of a block of this state that the program can't use."""
+    """Returns the bytes of a block of this state that the program can't use."""
     return max(0, user_offset(arena) - (8 if state is BlockState.IN_USE else 0))

@@ -1,8 +1,8 @@
 """What tracelloc asks about one file of code: ELF data, functions, probe offsets, unwind entries.
 
-tracelloc's own process imports this module for the types of the questions alone. So what reads
-machine code, which takes long to import, is imported where it is needed; ``service`` has imported
-it by then.
+tracelloc's own process imports this module for the types of the questions alone. So modules that
+read machine code, which take long to import, are imported where they are needed; ``service`` has
+imported them by then.
 """
 
 from __future__ import annotations
@@ -45,38 +45,38 @@ FoundFunctions = tuple[dict[str, list[tuple[int, int]]], dict[str, list[str]], d
 
 @dataclass(frozen=True, slots=True)
 class ElfFacts:
-    """Basic data of a file, requested at once."""
+    """Basic data of an ELF file, requested at once."""
 
     segments: list[Segment]
-    has_frames: bool  # Whether its call-frame information is supported
+    has_frames: bool  # Whether call-frame information for the machine is supported
     build_id: str | None
-    is_go: bool
-    has_tables: bool  # Whether it has symbol tables
-    unwind_sections: list[str]  # The names of its unwind tables
+    is_go: bool  # Whether the file has code from the Go compiler
+    has_tables: bool  # Whether the file has symbol tables
+    unwind_sections: list[str]  # The names of the unwind tables' sections
     dynamic_names: DynamicNames
-    troubles: list[str]  # What was not read, as too large or unreadable, to display
+    troubles: list[str]  # Messages about parts that are too large or unreadable
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionExits:
-    """The exits of a function."""
+    """The exits of a function: its ret instructions, as far as known."""
 
     rets: list[int]  # Addresses of ret instructions
-    trouble: str  # Why there may be more of them; empty if there are not
+    trouble: str  # Why there may be more ret instructions; empty if these are all
 
 
 @dataclass(frozen=True, slots=True)
 class UsdtPlace:
-    """A USDT probe in a file. Offsets are in the file, in bytes."""
+    """A place of a USDT probe in a file. Offsets are file offsets in bytes."""
 
-    name: str
+    name: str  # Name of the probe
     offset: int
     semaphore: int  # Offset of the counter of attached probes; 0 if there is none
-    # (number of a register, whether the argument is in memory, offset from the register's target);
-    # None if it is elsewhere.
+    # Each argument: (number of a register, whether the argument is in memory, offset from the
+    # register's target); None if one is elsewhere.
     arguments: tuple[tuple[int, bool, Signed], ...] | None
-    nop_bytes: int  # Length of the nop there; 0 if there is none
-    is_harmful: bool  # Whether a probe on that nop is harmful
+    nop_bytes: int  # Length of the nop at the place; 0 if there is none
+    is_harmful: bool  # Whether a uprobe on that nop is harmful
 
 
 def _end_within_64_bits(found: ElfFacts) -> bool:
@@ -101,8 +101,8 @@ def _have_registers(found: Sequence[UsdtPlace], _: str) -> bool:
     return all(number < count for place in found for number, *_ in place.arguments or ())
 
 
-class ReadCode:
-    """A file of code in a worker. Addresses are the file's own."""
+class CodeFileReader:
+    """Answers questions about a file of code, in a worker. Addresses are the file's own."""
 
     def __init__(self, elf: ElfFile) -> None:
         self.elf = elf
@@ -110,7 +110,7 @@ class ReadCode:
 
     @question(_end_within_64_bits)
     def facts(self) -> ElfFacts:
-        """Returns basic data."""
+        """Returns basic data of the file."""
         return ElfFacts(
             self.elf.segments,
             self.cfi is not None,
@@ -124,7 +124,7 @@ class ReadCode:
 
     @question(_have_all_tails)
     def functions(self, names: Sequence[str], tails: Sequence[str]) -> FoundFunctions:
-        """Returns the functions with these names, and the names with these ends."""
+        """Returns the functions with some names, and the names that end with some tails."""
         found = self.elf.find_functions(names)
         return (
             {name: list(places.items()) for name, places in found.items()},
@@ -157,8 +157,8 @@ class ReadCode:
     ) -> Sequence[Offsets | None]:
         """Returns the offset of a probe on each function.
 
-        ``functions`` are file offset, size, registers that must be intact. Without registers,
-        the probe is on the entry. None: no instruction there can have a probe.
+        ``functions``: (file offset, size, registers that must be intact). Without registers,
+        the probe is on the entry. None: no instruction can have a probe.
         """
         found: list[Offsets | None] = []
         rules = self._code_rules
@@ -173,7 +173,7 @@ class ReadCode:
 
     @question(_have_registers)
     def usdt(self, provider: str) -> Sequence[UsdtPlace]:
-        """Returns the file's USDT probes of a provider. Raises ValueError."""
+        """Returns the places of a provider's USDT probes in the file. Raises ValueError."""
         found = []
         for probe in usdt_probes(self.elf, provider):
             offset = self.elf.offset_of(probe.address)
@@ -206,20 +206,22 @@ class ReadCode:
     @question()
     def return_slot(self, entry: int, addresses: Sequence[int]) -> int:
         """Returns where a function stores its return address: ``CodeReader.return_slot``."""
-        from tracelloc.files.machinecode.codepaths import Stops
+        from tracelloc.files.machinecode.codepaths import StopFunctions
 
-        return self._reader.return_slot(entry, Stops(frozenset(addresses)))
+        return self._reader.return_slot(entry, StopFunctions(frozenset(addresses)))
 
     @question()
-    def leaves_it_to(self, entry: int, addresses: Sequence[int], names: Sequence[str]) -> bool:
+    def always_calls(self, entry: int, addresses: Sequence[int], names: Sequence[str]) -> bool:
         """Returns whether a function always calls one of these before it returns."""
-        from tracelloc.files.machinecode.codepaths import Stops
+        from tracelloc.files.machinecode.codepaths import StopFunctions
 
-        return self._reader.leaves_it_to(entry, Stops(frozenset(addresses), frozenset(names)))
+        return self._reader.always_calls(
+            entry, StopFunctions(frozenset(addresses), frozenset(names))
+        )
 
     @question()
     def makes_filters(self) -> bool:
-        """Returns whether its code seems to install seccomp filters without the C library."""
+        """Returns whether the code seems to install seccomp filters without the C library."""
         from tracelloc.files.machinecode.filtercode import makes_filters
 
         return makes_filters(self.elf)
@@ -228,7 +230,7 @@ class ReadCode:
     def thread_cache_drain(self, frees: Sequence[int]) -> int | None:
         """Returns the address of the function with which glibc frees an ended thread's cache.
 
-        ``frees`` are the addresses of free. None if there is none.
+        ``frees``: addresses of free. Returns None if there is no such function.
         """
         from tracelloc.files.machinecode.threadcache import thread_cache_drain
 
@@ -255,7 +257,7 @@ class ReadCode:
         return self.cfi
 
     def rules(self, address: int) -> RuleSet:
-        """Returns the rules at an address. Raises CfiError."""
+        """Returns the full unwind rules at an address. Raises CfiError."""
         found = self._rules.get(address)
         if found is None:
             if len(self._rules) >= _MOST_RULES:
@@ -271,15 +273,15 @@ class ReadCode:
 
     @question(lambda found, sites: len(found[0]) == len(sites))
     def rows(self, sites: U64) -> tuple[U64, str | None]:
-        """Returns the unwind rows of some addresses, and trouble."""
+        """Returns (unwind rows of some addresses, trouble with the file's tables or None)."""
         cfi = self._known_cfi()
         return cfi.rows(sites), cfi.trouble
 
     @question(lambda found, _: len(found[0]) == len(found[1]))
     def all_rows(self, most: int) -> tuple[U64, U64, float | None, str | None]:
-        """Returns all call sites and their rows, the share of code with information, and trouble.
+        """Returns (call sites, their rows, share of code with information, trouble or None).
 
-        There are none if there are more than ``most``.
+        There are no call sites if there are more than ``most``.
         """
         cfi = self._known_cfi()
         return *cfi.all_rows(most), cfi.covered_share, cfi.trouble

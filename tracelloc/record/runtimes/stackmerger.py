@@ -18,7 +18,7 @@ from tracelloc.model.events import SentStacks
 from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.seam import MergedRuntime, UnsupportedRuntime
+from tracelloc.record.runtimes.runtimesupport import MergedRuntime, UnsupportedRuntime
 from tracelloc.record.runtimes.supported import find_runtime
 
 _MOST_WAITING: Final = 1 << 14
@@ -28,7 +28,7 @@ _MOST_LOOKS: Final = 100
 
 @dataclass(slots=True)
 class _Waiting:
-    """A stack whose code is not known yet."""
+    """A stack of runtime frames whose code frames are not known yet."""
 
     stack_id: int
     code_id: int
@@ -38,7 +38,7 @@ class _Waiting:
 
 
 class StackMerger:
-    """Merges the stacks of one process, for the pump thread."""
+    """Merges runtime frames into the stacks of one process, for the pump thread."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class StackMerger:
         words: SpaceControl,
         parent: StackMerger | None = None,
     ) -> None:
-        """``parent``: of the process from which this one was forked."""
+        """``parent``: the merger of the process from which this one was forked."""
         self._space = space
         self._stacks = stacks
         self._words = words
@@ -65,7 +65,7 @@ class StackMerger:
 
     @property
     def runtime(self) -> MergedRuntime | None:
-        """The runtime whose functions are merged, if there is one."""
+        """The runtime whose functions are merged; None if there is none."""
         return self._runtime
 
     def look_for_runtime(self) -> None:
@@ -83,21 +83,21 @@ class StackMerger:
             self._runtime.publish(self._words)
 
     def begin_image(self, stacks: Stacks) -> None:
-        """Resets after an exec, with these stacks."""
+        """Resets after an exec; ``stacks``: where the new program's stacks are stored."""
         self._stacks = stacks
         self._runtime = self._parent = self._unsupported = None
         self._generation = -1
         self._waiting.clear()
 
     def troubles(self) -> list[str]:
-        """What can't be followed, for display; each trouble is returned once."""
+        """Returns why stacks can't be merged, for display; each trouble is returned once."""
         found = [self._unsupported, self._runtime.trouble() if self._runtime else None]
         new = [text for text in found if text is not None and text not in self._said]
         self._said.update(new)
         return new
 
     def note_code(self, stack_id: int, frames: Frames, flags: StackFlag) -> None:
-        """Stores a stack of code that other stacks refer to."""
+        """Stores a stack of code frames that stacks of runtime frames refer to."""
         words = np.array(frames, np.uint64).tobytes()
         self._stacks.code[stack_id] = words, int(flags & ~StackFlag.CODE)
 
@@ -107,7 +107,7 @@ class StackMerger:
             for _, _, words in sent.rows():
                 self._runtime.note_names(words)
 
-    def note(self, sent: SentStacks) -> None:
+    def merge_sent(self, sent: SentStacks) -> None:
         """Merges stacks with a runtime's frames: ``struct python_stack``."""
         for stack_id, flags, words in sent.rows():
             groups = self._groups(words[1:])

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracelloc.files.dwarf import Chain
 from tracelloc.files.dwarf.decoder import DwarfDecoder, open_decoder
-from tracelloc.files.dwarf.variables import Place
+from tracelloc.files.dwarf.variables import SourcePlace
 from tracelloc.files.elf import ElfFile, NotElfError, RawTable, Symbol, SymbolTable
 from tracelloc.files.elf.debugfiles import (
     DebugReferences,
@@ -22,8 +22,8 @@ from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.sections import SectionError
 from tracelloc.files.elf.symtab import THREAD_LOCALS, VARIABLES
 from tracelloc.record.worker.channel import Descriptor
+from tracelloc.record.worker.codefilereader import CodeFileReader
 from tracelloc.record.worker.questions import question
-from tracelloc.record.worker.readcode import ReadCode
 
 
 def _are_there(found: Sequence[Symbol | None], addresses: Sequence[int], *_: bool) -> bool:
@@ -33,8 +33,8 @@ def _are_there(found: Sequence[Symbol | None], addresses: Sequence[int], *_: boo
     )
 
 
-class ReadFile(ReadCode):
-    """A file of code in a worker, with its debug file if any."""
+class SymbolFileReader(CodeFileReader):
+    """Answers questions about a file's names and lines, also from its debug file, in a worker."""
 
     def __init__(self, elf: ElfFile) -> None:
         super().__init__(elf)
@@ -43,12 +43,12 @@ class ReadFile(ReadCode):
 
     @question()
     def describe(self) -> tuple[bool, bool, DebugReferences]:
-        """Returns whether it has a symbol table, whether lines, and its debug file references."""
+        """Returns (whether the file has a symbol table, lines; its debug file references)."""
         return self._own_table is not None, _has_lines(self.elf), references_of(self.elf)
 
     @question()
     def add_debug_file(self, descriptor: Descriptor, by_name: bool) -> tuple[bool, bool]:
-        """Returns whether a file is its debug file, and if so, has lines; it is then kept."""
+        """Returns (whether a file is the debug file, which is then kept; whether it has lines)."""
         try:
             debug = ElfFile(descriptor.number)
         except NotElfError:
@@ -87,7 +87,7 @@ class ReadFile(ReadCode):
 
     @question()
     def count(self) -> tuple[int, bool, list[str]]:
-        """Returns the number of named functions, whether a symbol table is embedded, troubles."""
+        """Returns (number of named functions, whether a table is embedded, troubles)."""
         return len(self._table), self._embedded is not None, self.elf.troubles
 
     @question(_are_there)
@@ -119,7 +119,7 @@ class ReadFile(ReadCode):
 
     @question()
     def decode(self, of_debug: bool) -> str | None:
-        """Prepares for ``chains``. Returns why that is impossible; None if it is possible."""
+        """Prepares decoding of lines. Returns why that is impossible; None if it is possible."""
         elf = self._debug if of_debug else self.elf
         decoder = "it has no debug file" if elf is None else open_decoder(elf)
         if isinstance(decoder, str):
@@ -131,13 +131,13 @@ class ReadFile(ReadCode):
     def chains(
         self, addresses: Sequence[int], of_debug: bool
     ) -> tuple[list[Chain], list[str | None], str | None]:
-        """Returns one chain per address, the paths of .dwo files, and why data is missing."""
+        """Returns (a chain of source frames per address, paths of .dwo files, why data lacks)."""
         decoder = self._decoders[of_debug]
         chains = decoder.chains(addresses)  # sets the others
         return chains, decoder.split_paths, decoder.reason
 
     @question(lambda found, addresses, _: len(found) == len(addresses))
-    def variable_places(self, addresses: Sequence[int], of_debug: bool) -> list[Place]:
+    def variable_places(self, addresses: Sequence[int], of_debug: bool) -> list[SourcePlace]:
         """Returns where the variables at these addresses are declared."""
         return self._decoders[of_debug].variables(addresses)
 

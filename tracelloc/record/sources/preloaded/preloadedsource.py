@@ -27,7 +27,7 @@ _NO_SIZE: Final = (1 << 64) - 1  # Larger than any block
 
 
 class PreloadedSource:
-    """The ``EventSource`` of the preloaded library."""
+    """The ``EventSource`` that reads the preloaded library's shared memory."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class PreloadedSource:
         in_parts: bool = False,
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        """``rows`` are the probes' rows, moved to the shared memory while that is in use.
+        """``rows``: the probes' rows, moved to the shared memory while that is in use.
 
-        ``say`` receives which of the two reports, and why; ``attach`` puts a probe on the library's
-        marker; ``is_alone``: no probes can take over; ``spares_runtimes`` leaves programs with
-        supported runtimes to probes; ``max_stall_s``: see ``SharedArea.set_up``; ``in_parts``:
-        whether allocations are hidden at first (``set_hiding``), and memory is cleared; ``after``
-        is called once nothing is to be read any more.
+        ``say`` is told whether library or probes report, and why; ``attach`` puts a probe on the
+        library's marker; ``is_alone``: no probes can take over; ``spares_runtimes``: leaves
+        programs with supported runtimes to probes; ``max_stall_s``: see ``SharedArea.set_up``;
+        ``in_parts``: whether allocations are hidden at first (``set_hiding``), and memory is
+        cleared; ``after`` is called once there is nothing more to read.
         """
         self._is_hiding = self._clears = in_parts
         self.area: SharedArea | None = None
@@ -64,7 +64,7 @@ class PreloadedSource:
         self.failure: Exception | None = None  # Why the current area could not be read
 
     def connect(self, process: Process, mapping: Mapping, words: SpaceControl) -> None:
-        """Takes a process's events from its library from now on. Raises TargetError."""
+        """Takes events from a process's library from now on. Raises TargetError."""
         inherited = shared_filters(process) if self.is_alone else 0
         area = SharedArea(process, mapping, words.image, inherited)
         area.set_up(
@@ -82,7 +82,7 @@ class PreloadedSource:
             area.switch_on()
 
     def set_hiding(self, hiding: bool) -> None:
-        """Sets whether no allocations are reported, but frees; in all programs from now on."""
+        """Sets whether only frees are reported, no allocations; also in programs executed later."""
         self._is_hiding = hiding
         if self.area is not None:
             self.area.set_min_size(self._min_size)
@@ -92,7 +92,7 @@ class PreloadedSource:
         return _NO_SIZE if self._is_hiding else self._config.min_block_bytes
 
     def disconnect(self) -> None:
-        """Disconnects from an unused memory image, or one that is gone. May be called twice."""
+        """Disconnects from the current memory image. May be called twice."""
         area, words = self.area, self._words
         if area is None or words is None:
             return
@@ -104,7 +104,7 @@ class PreloadedSource:
         self._last = area
 
     def _close_last(self) -> None:
-        """Closes the last area, if there is one, after all its reports are taken."""
+        """Closes the disconnected area, if there is one, after all its reports are taken."""
         last, self._last = self._last, None
         if last is not None:
             self._earlier += last.counters()
@@ -117,7 +117,7 @@ class PreloadedSource:
 
     @property
     def waits_ms(self) -> tuple[int, int]:
-        """See ``EventSource``."""
+        """How long the source may be left unread, with many events and with few."""
         return _IDLE_WAITS_MS if self.area is None else _WAITS_MS
 
     @property
@@ -127,39 +127,39 @@ class PreloadedSource:
 
     @property
     def is_quiet(self) -> bool:
-        """See ``EventSource``."""
+        """Whether the process has reported nothing since events were last taken."""
         area = self.area
         return area is None or area.is_quiet
 
     def take_events(self) -> EventBatch:
-        """See ``EventSource``."""
+        """Takes all complete events of the process, in order."""
         return joined_batch([_batch_of(area) for area in self._areas])
 
     @property
     def has_stacks(self) -> bool:
-        """See ``EventSource``."""
+        """Whether there may be stacks or misses to take."""
         return any(area.records.has_more for area in self._areas)
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """See ``EventSource``. These are the last reports of a disconnected area."""
+        """Takes all stacks: (memory image, its call stacks); also of a disconnected area."""
         sent = [stacks for area in self._areas for stacks in area.records.take_stacks()]
         self._close_last()
         return sent
 
     def take_misses(self, most: int) -> list[Miss]:
-        """See ``EventSource``."""
+        """Takes up to ``most`` stacks that user space must finish."""
         found: list[Miss] = []
         for area in self._areas:
             found += area.records.take_misses(most - len(found))
         return found
 
     def counters(self) -> npt.NDArray[np.uint64]:
-        """See ``EventSource``."""
+        """Returns the sums of all areas' counters, indexed by ``Counter``."""
         areas = [area for area in (self._last, self.area) if area is not None]
         return sum((area.counters() for area in areas), start=self._earlier.copy())
 
     def set_live(self, live: bool) -> None:
-        """See ``EventSource``."""
+        """Starts or stops the process's reports of events."""
         self._is_live = live
         if self.area is not None:
             if live:
@@ -168,7 +168,7 @@ class PreloadedSource:
                 self.area.switch_off()
 
     def forget_threads(self, _pid: int, is_gone: Callable[[int], bool]) -> int:
-        """Makes the rings of ended threads available again; there are no calls to drop."""
+        """Makes the rings of ended threads available again; returns 0, as no calls are dropped."""
         if self.area is not None:
             self.area.release_rings(is_gone)
         return 0
@@ -180,7 +180,7 @@ class PreloadedSource:
         self.failure = error
 
     def close(self) -> None:
-        """See ``EventSource``."""
+        """Stops the reports and frees all areas. Nothing can be taken afterwards."""
         self.disconnect()
         self._close_last()
         self._after()

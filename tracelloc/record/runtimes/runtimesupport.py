@@ -15,19 +15,19 @@ from tracelloc.record.process.space import AddressSpace
 
 
 class UnsupportedRuntime(Exception):  # noqa: N818 - nothing fails for it
-    """A process has the runtime in an unsupported version, which the message names."""
+    """Raised if a process has an unsupported version of a runtime, which the message names."""
 
 
 class MergedRuntime(Protocol):
-    """A runtime in one process. Created again for each program that the process executes."""
+    """A runtime in one process, for one executed program: finds and names its frames."""
 
     @property
     def title(self) -> str:
-        """Name and version for display."""
+        """The runtime's name and version, for display."""
         ...
 
     def publish(self, words: SpaceControl) -> None:
-        """Tells the probes where its frames are."""
+        """Tells the probes where the runtime's frames are, by the process's control words."""
 
     def groups(self, words: Sequence[int]) -> list[list[RuntimeFrame]]:
         """Names the frames that the probes have read, innermost first.
@@ -38,22 +38,22 @@ class MergedRuntime(Protocol):
         ...
 
     def note_names(self, words: Sequence[int]) -> None:
-        """Stores a record of names from the probes; it precedes the frames."""
+        """Stores a record of names from the probes, which precedes the frames."""
 
     def share_names(self, parent: MergedRuntime) -> None:
         """Shares the names of the process from which this one was forked."""
 
     def is_loop(self, address: int) -> bool:
-        """Whether a return address is in the interpreter's loop; such a frame is replaced."""
+        """Whether a return address is in the interpreter's loop, whose frames are replaced."""
         ...
 
     @property
     def inner_frames(self) -> int:
-        """Number of inner frames directly within a loop frame that belong to it, to be dropped."""
+        """Number of frames directly inside a frame of the loop to drop with it."""
         ...
 
     def trouble(self) -> str | None:
-        """The part of its stacks that can't be followed now, for display."""
+        """Returns why some of the runtime's frames can't be followed now; None if all can."""
         ...
 
 
@@ -61,23 +61,23 @@ class ObjectWatch(Protocol):
     """Counts the objects of one program periodically. Thread safe."""
 
     def __hash__(self) -> int:
-        """Hashable: a watch identifies its program."""
+        """Returns a hash of this object's identity: a watch belongs to one program."""
 
     # The findings so far; None: the program was not examined, or lacks the runtime.
     findings: ObjectFindings | None
-    most_bytes: int | None  # Memory that a census may use; None: unlimited
+    most_bytes: int | None  # Bytes of memory that a census may use; None: unlimited
     # Called after each census, in the thread that has taken it.
     on_census: Callable[[ObjectCensus], None]
 
     @property
     def is_growing(self) -> bool:
-        """Whether to count again soon."""
+        """Whether to count again soon: some type grows, or it is too early to tell."""
 
     def update_findings(self) -> None:
         """Takes a census, and finds the holders of growing types."""
 
     def refresh(self) -> None:
-        """Takes a census unless there is a fresh one."""
+        """Takes a census unless the last one is only seconds old."""
 
 
 class ObjectCounter(Protocol):
@@ -87,10 +87,10 @@ class ObjectCounter(Protocol):
         """Whether the program has the runtime."""
 
     def count(self) -> ObjectCensus:
-        """Takes a census."""
+        """Takes a census of the program's objects."""
 
     def find_holders(self, types: Sequence[str], *, new_only: bool) -> dict[str, Holders]:
-        """Finds holders of objects of these types; call it once after each census, which it frees.
+        """Finds holders of objects of some types, once after each ``count``, whose data it frees.
 
         ``new_only``: objects that existed at the first census are left out, as long as there are
         others.
@@ -101,24 +101,24 @@ class ObjectCounter(Protocol):
 
 
 class RuntimeSupport(Protocol):
-    """Support for one runtime. A new one is a folder that provides this (``supported.py``)."""
+    """Support for one runtime: a folder that provides this is listed in ``supported.py``."""
 
-    name: str  # For display: stacks have its functions, and these are its objects
+    name: str  # The runtime's name, for display
     versions: str  # The supported versions, for display
 
     def is_in(self, modules: Iterable[Module]) -> bool:
         """Whether the runtime is among code files."""
 
     def find(self, space: AddressSpace) -> MergedRuntime | None:
-        """The runtime in a process's mapped files. Raises UnsupportedRuntime."""
+        """Finds the runtime in a process's mapped files, if any. Raises UnsupportedRuntime."""
 
     def watch(self, process: Process, space: AddressSpace) -> ObjectWatch:
-        """Returns a watch of a traced program's objects; it does nothing without the runtime."""
+        """Returns a watch of a traced program's objects, which does nothing without the runtime."""
 
     def own_heap(self, memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
-        """What it keeps in memory of its own, in words, and (start, end) of all of it.
+        """Returns a name for the contents of the runtime's own memory, and its (start, end) ranges.
 
-        Nothing without the runtime. Raises TargetError, PrivilegeError.
+        There are no ranges without the runtime. Raises TargetError, PrivilegeError.
         """
 
     def counter(self, process: Process) -> ObjectCounter:

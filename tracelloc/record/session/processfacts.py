@@ -12,11 +12,11 @@ from typing import Any, Final, TypeVar
 from tracelloc.dataclass import dataclass, field
 from tracelloc.model.figures import I64
 from tracelloc.model.process import MemoryUsage
-from tracelloc.record.facets.seam import Facet
+from tracelloc.record.facets.facet import Facet
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import Residency
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.session.measuring import LONGEST_S, Measuring
+from tracelloc.record.session.usablesizes import LONGEST_S, UsableSizeReader
 from tracelloc.record.tasks.supervision import BoundedWork, Supervisor
 from tracelloc.snapshots.snapshot import Snapshot
 
@@ -26,15 +26,15 @@ _MOST_AT_ONCE: Final = 64  # Most names read at a time
 
 
 class ThreadNames:
-    """Thread names, read as soon as a thread is seen. ``all`` may be called by any thread."""
+    """Names of a process's threads, read as soon as a thread is seen in events."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._names: dict[int, str] = {}
         self.seen = 0  # How many of the ids were looked at
 
-    def see(self, tids: I64) -> None:
-        """Reads the names of new threads; ``tids`` only grows, at its end."""
+    def read_new(self, tids: I64) -> None:
+        """Reads the names of new threads; ``tids`` has only grown at its end since last time."""
         new = tids[self.seen : self.seen + _MOST_AT_ONCE].tolist()
         self.seen += len(new)
         for tid in new:
@@ -43,7 +43,7 @@ class ThreadNames:
                 self._names[tid] = name
 
     def all(self) -> dict[int, str]:
-        """Returns names by id. Reads current threads again: they may have been renamed."""
+        """Returns names by thread id; reads those of current threads again. Thread safe."""
         self._names.update(self._process.thread_names())
         return dict(self._names)
 
@@ -57,29 +57,29 @@ Ranges = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """Facts that the kernel reports about a process, read while events go on."""
+class ProcessFacts:
+    """Facts about a process from /proc: memory and thread names."""
 
-    # Resident memory without tracelloc's own; None once the process has ended.
+    # Resident bytes, without tracelloc's own memory; None once the process has ended.
     rss_bytes: int | None = None
     memory: MemoryUsage | None = None
-    # By thread id; empty unless wanted.
+    # Names of threads by thread id; empty unless wanted.
     thread_names: Mapping[int, str] = field(default_factory=dict)
 
 
-class OutsideReader:
-    """Reads these facts for one process, on the thread that takes snapshots."""
+class ProcessFactReader:
+    """Reads facts about one process from /proc, on the thread that takes snapshots."""
 
     def __init__(self, space: AddressSpace, supervisor: Supervisor) -> None:
         self._process, self._supervisor = space.process, supervisor
         self.thread_names = ThreadNames(space.process)
-        self._measuring = Measuring(space)
+        self._measuring = UsableSizeReader(space)
         self._works: dict[str, BoundedWork] = {}
-        self._last = Outside()
+        self._last = ProcessFacts()
         self.begin_image()
 
     def begin_image(self) -> None:
-        """Forgets what is known: the process has executed another program, or its first one."""
+        """Forgets all facts, after the process has executed a program."""
         self.residency = Residency(self._process)
         self.thread_names.seen = 0
 
@@ -91,7 +91,7 @@ class OutsideReader:
         *,
         gives_up: bool = False,
     ) -> _T | None:
-        """Returns the result; None if the work failed, takes too long or is overdue."""
+        """Returns the result of ``work``; None if it failed, takes too long or is overdue."""
         bounded = self._works.setdefault(task, BoundedWork(task))
         if bounded.is_overdue:
             return None
@@ -101,17 +101,17 @@ class OutsideReader:
         )
 
     def refresh(self, facet: Facet[Any]) -> None:
-        """Refreshes what is known of a facet; if this takes too long, it stays as it was."""
+        """Has a facet inspect again for a snapshot; if this takes too long, the result stays."""
         self._bounded(facet.task, facet.refresh, _FACET_PATIENCE_S, gives_up=True)
 
-    def read_facts(self, mapped: Ranges | None, ours: Ranges, *, with_names: bool) -> Outside:
-        """Reads the facts now. ``mapped``, ``ours``: see ``Residency.read_usage``."""
+    def read_facts(self, mapped: Ranges | None, ours: Ranges, *, with_names: bool) -> ProcessFacts:
+        """Reads facts now, within time limits. ``mapped``, ``ours``: see ``Residency``."""
 
-        def read() -> Outside:
+        def read() -> ProcessFacts:
             rss_bytes, usage = self._process.rss_bytes(), self.residency.read_usage(mapped, ours)
             if rss_bytes is not None:
                 rss_bytes = max(0, rss_bytes - self.residency.our_bytes)
-            return Outside(rss_bytes, usage, self.thread_names.all() if with_names else {})
+            return ProcessFacts(rss_bytes, usage, self.thread_names.all() if with_names else {})
 
         # The kernel answers at once, whatever the process does.
         pid = self._process.pid
@@ -120,7 +120,7 @@ class OutsideReader:
         return self._last
 
     def measured(self, snapshot: Snapshot, longest_s: float = LONGEST_S) -> Snapshot:
-        """A snapshot with usable sizes; what can't be read in this time is read the next time."""
+        """Returns a snapshot with usable sizes of blocks; reads for at most ``longest_s``."""
         measured = self._bounded(
             "reading block sizes", lambda: self._measuring.measured(snapshot, longest_s)
         )

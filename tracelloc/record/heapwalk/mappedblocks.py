@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.arenas import Arena, BlockState, Entries
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import Arena, BlockState, Entries
 from tracelloc.record.process.memory import PAGE_BYTES, U64
 from tracelloc.record.process.regions import Region
 from tracelloc.text import format_size, plural
@@ -28,7 +28,7 @@ _MOST_PAGES: Final = 1 << 14  # Most pages that are searched at once
 
 
 class _Mapping(NamedTuple):
-    """A mapping that is one block."""
+    """A mapping that is one block, with its header."""
 
     chunk: int  # Address of the header
     start: int
@@ -46,11 +46,11 @@ def find_mapped(
     sum_at: int | None,
     tally: ClassTally,
 ) -> tuple[Arena, list[str]]:
-    """Finds all such blocks outside the ``skipped`` ranges. ``sum_at``: where glibc has their sum.
+    """Finds glibc's mapped blocks outside ``skipped`` ranges. ``sum_at``: address of their sum.
 
-    Memory of other processes, as in a virtual machine or in a copy of a heap, has such headers,
-    too. If more is found than glibc has mapped, only blocks that begin or end a line of maps
-    count, or that lie side by side with one that does. Also returns notes on others.
+    A virtual machine's memory, or a copy of a heap, may have headers of such blocks, too. If more
+    is found than glibc has mapped, only blocks that begin or end a line of maps count, or that
+    lie side by side with one that does. Also returns notes on other blocks.
     """
     regions = [
         region for region in regions
@@ -89,7 +89,7 @@ def find_mapped(
 
 
 def _at_starts(reader: PieceReader, regions: list[Region]) -> list[_Mapping]:
-    """Blocks that lie side by side from the start of a line of maps on, by address."""
+    """Finds blocks that lie side by side from the start of a line of maps on, by address."""
     found: list[_Mapping] = []
     firsts = [(region.start, region.start + PAGE_BYTES) for region in regions]
     for number, first, _ in reader.memory.resident_runs(firsts, lambda: True):
@@ -104,7 +104,7 @@ def _at_starts(reader: PieceReader, regions: list[Region]) -> list[_Mapping]:
 
 
 def _at_borders(mappings: list[_Mapping], region: Region) -> set[_Mapping]:
-    """Selects those that are side by side from the start of the line of maps on, or to its end."""
+    """Selects blocks that are side by side from the start of a line of maps on, or to its end."""
     found = set[_Mapping]()
     start, end = region.start, region.end
     for each in mappings:
@@ -133,12 +133,12 @@ def _arena_of(
     ).add(entries)  # fmt: skip
     if mappings:
         words, _ = reader.memory.read(entries[::2] & ~np.uint64(7), 24)
-        tally.note(Entries(np.uint64(0), entries), np.arange(0, len(entries), 2), words[:, 2])
+        tally.add_rows(Entries(np.uint64(0), entries), np.arange(0, len(entries), 2), words[:, 2])
     return arena
 
 
 def _mappings_in(reader: PieceReader, region: Region, places: tuple[int, ...]) -> list[_Mapping]:
-    """All blocks in one line of maps, by address, whose headers are there in a page."""
+    """Finds blocks in a line of maps, by address, with headers at given places of a page."""
     found: list[_Mapping] = []
     at = low = region.start
     runs = list(reader.memory.resident_runs([(region.start, region.end)], lambda: True))
@@ -162,7 +162,7 @@ def _mappings_in(reader: PieceReader, region: Region, places: tuple[int, ...]) -
 def _first_header(
     reader: PieceReader, pages: U64, region: Region, low: int, in_page: tuple[int, ...]
 ) -> _Mapping | None:
-    """The first block whose header lies in one of these pages."""
+    """Returns the first block whose header lies in one of some pages; None if there is none."""
     places = (pages[:, None] + np.array(in_page, np.uint64)).reshape(-1)
     heads, was_read = reader.memory.read(places, 16)
     distance, size = heads[:, 0], heads[:, 1]

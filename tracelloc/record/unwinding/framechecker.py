@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.architecture import native
-from tracelloc.model.codefiles import Place, Unresolved, is_c_library
+from tracelloc.model.codefiles import CodePlace, Unresolved, is_c_library
 from tracelloc.model.figures import U64
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record.mallocs.discovery import Module
@@ -31,7 +31,7 @@ _HIGHEST_CODE: Final = 1 << 56
 
 
 class FrameChecker:
-    """Cuts stacks at their first frame that is not a return address. Caches its verdicts."""
+    """Cuts stacks at their first frame that is not a return address. Caches results."""
 
     def __init__(self, space: AddressSpace) -> None:
         self._space = space
@@ -54,7 +54,7 @@ class FrameChecker:
         )
 
     def trim(self, frames: tuple[int, ...], flags: StackFlag) -> tuple[tuple[int, ...], StackFlag]:
-        """The frames up to the first implausible one, and the flags of the rest.
+        """Returns the frames up to the first implausible one, and flags that fit these frames.
 
         How the walk ended says little: the register may hold anything where code without frame
         pointers begins. A stack is whole if it reaches the code that starts programs and threads;
@@ -68,7 +68,7 @@ class FrameChecker:
         return frames, StackFlag(0) if self._is_whole(frames) else StackFlag.BROKEN
 
     def credible(self, frames: tuple[int, ...]) -> tuple[int, ...]:
-        """The frames up to the first implausible one."""
+        """Returns the frames up to the first implausible one."""
         for n, frame in enumerate(frames):
             if not self._is_return_address(frame):
                 # The probed call itself pushed the innermost one.
@@ -90,7 +90,7 @@ class FrameChecker:
             if len(frames) < 2:
                 return False
             inner = self._space.place(frames[-2] - 1)
-            return isinstance(inner, Place) and inner.module is not place.module
+            return isinstance(inner, CodePlace) and inner.module is not place.module
         elf = place.module.elf
         inside = elf.address_of(place.file_offset)
         if inside is None:
@@ -120,7 +120,7 @@ class FrameChecker:
         return place.file_offset in place.module.elf.usdt_offsets or _follows_call(place)
 
 
-def _follows_call(place: Place[Module]) -> bool:
+def _follows_call(place: CodePlace[Module]) -> bool:
     assert place.module is not None
     end = place.file_offset + 1
     machine = native()

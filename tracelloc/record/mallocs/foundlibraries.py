@@ -28,9 +28,9 @@ _BY_FUNCTION: Final = {
 
 
 def library_of(family: Family, path: str, elf: TargetFile) -> MallocLibrary | None:
-    """Returns the library that implements a family in a file; None if the file has no own blocks.
+    """Returns the malloc library that a family in a file is; None if another one provides blocks.
 
-    C++'s operators and mappings have none: they call malloc, or the kernel.
+    C++'s operators and mappings have no library: they call malloc, or the kernel.
     """
     if family.by_user:
         return MallocLibrary.OTHER
@@ -49,8 +49,8 @@ def library_of(family: Family, path: str, elf: TargetFile) -> MallocLibrary | No
     return MallocLibrary.MUSL if is_musl else MallocLibrary.OTHER
 
 
-def found_of(allocators: Iterable[Allocator]) -> tuple[FoundLibrary, ...]:
-    """Describes allocators without the data that only probing needs."""
+def describe_allocators(allocators: Iterable[Allocator]) -> tuple[FoundLibrary, ...]:
+    """Describes allocators for display, without the data that only probing needs."""
     return tuple(
         FoundLibrary(
             family=allocator.family.name,
@@ -64,7 +64,7 @@ def found_of(allocators: Iterable[Allocator]) -> tuple[FoundLibrary, ...]:
 
 
 def why_no_allocator(executable: str | None, modules: Sequence[Module]) -> tuple[str, str]:
-    """Returns (why none of a process's files defines malloc, a hint)."""
+    """Returns (why no file of a process defines malloc, a hint), for an error message."""
     program = next((m for m in modules if m.path == executable), None)
     if program is None:
         return "its executable can't be read", privilege_hint()

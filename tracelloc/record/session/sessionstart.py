@@ -14,11 +14,11 @@ from tracelloc.record.runtimes.supported import has_supported, supported_names
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.session import Session
+from tracelloc.record.sources.eventsource import ProbeSource, Sources
 from tracelloc.record.sources.injected.injector import Injection
 from tracelloc.record.sources.preloaded.noprobes import NoProbes
+from tracelloc.record.sources.preloaded.preloadedsource import PreloadedSource
 from tracelloc.record.sources.preloaded.sharedarea import area_mappings
-from tracelloc.record.sources.preloaded.source import PreloadedSource
-from tracelloc.record.sources.seam import ProbeSource, Sources
 from tracelloc.record.tasks.supervision import Say, say_nothing
 from tracelloc.startup import STARTUP
 
@@ -80,7 +80,7 @@ def _make(
     waiting: bool = False,
     after: Callable[[], None] = _nothing,
 ) -> Session:
-    """``after`` is called once the library is not used any more."""
+    """Makes a session. ``after`` is called once the preloaded library is no longer used."""
     probes, config = _probes(config, say, None if waiting else space.process)
     try:
         sources = _sources(probes, config, say, after)
@@ -115,7 +115,7 @@ def _probes(
 ) -> tuple[ProbeSource, TraceConfig]:
     """Returns the probes, without runtimes' frames if the kernel refuses the programs for them.
 
-    ``running``: the process, unless tracelloc starts it. The settings are those that are used.
+    ``running``: the process, unless tracelloc starts it. Also returns the settings in use.
     """
     if config.without_probes:
         return NoProbes(config.capture, running), config

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.heapusage import PinnedPages, PinningStack
+from tracelloc.record.heapwalk.arenas import Arena, overhead_bytes, user_offset
 from tracelloc.record.heapwalk.chunks import MOST_PAGE_BLOCKS, ArenaTally
 from tracelloc.record.heapwalk.classes import StacksAt
-from tracelloc.record.heapwalk.walked import Arena, overhead_bytes, user_offset
 from tracelloc.record.process.memory import U64
 
 _MOST_SIZES: Final = 8
@@ -30,8 +30,8 @@ class _PinSum:
         self.blocks += BlockSum(count, size_bytes)
 
 
-class Pins:
-    """The pinned pages of a heap: resident, and at most a quarter of each is in use."""
+class PinnedPageSums:
+    """Sums up pinned pages of a heap: resident, and at most a quarter of each in use."""
 
     def __init__(self, stacks_at: StacksAt | None = None) -> None:
         """``stacks_at``: None if the process is not traced."""
@@ -41,7 +41,7 @@ class Pins:
         self._by_stack: dict[int, _PinSum] = defaultdict(_PinSum)
 
     def sum_up(self, arena: Arena, tally: ArenaTally) -> None:
-        """Adds all entries of an arena to a tally, and the blocks that pin its pages to these."""
+        """Adds an arena's entries to ``tally``, and the blocks that pin its pages to this sum."""
         for entries in arena.entries():
             room = _room(len(entries))
             self._add(arena, tally.add(entries, *room), *room)
@@ -63,7 +63,7 @@ class Pins:
             _add_by(self._by_stack, stacks[known], sizes[known], kept[known])
 
     def pages(self) -> PinnedPages:
-        """The pinned pages of all arenas that were summed up."""
+        """Returns the pinned pages of all arenas that were summed up."""
 
         def most(sums: dict[int, _PinSum]) -> list[tuple[int, _PinSum]]:
             rows = sorted(sums.items(), key=lambda row: (-row[1].kept_bytes, row[0]))
@@ -81,7 +81,7 @@ class Pins:
 
 
 def _room(entries: int) -> tuple[U64, U64, npt.NDArray[np.float64]]:
-    """Room for what ``ArenaTally`` fills in: addresses, sizes and kept bytes of blocks."""
+    """Returns arrays for ``ArenaTally`` to fill: addresses, sizes and kept bytes of blocks."""
     most = entries + MOST_PAGE_BLOCKS
     return np.empty(most, np.uint64), np.empty(most, np.uint64), np.empty(most)
 
