@@ -156,7 +156,7 @@ def add_option(group: Any, form: str, about: str, **more: Any) -> None:
     group.add_argument(*flags, help=about, **more)
 
 
-def add_all(parser: argparse.ArgumentParser) -> None:
+def add_trace_options(parser: argparse.ArgumentParser) -> None:
     """Adds all options of a trace to a parser."""
     groups = (
         ("what to trace", add_tracing),

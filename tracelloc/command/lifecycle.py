@@ -141,7 +141,7 @@ Say = Callable[[str], None]
 class Start(ABC):
     """One way of beginning a trace. By default, tracelloc has not started the program itself."""
 
-    def take_signal(self, _number: int) -> bool:
+    def ends_on_signal(self, _number: int) -> bool:
         """Handles a terminating signal. Returns whether tracing should end."""
         return True
 
@@ -269,7 +269,7 @@ class LaunchStart(Start):
         launch = self._launch = Launch(self._program, config, say)
         try:
             if self._early_signal is not None:
-                self.take_signal(self._early_signal)
+                self.ends_on_signal(self._early_signal)
             launch.begin()
         except BaseException:
             self._launch = None
@@ -282,7 +282,7 @@ class LaunchStart(Start):
         self._is_traced = True
         return launch.session
 
-    def take_signal(self, number: int) -> bool:
+    def ends_on_signal(self, number: int) -> bool:
         """Forwards a signal, unless tracelloc's terminal also sends it to the program."""
         has_own = self._program.terminal is not None
         self._signals_before += not self._is_traced

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, NoReturn
 
-from tracelloc.command.arguments import add_all, is_pid
+from tracelloc.command.arguments import add_trace_options, is_pid
 from tracelloc.command.processargument import take_plain
 from tracelloc.command.subcommands import (
     Subcommand,
@@ -92,7 +92,7 @@ def build_parser() -> Parser:
     parser = TraceParser(
         prog="tracelloc", usage=_USAGE, description=_DESCRIPTION, epilog=_EPILOG, add_help=False
     )
-    add_all(parser)
+    add_trace_options(parser)
     return parser
 
 

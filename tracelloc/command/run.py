@@ -284,7 +284,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
     """Returns the exit status if tracelloc decides it, else 0."""
     say = front.messages.say_above_progress
     signals = Signals(
-        start.take_signal, stops=not options.trace.follow, has_command=bool(options.command)
+        start.ends_on_signal, stops=not options.trace.follow, has_command=bool(options.command)
     )
     with ExitStack() as stack:
         filters, warnings = load_filters(

@@ -142,7 +142,7 @@ class Census:
     def totals_of_groups(
         self, order: Stacks, starts: Stacks, ends: Stacks
     ) -> Generator[None, None, Population]:
-        """Adds stacks up: one site per stretch of ``order``, which is ``order[starts[n]:ends[n]]``.
+        """Adds stacks up into sites: site n is the stacks ``order[starts[n]:ends[n]]``.
 
         Yields after each table, so that other work can run. Stretches may overlap.
         """

@@ -44,10 +44,10 @@ class LiveTable:
         temporary: TemporaryPolicy = DEFAULT_POLICY,
         like: LiveTable | None = None,
     ) -> None:
-        """``sample_bytes``: mean distance of samples if not every block is reported, or ``GIVEN``.
+        """``sample_bytes``: mean distance of samples; None: every block is reported.
 
-        ``temporary``: which blocks count as temporary. ``like``: the table of the process from
-        which this one was forked.
+        ``GIVEN``: the program has sampled, and each block has a weight. ``temporary``: which blocks
+        count as temporary. ``like``: the table of the process from which this one was forked.
         """
         self.stacks = stacks
         self.temporary = temporary

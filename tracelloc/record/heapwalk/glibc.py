@@ -124,7 +124,7 @@ def walk_glibc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     main = states[0]
     parameters = find_parameters(reader, main, regions)
     walk = _GlibcWalk(
-        reader, tally, WalkedHeap([], [(main.address, main.address + main.size_bytes)])
+        reader, tally, WalkedHeap([], [(main.address, main.address + main.struct_bytes)])
     )
     for number, state in enumerate(states):
         if number == 0:

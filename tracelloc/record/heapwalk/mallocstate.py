@@ -65,7 +65,7 @@ class ArenaState:
         return self.bins - self.address
 
     @property
-    def size_bytes(self) -> int:
+    def struct_bytes(self) -> int:
         """Size of the arena's ``malloc_state`` in bytes."""
         return _STATE_BYTES[self.head_bytes]
 
@@ -218,7 +218,7 @@ def heaps_of(reader: PieceReader, arena: ArenaState) -> tuple[list[tuple[int, in
         first = heap + info_bytes
         if heap == first_heap:
             # What the program gets is aligned.
-            first = ((first + arena.size_bytes + 31) & ~15) - 16
+            first = ((first + arena.struct_bytes + 31) & ~15) - 16
         found.append((first, heap + size_bytes))
         headers += first - heap
         heap = previous

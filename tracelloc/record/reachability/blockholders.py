@@ -237,7 +237,7 @@ class _BlockOwners:
 def _other_roots(
     owned: Ownership, paths: BlockPaths, blocks: U32
 ) -> dict[int, tuple[HeapRoot, ...]]:
-    """Returns, by a block's address, the roots that lead to it beside that of its path."""
+    """Returns, by address, the roots that lead to a block, but for the root of its path."""
     graph = owned.graph
     sources, held = owned.pointers_to(blocks)
     mine, others = paths.roots_before(held), paths.roots_before(sources)

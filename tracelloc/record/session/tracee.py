@@ -391,7 +391,7 @@ class Tracee:
 def allocators_stacks(
     ranges: RangeTable, found: Iterable[FoundLibrary], space: AddressSpace
 ) -> set[int]:
-    """Returns the stacks with which malloc libraries map memory, such as in their own threads.
+    """Returns indices of the call stacks by which malloc libraries map memory for themselves.
 
     Mappings during a call of malloc are not reported at all. The C library is excluded: outside
     calls of malloc, it maps memory for thread stacks.

@@ -45,7 +45,7 @@ class question:  # noqa: N801 - a decorator
 
     @cached_property
     def types(self) -> dict[str, Any]:
-        """Types of the arguments, by name, then of the answer."""
+        """Types of the arguments by name, in order, and of the answer, under ``return``."""
         return get_type_hints(self._function, include_extras=True)
 
     @cached_property

@@ -38,7 +38,7 @@ _Record = TypeVar("_Record", bound="DataclassInstance")
 
 @dataclass(frozen=True, slots=True)
 class MergedProcess:
-    """A process whose stacks have merged indices."""
+    """A process of a merged snapshot, and which index in the merge each of its stacks has."""
 
     one: Snapshot
     merged: I64  # Merged index by own index; -1 for stacks that have not allocated anything

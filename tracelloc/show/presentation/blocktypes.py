@@ -222,7 +222,7 @@ def _without_defaults(name: str, depth: int = 0) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def readable_class(name: str) -> str:
-    """Returns the type of blocks that begin with an object of a class."""
+    """Returns a C++ class as a readable type: namespaces of libraries and defaults shortened."""
     name = _OWN_NAMESPACES.sub("std::", name[:_LONGEST])
     found = _of_template(*_head(name))
     return found.text if found is not None else _without_defaults(name)

@@ -142,7 +142,7 @@ class Sample:
         return metric.value_of(self.stat)
 
     def after(self, metric: Metric) -> int:
-        """Returns the weight in the later profile, if the sample is of a difference."""
+        """Returns the weight; of a sample of a difference, the weight in the later profile."""
         return self.weight(metric) + (0 if self.before is None else metric.value_of(self.before))
 
 

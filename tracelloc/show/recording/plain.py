@@ -75,7 +75,7 @@ def _checked(kind: Any, plain: Any) -> Any:
 
 
 def _one_of(kinds: tuple[Any, ...], plain: Any) -> Any:
-    """Restores an optional value, whose union has one type other than None."""
+    """Restores a value of type ``X | None``, whose union is ``kinds``."""
     if plain is None and type(None) in kinds:
         return None
     return from_plain(next(kind for kind in kinds if kind is not type(None)), plain)

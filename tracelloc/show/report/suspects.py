@@ -133,7 +133,7 @@ def symbols_part(given: Request) -> SectionContent:
 
 
 def _symbol_advice(given: Request, shown: Sequence[int]) -> Iterator[str]:
-    """Yields a line per file not reported before. ``shown``: stacks of the other sections."""
+    """Yields advice per file without names or lines. ``shown``: stacks of other sections."""
     target = given.snapshot.target
     lacking: dict[str, bool] = {}
     generated: str | None = None

@@ -172,7 +172,7 @@ class CodeObjects:
         self._known = parent._known
 
     def note_copy(self, words: Sequence[int]) -> None:
-        """Stores a copy from the probes: ``struct python_code`` from ``code`` on."""
+        """Stores the copy of a code object by the probes: ``struct python_code`` from ``code``."""
         code, identity = words[:2]
         function = self._look_up(code, identity, _Copy(words).read)
         if function.name is not None and len(self._known) < _MOST_KNOWN:

@@ -191,7 +191,7 @@ class HeapImage:
             self.words[starts[starts + number < values] + number] = 0
 
     def _words_before(self) -> I64:
-        """Returns the words of each piece before the object in it; static types have none."""
+        """Returns how many words precede the object in each piece; 0 for static types."""
         known = self.found.types.column(lambda one: one.words_before).astype(np.int64)
         static = self.piece_ends - self.piece_starts == np.uint64(_STATIC_TYPE_BYTES)
         return np.where(static, 0, known[np.maximum(self.piece_type, 0)])

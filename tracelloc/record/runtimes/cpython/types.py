@@ -60,7 +60,7 @@ class TypeObject(NamedTuple):
 
     @property
     def words_before(self) -> int:
-        """Words of an object's block before the object."""
+        """Number of words that precede an object in its block: the collector's, and the like."""
         return 2 * bool(self.flags & _HAVE_GC) + 2 * bool(self.flags & _PREHEADER)
 
 

@@ -113,7 +113,7 @@ class PreloadedLink:
                 area.begin_leaving()
 
     def _why_leave(self, area: SharedArea) -> str:
-        """Returns why probes must take over, as a predicate of the process; empty if no reason."""
+        """Returns why probes must take over, as words after "the process"; empty: they need not."""
         if self._source.failure is not None:
             self._flaw = f"what the process reported can't be read: {self._source.failure}"
             return "has written what can't be read"

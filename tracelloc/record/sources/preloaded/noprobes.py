@@ -108,7 +108,7 @@ class Breakpoints(Attachment):
 
 
 class NoProbes:
-    """The ``ProbeSource`` without probes: no events, no counters, and breakpoints to stop at."""
+    """A ``ProbeSource`` for use without BPF: no events, and breakpoints that stop the target."""
 
     waits_ms = 100, 100
     is_urgent = has_stacks = has_probes = False
