@@ -14,7 +14,7 @@ import pytest
 
 from tests.harness import LIBRARIES, Target, Targets, run_tracelloc
 from tracelloc.record.heapwalk import glibc, mallocstate
-from tracelloc.record.heapwalk.arenas import NotWalkableError
+from tracelloc.record.heapwalk.arenas import Arena, NotWalkableError
 from tracelloc.record.heapwalk.measuring import measure_heap
 from tracelloc.record.process.procfs import Process
 
@@ -117,6 +117,23 @@ def test_heaps_in_any_order(targets: Targets, monkeypatch: pytest.MonkeyPatch) -
     assert min(map(len, orders)) == 4
     assert replace(found, time_s=wanted.time_s) == wanted
     assert sum(arena.cached.count for arena in found.arenas) > 0
+
+
+def test_a_heap_longer_than_entries_reach(
+    targets: Targets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read in runs, as of 3 GiB each, which are as one."""
+    target = targets.cpp("heapusage", flags=("-pthread",))
+    check_to_the_byte(target)
+    process = Process(target.pid)
+    wanted, added = measure_heap(process), []
+    add = Arena.add
+    monkeypatch.setattr(Arena, "add", lambda *given: added.append(given[1]) or add(*given))
+    monkeypatch.setattr(glibc, "_LONGEST_RUN_BYTES", 1 << 16)
+    monkeypatch.setattr(glibc, "_PIECE_BYTES", 1 << 16)
+    found = measure_heap(process)
+    assert len(added) > 20
+    assert replace(found, time_s=wanted.time_s) == wanted
 
 
 @pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])

@@ -46,6 +46,7 @@ _MOST_GAPS: Final = 1024  # Places in one stretch at which a walk begins again
 # Bytes of a heap of an arena that is not the main one: four huge pages.
 _LARGEST_HEAP_BYTES: Final = 4 << 30
 _FENCES_BYTES: Final = 32  # The two headers that end a heap
+_LONGEST_RUN_BYTES: Final = 3 << 30
 _LOW_BITS: Final = (1 << 32) - 1
 _NO_PART: Final = Entries(np.uint64(0), np.empty(0, np.uint32))
 
@@ -60,6 +61,7 @@ class _Stretch:
     tables: list[tuple[Rows, U64]] = field(default_factory=list)
     retries: int = 0
     broken_at: int = 0  # Address at which reading was given up; 0 if the stretch is whole
+    cut_at: int = 0  # Where the next run begins, as entries are 32-bit distances; 0: at its end
 
     @property
     def last(self) -> int:
@@ -198,6 +200,9 @@ class _GlibcWalk:
                     inside = rows < len(entries.codes) - 1
                     self.tally.add_rows(entries, rows[inside], firsts[inside])
                 arena.add(entries)
+            if found.cut_at:
+                at = found.cut_at
+                continue
             goal = top if stretch[0] <= top < end else end
             if not last or last >= goal or not (found.broken_at or stop < goal):
                 if found.broken_at:
@@ -240,8 +245,8 @@ def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[Entrie
     """Returns (a stretch's entries up to the top or the end, closed by an ``END``, its address)."""
     if not found.parts:
         return None, 0
-    stop = found.broken_at or end
-    run = found.take_entries(max(stop, end))
+    stop = found.broken_at or found.cut_at or end
+    run = found.take_entries(found.cut_at or max(stop, end))
     base, count = int(run.base), len(run.codes) - 1
     if run.span[0] <= top < stop:
         count = min(count, int(run.place(np.array([top + 8], np.uint64))[0]))
@@ -269,6 +274,10 @@ def _read_stretch(reader: PieceReader, tally: ClassTally, first: int, bounds: Bo
         count, following, reason, is_used = follow_chunks(
             words, at, at, before, end, entries, firsts
         )
+        if not reason and found.parts and at - first >= _LONGEST_RUN_BYTES:
+            found.add(entries[:0], firsts[:0], is_used_before=is_used)
+            found.cut_at = at
+            break
         found.add(entries[:count], firsts[:count], is_used_before=is_used)
         if not reason and following > at:
             before = following - found.last
