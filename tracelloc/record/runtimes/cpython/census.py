@@ -20,10 +20,11 @@ import numpy as np
 
 from tracelloc.dataclass import dataclass, field
 from tracelloc.model.objects import ObjectCensus, TypeCount
-from tracelloc.record.process.memory import U64, RemoteMemory
+from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.large import (
     TABLE,
+    UNCOUNTED,
     LargeObjects,
     own_bytes,
     read_large,
@@ -54,6 +55,10 @@ class TypeNames:
         if name is None:
             name = self._names[number] = self._find(self.types.known[number])
         return name
+
+    def named(self, *names: str) -> Mask:
+        """Returns which types have one of these names, by number."""
+        return np.array([self.name_of(n) in names for n in range(len(self.types.known))], np.bool_)
 
     def _find(self, known: TypeObject) -> str:
         name = self.memory.text(known.name) or "?"
@@ -136,9 +141,9 @@ class CensusTaker:
         found = self._find(most_bytes)
         blocks, objects, large = found.blocks, found.objects, found.large
         of = np.concatenate([objects.type, large.type])
-        sizes = np.concatenate(
-            [blocks.size_bytes[objects.block], own_bytes(self._types, large.type, large.words)]
-        )
+        uncounted = self._names.named(*UNCOUNTED)
+        large_bytes = own_bytes(self._types, uncounted, large.type, large.words)
+        sizes = np.concatenate([blocks.size_bytes[objects.block], large_bytes])
         table_words = np.concatenate([blocks.words[objects.at + TABLE], large.words[:, TABLE]])
         sizes += table_bytes(self._memory, self._types, blocks, of, table_words)
         self._last = found if keep else None

@@ -25,6 +25,7 @@ from tracelloc.record.runtimes.cpython.large import (
     LIST,
     MOST_ITEMS,
     TABLE,
+    UNCOUNTED,
     own_bytes,
     read_keys,
 )
@@ -212,7 +213,8 @@ class HeapImage:
         # Other types with items, as the results of `os.stat`, have more than their size says.
         of, at = found.objects.type, found.objects.at
         is_int = known.with_flag(_INT)
-        sized = (flags == 0) & (base < 1024) & ((item == 0) | is_int | self._named("tuple"))
+        is_sized = (item == 0) | is_int | found.names.named("tuple")
+        sized = (flags == 0) & (base < 1024) & is_sized
         counts = np.minimum(np.where(is_int[of], self._digits(at), self.words[at + 2]), _MOST_COUNT)
         used = before[of] + (base[of] + item[of] * counts.astype(np.int64) + 7) // 8
         starts = found.blocks.at[found.objects.block]
@@ -235,7 +237,7 @@ class HeapImage:
         types = self.found.types
         kinds = np.where(self._is_weak[of], int(Kind.WEAK_REFERENCE), int(Kind.OBJECT)) + ahead
         kinds = np.where(types.with_flag(_TYPE)[of], int(Kind.CLASS) + ahead, kinds)
-        kinds = np.where(self._named("code")[of], int(Kind.CODE), kinds)
+        kinds = np.where(self.found.names.named("code")[of], int(Kind.CODE), kinds)
         is_leaf = types.with_flag(_LEAVES) & ~types.with_flag(_HAVE_GC)
         return np.where(is_leaf[of], int(Kind.LEAF), kinds)
 
@@ -252,9 +254,9 @@ class HeapImage:
         self._tables = tables
         tables = tables[(found.blocks.locate(tables[:, 0].copy()) < 0)]
         own = np.array([(f.locals_address, f.size_bytes) for f in frames], np.uint64)
-        objects = np.stack(
-            [large.addresses - before, own_bytes(found.types, large.type, large.words)], axis=1
-        )
+        uncounted = found.names.named(*UNCOUNTED)
+        large_bytes = own_bytes(found.types, uncounted, large.type, large.words)
+        objects = np.stack([large.addresses - before, large_bytes], axis=1)
         static, of_static = self._static_types()
         rows = np.concatenate([objects, static, tables, own.reshape(-1, 2)])
         types = np.full(len(rows), -1)
@@ -322,17 +324,13 @@ class HeapImage:
         sizes = np.uint64(KEYS_BYTES) + (np.uint64(1) << (index_bits & np.uint64(63))) + used * each
         return _rows(keys, np.where(sane, sizes, np.uint64(0)))
 
-    def _named(self, *names: str) -> Mask:
-        number_of = range(len(self.found.types.known))
-        return np.array([self.found.names.name_of(number) in names for number in number_of])
-
     def _sets(self, of: I64, head: U64) -> U64:
-        sets = head[self._named("set", "frozenset")[of]]
+        sets = head[self.found.names.named("set", "frozenset")[of]]
         entries = np.where(sets[:, _SET_MASK] < MOST_ITEMS, sets[:, _SET_MASK], np.uint64(0))
         return _rows(sets[:, _SET_TABLE].copy(), (entries + np.uint64(1)) * np.uint64(16))
 
     def _deques(self, of: I64, head: U64) -> U64:
-        deques = head[self._named("collections.deque")[of]]
+        deques = head[self.found.names.named("collections.deque")[of]]
         self._ends_of_deques = deques
         left, right = deques[:, _DEQUE_LEFT].copy(), deques[:, _DEQUE_RIGHT].copy()
         found, room = [np.empty((0, 2), np.uint64)], _MOST_DEQUE_BLOCKS

@@ -24,7 +24,7 @@ _MOST_ROUNDS: Final = 4096
 _HAVE_GC: Final = 1 << 14
 LIST: Final = 1 << 25
 DICT: Final = 1 << 29  # Py_TPFLAGS_HAVE_GC, Py_TPFLAGSLIST_SUBCLASS, Py_TPFLAGS_DICT_SUBCLASS
-_UNCOUNTED: Final = "generator", "coroutine", "async_generator"  # Types whose items have no count
+UNCOUNTED: Final = "generator", "coroutine", "async_generator"  # Types whose items have no count
 _COUNT: Final = 2  # The word of a variable-size object that holds its number of items
 # The word of a list that holds its allocated size, and of a dictionary that points to its keys.
 TABLE: Final = 4
@@ -82,12 +82,13 @@ def are_counts(words: U64) -> Mask:
     return good
 
 
-def own_bytes(types: Types, of: I64, words: U64) -> U64:
-    """Bytes of large objects. ``of``: their types; ``words``: the first words of each object.
+def own_bytes(types: Types, are_uncounted: Mask, of: I64, words: U64) -> U64:
+    """Returns the bytes of large objects; of generators, those of local variables are missing.
 
-    Of frames in generators, the bytes of local variables are missing.
+    ``are_uncounted``: which types are ``UNCOUNTED``, by number; ``of``: the objects' types;
+    ``words``: the first words of each object.
     """
-    is_counted = (words[:, _COUNT] < MOST_ITEMS) & ~types.named(*_UNCOUNTED)[of]
+    is_counted = (words[:, _COUNT] < MOST_ITEMS) & ~are_uncounted[of]
     items = np.where(is_counted, words[:, _COUNT], np.uint64(0))
     before, base, each = (
         types.column(figure)[of]

@@ -74,7 +74,6 @@ class Types:
         # Numbers by address; negative if the address is not that of a type
         self.numbers = Addresses()
         self._by_address: dict[int, TypeObject] = {}
-        self._texts: list[str] = []  # Names by number; empty if a class statement created the type
         self._root = 0  # The address of `type`; 0 if unknown yet
 
     def find_objects(self, blocks: PoolBlocks) -> Objects:
@@ -101,13 +100,6 @@ class Types:
         """Returns a mask of the types that have a flag (``Py_TPFLAGS_…``), by number."""
         flagged: Mask = (self.column(lambda known: known.flags) & np.uint64(flag)) != 0
         return flagged
-
-    def named(self, *names: str) -> Mask:
-        """Which types have one of these names, by number; of built-in types."""
-        for known in self.known[len(self._texts) :]:
-            is_own = known.flags & HEAP_TYPE
-            self._texts.append("" if is_own else self.memory.text(known.name))
-        return np.array([text in names for text in self._texts], np.bool_)
 
     def number(self, addresses: U64) -> I64:
         """Returns types' numbers, given addresses; negative if an address is not that of a type."""
