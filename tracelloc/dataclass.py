@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import MISSING, asdict, field, fields, is_dataclass, replace
+from dataclasses import asdict, field, fields, is_dataclass, replace
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["MISSING", "asdict", "dataclass", "field", "fields", "is_dataclass", "replace"]
+__all__ = ["asdict", "dataclass", "field", "fields", "is_dataclass", "replace"]
 T = TypeVar("T")
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ else:
         cls.__doc__ = cls.__doc__ or cls.__name__
         made = dataclasses.dataclass(cls, repr=False, eq=False, slots=slots, kw_only=kw_only)
         added = {"__repr__": _represent} | (_comparison(made, frozen=frozen) if eq else {})
-        has_hash = made.__dict__.get("__hash__") is not None
         for name, method in added.items():
-            if name not in made.__dict__ or (name == "__hash__" and not has_hash):
+            # A class with ``__eq__`` of its own has None for ``__hash__``.
+            if made.__dict__.get(name) is None:
                 setattr(made, name, method)
         return made
 

@@ -186,7 +186,7 @@ class Programs:
         attributes.log_level, attributes.log_size = 1, _LOG_BYTES
         attributes.log_buf = ctypes.addressof(log)
         with suppress(OSError):
-            os.close(syscalls.bpf(syscalls.BPF_PROG_LOAD, attributes))
+            os.close(_load(attributes))
         text = log.value.decode(errors="replace")
         if self._debug:
             print(text, file=sys.stderr)
