@@ -9,7 +9,7 @@ from tracelloc import dataclass as ours
 
 
 def made(module: Any, **options: bool) -> list[type]:
-    """The same classes, by the standard library's decorator or ours."""
+    """Classes made by the decorator of a module: the standard library or ours."""
 
     @module.dataclass(**options)
     class Point:
@@ -48,7 +48,7 @@ def made(module: Any, **options: bool) -> list[type]:
 
 
 def behaviour(kinds: list[type]) -> list[object]:
-    """What differs between instances, and what they look like."""
+    """Equality, hashes, representation and fields of instances of the classes."""
     point, single, child, empty, own = kinds
     some = [
         point(x=1), point(x=1, secret="s"), point(x=1, note=[3]), single(x=1), single(x=(1,)),

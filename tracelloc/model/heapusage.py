@@ -12,7 +12,7 @@ from tracelloc.model.process import MallocLibrary
 
 
 class MemoryPart(Enum):
-    """What resident memory is used for, in the order of reports. The value is for display."""
+    """A use of resident memory, in the order of reports. The value is displayed."""
 
     IN_USE = "heap blocks in use"
     CACHED = "freed, in thread caches"

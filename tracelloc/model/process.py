@@ -141,7 +141,7 @@ class FoundLibrary:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What tracing costs the target, for display."""
+    """The cost of tracing to the target, as it is displayed."""
 
     events_per_s: float
     # Estimated share of the target's CPU time, 0 to 1; None before it was measured.

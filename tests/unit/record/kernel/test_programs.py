@@ -11,7 +11,7 @@ from tracelloc.system import syscalls
 
 
 def test_a_signal_while_the_verifier_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when tracelloc is stopped by Ctrl-Z and goes on: bpf(2) then fails with EAGAIN."""
+    """Ctrl-Z stops tracelloc, and it continues: bpf(2) fails with EAGAIN."""
     interruptions = iter([errno.EAGAIN] * 3)
 
     def bpf(_command: int, _attributes: ctypes.Structure) -> int:

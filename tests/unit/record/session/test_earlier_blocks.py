@@ -97,7 +97,7 @@ def test_each_thread_must_run_between_walks() -> None:
 
 
 def test_progress_is_said_every_five_seconds() -> None:
-    """What is read again is more than was expected: it never says that all is done."""
+    """More may be read than was expected; the progress never reaches 100 %."""
     times_s, said = iter(range(100)), list[str]()
     progress = ReadProgress(7, 1000, said.append, lambda: next(times_s))
     for _ in range(11):
