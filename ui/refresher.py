@@ -15,6 +15,7 @@ from tracelloc.ui.view import Journal, Settings, TraceSource, View
 
 _PAUSE: Final = 25  # Least time between periodic snapshots, in times of what one takes
 _LONGEST_PAUSE_S: Final = 5.0
+_IDLE_PAUSE: Final = 4  # Intervals between snapshots while the program does nothing
 _FIRST_LOOK_S: Final = 0.1  # Delay before missing names are looked up again; it doubles each time
 
 
@@ -124,6 +125,7 @@ class Refresher:
         trace: TraceSnapshot | None = None
         taken = TOTALS_ONLY
         next_s = time.monotonic()
+        activity: list[tuple[int, int | None]] | None = None
         while True:
             with self._changed:
                 self._busy = False
@@ -159,8 +161,11 @@ class Refresher:
             finally:
                 # Missed ticks are skipped, and many blocks are not looked at all the time.
                 if is_time:
+                    before = activity
+                    activity = [(one.events, one.rss_bytes) for one in trace.processes]
+                    intervals = _IDLE_PAUSE if activity == before else 1
                     pause_s = min(_PAUSE * (time.thread_time() - began_cpu_s), _LONGEST_PAUSE_S)
-                    next_s = now_s + max(self._interval_s or 0.0, pause_s)
+                    next_s = now_s + max(intervals * (self._interval_s or 0.0), pause_s)
             self._look_s = 2 * self._look_s if self._naming else _FIRST_LOOK_S
             self._naming, self._made_s = picture.is_naming, time.monotonic()
             with self._changed:

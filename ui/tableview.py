@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+_MOST_DRAWN: Final = 1000  # Cells that are remembered as they are drawn
 LONGEST_NAME: Final = 2048  # Characters of a name that drawing considers: no terminal shows more
 CUT: Final = "…"
 # Fewest cells, arrow included, in which a truncated caller's name is still informative.
@@ -253,6 +254,7 @@ class Table(LineView[TableRows]):
         self._wrapped: tuple[TableRows, Hashable | None, int, list[str]] | None = None
         self._key: Hashable | None = None
         self._at_top = True  # The cursor was not moved, so it stays on row `TableRows.first`
+        self._drawn: dict[Hashable, list[Piece]] = {}  # Styled cells: most are drawn again
 
     @property
     def key(self) -> Hashable | None:
@@ -418,14 +420,22 @@ class Table(LineView[TableRows]):
             else:
                 yield from self._styled(cell, room, to_right=column.right)
 
-    def _styled(self, text: Text, room: int, *, to_right: bool) -> Iterable[Piece]:
+    def _styled(self, text: Text, room: int, *, to_right: bool) -> list[Piece]:
         """Returns a cell with styles, cut and padded like a plain one."""
-        shown = text[: 4 * room + 16]
+        text = text[: 4 * room + 16] if len(text) > 4 * room + 16 else text
+        key = text.plain, text.style, tuple(text.spans), room, to_right
+        found = self._drawn.get(key)
+        if found is None:
+            if len(self._drawn) > _MOST_DRAWN:
+                self._drawn.clear()
+            found = self._drawn[key] = self._draw(text.copy(), room, to_right=to_right)
+        return found
+
+    def _draw(self, shown: Text, room: int, *, to_right: bool) -> list[Piece]:
         if shown.cell_len > room:
             shown.truncate(room, overflow="ellipsis")
         shown.align("right" if to_right else "left", room)
         # Rich leaves a text's own style out if no part of it has another one.
         own = self.app.console.get_style(shown.style)
-        for segment in shown.render(self.app.console):
-            if segment.text:
-                yield segment.text, segment.style or own
+        segments = shown.render(self.app.console)
+        return [(segment.text, segment.style or own) for segment in segments if segment.text]

@@ -84,6 +84,36 @@ def test_what_takes_long_is_done_less_often(
         refresher.close()
 
 
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_a_program_that_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_idle: bool
+) -> None:
+    """Pictures in which only the clock would move are made less often."""
+    monkeypatch.setattr("tracelloc.ui.refresher._IDLE_PAUSE", 1_000_000)
+    source = shop(tmp_path)
+    take_snapshot, events = source.take_snapshot, itertools.count(0, 0 if is_idle else 1)
+
+    def take(what: SnapshotRequest) -> TraceSnapshot:
+        trace = take_snapshot(what)
+        return replace(trace, processes=(replace(trace.root, events=next(events)),))
+
+    source.take_snapshot = take  # type: ignore[method-assign]
+    pictures = queue.Queue[Picture | BaseException]()
+    refresher = Refresher(source, Journal(), pictures.put, pictures.put, 0.001)
+    refresher.start(Settings(STACKS))
+    try:
+        for _ in range(2):
+            assert isinstance(pictures.get(timeout=PATIENCE_S), Picture)
+            refresher.shown()
+        if is_idle:
+            with pytest.raises(queue.Empty):
+                pictures.get(timeout=0.5)
+        else:
+            assert isinstance(pictures.get(timeout=PATIENCE_S), Picture)
+    finally:
+        refresher.close()
+
+
 def views_shown(refresher: Refresher, pictures: queue.Queue[Picture | BaseException]) -> list[str]:
     """Views of all pictures until the refresher has made what it was asked for."""
     names = []

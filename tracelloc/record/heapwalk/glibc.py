@@ -46,7 +46,7 @@ _MOST_GAPS: Final = 1024  # Places in one stretch at which a walk begins again
 # Bytes of a heap of an arena that is not the main one: four huge pages.
 _LARGEST_HEAP_BYTES: Final = 4 << 30
 _FENCES_BYTES: Final = 32  # The two headers that end a heap
-_LONGEST_RUN_BYTES: Final = 3 << 30  # Bytes of a stretch that are read as one run of entries
+_LONGEST_RUN_BYTES: Final = 256 << 20  # Bytes of a stretch that are read as one run of entries
 _LOW_BITS: Final = (1 << 32) - 1
 _NO_PART: Final = Entries(np.uint64(0), np.empty(0, np.uint32))
 
