@@ -28,6 +28,7 @@ class Circumstances:
     searched: bool = False
     refused: bool = False  # Whether the process's memory is not searched for pointers to its blocks
     resident_bytes: int = 0  # Resident memory of the process
+    risen_bytes: int = 0  # How far that has risen since tracing began
     # Whether a garbage collector frees blocks of the process, some of them late.
     collects: bool = False
     # Whether requests in the kernel may have the only pointers to blocks.

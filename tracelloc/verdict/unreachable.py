@@ -100,7 +100,7 @@ def apply_pointer_proof(
     rate = sites.rate_bytes_per_min
     # A collector may leave garbage until memory has doubled.
     doubles_s = P.referenced_watch_s if around.collects else P.referenced_doubled_s
-    has_doubled = doubles_memory(rate, watched_s, resident_bytes)
+    has_doubled = doubles_memory(rate, watched_s, resident_bytes, around.risen_bytes)
     called_s = np.where(has_doubled, doubles_s, P.referenced_watch_s)
     leaks, grew = sites.code == CODE_OF[Verdict.LEAKING], sites.confidence > 0
     waits = leaks & ~proof.proven & (watched_s < called_s)
@@ -151,15 +151,23 @@ def apply_pointer_proof(
 
 
 @overload
-def doubles_memory(rate_bytes_per_min: float, watched_s: float, resident_bytes: int) -> bool: ...
-@overload
-def doubles_memory(rate_bytes_per_min: F64, watched_s: F64, resident_bytes: int) -> Mask: ...
 def doubles_memory(
-    rate_bytes_per_min: float | F64, watched_s: float | F64, resident_bytes: int
+    rate_bytes_per_min: float, watched_s: float, resident_bytes: int, risen_bytes: int
+) -> bool: ...
+@overload
+def doubles_memory(
+    rate_bytes_per_min: F64, watched_s: F64, resident_bytes: int, risen_bytes: int
+) -> Mask: ...
+def doubles_memory(
+    rate_bytes_per_min: float | F64, watched_s: float | F64, resident_bytes: int, risen_bytes: int
 ) -> bool | Mask:
-    """Whether growth at this rate has doubled the process's memory, by no small amount."""
+    """Whether growth at this rate has doubled the process's memory, by no small amount.
+
+    ``risen_bytes``: how far its resident memory has risen: it may have had room for the blocks.
+    """
     least_bytes = max(P.referenced_share * resident_bytes, P.referenced_least_bytes)
-    return rate_bytes_per_min * watched_s / 60 >= least_bytes
+    is_enough = rate_bytes_per_min * watched_s / 60 >= least_bytes
+    return is_enough & (risen_bytes >= least_bytes)
 
 
 def _rates(

@@ -22,9 +22,12 @@ SITE, OTHER = 1, 2
 
 def course(
     site: Stream, is_lost: Callable[[np.ndarray], np.ndarray], end_s: float, resident_bytes: int,
-    *, collects: bool = False, kernel_queue: str = "",
+    *, rise_per_s: int = 0, collects: bool = False, kernel_queue: str = "",
 ) -> list[tuple[float, Findings]]:  # fmt: skip
-    """All looks. ``is_lost``: of blocks of the site by birth, in seconds, which are unreachable."""
+    """All looks. ``is_lost``: of blocks of the site by birth, in seconds, which are unreachable.
+
+    ``rise_per_s``: of the resident memory, from ``resident_bytes`` on, in bytes.
+    """
     random = np.random.default_rng(1)
     other = churn(random, poisson(random, 20, 0, end_s), 1.0, 200)
     unreachable = UnreachableBlocks()
@@ -44,7 +47,8 @@ def course(
         (time_s, findings)
         for time_s, _, findings in looks(
             events_of([site, other], end_s), stacks_of(["site/main", "other/main"]), end_s,
-            search=search, resident=lambda _: resident_bytes, collection=(collects, collects),
+            search=search, resident=lambda time_s: resident_bytes + int(rise_per_s * time_s),
+            collection=(collects, collects),
         )
     ]  # fmt: skip
 
@@ -142,13 +146,15 @@ def test_until_it_has_doubled_the_process() -> None:
     """Five minutes make 18 MB."""
     random = np.random.default_rng(6)
     site = leak(random, every(0.2, 0, 700), 12_000)
-    called_s = first(course(site, none_of_them, 700, 48_000_000), Verdict.LEAKING)
-    assert 400 <= called_s <= 440, "half of 48 MB"
-    called_s = first(course(site, none_of_them, 700, 10_000_000), Verdict.LEAKING)
-    assert 300 <= called_s <= 340, "not before"
+    looked = course(site, none_of_them, 700, 24_000_000, rise_per_s=60_000)
+    assert 400 <= first(looked, Verdict.LEAKING) <= 440, "24 MB more"
+    looked = course(site, none_of_them, 700, 2_000_000, rise_per_s=60_000)
+    assert 300 <= first(looked, Verdict.LEAKING) <= 340, "not before"
+    assert first(course(site, none_of_them, 700, 20_000_000), Verdict.LEAKING) is None, "a pool"
     small = leak(random, every(0.2, 0, 700), 4500)
-    assert first(course(small, none_of_them, 700, 3_400_000), Verdict.LEAKING) is None, "15 MB"
-    collected = course(site, none_of_them, 700, 10_000_000, collects=True)
+    looked = course(small, none_of_them, 700, 1_000_000, rise_per_s=22_500)
+    assert first(looked, Verdict.LEAKING) is None, "15 MB"
+    collected = course(site, none_of_them, 700, 2_000_000, rise_per_s=60_000, collects=True)
     assert first(collected, Verdict.LEAKING) is None, "it may be garbage"
     assert first(collected, Verdict.GROWING) is not None
 

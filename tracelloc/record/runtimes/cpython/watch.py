@@ -59,6 +59,7 @@ class PythonObjectWatch:
         self._before: ObjectAddresses | None = None
         self._holders: dict[str, Holders] = {}
         self._has_looked = False
+        self._least_rss_bytes: int | None = None  # Least resident memory so far
         # Names of types whose holders were searched for, and when
         self._searched: tuple[frozenset[str], float] = frozenset(), 0.0
 
@@ -141,7 +142,10 @@ class PythonObjectWatch:
         """Returns a suspect as a leak if its growth has lasted; before, it may be a cache."""
         watched_s = now_s - suspect.growth.since_s
         resident_bytes = self._process.rss_bytes() or 0
-        has_doubled = doubles_memory(suspect.bytes_per_min, watched_s, resident_bytes)
+        self._least_rss_bytes = min(self._least_rss_bytes or resident_bytes, resident_bytes)
+        has_doubled = doubles_memory(
+            suspect.bytes_per_min, watched_s, resident_bytes, resident_bytes - self._least_rss_bytes
+        )
         called_s = P.referenced_doubled_s if has_doubled else P.referenced_watch_s
         return suspect if watched_s < called_s else replace(suspect, verdict=Verdict.LEAKING)
 
