@@ -32,6 +32,7 @@ _AROUND: Final = 8
 _SOURCE_BYTES: Final = 4 << 20
 # Parameters that commands could take for options.
 _OPERANDS: Final = "file!", "before!", "after!", "what"
+_READ_FILES: Final = "report", "diff"  # Commands whose figures are from files, which may lie
 _NAMED: Final = re.compile(r"\(([^()\s:]+):\d+\)")  # Source files in the text of a command
 
 
@@ -128,6 +129,8 @@ class AgentTools:
         """Runs a command of tracelloc. Returns its output. Raises ToolError.
 
         ``is_message``: its report is on standard error, as standard output is a program's.
+        Files that it reads may name any source file: of these, only those below the working
+        directory may be shown.
         """
         line = [sys.executable, "-m", "tracelloc", *map(str, words)]
         try:
@@ -145,8 +148,13 @@ class AgentTools:
             last = errors.strip().rpartition("\n")[2] or f"it ended with status {done.returncode}"
             raise ToolError(last.removeprefix("tracelloc: "))
         text = done.stdout[:_KEPT_BYTES].decode(errors="replace")
-        self._files.update(_NAMED.findall(text + errors))
+        named = _NAMED.findall(text + errors)
+        is_document = words[0] in _READ_FILES and not self._is_own(words[1])
+        self._files.update(each for each in named if not is_document or _is_in_checkout(each))
         return errors if is_message else text
+
+    def _is_own(self, file: object) -> bool:
+        return Path(str(file)).parent == Path(self._directory.name)
 
     def processes(self, given: dict[str, Any]) -> str:
         """Lists processes, the fastest growing first."""
@@ -205,6 +213,14 @@ class AgentTools:
             raise ToolError(f"not permitted: ask the user to start tracelloc mcp with {option}")
         if not given.get("confirm"):
             raise ToolError(f"this would {what}: call it again with confirm=true")
+
+
+def _is_in_checkout(file: str) -> bool:
+    """Whether a file lies below the working directory, and not in a hidden folder of it."""
+    whole, root = Path(file).resolve(), Path.cwd().resolve()
+    return whole.is_relative_to(root) and not any(
+        part.startswith(".") for part in whole.relative_to(root).parts
+    )
 
 
 def _look(*words: str) -> Callable[[AgentTools, dict[str, Any]], str]:

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO, Final
 
 from tracelloc import __version__
 from tracelloc.command.agenttools import TOOLS, AgentTools, ToolError
-from tracelloc.errors import TracellocError
+from tracelloc.errors import MalformedError, TracellocError
+from tracelloc.system.bounded import parse_json
 
 _REVISIONS: Final = "2025-06-18", "2025-03-26", "2024-11-05"
 _LONGEST_LINE: Final = 1 << 20
@@ -44,8 +45,8 @@ def _answer(line: bytes, tools: AgentTools) -> dict[str, Any] | None:
     number: Any = None
     try:
         try:
-            message = json.loads(line)
-        except ValueError:
+            message = parse_json(line)
+        except (ValueError, MalformedError):
             raise _RpcError(_PARSE_ERROR, "a line is not a JSON text") from None
         if not isinstance(message, dict) or not isinstance(message.get("method"), str):
             raise _RpcError(_INVALID, "a message needs a method")

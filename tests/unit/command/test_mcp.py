@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +49,23 @@ def test_messages() -> None:
         {"jsonrpc": "2.0", "id": "a", "method": "ping"},
         {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
         "garbage",
+        "[" * 200_000,
         [],
         {"jsonrpc": "2.0", "id": 3, "method": "resources/list"},
         {"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": {"name": "nothing"}},
     )
-    assert [answer["id"] for answer in found] == [1, "a", 2, None, None, 3, 4]
+    assert [answer["id"] for answer in found] == [1, "a", 2, None, None, None, 3, 4]
     assert found[0]["result"]["protocolVersion"] == "2025-06-18"
     listed = {tool["name"]: tool for tool in found[2]["result"]["tools"]}
     assert list(listed) == list(TOOLS)
     assert listed["trace"]["inputSchema"]["required"] == ["pid"]
     read_only = [name for name, tool in listed.items() if tool["annotations"]["readOnlyHint"]]
     assert set(listed) - set(read_only) == {"trace", "check"}
-    assert [answer["error"]["code"] for answer in found[3:6]] == [-32700, -32600, -32601]
-    assert found[6]["result"]["isError"]
-    assert "use one of processes" in found[6]["result"]["content"][0]["text"]
+    assert [answer["error"]["code"] for answer in found[3:7]] == [
+        -32700, -32700, -32600, -32601,
+    ]  # fmt: skip
+    assert found[7]["result"]["isError"]
+    assert "use one of processes" in found[7]["result"]["content"][0]["text"]
 
 
 def test_long_answers_are_read_on_by_reference(tools: QuietTools) -> None:
@@ -113,3 +117,25 @@ def test_arguments_are_no_options(tools: QuietTools, tmp_path: Path) -> None:
     secret.write_text("nobody has named this\n")
     with pytest.raises(ToolError, match="only files that an earlier answer has named"):
         tools.call("source", {"file": str(secret), "line": 1})
+
+
+def test_a_profile_permits_no_file_outside_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout, outside = tmp_path / "checkout", tmp_path / "secret.c"
+    inside, hidden = checkout / "main.c", checkout / ".ssh" / "key.c"
+    hidden.parent.mkdir(parents=True)
+    for file in (inside, hidden, outside):
+        file.write_text("a line\n")
+    profile, empty = checkout / "a.folded", checkout / "b.folded"
+    empty.write_text("app;other 1\n")
+    profile.write_text(
+        "".join(f"app;main ({file}:1);f 9999\n" for file in (inside, hidden, outside))
+    )
+    monkeypatch.chdir(checkout)
+    with closing(AgentTools(())) as tools:
+        tools.call("compare", {"before": str(empty), "after": str(profile)})
+        assert "a line" in tools.call("source", {"file": str(inside), "line": 1})
+        for file in (hidden, outside):
+            with pytest.raises(ToolError, match="only files"):
+                tools.call("source", {"file": str(file), "line": 1})
