@@ -388,6 +388,7 @@ struct space {
 	__u64 loader_calls; /* calls of the loader's hook, before and after each change */
 	__u64 lineage;      /* the image at the start of its chain of forks, or its own image:
 	                       stacks have the same ids in both */
+	__u64 tag_image;    /* the image of `tag`; set after `tag`, by user space */
 	struct python python;
 };
 

@@ -21,12 +21,18 @@ static __always_inline struct memo *memo_of(struct scratch *scratch, u64 sp, u64
 	return &scratch->memos[at & (MEMOS - 1)];
 }
 
+/* Number of changes of the mappings that may give an address another meaning. */
+static __always_inline u32 generation_of(struct space *space)
+{
+	return space->loads + space->changes;
+}
+
 /* The state of the mappings: generation and tag; 0 until user space has read them. */
 static __always_inline u64 state_of(struct space *space)
 {
 	u64 tag = *(volatile u64 *)&space->tag;
 
-	return tag >> TAG_BITS == (u32)(space->loads + space->changes) ? tag : 0;
+	return tag >> TAG_BITS == generation_of(space) ? tag : 0;
 }
 
 /* Image and lineage of the process whose stack is walked. */

@@ -37,8 +37,10 @@ enum row_reason {
 
 /* Bits 0-7: the kind. */
 #define ROW_KIND(row) ((__u32)((row) & 0xff))
-/* Bits 8-15: an enum row_reason, or 0. */
-#define ROW_DETAIL(row) ((__u32)((row) >> 8 & 0xff))
+/* Bits 8-14: an enum row_reason, or 0. */
+#define ROW_DETAIL(row) ((__u32)((row) >> 8 & 0x7f))
+/* Bit 15: of code that stays mapped as long as the program runs: valid while mappings change. */
+#define ROW_LASTS (1ULL << 15)
 /* Bits 16-31, signed: where the caller's bp was saved, in bytes from the CFA, or: */
 #define ROW_BP_SLOT(row) ((__s64)(__s16)((row) >> 16))
 #define ROW_BP_UNCHANGED 0 /* it is still in the register */
@@ -49,7 +51,7 @@ enum row_reason {
 /*
  * 64-bit Arm. Calls leave the return address in x30 and the stack pointer alone: the CFA is the
  * stack pointer at the function's entry. "bp" is x29. Kinds are in bits 0-3, and there is no
- * ROW_REALIGNED. In rows of ROW_SP and ROW_BP, bits 4-7 say where the return address is. Bits 8-15
+ * ROW_REALIGNED. In rows of ROW_SP and ROW_BP, bits 4-7 say where the return address is. Bits 8-14
  * are free, except in ROW_UNENCODABLE.
  *
  * A step:

@@ -36,10 +36,10 @@ static __always_inline u64 find_row(u64 address, u64 tag)
 	return 0;
 }
 
-/* The tag of the current mappings, for keys; 0 until user space has read them. */
-static __always_inline u64 tag_of(struct space *space)
+/* The tag of the last mappings that user space has read, for keys; 0: it has not read any. */
+static __always_inline u64 tag_of(struct space *space, u64 published)
 {
-	return state_of(space) << KEY_TAG_SHIFT;
+	return (space->tag_image == space->image ? published : 0) << KEY_TAG_SHIFT;
 }
 
 /* The head of a miss, and the registers it needs to be finished. */
@@ -48,7 +48,7 @@ static __always_inline void fill_miss(struct pt_regs *ctx, struct space *space,
 				      u64 missing, u64 start)
 {
 	miss->stack_id = id;
-	miss->generation = space->loads + space->changes;
+	miss->generation = generation_of(space);
 	miss->image = space->image;
 	miss->missing = missing;
 	miss->stack_address = start;
@@ -155,7 +155,10 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 {
 	struct stack *stack = &scratch->stack;
 	struct memo *memo;
-	u64 tag = tag_of(space);
+	u64 published = *(volatile u64 *)&space->tag;
+	u64 tag = tag_of(space, published);
+	/* A row needs one of these bits: once mappings have changed, few rows are still valid. */
+	u64 usable = published >> TAG_BITS == generation_of(space) ? ~0ULL : ROW_LASTS;
 	u64 bp = PT_REGS_FP(ctx);
 	u64 sp = caller_sp(call);
 	u64 pc = caller_ip(ctx, call);
@@ -190,9 +193,9 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 		hash = mix(hash, pc);
 		stack->n_frames = i + 1;
 		row = find_row(pc - before, tag);
-		if (!row)
+		if (!(row & usable))
 			row = find_row(REGION_KEY(pc), tag);
-		kind = STEP_KIND(row);
+		kind = row & usable ? STEP_KIND(row) : 0;
 		if ((STOPPING_ROWS >> (kind & 15) & 1) || needs_link(row, before)) {
 			stack->flags = kind == ROW_END ? 0 : STACK_LOST_MISS;
 			goto walked;

@@ -212,7 +212,10 @@ static inline int step(struct walk *walk, struct preload_memo *memo, u64 from, s
 static u64 walk_stack(struct preload_control *control, struct preload_ring *ring, const u64 *frame)
 {
 	const struct space *space = &control->space;
-	u64 state = state_of(space), tag = state << PRELOAD_KEY_TAG_SHIFT;
+	u64 state = state_of(space);
+	u64 tag = (space->tag_image == space->image ? space->tag : 0) << PRELOAD_KEY_TAG_SHIFT;
+	/* A row needs one of these bits: once mappings have changed, few rows are still valid. */
+	u64 usable = state ? ~0ULL : ROW_LASTS;
 	u64 hash = 0x1905 + (space->lineage << 32), id, from = (u64)(frame + 2);
 	struct place at = {.pc = frame[1], .sp = from, .bp = frame[0], .before = 1,
 			   .is_callers_bp = 1};
@@ -237,8 +240,10 @@ static u64 walk_stack(struct preload_control *control, struct preload_ring *ring
 		ring->frames[n++] = at.pc;
 		hash = mix(hash, at.pc);
 		row = find_row(at.pc - at.before, tag);
-		if (unlikely(!row))
+		if (unlikely(!(row & usable)))
 			row = find_row(at.pc >> PRELOAD_REGION_SHIFT | 1ULL << 47, tag);
+		if (unlikely(!(row & usable)))
+			row = 0;
 		if (STOPPING_ROWS >> (ROW_KIND(row) & 15) & 1)
 			flags = ROW_KIND(row) == ROW_END ? 0 : STACK_LOST_MISS;
 		else

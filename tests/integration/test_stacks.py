@@ -243,7 +243,7 @@ def test_other_c_libraries_without_frame_pointers(
     assert names[4096][:6] == ["recurse"] * 5 + ["main"]
 
 
-@pytest.mark.parametrize(("threads", "rounds"), [(1, 30), (3, 10)])
+@pytest.mark.parametrize(("threads", "rounds"), [(1, 30), (3, 10), (1, 2000)])
 def test_libraries_opened_and_closed_beside_each_other(
     builder: Builder, threads: int, rounds: int
 ) -> None:
@@ -266,4 +266,20 @@ def test_libraries_opened_and_closed_beside_each_other(
             assert entry["bytes"] in (entry["allocations"] * 100, entry["allocations"] * 200)
             kept[names] += entry["bytes"]
     assert kept == {("keep", "run", "libc"): threads * rounds * (100 + 200)}
+    assert report["partial_allocations"] == 0
+
+
+def test_code_that_stays_mapped_has_whole_stacks_while_libraries_come_and_go(
+    builder: Builder, targets: Targets
+) -> None:
+    """The mappings change more often than they can be read."""
+    library, rounds = builder.c("plugin", "-shared", "-fPIC"), 3000
+    target = targets.start(builder.c("libraries"), "told", rounds, 1, library)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 100, "--interval", 60)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    report = tracer.last()
+    kept = [each for each in report["top_allocators"] if each["stack"][0]["symbol"] == "keep"]
+    assert {tuple(symbols(each["stack"])) for each in kept} == {("keep", "run", "libc")}
+    assert sum(each["allocations"] for each in kept) == 2 * rounds
     assert report["partial_allocations"] == 0

@@ -5,6 +5,7 @@
 //   libraries again ROUNDS SECONDS LIBRARY   opens and closes it again and again, says how many times
 //   libraries beside ROUNDS THREADS LIBRARY  threads that do so beside each other, each time with a
 //                                            block in between and one behind it that are kept
+//   libraries told ROUNDS THREADS LIBRARY    the same, when told to
 #include <dlfcn.h>
 #include <time.h>
 
@@ -109,7 +110,10 @@ int main(int argc, char **argv)
         once();
     else if (!strcmp(argv[1], "again"))
         again(atoi(argv[3]));
-    else
+    else {
+        if (!strcmp(argv[1], "told"))
+            wait_for_go();
         beside(atoi(argv[3]));
+    }
     return 0;
 }

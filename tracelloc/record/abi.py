@@ -98,6 +98,7 @@ SPACE_FIELDS: Final = [
     ("moves", "<u4"),
     ("loader_calls", "<u8"),
     ("lineage", "<u8"),
+    ("tag_image", "<u8"),
     ("python", PYTHON_FIELDS),
 ]
 
@@ -125,6 +126,7 @@ MISS_FIELDS: Final = [
 ROW_WAYS: Final = 4
 # `struct row_set` in `probes/maps.h`.
 ROW_SET_DTYPE: Final = np.dtype([("keys", "<u8", (ROW_WAYS,)), ("rows", "<u8", (ROW_WAYS,))])
+ROW_LASTS: Final = 1 << 15  # Bit of rows that are valid while mappings change (`ROW_LASTS`)
 KEY_TAG_SHIFT: Final = 48  # Shift of the tag in a row's key, above the address
 REGION_SHIFT: Final = 16
 

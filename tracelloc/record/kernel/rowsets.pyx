@@ -64,11 +64,10 @@ def put_rows(
     return evictions
 
 
-def move_rows(
-    uint64_t[:, ::1] sets, uint64_t old, uint64_t new,
-    const uint64_t[::1] starts, const uint64_t[::1] ends,
+def keep_rows(
+    uint64_t[:, ::1] sets, uint64_t tag, const uint64_t[::1] starts, const uint64_t[::1] ends
 ):
-    """Moves the rows of one tag to another, or drops them. Returns how many remain.
+    """Drops rows of a tag. Returns how many remain.
 
     Rows remain if their addresses are in ``starts[n] <= a < ends[n]``, sorted.
     """
@@ -78,7 +77,7 @@ def move_rows(
     with nogil:
         for at in range(sets.shape[0]):
             for way in range(WAYS):
-                if sets[at, way] >> TAG_SHIFT != old:
+                if sets[at, way] >> TAG_SHIFT != tag:
                     continue
                 address = sets[at, way] & ADDRESS
                 low, high = 0, starts.shape[0]
@@ -89,7 +88,6 @@ def move_rows(
                     else:
                         high = middle
                 if low and address < ends[low - 1]:
-                    store(&sets[at, way], address | new << TAG_SHIFT)
                     kept += 1
                 else:
                     store(&sets[at, way], 0)

@@ -1,8 +1,7 @@
 """The probes' unwind rows, in memory shared with the kernel (``struct row_set``, probes/maps.h).
 
-A key is the address of the byte before a return address, with a tag above it. The tag identifies
-the address space, and changes whenever the mappings there change. A key may be
-in any of the four ways of its set.
+A key is the address of the byte before a return address, with a tag above it, which identifies
+the address space. A key may be in any of the four ways of its set.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.record.abi import KEY_TAG_SHIFT, SALT_BITS, TAG_BITS
-from tracelloc.record.kernel.rowsets import move_rows, put_rows
+from tracelloc.record.abi import KEY_TAG_SHIFT, ROW_LASTS, SALT_BITS, TAG_BITS
+from tracelloc.record.kernel.rowsets import keep_rows, put_rows
 
 U64 = npt.NDArray[np.uint64]
 
@@ -24,6 +23,7 @@ _ADDRESS_MASK: Final = np.uint64((1 << KEY_TAG_SHIFT) - 1)
 _SHIFT: Final = np.uint64(KEY_TAG_SHIFT)
 _TAGS: Final = 1 << TAG_BITS
 _SALTS: Final = 1 << SALT_BITS
+_NO_ADDRESSES: Final = np.empty(0, np.uint64)
 _PER_SALT: Final = _TAGS // _SALTS
 # The bits of a key that determine its set: the address and the tag's salt. Without the salt,
 # programs at the same fixed addresses would compete for the same sets.
@@ -118,27 +118,24 @@ class RowMemory:
         """Returns whether several address spaces use a tag."""
         return self._users[tag] > 1
 
-    def retag(self, old: int, new: int, starts: U64, ends: U64) -> None:
-        """Moves rows from one tag to another, and releases the old tag.
+    def keep(self, tag: int, starts: U64, ends: U64) -> int:
+        """Drops the rows of a tag, except for those of addresses that mean the same as before.
 
-        Only rows whose addresses are in ``starts[n] <= a < ends[n]``, sorted, are moved; others
-        are dropped. Rows that another address space needs stay unchanged.
+        Those are in ``starts[n] <= a < ends[n]``, sorted. Returns the rows' tag: another one if
+        other address spaces need the rows that are dropped.
         """
-        if not len(starts):
-            self.release_tag(old)
-            return
-        if self._users[old] > 1:
-            at = np.flatnonzero(self._keys >> _SHIFT == np.uint64(old))
+        if len(starts) and not self.is_shared(tag):
+            self._rows_under[tag] = keep_rows(self._sets, tag, starts, ends)
+            return tag
+        new = self.new_tag(tag)
+        if len(starts):
+            at = np.flatnonzero(self._keys >> _SHIFT == np.uint64(tag))
             addresses = self._keys.flat[at] & _ADDRESS_MASK
             mapping = np.searchsorted(starts, addresses, side="right") - 1
             kept = (mapping >= 0) & (addresses < ends[np.maximum(mapping, 0)])
-            rows = self._rows.flat[at[kept]]
-            self.release_tag(old)
-            self.insert(addresses[kept], rows, new)
-        else:
-            del self._users[old]
-            self._rows_under[old] = 0
-            self._rows_under[new] = move_rows(self._sets, old, new, starts, ends)
+            self.insert(addresses[kept], self._rows.flat[at[kept]], new)
+        self.release_tag(tag)
+        return new
 
 
 class RowTable:
@@ -158,6 +155,8 @@ class RowTable:
         self._memory = memory
         self._publish = publish
         self.generation = generation
+        # Address ranges of code that stays mapped as long as the program runs, sorted
+        self._lasting: tuple[U64, U64] = (_NO_ADDRESSES,) * 2 if like is None else like._lasting
         with memory.lock:
             if like is None:
                 self._tag = memory.new_tag()
@@ -194,20 +193,32 @@ class RowTable:
         with self._memory.lock:
             if generation != self.generation:
                 return False
+            starts, ends = self._lasting
+            if len(starts):
+                at = np.searchsorted(starts, addresses, side="right") - 1
+                lasts = (at >= 0) & (addresses < ends[at])
+                rows = rows | lasts * np.uint64(ROW_LASTS)
             self._memory.insert(addresses, rows, self._tag)
             return True
 
+    def set_lasting(self, starts: U64, ends: U64) -> None:
+        """Sets where code stays mapped as long as the program runs, for rows added from now on.
+
+        Rows there, ``starts[n] <= a < ends[n]``, sorted, are valid while the mappings change.
+        """
+        with self._memory.lock:
+            self._lasting = starts, ends
+
     def renew(self, generation: int, starts: U64, ends: U64) -> None:
-        """Moves the rows to another generation, after the mappings have changed.
+        """Declares rows valid for another generation, after the mappings have changed.
 
         Only addresses in ``starts[n] <= a < ends[n]``, sorted, have the same meaning as before;
         all other rows are dropped.
         """
         with self._memory.lock:
-            tag = self._memory.new_tag(self._tag)
-            self._memory.retag(self._tag, tag, starts, ends)
-            self.generation, self._tag = generation, tag
-            self._publish(generation, tag)
+            self._tag = self._memory.keep(self._tag, starts, ends)
+            self.generation = generation
+            self._publish(generation, self._tag)
 
     def close(self) -> None:
         """Drops the rows of this address space."""

@@ -32,6 +32,7 @@ class SpaceControl:
         loads = int(self._rows_words["loads"][0])
         self._rows_words["changes"][0] = generation - loads & GENERATION_MASK
         self._rows_words["tag"][0] = tag
+        self._rows_words["tag_image"][0] = self._rows_words["image"][0]
 
     @property
     def image(self) -> int:
@@ -52,6 +53,7 @@ class SpaceControl:
         else:
             words["python"][0] = parent._words["python"][0]
         words["changes"][0] += 1
+        words["tag"][0] = 0
         words["image"][0] = image
         words["lineage"][0] = image if parent is None else parent._words["lineage"][0]
 
@@ -77,7 +79,9 @@ class SpaceControl:
 
     def publish_tag(self, generation: int, tag: int) -> None:
         """Publishes that rows whose keys have ``tag`` are valid in this generation."""
-        self._rows_words["tag"][0] = generation << TAG_BITS | tag
+        words = self._rows_words
+        words["tag"][0] = generation << TAG_BITS | tag
+        words["tag_image"][0] = words["image"][0]
 
     def set_trampoline(self, address: int) -> None:
         """Sets where hijacked returns go, which lets the probes detect abandoned calls."""

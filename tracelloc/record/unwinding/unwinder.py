@@ -6,8 +6,8 @@ row, the probes send its registers and memory (a miss). The unwinder then finish
 here by the full rules, exactly, and adds the row for the next time.
 
 Rows are valid for the mappings for which they were made. Each time the dynamic linker or anything
-else maps or unmaps a library, the generation in their keys changes, and rows of code that is still
-mapped move to the new one.
+else unmaps a library, the generation in their keys changes, and rows of code that is still mapped
+move to the new one. Until then, only rows of code that is never unmapped are used.
 """
 
 from __future__ import annotations
@@ -136,8 +136,7 @@ class Unwinder:
         code = [m for m in mappings if m.executable]
         before = set(self._maps.mappings)
         kept = [m for m in code if m in before]
-        starts = np.array([m.start for m in kept], np.uint64)
-        ends = np.array([m.end for m in kept], np.uint64)
+        starts, ends = _bounds(kept)
         if read() != generation:
             return False
         if generation != self.table.generation and self._maps.mappings:
@@ -148,6 +147,8 @@ class Unwinder:
                 self._earlier.popitem(last=False)
         self._maps = AddressMap(code)
         self._known.clear()
+        kept_for_good = self._space.permanent_files()
+        self.table.set_lasting(*_bounds(m for m in code if m.file_id in kept_for_good))
         if generation == self.table.generation:
             # Rows are never made for the kernel's own pages, such as the one for uprobes.
             is_new = any(m not in before and not m.path.startswith("[") for m in code)
@@ -158,7 +159,6 @@ class Unwinder:
         else:
             # A mapping that looks unchanged may have been another in between, unless it is never
             # unmapped.
-            kept_for_good = self._space.permanent_files()
             self._since = {m: 0 if m.file_id in kept_for_good else generation for m in code}
             self.table.renew(generation, starts, ends)
         self._cover_generated(mappings)
@@ -298,6 +298,12 @@ class Unwinder:
                     files[number] = place.module.elf
             rows.append((mapping.start, mapping.end, self._since[mapping], number, offset))
         return rows, list(files.values())
+
+
+def _bounds(mappings: Iterable[Mapping]) -> tuple[U64, U64]:
+    """Returns where mappings begin, and where they end."""
+    bounds = np.array([(m.start, m.end) for m in mappings], np.uint64).reshape(-1, 2)
+    return bounds[:, 0].copy(), bounds[:, 1].copy()
 
 
 def _finished(miss: Miss, followed: FollowedStack | None) -> FinishedStack:

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from tracelloc.record.abi import KEY_TAG_SHIFT, ROW_SET_DTYPE, ROW_WAYS, SALT_BITS, TAG_BITS
+from tracelloc.record.abi import (
+    KEY_TAG_SHIFT,
+    ROW_LASTS,
+    ROW_SET_DTYPE,
+    ROW_WAYS,
+    SALT_BITS,
+    TAG_BITS,
+)
 from tracelloc.record.kernel.rowtable import RowMemory, RowTable
 
 MULTIPLIER = 0x9E3779B97F4A7C15
@@ -78,15 +85,30 @@ def test_another_generation_keeps_what_is_still_mapped(sets: np.ndarray) -> None
     table.insert(u64(0x1000, 0x1FFF, 0x2000, 0x5000), u64(1, 2, 3, 4), 0)
     table.renew(7, u64(0x1000, 0x5000), u64(0x2000, 0x6000))
     assert table.generation == 7
-    old, new = space.tags[0], space.tags[7]
-    assert old != new
-    assert [find(sets, a, new) for a in (0x1000, 0x1FFF, 0x2000, 0x5000)] == [1, 2, 0, 4]
-    assert [find(sets, a, old) for a in (0x1000, 0x1FFF, 0x2000, 0x5000)] == [0] * 4
+    tag = space.tags[0]
+    assert space.tags[7] == tag, "walks meanwhile find what is kept"
+    assert [find(sets, a, tag) for a in (0x1000, 0x1FFF, 0x2000, 0x5000)] == [1, 2, 0, 4]
     assert len(table) == 3
     assert not table.insert(u64(0x9000), u64(9), 0), "these rows are for what was mapped before"
-    assert find(sets, 0x9000, new) == find(sets, 0x9000, old) == 0
+    assert find(sets, 0x9000, tag) == 0
     table.renew(8, u64(), u64())
     assert len(table) == 0
+    assert space.tags[8] != tag
+
+
+def test_rows_of_code_that_stays_say_so(sets: np.ndarray) -> None:  # type: ignore[type-arg]
+    space = Space(RowMemory(sets))
+    space.table.set_lasting(u64(0x2000, 0x5000), u64(0x3000, 0x6000))
+    addresses = u64(0x1000, 0x2000, 0x2FFF, 0x3000, 0x5FFF, 0x6000)
+    space.table.insert(addresses, u64(*[1] * 6), 0)
+    found = [find(sets, a, space.tags[0]) & ROW_LASTS for a in addresses.tolist()]
+    assert found == [0, ROW_LASTS, ROW_LASTS, 0, ROW_LASTS, 0]
+    tags: dict[int, int] = {}
+    child = space.table.fork(tags.__setitem__, 0)
+    child.renew(1, u64(0x2000), u64(0x3000))
+    child.insert(u64(0x5000), u64(1), 1)
+    assert tags[0] == space.tags[0] != tags[1]
+    assert [find(sets, a, tags[1]) for a in (0x2000, 0x5000)] == [1 | ROW_LASTS] * 2
 
 
 def test_address_spaces_keep_apart(sets: np.ndarray) -> None:  # type: ignore[type-arg]
@@ -111,7 +133,8 @@ def test_tags_are_used_again_but_not_too_early(sets: np.ndarray) -> None:  # typ
     busy.table.insert(u64(7), u64(70), 0)
     each = 1 << TAG_BITS - SALT_BITS
     for generation in range(1, 3 * each):
-        busy.table.renew(generation, u64(7), u64(8))
+        busy.table.renew(generation, u64(), u64())
+        busy.table.insert(u64(7), u64(70), generation)
         assert 0 < busy.tags[generation] < 1 << TAG_BITS
         assert find(sets, 7, busy.tags[generation]) == 70
     tags = list(busy.tags.values())
