@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,25 @@ def test_a_tree(
     assert threads or not any(report["unmatched_frees"] for report in reports.values())
     ended = {pid for pid, report in reports.items() if report["ended"]}
     assert ended == {pid for pid, *_ in family} - {target.pid}
+
+
+def test_children_that_run_already(targets: Targets) -> None:
+    """The workers of a server that has forked them long before."""
+    workers, size = 3, 50_001
+    server = targets.start(sys.executable, TARGETS / "prefork.py", workers)
+    port = int(server.ask("go"))
+    tracer = Tracelloc("-p", server.pid, *QUIET, "--follow", "--earlier", "off")
+    blocks: Counter[int] = Counter()
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(f"keep {size}\n".encode())
+            blocks[int(connection.makefile().read())] += 1
+    assert tracer.stop() == 0, tracer.messages
+    reports = by_process(tracer.text())
+    assert reports.keys() == {server.pid, *Process(server.pid).child_ids()}
+    for pid, report in reports.items():
+        found = [each for each in report["top_allocators"] if each["bytes"] >= size]
+        assert sum(each["bytes"] for each in found) == blocks[pid] * size
 
 
 def test_who_has_priority(targets: Targets) -> None:

@@ -197,9 +197,9 @@ def add_tracing(group: Any) -> None:
     add("--wait", "with -n: wait until a program of this name (in ps) is executed, and trace it "
         "from its first allocation; with --group: wait until the group has a process; implies "
         "--follow", dest="waits", action="store_true")
-    add("--follow NAME,...", "trace child processes as well; with --follow=NAME,... only those "
-        "that run these commands; no debugger can attach to any of them meanwhile", nargs="?",
-        const=frozenset(), type=type_of(_names))
+    add("--follow NAME,...", "trace child processes as well, also those that run already; with "
+        "--follow=NAME,... only those that run these commands; no debugger can attach to any of "
+        "them meanwhile", nargs="?", const=frozenset(), type=type_of(_names))
     add("--follow-limit N", "trace at most N processes at a time and count the others (default "
         "256)", dest="most_processes", type=positive_type, default=256)
     add("--as-root", "run CMD and hooks as root under sudo (default: as the user who called sudo)")

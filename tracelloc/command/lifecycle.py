@@ -193,10 +193,14 @@ class AttachStart(Start):
                 session.close()
                 raise
             self._follower.follow(session)
-            if self._group is not None:
-                members = partial(members_of, self._group)
-                self._joiner = GroupJoiner(members, session, self._follower)
-                self._joiner.start()
+            is_group = self._group is not None
+            members = (
+                partial(members_of, self._group)
+                if self._group
+                else partial(_running_children, session.root.process, config)
+            )
+            self._joiner = GroupJoiner(members, session, self._follower, is_group=is_group)
+            self._joiner.start()
         return session
 
     def _attach(self, config: TraceConfig, say: Say) -> Session:
@@ -216,6 +220,18 @@ class AttachStart(Start):
             self._joiner.stop()
         if self._follower is not None:
             self._follower.stop()
+
+
+def _running_children(process: Process, config: TraceConfig) -> list[int]:
+    """Returns the PIDs of a process's children and of theirs, of those to be followed."""
+    found: list[int] = []
+    left = [process]
+    while left:
+        with suppress(TargetError):  # it has ended
+            children = [Process(pid, process.root) for pid in sorted(left.pop().child_ids())]
+            left += children
+            found += [child.pid for child in children if config.is_wanted(child)]
+    return found
 
 
 class CaughtStart(Start):

@@ -1,8 +1,8 @@
-"""Traces all processes of a control group, and those that come into it later.
+"""Traces further processes that run already: a process's children, or all of a control group.
 
-Children are followed as always; this module finds processes that others start in the group, as a
-container's runtime does. It looks a few times a second. Blocks that a process allocated before
-count as from before tracing.
+Their new children are followed as always. Into a group, others may bring processes, too, as a
+container's runtime does: it is looked at a few times a second. Blocks that a process allocated
+before count as from before tracing.
 """
 
 from __future__ import annotations
@@ -20,22 +20,29 @@ _EVERY_S: Final = 0.5
 
 
 class GroupJoiner:
-    """Adds a control group's processes to a session that has begun, on a separate thread."""
+    """Adds running processes to a session that has begun."""
 
     def __init__(
-        self, members: Callable[[], Sequence[int]], session: Session, follower: Follower
+        self,
+        members: Callable[[], Sequence[int]],
+        session: Session,
+        follower: Follower,
+        *,
+        is_group: bool,
     ) -> None:
-        """``members`` returns the PIDs of the group's processes."""
+        """``members`` returns the PIDs of a control group's processes, or of others to add now."""
         self._members, self._session, self._follower = members, session, follower
+        self._is_group = is_group
         self._ended = threading.Event()
         self._refused: set[int] = set()  # Processes that can't be followed
         self._thread = threading.Thread(target=self._look, name="group", daemon=True)
 
     def start(self) -> None:
-        """Adds all processes of the group, then new ones, until ``stop``."""
+        """Adds all processes; of a group, also new ones, until ``stop``, on a separate thread."""
         while self._add_new():
             pass
-        self._thread.start()
+        if self._is_group:
+            self._thread.start()
 
     def stop(self) -> None:
         """Adds no more processes. May be called twice."""
