@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.errors import TracellocError
+from tracelloc.errors import TargetError, TracellocError
 from tracelloc.heap.heap import Heap
 from tracelloc.model.events import EventBatch, Events
 from tracelloc.record.kernel.attach import Attachment
@@ -32,6 +32,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.tracee import Stage, Tracee
+from tracelloc.record.tasks.supervision import reason_of
 from tracelloc.record.unwinding.feed import StackFeed
 from tracelloc.text import printable
 
@@ -103,9 +104,21 @@ class Processes:
         # A child's image number is higher than its parent's, so its initial heap is ready.
         for image, events in by_image(batch):
             if image in self._by_image:
-                self._apply(self._by_image[image], events, batch)
+                tracee = self._by_image[image]
+                self._for_one(tracee, partial(self._apply, tracee, events, batch))
         for image, tracee in self._known_in(batch.pairs):
-            tracee.heap.table.apply_pairs(batch.pairs[batch.pairs["image"] == image])
+            pairs = batch.pairs[batch.pairs["image"] == image]
+            self._for_one(tracee, partial(tracee.heap.table.apply_pairs, pairs))
+
+    def _for_one(self, tracee: Tracee, work: Callable[[], object]) -> None:
+        """Applies events of a process. If that fails, only this process is no longer traced."""
+        try:
+            work()
+        except Exception as error:
+            if tracee is self.root:
+                raise
+            why = f"process {tracee.process.pid} is no longer traced: {reason_of(error)}"
+            self.give_up(tracee.process.pid, TargetError(why))
 
     def _apply(self, tracee: Tracee, events: Events, batch: EventBatch) -> None:
         """Applies events of one memory image, and forks a child's heap at each fork mark."""

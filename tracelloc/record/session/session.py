@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
-from tracelloc.errors import TracellocError
+from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
 from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
@@ -54,6 +54,9 @@ from tracelloc.snapshots.taking import take_snapshot
 from tracelloc.startup import STARTUP
 
 # Retries of reading records that must be there: earlier records may be unfinished.
+T = TypeVar("T")
+
+_SNAPSHOT: Final = "taking a snapshot"
 _MOST_LOOKS: Final = 20
 _HEAP_S: Final = 3.0  # How long the first report waits for the heap, unless it is large
 _LOOK_AGAIN_S: Final = 0.001
@@ -189,7 +192,10 @@ class Session:
             with self._lock:
                 self._release_ended()
                 looks = [(tracee, tracee.mapped_ranges()) for tracee in self.processes.every]
-            outside = {t: t.read_facts(wanted, mapped) for t, mapped in looks}
+            outside = {
+                tracee: self._of_one(tracee, partial(tracee.read_facts, wanted, mapped))
+                for tracee, mapped in looks
+            }
             with self._lock:
                 tracees, trace = self._take(wanted, outside)
             if not wanted.usable:
@@ -197,8 +203,14 @@ class Session:
             pairs = zip(tracees, trace.processes, strict=True)
             return replace(trace, processes=tuple(t.outside.measured(one) for t, one in pairs))
 
+    def _of_one(self, tracee: Tracee, work: Callable[[], T]) -> T | None:
+        """Returns a part of a snapshot. If that fails, other processes' figures are still shown."""
+        if len(self.processes.every) == 1:
+            return work()
+        return self.supervisor.run(_SNAPSHOT, tracee.process.pid, work, gives_up=False)
+
     def _take(
-        self, wanted: SnapshotRequest, outside: dict[Tracee, ProcessFacts]
+        self, wanted: SnapshotRequest, outside: dict[Tracee, ProcessFacts | None]
     ) -> tuple[list[Tracee], TraceSnapshot]:
         if self._stopped_ns is None:
             self._drain()
@@ -218,14 +230,18 @@ class Session:
             last = tracee.last_snapshots.get(wanted)
             if last is not None:
                 return replace(last, time_s=status.time_s)
-            process = tracee.status(now_ns, outside.get(tracee, ProcessFacts()), share)
+            process = tracee.status(now_ns, outside.get(tracee) or ProcessFacts(), share)
             last = take_snapshot(tracee.heap, process, status, wanted)
             if tracee.target.has_ended:
                 tracee.last_snapshots[wanted] = last
             return last
 
-        return tracees, TraceSnapshot(
-            tuple(map(taken, tracees)),
+        each = [(one, self._of_one(one, partial(taken, one))) for one in tracees]
+        found = {tracee: one for tracee, one in each if one is not None}
+        if not found:
+            raise TargetError("no snapshot of any process could be taken")
+        return list(found), TraceSnapshot(
+            tuple(found.values()),
             self.processes.untraced_count,
             self._load.counts if self._config.follow else None,
         )

@@ -11,11 +11,13 @@ import pytest
 
 from tests.unit.events import A, F
 from tests.unit.stage import Stages
+from tracelloc.heap.table import LiveTable
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import TemporaryPolicy
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.probe_points.placement import ProbePoint
+from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.eventcosts import FollowCosts
 from tracelloc.record.session.tracee import ProcessFacts, Tracee
 
@@ -237,6 +239,45 @@ def test_a_snapshot_is_one_moment(stage: Stages) -> None:
     play.child()
     every = play.now(SnapshotRequest(threads=True)).values()
     assert len({one.now_ns for one in every}) == len({one.time_s for one in every}) == 1
+
+
+def test_an_error_in_one_process_is_its_own(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fails, the others' figures go on, and a line says of which process it was."""
+    play = stage()
+    children = [play.child() for _ in range(3)]
+
+    def figures() -> dict[int, int]:
+        for pid in {play.root, *children} & play.capture.slot_of.keys():
+            play.play(play.image(pid), (A, 16 * play.time, 100, 1, pid))
+        return {pid: size_bytes for pid, (size_bytes, _) in play.figures().items()}
+
+    def break_(kind: type, name: str, pid: int) -> None:
+        whole = getattr(kind, name)
+
+        def broken(one: Any, *arguments: Any, **options: Any) -> Any:
+            tables = [t.heap.table for t in play.session.processes.every if t.process.pid == pid]
+            if one in tables or getattr(one, "process", None) == Process(pid):
+                raise ValueError("operands could not be broadcast")
+            return whole(one, *arguments, **options)
+
+        monkeypatch.setattr(kind, name, broken)
+
+    assert figures() == dict.fromkeys((play.root, *children), 100)
+    break_(Tracee, "read_facts", children[0])
+    assert figures() == dict.fromkeys((play.root, *children), 200)
+    break_(Tracee, "status", children[1])
+    assert figures() == dict.fromkeys((play.root, children[0], children[2]), 300)
+    break_(LiveTable, "apply", children[2])
+    assert figures() == dict.fromkeys((play.root, children[0]), 400)
+    snapshot = play.session.snapshot()
+    assert snapshot.untraced_count == 1
+    assert snapshot.root.losses.failed_tasks["taking a snapshot"] >= 3
+    reason = "ValueError: operands could not be broadcast"
+    assert [line for line in play.said if reason in line] == [
+        *(f"warning: taking a snapshot of process {pid} failed: {reason}; tracing goes on without"
+          for pid in children[:2]),
+        f"warning: process {children[2]} is no longer traced: {reason}",
+    ]  # fmt: skip
 
 
 def test_nothing_waits_while_the_kernel_is_asked(
