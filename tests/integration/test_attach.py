@@ -183,3 +183,31 @@ def test_children_get_their_code_back(targets: Targets, tmp_path: Path, method: 
             os.kill(child, signal.SIGKILL)
         session.close()
     assert code(target.pid) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "allocations", "unmatched"),
+    [
+        pytest.param((), 0, 90, marks=NEEDS_MULTI),
+        (("--attach", "perf"), 100, 0),
+        (("--follow",), 100, 0),
+    ],
+)
+def test_processes_that_share_the_memory(
+    targets: Targets, options: tuple[str, ...], allocations: int, unmatched: int
+) -> None:
+    """Where their allocations are not seen, a warning says what to do."""
+    target = targets.c("sharer")
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--earlier", "on", "--interval", "0.1s", *options
+    )
+    earlier = tracer.await_report(lambda report: report.get("earlier"))["earlier"]
+    assert target.ask("go") == "done"
+    warns = "--attach perf or --follow traces"
+    if unmatched:
+        tracer.wait_for(warns)
+    assert tracer.stop() == 0
+    report = tracer.last_of(target.pid)
+    seen = report["allocations"] - earlier["allocations"]
+    assert (seen, report["unmatched_frees"]) == (allocations, unmatched)
+    assert any(warns in line for line in tracer.messages) == bool(unmatched)

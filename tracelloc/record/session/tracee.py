@@ -18,6 +18,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import Blocks, EarlierBlocks, PartFigures
 from tracelloc.model.codefiles import FileId, base_name, is_c_library, is_runtime
 from tracelloc.model.figures import I64, U64
+from tracelloc.model.losses import count_lost
 from tracelloc.model.process import FoundLibrary, Overhead, Runtime, Target
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.verdicts import Findings
@@ -36,11 +37,19 @@ from tracelloc.record.session.processfacts import ProcessFactReader, ProcessFact
 from tracelloc.record.session.stackjudge import StackJudge
 from tracelloc.record.unwinding.stacksource import StackSource
 from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot
+from tracelloc.text import plural
 
 PROBING: Final = "probing of libraries"
 _AT_ONCE: Final = 8192  # Blocks copied at a time while events wait
 # Age at which a process that the trace did not begin with is first judged.
 _FIRST_LOOK_NS: Final = 1_000_000_000
+# From how many frees of unknown blocks on, and from what share of all frees, allocations are
+# unseen, if the walk has seen so much of the heap.
+_LEAST_UNSEEN, _UNSEEN_SHARE, _WHOLE = 50, 0.01, 0.99
+_UNSEEN: Final = (
+    "warning: process {pid} has freed blocks whose allocation was not seen ({frees}): another "
+    "process may share its memory (clone(2) with CLONE_VM), which --attach perf or --follow traces"
+)
 
 
 class Stage(Enum):
@@ -109,6 +118,7 @@ class Tracee:
         first_look_ns = now_ns + _FIRST_LOOK_NS if self.target.number else now_ns
         self.judging = StackJudge(self, self._context.sources, first_look_ns)
         self._shortage: str | None = None
+        self._has_told_of_unseen = False
 
     @property
     def is_starting(self) -> bool:
@@ -264,6 +274,22 @@ class Tracee:
             say(f"warning: {files} can't be opened, and are not traced: {self._shortage}")
         if self._trampoline is None and self.heap.table.events:
             self.source.refresh()
+        if not self._has_told_of_unseen and self._are_allocations_unseen():
+            self._has_told_of_unseen = True
+            count = self.heap.table.oddities.unmatched_frees
+            say(_UNSEEN.format(pid=self.process.pid, frees=plural(count, "free")))
+
+    def _are_allocations_unseen(self) -> bool:
+        """Whether blocks are freed that no probe has seen, nor the walk of the heap before."""
+        table, capture = self.heap.table, self._context.config.capture
+        least = max(_LEAST_UNSEEN, _UNSEEN_SHARE * table.totals.freed_count.sum())
+        return (
+            table.oddities.unmatched_frees >= least
+            and self.earlier is not None
+            and self.earlier.coverage >= _WHOLE
+            and (capture.min_block_bytes, capture.max_block_bytes) == (0, None)
+            and not count_lost(self._context.sources.counters())
+        )
 
     def take_samples(self, now_ns: int) -> None:
         """Takes the samples over time (history, series) that are due."""
