@@ -11,8 +11,6 @@ from tracelloc.errors import OutputError
 
 
 class _StandardOutput(io.FileIO):
-    """Standard output that raises OutputError if a write fails, and then discards all output."""
-
     def write(self, data: Any) -> int:
         try:
             return super().write(data)

@@ -111,8 +111,6 @@ class NotWantedError(Exception):
 
 @dataclass(slots=True)
 class _Process:
-    """State of a process between pictures."""
-
     namer: Namer
     names: Names
     moments: deque[Mark] = field(default_factory=deque)  # The latest snapshots' totals

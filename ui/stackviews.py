@@ -361,7 +361,6 @@ def block_rows(_source: TraceSource) -> Callable[[ViewSelection], TableRows]:
 
 
 def _blocks(selection: ViewSelection) -> list[BlockStat]:
-    """Returns the blocks to list: the largest, or the oldest or youngest if sorted by age."""
     snapshot, settings = selection.snapshot, selection.settings
     order = settings.sorting.column, settings.sorting.descending
     if snapshot.blocks is None:

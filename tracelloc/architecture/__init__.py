@@ -52,8 +52,5 @@ def address_bits() -> int:
 
 
 def elf_architecture(elf_name: str, bits: int = 64) -> Architecture | None:
-    """Returns an ELF file's architecture by its machine's name; None if it is unknown.
-
-    ``elf_name``: ``ElfFile.machine``, such as ``EM_X86_64``. Files of 32 bits have none.
-    """
+    """Returns the architecture of ``ElfFile.machine``; None if unknown, or for files of 32 bits."""
     return _BY_ELF_NAME.get(elf_name) if bits == 64 else None

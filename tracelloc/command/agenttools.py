@@ -125,10 +125,7 @@ class AgentTools:
     def command(
         self, *words: object, statuses: Sequence[int] = (0, 3), is_message: bool = False
     ) -> str:
-        """Runs a command of tracelloc. Returns its output. Raises ToolError.
-
-        ``is_message``: its report is on standard error, as standard output is a program's.
-        """
+        """Runs tracelloc, raising ToolError. ``is_message``: it reports on standard error."""
         line = [sys.executable, "-m", "tracelloc", *map(str, words)]
         try:
             done = subprocess.run(

@@ -54,10 +54,7 @@ _SIZE_BYTES: Final = "size_bytes"
 def load_custom_allocators(
     paths: Iterable[Path], who: Invoker
 ) -> tuple[tuple[CustomAllocator, ...], list[str]]:
-    """Reads files of allocators and the user's own, if any. Returns allocators and warnings.
-
-    Raises UsageError, which names file, line and key.
-    """
+    """Reads files, and the user's own. Returns (allocators, warnings). Raises UsageError."""
     own = who.config / "tracelloc" / "allocators.toml"
     text, warnings = own_text(own, who)
     custom = [] if text is None else parse_custom_allocators(text, str(own))

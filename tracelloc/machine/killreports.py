@@ -148,7 +148,6 @@ class KillReporter:
 
 
 def _held(stacks: Sequence[Mapping[str, Any]], earlier: Mapping[str, Any]) -> str:
-    """Formats shares of memory: ``3 call stacks held 91 %, …``."""
     parts = []
     if stacks:
         share = format_percent(sum(each["share"] for each in stacks), 0)

@@ -93,10 +93,7 @@ def parse_machine_rule(text: str) -> MachineRule:
 
 
 def parse_watch_config(text: str, name: str) -> WatchConfig:
-    """Reads a TOML text; ``name`` stands for the file in errors, which name line and key.
-
-    Raises UsageError.
-    """
+    """Reads TOML. ``name``: the file in errors. Raises UsageError, with line and key."""
     own = [field.name for field in fields(WatchConfig) if field.name != "target"]
     tables = TomlTables(text, name, "target", *own)
     given: dict[str, Any] = {}
@@ -209,7 +206,6 @@ _TARGET: Final[dict[str, tuple[Callable[[object], Any], Any]]] = {
 
 
 def _target(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> WatchTarget:
-    """Parses one table ``[[target]]``. ``fail(key, what, hint)`` raises UsageError."""
     found = {key: default for key, (_, default) in _TARGET.items()}
     for key, value in entry.items():
         if key not in _TARGET:

@@ -143,7 +143,6 @@ class MachineWatch:
         self.log(pairs)
 
     def _read_state(self) -> dict[str, Any]:
-        """Returns the state that the last run wrote; empty if it is missing or damaged."""
         with suppress(OSError, ValueError), self._files.state.open("rb") as stream:
             state = json.loads(stream.read(_LARGEST_STATE_BYTES))
             if isinstance(state, dict) and state.get("version") == 1:

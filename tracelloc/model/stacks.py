@@ -104,7 +104,6 @@ class CallStacks:
         return depths, flags, np.concatenate([np.empty(0, np.uint64), *pieces])
 
     def __len__(self) -> int:
-        """Returns the number of indices; index 0 is ``NO_STACK``."""
         return self._count
 
     def frames(self, index: int) -> Frames | None:

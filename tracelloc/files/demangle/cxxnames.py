@@ -62,8 +62,6 @@ def read(name: str) -> str | None:
 
 
 class _Helper:
-    """A process that reads one name per line; it is started when first needed."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None

@@ -124,10 +124,7 @@ class AbbreviationTable:
         self._skippers: dict[int, Skipper] | None = None
 
     def get(self, code: int) -> Abbreviation:
-        """Returns the abbreviation with a code.
-
-        Raises DwarfError if the table has no such code, IndexError if it is truncated.
-        """
+        """Returns the abbreviation with a code. Raises DwarfError, or IndexError if truncated."""
         while code not in self._known:
             if self._ended:
                 raise DwarfError(f"an entry has the unknown abbreviation {code}")

@@ -181,10 +181,7 @@ class ElfFile(SegmentedFile):
         return os.pread(self._file.fileno(), size_bytes, offset) if size_bytes > 0 else b""
 
     def section_bytes(self, name: str) -> bytes | None:
-        """Reads the unprocessed bytes of a section.
-
-        Returns None if there are none, or if they cannot be read (above ``LARGEST_SECTION``).
-        """
+        """Reads a section as it is. None without one, or one above ``LARGEST_SECTION``."""
         found = self.section_header(name)
         return None if found is None else self._whole(name, found, LARGEST_SECTION)
 
@@ -236,7 +233,6 @@ class ElfFile(SegmentedFile):
         return SectionHeader(found.offset, found.size_bytes, found.address, is_compressed)
 
     def _section(self, name: str) -> RawSection | None:
-        """Returns a section; None if it is missing or empty, or the table cannot be read."""
         try:
             found = self._headers.section(name)
         except (HeaderError, OSError, OverflowError):
@@ -332,10 +328,7 @@ class ElfFile(SegmentedFile):
         return {name for table in self.tables() for name in table.names.like(pattern)}
 
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
-        """Returns the functions that the file defines: by name, address to size in bytes.
-
-        Each name is looked up once. Callers must not change the result.
-        """
+        """Returns defined functions by name: {address: bytes}. Callers must not change it."""
         unknown = [name for name in names if name not in self._functions]
         if unknown:
             found: dict[str, dict[int, int]] = {name: {} for name in unknown}

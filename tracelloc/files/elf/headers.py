@@ -111,8 +111,6 @@ class RawSection:
 
 
 class _Stream(io.RawIOBase):
-    """A stream over a file, for pyelftools."""
-
     def __init__(self, read: Read) -> None:
         self._read_at = read
         self._position = 0
@@ -133,10 +131,7 @@ class _Stream(io.RawIOBase):
 
 
 class Headers:
-    """The headers of one ELF file: program headers read at once, section headers on demand.
-
-    Thread safe: two threads that read the sections get equal ones.
-    """
+    """The headers of one ELF file: program headers at once, others on demand. Thread safe."""
 
     def __init__(self, read: Read) -> None:
         """Reads the program headers. Raises HeaderError, and what ``read`` raises."""

@@ -141,7 +141,6 @@ def _usage(arena: Arena, tally: ArenaTally) -> ArenaUsage:
 
 
 def _pages(heap: WalkedHeap) -> list[tuple[int, int]]:
-    """Returns the whole heap as (start, end) of whole pages, by address."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(each for arena in heap.arenas for each in arena.stretches()):
         low, high = first & -PAGE_BYTES, -(-last // PAGE_BYTES) * PAGE_BYTES
@@ -153,7 +152,6 @@ def _pages(heap: WalkedHeap) -> list[tuple[int, int]]:
 
 
 def _sizes(heap: WalkedHeap) -> tuple[SizeUsage, ...]:
-    """Sums up blocks in use by size, those with the most bytes first."""
     sums: dict[int, tuple[int, int]] = {}
     for arena in heap.arenas:
         for some in arena.slices():

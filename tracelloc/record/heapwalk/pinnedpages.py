@@ -34,7 +34,6 @@ class PinnedPageSums:
     """Sums up pinned pages of a heap: resident, and at most a quarter of each in use."""
 
     def __init__(self, stacks_at: StacksAt | None = None) -> None:
-        """``stacks_at``: None if the process is not traced."""
         self._stacks_at = stacks_at
         self._all = _PinSum()
         self._by_size: dict[int, _PinSum] = defaultdict(_PinSum)

@@ -53,7 +53,6 @@ class KernelTypes:
         self._at = self._starts()
 
     def _starts(self) -> npt.NDArray[np.int64]:
-        """The index of each type's first word; the first type has the id 1."""
         fixed, each = np.zeros(32, np.int64), np.zeros(32, np.int64)
         fixed[list(_WORDS)] = list(_WORDS.values())
         each[list(_WORDS_EACH)] = list(_WORDS_EACH.values())

@@ -167,10 +167,7 @@ def require_measuring() -> None:
 
 
 class OverheadWatch:
-    """A thread that estimates the probes' share of the targets' CPU time.
-
-    The thread measures now and then, or permanently if the overhead is limited.
-    """
+    """A thread that estimates the probes' share of CPU time, now and then or permanently."""
 
     def __init__(
         self,
@@ -180,10 +177,7 @@ class OverheadWatch:
         points: Callable[[], Sequence[Sequence[ProbePoint]]],
         account: OverheadAccount | None = None,
     ) -> None:
-        """Starts at once. See ``Meter``; ``programs`` returns the programs loaded now.
-
-        ``account`` is the account of the overhead limit, if there is one.
-        """
+        """Starts at once. See ``Meter``; ``account``: that of the overhead limit, if any."""
         # Share of the targets' CPU time, 0 to 1; None until known
         self.probe_share: float | None = None
         self._processes = processes

@@ -114,10 +114,7 @@ class StackRing(BpfRing):
     longest_pages = 2
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Takes all finished stacks: copies their records, and releases the space.
-
-        Returns (memory image, its stacks, oldest first), ordered by image number.
-        """
+        """Takes (memory image, its stacks, oldest first), by image, and frees their space."""
         start, end = self.consumed, self.produced
         if start == end:
             return []

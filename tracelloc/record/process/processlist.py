@@ -44,8 +44,6 @@ _LOOK_AGAIN_NS: Final = 30 * NS_PER_S
 
 @dataclass(slots=True)
 class _Seen:
-    """State of a process between refreshes."""
-
     arguments: str
     user: str
     samples: deque[tuple[int, int]]  # (CLOCK_MONOTONIC, resident bytes), oldest first
@@ -155,7 +153,6 @@ class ProcessScan:
         return _Seen(arguments or stat.command, user, deque(maxlen=_MOST_SAMPLES))
 
     def _look_into(self, stats: list[tuple[int, _Stat]], now_ns: int, budget_s: float) -> None:
-        """Inspects processes that are due, the largest first: users most likely look for them."""
         due = [
             (pid, stat)
             for pid, stat in stats
@@ -224,7 +221,6 @@ class ProcessScan:
 
 
 def _sample(samples: deque[tuple[int, int]], now_ns: int, rss_bytes: int) -> None:
-    """Adds a sample of RSS if one is due; keeps a minute of samples, however often called."""
     spacing_ns = _GROWTH_OVER_NS // (_MOST_SAMPLES - 2)
     if not samples or now_ns - samples[-1][0] >= spacing_ns:
         samples.append((now_ns, rss_bytes))

@@ -28,8 +28,6 @@ _MOST_LOOKS: Final = 100
 
 @dataclass(slots=True)
 class _Waiting:
-    """A stack of runtime frames whose code frames are not known yet."""
-
     stack_id: int
     code_id: int
     groups: list[Frames]

@@ -345,7 +345,6 @@ class Follower:
             self._handle_signal(watcher, thread_id, number)
 
     def _handle_signal(self, watcher: Watcher, thread_id: int, number: int) -> None:
-        """Handles a signal to a thread, which a probe or a breakpoint may have sent."""
         maps: bool | None = None
         if number == STOP_SIGNAL:
             maps = ptrace.signal_code(thread_id) == ptrace.SI_KERNEL or None
@@ -391,7 +390,6 @@ class Follower:
                 ptrace.resume(child_id)
 
     def _release(self, watcher: Watcher, pid: int, thread_id: int) -> None:
-        """Detaches from a process with one thread, as its program has not begun."""
         end_fd = os.pidfd_open(pid)
         ptrace.detach(thread_id)
         if Process(pid).parent_pid() == os.getpid():

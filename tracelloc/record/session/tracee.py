@@ -201,10 +201,7 @@ class Tracee:
         )
 
     def end(self) -> None:
-        """Records that the process has ended: keeps its totals, drops its blocks.
-
-        The probes are still to be detached, but no thread is left to hit them.
-        """
+        """Records the end: keeps totals, drops blocks. The probes are still to be detached."""
         self.look_last()
         self.target = replace(self.target, has_ended=True)
         self.source.close()
@@ -246,10 +243,7 @@ class Tracee:
     # Upkeep.
 
     def check_for_changes(self, say: Callable[[str], None]) -> None:
-        """Checks for changes of the process and its probes; call this periodically.
-
-        ``say`` gets messages for users. Raises TracellocError.
-        """
+        """Checks for changes; call this often. ``say`` gets messages. Raises TracellocError."""
         self.gaps.run_due()
         self.probes.check_for_changes(say, self.heap.table.raw_blocks, self.source.refresh)
         self.probes.settle(all_loaded=False, say=say)

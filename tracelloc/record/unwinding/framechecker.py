@@ -38,10 +38,7 @@ class FrameChecker:
         self._verdicts: dict[int, bool] = {}
 
     def has_unknown(self, frames: U64) -> bool:
-        """Whether a frame lies where nothing was mapped when the maps were last read.
-
-        ``frames`` are sorted.
-        """
+        """Whether one of sorted frames lies where nothing was mapped when the maps were read."""
         mappings = self._space.mappings
         starts = np.array([mapping.start for mapping in mappings], np.uint64)
         ends = np.array([mapping.end for mapping in mappings], np.uint64)

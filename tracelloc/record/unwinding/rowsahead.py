@@ -164,7 +164,6 @@ class RowsAhead:
         return self._table.capacity // _SHARE - len(self._table)
 
     def _rows_of(self, mapping: Mapping, rows_of: RowsOf) -> tuple[U64, U64]:
-        """Returns call sites in a mapping, as process addresses, and their rows."""
         place = self._space.place(mapping.start)
         if isinstance(place, Unresolved) or place.module is None:
             return _NO_ROWS

@@ -76,7 +76,6 @@ def write_svg(profile: Profile, metric: Metric) -> Iterator[bytes]:
 
 
 def _laid_out(tree: FlameTree, totals: I64) -> tuple[list[_Box], int]:
-    """Returns the boxes wide enough to see, callers first, and the number of other frames."""
     shares = totals / max(int(totals[0]), 1)
     wide = np.flatnonzero(shares[1:] * _WIDTH >= _NARROWEST) + 1
     # The widest child comes first, so the ones that are too narrow come last.
@@ -99,8 +98,6 @@ def _laid_out(tree: FlameTree, totals: I64) -> tuple[list[_Box], int]:
 
 
 class _Colours:
-    """Colours of boxes: by file, or by growth for a difference."""
-
     def __init__(self, tree: FlameTree, totals: list[int], growth: list[int] | None) -> None:
         self._tree = tree
         self._growth = growth

@@ -189,7 +189,6 @@ class Tables:
         return index
 
     def _index(self, table: str, *value: Any) -> tuple[int, Any]:
-        """Returns the index of a value in a table, and a new entry to fill in, or None."""
         known = self._known.get((table, *value))
         if known is not None:
             return known, None
@@ -263,7 +262,6 @@ def _unit(figure: Figure) -> str:
 
 
 def _missing(profile: Profile) -> Iterator[tuple[str, AttributeValue]]:
-    """Yields losses as attributes: counts as in reports, and the notes in words."""
     facts = profile.facts
     for key in _COUNTS:
         if isinstance(facts.get(key), int):

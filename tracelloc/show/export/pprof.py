@@ -95,8 +95,6 @@ def packed(field: int, values: Iterable[int]) -> bytes:
 
 
 class _Encoder:
-    """Numbers strings, functions and locations in order of appearance."""
-
     def __init__(self, profile: Profile, metric: Metric) -> None:
         self._profile = profile
         figure = metric.figure if metric.figure.sample_type else LIVE_BYTES

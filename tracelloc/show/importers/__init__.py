@@ -96,7 +96,6 @@ def _recorded(path: Path, time_text: str | None) -> Profile:
 
 
 def _check(profile: Profile) -> None:
-    """Raises MalformedError unless a profile's sums fit 64 bits even if they are doubled."""
     befores = [sample.before for sample in profile.samples if sample.before is not None]
     stats = [*(sample.stat for sample in profile.samples), *befores]
     for figure in FIGURES:

@@ -49,10 +49,7 @@ class NotUnderstoodError(Exception):
 
 @functools.lru_cache(maxsize=4096)
 def shorten(name: str) -> str:
-    """Returns a readable name without its generics, parameters and return type.
-
-    Never raises. Names that are not understood, and short names, are returned unchanged.
-    """
+    """Returns a name without generics, parameters and return type, or itself. Never raises."""
     if len(name) > LONGEST_TEXT or ("<" not in name and "(" not in name):
         return name
     prefix = _PREFIX.match(name)

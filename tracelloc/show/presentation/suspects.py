@@ -102,10 +102,7 @@ def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:
 
 
 def growth_rates(snapshot: Snapshot) -> I64:
-    """Returns each stack's bytes per minute: the verdict's rate if it leaks or grows.
-
-    The rate of other stacks is the change within the last minute.
-    """
+    """Returns stacks' bytes per minute: the verdicts', or else of the last minute."""
     rates = snapshot.growth_per_min.copy()
     for suspect in suspects_of(snapshot):
         for member in suspect.members:

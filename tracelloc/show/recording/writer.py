@@ -39,8 +39,6 @@ _GROUPS: Final = 16
 
 @dataclass(slots=True)
 class _Book:
-    """The stacks of processes that share them, and how many of them are written."""
-
     number: int
     stacks: CallStacks
     written: int = 0  # Number of written stacks

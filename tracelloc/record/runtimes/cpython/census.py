@@ -68,7 +68,6 @@ class TypeNames:
         return name if module in ("", "builtins") else f"{module}.{name}"
 
     def _module(self, dictionary: int) -> str:
-        """Returns ``__module__`` from a class's dictionary; empty if it can't be read."""
         for key, value in self.entries(dictionary):
             if key == self._module_key or (not self._module_key and self._is_module_key(key)):
                 return self._string(value)

@@ -65,10 +65,7 @@ class HolderSearch:
             return None
 
     def has_python(self) -> bool:
-        """Whether the process has CPython.
-
-        Raises TargetError if objects of its version can't be counted.
-        """
+        """Whether the process has CPython. Raises TargetError for one of an unsupported version."""
         try:
             return find_cpython(self._refreshed()) is not None
         except UncountedPython as error:
