@@ -74,7 +74,12 @@ class RecordedSource:
     def take_snapshot(self, _wanted: SnapshotRequest) -> TraceSnapshot:
         """Returns the selected snapshot."""
         recording, uptime_s = self._recording, self._uptime_s
-        self._look_for_newest()
+        # The curves, which take long, are read at most every `_NEWEST_S`.
+        self._recording.reload()
+        now_s = time.monotonic()
+        if self._recording.is_growing and now_s >= self._newest_due_s:
+            self._newest = self._recording.trace_as_of(math.inf)
+            self._newest_due_s = now_s + _NEWEST_S
         index = recording.find_uptime(uptime_s)
         before_s = recording.moments[index - 1].uptime_s if index else None
         self.before = None if before_s is None else recording.trace_as_of(before_s)
@@ -82,14 +87,6 @@ class RecordedSource:
         trace = recording.trace_as_of(uptime_s)
         self.line = self._line(recording.find_uptime(trace.root.now_ns / NS_PER_S + _ROUNDING_S))
         return trace
-
-    def _look_for_newest(self) -> None:
-        """Reads appended snapshots; the curves, which take long, at most every ``_NEWEST_S``."""
-        self._recording.reload()
-        now_s = time.monotonic()
-        if self._recording.is_growing and now_s >= self._newest_due_s:
-            self._newest = self._recording.trace_as_of(math.inf)
-            self._newest_due_s = now_s + _NEWEST_S
 
     def _line(self, index: int) -> TimeLine:
         moments = self._recording.moments

@@ -211,7 +211,13 @@ class OverheadWatch:
                 self._keep_account(self._account)
                 return
             while not self._stopping.is_set():
-                self._measure_once()
+                costs = self._trap_costs()
+                with statistics():
+                    meter = self._meter()
+                    self._stopping.wait(_STRETCH_S)
+                    share = meter.share(costs)
+                if share is not None:
+                    self.probe_share = share
                 self._stopping.wait(_GAP_S)
         except (OSError, ChildEndedError, TracellocError) as failure:
             self._failure = failure
@@ -241,15 +247,6 @@ class OverheadWatch:
                     self.probe_share = account.share
                 since_s = now_s
                 self._stopping.wait(_LOOK_S)
-
-    def _measure_once(self) -> None:
-        costs = self._trap_costs()
-        with statistics():
-            meter = self._meter()
-            self._stopping.wait(_STRETCH_S)
-            share = meter.share(costs)
-        if share is not None:
-            self.probe_share = share
 
 
 _PERIOD_S: Final = 60.0  # How far ahead probes may use up their allowance, in seconds

@@ -81,14 +81,11 @@ class RowMemory:
             tag = next(usable, None)
             if tag is not None:
                 break
-            self._sweep()
+            self._keys[self._is_free[self._keys >> _SHIFT]] = 0
+            self._is_free[1:] = False
         self._last_tags[salt] = tag
         self._users[tag] = 1
         return tag
-
-    def _sweep(self) -> None:
-        self._keys[self._is_free[self._keys >> _SHIFT]] = 0
-        self._is_free[1:] = False
 
     def share_tag(self, tag: int) -> None:
         """Adds a user to a tag: an address space with the same code at the same addresses."""

@@ -108,7 +108,11 @@ class ProcessScan:
         for pid, stat in stats:
             key = pid, stat.start
             entry = self._seen.get(key) or self._meet(pid, stat)
-            _sample(entry.samples, now_ns, stat.rss_bytes)
+            spacing_ns = _GROWTH_OVER_NS // (_MOST_SAMPLES - 2)
+            if not entry.samples or now_ns - entry.samples[-1][0] >= spacing_ns:
+                entry.samples.append((now_ns, stat.rss_bytes))
+            while len(entry.samples) > 2 and now_ns - entry.samples[1][0] >= _GROWTH_OVER_NS:
+                entry.samples.popleft()
             seen[key] = entry
         self._seen = seen
         self._look_into(stats, now_ns, budget_s)
@@ -218,14 +222,6 @@ class ProcessScan:
         finally:
             elf.close()
         return ", ".join(found) or None
-
-
-def _sample(samples: deque[tuple[int, int]], now_ns: int, rss_bytes: int) -> None:
-    spacing_ns = _GROWTH_OVER_NS // (_MOST_SAMPLES - 2)
-    if not samples or now_ns - samples[-1][0] >= spacing_ns:
-        samples.append((now_ns, rss_bytes))
-    while len(samples) > 2 and now_ns - samples[1][0] >= _GROWTH_OVER_NS:
-        samples.popleft()
 
 
 def _info(pid: int, stat: _Stat, seen: _Seen, now_ns: int) -> ProcessInfo:

@@ -73,16 +73,6 @@ class AddressMap:
         return None
 
 
-def _is_another(status: os.stat_result, mapping: Mapping) -> bool:
-    """Returns whether an opened file is certainly not the mapped one, judging by its numbers.
-
-    Some file systems (btrfs, overlayfs) report other devices in maps than in stat(2).
-    """
-    major, _, minor = mapping.device.partition(":")
-    device = os.makedev(int(major, 16), int(minor, 16))
-    return status.st_dev == device and status.st_ino != mapping.inode
-
-
 @dataclass(frozen=True, slots=True)
 class Process:
     """A process under a /proc directory, identified by its PID there."""
@@ -423,7 +413,12 @@ class Process:
         """
         try:
             descriptor = open_regular(self.mapping_path(mapping))
-            if _is_another(os.fstat(descriptor), mapping):
+            # Another file has other numbers; some file systems (btrfs, overlayfs) report other
+            # devices in maps than in stat(2).
+            status = os.fstat(descriptor)
+            major, _, minor = mapping.device.partition(":")
+            device = os.makedev(int(major, 16), int(minor, 16))
+            if status.st_dev == device and status.st_ino != mapping.inode:
                 os.close(descriptor)
                 raise FileNotFoundError(f"{mapping.path} is no longer mapped")
             return descriptor

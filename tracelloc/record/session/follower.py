@@ -219,17 +219,6 @@ class Follower:
         with suppress(ProcessLookupError):
             signal.pthread_kill(self._thread.ident, STOP_SIGNAL)
 
-    def _join_waiting(self) -> None:
-        while not self._joining.empty():
-            pid, done = self._joining.get()
-            try:
-                self._seize_all(pid)
-            except TargetError as error:
-                self._known.discard(pid)
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
     def _hold_waiting(self, watcher: Watcher) -> None:
         while not self._holding.empty():
             pid, use, done = self._holding.get()
@@ -269,7 +258,15 @@ class Follower:
             try:
                 thread_id, status = self._next_change(watcher)
             except InterruptedError:
-                self._join_waiting()
+                while not self._joining.empty():
+                    pid, done = self._joining.get()
+                    try:
+                        self._seize_all(pid)
+                    except TargetError as error:
+                        self._known.discard(pid)
+                        done.set_exception(error)
+                    else:
+                        done.set_result(None)
                 self._hold_waiting(watcher)
                 continue
             except ChildProcessError:

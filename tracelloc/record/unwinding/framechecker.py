@@ -67,7 +67,12 @@ class FrameChecker:
     def credible(self, frames: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the frames up to the first implausible one."""
         for n, frame in enumerate(frames):
-            if not self._is_return_address(frame):
+            verdict = self._verdicts.get(frame)
+            if verdict is None:
+                if len(self._verdicts) >= _MOST_VERDICTS:
+                    self._verdicts.clear()
+                verdict = self._verdicts[frame] = self._look(frame)
+            if not verdict:
                 # The probed call itself pushed the innermost one.
                 return frames[: max(n, 1)]
         return frames
@@ -96,14 +101,6 @@ class FrameChecker:
         if 0 < entry <= inside < entry + _START_BYTES:
             return True
         return self._space.is_static and elf.function_at(inside) in _START_FUNCTIONS
-
-    def _is_return_address(self, address: int) -> bool:
-        verdict = self._verdicts.get(address)
-        if verdict is None:
-            if len(self._verdicts) >= _MOST_VERDICTS:
-                self._verdicts.clear()
-            verdict = self._verdicts[address] = self._look(address)
-        return verdict
 
     def _look(self, address: int) -> bool:
         if not _LOWEST_CODE <= address < _HIGHEST_CODE:

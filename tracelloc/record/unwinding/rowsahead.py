@@ -149,7 +149,7 @@ class RowsAhead:
         """Makes rows of a mapping; if room is short, only the rows that earlier runs needed."""
         generation = self._table.generation
         sites, rows = self._rows_of(mapping, rows_of)
-        if not 0 < len(sites) <= self._room():
+        if not 0 < len(sites) <= self._table.capacity // _SHARE - len(self._table):
             module = self._space.module_of(mapping)
             if module is not None:
                 self._large.add(id(module))
@@ -159,9 +159,6 @@ class RowsAhead:
             with self._changed:
                 self._made.discard(mapping)
                 self._recalled.discard(mapping)
-
-    def _room(self) -> int:
-        return self._table.capacity // _SHARE - len(self._table)
 
     def _rows_of(self, mapping: Mapping, rows_of: RowsOf) -> tuple[U64, U64]:
         place = self._space.place(mapping.start)

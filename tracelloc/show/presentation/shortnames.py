@@ -71,7 +71,8 @@ def _short(parts: list[_Part]) -> str:
             text = text[first[1] :]
         if after_parameters:
             if kind == "":
-                text = text[_qualifiers(text) :]
+                found = _QUALIFIERS.match(text)
+                text = text[found.end() :] if found else text
                 if not (_AFTER.match(text) or (text == " " and _is_remark(parts[i + 1]))):
                     raise NotUnderstoodError
             elif kind not in "[{":
@@ -88,11 +89,6 @@ def _short(parts: list[_Part]) -> str:
 def _is_remark(part: _Part) -> bool:
     """Whether a part is a remark: ``[clone .cold]``, or ``(.cold)`` as LLVM writes it."""
     return bool(re.match(r"(?:clone )?\.\w", part.text))
-
-
-def _qualifiers(text: str) -> int:
-    found = _QUALIFIERS.match(text)
-    return found.end() if found else 0
 
 
 def _short_part(parts: list[_Part], i: int, part: _Part) -> str:

@@ -172,7 +172,9 @@ class _Graph:
         self._last = self._parents
         self._follow(self._modules())
         self._follow(self._threads())
-        self._follow(self._frames(frames))
+        target = self._image.references.target
+        starts = ((target(frame.locals_address), frame) for frame in frames)
+        self._follow({start: frame for start, frame in starts if start >= 0})
 
     def _follow(self, roots: Mapping[int, Root]) -> None:
         begin = self._end
@@ -223,11 +225,6 @@ class _Graph:
                 elif kind == _CONTEXT:
                     roots[start] = ThreadRoot(f"{title} context", is_namespace=False)
         return roots
-
-    def _frames(self, frames: list[RunningFrame]) -> dict[int, RunningFrame]:
-        target = self._image.references.target
-        starts = ((target(frame.locals_address), frame) for frame in frames)
-        return {start: frame for start, frame in starts if start >= 0}
 
     def holders(self, name: str, before: ObjectAddresses | None) -> Holders:
         fresh = addresses = self._addresses.addresses_of_type(name)
