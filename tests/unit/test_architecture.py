@@ -25,7 +25,6 @@ GROUND = [
     "errors",
     "text",
     "startup",
-    "streams",
     "probes",
     "tracelloc",
     "architecture",

@@ -17,8 +17,7 @@ from typing import Any, Final
 from tracelloc import __version__
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.frames import Frame
-from tracelloc.show.export.definitions import new_profiles
-from tracelloc.show.export.otelnames import service_attributes
+from tracelloc.show.export.otelnames import new_profiles, service_attributes
 from tracelloc.show.presentation.calltree import code_locations
 from tracelloc.show.presentation.profile import (
     ALLOCATED_BYTES,

@@ -22,8 +22,7 @@ from typing import Final, NamedTuple
 from tracelloc import __version__
 from tracelloc.model.process import Target
 from tracelloc.show.export import otlp, pprof
-from tracelloc.show.export.definitions import new_request, new_response
-from tracelloc.show.export.otelnames import service_attributes
+from tracelloc.show.export.otelnames import new_request, new_response, service_attributes
 from tracelloc.show.presentation.combined import joined_profile
 from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.show.publish.address import PushConfig
