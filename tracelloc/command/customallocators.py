@@ -1,20 +1,7 @@
 """Allocators that the user names: ``[[allocator]]`` tables of a TOML file.
 
-For pools, arenas and wrappers that tracelloc does not know::
-
-    [[allocator]]
-    name = "image pool"            # for the report
-    module = "libimage.so*"        # glob on the file's base name, or on its path if it has a /
-    functions = [
-        { name = "pool_alloc", kind = "alloc", size = 2 },
-        { name = "pool_free*", kind = "free", block = 2 },
-    ]
-
-``name`` of a function is its symbol, C++'s mangled, and may be a glob. ``kind`` says what it
-does, one of ``KINDS``; the other keys say which argument is which, counted from 1. In place of
-``size``, ``size_bytes`` says how large all blocks of the function are. A function may be left by
-a C++ exception unless ``throws = false`` says that it never is: that allows the cheaper kind of
-probe, and if it is not true, an exception ends the target.
+They are pools, arenas and wrappers that tracelloc does not know. ``docs/allocators.md`` has an
+example, and describes all keys.
 """
 
 from __future__ import annotations

@@ -1,14 +1,6 @@
 """Rules on the memory of processes and control groups, and the file that defines them.
 
-::
-
-    [[target]]
-    name = "shop"
-    group = "shop.service"       # or process = "shopd"; both may be globs
-    rules = ["memory > 80 %", "growth > 5 MiB/min for 10m", "pressure > 10 %"]
-    actions = ["heap", "record"]
-
-``tracelloc help watch`` lists all keys.
+``tracelloc help watch`` has an example, and lists all keys.
 """
 
 from __future__ import annotations

@@ -356,11 +356,6 @@ class SharedArea:
         """Whether the process has reported nothing since events were last taken."""
         return self._rings is None or (self._rings.is_quiet and not self.records.has_more)
 
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether a thread was writing an event when events were last taken."""
-        return self._rings is not None and self._rings.is_unfinished
-
     def take_events(self, *, whole: bool = False) -> Events:
         """Takes all complete events, in order. ``whole``: the process is gone, or has stopped."""
         if self._rings is None:
