@@ -1,6 +1,7 @@
 """Reads profiles of other tools and of tracelloc: pprof, folded stacks, JSON, recordings.
 
-Snapshots in JSON are as tracelloc.show.export.jsonfile writes them. Folded stacks may have two figures per line, as a difference has them.
+Snapshots in JSON are as tracelloc.show.export.jsonfile writes them. Folded stacks may have two
+figures per line, as a difference has them.
 """
 
 from __future__ import annotations
