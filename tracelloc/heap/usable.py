@@ -12,11 +12,10 @@ is unknown:
   builds pad blocks; a tcmalloc that is not a separate library may have other pages.
 
 Chunks of glibc's malloc can be read from the process. The eight bytes before a block hold its
-chunk's size, a multiple of 16, and three flags
-(malloc/malloc.c, ``struct malloc_chunk``): 2, the chunk is a separate mapping; 4, it is
-of another arena than the first; 1, the previous chunk is in use. A block may be freed during
-the read, and another allocator's blocks have something else there: sizes that do not fit the
-request are left out.
+chunk's size, a multiple of 16, and three flags (malloc/malloc.c, ``struct malloc_chunk``): 2, the
+chunk is a separate mapping; 4, it is of another arena than the first; 1, the previous chunk is in
+use. A block may be freed during the read, and another allocator's blocks have something else there:
+sizes that do not fit the request are left out.
 """
 
 from __future__ import annotations

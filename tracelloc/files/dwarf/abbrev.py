@@ -1,8 +1,7 @@
 """Abbreviation tables: the formats of a unit's entries (DIEs). DWARF 5, 7.5.3.
 
-An entry is the code of its abbreviation, followed by values without their types. How to skip
-each kind of entry is computed once per table. Skipping most entries then takes a lookup and an
-addition.
+An entry is the code of its abbreviation, followed by values without their types. How to skip each
+kind of entry is computed once per table. Skipping most entries then takes a lookup and an addition.
 """
 
 from __future__ import annotations

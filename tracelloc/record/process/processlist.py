@@ -1,9 +1,8 @@
 """Lists all processes, how fast they grow, and which of them can be traced.
 
-Each refresh reads one small file per process (stat). More expensive data, mappings
-and the symbol tables of mapped files, is read once per process and once
-per file, within a time budget: later refreshes fill in the rest.
-Formats: proc_pid_stat(5), proc_pid_cmdline(5).
+Each refresh reads one small file per process (stat). More expensive data, mappings and the symbol
+tables of mapped files, is read once per process and once per file, within a time budget: later
+refreshes fill in the rest. Formats: proc_pid_stat(5), proc_pid_cmdline(5).
 """
 
 from __future__ import annotations

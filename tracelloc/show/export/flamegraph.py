@@ -1,13 +1,11 @@
 """Flame graphs: one SVG picture, interactive in a browser, and one HTML page.
 
-In the picture, callers are above callees. Each frame has a tooltip; in a browser a click
-zooms, and ``/`` searches. Frames too narrow to be visible at full width are omitted and
-counted.
+In the picture, callers are above callees. Each frame has a tooltip; in a browser a click zooms, and
+``/`` searches. Frames too narrow to be visible at full width are omitted and counted.
 
-The page is self-contained: it needs no network and no other file. Names enter it in one
-place, as JSON that can't close its enclosing element; the page's script uses them as text
-only. As a second defense, the page's Content-Security-Policy allows only this script, by
-its hash, and no requests.
+The page is self-contained: it needs no network and no other file. Names enter it in one place, as
+JSON that can't close its enclosing element; the page's script uses them as text only. As a second
+defense, the page's Content-Security-Policy allows only this script, by its hash, and no requests.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """pprof's profile.proto, gzipped, for ``go tool pprof`` and continuous profilers.
 
 Field numbers and their meaning are those of
-https://github.com/google/pprof/blob/main/proto/profile.proto. Sample types are those of
-Go's heap profiles, which profilers know; a requested metric of the peak or of temporary
-allocations adds its own. All figures of a difference are differences, as with
-``-diff_base``. The wire format is described in
-https://protobuf.dev/programming-guides/encoding/.
+https://github.com/google/pprof/blob/main/proto/profile.proto. Sample types are those of Go's heap
+profiles, which profilers know; a requested metric of the peak or of temporary allocations adds its
+own. All figures of a difference are differences, as with ``-diff_base``. The wire format is
+described in https://protobuf.dev/programming-guides/encoding/.
 """
 
 from __future__ import annotations

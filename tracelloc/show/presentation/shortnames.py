@@ -1,10 +1,9 @@
 """Shortens readable names: leaves out generics, parameters and return types.
 
-``std::vector<std::string, std::allocator<std::string> >::push_back(std::string&&)``
-becomes ``std::vector<…>::push_back``, and ``<alloc::vec::Vec<u8> as
-core::ops::drop::Drop>::drop`` becomes ``<Vec<…> as Drop>::drop``. A name that is not
-understood, such as a function that returns a pointer to a function, stays unchanged: a
-long name is better than a wrong one.
+``std::vector<std::string, std::allocator<std::string> >::push_back(std::string&&)`` becomes
+``std::vector<…>::push_back``, and ``<alloc::vec::Vec<u8> as core::ops::drop::Drop>::drop`` becomes
+``<Vec<…> as Drop>::drop``. A name that is not understood, such as a function that returns a pointer
+to a function, stays unchanged: a long name is better than a wrong one.
 """
 
 from __future__ import annotations

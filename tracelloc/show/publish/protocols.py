@@ -1,9 +1,8 @@
 """The protocols by which servers take profiles: Pyroscope's HTTP API, and OTLP.
 
-Pyroscope: ``POST /ingest`` of
-https://grafana.com/docs/pyroscope/latest/reference-server-api/, format pprof: query
-parameters have the profile's application and time span; the body is a form with the profile
-and how its sample types add up over time. OTLP: ``POST /v1development/profiles`` of
+Pyroscope: ``POST /ingest`` of https://grafana.com/docs/pyroscope/latest/reference-server-api/,
+format pprof: query parameters have the profile's application and time span; the body is a form with
+the profile and how its sample types add up over time. OTLP: ``POST /v1development/profiles`` of
 https://opentelemetry.io/docs/specs/otlp/#otlphttp, gzipped binary protobuf.
 """
 
