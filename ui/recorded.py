@@ -23,7 +23,7 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import not_ignored
 from tracelloc.system.invoker import invoker
 from tracelloc.text import NS_PER_S
-from tracelloc.ui.app import REFRESH_S, LiveApp
+from tracelloc.ui.app import LiveApp
 from tracelloc.ui.sourcefiles import SourceFiles
 from tracelloc.ui.timeline import F64, Gaps, TimeLine, find_gaps
 from tracelloc.ui.view import LastOutput, TraceFacts
@@ -142,12 +142,3 @@ class RecordedApp(LiveApp):
         loop = asyncio.get_running_loop()
         for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
             loop.add_signal_handler(number, self.exit)
-
-
-def make_app(
-    recording: AnyRecording, namers: Namers, *, at: int | None = None, warnings: list[str]
-) -> LiveApp:
-    """Returns the application that shows a recording."""
-    source = RecordedSource(recording, namers, at=at)
-    interval_s = REFRESH_S if recording.is_growing else None
-    return RecordedApp(source, interval_s=interval_s, warnings=warnings)

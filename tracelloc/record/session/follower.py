@@ -339,22 +339,19 @@ class Follower:
         elif stops:
             self._handle_first_stop(thread_id)
         else:
-            self._handle_signal(watcher, thread_id, number)
-
-    def _handle_signal(self, watcher: Watcher, thread_id: int, number: int) -> None:
-        maps: bool | None = None
-        if number == STOP_SIGNAL:
-            maps = ptrace.signal_code(thread_id) == ptrace.SI_KERNEL or None
-        else:
-            maps = watcher.trapped(thread_id) if number == signal.SIGTRAP else maps
-        if maps is None:
-            ptrace.resume(thread_id, number)
-            return
-        pid = self._process_of(thread_id)
-        if not maps or watcher.loaded(pid):
-            ptrace.resume(thread_id)
-        else:
-            self._release(watcher, pid, thread_id)
+            maps: bool | None = None
+            if number == STOP_SIGNAL:
+                maps = ptrace.signal_code(thread_id) == ptrace.SI_KERNEL or None
+            else:
+                maps = watcher.trapped(thread_id) if number == signal.SIGTRAP else maps
+            if maps is None:
+                ptrace.resume(thread_id, number)
+                return
+            pid = self._process_of(thread_id)
+            if not maps or watcher.loaded(pid):
+                ptrace.resume(thread_id)
+            else:
+                self._release(watcher, pid, thread_id)
 
     def _handle_exit(self, watcher: Watcher, thread_id: int) -> None:
         """Handles the stop of a thread at its end, which may be the process's end."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -342,15 +342,6 @@ class Tracee:
             self._runtimes = ids, runtimes_of(modules)
         return self._runtimes[1]
 
-    def _facet_results(self) -> dict[str, Any]:
-        results = {}
-        for name, facet in self.facets.items():
-            if not self.target.has_ended:
-                facet.catch_up()
-            if facet.result is not None:
-                results[name] = facet.result
-        return results
-
     def status(
         self, now_ns: int, outside: ProcessFacts, probe_share: float | None
     ) -> ProcessStatus:
@@ -362,6 +353,12 @@ class Tracee:
         elapsed_ns = now_ns - self.started_ns
         rate = self._costs.rate.per_second(elapsed_ns, self.events)
         share = self._costs.share(elapsed_ns, rate, probe_share)
+        results = {}
+        for name, facet in self.facets.items():
+            if not self.target.has_ended:
+                facet.catch_up()
+            if facet.result is not None:
+                results[name] = facet.result
         return ProcessStatus(
             target=self.target,
             started_ns=self.started_ns,
@@ -376,7 +373,7 @@ class Tracee:
             mappings=mappings,
             findings=self.findings,
             gaps=self.gaps.gaps,
-            facets=self._facet_results(),
+            facets=results,
             stack_methods=self.source.methods(),
             thread_names=outside.thread_names,
         )

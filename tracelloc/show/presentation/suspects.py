@@ -10,7 +10,7 @@ import numpy as np
 from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import BlockHolders
 from tracelloc.model.figures import F64, I64
-from tracelloc.model.verdicts import CODE_OF, Codes, Judgement, Suspect, Verdict
+from tracelloc.model.verdicts import CODE_OF, Judgement, Suspect, Verdict
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.blockholders import retained_by_message
 from tracelloc.show.presentation.naming import Namer, frame_name, source_place, stack_title
@@ -80,12 +80,6 @@ def name_suspects(
         )
         for suspect in suspects
     ]
-
-
-def verdict_codes(snapshot: Snapshot) -> Codes | None:
-    """Returns indices of ``verdicts.VERDICTS`` per stack, see ``Findings.verdict``, or None."""
-    findings = snapshot.findings
-    return None if findings is None else findings.whole_codes(len(snapshot.totals))
 
 
 def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tracelloc import __version__
 from tracelloc.model.process import Target
 from tracelloc.show.export import otlp, pprof
 from tracelloc.show.export.otelnames import new_request, new_response, service_attributes
@@ -146,8 +145,3 @@ class Otlp:
             return 0, "its answer cannot be read"
         partial = message.partial_success
         return max(0, partial.rejected_profiles), partial.error_message
-
-
-def user_agent() -> str:
-    """Returns tracelloc's User-Agent."""
-    return f"tracelloc/{__version__}"
