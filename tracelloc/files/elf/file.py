@@ -154,11 +154,6 @@ class ElfFile(SegmentedFile):
         return cls(descriptor)
 
     @property
-    def open_path(self) -> str:
-        """A path by which tracelloc and the kernel can open the file while this object exists."""
-        return f"/proc/self/fd/{self.descriptor()}"
-
-    @property
     def size_bytes(self) -> int:
         """Size of the file in bytes."""
         return len(self._content) if self._file is None else os.fstat(self._file.fileno()).st_size
