@@ -50,7 +50,6 @@ class _Program:
     """The names and history that are written of one program of a process."""
 
     names: NamesWriter = field(default_factory=NamesWriter)
-    named: int = 0
     used: set[int] = field(default_factory=set)
     samples: set[int] = field(default_factory=set)  # Written times of the program's history
 
