@@ -141,18 +141,6 @@ class ElfFile(SegmentedFile):
         self._functions: dict[str, dict[int, int]] = {}
         self._results: dict[Hashable, Any] = {}
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ElfFile:
-        """Makes an ELF file that exists in memory only. Raises NotElfError."""
-        descriptor = os.memfd_create("elf", os.MFD_CLOEXEC)
-        try:
-            with os.fdopen(os.dup(descriptor), "wb") as file:
-                file.write(data)
-        except OSError as error:
-            os.close(descriptor)
-            raise NotElfError(str(error)) from error
-        return cls(descriptor)
-
     @property
     def size_bytes(self) -> int:
         """Size of the file in bytes."""
