@@ -173,11 +173,6 @@ class RowTable:
         """Maximum number of rows, in all address spaces together."""
         return self._memory.capacity
 
-    @property
-    def evictions(self) -> int:
-        """Number of rows that were evicted to make room for others, in all address spaces."""
-        return self._memory.evictions
-
     def __len__(self) -> int:
         return self._memory.count()
 
