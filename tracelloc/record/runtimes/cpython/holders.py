@@ -291,17 +291,14 @@ class _Graph:
             return module, words
         begin = self._homes.get(at)
         if begin is None and len(self._homes) < _MOST_HOMES:
-            found = dict(filter(None, map(self._attribute, self._places(at))))
+            places: list[int] = np.flatnonzero(self._image.words == np.uint64(at)).tolist()
+            found = dict(filter(None, map(self._attribute, places)))
             defining = (self._names.module_of(at), *self._defining)
             home = next((each for each in defining if each in found), module)
             begin = self._homes[at] = home, found.get(home, words[: _ATTRIBUTE + 1])
         if begin is None:
             return module, words
         return begin[0], [*begin[1], *words[_ATTRIBUTE + 1 :]]
-
-    def _places(self, address: int) -> list[int]:
-        places: list[int] = np.flatnonzero(self._image.words == np.uint64(address)).tolist()
-        return places
 
     def _attribute(self, word: int) -> tuple[str, list[int]] | None:
         """Returns the module one of whose attributes a word is, and the words that lead there."""
