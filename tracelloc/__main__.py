@@ -35,7 +35,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tracelloc.command.failures import report_failure  # noqa: PLC0415
     from tracelloc.errors import OutputError  # noqa: PLC0415
-    from tracelloc.streams import claim_streams  # noqa: PLC0415
+    from tracelloc.startup import claim_streams  # noqa: PLC0415
 
     claim_streams()
     if sys.argv[1:] == ["--version"]:

@@ -9,10 +9,7 @@ from typing import Final
 
 
 class TracellocError(Exception):
-    """An error that stops the program: one line on what is wrong, and a hint on what to do.
-
-    ``exit_code`` becomes the exit status of the process.
-    """
+    """An error that ends tracelloc with ``exit_code``: what is wrong, and a hint on what to do."""
 
     exit_code = 1
 

@@ -53,8 +53,6 @@ class ChartContent:
 
 
 class _Owners:
-    """Functions by number, and the allocating function of each stack that is named."""
-
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self._numbers: dict[Step, int] = {}
@@ -87,7 +85,6 @@ class _Owners:
 
 
 def _held(selection: ViewSelection) -> tuple[list[int], I64]:
-    """Returns (times, live bytes: a row per time, a column per stack); the last time is now."""
     snapshot = selection.snapshot
     times, held = snapshot.history.held()
     table = np.zeros((len(times) + 1, len(snapshot.totals)), np.int64)
@@ -98,10 +95,7 @@ def _held(selection: ViewSelection) -> tuple[list[int], I64]:
 
 
 def chart_content(_source: TraceSource) -> Callable[[ViewSelection], ChartContent]:
-    """Returns a function that computes the chart's layers.
-
-    Limits select stacks, not blocks, because past blocks are unknown.
-    """
+    """Returns a function that computes layers. Limits select stacks: past blocks are unknown."""
     owners = _Owners()
 
     def content(selection: ViewSelection) -> ChartContent:

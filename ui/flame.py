@@ -100,16 +100,13 @@ class FlameView(NodesView):
     def rows_changed(self) -> None:
         """Recomputes the layout of the boxes."""
         self._levels = lay_out(self._data, self.zoomed, max(self.width, 1))
-        self._keep_visible()
-        super().rows_changed()
-
-    def _keep_visible(self) -> None:
-        """Moves the cursor up to the nearest node that has a box."""
+        # Moves the cursor up to the nearest node that has a box.
         node = self._selected
         while node != ROOT and self._box(node) is None:
             node = self._data.parent(node)
         self._selected = node
         self.cursor = int(self._data.tree.depth[node])
+        super().rows_changed()
 
     def _box(self, node: int) -> Box | None:
         depth = int(self._data.tree.depth[node])

@@ -101,10 +101,7 @@ def first_line(lines: list[FrameLine]) -> int:
 
 
 def source_lines(text: Sequence[str], frame: Frame, most: int) -> list[Text]:
-    """Formats a frame's source line, among others if there is room for three.
-
-    Raises IndexError if the file has no such line.
-    """
+    """Formats a frame's source line, among others if there is room. May raise IndexError."""
     number, file = frame.line or 0, frame.file or ""
     source = ColouredSource(file, text)
     if most < _FEW_LINES:

@@ -54,8 +54,6 @@ class FunctionKey:
 
 @dataclass(slots=True)
 class _Path:
-    """A stack as function numbers, innermost first."""
-
     stack: NamedStack
     ids: Sequence[int]
     unique: Collection[int]  # The numbers without repetitions by recursion
@@ -84,7 +82,6 @@ class _Columns:
 
 
 def _sums(numbers: I64, weights: I64, count: int) -> I64:
-    """Returns the sums of weights by number, exact as no sum of a process reaches 2**53."""
     return np.bincount(numbers, weights, count).astype(np.int64)
 
 
@@ -180,8 +177,6 @@ class Functions:
 
 
 class _Rows:
-    """The rows of the view for one picture."""
-
     def __init__(self, functions: Functions, selection: ViewSelection) -> None:
         snapshot, figures = selection.snapshot, selection.figures
         self._functions = functions

@@ -11,13 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.dataclass import dataclass, field, replace
+from tracelloc.dataclass import dataclass, field
 from tracelloc.model.figures import I64, Mask
 from tracelloc.model.verdicts import CODE_OF, VERDICTS, Suspect, Verdict
 from tracelloc.show.presentation.sharedframes import STACKS_NAMED, shared_function
 from tracelloc.show.presentation.suspects import folded_title, suspect_title, suspects_of
 from tracelloc.ui.tableview import clean
-from tracelloc.ui.view import Settings, ViewSelection
+from tracelloc.ui.view import ViewSelection
 
 _MOST_NAMED: Final = 64  # Most groups that are named after their shared frame
 _LEAST_OTHERS: Final = 3
@@ -177,8 +177,3 @@ def _title(selection: ViewSelection, suspect: Suspect, count: int, *, named: boo
     shared = shared_function(snapshot, selection.namer, suspect)
     stack = selection.namer.stack(snapshot, suspect.stack)
     return clean(suspect_title(stack, labels, shared, count))
-
-
-def toggle_group(key: GroupKey, settings: Settings) -> Settings:
-    """Returns settings with the group expanded, or collapsed again."""
-    return replace(settings, expanded=settings.expanded ^ {key.lead})

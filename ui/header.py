@@ -305,7 +305,6 @@ class TabLine(Widget):
             self.refresh()
 
     def _labels(self, width: int) -> list[tuple[View[Any], str]]:
-        """Returns the titles of the tabs, shortened to leave room for the notes."""
         full = [(view, f" {view.key} {view.title} ") for view in self._views]
         tight = [(view, label if view is self._active else label[:-1]) for view, label in full]
         bare = [(view, label if view is self._active else f" {view.key} ") for view, label in full]
@@ -371,7 +370,6 @@ def notes_of(picture: Picture) -> str:
 
 
 def _limits(limits: Limits) -> list[str]:
-    """Returns the limits as text: ``age ≥ 5 m``, ``size ≤ 4.00 KiB``."""
     ages = ("≥", limits.min_age_ns or None), ("≤", limits.max_age_ns)
     sizes = ("≥", limits.min_size_bytes or None), ("≤", limits.max_size_bytes)
     words = [f"age {sign} {format_duration(n / NS_PER_S)}" for sign, n in ages if n is not None]

@@ -40,7 +40,6 @@ class KeyFooter(Footer):
         return self.app.size.width, tuple(actions.values())
 
     def _is_typed(self, key: str) -> bool:
-        """Whether the focused widget takes the key as text."""
         focused = self.screen.focused
         return focused is not None and focused.check_consume_key(key, key_to_character(key))
 

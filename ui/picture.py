@@ -32,7 +32,6 @@ from tracelloc.show.presentation.suspects import (
     NamedSuspect,
     growth_rates,
     name_suspects,
-    verdict_codes,
 )
 from tracelloc.show.presentation.wrappers import measured_wrappers
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -111,8 +110,6 @@ class NotWantedError(Exception):
 
 @dataclass(slots=True)
 class _Process:
-    """State of a process between pictures."""
-
     namer: Namer
     names: Names
     moments: deque[Mark] = field(default_factory=deque)  # The latest snapshots' totals
@@ -244,7 +241,8 @@ class Pictures:
         figures = analysis.stack_figures(snapshot, before, settings.all_limits)
         change = difference(snapshot, settings)
         stacks = listed_stacks(snapshot, settings, figures, change)
-        verdicts = verdict_codes(snapshot)
+        findings = snapshot.findings
+        verdicts = None if findings is None else findings.whole_codes(len(snapshot.totals))
         if settings.verdicts and verdicts is not None:
             wanted = [CODE_OF[verdict] for verdict in settings.verdicts]
             stacks = stacks[np.isin(verdicts[stacks], wanted)]

@@ -279,7 +279,6 @@ def curves_of(points: HeapPoints) -> list[Curve]:
 
 
 def _changes(before: Drawing, now: Drawing) -> Iterator[Region]:
-    """Yields the regions of lines that differ; all lines if the size does."""
     is_equal = [len(line) for line in before] == [len(line) for line in now]
     for y, line in enumerate(now):
         found = [x for x, cell in enumerate(line) if not is_equal or cell != before[y][x]]

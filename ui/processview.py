@@ -90,7 +90,6 @@ def _growth(one: Snapshot) -> int:
 
 
 def _children(trace: TraceSnapshot) -> dict[int | None, list[Snapshot]]:
-    """Returns children by parent's number (None if it is not traced), in order of start."""
     numbers: dict[int, int] = {}
     children: dict[int | None, list[Snapshot]] = {}
     for one in trace.processes:

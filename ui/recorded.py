@@ -23,7 +23,7 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import not_ignored
 from tracelloc.system.invoker import invoker
 from tracelloc.text import NS_PER_S
-from tracelloc.ui.app import REFRESH_S, LiveApp
+from tracelloc.ui.app import LiveApp
 from tracelloc.ui.sourcefiles import SourceFiles
 from tracelloc.ui.timeline import F64, Gaps, TimeLine, find_gaps
 from tracelloc.ui.view import LastOutput, TraceFacts
@@ -74,7 +74,12 @@ class RecordedSource:
     def take_snapshot(self, _wanted: SnapshotRequest) -> TraceSnapshot:
         """Returns the selected snapshot."""
         recording, uptime_s = self._recording, self._uptime_s
-        self._look_for_newest()
+        # The curves, which take long, are read at most every `_NEWEST_S`.
+        self._recording.reload()
+        now_s = time.monotonic()
+        if self._recording.is_growing and now_s >= self._newest_due_s:
+            self._newest = self._recording.trace_as_of(math.inf)
+            self._newest_due_s = now_s + _NEWEST_S
         index = recording.find_uptime(uptime_s)
         before_s = recording.moments[index - 1].uptime_s if index else None
         self.before = None if before_s is None else recording.trace_as_of(before_s)
@@ -82,14 +87,6 @@ class RecordedSource:
         trace = recording.trace_as_of(uptime_s)
         self.line = self._line(recording.find_uptime(trace.root.now_ns / NS_PER_S + _ROUNDING_S))
         return trace
-
-    def _look_for_newest(self) -> None:
-        """Reads appended snapshots; the curves, which take long, at most every ``_NEWEST_S``."""
-        self._recording.reload()
-        now_s = time.monotonic()
-        if self._recording.is_growing and now_s >= self._newest_due_s:
-            self._newest = self._recording.trace_as_of(math.inf)
-            self._newest_due_s = now_s + _NEWEST_S
 
     def _line(self, index: int) -> TimeLine:
         moments = self._recording.moments
@@ -145,12 +142,3 @@ class RecordedApp(LiveApp):
         loop = asyncio.get_running_loop()
         for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
             loop.add_signal_handler(number, self.exit)
-
-
-def make_app(
-    recording: AnyRecording, namers: Namers, *, at: int | None = None, warnings: list[str]
-) -> LiveApp:
-    """Returns the application that shows a recording."""
-    source = RecordedSource(recording, namers, at=at)
-    interval_s = REFRESH_S if recording.is_growing else None
-    return RecordedApp(source, interval_s=interval_s, warnings=warnings)

@@ -46,7 +46,6 @@ class Labels(dict[int, str]):
     """
 
     def __init__(self, asked: Callable[[], None]) -> None:
-        """``asked``: called when a stack is shown that has no name yet."""
         super().__init__()
         self.fresh = np.zeros(0, np.bool_)  # Per stack whether its label is up to date
         # Per stack the number of its label; equal labels have equal numbers

@@ -27,7 +27,7 @@ from tracelloc.text import (
     format_size,
     signed_size,
 )
-from tracelloc.ui.groups import Grouping, GroupKey, grouped, toggle_group
+from tracelloc.ui.groups import Grouping, GroupKey, grouped
 from tracelloc.ui.header import target_name
 from tracelloc.ui.lineview import wrapped
 from tracelloc.ui.objectview import OBJECTS, TypeKey, with_growing_types
@@ -235,7 +235,7 @@ def _choose_stack(key: Hashable, settings: Settings) -> int | Settings:
     if isinstance(key, TypeKey):
         return replace(settings, view=OBJECTS)
     if isinstance(key, GroupKey):
-        return toggle_group(key, settings)
+        return replace(settings, expanded=settings.expanded ^ {key.lead})
     assert isinstance(key, int)
     return key
 
@@ -361,7 +361,6 @@ def block_rows(_source: TraceSource) -> Callable[[ViewSelection], TableRows]:
 
 
 def _blocks(selection: ViewSelection) -> list[BlockStat]:
-    """Returns the blocks to list: the largest, or the oldest or youngest if sorted by age."""
     snapshot, settings = selection.snapshot, selection.settings
     order = settings.sorting.column, settings.sorting.descending
     if snapshot.blocks is None:

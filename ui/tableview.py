@@ -385,7 +385,6 @@ class Table(LineView[TableRows]):
             yield " " * (1 if column.right else space + 1), "lines--header"
 
     def _footer_line(self, line: int, width: int) -> str | Text:
-        """Returns a line of the footer; ``line`` is negative and counts from the end."""
         if self._rows.text is None:
             return self._rows.footer[line + self.footer_lines](self._key)
         lines, at = self._wrapped_text(width), line + self.footer_lines
@@ -421,7 +420,6 @@ class Table(LineView[TableRows]):
                 yield from self._styled(cell, room, to_right=column.right)
 
     def _styled(self, text: Text, room: int, *, to_right: bool) -> list[Piece]:
-        """Returns a cell with styles, cut and padded like a plain one."""
         text = text[: 4 * room + 16] if len(text) > 4 * room + 16 else text
         key = text.plain, text.style, tuple(text.spans), room, to_right
         found = self._drawn.get(key)

@@ -72,7 +72,6 @@ class TreeView(NodesView):
         return children
 
     def _flatten(self, selected: int) -> None:
-        """Computes the rows of the expanded nodes; only branches of the tree are indented."""
         indents = {ROOT: 0}
         self._rows = []
         waiting = [ROOT] if self._data.weight(ROOT) else []

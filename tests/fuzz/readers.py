@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.commands import run
 from tests.fuzz import mallocheap, pythonheap, sharedarea
-from tests.unit.hostile import MadeSection, elf_bytes, symbol_sections
+from tests.unit.hostile import MadeSection, elf_bytes, in_memory, symbol_sections
 from tracelloc.architecture import elf_architecture, native
 from tracelloc.command.customallocators import parse_custom_allocators
 from tracelloc.errors import MalformedError, TracellocError, UnsupportedError
@@ -83,7 +83,7 @@ NOTES = _note(b"alloc\0", b"8@%rdi -8@-24(%rsp) 8@0x10(%r12)\0") + _note(b"free\
 
 def _elf(data: bytes) -> None:
     with suppress(NotElfError, UnsupportedError):
-        elf = ElfFile.from_bytes(data)
+        elf = ElfFile(in_memory(data))
         code = CodeFileReader(elf)
         code.facts()
         functions, *_ = code.functions([*LIBC.functions, *OPERATORS.functions], JEMALLOC_MARKERS)
@@ -117,8 +117,8 @@ def _elf(data: bytes) -> None:
 def _stacks(data: bytes) -> None:
     """A stack in a file's code, with its registers and memory."""
     with suppress(NotElfError):
-        elf = ElfFile.from_bytes(data[512:])
-        machine = elf_architecture(elf.machine, elf.bits) or native()
+        elf = ElfFile(in_memory(data[512:]))
+        machine = elf_architecture(elf.machine) or native()
         size_bytes = 8 * len(machine.miss_registers)
         registers = np.frombuffer(data[:size_bytes].ljust(size_bytes, b"\0"), np.uint64)
         head = np.zeros(1, miss_dtype(machine))
@@ -138,7 +138,7 @@ def _addresses(elf: ElfFile) -> list[int]:
 
 def _dwarf(data: bytes) -> None:
     with suppress(NotElfError):
-        elf = ElfFile.from_bytes(data)
+        elf = ElfFile(in_memory(data))
         lines = SourceLines(elf)
         chains = lines.chains([*_addresses(elf), *range(0x401000, 0x401100, 16)])
         for frame in (frame for chain in chains for frame in chain):
@@ -150,7 +150,7 @@ def _dwarf(data: bytes) -> None:
 
 def _cfi(data: bytes) -> None:
     with suppress(NotElfError, UnsupportedError):
-        elf = ElfFile.from_bytes(data)
+        elf = ElfFile(in_memory(data))
         cfi = Cfi(elf)
         for address in [*_addresses(elf), *range(0x401000, 0x401100, 16)]:
             with suppress(CfiError):
@@ -222,7 +222,7 @@ def _profile(suffix: str) -> Reader:
 def _usdt(data: bytes) -> None:
     """Notes of USDT probes."""
     sections = [MadeSection(".note.stapsdt", data, kind=7), MadeSection(".stapsdt.base", b"\0")]
-    elf = ElfFile.from_bytes(elf_bytes(sections))
+    elf = ElfFile(elf_bytes(sections))
     with suppress(ValueError):
         CodeFileReader(elf).usdt("otel_memory")
     elf.close()

@@ -82,9 +82,15 @@ def symbol_sections(
     ]
 
 
+def in_memory(data: bytes) -> int:
+    descriptor = os.memfd_create("damaged")
+    os.write(descriptor, data)
+    return descriptor
+
+
 def open_bytes(data: bytes) -> ElfFile:
     """The file, in memory only."""
-    return ElfFile.from_bytes(data)
+    return ElfFile(in_memory(data))
 
 
 def open_sparse(path: Path, data: bytes, size_bytes: int) -> ElfFile:

@@ -51,9 +51,6 @@ def address_bits() -> int:
     return max(each.address_bits for each in ARCHITECTURES) if found is None else found.address_bits
 
 
-def elf_architecture(elf_name: str, bits: int = 64) -> Architecture | None:
-    """Returns an ELF file's architecture by its machine's name; None if it is unknown.
-
-    ``elf_name``: ``ElfFile.machine``, such as ``EM_X86_64``. Files of 32 bits have none.
-    """
-    return _BY_ELF_NAME.get(elf_name) if bits == 64 else None
+def elf_architecture(elf_name: str) -> Architecture | None:
+    """Returns the architecture of ``ElfFile.machine``; None if it is unknown."""
+    return _BY_ELF_NAME.get(elf_name)

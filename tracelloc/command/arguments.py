@@ -94,7 +94,6 @@ def _duration_ns(text: str) -> int:
 
 
 def _names(text: str) -> frozenset[str]:
-    """Names of commands, separated by commas."""
     names = frozenset(name.strip() for name in text.split(","))
     if "" in names:
         raise ValueError(f"{text!r} is not a list of names such as nginx,php-fpm")
@@ -134,7 +133,6 @@ class _ShowHelp(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, _given: object, _value: object, flag: Any = None
     ) -> None:
-        """Prints the help that the flag asks for, and exits."""
         if flag != "--help-all":
             for action in parser._actions:
                 if not _DAILY.intersection(action.option_strings):
@@ -144,10 +142,7 @@ class _ShowHelp(argparse.Action):
 
 
 def add_option(group: Any, form: str, about: str, **more: Any) -> None:
-    """Adds an option to a parser or a group. ``form``: its names, then its argument, if any.
-
-    An option without an argument and without further parameters is a switch.
-    """
+    """Adds an option; ``form``: names, then its argument, if any. One without any is a switch."""
     flags = [word for word in form.split() if word.startswith("-")]
     if taken := form.split()[len(flags) :]:
         more["metavar"] = taken[0]

@@ -46,10 +46,7 @@ class Mode(Enum):
 
 
 class Options(argparse.Namespace):
-    """A parsed and checked command line; each option's help describes its field.
-
-    Times in seconds, sizes in bytes.
-    """
+    """A parsed command line; each option's help describes its field. In seconds and bytes."""
 
     # None: the user chooses from a list, or there is a command, or a control group to find.
     pid: int | None
@@ -100,10 +97,7 @@ class Options(argparse.Namespace):
 
 
 def parse_command_line(arguments: Sequence[str], *, terminal: bool) -> Options:
-    """Parses the arguments after the program's name. Raises UsageError.
-
-    ``terminal``: whether the standard streams are a terminal that the screen can use.
-    """
+    """Parses arguments. ``terminal``: whether a screen can be drawn. Raises UsageError."""
     words, command = split_command(arguments)
     given = Options(**vars(parse_trace(words)), command=command)
     _check(given)

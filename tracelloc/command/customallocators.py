@@ -1,20 +1,7 @@
 """Allocators that the user names: ``[[allocator]]`` tables of a TOML file.
 
-For pools, arenas and wrappers that tracelloc does not know::
-
-    [[allocator]]
-    name = "image pool"            # for the report
-    module = "libimage.so*"        # glob on the file's base name, or on its path if it has a /
-    functions = [
-        { name = "pool_alloc", kind = "alloc", size = 2 },
-        { name = "pool_free*", kind = "free", block = 2 },
-    ]
-
-``name`` of a function is its symbol, C++'s mangled, and may be a glob. ``kind`` says what it
-does, one of ``KINDS``; the other keys say which argument is which, counted from 1. In place of
-``size``, ``size_bytes`` says how large all blocks of the function are. A function may be left by
-a C++ exception unless ``throws = false`` says that it never is: that allows the cheaper kind of
-probe, and if it is not true, an exception ends the target.
+They are pools, arenas and wrappers that tracelloc does not know. ``docs/allocators.md`` has an
+example, and describes all keys.
 """
 
 from __future__ import annotations
@@ -54,10 +41,7 @@ _SIZE_BYTES: Final = "size_bytes"
 def load_custom_allocators(
     paths: Iterable[Path], who: Invoker
 ) -> tuple[tuple[CustomAllocator, ...], list[str]]:
-    """Reads files of allocators and the user's own, if any. Returns allocators and warnings.
-
-    Raises UsageError, which names file, line and key.
-    """
+    """Reads files, and the user's own. Returns (allocators, warnings). Raises UsageError."""
     own = who.config / "tracelloc" / "allocators.toml"
     text, warnings = own_text(own, who)
     custom = [] if text is None else parse_custom_allocators(text, str(own))

@@ -66,7 +66,14 @@ def target_findings(pid: int) -> Iterator[Finding]:
             check(space, allocators_in(space.mapped_modules, EVERYTHING))
         except TargetError as error:
             yield Finding(_MISSING, "library", f"it can't be injected: {error.message}")
-        yield from _followers(process)
+        tracer = process.tracer_id()
+        if tracer:
+            yield Finding(
+                _MISSING,
+                "ptrace",
+                f"process {tracer} traces it (a debugger, strace?): --follow will not work",
+                "end that program",
+            )
         yield from _unwinding(space.modules)
         for runtime in runtimes_of(space.modules):
             yield Finding(_MISSING, "runtime", runtime.heap, runtime.advice)
@@ -118,17 +125,6 @@ def _others_breakpoints(process: Process, planned: ProbePlan) -> list[str]:
 
 
 _BREAKPOINT: Final = b"\xcc"  # int3, which uprobes and debuggers put in place of an instruction
-
-
-def _followers(process: Process) -> Iterator[Finding]:
-    tracer = process.tracer_id()
-    if tracer:
-        yield Finding(
-            _MISSING,
-            "ptrace",
-            f"process {tracer} traces it (a debugger, strace?): --follow will not work",
-            "end that program",
-        )
 
 
 def _unwinding(modules: Sequence[Module]) -> Iterator[Finding]:

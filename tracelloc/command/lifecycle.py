@@ -154,10 +154,7 @@ class Start(ABC):
         """Stops following processes; probes stay attached. May be called twice."""
 
     def finish(self) -> int | None:
-        """Finishes after tracing has ended.
-
-        Returns the exit status of the program that was started; None if none of it has run.
-        """
+        """Returns the exit status of the program that was started; None if none of it has run."""
         return None
 
 

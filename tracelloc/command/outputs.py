@@ -72,7 +72,6 @@ def write_files(
 
 
 def _await_names(trace: TraceSnapshot, namers: Namers, messages: Messages, *, freed: bool) -> None:
-    """Waits for names and lines, and reports progress if that takes long."""
     start = time.monotonic()
     for one in trace.processes:
         namer = namers.namer_of(one.target)

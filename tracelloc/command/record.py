@@ -125,7 +125,6 @@ class Recorder:
                 return
 
     def _tick(self, run: Run) -> bool:
-        """Writes a snapshot. Returns whether tracing ends."""
         writer = self._current(run)
         trace = run.snapshots.take_snapshot(0.0)
         run.say_what_is_traced()
@@ -140,7 +139,6 @@ class Recorder:
         return ends
 
     def _copy(self, run: Run) -> None:
-        """Copies the recording so far, before later folding drops snapshots."""
         writer = self._current(run)
         path = writer.path
         now = time.strftime("%Y%m%d-%H%M%S")

@@ -114,7 +114,6 @@ def _export(
 
 
 def _convert(given: argparse.Namespace, outputs: Sequence[OutputFile]) -> None:
-    """Writes a profile in other formats. Raises TracellocError."""
     profile = read_profile(given.file, given.at or given.since)
     exporter = FORMATS.get(given.format)
     if exporter is None and not outputs:

@@ -92,7 +92,6 @@ class Reports:
         return _TERMINAL_INTERVAL_S if stream.isatty() else LOG_INTERVAL_S
 
     def _look_s(self, run: Run) -> float:
-        """Returns the time until the first report, and between checks of rules, in seconds."""
         return _LOOK_S if run.options.interval_s is None else run.options.interval_s
 
     def _look_up_ahead(self, run: Run) -> None:
@@ -103,10 +102,7 @@ class Reports:
                 run.namers.namer_of(one.target).prepare(one, indices, 0.0)
 
     def _tick(self, run: Run, *, is_report: bool = True) -> bool:
-        """Writes one report, without waiting for late names. Returns whether tracing ends.
-
-        Without ``is_report``, only rules are checked.
-        """
+        """Writes one report, or only checks rules. Returns whether tracing ends."""
         patience_s = max(_LEAST_PATIENCE_S, self._look_s(run) / 2)
         run.namers.patience_s = (
             HURRY_PATIENCE_S if self._is_last(run) else min(patience_s, REPORT_PATIENCE_S)

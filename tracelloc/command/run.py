@@ -249,7 +249,6 @@ class Run:
             namer.prepare(one, top, namer.patience_s)
 
     def _tell_missing_names(self, trace: TraceSnapshot) -> None:
-        """Reports how many addresses have no name or line in the last report, if any."""
         count = sum(self.namers.namer_of(one.target).waiting for one in trace.processes)
         if count and self.options.mode.reports:
             what = f"names or lines of {count:,} addresses"
@@ -264,10 +263,7 @@ class Run:
 
 
 def trace(options: Options, start: Start, front: FrontEnd) -> int:
-    """Traces from a start to its end. Returns the exit status. Raises TracellocError.
-
-    tracelloc exits with the status of a started program, even if tracing fails.
-    """
+    """Traces to the end. Returns the exit status, a started program's. Raises TracellocError."""
     try:
         status = _trace(options, start, front)
     except BaseException as error:

@@ -31,10 +31,10 @@ from tracelloc.show.recording.times import find_moment
 from tracelloc.show.report.trace import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import Invoker, invoker
-from tracelloc.ui.app import LiveApp, failure_of
+from tracelloc.ui.app import REFRESH_S, LiveApp, failure_of
 from tracelloc.ui.driver import restored_terminal
 from tracelloc.ui.picker import PickerScreen, ScreenApp
-from tracelloc.ui.recorded import make_app
+from tracelloc.ui.recorded import RecordedApp, RecordedSource
 from tracelloc.ui.sourcefiles import SourceFiles
 from tracelloc.ui.view import TraceFacts
 
@@ -183,7 +183,10 @@ def run_screen(options: Options) -> int:
         # The terminal knows its size, and tells when it changes; these don't.
         os.environ.pop(name, None)
     if options.command:
-        return _launch(options)
+        columns, rows = os.get_terminal_size()
+        copy = None if options.program_output is None else open_report(options.program_output)
+        terminal = ProgramTerminal(rows, columns, copy)
+        return trace(options, start_of(options, terminal), Screen(terminal))
     pid, note, is_chosen = options.pid, "", options.pid is None and not options.waits
     while True:
         if pid is None and is_chosen:
@@ -208,14 +211,6 @@ def run_screen(options: Options) -> int:
         pid, is_chosen = screen.next_pid, True
 
 
-def _launch(options: Options) -> int:
-    """Traces a program that has a terminal of its own. Returns its exit status."""
-    columns, rows = os.get_terminal_size()
-    copy = None if options.program_output is None else open_report(options.program_output)
-    terminal = ProgramTerminal(rows, columns, copy)
-    return trace(options, start_of(options, terminal), Screen(terminal))
-
-
 def _recording_of(pid: int) -> Path:
     path = recording_of(open_target(pid))
     if path is None:
@@ -237,7 +232,9 @@ def open_recording(given: argparse.Namespace) -> None:
     recording = open_recordings(given.files or [_recording_of(given.pid)])
     namers = Namers(recording, filters)
     at = None if given.at is None else find_moment(recording, given.at)
-    app = make_app(recording, namers, at=at, warnings=warnings)
+    interval_s = REFRESH_S if recording.is_growing else None
+    source = RecordedSource(recording, namers, at=at)
+    app = RecordedApp(source, interval_s=interval_s, warnings=warnings)
     with restored_terminal():
         app.run()
     failure_of(app)

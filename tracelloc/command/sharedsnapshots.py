@@ -22,10 +22,7 @@ class SharedSnapshots:
     def __init__(
         self, session: Session, wanted: SnapshotRequest, namers: Namers, suppressions: Suppressions
     ) -> None:
-        """``wanted``: the default content of snapshots.
-
-        This object alone uses ``namers``.
-        """
+        """``wanted``: the default content of snapshots. Nobody else uses ``namers``."""
         self._session = session
         self._wanted = wanted
         self._namers = namers

@@ -175,7 +175,6 @@ def _sum(blocks: BlockSum) -> dict[str, int]:
 
 
 def _frames(stack: NamedStack) -> list[dict[str, Any]]:
-    """Returns the frames of a stack that the test called, without its callers in pytest."""
     shown = list(shown_frames(stack))
     if stack.frames and shown and shown[0][0].startswith("["):
         # Of collapsed frames, the innermost one says most.

@@ -11,10 +11,7 @@ from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
 
 
 class Heap:
-    """Blocks, totals, lifetimes, history, mappings and unreachable blocks, with call stacks.
-
-    Not thread safe: the session's lock guards it.
-    """
+    """Blocks, totals, lifetimes and history with call stacks, guarded by the session's lock."""
 
     def __init__(
         self,

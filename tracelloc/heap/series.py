@@ -35,7 +35,14 @@ class HeapSeries:
     def add(self, now_ns: int, live_bytes: int, rss_bytes: int | None, kept_bytes: int = 0) -> None:
         """Adds a point. ``kept_bytes``: freed memory that is still resident; 0: unknown."""
         if self._used == self._columns.shape[1]:
-            self._thin_out()
+            # Keeps the first point, and the later one of each further pair.
+            half = self._used // 2
+            last = self._columns[:, -1].copy()
+            self._columns[:, 1:half] = self._columns[:, 2::2].copy()
+            # The number is even, so the newest has no partner yet.
+            self._columns[:, half] = last
+            self._used = half + 1
+            self._distance_ns *= 2
         resident = _NONE if rss_bytes is None else rss_bytes
         self._columns[:, self._used] = now_ns, live_bytes, resident, kept_bytes
         self._used += 1
@@ -45,16 +52,6 @@ class HeapSeries:
     def add_before(self, live_bytes: int) -> None:
         """Adds bytes that were live since the start, but were found only now, to all points."""
         self._columns[1, : self._used] += live_bytes
-
-    def _thin_out(self) -> None:
-        """Drops every second point: keeps the first one, and the later one of each further pair."""
-        half = self._used // 2
-        last = self._columns[:, -1].copy()
-        self._columns[:, 1:half] = self._columns[:, 2::2].copy()
-        # The number is even, so the newest has no partner yet.
-        self._columns[:, half] = last
-        self._used = half + 1
-        self._distance_ns *= 2
 
     def points(self) -> HeapPoints:
         """Returns a copy of all points."""

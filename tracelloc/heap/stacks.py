@@ -43,10 +43,7 @@ class Stacks(CallStacks):
         self._folded = False  # Whether new stacks are cut
 
     def fold(self) -> None:
-        """Cuts new stacks to their innermost frames from now on; equal ones share an index.
-
-        That saves memory, as each distinct stack has its own figures.
-        """
+        """Cuts new stacks to their innermost frames from now on, to save memory."""
         self._folded = True
         self._filed = self._count
 
@@ -105,13 +102,11 @@ class Stacks(CallStacks):
         return indices
 
     def _number(self, ids: U64) -> tuple[I64, Mask]:
-        """Returns each id's index, and which are new; the caller appends the new ones' columns."""
         indices, is_new = np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
         self.ids.add(np.ascontiguousarray(ids), indices, is_new.view(np.uint8), self._count)
         return indices, is_new
 
     def _note(self, index: int, frames: U64, flags: int) -> None:
-        """Stores the frames of a stack of which only the id was known."""
         self._flags[index], self._depths[index] = flags, len(frames)
         start, self._used = self._used, self._used + len(frames)
         self._frames = _with_room(self._frames, start, len(frames))

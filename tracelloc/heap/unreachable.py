@@ -183,12 +183,6 @@ class UnreachableBlocks:
         """Kernel queue whose requests may point to blocks: "io_uring", "AIO", or empty."""
         return self._last.kernel_queue
 
-    def add_search(self, blocks: Blocks, reachable: Mask) -> None:
-        """Adds a whole search: its blocks, and a mask of those that can be reached."""
-        comparison = self.comparison()
-        comparison.add(blocks, reachable)
-        self.accept(comparison.result())
-
     def comparison(self) -> SearchComparison:
         """Returns a comparison with earlier searches, which one thread may use without a lock."""
         return SearchComparison(self._last, moves=self.moves)

@@ -12,11 +12,10 @@ is unknown:
   builds pad blocks; a tcmalloc that is not a separate library may have other pages.
 
 Chunks of glibc's malloc can be read from the process. The eight bytes before a block hold its
-chunk's size, a multiple of 16, and three flags
-(malloc/malloc.c, ``struct malloc_chunk``): 2, the chunk is a separate mapping; 4, it is
-of another arena than the first; 1, the previous chunk is in use. A block may be freed during
-the read, and another allocator's blocks have something else there: sizes that do not fit the
-request are left out.
+chunk's size, a multiple of 16, and three flags (malloc/malloc.c, ``struct malloc_chunk``): 2, the
+chunk is a separate mapping; 4, it is of another arena than the first; 1, the previous chunk is in
+use. A block may be freed during the read, and another allocator's blocks have something else there:
+sizes that do not fit the request are left out.
 """
 
 from __future__ import annotations
@@ -145,7 +144,11 @@ def jemalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
 
     jemalloc(3), "Size classes", of versions 4 and newer with the usual quantum of 16.
     """
-    spacing = np.maximum(_power_below(size_bytes) >> np.uint64(2), np.uint64(16))
+    # A float64 may round values of more than 53 bits up: no block is that large.
+    # The greatest power of two below each size; 0 for sizes up to 1.
+    exponent = np.frexp(np.maximum(size_bytes, np.uint64(1)).astype(np.float64) - 0.5)[1]
+    power: U64 = np.uint64(1) << np.maximum(exponent - 1, 0).astype(np.uint64)
+    spacing = np.maximum(power >> np.uint64(2), np.uint64(16))
     usable = np.where(size_bytes <= np.uint64(8), np.uint64(8), _rounded(size_bytes, spacing))
     return usable, np.ones(len(size_bytes), np.bool_)
 
@@ -207,14 +210,6 @@ def _tcmalloc_span(size: int) -> int:
         while span % size > span >> 3:
             span += _TC_LEAST_SPAN
     return span
-
-
-def _power_below(size_bytes: U64) -> U64:
-    """Returns the greatest power of two below each size; 0 for sizes up to 1."""
-    # A float64 may round values of more than 53 bits up: no block is that large.
-    exponent = np.frexp(np.maximum(size_bytes, np.uint64(1)).astype(np.float64) - 0.5)[1]
-    power: U64 = np.uint64(1) << np.maximum(exponent - 1, 0).astype(np.uint64)
-    return power
 
 
 def _rounded(size_bytes: U64, step: int | U64) -> U64:

@@ -1,14 +1,6 @@
 """Rules on the memory of processes and control groups, and the file that defines them.
 
-::
-
-    [[target]]
-    name = "shop"
-    group = "shop.service"       # or process = "shopd"; both may be globs
-    rules = ["memory > 80 %", "growth > 5 MiB/min for 10m", "pressure > 10 %"]
-    actions = ["heap", "record"]
-
-``tracelloc help watch`` lists all keys.
+``tracelloc help watch`` has an example, and lists all keys.
 """
 
 from __future__ import annotations
@@ -93,10 +85,7 @@ def parse_machine_rule(text: str) -> MachineRule:
 
 
 def parse_watch_config(text: str, name: str) -> WatchConfig:
-    """Reads a TOML text; ``name`` stands for the file in errors, which name line and key.
-
-    Raises UsageError.
-    """
+    """Reads TOML. ``name``: the file in errors. Raises UsageError, with line and key."""
     own = [field.name for field in fields(WatchConfig) if field.name != "target"]
     tables = TomlTables(text, name, "target", *own)
     given: dict[str, Any] = {}
@@ -209,7 +198,6 @@ _TARGET: Final[dict[str, tuple[Callable[[object], Any], Any]]] = {
 
 
 def _target(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> WatchTarget:
-    """Parses one table ``[[target]]``. ``fail(key, what, hint)`` raises UsageError."""
     found = {key: default for key, (_, default) in _TARGET.items()}
     for key, value in entry.items():
         if key not in _TARGET:

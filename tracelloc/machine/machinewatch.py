@@ -18,12 +18,11 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tracelloc.errors import TracellocError
-from tracelloc.machine.killreports import KillReporter, KillWatch
+from tracelloc.machine.killreports import KillReporter, KillWatch, memory_pressure
 from tracelloc.machine.machinememory import MachineMemory
 from tracelloc.machine.machinemetrics import MachineMetrics, WatchCounts
 from tracelloc.machine.machinerules import WatchConfig
 from tracelloc.machine.machinetext import by_growth
-from tracelloc.machine.pressure import memory_pressure
 from tracelloc.machine.processes import ProcessReader
 from tracelloc.machine.subjects import Breach, RuleBook, Subject, subjects_of
 from tracelloc.machine.watchjobs import WatchFiles, WatchJobs
@@ -143,7 +142,6 @@ class MachineWatch:
         self.log(pairs)
 
     def _read_state(self) -> dict[str, Any]:
-        """Returns the state that the last run wrote; empty if it is missing or damaged."""
         with suppress(OSError, ValueError), self._files.state.open("rb") as stream:
             state = json.loads(stream.read(_LARGEST_STATE_BYTES))
             if isinstance(state, dict) and state.get("version") == 1:

@@ -34,8 +34,6 @@ _GROUPS_EVERY_S: Final = 60.0  # How often it is read again which control group 
 
 @dataclass(slots=True)
 class _Watched:
-    """A process whose file is open."""
-
     file: int  # Descriptor of statm
     pages: bytes  # The last content of statm
     row: int
@@ -112,7 +110,6 @@ class ProcessReader:
         return unread
 
     def _status(self, pid: int) -> bytes:
-        """Returns the content of a process's status file; empty if the process has ended."""
         try:
             with open(f"{self._root}/{pid}/status", "rb", buffering=0) as stream:
                 return stream.read(_LARGEST_BYTES)
@@ -136,7 +133,7 @@ class ProcessReader:
         )  # fmt: skip
 
     def _read_all(self, now_s: float) -> None:
-        """Reads the current memory of each process; forgets processes that have ended."""
+        """Reads each process's memory; forgets processes that have ended."""
         for pid, watched in list(self._watched.items()):
             pages = _read(watched.file)
             if pages == watched.pages:

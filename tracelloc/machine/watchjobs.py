@@ -220,7 +220,6 @@ class WatchJobs:
         return {action: str(path)}
 
     def _tell(self, subject: Subject, recording: Path) -> None:
-        """Logs which call stacks leak or grow according to a recording."""
         report = None if self._is_ending else report_on(str(recording), _MOST_SUSPECTS)
         if report is None:
             return

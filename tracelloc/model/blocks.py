@@ -91,10 +91,7 @@ class Blocks:
 
 
 def weights(size_bytes: U64, mean_bytes: int) -> F64:
-    """Returns how many blocks of its size each sampled block stands for; at least 1.
-
-    ``mean_bytes``: mean distance of the samples, see ``heap.sampling``.
-    """
+    """Returns how many blocks each sampled block stands for. ``mean_bytes``: ``heap.sampling``."""
     inverse: F64 = np.expm1(np.maximum(size_bytes, 1) / -float(mean_bytes))
     return -1 / inverse
 

@@ -80,10 +80,6 @@ class CodeModule(Protocol):
     """A mapped file with code."""
 
     @property
-    def file_id(self) -> FileId:
-        """Device and inode, which identify the file."""
-
-    @property
     def path(self) -> str:
         """The file's path, for display."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntFlag
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -69,20 +69,11 @@ class CallStacks:
         self._count: int = 1
         self._used: int = 0
 
-    @classmethod
-    def from_columns(
-        cls, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64
-    ) -> Self:
-        """Returns stacks made of saved columns, which include ``NO_STACK``.
+    def replace(self, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> None:
+        """Replaces all stacks by saved ones, with more stacks or frames, ``NO_STACK`` included.
 
         ``starts``: where in ``frames`` each stack begins; -1 if its frames are unknown.
         """
-        stacks = cls()
-        stacks.replace(starts, depths, flags, frames)
-        return stacks
-
-    def replace(self, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> None:
-        """Replaces all stacks by saved ones, with more stacks or frames; see ``from_columns``."""
         self._starts, self._depths, self._flags = starts, depths, flags
         self._frames, self._count, self._used = frames, len(starts), len(frames)
 
@@ -104,7 +95,6 @@ class CallStacks:
         return depths, flags, np.concatenate([np.empty(0, np.uint64), *pieces])
 
     def __len__(self) -> int:
-        """Returns the number of indices; index 0 is ``NO_STACK``."""
         return self._count
 
     def frames(self, index: int) -> Frames | None:

@@ -62,10 +62,7 @@ def topics() -> list[str]:
 
 
 def find_topic(word: str) -> str:
-    """Finds a topic by its name, an alias, or an unambiguous prefix such as ``verdict``.
-
-    Raises ValueError with a sentence that suggests a topic.
-    """
+    """Finds a topic by name, alias or prefix. Raises ValueError, which suggests a topic."""
     known, lower = topics(), word.lower()
     alias = ALIASES.get(lower) or ALIASES.get(lower.removesuffix("s"))
     beginning = [topic for topic in known if topic.startswith(lower)]
@@ -84,7 +81,6 @@ def find_topic(word: str) -> str:
 
 
 def _mentioning(word: str) -> list[str]:
-    """Returns the topics that have a word most often, at most three."""
     counts = {topic: text_of(topic).lower().count(word) for topic in topics()}
     return [topic for topic in sorted(counts, key=counts.__getitem__)[:-4:-1] if counts[topic]]
 

@@ -78,10 +78,7 @@ def or_blank(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def table_lines(
     columns: Columns[R], rows: Iterable[R], more: int = 0, below: Callable[[R], str] = lambda _: ""
 ) -> Iterator[str]:
-    """Yields a table as text: a header, and a line per row. The last column is not padded.
-
-    ``more``: number of omitted rows; ``below``: returns a further line of a row, or nothing.
-    """
+    """Yields a header and a line per row; ``more``: omitted rows; ``below``: further lines."""
     cells = [f"{column.title:>{column.width}}" for column in columns]
     yield _line(cells)
     for row in rows:

@@ -22,10 +22,7 @@ _MOST_LISTED: Final = 256 << 20  # Most bytes to read of all lists together
 
 
 def debug_hints(root: Path, paths: Iterable[str]) -> dict[str, str]:
-    """Returns commands that install the debug information of packaged files, by path.
-
-    ``root``: the directory that is ``/`` for those paths.
-    """
+    """Returns commands to install debug information, by path; ``root``: the paths' ``/``."""
     wanted = {spelling: path for path in paths for spelling in _spellings(_file_beside(root, path))}
     if not wanted:
         return {}
@@ -59,7 +56,6 @@ def _file_beside(root: Path, path: str) -> str:
 
 
 def _spellings(path: str) -> list[str]:
-    """Returns a path's spellings in package lists: with and without ``/usr``."""
     if path.startswith("/usr/"):
         return [path, path.removeprefix("/usr")]
     return [path, f"/usr{path}"]

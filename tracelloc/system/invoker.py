@@ -96,10 +96,7 @@ def effective_user() -> Invoker:
 
 @contextlib.contextmanager
 def rights_of(who: Invoker | User) -> Iterator[None]:
-    """Gives the current thread a user's file rights: root must not follow the user's links.
-
-    Only setfsuid(2) leaves the other threads unchanged.
-    """
+    """Gives this thread alone a user's file rights, as root must not follow the user's links."""
     if os.geteuid() == who.uid:
         yield
         return

@@ -52,10 +52,7 @@ class MemoryGroup(NamedTuple):
 
 
 def closest_limit(process: Path, cgroups: Path = CGROUPS) -> MemoryLimit | None:
-    """Returns the limit with the least free memory; None if none can be read.
-
-    ``process``: its directory in /proc.
-    """
+    """Returns the limit with the least free memory, or None. ``process``: in /proc."""
     group = memory_group(process)
     groups = (group._replace(path=path) for path in [*group_and_ancestors(group.path), "/"])
     limits = [limit for each in groups if (limit := group_limit(each, cgroups)) is not None]

@@ -67,8 +67,6 @@ def perf_event_open(attributes: ctypes.Structure, pid: int) -> int:
 
 
 class _OpenHow(ctypes.Structure):
-    """``struct open_how``."""
-
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
@@ -77,10 +75,7 @@ class NotRegularError(OSError):
 
 
 def open_inside(root: str | os.PathLike[str], path: str, flags: int = 0) -> int:
-    """Opens a regular file, or a directory, as if ``root`` were the root directory.
-
-    Links and ``..`` cannot lead outside. Raises the errors of ``open_regular``.
-    """
+    """Opens a file or directory as if ``root`` were ``/``. Raises as ``open_regular``."""
     directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         how = _OpenHow(
@@ -142,8 +137,6 @@ def read_process(pid: int, pieces: npt.NDArray[np.uint64], into: npt.NDArray[np.
 
 
 class _PageScan(ctypes.Structure):
-    """``struct pm_scan_arg`` (include/uapi/linux/fs.h)."""
-
     _fields_: ClassVar = [
         (name, ctypes.c_uint64)
         for name in (

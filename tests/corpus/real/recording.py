@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.corpus.replay import START_NS
+from tests.searches import add_search
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import UnreachableBlocks, keys_of
@@ -128,7 +129,7 @@ class RealRecording:
                 blocks = blocks.select(old)
                 unreachable = events[rows[lost.searches]]
                 keys = keys_of(unreachable["address"], unreachable["time_ns"])
-                lost.add_search(blocks, ~np.isin(keys_of(blocks.address, blocks.birth_ns), keys))
+                add_search(lost, blocks, ~np.isin(keys_of(blocks.address, blocks.birth_ns), keys))
             return lost if len(rows) else None
 
         return search

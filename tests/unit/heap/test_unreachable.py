@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.searches import add_search
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.blocks import Blocks
 
@@ -26,12 +27,12 @@ def some_blocks(count: int, until_ns: int) -> Blocks:
 def test_slices_that_were_merged_since_the_search(later_ns: list[int]) -> None:
     unreachable, blocks = UnreachableBlocks(), some_blocks(1000, 45)
     for _ in range(2):
-        unreachable.add_search(blocks, np.zeros(len(blocks), np.bool_))
+        add_search(unreachable, blocks, np.zeros(len(blocks), np.bool_))
     unreachable.table(np.array([0, 10, 20, 30, 40, 50, 60], np.int64))
     found = unreachable.table(np.array(later_ns, np.int64))
     fresh = UnreachableBlocks()
     for _ in range(2):
-        fresh.add_search(blocks, np.zeros(len(blocks), np.bool_))
+        add_search(fresh, blocks, np.zeros(len(blocks), np.bool_))
     wanted = fresh.table(np.array(later_ns, np.int64))
     assert found.count.tolist() == wanted.count.tolist()
     assert found.size_bytes.tolist() == wanted.size_bytes.tolist()
@@ -42,8 +43,8 @@ def test_the_next_search_counts() -> None:
     unreachable, blocks = UnreachableBlocks(), some_blocks(100, 45)
     edges_ns = np.array([0, 50, 60], np.int64)
     for lost in (0, 100, 100):
-        unreachable.add_search(blocks, np.zeros(len(blocks), np.bool_))
+        add_search(unreachable, blocks, np.zeros(len(blocks), np.bool_))
         assert int(unreachable.table(edges_ns).count.sum()) == lost
         assert int(unreachable.last_counts()[1].sum()) == 100
-    unreachable.add_search(blocks, np.ones(len(blocks), np.bool_))
+    add_search(unreachable, blocks, np.ones(len(blocks), np.bool_))
     assert int(unreachable.last_counts()[1].sum()) == 0

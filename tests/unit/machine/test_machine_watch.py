@@ -18,7 +18,7 @@ from tests.unit.machine.test_machine import Machine
 from tests.unit.test_docs import DOCS
 from tracelloc.errors import UsageError
 from tracelloc.machine import killreports
-from tracelloc.machine.killreports import KillWatch
+from tracelloc.machine.killreports import KillWatch, group_kills, machine_kills, memory_pressure
 from tracelloc.machine.machinemetrics import LargestNames, MachineMetrics, WatchCounts
 from tracelloc.machine.machinerules import (
     MachineRule,
@@ -26,7 +26,6 @@ from tracelloc.machine.machinerules import (
     parse_machine_rule,
     parse_watch_config,
 )
-from tracelloc.machine.pressure import group_kills, machine_kills, memory_pressure
 from tracelloc.machine.subjects import RuleBook, Subject, subjects_of
 from tracelloc.machine.watchjobs import KILL_SUFFIX, WatchFiles
 from tracelloc.show.publish.openmetrics import metrics_text

@@ -172,7 +172,6 @@ def _written_by_memory(word: int) -> int:
 
 
 def _written_by_single(word: int, first: int, base: int, is_vector: int) -> int:
-    """Returns the registers that a load or store of one register may write."""
     operation = word >> 22 & 3
     is_prefetch = operation == 2 and word >> 30 == 3
     loaded = 0 if is_vector or operation == 0 or is_prefetch else _general(first)

@@ -25,7 +25,6 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _find(word: str) -> str:
-    """Returns the topic or the subcommand that a word names. Raises ValueError."""
     from tracelloc.show import manual
 
     is_topic = word in manual.topics() or word in manual.ALIASES

@@ -39,10 +39,7 @@ _SAMPLES: Final = 500
 
 
 def _firsts(values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """Returns the first index of each distinct value of a sorted array.
-
-    numpy's own ``unique`` takes ten times as long, since it uses a hash table.
-    """
+    """Returns the first index of each distinct value of a sorted array, faster than ``unique``."""
     return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
 
 
@@ -51,7 +48,7 @@ class Cfi:
 
     def __init__(self, elf: ElfFile) -> None:
         """Reads nothing yet; ``elf`` stays the caller's. Raises UnsupportedError."""
-        architecture = elf_architecture(elf.machine, elf.bits)
+        architecture = elf_architecture(elf.machine)
         if architecture is None:
             known = " and ".join(each.title for each in ARCHITECTURES)
             raise UnsupportedError(f"call-frame information is understood for {known} only")

@@ -73,10 +73,7 @@ Table = tuple[Entries, FdeIndex]
 
 
 def read_at(elf: ElfFile, address: int, size_bytes: int) -> bytes:
-    """Returns bytes at a virtual address of the file; fewer where the file has no more.
-
-    Raises SectionError if the file can't be read.
-    """
+    """Returns the file's bytes at an address; fewer where it ends. Raises SectionError."""
     offset = elf.offset_of(address)
     if offset is None or offset >= 1 << 63:
         return b""

@@ -34,8 +34,6 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class _NameCache:
-    """Readable names by mangled names. When the cache is full, the oldest are removed."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, str] = {}

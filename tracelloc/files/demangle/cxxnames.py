@@ -1,10 +1,9 @@
 """C++ names, read by ``__cxa_demangle`` of libstdc++ in a process of its own.
 
-Format: the Itanium C++ ABI, "Mangling". tracelloc must not call the demangler in its own
-process, since names are hostile: ``_Z4llvm4orINS_IXsreTrtD`` keeps GCC 12's in an endless
-loop, and substitutions (``S1_``) let 200 letters expand to gigabytes of text. The helper
-process has no rights, little memory and little time. A name that takes more ends the helper
-and stays unchanged.
+Format: the Itanium C++ ABI, "Mangling". tracelloc must not call the demangler in its own process,
+since names are hostile: ``_Z4llvm4orINS_IXsreTrtD`` keeps GCC 12's in an endless loop, and
+substitutions (``S1_``) let 200 letters expand to gigabytes of text. The helper process has no
+rights, little memory and little time. A name that takes more ends the helper and stays unchanged.
 """
 
 from __future__ import annotations
@@ -62,8 +61,6 @@ def read(name: str) -> str | None:
 
 
 class _Helper:
-    """A process that reads one name per line; it is started when first needed."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None

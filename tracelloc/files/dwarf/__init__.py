@@ -1,17 +1,8 @@
 """Source lines and inlined functions of code addresses, from DWARF 2 to 5.
 
 ``SourceLines`` is the entry point: it returns the chains of source frames of one file. The package
-needs only ``tracelloc.files.elf``. Each module imports only those listed before it::
-
-    forms        encodings of numbers, strings and attribute values; the limit on work
-    abbrev       abbreviation tables: the formats of a unit's entries (DIEs)
-    info         the debug sections of a file, and the units in them
-    ranges       address ranges of units and functions; lookup of units by address
-    lineheader   headers of line programs, with their file names
-    lineprogram  rows of line programs, one sequence at a time: address to file and line
-    inlines      functions and their inlined calls
-    decoder      chains of source frames from the file's own debug information
-    sourcelines  chains from all sources: llvm-symbolizer reads .dwo and .dwp files
+needs only ``tracelloc.files.elf``. Each module imports only those before it: forms, abbrev, info,
+ranges, lineheader, lineprogram, inlines, variables, decoder, sourcelines.
 
 Everything is decoded on demand: a unit when an address in it is looked up, and only those of its
 line sequences and functions that contain such addresses.

@@ -1,8 +1,7 @@
 """Abbreviation tables: the formats of a unit's entries (DIEs). DWARF 5, 7.5.3.
 
-An entry is the code of its abbreviation, followed by values without their types. How to skip
-each kind of entry is computed once per table. Skipping most entries then takes a lookup and an
-addition.
+An entry is the code of its abbreviation, followed by values without their types. How to skip each
+kind of entry is computed once per table. Skipping most entries then takes a lookup and an addition.
 """
 
 from __future__ import annotations
@@ -124,10 +123,7 @@ class AbbreviationTable:
         self._skippers: dict[int, Skipper] | None = None
 
     def get(self, code: int) -> Abbreviation:
-        """Returns the abbreviation with a code.
-
-        Raises DwarfError if the table has no such code, IndexError if it is truncated.
-        """
+        """Returns the abbreviation with a code. Raises DwarfError, or IndexError if truncated."""
         while code not in self._known:
             if self._ended:
                 raise DwarfError(f"an entry has the unknown abbreviation {code}")

@@ -24,10 +24,7 @@ TOMBSTONES: Final = (0, 1, (1 << 64) - 1, (1 << 64) - 2)
 
 
 class DwarfError(Exception):
-    """Debug information that can't be used. The message is shown to users.
-
-    Reading beyond the end raises other exceptions, such as IndexError; catch all of ``DAMAGE``.
-    """
+    """Debug information that can't be used. Damage raises other exceptions, too: ``DAMAGE``."""
 
 
 # Exceptions that damaged debug information may raise in this package.
@@ -87,10 +84,7 @@ def sleb(data: bytes, at: int) -> tuple[int, int]:
 
 
 def initial_length(data: bytes, at: int) -> tuple[int, int, int]:
-    """Returns a unit's length, the size of its offsets (4 or 8 bytes), and the offset after both.
-
-    DWARF 5, 7.4.
-    """
+    """Returns a unit's length, size of offsets (4 or 8 bytes), offset after both (DWARF 5, 7.4)."""
     (length,) = U32.unpack_from(data, at)
     if length < 0xFFFFFFF0:
         return length, 4, at + 4
@@ -207,10 +201,7 @@ class Encoding:
         self.sizes[REF_ADDR] = address_size if version <= 2 else offset_size
 
     def read(self, data: bytes, at: int, form: int) -> tuple[int, Value, int]:
-        """Decodes a value; returns its form (if indirect, the real one), it, and its end's offset.
-
-        Raises DwarfError for undefined forms, IndexError beyond the end.
-        """
+        """Returns (form, decoded value, offset after it). Raises DwarfError, or IndexError."""
         size = self.sizes.get(form)
         if size is not None and size >= 0:
             end = at + size

@@ -276,10 +276,7 @@ class DebugInfo:
     def end_address(
         self, value: tuple[int, Value] | None, low_pc: int | None, base: int
     ) -> int | None:
-        """Returns the end address from DW_AT_high_pc: its value, or ``low_pc`` plus its value.
-
-        DWARF 5, 2.17.2.
-        """
+        """Returns DW_AT_high_pc's address, perhaps relative to ``low_pc`` (DWARF 5, 2.17.2)."""
         if value is None or low_pc is None:
             return None
         form, number = value
@@ -288,10 +285,7 @@ class DebugInfo:
         return low_pc + number if isinstance(number, int) else None
 
     def string(self, unit: DebugUnit, value: tuple[int, Value], string_base: int) -> str | None:
-        """Returns the string that an attribute's value stands for.
-
-        Returns None if the string is not readable or in another file.
-        """
+        """Returns a string attribute's value; None if it can't be read, or is in another file."""
         form, content = value
         if isinstance(content, bytes):
             return content.decode(errors="replace") if form == forms.STRING else None

@@ -93,7 +93,6 @@ class EntryWalker:
             yield found
 
     def _entries(self, kinds: dict[int, Abbreviation]) -> Iterator[tuple[int, Attributes]]:
-        """Yields offset and attributes of each entry with some abbreviations, at any depth."""
         data = self._unit.data()
         end = len(data)
         steps = self._plain_steps(kinds, only_leaves=False)

@@ -26,7 +26,7 @@ _MOST_NAMES: Final = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """A file or directory in a line program's header, whose name is read on demand."""
+    """A name in a line program's header, read on demand."""
 
     text: bytes | int  # The name, or its offset in a string section
     form: int

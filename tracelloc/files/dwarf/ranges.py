@@ -99,7 +99,6 @@ def _pairs(unit: DebugUnit, offset: int) -> list[Range]:
 
 
 def _entries(unit: DebugUnit, offset: int) -> list[Range]:
-    """Reads a list of .debug_rnglists."""
     section = unit.info.rnglists
     if section is None or offset >= section.size:
         raise DwarfError("a list of ranges is missing")
@@ -271,10 +270,7 @@ class UnitIndex:
         self._listed.update(owner[real].tolist())
 
     def _read_set(self, data: bytes, start: int) -> tuple[int, int, npt.NDArray[np.uint64]]:
-        """Reads one unit's list: (offset of the next one, the unit, addresses and sizes).
-
-        DWARF 5, 7.21.
-        """
+        """Reads a unit's list (DWARF 5, 7.21): (offset of the next, unit, addresses and sizes)."""
         length, offset_size, at = initial_length(data, start)
         end = min(at + length, len(data))
         (version,) = U16.unpack_from(data, at)

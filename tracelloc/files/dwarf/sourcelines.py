@@ -77,10 +77,7 @@ def reachable_path(file: OpenFile) -> str:
 
 
 class SymbolizerPipe:
-    """One llvm-symbolizer for one file. Not thread-safe.
-
-    The process is started at the first lookup. After a failure it is not started again.
-    """
+    """One llvm-symbolizer for one file, until its first failure. Not thread-safe."""
 
     def __init__(
         self, file: OpenFile, command: str | None = None, patience_s: float = _PATIENCE_S
@@ -276,10 +273,7 @@ class SourceLines:
             return found
 
     def variables(self, addresses: Sequence[int]) -> list[SourcePlace]:
-        """Returns where variables are declared, by the file's own addresses of their beginnings.
-
-        Variables described in .dwo files are not known.
-        """
+        """Returns where the variables at addresses are declared; none described in .dwo files."""
         if self._decoder is None:
             return [(None, None)] * len(addresses)
         with self._lock:

@@ -119,7 +119,6 @@ class ElfFile(SegmentedFile):
         except (HeaderError, OSError, OverflowError) as error:
             self.close()
             raise NotElfError(str(error)) from error
-        self.bits = self._headers.bits
         self.machine = self._headers.machine  # Such as `EM_X86_64`
         programs = self._headers.programs
         self.segments = [
@@ -141,23 +140,6 @@ class ElfFile(SegmentedFile):
         self._tables: dict[str, RawTable] | None = None
         self._functions: dict[str, dict[int, int]] = {}
         self._results: dict[Hashable, Any] = {}
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ElfFile:
-        """Makes an ELF file that exists in memory only. Raises NotElfError."""
-        descriptor = os.memfd_create("elf", os.MFD_CLOEXEC)
-        try:
-            with os.fdopen(os.dup(descriptor), "wb") as file:
-                file.write(data)
-        except OSError as error:
-            os.close(descriptor)
-            raise NotElfError(str(error)) from error
-        return cls(descriptor)
-
-    @property
-    def open_path(self) -> str:
-        """A path by which tracelloc and the kernel can open the file while this object exists."""
-        return f"/proc/self/fd/{self.descriptor()}"
 
     @property
     def size_bytes(self) -> int:
@@ -181,10 +163,7 @@ class ElfFile(SegmentedFile):
         return os.pread(self._file.fileno(), size_bytes, offset) if size_bytes > 0 else b""
 
     def section_bytes(self, name: str) -> bytes | None:
-        """Reads the unprocessed bytes of a section.
-
-        Returns None if there are none, or if they cannot be read (above ``LARGEST_SECTION``).
-        """
+        """Reads a section as it is. None without one, or one above ``LARGEST_SECTION``."""
         found = self.section_header(name)
         return None if found is None else self._whole(name, found, LARGEST_SECTION)
 
@@ -236,7 +215,6 @@ class ElfFile(SegmentedFile):
         return SectionHeader(found.offset, found.size_bytes, found.address, is_compressed)
 
     def _section(self, name: str) -> RawSection | None:
-        """Returns a section; None if it is missing or empty, or the table cannot be read."""
         try:
             found = self._headers.section(name)
         except (HeaderError, OSError, OverflowError):
@@ -270,8 +248,6 @@ class ElfFile(SegmentedFile):
 
     def table(self, name: str) -> RawTable | None:
         """Returns a symbol table section with its names; None if it is missing or unreadable."""
-        if self.bits != 64:
-            return None
         section = self._section(name)
         if section is None or section.link >= len(self._headers.sections):
             return None
@@ -332,10 +308,7 @@ class ElfFile(SegmentedFile):
         return {name for table in self.tables() for name in table.names.like(pattern)}
 
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
-        """Returns the functions that the file defines: by name, address to size in bytes.
-
-        Each name is looked up once. Callers must not change the result.
-        """
+        """Returns defined functions by name: {address: bytes}. Callers must not change it."""
         unknown = [name for name in names if name not in self._functions]
         if unknown:
             found: dict[str, dict[int, int]] = {name: {} for name in unknown}

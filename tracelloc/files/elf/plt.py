@@ -46,7 +46,7 @@ def plt_functions(elf: ElfFile) -> list[tuple[int, int, str]]:
     by_word.update((o, s) for o, s in _relocations(elf.section_bytes(".rela.dyn")) if s)
     name_at = dynamic.symbols["name"]
     functions = []
-    stubs = _STUBS.get(elf_architecture(elf.machine, elf.bits))
+    stubs = _STUBS.get(elf_architecture(elf.machine))
     for section in _SECTIONS:
         header = elf.section_header(section)
         if header is None or stubs is None:
@@ -65,7 +65,6 @@ _Relocated = dict[int, int]  # Index of the symbol by the address of the patched
 def _x86_64_stubs(
     section: str, code: bytes, start: int, by_word: _Relocated, by_number: list[tuple[int, int]]
 ) -> Iterator[tuple[int, int, int]]:
-    """(address, size in bytes, index of the symbol or 0) of each stub."""
     step = 16 if code.startswith(_ENDBR64) else _STUB_BYTES[section]
     for at in range(0, len(code) - step + 1, step):
         yield start + at, step, _symbol_of(code[at : at + step], start + at, by_word, by_number)
@@ -74,7 +73,6 @@ def _x86_64_stubs(
 def _aarch64_stubs(
     _section: str, code: bytes, start: int, by_word: _Relocated, _by_number: object
 ) -> Iterator[tuple[int, int, int]]:
-    """(address, size in bytes, index of the symbol or 0) of each stub."""
     words = np.frombuffer(code[: len(code) & ~3], "<u4").astype(np.int64)
     is_pair = (words[:-1] & 0x9F00001F == 0x90000010) & (words[1:] & 0xFFC003FF == 0xF9400211)
     pairs = np.flatnonzero(is_pair)

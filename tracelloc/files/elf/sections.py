@@ -38,10 +38,7 @@ class Packing(Enum):
 
 
 class ElfSection:
-    """The bytes of one section, unpacked, by offset. Large plain ones are read piece by piece.
-
-    Thread safe: at worst, two threads fetch the same bytes.
-    """
+    """The bytes of one section, unpacked, by offset; large ones piecewise. Thread safe."""
 
     def __init__(
         self,

@@ -54,10 +54,7 @@ U64 = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """The symbol of a function or a variable. ``address`` is in the file's own address space.
-
-    The address of a thread-local variable is an offset in the file's thread-local block.
-    """
+    """A function's or variable's symbol. Addresses are the file's; offsets if thread-local."""
 
     name: str
     address: int
@@ -166,10 +163,7 @@ class RawTable:
         return cls(symbols, StringTable(bytes(names)))
 
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
-        """Returns the defined functions with some names: by name, address to size in bytes.
-
-        IFUNCs are left out, as their address is that of a resolver.
-        """
+        """Returns (address: bytes) of defined functions by name, without IFUNCs (resolvers)."""
         found: dict[str, dict[int, int]] = {}
         functions = self._defined(STT_FUNC)
         for index, name in self.names.find(functions["name"], names):
@@ -199,10 +193,7 @@ class RawTable:
 
 
 class SymbolTable:
-    """The functions (or variables) of one file, from any number of tables, sorted by address.
-
-    ``kinds``: the types of symbols (``STT_``) to take.
-    """
+    """A file's functions (or variables), sorted by address. ``kinds``: types to take (``STT_``)."""
 
     def __init__(self, tables: Sequence[RawTable], kinds: tuple[int, ...] = FUNCTIONS) -> None:
         self._tables = tables
@@ -276,7 +267,7 @@ class SymbolTable:
         return symbol
 
     def _best_name(self, at: int) -> str:
-        """Returns the best name for a symbol's address and size: exported, fewest underscores."""
+        """Returns a symbol's best name: exported, fewest underscores."""
         start, size, rank = self._address[at], self._size[at], self._rank[at]
         names: list[str] = []
         while (

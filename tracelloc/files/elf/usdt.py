@@ -2,9 +2,8 @@
 
 A note "stapsdt" of type 3 has three addresses (of the probe, of section ``.stapsdt.base`` when it
 was linked, of the semaphore, 0 if there is none), then the provider, the probe, and where its
-arguments are, each ended by a 0 byte. The file may have been moved since (prelink): the
-section's address now tells by how much.
-https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation
+arguments are, each ended by a 0 byte. The file may have been moved since (prelink): the section's
+address now tells by how much. https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def usdt_probes(elf: ElfFile, provider: str) -> list[UsdtProbe]:
     if not notes:
         return []
     base = elf.section_header(_BASE)
-    machine = elf_architecture(elf.machine, elf.bits)
+    machine = elf_architecture(elf.machine)
     found: list[UsdtProbe] = []
     for owner, kind, content, size_bytes in notes_in(notes):
         if (kind, owner) != (_KIND, _OWNER) or not _ADDRESSES.size <= size_bytes == len(content):

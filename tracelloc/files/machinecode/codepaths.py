@@ -71,7 +71,7 @@ class CodeReader:
     def __init__(self, elf: ElfFile) -> None:
         """``elf`` must stay open. Raises UnsupportedError for a file of an unknown machine."""
         self._elf = elf
-        architecture = elf_architecture(elf.machine, elf.bits)
+        architecture = elf_architecture(elf.machine)
         self._decode = rules_for(architecture).decode
         assert architecture is not None
         self._architecture = architecture
@@ -125,7 +125,8 @@ class CodeReader:
         """Follows code straight from an address until the path ends or joins a known one."""
         start = address
         while True:
-            code = self._read(address)
+            offset = self._elf.offset_of(address)
+            code = b"" if offset is None else self._elf.read(offset, _READ_BYTES)
             decoded = False
             for instruction in self._decode(code, address):
                 at = instruction.address
@@ -206,7 +207,3 @@ class CodeReader:
             except UnsupportedError:
                 self._has_no_cfi = True
         return self._cfi
-
-    def _read(self, address: int) -> bytes:
-        offset = self._elf.offset_of(address)
-        return b"" if offset is None else self._elf.read(offset, _READ_BYTES)

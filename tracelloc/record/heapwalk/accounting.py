@@ -34,8 +34,6 @@ _MEMORY_SYSTEMS: Final = "tmpfs", "ramfs", "devtmpfs", "hugetlbfs"
 
 @dataclass(slots=True)
 class _PartSums:
-    """Resident bytes by part and name."""
-
     parts: dict[MemoryPart, int] = field(default_factory=lambda: defaultdict(int))
     names: dict[MemoryPart, dict[str, int]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(int))
@@ -133,7 +131,6 @@ class _Places:
         return part, size_bytes, name
 
     def _is_stack(self, number: int) -> bool:
-        """Whether a mapping without a name is a thread's stack, perhaps of one that has ended."""
         mapping = self._mappings[number]
         if (mapping.path and "stack" not in mapping.path) or mapping.rights[:2] != "rw":
             return False

@@ -67,7 +67,7 @@ def _mark_tcaches(
     arenas: list[Arena],
     count: int,
 ) -> None:
-    """Finds thread caches by their contents, among an arena's chunks of a fitting size."""
+    """Finds an arena's thread caches by their contents."""
     arena, addresses = found
     rows, was_read = reader.memory.read(addresses + np.uint64(16), 10 * count)
     counts, heads = rows[:, : count // 4].copy().view(np.uint16), rows[:, count // 4 :]

@@ -53,8 +53,6 @@ _NO_PART: Final = Entries(np.uint64(0), np.empty(0, np.uint32))
 
 @dataclass(slots=True)
 class _Stretch:
-    """A stretch of contiguous chunks, while it is read."""
-
     tally: ClassTally
     parts: list[Entries] = field(default_factory=list)
     # For each part, rows whose contents begin with what may be a virtual table's address.
@@ -222,7 +220,6 @@ class _GlibcWalk:
 def _other_stretches(
     reader: PieceReader, state: ArenaState, regions: list[Region]
 ) -> list[tuple[int, int]]:
-    """Returns mappings full of chunks, which the main arena has instead of memory from brk(2)."""
     found = []
     for region in regions:
         if not region.is_anonymous:

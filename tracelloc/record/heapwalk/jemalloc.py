@@ -72,8 +72,6 @@ _HAVE_IT: Final[dict[tuple[FileId, str], bool]] = {}
 
 
 class _Tree(NamedTuple):
-    """The layout of jemalloc's page map, a tree of tables by bits of an address."""
-
     key_bits: int  # Bits of an address by which a table's entry is chosen
     levels: int
     leaf_words: int  # Words of an entry in the last tables
@@ -212,7 +210,6 @@ def _search_file(
 
 
 def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None:
-    """Returns the descriptions of all extents; None without a page map."""
     data = [n for n, r in enumerate(regions[:-1]) if r.rights.startswith("rw") and r.inode]
     named = [n for n in data if _is_named(regions[n])]
     for n in named or _with_jemalloc(reader.memory.process, regions, data):
@@ -247,7 +244,6 @@ def _with_jemalloc(process: Process, regions: list[Region], numbers: list[int]) 
 
 
 def _may_have_it(process: Process, mapping: Mapping) -> bool:
-    """Whether a file may contain jemalloc: it has jemalloc's messages, or can't be searched."""
     key = mapping.file_id, mapping.path
     if key not in _HAVE_IT:
         if len(_HAVE_IT) >= _MOST_FILES:
@@ -326,8 +322,6 @@ def _table(reader: PieceReader, regions: list[Region], address: int, size_bytes:
 
 
 class _Extents:
-    """The descriptions of all extents (``edata_t``)."""
-
     def __init__(self, reader: PieceReader, pages: U64, leads_to: U64, classes: I64) -> None:
         """Takes columns of the page map: addresses of pages, of descriptions, and size classes."""
         self.addresses, back = np.unique(leads_to, return_inverse=True)

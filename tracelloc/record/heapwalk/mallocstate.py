@@ -120,7 +120,6 @@ def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaS
 
 
 def _find_bins(reader: PieceReader, region: Region, regions: list[Region]) -> list[int]:
-    """Returns addresses that may be an arena's bins, in a file's data and bss."""
     end = next(
         (r.end for r in regions if r.start == region.end and not r.inode and "w" in r.rights
          and not r.path.startswith("[")),

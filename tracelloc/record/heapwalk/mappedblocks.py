@@ -28,8 +28,6 @@ _MOST_PAGES: Final = 1 << 14  # Most pages that are searched at once
 
 
 class _Mapping(NamedTuple):
-    """A mapping that is one block, with its header."""
-
     chunk: int  # Address of the header
     start: int
     end: int

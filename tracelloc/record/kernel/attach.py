@@ -76,8 +76,6 @@ def attach_type(method: Method, program: str) -> int:
 
 
 class _PerfEventAttr(ctypes.Structure):
-    """``struct perf_event_attr`` up to config2, PERF_ATTR_SIZE_VER1."""
-
     _fields_ = (
         ("type", ctypes.c_uint32),
         ("size", ctypes.c_uint32),
@@ -94,8 +92,6 @@ class _PerfEventAttr(ctypes.Structure):
 
 
 class _LinkAttr(ctypes.Structure):
-    """``union bpf_attr``, link_create with uprobe_multi."""
-
     _fields_ = (
         ("prog_fd", ctypes.c_uint32),
         ("target_fd", ctypes.c_uint32),
@@ -113,8 +109,6 @@ class _LinkAttr(ctypes.Structure):
 
 
 class _EventLinkAttr(ctypes.Structure):
-    """``union bpf_attr``, link_create with perf_event."""
-
     _fields_ = (
         ("prog_fd", ctypes.c_uint32),
         ("target_fd", ctypes.c_uint32),

@@ -165,10 +165,7 @@ class Capture:
         return self._methods[0]
 
     def attach(self, pid: int, points: Sequence[ProbePoint]) -> Attachment:
-        """Attaches probes; the first time, with the first method that works on this machine.
-
-        Raises TracellocError, and has then attached nothing.
-        """
+        """Attaches probes by the first method that works, or none. Raises TracellocError."""
         while not self._has_attached:
             if len(self._methods) > 1 and is_missed_by_links(pid):
                 self._methods = [Method.PERF]

@@ -30,17 +30,12 @@ _ARRAY_OF_MAPS: Final = 12
 
 
 def pick(records: Columns, which: npt.NDArray[Any]) -> Columns:
-    """Returns the records that a mask or indexes select.
-
-    Copies each record as a whole: numpy copies field by field, several times as slowly.
-    """
+    """Returns the chosen records. Copies them whole, as numpy copies fields slowly."""
     picked: Columns = records.view(f"V{records.itemsize}")[which].view(records.dtype)
     return picked
 
 
 class _BatchAttr(ctypes.Structure):
-    """``union bpf_attr``, batch."""
-
     _fields_ = (
         ("in_batch", ctypes.c_uint64),
         ("out_batch", ctypes.c_uint64),
@@ -54,8 +49,6 @@ class _BatchAttr(ctypes.Structure):
 
 
 class _CreateAttr(ctypes.Structure):
-    """``union bpf_attr``, map_create up to map_name."""
-
     _fields_ = (
         ("map_type", ctypes.c_uint32),
         ("key_size", ctypes.c_uint32),
@@ -69,8 +62,6 @@ class _CreateAttr(ctypes.Structure):
 
 
 class _ElementAttr(ctypes.Structure):
-    """``union bpf_attr``, map_*_elem and map_get_next_key."""
-
     _fields_ = (
         ("map_fd", ctypes.c_uint64),
         ("key", ctypes.c_uint64),

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.errors import UnsupportedError
 from tracelloc.record.kernel.capabilities import kernel_is_at_least
@@ -50,15 +49,11 @@ class KernelTypes:
         held = min(types_bytes, len(content) - begin) // 4 * 4
         self._words = np.frombuffer(content[begin : begin + max(0, held)], np.uint32)
         self._names = content[header_bytes + names : header_bytes + names + names_bytes]
-        self._at = self._starts()
-
-    def _starts(self) -> npt.NDArray[np.int64]:
-        """The index of each type's first word; the first type has the id 1."""
         fixed, each = np.zeros(32, np.int64), np.zeros(32, np.int64)
         fixed[list(_WORDS)] = list(_WORDS.values())
         each[list(_WORDS_EACH)] = list(_WORDS_EACH.values())
         starts = np.zeros(len(self._words) // 3, np.int64)
-        return starts[: find_starts(self._words, fixed, each, starts)]
+        self._at = starts[: find_starts(self._words, fixed, each, starts)]
 
     def _name_offset(self, name: str) -> int:
         return self._names.find(b"\0" + name.encode() + b"\0") + 1

@@ -51,10 +51,7 @@ def has_bcc() -> bool:
 
 
 def why_no_probes() -> TracellocError | None:
-    """Returns why probes can't be used here; None if they can. Raises UnsupportedError.
-
-    Raises on machines where tracing without probes does not work either.
-    """
+    """Returns why there can't be probes; None if there can. Raises UnsupportedError."""
     check_machine(machine_name())
     try:
         check_all()

@@ -90,10 +90,7 @@ class ProbedChild:
         return Attachment(method, self.process.pid, points, program)
 
     def ask(self, what: str, code: bytes = b"") -> float:
-        """Makes the child run a function of ``childprogram``; returns its result.
-
-        ``code`` is what the function needs that depends on the machine. Raises ChildEndedError.
-        """
+        """Makes the child run a ``childprogram`` function with its code. Raises ChildEndedError."""
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         try:

@@ -182,7 +182,6 @@ def late_events(entries: Columns) -> Events:
 
 
 def _last_takings(takings: Columns) -> Mask:
-    """Returns a mask of the takings that are their thread's last."""
     order = np.lexsort((takings["stack_id"], takings["size"]))
     thread = takings["size"][order]
     last = np.ones(len(takings), np.bool_)

@@ -167,10 +167,7 @@ def require_measuring() -> None:
 
 
 class OverheadWatch:
-    """A thread that estimates the probes' share of the targets' CPU time.
-
-    The thread measures now and then, or permanently if the overhead is limited.
-    """
+    """A thread that estimates the probes' share of CPU time, now and then or permanently."""
 
     def __init__(
         self,
@@ -180,10 +177,7 @@ class OverheadWatch:
         points: Callable[[], Sequence[Sequence[ProbePoint]]],
         account: OverheadAccount | None = None,
     ) -> None:
-        """Starts at once. See ``Meter``; ``programs`` returns the programs loaded now.
-
-        ``account`` is the account of the overhead limit, if there is one.
-        """
+        """Starts at once. See ``Meter``; ``account``: that of the overhead limit, if any."""
         # Share of the targets' CPU time, 0 to 1; None until known
         self.probe_share: float | None = None
         self._processes = processes
@@ -217,7 +211,13 @@ class OverheadWatch:
                 self._keep_account(self._account)
                 return
             while not self._stopping.is_set():
-                self._measure_once()
+                costs = self._trap_costs()
+                with statistics():
+                    meter = self._meter()
+                    self._stopping.wait(_STRETCH_S)
+                    share = meter.share(costs)
+                if share is not None:
+                    self.probe_share = share
                 self._stopping.wait(_GAP_S)
         except (OSError, ChildEndedError, TracellocError) as failure:
             self._failure = failure
@@ -247,15 +247,6 @@ class OverheadWatch:
                     self.probe_share = account.share
                 since_s = now_s
                 self._stopping.wait(_LOOK_S)
-
-    def _measure_once(self) -> None:
-        costs = self._trap_costs()
-        with statistics():
-            meter = self._meter()
-            self._stopping.wait(_STRETCH_S)
-            share = meter.share(costs)
-        if share is not None:
-            self.probe_share = share
 
 
 _PERIOD_S: Final = 60.0  # How far ahead probes may use up their allowance, in seconds

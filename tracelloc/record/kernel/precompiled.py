@@ -115,7 +115,6 @@ def _compile_aside(wish: str, *, debug: bool) -> CompiledProbes:
 
 
 def _last_words(messages: list[str]) -> str:
-    """The first compile error among libbcc's messages."""
     for line in messages:
         if "error:" in line:
             return f"bcc could not compile the probes: {line.strip()}"

@@ -38,8 +38,6 @@ class ProgramInfo(ctypes.Structure):
 
 
 class _InfoAttr(ctypes.Structure):
-    """``union bpf_attr``, info."""
-
     _fields_ = (
         ("bpf_fd", ctypes.c_uint32),
         ("info_len", ctypes.c_uint32),
@@ -48,10 +46,7 @@ class _InfoAttr(ctypes.Structure):
 
 
 def program_info(program_fd: int, native_code: ctypes.Array[Any] | None = None) -> ProgramInfo:
-    """Returns information on a program. ``native_code`` receives as much code as fits.
-
-    Raises OSError.
-    """
+    """Returns a program's information; ``native_code`` gets its code. Raises OSError."""
     info = ProgramInfo()
     if native_code is not None:
         info.jited_prog_len = len(native_code)

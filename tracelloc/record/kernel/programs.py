@@ -30,8 +30,6 @@ _MOST_INTERRUPTIONS: Final = 20  # Signals while one program is verified
 
 
 class _LoadAttr(ctypes.Structure):
-    """``union bpf_attr``, prog_load up to attach_btf_id."""
-
     _fields_ = (
         ("prog_type", ctypes.c_uint32),
         ("insn_cnt", ctypes.c_uint32),
@@ -57,8 +55,6 @@ class _LoadAttr(ctypes.Structure):
 
 
 class _TracepointAttr(ctypes.Structure):
-    """``union bpf_attr``, raw_tracepoint."""
-
     _fields_ = (("name", ctypes.c_uint64), ("prog_fd", ctypes.c_uint32))
 
 

@@ -45,8 +45,6 @@ def row_dtype(architecture: Architecture) -> np.dtype[Any]:
 
 
 class _IteratorLinkAttr(ctypes.Structure):
-    """``union bpf_attr``, link_create of an iterator."""
-
     _fields_ = (
         ("prog_fd", ctypes.c_uint32),
         ("target_fd", ctypes.c_uint32),
@@ -58,14 +56,10 @@ class _IteratorLinkAttr(ctypes.Structure):
 
 
 class _TaskInfo(ctypes.Structure):
-    """``union bpf_iter_link_info``, task (Linux 6.1)."""
-
     _fields_ = (("tid", ctypes.c_uint32), ("pid", ctypes.c_uint32), ("pid_fd", ctypes.c_uint32))
 
 
 class _IteratorAttr(ctypes.Structure):
-    """``union bpf_attr``, iter_create."""
-
     _fields_ = (("link_fd", ctypes.c_uint32), ("flags", ctypes.c_uint32))
 
 
@@ -161,10 +155,7 @@ def threads_in(rows: Rows, architecture: Architecture) -> list[ThreadRegisters]:
 
 
 def thread_pointer_offset(types: KernelTypes, field: Sequence[str]) -> int:
-    """Returns the offset of the thread pointer in ``struct task_struct``; 0 if there is none.
-
-    ``field``: members that lead to the pointer from ``struct thread_struct``.
-    """
+    """Returns where ``task_struct`` has the thread pointer. ``field``: in ``thread_struct``."""
     try:
         outer = types.member_offset("task_struct", "thread")
         return outer + types.nested_offset("thread_struct", field)

@@ -1,12 +1,11 @@
 """Reads the probes' rings through shared memory, without a call per record.
 
-Rings of events are array maps (``probes/ring.h``); the others are BPF ring buffers. The kernel
-maps a ring buffer as one page with the consumer's position (written by
-tracelloc), one with the producer's, then the data twice in a row so that no record is
-split. tracelloc maps only the beginning of the second copy, as the whole copy would count as
-memory again (kernel/bpf/ringbuf.c; Documentation/bpf/ringbuf.rst). Each record has an
-8-byte head with its length and two flag bits; positions only grow. Everything runs on
-the thread that pumps events.
+Rings of events are array maps (``probes/ring.h``); the others are BPF ring buffers. The kernel maps
+a ring buffer as one page with the consumer's position (written by tracelloc), one with the
+producer's, then the data twice in a row so that no record is split. tracelloc maps only the
+beginning of the second copy, as the whole copy would count as memory again (kernel/bpf/ringbuf.c;
+Documentation/bpf/ringbuf.rst). Each record has an 8-byte head with its length and two flag bits;
+positions only grow. Everything runs on the thread that pumps events.
 """
 
 from __future__ import annotations
@@ -114,10 +113,7 @@ class StackRing(BpfRing):
     longest_pages = 2
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Takes all finished stacks: copies their records, and releases the space.
-
-        Returns (memory image, its stacks, oldest first), ordered by image number.
-        """
+        """Takes (memory image, its stacks, oldest first), by image, and frees their space."""
         start, end = self.consumed, self.produced
         if start == end:
             return []

@@ -70,10 +70,7 @@ class RowMemory:
         return int(self._rows_under.sum())
 
     def new_tag(self, like: int | None = None) -> int:
-        """Returns an unused tag; 0 belongs to no address space.
-
-        With ``like``, rows of the same addresses are in the same sets under both tags.
-        """
+        """Returns an unused tag, not 0. ``like``: a tag under which rows have the same sets."""
         if like is None:
             self._salt = (self._salt + 1) % _SALTS
         salt = self._salt if like is None else like % _SALTS
@@ -84,15 +81,11 @@ class RowMemory:
             tag = next(usable, None)
             if tag is not None:
                 break
-            self._sweep()
+            self._keys[self._is_free[self._keys >> _SHIFT]] = 0
+            self._is_free[1:] = False
         self._last_tags[salt] = tag
         self._users[tag] = 1
         return tag
-
-    def _sweep(self) -> None:
-        """Empties all ways with keys under released tags, so that the tags can be used again."""
-        self._keys[self._is_free[self._keys >> _SHIFT]] = 0
-        self._is_free[1:] = False
 
     def share_tag(self, tag: int) -> None:
         """Adds a user to a tag: an address space with the same code at the same addresses."""
@@ -179,13 +172,7 @@ class RowTable:
         """Maximum number of rows, in all address spaces together."""
         return self._memory.capacity
 
-    @property
-    def evictions(self) -> int:
-        """Number of rows that were evicted to make room for others, in all address spaces."""
-        return self._memory.evictions
-
     def __len__(self) -> int:
-        """Returns the number of rows in all address spaces together."""
         return self._memory.count()
 
     def insert(self, addresses: U64, rows: U64, generation: int) -> bool:

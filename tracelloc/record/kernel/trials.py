@@ -55,10 +55,7 @@ class Trial(Enum):
 
 
 def trial_passes(trial: Trial) -> bool:
-    """Returns whether a trial succeeds here. Takes some hundredths of a second once per boot.
-
-    Also True if a trial can't be run, since there is no evidence of a problem.
-    """
+    """Returns whether a trial succeeds, or can't be run; cached until the next boot."""
     memory = _Memory()
     known = memory.recall()
     if trial.value not in known:
@@ -151,8 +148,6 @@ _TRIALS: Final[dict[Trial, Callable[[Programs], bool]]] = {
 
 
 class _Memory:
-    """Results of trials since boot, stored in the cache directory."""
-
     def __init__(self) -> None:
         self._files = CacheDirectory(effective_user(), "", ".json", most_files=8)
 

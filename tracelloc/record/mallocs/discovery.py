@@ -161,7 +161,6 @@ def families_in(elf: TargetFile) -> Iterator[Family]:
 
 
 def _jemalloc_prefixes(elf: TargetFile) -> list[str]:
-    """Returns the prefixes of function names of the jemallocs in a file, shortest first."""
     names = {name for marker in JEMALLOC_MARKERS for name in elf.names_ending(marker)}
     prefixes = {
         name.removesuffix(marker)

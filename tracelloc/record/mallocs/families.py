@@ -76,10 +76,7 @@ JEMALLOC_MARKERS: Final = ("mallocx", "sdallocx")
 
 
 def jemalloc(prefix: str) -> Family:
-    """Returns jemalloc's family for a prefix (``--with-jemalloc-prefix``; Rust: ``_rjem_``).
-
-    Without a prefix, malloc and related functions keep their plain names.
-    """
+    """Returns jemalloc's family; ``prefix``: as ``--with-jemalloc-prefix`` (Rust: ``_rjem_``)."""
     own = dict(_JEMALLOC_OWN)
     if prefix:
         own |= {n: s for n, s in LIBC.functions.items() if not n.startswith("_")}

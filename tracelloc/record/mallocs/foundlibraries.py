@@ -28,10 +28,7 @@ _BY_FUNCTION: Final = {
 
 
 def library_of(family: Family, path: str, elf: TargetFile) -> MallocLibrary | None:
-    """Returns the malloc library that a family in a file is; None if another one provides blocks.
-
-    C++'s operators and mappings have no library: they call malloc, or the kernel.
-    """
+    """Returns a file's malloc library; None if it only calls others (operators, mappings)."""
     if family.by_user:
         return MallocLibrary.OTHER
     if family.name in _BY_FAMILY:

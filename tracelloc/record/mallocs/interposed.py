@@ -24,10 +24,7 @@ def is_standard_malloc(allocator: Allocator) -> bool:
 
 
 def may_be_interposed(allocator: Allocator, executable: str | None) -> bool:
-    """Returns whether a program may call this malloc library by malloc's symbols.
-
-    Symbols in the program's own file take precedence over all libraries.
-    """
+    """Returns whether malloc's symbols may lead here, not to the program's own file."""
     module = allocator.module
     is_library = module.path != executable and "malloc" in module.elf.exports
     return is_library and not allocator.family.by_user

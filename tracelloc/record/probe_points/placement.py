@@ -128,10 +128,7 @@ def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
 
 
 def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets | None]:
-    """Returns probe offsets near the entries of an allocator's functions; empty if unknown.
-
-    None: no instruction near the entry can have a probe.
-    """
+    """Returns probe offsets near functions' entries (None: no instruction); {} if unknown."""
     wanted = [
         (function.offset, function.size, function.signature.registers)
         if 0 < function.size <= _LONGEST_FUNCTION
@@ -145,10 +142,7 @@ def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets | None]
 def _points_of(
     function: AllocatorFunction, where: Offsets | None, others: Collection[int]
 ) -> list[ProbePoint] | UnseenFunction:
-    """Returns the probes for one function, or why it gets none.
-
-    ``others``: addresses of other functions in the file that have probes.
-    """
+    """Returns a function's probes, or why none. ``others``: addresses of probed functions."""
     if where is None:
         return UnseenFunction(function.names[0], "its code can't be read")
     signature = function.signature
@@ -204,7 +198,6 @@ def _slot(elf: TargetFile, address: int, others: Collection[int]) -> int:
 
 
 def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
-    """Yields the probe that detects when glibc frees an ended thread's cache."""
     elf = allocator.module.elf
     frees = elf.find_functions(["free"]).get("free", {})
     if "__libc_free" not in elf.find_functions(["__libc_free"]):
@@ -268,7 +261,6 @@ def otel_points(allocator: Allocator) -> Iterator[ProbePoint]:
 
 
 def _otel_cookie(place: UsdtPlace) -> int:
-    """Returns the cookie of a probe at a USDT place: ``OTEL_`` in ``probes/event.h``."""
     assert place.arguments is not None
     cookie = 0
     low_bits = abi.OTEL_PLACE_BITS - abi.OTEL_DISPLACEMENT_BITS

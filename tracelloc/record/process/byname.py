@@ -24,10 +24,7 @@ _VALUE_FOLLOWS: Final = ("-X", "-W", "-I", "-o", "-d", "--require", "--import")
 
 
 def find_target(name: str) -> int:
-    """Returns the PID of the process whose command, executable, argv[0] or script has this name.
-
-    Raises TargetError if there is none or, with a list of them, if there are several.
-    """
+    """Returns the PID of the only process of this name. Raises TargetError, which lists several."""
     found = [process for process in _processes(PROC) if name in _names_of(process)]
     if not found:
         raise TargetError(
@@ -87,7 +84,6 @@ def script_of(arguments: Sequence[str]) -> str | None:
 
 
 def _line_of(process: Process) -> str:
-    """Formats a process's PID, user, start time and the beginning of its command line."""
     try:
         user = user_name(process.user_ids()[0])
     except IndexError:

@@ -147,10 +147,7 @@ def user_name(uid: int) -> str:
 
 
 def command_line(directory: Path) -> str:
-    """Returns the command line of the process with a directory in /proc (proc_pid_cmdline(5)).
-
-    Empty if the process has none. Raises OSError if it has ended.
-    """
+    """Returns a process's command line (proc_pid_cmdline(5)), or nothing. Raises OSError."""
     with open(directory / "cmdline", "rb", buffering=0) as file:
         words = file.read(_LONGEST_COMMAND).rstrip(b"\0").split(b"\0")
     return b" ".join(words).decode(errors="replace")

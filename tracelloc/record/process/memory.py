@@ -20,10 +20,9 @@ Mask = npt.NDArray[np.bool_]
 
 PAGE_BYTES: Final = mmap.PAGESIZE
 _MOST_PIECES: Final = 1024  # UIO_MAXIOV, include/uapi/linux/uio.h
-# Most contiguous regions per request.
-#
-# The kernel collects so many at a time (`pagemap_scan_init_bounce_buffer`, fs/proc/task_mmu.c). If
-# it is asked for more, its answer may say that it stopped before regions that it has returned.
+# Most contiguous regions per request. The kernel collects so many at a time
+# (`pagemap_scan_init_bounce_buffer`, fs/proc/task_mmu.c). If it is asked for more, its answer may
+# say that it stopped before regions that it has returned.
 _REGIONS: Final = 512
 _STRETCH_BYTES: Final = 1 << 30  # Address space whose pages are requested at once
 # Bytes of address space that are searched page by page: some ten seconds' work.

@@ -1,9 +1,8 @@
 """Lists all processes, how fast they grow, and which of them can be traced.
 
-Each refresh reads one small file per process (stat). More expensive data, mappings
-and the symbol tables of mapped files, is read once per process and once
-per file, within a time budget: later refreshes fill in the rest.
-Formats: proc_pid_stat(5), proc_pid_cmdline(5).
+Each refresh reads one small file per process (stat). More expensive data, mappings and the symbol
+tables of mapped files, is read once per process and once per file, within a time budget: later
+refreshes fill in the rest. Formats: proc_pid_stat(5), proc_pid_cmdline(5).
 """
 
 from __future__ import annotations
@@ -44,8 +43,6 @@ _LOOK_AGAIN_NS: Final = 30 * NS_PER_S
 
 @dataclass(slots=True)
 class _Seen:
-    """State of a process between refreshes."""
-
     arguments: str
     user: str
     samples: deque[tuple[int, int]]  # (CLOCK_MONOTONIC, resident bytes), oldest first
@@ -110,7 +107,11 @@ class ProcessScan:
         for pid, stat in stats:
             key = pid, stat.start
             entry = self._seen.get(key) or self._meet(pid, stat)
-            _sample(entry.samples, now_ns, stat.rss_bytes)
+            spacing_ns = _GROWTH_OVER_NS // (_MOST_SAMPLES - 2)
+            if not entry.samples or now_ns - entry.samples[-1][0] >= spacing_ns:
+                entry.samples.append((now_ns, stat.rss_bytes))
+            while len(entry.samples) > 2 and now_ns - entry.samples[1][0] >= _GROWTH_OVER_NS:
+                entry.samples.popleft()
             seen[key] = entry
         self._seen = seen
         self._look_into(stats, now_ns, budget_s)
@@ -155,7 +156,6 @@ class ProcessScan:
         return _Seen(arguments or stat.command, user, deque(maxlen=_MOST_SAMPLES))
 
     def _look_into(self, stats: list[tuple[int, _Stat]], now_ns: int, budget_s: float) -> None:
-        """Inspects processes that are due, the largest first: users most likely look for them."""
         due = [
             (pid, stat)
             for pid, stat in stats
@@ -221,15 +221,6 @@ class ProcessScan:
         finally:
             elf.close()
         return ", ".join(found) or None
-
-
-def _sample(samples: deque[tuple[int, int]], now_ns: int, rss_bytes: int) -> None:
-    """Adds a sample of RSS if one is due; keeps a minute of samples, however often called."""
-    spacing_ns = _GROWTH_OVER_NS // (_MOST_SAMPLES - 2)
-    if not samples or now_ns - samples[-1][0] >= spacing_ns:
-        samples.append((now_ns, rss_bytes))
-    while len(samples) > 2 and now_ns - samples[1][0] >= _GROWTH_OVER_NS:
-        samples.popleft()
 
 
 def _info(pid: int, stat: _Stat, seen: _Seen, now_ns: int) -> ProcessInfo:

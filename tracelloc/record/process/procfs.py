@@ -40,10 +40,7 @@ def boot_id() -> str:
 
 
 def parse_maps(text: str, known: dict[str, Mapping] | None = None) -> dict[str, Mapping]:
-    """Parses ``/proc/PID/maps``: returns mappings by their line, in address order; see proc(5).
-
-    ``known`` are mappings of an earlier text, reused for unchanged lines.
-    """
+    """Parses ``/proc/PID/maps``: mappings by line. ``known``: those before, reused."""
     known = known or {}
     return {
         line: known.get(line) or _mapping_of(line)
@@ -74,16 +71,6 @@ class AddressMap:
         if at >= 0 and address < self.mappings[at].end:
             return self.mappings[at]
         return None
-
-
-def _is_another(status: os.stat_result, mapping: Mapping) -> bool:
-    """Returns whether an opened file is certainly not the mapped one, judging by its numbers.
-
-    Some file systems (btrfs, overlayfs) report other devices in maps than in stat(2).
-    """
-    major, _, minor = mapping.device.partition(":")
-    device = os.makedev(int(major, 16), int(minor, 16))
-    return status.st_dev == device and status.st_ino != mapping.inode
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +110,7 @@ class Process:
 
     @property
     def memory_directory(self) -> Path:
-        """``/proc/TID`` of ``thread_id``, for the process's memory, files and program.
-
-        Every thread has such a directory with all of a process's entries, though it is not listed.
-        """
+        """``/proc/TID`` of ``thread_id``, which has all of a process's entries."""
         return self.root / str(self.thread_id)
 
     def exists(self) -> bool:
@@ -155,7 +139,6 @@ class Process:
             ) from error
 
     def _read_as_thread(self, name: str) -> bytes:
-        """Reads a file of a running thread; files of an ended thread are empty."""
         thread_id = self.thread_id
         while True:
             try:
@@ -251,10 +234,7 @@ class Process:
         return bool(int(self._stat()[6]) & 0x00200000)
 
     def maps_text(self, program: tuple[str, str] | None = None) -> str:
-        """Returns the process's current mappings as text, for ``parse_maps``.
-
-        ``program``: the ``program_paths``, if they are known already.
-        """
+        """Returns the current mappings for ``parse_maps``. ``program``: known ``program_paths``."""
         text = self._read_as_thread("maps").decode(errors="surrogateescape")
         path, link = program or self.program_paths() or ("", "")
         return text if path == link else text.replace(f" {path}\n", f" {link}\n")
@@ -280,17 +260,13 @@ class Process:
         return (int(fields[11]) + int(fields[12])) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
     def run_ns(self) -> int:
-        """Returns the time for which the main thread has run, in ns; 0 once it is gone.
-
-        Source: first number in ``/proc/PID/schedstat`` (Documentation/scheduler/sched-stats.rst).
-        """
+        """Returns the main thread's run time in ns (sched-stats.rst); 0 once it is gone."""
         try:
             return int(self._read("schedstat").split()[0])
         except (TargetError, IndexError):
             return 0
 
     def _status_words(self, key: str, directory: str = ".") -> list[str]:
-        """Returns the words after a key of ``/proc/PID/status``; none once the process is gone."""
         try:
             text = self._read(f"{directory}/status").decode(errors="replace")
         except TargetError:
@@ -334,10 +310,7 @@ class Process:
         return int(self._stat()[_START_STACK])
 
     def program_addresses(self) -> tuple[int, ...]:
-        """Returns addresses of the program's code, stack, data and arguments, as it was executed.
-
-        An address that tracelloc may not know is 0 (proc_pid_stat(5)).
-        """
+        """Returns addresses of code, stack, data, arguments; 0: not visible (proc_pid_stat(5))."""
         fields = self._stat()
         return tuple(int(fields[number]) for number in _PROGRAM_ADDRESSES)
 
@@ -440,7 +413,12 @@ class Process:
         """
         try:
             descriptor = open_regular(self.mapping_path(mapping))
-            if _is_another(os.fstat(descriptor), mapping):
+            # Another file has other numbers; some file systems (btrfs, overlayfs) report other
+            # devices in maps than in stat(2).
+            status = os.fstat(descriptor)
+            major, _, minor = mapping.device.partition(":")
+            device = os.makedev(int(major, 16), int(minor, 16))
+            if status.st_dev == device and status.st_ino != mapping.inode:
                 os.close(descriptor)
                 raise FileNotFoundError(f"{mapping.path} is no longer mapped")
             return descriptor

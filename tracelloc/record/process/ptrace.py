@@ -69,10 +69,7 @@ NO_CALL: Final = -1  # In place of a system call's number: the thread is in none
 
 
 class Registers:
-    """The general registers of a stopped thread, by the names of ``GeneralRegisters``.
-
-    Values are unsigned, of 64 bits.
-    """
+    """A stopped thread's general registers, by ``GeneralRegisters``: unsigned, 64 bits."""
 
     __slots__ = ("_of_their_own", "_words", "layout")
 
@@ -132,7 +129,6 @@ class Registers:
         return self._words[name]
 
     def __setitem__(self, name: str, value: int) -> None:
-        """Sets a register's value, modulo 2**64."""
         if name not in self._words:
             raise KeyError(name)
         self._words[name] = value & _WORD
@@ -272,10 +268,7 @@ def listen(thread_id: int) -> None:
 
 
 def event_message(thread_id: int) -> int:
-    """Returns the argument of the event that has stopped a thread.
-
-    It is the new thread's id, the id of the thread that executed, or the exit status.
-    """
+    """Returns an event's argument: a new thread's id, the executing one's, or an exit status."""
     message = ctypes.c_ulong()
     _request(_GETEVENTMSG, thread_id, ctypes.addressof(message))
     return message.value

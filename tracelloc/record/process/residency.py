@@ -1,12 +1,11 @@
 """Measures a process's memory by kind.
 
-Kinds are those of ``/proc/PID/status`` (proc_pid_status(5): RssAnon, RssFile, RssShmem,
-VmSwap), which the kernel counts: reading them costs nothing, however large the
-process is. The proportional share (Pss of ``/proc/PID/smaps_rollup``) must be added up
-page by page, so tracelloc reads it rarely: at most 1 % of the time. The same holds for the
-resident part of ranges that the process itself has mapped (``/proc/PID/pagemap``:
-64 bits per page; bit 63 means in memory, bit 62 swapped out;
-Linux, Documentation/admin-guide/mm/pagemap.rst).
+Kinds are those of ``/proc/PID/status`` (proc_pid_status(5): RssAnon, RssFile, RssShmem, VmSwap),
+which the kernel counts: reading them costs nothing, however large the process is. The proportional
+share (Pss of ``/proc/PID/smaps_rollup``) must be added up page by page, so tracelloc reads it
+rarely: at most 1 % of the time. The same holds for the resident part of ranges that the process
+itself has mapped (``/proc/PID/pagemap``: 64 bits per page; bit 63 means in memory, bit 62 swapped
+out; Linux, Documentation/admin-guide/mm/pagemap.rst).
 """
 
 from __future__ import annotations

@@ -167,10 +167,7 @@ class AddressSpace:
         return child
 
     def begin_image(self, *, keep_modules: bool) -> None:
-        """Resets the mappings after the process has executed another program.
-
-        Files count as new when they are next seen, unless modules are kept.
-        """
+        """Resets the mappings after an exec. Files count as new then, unless modules are kept."""
         if not keep_modules:
             self._modules = {}
         self.image += 1
@@ -180,10 +177,7 @@ class AddressSpace:
         self._earlier = []
 
     def _confirmed(self, opened: list[tuple[Mapping, Module]]) -> list[Module]:
-        """Returns the opened files that were still mapped afterwards.
-
-        A mapping is opened by its addresses, where another file may have been mapped meanwhile.
-        """
+        """Returns opened files still mapped afterwards: others may have taken their addresses."""
         if not opened:
             return []
         try:
@@ -199,7 +193,6 @@ class AddressSpace:
         return [module for mapping, module in opened if mapping in still]
 
     def _open(self, mapping: Mapping) -> Module | None:  # noqa: PLR0911 - a reason each
-        """Returns a mapping's module if its executable file is seen for the first time."""
         if mapping.path == VDSO:
             self._open_vdso(mapping)
             return None
@@ -223,7 +216,6 @@ class AddressSpace:
         return module
 
     def _open_vdso(self, mapping: Mapping) -> None:
-        """Opens the vDSO, an ELF file that exists in memory only."""
         if mapping.file_id in self._modules:
             return
         image = self.process.read_memory(mapping.start, mapping.end - mapping.start)

@@ -86,10 +86,7 @@ def _abandoned_stacks(
 
 
 def is_thread_data(read: Callable[[int, int], bytes], pointer: int, layout: ThreadLayout) -> bool:
-    """Returns whether a thread pointer still leads to a thread's data.
-
-    ``read`` returns bytes of memory, given address and size; fewer if they can't be read.
-    """
+    """Whether a thread pointer leads to a thread's data. ``read`` may return fewer bytes."""
     words = np.frombuffer(read(pointer, _HEAD_BYTES), np.uint64).tolist()
     if len(words) < _HEAD_BYTES // 8:
         return False

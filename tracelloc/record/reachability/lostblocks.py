@@ -41,8 +41,6 @@ _APART_S: Final = 0.5
 
 @dataclass(slots=True)
 class _Search:
-    """The result of one search of a process's memory for pointers."""
-
     coverage: float
     notes: list[str]
     tally: ClassTally

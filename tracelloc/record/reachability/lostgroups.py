@@ -119,10 +119,7 @@ class LostStructures:
         )  # fmt: skip
 
     def groups(self, rows: Mask) -> Iterator[LostGroup]:
-        """Groups some of the structures by shape, and size and class of their first blocks.
-
-        Groups with the most bytes come first.
-        """
+        """Groups structures by shape, size and class of their first blocks; most bytes first."""
         which = np.flatnonzero(rows)
         if not len(which):
             return
@@ -165,7 +162,6 @@ class BlockCounts:
 
 
 def _classes(reader: PieceReader, tally: ClassTally, blocks: LostBlocks) -> tuple[U32, list[str]]:
-    """(index of each block's class, names of classes; the first one is empty: unknown)."""
     names, numbers = [""], dict[int, int]()  # Of classes, and by table
     class_names = ClassNames(reader)
     found = np.zeros(len(blocks.starts), np.uint32)
@@ -184,7 +180,6 @@ def _classes(reader: PieceReader, tally: ClassTally, blocks: LostBlocks) -> tupl
 
 
 def _numbered(values: U64) -> U32:
-    """The index of each value in the sorted values."""
     slices = [slice(at, at + _AT_ONCE) for at in range(0, len(values), _AT_ONCE)]
     known = np.unique(np.concatenate([NO_ENTRIES, *(np.unique(values[some]) for some in slices)]))
     numbers = np.empty(len(values), np.uint32)

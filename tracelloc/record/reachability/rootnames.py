@@ -73,7 +73,6 @@ class _Naming:
         self._layout = native().threads
 
     def _rows(self, start: int, end: int) -> slice:
-        """Returns the rows of the words in a range of addresses."""
         first, last = np.searchsorted(self._found.addresses, np.array([start, end], np.uint64))
         return slice(int(first), int(last))
 
@@ -88,7 +87,6 @@ class _Naming:
                 return
 
     def _biases(self, module: Module) -> Iterator[int]:
-        """Yields the load bias of each of a module's mappings: process less file addresses."""
         own = [m for m in self._space.mappings if self._space.module_of(m) is module]
         lowest = min((m.offset for m in own), default=0)
         inside = module.elf.address_of(lowest)

@@ -45,10 +45,7 @@ class MemoryKinds:
 
     @classmethod
     def merge(cls, quiet: Ranges, dead: Ranges, roots: Ranges = ()) -> MemoryKinds:
-        """Merges ranges of (start, end), which may overlap.
-
-        Dead ranges take precedence, then roots. Memory outside all ranges is a root.
-        """
+        """Merges ranges, which may overlap: dead before roots; memory outside of all is a root."""
         edges = sorted(
             (at, kind, step)
             for kind, ranges in ((QUIET, quiet), (DEAD, dead), (ROOT, roots))

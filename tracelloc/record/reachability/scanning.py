@@ -98,7 +98,6 @@ class MemoryScanner:
         return self._may_go_on()
 
     def _scan_logged(self, start: int, end: int, log: WordLog) -> bool:
-        """Scans memory of the heap by the few words of it that the log has kept."""
         for address in range(start, end, _PIECE_BYTES):
             if not self._may_go_on():
                 return False

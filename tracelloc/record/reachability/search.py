@@ -130,7 +130,6 @@ def unit_bits(heap: WalkedHeap | None) -> int:
 
 
 def _walked(reader: PieceReader) -> WalkedHeap | None:
-    """Walks the heap; returns None if it can't be walked."""
     try:
         return walk_heap(reader, ClassTally([]))
     except NotWalkableError:

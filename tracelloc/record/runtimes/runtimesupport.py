@@ -21,11 +21,6 @@ class UnsupportedRuntime(Exception):  # noqa: N818 - nothing fails for it
 class MergedRuntime(Protocol):
     """A runtime in one process, for one executed program: finds and names its frames."""
 
-    @property
-    def title(self) -> str:
-        """The runtime's name and version, for display."""
-        ...
-
     def publish(self, words: SpaceControl) -> None:
         """Tells the probes where the runtime's frames are, by the process's control words."""
 

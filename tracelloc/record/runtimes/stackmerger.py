@@ -28,8 +28,6 @@ _MOST_LOOKS: Final = 100
 
 @dataclass(slots=True)
 class _Waiting:
-    """A stack of runtime frames whose code frames are not known yet."""
-
     stack_id: int
     code_id: int
     groups: list[Frames]
@@ -51,47 +49,42 @@ class StackMerger:
         self._space = space
         self._stacks = stacks
         self._words = words
-        self._runtime: MergedRuntime | None = None
-        self._parent = None if parent is None else parent._runtime
+        self.runtime: MergedRuntime | None = None
+        self._parent = None if parent is None else parent.runtime
         self._waiting: deque[_Waiting] = deque()
         self._said: set[str] = set()
         self._unsupported: str | None = None
         self._generation = -1
-        if parent is not None and parent._runtime is None:
+        if parent is not None and parent.runtime is None:
             # The same files are mapped.
             self._unsupported, self._generation = parent._unsupported, parent._generation
         # Stacks whose numbers of interpreter frames and of runtime groups differed
         self.uneven_count = 0
 
-    @property
-    def runtime(self) -> MergedRuntime | None:
-        """The runtime whose functions are merged; None if there is none."""
-        return self._runtime
-
     def look_for_runtime(self) -> None:
         """Looks for a runtime in the mapped files, unless one is known."""
-        if self._runtime is not None or self._generation == self._space.generation:
+        if self.runtime is not None or self._generation == self._space.generation:
             return
         self._generation = self._space.generation
         try:
-            self._runtime = find_runtime(self._space)
+            self.runtime = find_runtime(self._space)
         except UnsupportedRuntime as why:
             self._unsupported = str(why)
-        if self._runtime is not None:
+        if self.runtime is not None:
             if self._parent is not None:
-                self._runtime.share_names(self._parent)
-            self._runtime.publish(self._words)
+                self.runtime.share_names(self._parent)
+            self.runtime.publish(self._words)
 
     def begin_image(self, stacks: Stacks) -> None:
         """Resets after an exec; ``stacks``: where the new program's stacks are stored."""
         self._stacks = stacks
-        self._runtime = self._parent = self._unsupported = None
+        self.runtime = self._parent = self._unsupported = None
         self._generation = -1
         self._waiting.clear()
 
     def troubles(self) -> list[str]:
         """Returns why stacks can't be merged, for display; each trouble is returned once."""
-        found = [self._unsupported, self._runtime.trouble() if self._runtime else None]
+        found = [self._unsupported, self.runtime.trouble() if self.runtime else None]
         new = [text for text in found if text is not None and text not in self._said]
         self._said.update(new)
         return new
@@ -103,9 +96,9 @@ class StackMerger:
 
     def note_names(self, sent: SentStacks) -> None:
         """Stores names of a runtime's functions: ``struct python_code``."""
-        if self._runtime is not None:
+        if self.runtime is not None:
             for _, _, words in sent.rows():
-                self._runtime.note_names(words)
+                self.runtime.note_names(words)
 
     def merge_sent(self, sent: SentStacks) -> None:
         """Merges stacks with a runtime's frames: ``struct python_stack``."""
@@ -131,10 +124,10 @@ class StackMerger:
             self._stacks.add(one.stack_id, frames, code[1] | one.flags)
 
     def _groups(self, words: Sequence[int]) -> list[Frames]:
-        if self._runtime is None:
+        if self.runtime is None:
             return []
         address = self._space.files.runtime_frames.address
-        return [tuple(map(address, group)) for group in self._runtime.groups(words)]
+        return [tuple(map(address, group)) for group in self.runtime.groups(words)]
 
     def _code(self, code_id: int) -> tuple[Frames, StackFlag] | None:
         found = self._stacks.code.get(code_id)
@@ -146,9 +139,9 @@ class StackMerger:
         return None if frames is None else (frames, self._stacks.flags(index))
 
     def _merged(self, code: Frames, flags: StackFlag, groups: list[Frames]) -> Frames:
-        if self._runtime is None or not groups:
+        if self.runtime is None or not groups:
             return code
-        is_loop, inner = self._runtime.is_loop, self._runtime.inner_frames
+        is_loop, inner = self.runtime.is_loop, self.runtime.inner_frames
         frames: list[int] = []
         rest = iter(groups)
         used = end = 0

@@ -51,10 +51,7 @@ def watch_objects(process: Process, space: AddressSpace) -> list[ObjectWatch]:
 
 
 def runtime_heap(memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
-    """Returns a name for a runtime's own memory, and its (start, end) ranges; empty without one.
-
-    Raises TargetError, PrivilegeError.
-    """
+    """Returns a name for a runtime's own memory, and its ranges. Raises as ``own_heap``."""
     for runtime in SUPPORTED:
         name, ranges = runtime.own_heap(memory)
         if ranges:

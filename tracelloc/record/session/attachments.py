@@ -24,7 +24,6 @@ class Attachments:
     """All attachments to one process; each is attached through one of the process's threads."""
 
     def __init__(self, process: Process) -> None:
-        """Starts with no attachments."""
         self._process = process
         self._attachments: list[Attachment] = []
         self._seen_ns = time.monotonic_ns()
@@ -97,10 +96,7 @@ class Attachments:
 
 
 def are_in_place(process: Process, points: Iterable[ProbePoint]) -> bool:
-    """Whether probes are in place: the code differs from its file at each mapped point.
-
-    Raises TargetError, OSError.
-    """
+    """Whether the code differs from its file at each mapped point. Raises TargetError, OSError."""
     size_bytes = native().breakpoint_bytes
     mappings = [mapping for mapping in process.maps().mappings if mapping.executable]
     for path, offset in {(point.open_path, point.offset) for point in points}:

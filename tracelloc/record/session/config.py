@@ -39,10 +39,9 @@ class TraceConfig:
     without_probes: bool = False
     # Whether the launched program is held at its end, to search for leaked blocks.
     checks_exit: bool = False
-    # Whether figures are of parts of the launched program's run (`Parts.begin`), such as tests.
-    #
-    # All its threads are followed then, so that they can be stopped. Between parts, allocations are
-    # not reported.
+    # Whether figures are of parts of the launched program's run (`Parts.begin`), such as tests. All
+    # its threads are followed then, so that they can be stopped. Between parts, allocations are not
+    # reported.
     in_parts: bool = False
     # Whether to use probes in processes with a supported runtime: stacks then have its functions.
     spares_runtimes: bool = False

@@ -175,7 +175,6 @@ class EarlierBlockReader:
             return bool(self._heap.table.are_watched(addresses).all())
 
     def _running(self) -> dict[int, int]:
-        """Returns the CPU time of each running thread, which may be inside malloc or free."""
         threads = [Process(each, self._process.root) for each in self._process.thread_ids()]
         return {each.pid: each.run_ns() for each in threads if _is_awake(each)}
 

@@ -219,17 +219,6 @@ class Follower:
         with suppress(ProcessLookupError):
             signal.pthread_kill(self._thread.ident, STOP_SIGNAL)
 
-    def _join_waiting(self) -> None:
-        while not self._joining.empty():
-            pid, done = self._joining.get()
-            try:
-                self._seize_all(pid)
-            except TargetError as error:
-                self._known.discard(pid)
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
     def _hold_waiting(self, watcher: Watcher) -> None:
         while not self._holding.empty():
             pid, use, done = self._holding.get()
@@ -269,7 +258,15 @@ class Follower:
             try:
                 thread_id, status = self._next_change(watcher)
             except InterruptedError:
-                self._join_waiting()
+                while not self._joining.empty():
+                    pid, done = self._joining.get()
+                    try:
+                        self._seize_all(pid)
+                    except TargetError as error:
+                        self._known.discard(pid)
+                        done.set_exception(error)
+                    else:
+                        done.set_result(None)
                 self._hold_waiting(watcher)
                 continue
             except ChildProcessError:
@@ -342,23 +339,19 @@ class Follower:
         elif stops:
             self._handle_first_stop(thread_id)
         else:
-            self._handle_signal(watcher, thread_id, number)
-
-    def _handle_signal(self, watcher: Watcher, thread_id: int, number: int) -> None:
-        """Handles a signal to a thread, which a probe or a breakpoint may have sent."""
-        maps: bool | None = None
-        if number == STOP_SIGNAL:
-            maps = ptrace.signal_code(thread_id) == ptrace.SI_KERNEL or None
-        else:
-            maps = watcher.trapped(thread_id) if number == signal.SIGTRAP else maps
-        if maps is None:
-            ptrace.resume(thread_id, number)
-            return
-        pid = self._process_of(thread_id)
-        if not maps or watcher.loaded(pid):
-            ptrace.resume(thread_id)
-        else:
-            self._release(watcher, pid, thread_id)
+            maps: bool | None = None
+            if number == STOP_SIGNAL:
+                maps = ptrace.signal_code(thread_id) == ptrace.SI_KERNEL or None
+            else:
+                maps = watcher.trapped(thread_id) if number == signal.SIGTRAP else maps
+            if maps is None:
+                ptrace.resume(thread_id, number)
+                return
+            pid = self._process_of(thread_id)
+            if not maps or watcher.loaded(pid):
+                ptrace.resume(thread_id)
+            else:
+                self._release(watcher, pid, thread_id)
 
     def _handle_exit(self, watcher: Watcher, thread_id: int) -> None:
         """Handles the stop of a thread at its end, which may be the process's end."""
@@ -391,7 +384,6 @@ class Follower:
                 ptrace.resume(child_id)
 
     def _release(self, watcher: Watcher, pid: int, thread_id: int) -> None:
-        """Detaches from a process with one thread, as its program has not begun."""
         end_fd = os.pidfd_open(pid)
         ptrace.detach(thread_id)
         if Process(pid).parent_pid() == os.getpid():

@@ -64,19 +64,16 @@ class GroupJoiner:
         ]
         for pid in new:
             if not self._ended.is_set():
-                self._add(pid)
+                try:
+                    self._session.add_running(Process(pid))
+                    # What it forks until now is not followed, but found as it was.
+                    self._follower.join(pid)
+                except TargetError as error:
+                    self._refused.add(pid)
+                    if Process(pid).exists():
+                        self._session.supervisor.say(f"warning: {error}")
         return bool(new)
 
     def _is_born(self, pid: int) -> bool:
         """Whether a process is a child that the follower is about to report."""
         return Process(pid).tracer_id() == self._follower.thread_id
-
-    def _add(self, pid: int) -> None:
-        try:
-            self._session.add_running(Process(pid))
-            # What it forks until now is not followed, but found as it was.
-            self._follower.join(pid)
-        except TargetError as error:
-            self._refused.add(pid)
-            if Process(pid).exists():
-                self._session.supervisor.say(f"warning: {error}")

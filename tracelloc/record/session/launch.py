@@ -81,7 +81,6 @@ class Launch:
             threading.Thread(target=self._attend, name="launch", daemon=True).start()
 
     def _attend(self) -> None:
-        """Detaches from the program once it seems to have loaded all its libraries."""
         end_s = time.monotonic() + _ATTENDED_S
         seen = -1
         probes = self.session.root.probes

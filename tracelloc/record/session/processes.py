@@ -149,7 +149,6 @@ class Processes:
             child.heap = parent.heap.fork(time.monotonic_ns())
 
     def _note_images(self) -> None:
-        """Detects execs of processes that do not stop for an exec."""
         if self._config.follow or not self._probes.notices_execs():
             return
         root = self.root
@@ -355,7 +354,6 @@ class Processes:
             self.feed.add(tracee.image, tracee.source)
 
     def _begin_untraced(self, pid: int, *, same_thread: bool) -> None:
-        """Handles an exec by a process that was untraced or shared its parent's memory."""
         process = Process(pid)
         is_wanted = self._config.is_wanted(process)
         memory_owner, probes = self._sharing.pop(pid, (None, None))
@@ -425,6 +423,5 @@ class Processes:
         self._left_out[pid] = True
 
     def _note_trouble(self, pid: int, error: TracellocError) -> None:
-        """Warns about a failure, unless the process ended while it was being probed."""
         if Process(pid).exists():
             self._say(f"warning: {error}")

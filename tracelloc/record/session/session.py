@@ -432,7 +432,6 @@ class Session:
                     return
 
     def _drain_all(self) -> None:
-        """Applies all events that a process reported before it stopped."""
         has_all = self._probes.until_now()
         self._drain()
         looks = 1

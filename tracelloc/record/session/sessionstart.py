@@ -80,7 +80,6 @@ def _make(
     waiting: bool = False,
     after: Callable[[], None] = _nothing,
 ) -> Session:
-    """Makes a session. ``after`` is called once the preloaded library is no longer used."""
     probes, config = _probes(config, say, None if waiting else space.process)
     try:
         sources = _sources(probes, config, say, after)
@@ -93,7 +92,6 @@ def _make(
 def _sources(
     probes: ProbeSource, config: TraceConfig, say: Say, after: Callable[[], None]
 ) -> Sources:
-    """Returns the probes, preceded by the preloaded library if it may be used."""
     if not config.use_library or probes.rows is None:
         return Sources(probes)
     preloaded = PreloadedSource(

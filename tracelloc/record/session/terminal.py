@@ -27,7 +27,6 @@ class ProgramTerminal:
     """A pseudoterminal for a launched program, whose output it reads and keeps. Thread safe."""
 
     def __init__(self, rows: int, columns: int, copy_to: BinaryIO | None = None) -> None:
-        """``copy_to`` gets all of the program's output, unchanged. Raises OSError."""
         self._ours, self._its = pty.openpty()
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         # Streams, each with what ends a line there

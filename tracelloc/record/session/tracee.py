@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -211,10 +211,7 @@ class Tracee:
         )
 
     def end(self) -> None:
-        """Records that the process has ended: keeps its totals, drops its blocks.
-
-        The probes are still to be detached, but no thread is left to hit them.
-        """
+        """Records the end: keeps totals, drops blocks. The probes are still to be detached."""
         self.look_last()
         self.target = replace(self.target, has_ended=True)
         self.source.close()
@@ -256,10 +253,7 @@ class Tracee:
     # Upkeep.
 
     def check_for_changes(self, say: Callable[[str], None]) -> None:
-        """Checks for changes of the process and its probes; call this periodically.
-
-        ``say`` gets messages for users. Raises TracellocError.
-        """
+        """Checks for changes; call this often. ``say`` gets messages. Raises TracellocError."""
         self.gaps.run_due()
         self.probes.check_for_changes(say, self.heap.table.raw_blocks, self.source.refresh)
         self.probes.settle(all_loaded=False, say=say)
@@ -374,15 +368,6 @@ class Tracee:
             self._runtimes = ids, runtimes_of(modules)
         return self._runtimes[1]
 
-    def _facet_results(self) -> dict[str, Any]:
-        results = {}
-        for name, facet in self.facets.items():
-            if not self.target.has_ended:
-                facet.catch_up()
-            if facet.result is not None:
-                results[name] = facet.result
-        return results
-
     def status(
         self, now_ns: int, outside: ProcessFacts, probe_share: float | None
     ) -> ProcessStatus:
@@ -394,6 +379,12 @@ class Tracee:
         elapsed_ns = now_ns - self.started_ns
         rate = self._costs.rate.per_second(elapsed_ns, self.events)
         share = self._costs.share(elapsed_ns, rate, probe_share)
+        results = {}
+        for name, facet in self.facets.items():
+            if not self.target.has_ended:
+                facet.catch_up()
+            if facet.result is not None:
+                results[name] = facet.result
         return ProcessStatus(
             target=self.target,
             started_ns=self.started_ns,
@@ -408,7 +399,7 @@ class Tracee:
             mappings=mappings,
             findings=self.findings,
             gaps=self.gaps.gaps,
-            facets=self._facet_results(),
+            facets=results,
             stack_methods=self.source.methods(),
             thread_names=outside.thread_names,
         )

@@ -125,10 +125,7 @@ class Upkeep:
         )
 
     def run_due(self, now_ns: int) -> None:
-        """Runs the tasks that are due, each supervised.
-
-        Raises UnsupportedError if the overhead limit can't be kept.
-        """
+        """Runs due tasks. Raises UnsupportedError if the overhead limit can't be kept."""
         living, run = self._processes.living, self._supervisor.run
         if self._overhead is not None:
             self._overhead.check()
@@ -153,7 +150,6 @@ class Upkeep:
             run("removing breakpoints from children", 0, lambda: sweeper.sweep_new_children(points))
 
     def _watch_memory(self) -> None:
-        """Makes new stacks be cut when the memory budget is nearly used up."""
         budget = self._config.memory
         if budget is None or budget.stage is MemoryStage.FULL:
             return

@@ -137,7 +137,6 @@ class UsableSizeReader:
     """Finds usable sizes of one process's blocks. Slow: call it without the session's lock."""
 
     def __init__(self, space: AddressSpace) -> None:
-        """``space``: the process's address space."""
         self._space = space
         self._read = ReadSizes()
 
@@ -171,7 +170,6 @@ class UsableSizeReader:
         return UsableSizes(main, ReadSizes(), is_unusual)
 
     def _read_more(self, blocks: Blocks, longest_s: float) -> ReadSizes:
-        """Returns the sizes of some blocks that were read before, or can be read now."""
         there, sizes = self._read.find(blocks)
         end_s = time.monotonic() + longest_s
         large = blocks.size >= np.uint64(_LARGE_BYTES)

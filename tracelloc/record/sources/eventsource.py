@@ -132,10 +132,7 @@ class ProbeSource(EventSource, Protocol):
         """Sets whether a thread gets the stop signal after the loader has mapped something."""
 
     def take_trap(self, thread_id: int) -> bool | None:
-        """Handles the trap of a stopped thread. Returns whether the process has mapped code.
-
-        None if the trap is the program's own.
-        """
+        """Handles a stopped thread's trap. Returns whether there is new code; None: not ours."""
 
     def take_fork(self, thread_id: int) -> ForkFlag | None:
         """Takes the probes' record of the process that a thread has forked; None without one."""
@@ -176,10 +173,7 @@ class Sources:
         return bool(urgent) and all(source.is_quiet for source in urgent)
 
     def take_events(self, *, only_urgent: bool = False) -> tuple[EventBatch, bool]:
-        """Takes (events, whether there may be stacks for them).
-
-        A source that raises an exception is given up; the others continue.
-        """
+        """Takes (events, whether there may be stacks for them); gives up sources that fail."""
         batches, has_stacks = [], False
         for source in self._every:
             if only_urgent and not source.is_urgent:

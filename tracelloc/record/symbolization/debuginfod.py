@@ -113,7 +113,6 @@ class DebugServers:
 
 
 def _fetch(address: str, file: IO[bytes], environment: Mapping[str, str]) -> tuple[int | None, str]:
-    """Downloads into a file. Returns the downloading process's exit status, and a reason."""
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _SCRIPT, address, str(_MOST_BYTES)],

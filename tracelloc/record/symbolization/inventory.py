@@ -125,7 +125,6 @@ def _unreadable(space: AddressSpace) -> Iterator[ModuleReport]:
 
 
 def _generated(space: AddressSpace, symbolizer: Symbolizer) -> Iterator[ModuleReport]:
-    """Yields a report of code without a file, which just-in-time compilers generate."""
     size_bytes = sum(
         mapping.end - mapping.start
         for mapping in space.mappings

@@ -243,10 +243,7 @@ class ModuleSymbols:
     def find_variables(
         self, addresses: Sequence[int], *, of_threads: bool = False
     ) -> list[Symbol | None]:
-        """Returns the variable at each file address, or None.
-
-        ``of_threads``: ``addresses`` are offsets in the file's thread-local block.
-        """
+        """Returns variables at file addresses; ``of_threads``: offsets in thread-local blocks."""
         self._complete()
         return self._file.variables(addresses, of_threads)
 
@@ -256,7 +253,6 @@ class ModuleSymbols:
         return self._file.data_layout()
 
     def _complete(self) -> None:
-        """Searches for the debug file, if names may be missing without it."""
         if not self.has_symbols:
             self.debug_file  # noqa: B018 - it is looked for
 

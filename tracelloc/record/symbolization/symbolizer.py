@@ -199,7 +199,6 @@ class Symbolizer:
             self._changed.notify_all()
 
     def _look_up(self, addresses: Sequence[int]) -> None:
-        """Names all addresses, then finds their lines, file by file."""
         in_modules: dict[int, list[tuple[int, CodePlace[Module], int]]] = {}
         generated: list[int] = []
         settled: dict[int, Frames] = {}
@@ -351,7 +350,6 @@ class Symbolizer:
 
 
 def _named_frame(address: int, path: str, inside: int, symbol: Symbol | None) -> Frame:
-    """Makes a frame; ``inside``: file address of the byte before the return address."""
     if symbol is None:
         return unnamed(address, path, inside + 1, Unresolved.NO_SYMBOL)
     return Frame(

@@ -1,9 +1,8 @@
 """Limits tracelloc's own memory, and decides what to give up before exceeding the limit.
 
-The target determines how much there is to store: distinct call stacks, live blocks, names. At
-three quarters of the budget, new call stacks are cut to their innermost frames. At 15/16 of it,
-tracing ends in good order. RLIMIT_DATA is the backstop: a single allocation far beyond the budget
-fails.
+The target determines how much there is to store: distinct call stacks, live blocks, names. At three
+quarters of the budget, new call stacks are cut to their innermost frames. At 15/16 of it, tracing
+ends in good order. RLIMIT_DATA is the backstop: a single allocation far beyond the budget fails.
 
 Why there is no stage with sampling: the probes know sampled blocks by address, so that frees
 of all others need not be reported (``probes/heap.bpf.c``). Blocks recorded before would stay

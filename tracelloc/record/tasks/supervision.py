@@ -100,10 +100,7 @@ class Supervisor:
     def note_failure(
         self, task: str, pid: int, error: BaseException, *, is_final: bool = False
     ) -> None:
-        """Counts a failure, and reports the first one of this task in this process.
-
-        ``is_final``: retrying is useless.
-        """
+        """Counts a failure; reports a process's first one. ``is_final``: retrying is useless."""
         key = task, pid
         with self._lock:
             self._counts[task] += 1
@@ -152,7 +149,6 @@ class BoundedWork:
     """
 
     def __init__(self, name: str) -> None:
-        """``name``: the thread's name."""
         self._name = name
         self._busy = threading.Lock()
         self._overdue: Future[None] | None = None

@@ -38,10 +38,7 @@ class FrameChecker:
         self._verdicts: dict[int, bool] = {}
 
     def has_unknown(self, frames: U64) -> bool:
-        """Whether a frame lies where nothing was mapped when the maps were last read.
-
-        ``frames`` are sorted.
-        """
+        """Whether one of sorted frames lies where nothing was mapped when the maps were read."""
         mappings = self._space.mappings
         starts = np.array([mapping.start for mapping in mappings], np.uint64)
         ends = np.array([mapping.end for mapping in mappings], np.uint64)
@@ -70,7 +67,12 @@ class FrameChecker:
     def credible(self, frames: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the frames up to the first implausible one."""
         for n, frame in enumerate(frames):
-            if not self._is_return_address(frame):
+            verdict = self._verdicts.get(frame)
+            if verdict is None:
+                if len(self._verdicts) >= _MOST_VERDICTS:
+                    self._verdicts.clear()
+                verdict = self._verdicts[frame] = self._look(frame)
+            if not verdict:
                 # The probed call itself pushed the innermost one.
                 return frames[: max(n, 1)]
         return frames
@@ -99,14 +101,6 @@ class FrameChecker:
         if 0 < entry <= inside < entry + _START_BYTES:
             return True
         return self._space.is_static and elf.function_at(inside) in _START_FUNCTIONS
-
-    def _is_return_address(self, address: int) -> bool:
-        verdict = self._verdicts.get(address)
-        if verdict is None:
-            if len(self._verdicts) >= _MOST_VERDICTS:
-                self._verdicts.clear()
-            verdict = self._verdicts[address] = self._look(address)
-        return verdict
 
     def _look(self, address: int) -> bool:
         if not _LOWEST_CODE <= address < _HIGHEST_CODE:

@@ -149,7 +149,7 @@ class RowsAhead:
         """Makes rows of a mapping; if room is short, only the rows that earlier runs needed."""
         generation = self._table.generation
         sites, rows = self._rows_of(mapping, rows_of)
-        if not 0 < len(sites) <= self._room():
+        if not 0 < len(sites) <= self._table.capacity // _SHARE - len(self._table):
             module = self._space.module_of(mapping)
             if module is not None:
                 self._large.add(id(module))
@@ -160,11 +160,7 @@ class RowsAhead:
                 self._made.discard(mapping)
                 self._recalled.discard(mapping)
 
-    def _room(self) -> int:
-        return self._table.capacity // _SHARE - len(self._table)
-
     def _rows_of(self, mapping: Mapping, rows_of: RowsOf) -> tuple[U64, U64]:
-        """Returns call sites in a mapping, as process addresses, and their rows."""
         place = self._space.place(mapping.start)
         if isinstance(place, Unresolved) or place.module is None:
             return _NO_ROWS

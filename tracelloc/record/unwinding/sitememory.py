@@ -34,10 +34,7 @@ _SUFFIX: Final = ".sites"
 
 
 class SiteMemory:
-    """Addresses of call sites by build ID, in the user's cache directory.
-
-    On any error, nothing is remembered.
-    """
+    """Call sites by build ID, in the user's cache directory; none on any error."""
 
     def __init__(self, who: Invoker) -> None:
         self._files = CacheDirectory(who, "call-sites", _SUFFIX, _MOST_FILES)

@@ -203,7 +203,6 @@ class Unwinder:
         return is_fallback and tables is not None and tables.trouble is not None
 
     def _tables_at(self, address: int) -> tuple[UnwindTables | None, int]:
-        """Returns the unwind tables of the file at a process address, and the file address."""
         place = self._space.place(address)
         if isinstance(place, Unresolved) or place.module is None:
             return None, 0

@@ -46,7 +46,6 @@ class PackedMessage:
         self.text: Final = json.dumps(message, separators=(",", ":"), default=self._plain).encode()
 
     def _plain(self, value: Any) -> object:
-        """Returns the JSON value that stands for a value of a message."""
         if isinstance(value, Descriptor):
             self.descriptors.append(value.number)
             return len(self.descriptors) - 1

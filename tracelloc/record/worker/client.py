@@ -180,20 +180,16 @@ class FileWorker:
         process.channel.close()
         status = process.wait(_LAST_S) if isinstance(error, ConnectionError) else None
         if status is not None:
-            return _in_words(status)
+            if status == -signal.SIGPROF:
+                return "took too long"
+            if status == errno.ENOMEM:
+                return "needs more memory than it may have (--max-memory)"
+            if status < 0:
+                return f"was killed by signal {-status}"
+            return f"ended with status {status}"
         process.kill()
         process.wait(_LAST_S)
         return f"was ended ({error})"
-
-
-def _in_words(status: int) -> str:
-    if status == -signal.SIGPROF:
-        return "took too long"
-    if status == errno.ENOMEM:
-        return "needs more memory than it may have (--max-memory)"
-    if status < 0:
-        return f"was killed by signal {-status}"
-    return f"ended with status {status}"
 
 
 class AskedFile:

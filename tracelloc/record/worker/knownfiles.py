@@ -109,8 +109,6 @@ class KnownFiles:
 
 
 class _MappedCode:
-    """Mapped code, and the results of lookups in it."""
-
     def __init__(self, files: KnownFiles, mappings: Records) -> None:
         self._files = files.by_number
         self._generated = built_in_rules(files.architecture).frame_pointer

@@ -1,9 +1,8 @@
 """The program of a worker: answers questions about files, one after the other.
 
-The other end chooses the numbers of files, and sends them as descriptors: the file
-and its debug file. The worker has no privileges (``tracelloc.system.confined``), so all modules
-must be imported before. A question that exceeds its CPU time limit ends the
-process.
+The other end chooses the numbers of files, and sends them as descriptors: the file and its debug
+file. The worker has no privileges (``tracelloc.system.confined``), so all modules must be imported
+before. A question that exceeds its CPU time limit ends the process.
 """
 
 from __future__ import annotations

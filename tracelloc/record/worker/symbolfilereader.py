@@ -105,10 +105,7 @@ class SymbolFileReader(CodeFileReader):
 
     @question(_are_there)
     def variables(self, addresses: Sequence[int], of_threads: bool) -> list[Symbol | None]:
-        """Returns the variable at each address; None if there is none.
-
-        ``of_threads``: ``addresses`` are offsets in the file's thread-local block.
-        """
+        """Returns variables, or None; ``of_threads``: by offset in the thread-local block."""
         table = self._thread_locals if of_threads else self._variables
         return table.find_all(np.array(addresses, np.uint64))
 

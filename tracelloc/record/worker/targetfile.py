@@ -152,10 +152,7 @@ class TargetFile(FileHandle, SegmentedFile):
             (self.exports if linkage[name] else self.imports).add(name)
 
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
-        """Returns the functions that the file defines: by name, address to size in bytes.
-
-        Each name is looked up once. Callers must not change the result.
-        """
+        """Returns defined functions by name: {address: bytes}. Callers must not change it."""
         self.look_up(names)
         return {name: self._functions[name] for name in names if self._functions[name]}
 

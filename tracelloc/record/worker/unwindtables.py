@@ -50,10 +50,7 @@ class UnwindTables:
         self.trouble: str | None = None  # Why some of the file's information can't be read
 
     def all_rows(self, most: int) -> tuple[U64, U64]:
-        """Returns all call sites of the file and their rows; none if there are more than ``most``.
-
-        They are computed once. Raises FileReadError.
-        """
+        """Returns all call sites and rows, or none if more than ``most``. Raises FileReadError."""
         with self._lock:
             if self._all_rows is None:
                 *found, self.covered_share, trouble = self._ahead.ask(CodeFileReader.all_rows, most)
@@ -62,10 +59,7 @@ class UnwindTables:
             return self._all_rows
 
     def rows(self, addresses: U64, *, ahead: bool = False) -> U64:
-        """Returns the rows of some addresses. Raises FileReadError.
-
-        ``ahead``: rows are not needed at once, so that the question must not delay others.
-        """
+        """Returns rows; ``ahead``: the question must not delay others. Raises FileReadError."""
         file: FileHandle = self._ahead if ahead else self._elf
         rows, trouble = file.ask(CodeFileReader.rows, addresses)
         self.trouble = trouble or self.trouble
@@ -152,10 +146,7 @@ class StackWalker(AskedFile):
     def follow(
         self, stacks: Sequence[Miss], limit: int
     ) -> tuple[list[FollowedStack], dict[int, int]]:
-        """Unwinds stacks; returns a result per stack, and the rows made meanwhile, by address.
-
-        Raises FileReadError.
-        """
+        """Unwinds stacks. Returns results, and the rows made, by address. Raises FileReadError."""
         found: list[FollowedStack] = []
         rows: dict[int, int] = {}
         for first in range(0, len(stacks), _MOST_AT_ONCE):

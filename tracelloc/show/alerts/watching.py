@@ -1,9 +1,8 @@
 """Watching a trace: rules that end it, and a command that is run for leaks.
 
-The command is run once for each leak, in the background, as the user who called tracelloc. No
-shell runs it, so nothing in it is expanded; names from the target only come in the JSON on its
-standard input. It can't stop tracing: it has a thread of its own, a session of its own, and a
-bounded time.
+The command is run once for each leak, in the background, as the user who called tracelloc. No shell
+runs it, so nothing in it is expanded; names from the target only come in the JSON on its standard
+input. It can't stop tracing: it has a thread of its own, a session of its own, and a bounded time.
 """
 
 from __future__ import annotations

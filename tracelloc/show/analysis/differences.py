@@ -248,10 +248,7 @@ def mean_ages_ns(blocks: Blocks, stacks: int, now_ns: int, sample_bytes: int | N
 
 @dataclass(frozen=True)
 class StackFigures:
-    """Figures of tables of stacks, with an element per stack index.
-
-    Columns that few views show are computed when they are first used.
-    """
+    """Figures of tables of stacks, an element per index; rarely needed ones are lazy."""
 
     live_bytes: I64
     live_count: I64

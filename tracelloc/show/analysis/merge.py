@@ -42,8 +42,6 @@ _SPILLED: Final = {
 
 @dataclass(slots=True)
 class _Numbers:
-    """Merged stack indices of one program and the processes forked from it."""
-
     stacks: CallStacks
     # Merged index by own index; -1 for stacks that have not allocated anything.
     merged: I64 = field(default_factory=lambda: np.zeros(1, np.int64))
@@ -118,7 +116,6 @@ class TraceMerger:
     # Stacks.
 
     def _part(self, one: Snapshot) -> MergedProcess:
-        """Returns a process with the merged indices of its stacks."""
         numbers = self._numbers.setdefault(id(one.stacks), _Numbers(one.stacks))
         count = len(one.totals)
         if count > len(numbers.merged):

@@ -49,10 +49,7 @@ class MergedProcess:
 def added(
     records: Iterable[_Record], identity: tuple[str, ...] = (), least: tuple[str, ...] = ()
 ) -> list[_Record]:
-    """Joins records with equal identities into one, whose other fields are sums.
-
-    ``least``: fields that are the least value instead of the sum.
-    """
+    """Joins records with equal identities: the sums of other fields, the minimum of ``least``."""
     groups: dict[Any, list[_Record]] = {}
     for record in records:
         groups.setdefault(tuple(getattr(record, name) for name in identity), []).append(record)

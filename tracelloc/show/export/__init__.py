@@ -96,8 +96,7 @@ def exporter_for(path: str) -> Exporter:
 
 def check_otlp() -> None:
     """Raises UsageError if OTLP can't be written here, or its variables are invalid."""
-    from tracelloc.show.export.definitions import check_definitions  # noqa: PLC0415 - for few
-    from tracelloc.show.export.otelnames import service_attributes  # noqa: PLC0415
+    from tracelloc.show.export import otelnames  # noqa: PLC0415 - for few
 
-    check_definitions()
-    service_attributes(os.environ)
+    otelnames.check_definitions()
+    otelnames.service_attributes(os.environ)

@@ -98,7 +98,6 @@ def junit(report: LeakReport, problem: str = "") -> str:
 
 
 def _plain(text: str) -> str:
-    """Replaces characters that XML can't hold."""
     return "".join(
         c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text
     )

@@ -1,13 +1,11 @@
 """Flame graphs: one SVG picture, interactive in a browser, and one HTML page.
 
-In the picture, callers are above callees. Each frame has a tooltip; in a browser a click
-zooms, and ``/`` searches. Frames too narrow to be visible at full width are omitted and
-counted.
+In the picture, callers are above callees. Each frame has a tooltip; in a browser a click zooms, and
+``/`` searches. Frames too narrow to be visible at full width are omitted and counted.
 
-The page is self-contained: it needs no network and no other file. Names enter it in one
-place, as JSON that can't close its enclosing element; the page's script uses them as text
-only. As a second defense, the page's Content-Security-Policy allows only this script, by
-its hash, and no requests.
+The page is self-contained: it needs no network and no other file. Names enter it in one place, as
+JSON that can't close its enclosing element; the page's script uses them as text only. As a second
+defense, the page's Content-Security-Policy allows only this script, by its hash, and no requests.
 """
 
 from __future__ import annotations
@@ -76,7 +74,6 @@ def write_svg(profile: Profile, metric: Metric) -> Iterator[bytes]:
 
 
 def _laid_out(tree: FlameTree, totals: I64) -> tuple[list[_Box], int]:
-    """Returns the boxes wide enough to see, callers first, and the number of other frames."""
     shares = totals / max(int(totals[0]), 1)
     wide = np.flatnonzero(shares[1:] * _WIDTH >= _NARROWEST) + 1
     # The widest child comes first, so the ones that are too narrow come last.
@@ -99,8 +96,6 @@ def _laid_out(tree: FlameTree, totals: I64) -> tuple[list[_Box], int]:
 
 
 class _Colours:
-    """Colours of boxes: by file, or by growth for a difference."""
-
     def __init__(self, tree: FlameTree, totals: list[int], growth: list[int] | None) -> None:
         self._tree = tree
         self._growth = growth

@@ -1,39 +1,4 @@
-"""The full snapshot as one JSON object. Sizes in bytes, times in seconds.
-
-::
-
-    format            "tracelloc-snapshot"
-    version           1; increases when a key changes its meaning, not when one is added
-    time              when it was taken, seconds since 1970
-    pid, command      the target
-    elapsed_s         for how long; of a difference, the time between the two
-    sample_bytes      mean distance of samples (figures are estimates); null: exact
-    difference        whether figures are the later snapshot's minus the earlier one's
-    notes             [text]: what was missed, in words
-    suspects          what leaks or may leak, the strongest first, as in a --json report, but
-                      with a stack_id in place of the stack
-    figures           the keys of a --json report on the whole target, and its sections peak,
-                      temporary and threads (if known) without their stacks; {} if unknown,
-                      as in a difference
-    history           {elapsed_s: [...], bytes: [...]}: outstanding bytes over time
-    modules           [{path, start, end, offset, build_id}]: mapped files of code; start
-                      and end are addresses in the target, offset is the file's at start
-    frames            [{address, symbol, raw_symbol, offset, size, module, module_offset,
-                      file, line, inlined, reason}]: distinct frames; null: unknown
-    stacks            [{stack_id, bytes, allocations, allocated_bytes, allocated,
-                      growth_bytes_per_min, peak_bytes, peak_allocations, temporary_bytes,
-                      temporary_allocations, remote_freed_bytes, remote_frees, verdict,
-                      frames, filtered, labels}], by bytes, largest first; bytes and
-                      allocations are outstanding; peak figures are of the whole target's
-                      high-water mark; temporary blocks were freed soon, by the thread that
-                      allocated them, remote ones by another thread; verdict is null if
-                      unknown
-
-``frames`` of a stack are positions in the list of frames, innermost first. ``filtered`` lists
-the positions, within the stack, of hidden frames; ``labels`` is ``{position: label}`` for
-frames of collapsed runs. Either is omitted if empty. Stacks of a difference have ``before``
-with the figures of the earlier snapshot.
-"""
+"""The full snapshot as one JSON object: ``docs/json.md`` lists its keys."""
 
 from __future__ import annotations
 

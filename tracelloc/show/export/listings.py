@@ -1,9 +1,8 @@
 """Formats that list stacks or snapshots.
 
 Folded stacks, the input of flamegraph.pl, have one line per distinct stack:
-``ROOT;outermost;…;innermost FIGURE``. Semicolons separate frames, and the last space
-precedes the figure. A difference has two figures per line, before and after, as
-flamegraph.pl expects.
+``ROOT;outermost;…;innermost FIGURE``. Semicolons separate frames, and the last space precedes the
+figure. A difference has two figures per line, before and after, as flamegraph.pl expects.
 
 CSV is a table of stacks (RFC 4180): a header row, then one row per stack, largest first.
 

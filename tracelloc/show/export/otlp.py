@@ -17,8 +17,7 @@ from typing import Any, Final
 from tracelloc import __version__
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.frames import Frame
-from tracelloc.show.export.definitions import new_profiles
-from tracelloc.show.export.otelnames import service_attributes
+from tracelloc.show.export.otelnames import new_profiles, service_attributes
 from tracelloc.show.presentation.calltree import code_locations
 from tracelloc.show.presentation.profile import (
     ALLOCATED_BYTES,
@@ -189,7 +188,6 @@ class Tables:
         return index
 
     def _index(self, table: str, *value: Any) -> tuple[int, Any]:
-        """Returns the index of a value in a table, and a new entry to fill in, or None."""
         known = self._known.get((table, *value))
         if known is not None:
             return known, None
@@ -263,7 +261,6 @@ def _unit(figure: Figure) -> str:
 
 
 def _missing(profile: Profile) -> Iterator[tuple[str, AttributeValue]]:
-    """Yields losses as attributes: counts as in reports, and the notes in words."""
     facts = profile.facts
     for key in _COUNTS:
         if isinstance(facts.get(key), int):

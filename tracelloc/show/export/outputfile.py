@@ -38,10 +38,7 @@ _LOOK_AGAIN_S: Final = 0.05
 
 
 def is_special(path: Path) -> bool:
-    """Whether a path is a pipe, a device or another special file, which is written in place.
-
-    Raises OSError.
-    """
+    """Whether a path is a pipe, a device or another special file. Raises OSError."""
     try:
         mode = status_of(path, output_users()).st_mode
         return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

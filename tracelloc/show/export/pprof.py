@@ -1,11 +1,10 @@
 """pprof's profile.proto, gzipped, for ``go tool pprof`` and continuous profilers.
 
 Field numbers and their meaning are those of
-https://github.com/google/pprof/blob/main/proto/profile.proto. Sample types are those of
-Go's heap profiles, which profilers know; a requested metric of the peak or of temporary
-allocations adds its own. All figures of a difference are differences, as with
-``-diff_base``. The wire format is described in
-https://protobuf.dev/programming-guides/encoding/.
+https://github.com/google/pprof/blob/main/proto/profile.proto. Sample types are those of Go's heap
+profiles, which profilers know; a requested metric of the peak or of temporary allocations adds its
+own. All figures of a difference are differences, as with ``-diff_base``. The wire format is
+described in https://protobuf.dev/programming-guides/encoding/.
 """
 
 from __future__ import annotations
@@ -95,8 +94,6 @@ def packed(field: int, values: Iterable[int]) -> bytes:
 
 
 class _Encoder:
-    """Numbers strings, functions and locations in order of appearance."""
-
     def __init__(self, profile: Profile, metric: Metric) -> None:
         self._profile = profile
         figure = metric.figure if metric.figure.sample_type else LIVE_BYTES

@@ -314,7 +314,6 @@ def _arranged(frames: Sequence[Frame], verdicts: list[_Verdict]) -> NamedStack:
 
 
 def _hide_nameless(frames: Sequence[Frame], verdicts: list[_Verdict]) -> None:
-    """Hides unnamed functions called by a wrapper of malloc in the same file."""
     for index, frame in enumerate(frames):
         if frame.symbol is None or _is_libc(frame.module):
             continue

@@ -121,10 +121,7 @@ class TomlTables:
     """A TOML document that is a list of tables; reports errors with their lines."""
 
     def __init__(self, text: str, name: str, table: str, *others: str) -> None:
-        """Allows the top-level keys ``table`` and ``others``; errors call the file ``name``.
-
-        Raises UsageError.
-        """
+        """Allows the top-level keys ``table`` and ``others``. ``name``: in errors. UsageError."""
         self.text, self.name, self.table = text, name, table
         try:
             self.document = tomllib.loads(text)

@@ -1,7 +1,7 @@
 """Reads profiles of other tools and of tracelloc: pprof, folded stacks, JSON, recordings.
 
-Snapshots in JSON are as tracelloc.show.export.jsonfile describes and writes them. Folded stacks may
-have two figures per line, as a difference has them.
+Snapshots in JSON are as tracelloc.show.export.jsonfile writes them. Folded stacks may have two
+figures per line, as a difference has them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,6 @@ def _recorded(path: Path, time_text: str | None) -> Profile:
 
 
 def _check(profile: Profile) -> None:
-    """Raises MalformedError unless a profile's sums fit 64 bits even if they are doubled."""
     befores = [sample.before for sample in profile.samples if sample.before is not None]
     stats = [*(sample.stat for sample in profile.samples), *befores]
     for figure in FIGURES:

@@ -94,8 +94,6 @@ def _number(message: _Message, key: int) -> int:
 
 @dataclass(slots=True)
 class _Raw:
-    """The fields of a pprof profile, whose references are unresolved numbers."""
-
     strings: list[str] = field(default_factory=list)
     types: list[_Message] = field(default_factory=list)
     samples: list[tuple[list[int], list[int]]] = field(default_factory=list)

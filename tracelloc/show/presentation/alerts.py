@@ -119,7 +119,6 @@ def untraced_growth(snapshot: Snapshot, found: Account | None = None) -> Alert |
 def _where(
     snapshot: Snapshot, memory: MemoryUsage, found: Account, share: float
 ) -> tuple[str, str, str]:
-    """Returns (why it is not traced, advice, short advice)."""
     now, start = memory.now, memory.start
     anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped
     files, shared = now.files - start.files, now.shared - start.shared

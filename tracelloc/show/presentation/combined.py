@@ -37,10 +37,7 @@ def profile_of(
     progress: Progress | None = None,
     patience_s: float | None = None,
 ) -> Profile:
-    """Makes the profile of a snapshot; waits at most ``patience_s`` for names.
-
-    Without ``freed``, only stacks with live blocks are included.
-    """
+    """Makes a snapshot's profile, waiting for names; ``freed``: also stacks without blocks."""
     stats = snapshot.top_stacks(freed=freed)
     mapped = [] if snapshot.mappings is None else [m.stack for m in snapshot.mappings.stacks]
     namer.prepare(snapshot, [*(stat.index for stat in stats), *mapped], patience_s)
@@ -78,7 +75,6 @@ def profile_of(
 
 
 def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
-    """Returns a sample of a stack's mappings, under the frame ``MAPPED``."""
     stat = StackStat(
         held.stack, held.size_bytes, held.count, held.size_bytes, held.count, growth_bytes_per_min=0
     )

@@ -170,10 +170,7 @@ class Namer:
     def prepare(
         self, snapshot: Snapshot, indices: Iterable[int], timeout_s: float | None = None
     ) -> bool:
-        """Looks up the names of several stacks together, which is faster than one by one.
-
-        Waits at most ``timeout_s``. Returns whether the lookup is complete.
-        """
+        """Looks up several stacks' names, for ``timeout_s``. Returns whether that is complete."""
         addresses = {address for index in indices for address in snapshot.frames(index)}
         return self.symbols.prepare(addresses, timeout_s)
 

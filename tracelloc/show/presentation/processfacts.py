@@ -62,9 +62,7 @@ class Account:
     traced_bytes: int  # Live bytes of blocks allocated since tracing began
     overhead_bytes: int | None  # Overhead of the malloc library on traced blocks; None if unknown
     mapped_bytes: int | None  # Resident bytes of its own mappings; None if they are not traced
-    # Share of the growth that is in traced blocks or the walked heap.
-    #
-    # None with little growth.
+    # Share of the growth that is in traced blocks or the walked heap. None with little growth.
     traced_share: float | None
     sentence: str  # The account in words
 

@@ -57,8 +57,6 @@ class SharedFunction:
 
 @dataclass(slots=True)
 class _Stack:
-    """One stack of a suspect, and its position in the shared function."""
-
     named: NamedStack
     share: float
     at: int  # Position of the stack's frame in the shared function

@@ -1,10 +1,9 @@
 """Shortens readable names: leaves out generics, parameters and return types.
 
-``std::vector<std::string, std::allocator<std::string> >::push_back(std::string&&)``
-becomes ``std::vector<…>::push_back``, and ``<alloc::vec::Vec<u8> as
-core::ops::drop::Drop>::drop`` becomes ``<Vec<…> as Drop>::drop``. A name that is not
-understood, such as a function that returns a pointer to a function, stays unchanged: a
-long name is better than a wrong one.
+``std::vector<std::string, std::allocator<std::string> >::push_back(std::string&&)`` becomes
+``std::vector<…>::push_back``, and ``<alloc::vec::Vec<u8> as core::ops::drop::Drop>::drop`` becomes
+``<Vec<…> as Drop>::drop``. A name that is not understood, such as a function that returns a pointer
+to a function, stays unchanged: a long name is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -49,10 +48,7 @@ class NotUnderstoodError(Exception):
 
 @functools.lru_cache(maxsize=4096)
 def shorten(name: str) -> str:
-    """Returns a readable name without its generics, parameters and return type.
-
-    Never raises. Names that are not understood, and short names, are returned unchanged.
-    """
+    """Returns a name without generics, parameters and return type, or itself. Never raises."""
     if len(name) > LONGEST_TEXT or ("<" not in name and "(" not in name):
         return name
     prefix = _PREFIX.match(name)
@@ -74,7 +70,8 @@ def _short(parts: list[_Part]) -> str:
             text = text[first[1] :]
         if after_parameters:
             if kind == "":
-                text = text[_qualifiers(text) :]
+                found = _QUALIFIERS.match(text)
+                text = text[found.end() :] if found else text
                 if not (_AFTER.match(text) or (text == " " and _is_remark(parts[i + 1]))):
                     raise NotUnderstoodError
             elif kind not in "[{":
@@ -91,11 +88,6 @@ def _short(parts: list[_Part]) -> str:
 def _is_remark(part: _Part) -> bool:
     """Whether a part is a remark: ``[clone .cold]``, or ``(.cold)`` as LLVM writes it."""
     return bool(re.match(r"(?:clone )?\.\w", part.text))
-
-
-def _qualifiers(text: str) -> int:
-    found = _QUALIFIERS.match(text)
-    return found.end() if found else 0
 
 
 def _short_part(parts: list[_Part], i: int, part: _Part) -> str:

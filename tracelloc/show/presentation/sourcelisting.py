@@ -64,8 +64,6 @@ class SourceListing:
 
 @dataclass(slots=True)
 class _Passage:
-    """The lines of the listed file and function that a stack passes through."""
-
     named: NamedStack
     lines: frozenset[int]
     own: int  # The innermost shown line if it is in the file; else 0

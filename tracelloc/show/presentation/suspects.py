@@ -10,7 +10,7 @@ import numpy as np
 from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import BlockHolders
 from tracelloc.model.figures import F64, I64
-from tracelloc.model.verdicts import CODE_OF, Codes, Judgement, Suspect, Verdict
+from tracelloc.model.verdicts import CODE_OF, Judgement, Suspect, Verdict
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.blockholders import retained_by_message
 from tracelloc.show.presentation.naming import Namer, frame_name, source_place, stack_title
@@ -82,12 +82,6 @@ def name_suspects(
     ]
 
 
-def verdict_codes(snapshot: Snapshot) -> Codes | None:
-    """Returns indices of ``verdicts.VERDICTS`` per stack, see ``Findings.verdict``, or None."""
-    findings = snapshot.findings
-    return None if findings is None else findings.whole_codes(len(snapshot.totals))
-
-
 def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:
     """Returns (stacks, bytes per minute of each) that grow, too recently to be suspects."""
     findings = snapshot.findings
@@ -102,10 +96,7 @@ def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:
 
 
 def growth_rates(snapshot: Snapshot) -> I64:
-    """Returns each stack's bytes per minute: the verdict's rate if it leaks or grows.
-
-    The rate of other stacks is the change within the last minute.
-    """
+    """Returns stacks' bytes per minute: the verdicts', or else of the last minute."""
     rates = snapshot.growth_per_min.copy()
     for suspect in suspects_of(snapshot):
         for member in suspect.members:

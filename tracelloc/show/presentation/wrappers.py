@@ -23,8 +23,6 @@ _MOST_SHARE: Final = 0.6
 
 @dataclass(slots=True)
 class _Use:
-    """The callers of a function, with the bytes and blocks allocated by each."""
-
     # Bytes by caller.
     size_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     # Blocks by caller.

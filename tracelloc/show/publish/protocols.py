@@ -1,9 +1,8 @@
 """The protocols by which servers take profiles: Pyroscope's HTTP API, and OTLP.
 
-Pyroscope: ``POST /ingest`` of
-https://grafana.com/docs/pyroscope/latest/reference-server-api/, format pprof: query
-parameters have the profile's application and time span; the body is a form with the profile
-and how its sample types add up over time. OTLP: ``POST /v1development/profiles`` of
+Pyroscope: ``POST /ingest`` of https://grafana.com/docs/pyroscope/latest/reference-server-api/,
+format pprof: query parameters have the profile's application and time span; the body is a form with
+the profile and how its sample types add up over time. OTLP: ``POST /v1development/profiles`` of
 https://opentelemetry.io/docs/specs/otlp/#otlphttp, gzipped binary protobuf.
 """
 
@@ -19,11 +18,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tracelloc import __version__
 from tracelloc.model.process import Target
 from tracelloc.show.export import otlp, pprof
-from tracelloc.show.export.definitions import new_request, new_response
-from tracelloc.show.export.otelnames import service_attributes
+from tracelloc.show.export.otelnames import new_request, new_response, service_attributes
 from tracelloc.show.presentation.combined import joined_profile
 from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.show.publish.address import PushConfig
@@ -148,8 +145,3 @@ class Otlp:
             return 0, "its answer cannot be read"
         partial = message.partial_success
         return max(0, partial.rejected_profiles), partial.error_message
-
-
-def user_agent() -> str:
-    """Returns tracelloc's User-Agent."""
-    return f"tracelloc/{__version__}"

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from tracelloc import __version__
 from tracelloc.model.process import Target
 from tracelloc.show.presentation.combined import is_of_mappings, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import Profile
 from tracelloc.show.publish.address import ListenAddress, PushConfig, is_open_to_readers
 from tracelloc.show.publish.endpoint import Endpoint, listen_on
-from tracelloc.show.publish.protocols import Otlp, Parcel, Pyroscope, user_agent
+from tracelloc.show.publish.protocols import Otlp, Parcel, Pyroscope
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import plural, printable
 
@@ -164,7 +165,7 @@ class Pusher:
     def _send(self, parcel: Parcel, patience_s: float) -> tuple[str, bool]:
         """Returns (error, whether to retry); an empty error if the profile was sent."""
         url, headers, body = self._protocol.request(parcel)
-        headers["User-Agent"] = user_agent()
+        headers["User-Agent"] = f"tracelloc/{__version__}"
         if self._config.authorization is not None:
             headers["Authorization"] = self._config.authorization
         request = urllib.request.Request(  # noqa: S310 - http and https only

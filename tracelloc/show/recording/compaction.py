@@ -83,7 +83,6 @@ class Compactor:
             self._connection.execute(f"DELETE FROM {table} WHERE number BETWEEN ? AND ?", between)  # noqa: S608
 
     def _merge(self, groups: list[MomentGroup]) -> None:
-        """Replaces groups by one with snapshots that are further apart."""
         step_s = next(step for step in STEPS_S if step > groups[0].step_s)
         rows = []
         whole = due_s = None

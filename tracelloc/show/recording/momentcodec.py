@@ -190,8 +190,6 @@ def _shuffled(array: npt.NDArray[Any]) -> bytes:
 
 
 class _Pieces:
-    """Reads arrays that ``_shuffled`` wrote, one after the other."""
-
     def __init__(self, payload: Inflater, budget: UnpackBudget) -> None:
         """``budget``: memory for everything made of the arrays, which callers subtract."""
         self._payload = payload

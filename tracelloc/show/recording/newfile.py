@@ -113,10 +113,7 @@ def create(
 
 
 def copy_written(connection: sqlite3.Connection, path: Path, users: tuple[User, User]) -> None:
-    """Copies the recording so far to another file, atomically. Raises TracellocError.
-
-    ``users``: as ``create`` returned them.
-    """
+    """Copies the recording so far, atomically, as ``create``'s users. Raises TracellocError."""
     path = _real(path)
     part = path.with_name(f".{path.name}.part")
     with rights_of(users[-1]):

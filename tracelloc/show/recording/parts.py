@@ -112,7 +112,6 @@ def _findings(findings: Findings) -> tuple[dict[str, Any], I64]:
 
 
 def _objects(found: ObjectFindings) -> Any:
-    """Returns findings on objects with the main types; the others are summed up."""
     if found.now is None or found.first is None:
         return to_plain(found)
     before = {one.name: one.size_bytes for one in found.first.types}

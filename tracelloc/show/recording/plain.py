@@ -75,7 +75,6 @@ def _checked(kind: Any, plain: Any) -> Any:
 
 
 def _one_of(kinds: tuple[Any, ...], plain: Any) -> Any:
-    """Restores a value of type ``X | None``, whose union is ``kinds``."""
     if plain is None and type(None) in kinds:
         return None
     return from_plain(next(kind for kind in kinds if kind is not type(None)), plain)
@@ -105,7 +104,6 @@ def _instance(kind: type, plain: Any) -> Any:
 
 @functools.cache
 def _required(kind: type) -> frozenset[str]:
-    """Returns the names of a dataclass's fields without defaults."""
     return frozenset(
         field.name
         for field in fields(kind)

@@ -221,8 +221,6 @@ def _is_moment(row: tuple[object, ...]) -> bool:
 
 
 class _RecordedBook:
-    """The stacks read so far of processes that share them."""
-
     def __init__(self) -> None:
         self._depths = np.zeros(0, np.int64)
         self._starts = np.zeros(0, np.int64)
@@ -260,7 +258,6 @@ class _RecordedBook:
 
 
 def _put(column: np.ndarray, first: int, values: np.ndarray) -> np.ndarray:
-    """Returns the column with ``values`` from index ``first`` on."""
     whole = np.zeros(max(len(column), first + len(values)), column.dtype)
     whole[: len(column)] = column
     whole[first : first + len(values)] = values

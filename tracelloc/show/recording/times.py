@@ -18,10 +18,7 @@ _FORMS: Final = "times are 03:15, 03:15:30, 2026-11-22T03:15, +90m from the star
 
 
 def find_moment(recording: AnyRecording, text: str | None) -> int:
-    """Returns the index of the last snapshot not after a time; None selects the last one.
-
-    Raises UsageError.
-    """
+    """Returns the last snapshot not after a time; None: the last of all. Raises UsageError."""
     moments = recording.moments
     if text is None:
         return len(moments) - 1

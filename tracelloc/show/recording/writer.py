@@ -39,8 +39,6 @@ _GROUPS: Final = 16
 
 @dataclass(slots=True)
 class _Book:
-    """The stacks of processes that share them, and how many of them are written."""
-
     number: int
     stacks: CallStacks
     written: int = 0  # Number of written stacks
@@ -52,7 +50,6 @@ class _Program:
     """The names and history that are written of one program of a process."""
 
     names: NamesWriter = field(default_factory=NamesWriter)
-    named: int = 0
     used: set[int] = field(default_factory=set)
     samples: set[int] = field(default_factory=set)  # Written times of the program's history
 

@@ -80,7 +80,6 @@ def _signed(value: int, metric: Metric) -> str:
 
 
 def _median(totals: Sequence[int]) -> int:
-    """Returns the median of totals in rising order; of two middle ones, the lower."""
     return totals[(len(totals) - 1) // 2]
 
 

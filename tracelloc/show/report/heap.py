@@ -129,9 +129,8 @@ def heap_json(target: Target, heap: HeapUsage) -> str:
     })  # fmt: skip
 
 
-# A stack that allocates most of the blocks of a size, and its share of these allocations.
-#
-# Only stacks count that always allocate the same size.
+# A stack that allocates most of the blocks of a size, and its share of these allocations. Only
+# stacks count that always allocate the same size.
 Likeness = tuple[int, float]
 _LEAST_COUNT: Final = 10  # Allocations of a stack before its size says something
 _LEAST_SHARE: Final = 0.5

@@ -107,10 +107,7 @@ def _json(target: Target, heap: HeapCoverage, more: dict[str, Any]) -> str:
 
 
 def describe(group: LostGroup) -> str:
-    """Formats a group of lost blocks: ``20 × list of 50 nodes up to 56 bytes``.
-
-    Names come from the target and are escaped.
-    """
+    """Formats lost blocks, escaped: ``20 × list of 50 nodes up to 56 bytes``."""
     least, most = group.least_nodes, group.most_nodes
     size = f"up to {group.usable_bytes:,} bytes"
     if group.shape is Shape.BLOCK:

@@ -335,7 +335,6 @@ _REPEATED: Final = 3  # Stacks of a group that every report repeats
 
 
 def _shortened(report: dict[str, Any]) -> dict[str, Any]:
-    """Returns the report without nulls and without earlier content on groups and memory."""
     report["memory"].pop("explanation", None)
     for suspect in report["suspects"]:
         if suspect["group"] is not None and "stack" not in suspect:

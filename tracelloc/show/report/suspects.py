@@ -65,7 +65,6 @@ def suspects_part(given: Request) -> SectionContent:
 def _suspect_lines(
     given: Request, suspects: Sequence[Suspect], types: Sequence[TypeSuspect]
 ) -> Iterator[str]:
-    """Yields a line per changed suspect, and its full text after a change of verdict."""
     earlier = given.earlier
     for rank, named in enumerate(name_suspects(given.snapshot, given.namer, suspects)):
         repeat = earlier.repeat(_key(named.suspect), _reported(given, named, rank))

@@ -26,10 +26,7 @@ PRIVATE: Final = 0o600
 
 
 def output_users() -> tuple[User, ...]:
-    """Returns the users whose rights are tried in turn to write outputs.
-
-    The first one owns new files.
-    """
+    """Returns the users whose rights are tried for outputs; the first owns new files."""
     own = User(os.geteuid(), os.getegid())
     caller = sudo_caller(os.environ)
     return (own,) if caller is None else (caller, own)

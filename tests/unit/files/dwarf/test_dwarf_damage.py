@@ -1,6 +1,5 @@
 """Debug information that is damaged, or made to do harm: a reason, in time, never an error."""
 
-import os
 import random
 import resource
 import struct
@@ -14,6 +13,7 @@ import pytest
 
 from tests.commands import run
 from tests.harness import Builder
+from tests.unit.hostile import in_memory
 from tests.unit.references import addresses_in_functions, assembled, open_elf, places
 from tracelloc.files.dwarf.sourcelines import SourceLines
 from tracelloc.files.elf import ElfFile, NotElfError
@@ -49,12 +49,6 @@ def mutate(data: bytes, sections: list[tuple[int, int]], rng: random.Random) -> 
                 damaged[at : at + length] = data[other : other + length].ljust(length, b"\x80")
     length = rng.randrange(len(data) // 2, len(data)) if rng.random() < 0.05 else len(data)
     return bytes(damaged[:length])
-
-
-def in_memory(data: bytes) -> int:
-    descriptor = os.memfd_create("damaged")
-    os.write(descriptor, data)
-    return descriptor
 
 
 @pytest.mark.parametrize("kind", ["-gdwarf-4", "-gdwarf-5", "-gdwarf64", "no aranges"])
@@ -192,13 +186,6 @@ def test_from_several_threads(builder: Builder) -> None:
     expected = SourceLines(open_elf(path)).chains(addresses)
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda _: lines.chains(addresses), range(4))) == [expected] * 4
-
-
-@pytest.mark.long
-def test_32_bit(builder: Builder) -> None:
-    lines = SourceLines(open_elf(builder.c("churn", "-m32")))
-    assert lines.chains([0x1234]) == [()]
-    assert lines.reason == "debug information of 32-bit files is not read"
 
 
 def packed(kind: int, size: int, stored: bytes, packing: Packing = Packing.ELF) -> ElfSection:

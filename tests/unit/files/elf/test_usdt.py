@@ -57,7 +57,7 @@ def file_of(*notes: bytes, base: bool = False, code: bytes = b"\x90") -> bytes:
 
 
 def probes_in(*notes: bytes, base: bool = False) -> list:
-    elf = ElfFile.from_bytes(elf_bytes(
+    elf = ElfFile(elf_bytes(
         [MadeSection(".note.stapsdt", b"".join(notes), kind=7),
          *([MadeSection(".stapsdt.base", b"\0")] if base else [])]
     ))  # fmt: skip

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.blockholders import KEPT
+from tests.searches import add_search
 from tests.unit.events import A, records
 from tests.unit.inspected import Lab, Traced
 from tests.unit.leaks import watched
@@ -33,7 +34,7 @@ def heap_of(blocks: Mapping[int, int]) -> Heap:
 def note_search(heap: Heap, lost: int = 0) -> None:
     """Adds a pointer search that found no pointer to so many of the blocks."""
     blocks = heap.table.blocks()
-    heap.unreachable.add_search(blocks, np.arange(len(blocks)) >= lost)
+    add_search(heap.unreachable, blocks, np.arange(len(blocks)) >= lost)
 
 
 def findings_of(heap: Heap, suspects: Sequence[Suspect] = ()) -> Findings:

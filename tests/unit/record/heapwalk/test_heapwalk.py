@@ -15,7 +15,7 @@ from tracelloc.record.heapwalk import jemalloc
 from tracelloc.record.heapwalk.arenas import Arena, BlockState, NotWalkableError
 from tracelloc.record.heapwalk.chunks import ArenaTally, ListReader, follow_chunks
 from tracelloc.record.heapwalk.kinds import bounds_of, size_groups
-from tracelloc.record.heapwalk.pinnedpages import PinnedPageSums
+from tracelloc.record.heapwalk.measuring import PinnedPageSums
 from tracelloc.record.heapwalk.walk import while_alive
 from tracelloc.record.process.memory import PAGE_BYTES
 from tracelloc.record.process.procfs import Process

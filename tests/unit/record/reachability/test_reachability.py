@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.marked import bits_of, finished, links_of, plainly, reachable_of
+from tests.searches import add_search
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import U64
@@ -210,13 +211,13 @@ def test_all_but_one_of_four_searches_have_to_agree() -> None:
     one = blocks(5)
     said = []
     for pointed_to in (True, False, False, True, False, True, False, False, False):
-        unreachable.add_search(one, np.array([pointed_to]))
+        add_search(unreachable, one, np.array([pointed_to]))
         said.append(len(unreachable.blocks))
     assert said == [0, 0, 1, 0, 1, 0, 0, 1, 1]
     newer = UnreachableBlocks()
-    newer.add_search(blocks(1), np.array([False]))
+    add_search(newer, blocks(1), np.array([False]))
     for pointed_to in (False, False, True, True):
-        newer.add_search(blocks(1, 5), np.array([True, pointed_to]))
+        add_search(newer, blocks(1, 5), np.array([True, pointed_to]))
     assert len(newer.blocks) == 0
 
 
@@ -224,7 +225,7 @@ def test_all_four_have_to_agree_where_a_collector_moves_what_points_to_blocks() 
     unreachable, one = UnreachableBlocks(moves=True), blocks(1)
     lost = []
     for is_pointed_to in (False, False, False, False, True, False, False, False, False):
-        unreachable.add_search(one, np.array([is_pointed_to]))
+        add_search(unreachable, one, np.array([is_pointed_to]))
         lost.append(len(unreachable.blocks))
     assert lost == [0, 0, 0, 1, 0, 0, 0, 0, 1]
 
@@ -233,8 +234,8 @@ def test_an_address_that_is_given_out_again_is_another_block() -> None:
     unreachable = UnreachableBlocks()
     one, other = blocks(5), blocks(5)
     other.birth_ns += np.uint64(1)
-    unreachable.add_search(one, np.array([False]))
-    unreachable.add_search(other, np.array([False]))
+    add_search(unreachable, one, np.array([False]))
+    add_search(unreachable, other, np.array([False]))
     assert len(unreachable.blocks) == 0
 
 
@@ -242,17 +243,17 @@ def test_blocks_that_are_freed_after_all_speak_for_the_rest() -> None:
     unreachable = UnreachableBlocks()
     kept, gone, other = blocks(*range(20)), blocks(*range(30, 33)), blocks(50, 51, stack=2)
     for _ in range(2):
-        unreachable.add_search(Blocks.concatenate([kept, gone, other]), np.zeros(25, np.bool_))
+        add_search(unreachable, Blocks.concatenate([kept, gone, other]), np.zeros(25, np.bool_))
     assert len(unreachable.blocks) == 25
     few = Blocks.concatenate([kept, other])
-    unreachable.add_search(few, np.zeros(22, np.bool_))
+    add_search(unreachable, few, np.zeros(22, np.bool_))
     assert unreachable.blocks.stack.tolist() == [2, 2]
     unreachable.collects = True
     assert len(unreachable.blocks) == 22
     unreachable.collects = False
     many = Blocks.concatenate([blocks(*range(100, 140)), other])
     for _ in range(2):
-        unreachable.add_search(many, np.zeros(42, np.bool_))
+        add_search(unreachable, many, np.zeros(42, np.bool_))
     assert len(unreachable.blocks) == 2, "20 more were freed"
 
 
@@ -260,7 +261,7 @@ def test_by_stack_and_slice() -> None:
     unreachable = UnreachableBlocks()
     some = Blocks.concatenate([blocks(1, 2, 3, 30, stack=3), blocks(40, 41, stack=7)])
     for _ in range(2):
-        unreachable.add_search(some, np.array([False, False, False, True, False, False]))
+        add_search(unreachable, some, np.array([False, False, False, True, False, False]))
     table = unreachable.table(np.array([0, 10, 20, 50]) * 10**9)
     count, size_bytes, asked = table.lost_blocks_of(np.array([7, 5, 3]), 3)
     assert count.tolist() == [[0, 0, 2], [0, 0, 0], [3, 0, 0]]

@@ -69,7 +69,6 @@ class Interpreter:
     """A runtime with groups as they are written: each number below 100 is a line, 0 an entry."""
 
     def __init__(self, inner_frames: int = 0) -> None:
-        self.title = "Test"
         self.inner_frames = inner_frames
 
     def publish(self, words: SpaceControl) -> None:

@@ -68,10 +68,13 @@ class TypeNames:
         return name if module in ("", "builtins") else f"{module}.{name}"
 
     def _module(self, dictionary: int) -> str:
-        """Returns ``__module__`` from a class's dictionary; empty if it can't be read."""
         for key, value in self.entries(dictionary):
             if key == self._module_key or (not self._module_key and self._is_module_key(key)):
-                return self._string(value)
+                words = self._words(value, 3)
+                if len(words) < 3 or not 0 < words[2] < 1 << 10:
+                    return ""
+                text = self.memory.process.read_memory(value + self._text_at, words[2])
+                return text.decode("ascii", errors="replace")
         return ""
 
     def entries(self, dictionary: int) -> list[tuple[int, int]]:
@@ -94,13 +97,6 @@ class TypeNames:
             return False
         self._module_key, self._text_at = address, found.start()
         return True
-
-    def _string(self, address: int) -> str:
-        words = self._words(address, 3)
-        if len(words) < 3 or not 0 < words[2] < 1 << 10:
-            return ""
-        text = self.memory.process.read_memory(address + self._text_at, words[2])
-        return text.decode("ascii", errors="replace")
 
     def _words(self, address: int, count: int) -> list[int]:
         read = self.memory.process.read_memory(address, 8 * count)

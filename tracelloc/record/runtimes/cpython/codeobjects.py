@@ -161,7 +161,6 @@ class CodeObjects:
     """
 
     def __init__(self, layout: CodeLayout, code_type: int, read: ReadMemory) -> None:
-        """``code_type``: the address of ``PyCode_Type``; ``read``: reads the process's memory."""
         self._layout = layout
         self._type = code_type
         self._read = read

@@ -65,10 +65,7 @@ class HolderSearch:
             return None
 
     def has_python(self) -> bool:
-        """Whether the process has CPython.
-
-        Raises TargetError if objects of its version can't be counted.
-        """
+        """Whether the process has CPython. Raises TargetError for one of an unsupported version."""
         try:
             return find_cpython(self._refreshed()) is not None
         except UncountedPython as error:
@@ -175,7 +172,9 @@ class _Graph:
         self._last = self._parents
         self._follow(self._modules())
         self._follow(self._threads())
-        self._follow(self._frames(frames))
+        target = self._image.references.target
+        starts = ((target(frame.locals_address), frame) for frame in frames)
+        self._follow({start: frame for start, frame in starts if start >= 0})
 
     def _follow(self, roots: Mapping[int, Root]) -> None:
         begin = self._end
@@ -226,11 +225,6 @@ class _Graph:
                 elif kind == _CONTEXT:
                     roots[start] = ThreadRoot(f"{title} context", is_namespace=False)
         return roots
-
-    def _frames(self, frames: list[RunningFrame]) -> dict[int, RunningFrame]:
-        target = self._image.references.target
-        starts = ((target(frame.locals_address), frame) for frame in frames)
-        return {start: frame for start, frame in starts if start >= 0}
 
     def holders(self, name: str, before: ObjectAddresses | None) -> Holders:
         fresh = addresses = self._addresses.addresses_of_type(name)
@@ -297,17 +291,14 @@ class _Graph:
             return module, words
         begin = self._homes.get(at)
         if begin is None and len(self._homes) < _MOST_HOMES:
-            found = dict(filter(None, map(self._attribute, self._places(at))))
+            places: list[int] = np.flatnonzero(self._image.words == np.uint64(at)).tolist()
+            found = dict(filter(None, map(self._attribute, places)))
             defining = (self._names.module_of(at), *self._defining)
             home = next((each for each in defining if each in found), module)
             begin = self._homes[at] = home, found.get(home, words[: _ATTRIBUTE + 1])
         if begin is None:
             return module, words
         return begin[0], [*begin[1], *words[_ATTRIBUTE + 1 :]]
-
-    def _places(self, address: int) -> list[int]:
-        places: list[int] = np.flatnonzero(self._image.words == np.uint64(address)).tolist()
-        return places
 
     def _attribute(self, word: int) -> tuple[str, list[int]] | None:
         """Returns the module one of whose attributes a word is, and the words that lead there."""

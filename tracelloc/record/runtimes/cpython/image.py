@@ -370,6 +370,5 @@ class HeapImage:
 
 
 def _rows(addresses: U64, size_bytes: U64) -> U64:
-    """Returns rows of (address, bytes) for the tables that exist."""
     there = (addresses != 0) & (size_bytes != 0)
     return np.stack([addresses[there], size_bytes[there]], axis=1)

@@ -89,8 +89,6 @@ _SHORT: Final = 40  # Most characters of a key that is shown
 
 @dataclass(slots=True)
 class _Walk:
-    """How far the naming of a path has come."""
-
     text: str
     namespace: bool = False  # Whether the next object is a dictionary of names
     # The object that owns the current table: where it begins, and its type's number.
@@ -123,10 +121,7 @@ class PathNames:
         self._first_value = int(python.version >= _HEADED_VALUES)
 
     def path(self, root: str, words: Sequence[int], *, of_thread: bool = False) -> NamedPath:
-        """Returns a reference path as text.
-
-        ``root``: name of the first word's block. ``of_thread``: whether that belongs to a thread.
-        """
+        """Formats a reference path from a block ``root``; ``of_thread``: it belongs to a thread."""
         walk = _Walk(root, skips_item=of_thread)
         for word in words:
             start = self._image.references.begin(word)
@@ -207,7 +202,6 @@ class PathNames:
             self._name_in_instance(walk, word, begin, number)
 
     def _name_in_builtin(self, walk: _Walk, number: int, word: int, begin: int) -> str | None:
-        """Returns the name of a word in a standard-library type written in C; None if unknown."""
         name = self._names.name_of(number)
         said: str | None = ""
         if name in ("generator", "coroutine", "async_generator"):
@@ -333,7 +327,6 @@ class PathNames:
         return None if keys is None else self._key_text(keys, place)
 
     def _cached_keys(self, number: int) -> int | None:
-        """Returns the table of keys that a class's instances share; None if there is none."""
         image = self._python.read(self._types.address(number), 1024)
         end = native().address_end
         for (pointer,) in struct.iter_unpack("<Q", image[_DICT_OFFSET_AT : len(image) & ~7]):

@@ -114,10 +114,7 @@ def find_pools(memory: RemoteMemory) -> U64:
 
 
 def pool_ranges(memory: RemoteMemory) -> list[tuple[int, int]]:
-    """Returns (start, end) of all memory with pools, free ones between them included.
-
-    Raises TargetError, PrivilegeError.
-    """
+    """Returns (start, end) of all memory with pools. Raises TargetError, PrivilegeError."""
     pools = find_pools(memory)
     if not len(pools):
         return []
@@ -128,7 +125,6 @@ def pool_ranges(memory: RemoteMemory) -> list[tuple[int, int]]:
 
 
 def _are_headers(headers: U64) -> Mask:
-    """Returns a mask of rows of 6 words that are headers of pools with a block in use."""
     low = np.uint64(0xFFFFFFFF)
     count, classes = headers[:, 0], headers[:, 4] >> np.uint64(32)
     begun, last = headers[:, 5] & low, headers[:, 5] >> np.uint64(32)

@@ -195,6 +195,5 @@ def _main_path(holders: Mapping[str, Holders], name: str) -> str:
 
 
 def _place(holders: Mapping[str, Holders], name: str) -> str | None:
-    """Returns the container whose items most objects of a type are; None if none is."""
     path = _main_path(holders, name)
     return next((path.removesuffix(end) for end in ITEMS if path.endswith(end)), None)

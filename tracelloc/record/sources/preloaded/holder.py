@@ -15,14 +15,10 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class _RobustEntry(ctypes.Structure):
-    """``struct robust_list``, linux/futex.h."""
-
     _fields_ = (("next", ctypes.c_void_p),)
 
 
 class _RobustHead(ctypes.Structure):
-    """``struct robust_list_head``, linux/futex.h."""
-
     _fields_ = (
         ("next", ctypes.c_void_p),
         ("futex_offset", ctypes.c_long),

@@ -79,10 +79,7 @@ class PreloadedLink:
         self._own_ranges: list[tuple[int, int]] = []
 
     def begin_image(self, *, same_thread: bool) -> None:
-        """Resets the state after the process has executed another program.
-
-        ``same_thread``: whether the main thread did; otherwise the kernel has lost the marker.
-        """
+        """Resets the state after an exec. ``same_thread``: otherwise the kernel lost the marker."""
         if not same_thread:
             self.close()
         self._misses_beginning, self._loaded = False, ""
@@ -252,7 +249,6 @@ class PreloadedLink:
         return is_next or is_standard_malloc(allocator)
 
     def _other(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> str | None:
-        """Explains why some blocks bypass the library; None if none do."""
         for allocator in allocators:
             if not self.is_behind(allocator):
                 return f"{base_name(allocator.module.path)} has allocators of its own"
@@ -332,10 +328,7 @@ class PreloadedLink:
         return self._library is not None and is_injected(self._library.path)
 
     def _read(self, variable: str, field: str, size_bytes: int) -> int:
-        """Returns the value of a library's variable; 0 if the library is not yet initialized.
-
-        If the process's memory may not be read (ptrace(2)), returns the value at the start.
-        """
+        """Returns a library variable's value, or its first one if memory may not be read."""
         assert self._library is not None
         at, process = self._space.object(self._library, variable), self._space.process
         word = b"" if at is None else process.read_memory(at, size_bytes)

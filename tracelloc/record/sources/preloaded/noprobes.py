@@ -143,10 +143,7 @@ class NoProbes:
         return found
 
     def take_trap(self, thread_id: int) -> bool | None:
-        """Handles the trap of a stopped thread, which may then run on as without a breakpoint.
-
-        Returns whether the process has mapped new code; None if the trap is the program's own.
-        """
+        """Handles a stopped thread's trap. Returns whether there is new code; None: not ours."""
         registers = ptrace.registers(thread_id)
         address = registers.program_counter - native().breakpoint_advance
         if not any(address in each.inserted for each in self._breakpoints):
@@ -165,7 +162,6 @@ class NoProbes:
         return True
 
     def _is_mapping(self, thread_id: int) -> bool:
-        """Whether the dynamic linker is about to change mappings."""
         address = int(self._spaces["loader_state"][0])
         state = Process(thread_id).read_memory(address, 4) if address else b""
         return int.from_bytes(state, "little") != _CONSISTENT

@@ -104,7 +104,6 @@ class PreloadedSource:
         self._last = area
 
     def _close_last(self) -> None:
-        """Closes the disconnected area, if there is one, after all its reports are taken."""
         last, self._last = self._last, None
         if last is not None:
             self._earlier += last.counters()

@@ -147,7 +147,6 @@ def is_used(space: AddressSpace) -> bool:
 
 
 def _takes_lock(fd: int) -> bool:
-    """Locks the shared memory for this tracelloc. Returns False if another one has the lock."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -225,7 +224,6 @@ class SharedArea:
         return memory
 
     def _begin(self) -> None:
-        """Resets the shared memory, which an earlier profiler may have used."""
         self.rows = self._array(ringmerge.AT_ROWS, abi.ROW_SET_DTYPE, ringmerge.ROW_SETS)
         self.space = self._array(ringmerge.FIELDS["space"], abi.SPACE_DTYPE, 1)
         self._counters = self._field("counters", np.uint64, len(Counter))
@@ -358,16 +356,8 @@ class SharedArea:
         """Whether the process has reported nothing since events were last taken."""
         return self._rings is None or (self._rings.is_quiet and not self.records.has_more)
 
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether a thread was writing an event when events were last taken."""
-        return self._rings is not None and self._rings.is_unfinished
-
     def take_events(self, *, whole: bool = False) -> Events:
-        """Takes all events that are known to be complete, in order.
-
-        ``whole``: the process is gone, or stopped for good, so that unfinished events stay so.
-        """
+        """Takes all complete events, in order. ``whole``: the process is gone, or has stopped."""
         if self._rings is None:
             return np.empty(0, EVENT_DTYPE)
         if self._is_over:

@@ -107,7 +107,6 @@ class AreaRecords:
         return not self.is_damaged
 
     def _note(self, kind: int, record: bytes) -> bool:
-        """Stores a copied record. Returns whether it is valid."""
         if kind == ringmerge.RECORD_STACK and len(record) >= _STACK.size:
             stack_id, n_frames, flags, _ = _STACK.unpack_from(record)
             is_whole = len(record) >= _STACK.size + 8 * n_frames
