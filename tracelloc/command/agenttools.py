@@ -126,16 +126,11 @@ class AgentTools:
     def command(
         self, *words: object, statuses: Sequence[int] = (0, 3), is_message: bool = False
     ) -> str:
-<<<<<<< HEAD
-        """Runs a command of tracelloc. Returns its output. Raises ToolError.
+        """Runs tracelloc, raising ToolError. ``is_message``: it reports on standard error.
 
-        ``is_message``: its report is on standard error, as standard output is a program's.
         Files that it reads may name any source file: of these, only those below the working
         directory may be shown.
         """
-=======
-        """Runs tracelloc, raising ToolError. ``is_message``: it reports on standard error."""
->>>>>>> lines
         line = [sys.executable, "-m", "tracelloc", *map(str, words)]
         try:
             done = subprocess.run(

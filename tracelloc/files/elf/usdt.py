@@ -50,7 +50,7 @@ def usdt_probes(elf: ElfFile, provider: str) -> list[UsdtProbe]:
     if not notes:
         return []
     base = elf.section_header(_BASE)
-    machine = elf_architecture(elf.machine)
+    machine = elf_architecture(elf.machine, elf.bits)
     found: list[UsdtProbe] = []
     for owner, kind, content, size_bytes in notes_in(notes):
         if (kind, owner) != (_KIND, _OWNER) or not _ADDRESSES.size <= size_bytes == len(content):

@@ -21,7 +21,7 @@ def makes_filters(elf: ElfFile) -> bool:
 
     Go's compiler has both in different functions: there the number alone counts. Raises OSError.
     """
-    machine = elf_architecture(elf.machine)
+    machine = elf_architecture(elf.machine, elf.bits)
     return machine is not None and any(
         _is_in(elf.read(segment.offset + at, _AT_ONCE + _NEAR_BYTES), machine, everywhere=elf.is_go)
         for segment in elf.segments

@@ -37,7 +37,7 @@ def thread_cache_drain(
     ``frees``: addresses of free; ``start_of``: returns the start of the function that contains an
     address. Raises OSError.
     """
-    places = _PLACES.get(elf_architecture(elf.machine))
+    places = _PLACES.get(elf_architecture(elf.machine, elf.bits))
     found = set()
     for segment in elf.segments:
         if places is None or not segment.executable:
