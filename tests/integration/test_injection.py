@@ -19,6 +19,7 @@ from tests.integration.test_preloaded_mallocs import assert_totals, linked
 from tracelloc.record.mallocs.discovery import EVERYTHING
 from tracelloc.record.mallocs.otel import allocators_in
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.regions import Region, read_regions
 from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
@@ -212,6 +213,7 @@ def test_killed_at_any_step(builder: Builder) -> None:
         ),
         ("books", ("-static",), (4, 10, 1, 10), "has allocators of its own"),
         ("prefixed", (), (), "has allocators of its own"),
+        ("cramped", (), ("crowded",), "its main thread's stack can't grow by 80 KiB"),
     ],
 )
 def test_what_is_refused(
@@ -238,6 +240,26 @@ def test_traced_and_stopped_programs_are_refused(builder: Builder, targets: Targ
     assert "it is stopped (SIGSTOP)" in run.stderr
     os.kill(target.pid, signal.SIGCONT)
     assert json.loads(target.ask("run"))
+
+
+@pytest.mark.parametrize("place", ["malloc", "static", "stack", "mapped"])
+def test_nothing_is_written_below_a_small_stack(targets: Targets, place: str) -> None:
+    """Nor does anything stay in the memory that is written instead, below the main stack."""
+    target = targets.c("cramped", place, flags=["-Wl,-z,now"])
+    before = main_stack(target)
+    tracer = traced(target)
+    assert said(tracer, INJECTED)
+    assert tracer.stop() == 0
+    assert int(target.ask("check")) == 0
+    start = main_stack(target).start
+    size_bytes = before.start - start
+    assert 64 << 10 < size_bytes <= 80 << 10  # by the size of the processor's registers
+    assert Process(target.pid).read_memory(start, size_bytes) == bytes(size_bytes)
+
+
+def main_stack(target: Target) -> Region:
+    regions = read_regions(Process(target.pid).maps_text())
+    return next(region for region in regions if region.path == "[stack]")
 
 
 def test_threads_wait_only_briefly(targets: Targets) -> None:

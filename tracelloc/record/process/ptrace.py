@@ -8,7 +8,9 @@ had seized as if nothing had happened.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import signal
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
@@ -44,6 +46,8 @@ OPTION_EXEC: Final = 0x10  # PTRACE_O_TRACEEXEC
 # PTRACE_O_TRACECLONE, TRACEEXIT: all threads are seized, and stop at their ends.
 OPTION_EXITS: Final = 8 | 0x40
 
+# The stops that concern a whole process (signal(7)).
+GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 # The `si_code` of signals sent by the kernel itself (asm-generic/siginfo.h).
 SI_KERNEL: Final = 0x80
 
@@ -65,6 +69,8 @@ class Event(IntEnum):
 
 
 _WORD: Final = (1 << 64) - 1
+# ERESTARTNOHAND of the kernel's linux/errno.h: the call is made again unless a handler runs.
+_RESTART: Final = 514
 NO_CALL: Final = -1  # In place of a system call's number: the thread is in none
 
 
@@ -234,6 +240,23 @@ def set_registers(thread_id: int, values: Registers) -> None:
     area = ctypes.create_string_buffer(content, len(content))
     vector = (ctypes.c_size_t * 2)(ctypes.addressof(area), len(content))
     _request(_SETREGSET, thread_id, ctypes.addressof(vector), _NT_PRSTATUS)
+
+
+def keep_call(thread_id: int, status: int) -> None:
+    """Keeps a stop that a program would not notice untraced from making a system call fail.
+
+    ``status``: that of waitpid(2), of a stopped thread. Some calls return EINTR if a tracer stops
+    their thread, or if it gets a signal that the program ignores (signal(7)). The kernel makes such
+    a call again; if a handler runs, the call returns EINTR all the same. Raises OSError.
+    """
+    values = registers(thread_id)
+    # A descriptor is closed even if close(2) returns EINTR.
+    is_over = values.entered_call in (NO_CALL, native().system_call("close"))
+    if is_over or os.WSTOPSIG(status) in GROUP_STOPS:
+        return
+    if values[values.layout.call_result] == -errno.EINTR & _WORD:
+        values[values.layout.call_result] = -_RESTART
+        set_registers(thread_id, values)
 
 
 def extended_state(thread_id: int) -> bytes:

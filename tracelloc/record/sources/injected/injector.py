@@ -134,12 +134,12 @@ class Injection:
 
     def _map(self, thread_id: int, memory_fd: int, tid_offset: int) -> None:
         """Maps the library into the process, not called yet. Raises OSError, TargetError."""
-        remote = RemoteThread(thread_id, self._functions.place, memory_fd)
-        mapper = Mapper(remote.call, self._process.pid, memory_fd)
+        remote = RemoteThread(self._process, thread_id, self._functions.place, memory_fd)
+        mapper = Mapper(remote, self._process.pid, memory_fd)
         try:
             base = mapper.map_library(self._library)
             at = {name: base + inside for name, inside in self._library.symbols.items()}
-            control = mapper.map_area(at["tracelloc_next"])
+            control = mapper.map_area()
             address = self._functions.address
             values = {
                 "tracelloc_next": b"".join(_pointer(address(name)) for name in CALLED_OFTEN),
@@ -154,6 +154,8 @@ class Injection:
         except BaseException:
             mapper.unmap()
             raise
+        finally:
+            remote.clear()
         self._base = base
         self._set_state(memory_fd, ringmerge.WITHDRAWN)
 

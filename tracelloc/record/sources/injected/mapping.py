@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from tracelloc.files.elf import NotElfError
 from tracelloc.files.elf.file import ElfFile
 from tracelloc.record.process.memory import PAGE_BYTES
 from tracelloc.record.process.space import INJECTED_FILE, INJECTED_NAME
+from tracelloc.record.sources.injected.remotecalls import RemoteThread
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.sharedarea import NEXT_VARIABLE, STATE_VARIABLE
 
@@ -45,8 +45,6 @@ VARIABLES: Final = (
     STATE_VARIABLE[0],
     NEXT_VARIABLE[0],
 )
-
-RemoteCall = Callable[..., int]  # Makes a system call in the process: name and arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +103,9 @@ def library_file() -> LibraryFile:
 class Mapper:
     """Maps the library and the shared memory into a process; ``unmap`` undoes that."""
 
-    def __init__(self, call: RemoteCall, pid: int, memory_fd: int) -> None:
-        self._call, self._pid, self._memory_fd = call, pid, memory_fd
+    def __init__(self, remote: RemoteThread, pid: int, memory_fd: int) -> None:
+        self._remote, self._call = remote, remote.call
+        self._pid, self._memory_fd = pid, memory_fd
         self._mapped: list[tuple[int, int]] = []
         self._descriptors: list[int] = []
 
@@ -114,7 +113,7 @@ class Mapper:
         """Maps the library. Returns its address in the process. Raises OSError."""
         base = self._map(0, library.size_bytes, _READ | _WRITE, _PRIVATE | _ANONYMOUS, -1, 0)
         self._mapped.append((base, library.size_bytes))
-        fd = self._memory_file(base, INJECTED_NAME, _CLOEXEC | _EXEC)
+        fd = self._memory_file(INJECTED_NAME, _CLOEXEC | _EXEC)
         own = self._open(fd)
         try:
             os.pwrite(own, library.content, 0)
@@ -133,12 +132,12 @@ class Mapper:
         self._call("madvise", guard, PAGE_BYTES, _WIPE_ON_FORK)
         return base
 
-    def map_area(self, name_at: int) -> int:
+    def map_area(self) -> int:
         """Creates and maps the shared memory (``struct preload_control``). Returns its address.
 
-        ``name_at``: memory of the process for the name. Raises OSError.
+        Raises OSError.
         """
-        fd = self._memory_file(name_at, _AREA_NAME, _CLOEXEC | _ALLOW_SEALING)
+        fd = self._memory_file(_AREA_NAME, _CLOEXEC | _ALLOW_SEALING)
         own = self._open(fd)
         try:
             os.ftruncate(own, ringmerge.FILE_BYTES)
@@ -178,8 +177,8 @@ class Mapper:
     def _map(self, *arguments: int) -> int:
         return self._call("mmap", *arguments)
 
-    def _memory_file(self, name_at: int, name: str, flags: int) -> int:
-        os.pwrite(self._memory_fd, name.encode() + b"\0", name_at)
+    def _memory_file(self, name: str, flags: int) -> int:
+        name_at = self._remote.write_name(name)
         try:
             fd = self._call("memfd_create", name_at, flags)
         except OSError as error:
