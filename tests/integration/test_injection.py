@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -9,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.commands import outcome
@@ -19,7 +21,7 @@ from tests.integration.test_preloaded_mallocs import assert_totals, linked
 from tracelloc.record.mallocs.discovery import EVERYTHING
 from tracelloc.record.mallocs.otel import allocators_in
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.regions import Region, read_regions
+from tracelloc.record.process.regions import Region, read_mapping_usages, read_regions
 from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
@@ -27,7 +29,7 @@ from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.sources.injected import redirection
 from tracelloc.record.sources.injected.functions import ReplacedFunctions
 from tracelloc.record.sources.injected.mapping import library_file
-from tracelloc.record.sources.preloaded.sharedarea import STATE_VARIABLE
+from tracelloc.record.sources.preloaded.sharedarea import STATE_VARIABLE, area_mappings
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -138,6 +140,59 @@ def test_a_killed_tracelloc(targets: Targets) -> None:
     assert tracer.stop() == 0
     assert said(tracer, INJECTED)
     assert_equal(tracer.last(), books)
+
+
+KILLED = """
+import os, signal, sys
+from tests.breakoff import inject
+from tracelloc.record.sources.injected.injector import Injection
+Injection._set_state = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+inject(int(sys.argv[1]), sys.maxsize, withdraws=False)
+"""
+
+
+def test_probes_after_a_killed_injection(targets: Targets) -> None:
+    """The library is mapped, and nothing leads to it."""
+    target = targets.c("books", 4, OPERATIONS, 1, 3000)
+    outcome(sys.executable, "-c", KILLED, target.pid, cwd=TARGETS.parents[1])
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert said(tracer, "a tracelloc was killed while injecting it")
+    assert_equal(tracer.last(), books)
+
+
+def footprint(target: Target) -> tuple[int, int]:
+    """Address space and memory, in bytes, of what injecting changes: the rest does as it likes."""
+    space = memory = 0
+    before = ""
+    for each in read_mapping_usages(Process(target.pid)):
+        is_own = each.path.startswith("/memfd:") or (is_injected(before) and not each.path)
+        if is_own or each.path == "[stack]" or each.path.endswith("/libc.so.6"):
+            space += each.end - each.start
+            memory += each.rss_bytes if is_own else each.anonymous_bytes
+        before = each.path
+    (area, *_) = area_mappings(Process(target.pid).maps().mappings) or [None]
+    if area is not None:
+        path = Process(target.pid).mapping_path(area)
+        memory += os.stat(path).st_blocks * 512
+    return space, memory
+
+
+def test_what_stays(targets: Targets) -> None:
+    """The same after several traces of many threads, as the documentation has it."""
+    text = (TARGETS.parents[1] / "tracelloc/docs/preload.md").read_text()
+    found = re.search(
+        r"What\s+stays\s+is\s+(\d+)\s+MiB\s+of\s+address\s+space\s+and\s+(\d+)\s+KiB", text
+    )
+    assert found
+    target = targets.c("books", 200, OPERATIONS, 1, 3000)
+    target.ask("run")
+    before = footprint(target)
+    for _ in range(2):
+        run_traced(target)
+        space, memory = np.subtract(footprint(target), before) / 1024
+        assert (round(space / 1024), memory <= int(found[2])) == (int(found[1]), True)
 
 
 def test_a_second_tracelloc(targets: Targets) -> None:

@@ -31,7 +31,7 @@ from tracelloc.record.sources.injected.functions import (
     check,
     find_tid_offset,
 )
-from tracelloc.record.sources.injected.mapping import LibraryFile, Mapper, library_file
+from tracelloc.record.sources.injected.mapping import LibraryFile, Mapper, leftovers, library_file
 from tracelloc.record.sources.injected.redirection import (
     FunctionSymbol,
     earlier_words,
@@ -137,6 +137,8 @@ class Injection:
         remote = RemoteThread(self._process, thread_id, self._functions.place, memory_fd)
         mapper = Mapper(remote, self._process.pid, memory_fd)
         try:
+            for name, arguments in leftovers(self._process, self._library):
+                remote.call(name, *arguments)
             base = mapper.map_library(self._library)
             at = {name: base + inside for name, inside in self._library.symbols.items()}
             control = mapper.map_area()
@@ -211,7 +213,7 @@ class _Opened:
 
 
 def _find_earlier(space: AddressSpace, library: LibraryFile) -> int | None:
-    """Returns the address of a library that was injected before; None if there is none.
+    """Returns the address of a library that was injected before; None if none is complete.
 
     Raises TargetError if that library is of another version.
     """
@@ -222,7 +224,8 @@ def _find_earlier(space: AddressSpace, library: LibraryFile) -> int | None:
     memory = space.process.read_memory(first.start, first.end - first.start)
     if not library.is_at(memory):
         raise TargetError("it has the library of another version of tracelloc")
-    return first.start
+    state = space.process.read_memory(first.start + library.symbols[STATE_VARIABLE[0]], 4)
+    return first.start if any(state) else None
 
 
 def _caller_of(thread_ids: Sequence[int]) -> int:
