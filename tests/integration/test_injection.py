@@ -14,7 +14,16 @@ import numpy as np
 import pytest
 
 from tests.commands import outcome
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc, run_tracelloc
+from tests.harness import (
+    PATIENCE_S,
+    PRELOADED,
+    TARGETS,
+    Builder,
+    Target,
+    Targets,
+    Tracelloc,
+    run_tracelloc,
+)
 from tests.integration.test_exact import OPERATIONS, assert_equal, by_site
 from tests.integration.test_preloaded import said
 from tests.integration.test_preloaded_mallocs import assert_totals, linked
@@ -160,6 +169,22 @@ def test_probes_after_a_killed_injection(targets: Targets) -> None:
     assert tracer.stop() == 0
     assert said(tracer, "a tracelloc was killed while injecting it")
     assert_equal(tracer.last(), books)
+
+
+@pytest.mark.parametrize("way", ["preloaded", "injected"])
+def test_stack(targets: Targets, way: str) -> None:
+    """Of threads whose first allocations these are, as the documentation has it."""
+    text = (TARGETS.parents[1] / "tracelloc/docs/preload.md").read_text()
+    found = re.search(r"takes\s+up\s+to\s+(\d+)\s+bytes\s+of\s+the\s+stack", text)
+    assert found
+    variables = {**os.environ, "LD_PRELOAD": str(PRELOADED)} if way == "preloaded" else None
+    target = targets.c("stackneed", flags=["-Wl,-z,now"], env=variables)
+    untraced = int(target.ask("idle"))
+    tracer = Tracelloc("-p", target.pid, "--preload", "on" if variables else "inject")
+    depths = [int(target.ask("traced")) for _ in range(20)]
+    assert tracer.stop() == 0
+    assert said(tracer, f"events come by the {way} library")
+    assert untraced < max(depths) <= int(found[1])
 
 
 def footprint(target: Target) -> tuple[int, int]:
