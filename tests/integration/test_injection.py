@@ -27,17 +27,20 @@ from tests.harness import (
 from tests.integration.test_exact import OPERATIONS, assert_equal, by_site
 from tests.integration.test_preloaded import said
 from tests.integration.test_preloaded_mallocs import assert_totals, linked
+from tracelloc.errors import TargetError
 from tracelloc.record.mallocs.discovery import EVERYTHING
 from tracelloc.record.mallocs.otel import allocators_in
+from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region, read_mapping_usages, read_regions
 from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.sessionstart import attach_to
-from tracelloc.record.sources.injected import redirection
+from tracelloc.record.sources.injected import injector, redirection
 from tracelloc.record.sources.injected.functions import ReplacedFunctions
 from tracelloc.record.sources.injected.mapping import library_file
+from tracelloc.record.sources.injected.stopped import StoppedProcess
 from tracelloc.record.sources.preloaded.sharedarea import STATE_VARIABLE, area_mappings
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -306,6 +309,24 @@ def test_what_is_refused(
     run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject", status=1)
     assert why in run.stderr
     assert len(run.stderr.splitlines()) == 1
+
+
+def test_restartable_sequences(targets: Targets) -> None:
+    """A thread in one makes no system calls, as the kernel could not restart the sequence then."""
+    target = targets.c("sequence")
+    process = Process(target.pid)
+    sleeper = targets.c("plain")
+    for _ in range(1000):  # the kernel may have restarted it just now
+        with StoppedProcess(process):
+            area = ptrace.restartable_area(target.pid)
+            if any(process.read_memory(area + 8, 8)):
+                with pytest.raises(TargetError, match="restartable sequences"):
+                    injector.caller_of(process, [target.pid])
+                break
+    else:
+        raise AssertionError("it was never in its sequence")
+    with StoppedProcess(Process(sleeper.pid)):
+        assert injector.caller_of(Process(sleeper.pid), [sleeper.pid]) == sleeper.pid
 
 
 def test_traced_and_stopped_programs_are_refused(builder: Builder, targets: Targets) -> None:

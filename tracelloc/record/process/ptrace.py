@@ -33,6 +33,8 @@ _GETREGSET: Final = 0x4204
 _SETREGSET: Final = 0x4205
 _GETSIGMASK: Final = 0x420A
 _SETSIGMASK: Final = 0x420B
+_GET_RSEQ_CONFIGURATION: Final = 0x420F
+_RSEQ_CONFIGURATION_BYTES: Final = 24
 _NT_PRSTATUS: Final = 1
 _NT_X86_XSTATE: Final = 0x202
 _MOST_STATE_BYTES: Final = 1 << 14
@@ -282,6 +284,16 @@ def set_signal_mask(thread_id: int, mask: int) -> None:
     """Sets the signals that a stopped thread blocks. Raises OSError."""
     value = ctypes.c_uint64(mask)
     _request(_SETSIGMASK, thread_id, ctypes.addressof(value), _SIGNAL_SET_BYTES)
+
+
+def restartable_area(thread_id: int) -> int:
+    """Returns the address of a stopped thread's ``struct rseq`` (linux/rseq.h); 0: none known."""
+    area = ctypes.create_string_buffer(_RSEQ_CONFIGURATION_BYTES)
+    try:
+        _request(_GET_RSEQ_CONFIGURATION, thread_id, ctypes.addressof(area), len(area))
+    except OSError:
+        return 0
+    return int.from_bytes(area.raw[:8], "little")
 
 
 def detach(thread_id: int, signal_number: int = 0) -> None:

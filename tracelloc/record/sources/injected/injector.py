@@ -46,6 +46,7 @@ from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.sharedarea import NEXT_VARIABLE, STATE_VARIABLE, is_used
 
 _ADDRESSES: Final = (1 << 64) - 1
+_RSEQ_CS: Final = 8  # Offset in `struct rseq` of the address of the critical section; 0: in none
 
 
 class Injection:
@@ -92,7 +93,7 @@ class Injection:
                 ]
                 tid_offset = find_tid_offset(self._process, records)
                 if self._base is None:
-                    self._map(_caller_of(stopped.thread_ids), memory_fd, tid_offset)
+                    self._map(caller_of(self._process, stopped.thread_ids), memory_fd, tid_offset)
                 self._replace(stopped.thread_ids, memory_fd, self._replacements())
                 self._set_state(memory_fd, ringmerge.READY)
 
@@ -228,12 +229,16 @@ def _find_earlier(space: AddressSpace, library: LibraryFile) -> int | None:
     return first.start if any(state) else None
 
 
-def _caller_of(thread_ids: Sequence[int]) -> int:
+def caller_of(process: Process, thread_ids: Sequence[int]) -> int:
     """Returns the thread for making system calls: one that is in a system call, if possible.
 
-    Such a thread is in no critical section that the kernel would have to restart (rseq(2)).
+    The kernel would not restart the critical section of another one (rseq(2)). Raises TargetError.
     """
-    return min(thread_ids, key=lambda each: rank(ptrace.registers(each)))
+    for each in sorted(thread_ids, key=lambda each: rank(ptrace.registers(each))):
+        area = ptrace.restartable_area(each)
+        if not area or not any(process.read_memory(area + _RSEQ_CS, 8)):
+            return each
+    raise TargetError("all of its threads are in restartable sequences (rseq(2)); try again")
 
 
 def _pointer(value: int) -> bytes:

@@ -34,6 +34,9 @@ _KEEP_ALTERNATE_STACK: Final = 0x7FFF
 _UCONTEXT: Final = struct.Struct("<QQ QiiQ 18Q 4H QQQQ 8Q Q")
 # Offset in an XSAVE area of the bytes in which the kernel describes it (`_fpx_sw_bytes`).
 _SOFTWARE_BYTES: Final = 464
+_USED_FEATURES: Final = 512 + 2  # Offset of byte 2 of XSTATE_BV (Intel SDM volume 1, 13.4)
+_TILE_DATA: Final = 1 << 2  # Of that byte: state component 18 (13.5.14)
+_TILES: Final = 2816  # Offset of that component
 _MAGIC_1: Final = 0x46505853
 _MAGIC_2: Final = struct.pack("<I", 0x46505845)
 _FRAME_REGISTERS: Final = (
@@ -174,7 +177,13 @@ def rank(values: ptrace.Registers) -> int:
 
 
 def described(state: bytes) -> bytes:
-    """Returns an XSAVE area with the description that the kernel adds in a signal frame."""
+    """Returns an XSAVE area with the description that the kernel adds in a signal frame.
+
+    Without data in AMX's tiles, the area ends before these: the kernel takes no larger one from a
+    thread without the right to them (arch_prctl(2), ARCH_REQ_XCOMP_PERM).
+    """
+    if not state[_USED_FEATURES] & _TILE_DATA:
+        state = state[:_TILES]
     features = state[_SOFTWARE_BYTES : _SOFTWARE_BYTES + 8]
     words = struct.pack("<II", _MAGIC_1, len(state) + len(_MAGIC_2)) + features
     words += struct.pack("<I", len(state))
