@@ -249,7 +249,8 @@ def keep_call(thread_id: int, status: int) -> None:
 
     ``status``: that of waitpid(2), of a stopped thread. Some calls return EINTR if a tracer stops
     their thread, or if it gets a signal that the program ignores (signal(7)). The kernel makes such
-    a call again; if a handler runs, the call returns EINTR all the same. Raises OSError.
+    a call again; if a handler runs, the call returns EINTR all the same. Does nothing on 64-bit
+    Arm, where the kernel decides about that before the stop. Raises OSError.
     """
     values = registers(thread_id)
     # A descriptor is closed even if close(2) returns EINTR.
