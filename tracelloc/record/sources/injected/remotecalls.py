@@ -169,11 +169,12 @@ def _find_room(process: Process) -> int:
 def rank(values: ptrace.Registers) -> int:
     """Returns how well a stopped thread suits for making system calls; 0: best.
 
-    Best is a thread in a system call that can be made again at any time, then one that sleeps.
+    Best is a thread in a system call that can be made again at any time, then one in a call whose
+    timeout would start again if tracelloc were killed.
     """
     if values.entered_call == ptrace.NO_CALL:
         return 2
-    return int(ctypes.c_int64(values["rax"]).value == -_RESTART_BLOCK)
+    return int(-ctypes.c_int64(values["rax"]).value not in _RESTARTS[:2])
 
 
 def described(state: bytes) -> bytes:
