@@ -296,6 +296,7 @@ def test_killed_at_any_step(builder: Builder) -> None:
         ),
         ("books", ("-static",), (4, 10, 1, 10), "has allocators of its own"),
         ("prefixed", (), (), "has allocators of its own"),
+        ("leaderless", (), ("gone",), "its main thread has ended"),
         ("cramped", (), ("crowded",), "its main thread's stack can't grow by 80 KiB"),
     ],
 )
