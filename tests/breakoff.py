@@ -3,7 +3,8 @@
     python -m tests.breakoff EVERY COMMAND...
 
 Each step that changes anything in the stopped program or lets it go on, and is a multiple of EVERY,
-is tried with a program of its own. The program must answer as before.
+is tried with a program of its own. The program must answer as before, also after the next
+injection, which removes what the first one has left: descriptors and incomplete mappings.
 """
 
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from tracelloc.record.mallocs.discovery import EVERYTHING
@@ -52,7 +54,31 @@ def inject(pid: int, last: int, *, withdraws: bool) -> None:
         injection.withdraw()
     else:
         injection.begin()
-    os.write(1, f"{len(counts)} steps\n".encode())
+    if last < sys.maxsize:
+        os.write(1, f"{len(counts)} steps\n".encode())
+
+
+def forked(pid: int, last: int, *, withdraws: bool) -> int:
+    """Injects the library in a child. Returns its status, that of waitpid(2)."""
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        inject(pid, last, withdraws=withdraws)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+def ours(pid: int) -> list[str]:
+    """What a process has of the library: descriptors and mappings."""
+    fds = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    maps = [
+        line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+    ]
+    return [path.strip() for path in (*fds, *maps) if path.startswith("/memfd:")]
+
+
+# One page of the shared memory, and the library's parts.
+WHOLE = ["/memfd:libtracelloc-injected.so (deleted)"] * 4 + ["/memfd:tracelloc-preload (deleted)"]
 
 
 def is_through(command: Sequence[str], last: int, *, withdraws: bool) -> bool:
@@ -61,13 +87,12 @@ def is_through(command: Sequence[str], last: int, *, withdraws: bool) -> bool:
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as program:
         assert program.stdin is not None
         assert program.stdout.readline() == "ready\n"
-        child = os.fork()
-        if not child:
-            signal.alarm(60)
-            inject(program.pid, last, withdraws=withdraws)
-            os._exit(0)
-        status = os.waitpid(child, 0)[1]
-        for _ in range(2):
+        status = forked(program.pid, last, withdraws=withdraws)
+        for again in (False, True):
+            if again and (
+                forked(program.pid, sys.maxsize, withdraws=True) or ours(program.pid) != WHOLE
+            ):
+                os.write(1, f"step {last} {withdraws=}: {ours(program.pid)}\n".encode())
             program.stdin.write("5\n")
             program.stdin.flush()
             answer = program.stdout.readline()

@@ -154,11 +154,17 @@ struct preload_ring {
 	__u32 lock;  /* only in the first ring: id of the thread that uses it now */
 	__u32 busy;  /* a walk is under way */
 	__u32 inside; /* a call is under way; in the first ring: number of such calls */
-	__u64 gap_owner[6];
-	/* Used by the thread only: */
+	__u64 gap_owner[2];
+	/* Used by the thread only. The result of a walk whose stack is to be sent: */
+	__u64 hash;
+	__u64 stack_id;
+	__u64 missing; /* address without an unwind entry; 0: the walk has come to an end */
+	__u32 flags;
+	__u32 n_frames;
 	__u8 page[PRELOAD_PAGE]; /* copy of a page outside the thread's own stack */
 	__u64 frames[PRELOAD_MOST_FRAMES];
 	struct preload_memo memos[PRELOAD_MEMOS];
+	__u64 walk[7]; /* struct walk (stack.h) */
 };
 
 /*

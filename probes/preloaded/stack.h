@@ -79,6 +79,8 @@ struct walk {
 	u8 *page;      /* buffer for copies */
 };
 
+_Static_assert(sizeof(struct walk) == sizeof(((struct preload_ring *)0)->walk), "preload_ring has room");
+
 /* Begins a walk at `sp`: the stack above it is in use. */
 static inline void open_stack(const struct preload_control *control, struct walk *walk, u64 sp)
 {

@@ -47,29 +47,31 @@ static inline u64 find_row(u64 address, u64 tag)
  * omits this library's own frames. Returns the id of the resulting stack.
  */
 static __attribute__((noinline)) u64 send_miss(struct preload_control *control,
-					       const struct walk *walk, u64 hash, u64 missing)
+					       const struct preload_ring *ring,
+					       const struct walk *walk)
 {
 	struct miss *miss;
-	u64 registers[MISS_REGISTERS], start, id, length, *record;
+	u64 start, id, length, *record;
 	u32 pages;
 
-	__asm__ volatile("leaq 0f(%%rip), %%rax\n0:\n\t"
-			 "movq %%rax, 0(%0)\n\tmovq %%rsp, 8(%0)\n\tmovq %%rbp, 16(%0)\n\t"
-			 "movq %%rbx, 24(%0)\n\tmovq %%r12, 32(%0)\n\tmovq %%r13, 40(%0)\n\t"
-			 "movq %%r14, 48(%0)\n\tmovq %%r15, 56(%0)"
-			 : : "D"(registers) : "rax", "memory");
+	__asm__ volatile("movq %%rsp, %0" : "=r"(start));
+	start &= -(u64)PRELOAD_PAGE;
 	count(COUNTER_MISSES);
-	start = registers[MISS_SP] & -(u64)PRELOAD_PAGE;
 	pages = count_pages(control, walk, start);
 	record = reserve_record(control, sizeof(struct miss) + pages * (u64)PRELOAD_PAGE, &length);
 	if (!record)
 		return 0;
-	id = mix(mix(hash, me.tid), __builtin_ia32_rdtsc()) | 1;
+	id = mix(mix(ring->hash, me.tid), __builtin_ia32_rdtsc()) | 1;
 	miss = (struct miss *)(record + 1);
+	__asm__ volatile("leaq 0f(%%rip), %%rax\n0:\n\t"
+			 "movq %%rax, 0(%0)\n\tmovq %%rsp, 8(%0)\n\tmovq %%rbp, 16(%0)\n\t"
+			 "movq %%rbx, 24(%0)\n\tmovq %%r12, 32(%0)\n\tmovq %%r13, 40(%0)\n\t"
+			 "movq %%r14, 48(%0)\n\tmovq %%r15, 56(%0)"
+			 : : "D"(miss->registers) : "rax", "memory");
 	miss->stack_id = id;
 	miss->generation = control->space.loads + control->space.changes;
 	miss->image = control->space.image;
-	miss->missing = missing;
+	miss->missing = ring->missing;
 	miss->stack_address = start;
 	if (walk->is_own || !may_call(control))
 		copy_words((u64 *)(miss + 1), (const u64 *)start, pages * (PRELOAD_PAGE / 8));
@@ -77,7 +79,6 @@ static __attribute__((noinline)) u64 send_miss(struct preload_control *control,
 		pages = copy_memory(control, miss + 1, start, pages * (u64)PRELOAD_PAGE) / PRELOAD_PAGE;
 	miss->stack_pages = (1U << pages) - 1;
 	miss->tid = me.tid;
-	copy_words(miss->registers, registers, MISS_REGISTERS);
 	finish_record(record, PRELOAD_RECORD_MISS, length);
 	return id;
 }
@@ -208,8 +209,13 @@ static inline int step(struct walk *walk, struct preload_memo *memo, u64 from, s
 /* Kinds of unwind entries that end the walk: none, no caller, not encodable. */
 #define STOPPING_ROWS (1 << 0 | 1 << ROW_END | 1 << ROW_UNENCODABLE)
 
-/* Walks from the caller of the library's function with this frame. Returns the stack's id. */
-static u64 walk_stack(struct preload_control *control, struct preload_ring *ring, const u64 *frame)
+/*
+ * Walks from the caller of the library's function with this frame. Returns the stack's id; 0: it is
+ * still to be sent, after this function, which takes much of the stack, has returned.
+ */
+static __attribute__((noinline)) u64 walk_stack(struct preload_control *control,
+						struct preload_ring *ring, const u64 *frame,
+						struct walk *walk)
 {
 	const struct space *space = &control->space;
 	u64 state = state_of(space);
@@ -219,13 +225,12 @@ static u64 walk_stack(struct preload_control *control, struct preload_ring *ring
 	u64 hash = 0x1905 + (space->lineage << 32), id, from = (u64)(frame + 2);
 	struct place at = {.pc = frame[1], .sp = from, .bp = frame[0], .before = 1,
 			   .is_callers_bp = 1};
-	struct walk walk = {.page = ring->page};
 	struct preload_memo *memo = memo_of(ring, from, at.pc);
 	u32 n = 0, most = control->max_frames;
 	int flags = GO_ON;
 
-	open_stack(control, &walk, (u64)frame);
-	id = likely(walk.is_own) ? recall(memo, space, state, from, at.pc, at.bp) : 0;
+	open_stack(control, walk, (u64)frame);
+	id = likely(walk->is_own) ? recall(memo, space, state, from, at.pc, at.bp) : 0;
 	if (likely(id) && is_known(id))
 		return id;
 	memo->sp = 0;
@@ -247,35 +252,33 @@ static u64 walk_stack(struct preload_control *control, struct preload_ring *ring
 		if (STOPPING_ROWS >> (ROW_KIND(row) & 15) & 1)
 			flags = ROW_KIND(row) == ROW_END ? 0 : STACK_LOST_MISS;
 		else
-			flags = step(&walk, memo, from, &at, row);
+			flags = step(walk, memo, from, &at, row);
 	}
 	if (flags == GO_ON)
 		flags = STACK_TRUNCATED;
-	if (flags == STACK_LOST_MISS) {
-		id = send_miss(control, &walk, hash, at.pc - at.before);
-		if (id)
-			return id;
-	}
-	flags |= walk.guessed;
+	ring->hash = hash;
+	ring->missing = flags == STACK_LOST_MISS ? at.pc - at.before : 0;
+	flags |= walk->guessed;
 	/* Like name_stack (stack.h). */
-	if (walk.guessed)
+	if (walk->guessed)
 		hash = mix(hash, space->image);
 	id = mix(mix(hash, flags), n);
-	id = id ? id : 1;
-	if (!is_known(id))
-		send_stack(control, id, ring->frames, n, flags);
-	if (!flags && !at.far && walk.is_own && state && memo->n_words <= PRELOAD_MEMO_WORDS) {
+	ring->stack_id = id ? id : 1;
+	ring->flags = flags;
+	ring->n_frames = n;
+	if (!flags && !at.far && walk->is_own && state && memo->n_words <= PRELOAD_MEMO_WORDS) {
 		memo->state = state;
 		memo->owner = owner_of(space);
-		memo->stack_id = id;
+		memo->stack_id = ring->stack_id;
 		memo->sp = from;
 	}
-	return id;
+	return is_known(ring->stack_id) && !ring->missing ? ring->stack_id : 0;
 }
 
 /* Returns the id of the stack that called the library's function with this frame; 0: none. */
 static u64 capture_stack(struct preload_control *control, struct preload_ring *ring, const u64 *frame)
 {
+	struct walk *walk = (struct walk *)ring->walk; /* not on the program's stack, which may be small */
 	u64 id;
 
 	if (ring->busy) {
@@ -283,7 +286,15 @@ static u64 capture_stack(struct preload_control *control, struct preload_ring *r
 		return 0;
 	}
 	*(volatile u32 *)&ring->busy = 1;
-	id = walk_stack(control, ring, frame);
+	*walk = (struct walk){.page = ring->page};
+	id = walk_stack(control, ring, frame, walk);
+	if (unlikely(!id) && ring->missing)
+		id = send_miss(control, ring, walk);
+	if (unlikely(!id)) {
+		id = ring->stack_id;
+		if (!is_known(id))
+			send_stack(control, id, ring->frames, ring->n_frames, ring->flags);
+	}
 	*(volatile u32 *)&ring->busy = 0;
 	return id;
 }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -9,24 +10,38 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.commands import outcome
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc, run_tracelloc
+from tests.harness import (
+    PATIENCE_S,
+    PRELOADED,
+    TARGETS,
+    Builder,
+    Target,
+    Targets,
+    Tracelloc,
+    run_tracelloc,
+)
 from tests.integration.test_exact import OPERATIONS, assert_equal, by_site
 from tests.integration.test_preloaded import said
 from tests.integration.test_preloaded_mallocs import assert_totals, linked
+from tracelloc.errors import TargetError
 from tracelloc.record.mallocs.discovery import EVERYTHING
 from tracelloc.record.mallocs.otel import allocators_in
+from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.regions import Region, read_mapping_usages, read_regions
 from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.sessionstart import attach_to
-from tracelloc.record.sources.injected import redirection
+from tracelloc.record.sources.injected import injector, redirection
 from tracelloc.record.sources.injected.functions import ReplacedFunctions
 from tracelloc.record.sources.injected.mapping import library_file
-from tracelloc.record.sources.preloaded.sharedarea import STATE_VARIABLE
+from tracelloc.record.sources.injected.stopped import StoppedProcess
+from tracelloc.record.sources.preloaded.sharedarea import STATE_VARIABLE, area_mappings
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -139,6 +154,75 @@ def test_a_killed_tracelloc(targets: Targets) -> None:
     assert_equal(tracer.last(), books)
 
 
+KILLED = """
+import os, signal, sys
+from tests.breakoff import inject
+from tracelloc.record.sources.injected.injector import Injection
+Injection._set_state = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+inject(int(sys.argv[1]), sys.maxsize, withdraws=False)
+"""
+
+
+def test_probes_after_a_killed_injection(targets: Targets) -> None:
+    """The library is mapped, and nothing leads to it."""
+    target = targets.c("books", 4, OPERATIONS, 1, 3000)
+    outcome(sys.executable, "-c", KILLED, target.pid, cwd=TARGETS.parents[1])
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert said(tracer, "a tracelloc was killed while injecting it")
+    assert_equal(tracer.last(), books)
+
+
+@pytest.mark.parametrize("way", ["preloaded", "injected"])
+def test_stack(targets: Targets, way: str) -> None:
+    """Of threads whose first allocations these are, as the documentation has it."""
+    text = (TARGETS.parents[1] / "tracelloc/docs/preload.md").read_text()
+    found = re.search(r"takes\s+up\s+to\s+(\d+)\s+bytes\s+of\s+the\s+stack", text)
+    assert found
+    variables = {**os.environ, "LD_PRELOAD": str(PRELOADED)} if way == "preloaded" else None
+    target = targets.c("stackneed", flags=["-Wl,-z,now"], env=variables)
+    untraced = int(target.ask("idle"))
+    tracer = Tracelloc("-p", target.pid, "--preload", "on" if variables else "inject")
+    depths = [int(target.ask("traced")) for _ in range(20)]
+    assert tracer.stop() == 0
+    assert said(tracer, f"events come by the {way} library")
+    assert untraced < max(depths) <= int(found[1])
+
+
+def footprint(target: Target) -> tuple[int, int]:
+    """Address space and memory, in bytes, of what injecting changes: the rest does as it likes."""
+    space = memory = 0
+    before = ""
+    for each in read_mapping_usages(Process(target.pid)):
+        is_own = each.path.startswith("/memfd:") or (is_injected(before) and not each.path)
+        if is_own or each.path == "[stack]" or each.path.endswith("/libc.so.6"):
+            space += each.end - each.start
+            memory += each.rss_bytes if is_own else each.anonymous_bytes
+        before = each.path
+    (area, *_) = area_mappings(Process(target.pid).maps().mappings) or [None]
+    if area is not None:
+        path = Process(target.pid).mapping_path(area)
+        memory += os.stat(path).st_blocks * 512
+    return space, memory
+
+
+def test_what_stays(targets: Targets) -> None:
+    """The same after several traces of many threads, as the documentation has it."""
+    text = (TARGETS.parents[1] / "tracelloc/docs/preload.md").read_text()
+    found = re.search(
+        r"What\s+stays\s+is\s+(\d+)\s+MiB\s+of\s+address\s+space\s+and\s+(\d+)\s+KiB", text
+    )
+    assert found
+    target = targets.c("books", 200, OPERATIONS, 1, 3000)
+    target.ask("run")
+    before = footprint(target)
+    for _ in range(2):
+        run_traced(target)
+        space, memory = np.subtract(footprint(target), before) / 1024
+        assert (round(space / 1024), memory <= int(found[2])) == (int(found[1]), True)
+
+
 def test_a_second_tracelloc(targets: Targets) -> None:
     """It may not inject the library, and uses probes unasked; both are exact."""
     target = targets.c("books", 4, OPERATIONS, 13, 300)
@@ -212,6 +296,8 @@ def test_killed_at_any_step(builder: Builder) -> None:
         ),
         ("books", ("-static",), (4, 10, 1, 10), "has allocators of its own"),
         ("prefixed", (), (), "has allocators of its own"),
+        ("leaderless", (), ("gone",), "its main thread has ended"),
+        ("cramped", (), ("crowded",), "its main thread's stack can't grow by 80 KiB"),
     ],
 )
 def test_what_is_refused(
@@ -226,6 +312,24 @@ def test_what_is_refused(
     assert len(run.stderr.splitlines()) == 1
 
 
+def test_restartable_sequences(targets: Targets) -> None:
+    """A thread in one makes no system calls, as the kernel could not restart the sequence then."""
+    target = targets.c("sequence")
+    process = Process(target.pid)
+    sleeper = targets.c("plain")
+    for _ in range(1000):  # the kernel may have restarted it just now
+        with StoppedProcess(process):
+            area = ptrace.restartable_area(target.pid)
+            if any(process.read_memory(area + 8, 8)):
+                with pytest.raises(TargetError, match="restartable sequences"):
+                    injector.caller_of(process, [target.pid])
+                break
+    else:
+        raise AssertionError("it was never in its sequence")
+    with StoppedProcess(Process(sleeper.pid)):
+        assert injector.caller_of(Process(sleeper.pid), [sleeper.pid]) == sleeper.pid
+
+
 def test_traced_and_stopped_programs_are_refused(builder: Builder, targets: Targets) -> None:
     target = targets.start("strace", "-qq", "-o", "/dev/null", builder.c("books"), 4, 10, 1, 10)
     (pid,) = Process(target.pid).child_ids()
@@ -238,6 +342,26 @@ def test_traced_and_stopped_programs_are_refused(builder: Builder, targets: Targ
     assert "it is stopped (SIGSTOP)" in run.stderr
     os.kill(target.pid, signal.SIGCONT)
     assert json.loads(target.ask("run"))
+
+
+@pytest.mark.parametrize("place", ["malloc", "static", "stack", "mapped"])
+def test_nothing_is_written_below_a_small_stack(targets: Targets, place: str) -> None:
+    """Nor does anything stay in the memory that is written instead, below the main stack."""
+    target = targets.c("cramped", place, flags=["-Wl,-z,now"])
+    before = main_stack(target)
+    tracer = traced(target)
+    assert said(tracer, INJECTED)
+    assert tracer.stop() == 0
+    assert int(target.ask("check")) == 0
+    start = main_stack(target).start
+    size_bytes = before.start - start
+    assert 64 << 10 < size_bytes <= 80 << 10  # by the size of the processor's registers
+    assert Process(target.pid).read_memory(start, size_bytes) == bytes(size_bytes)
+
+
+def main_stack(target: Target) -> Region:
+    regions = read_regions(Process(target.pid).maps_text())
+    return next(region for region in regions if region.path == "[stack]")
 
 
 def test_threads_wait_only_briefly(targets: Targets) -> None:

@@ -51,6 +51,7 @@ class GeneralRegisters:
     stack_pointer: str
     call_number: str  # The register that has the number when a thread makes a system call
     call_arguments: tuple[str, ...]
+    call_result: str
     # The register with the number of the system call in which a thread is; None: it has a register
     # set of its own, `entered_call_set`.
     entered_call: str | None

@@ -33,6 +33,7 @@ _GENERAL: Final = GeneralRegisters(
     stack_pointer="rsp",
     call_number="rax",
     call_arguments=("rdi", "rsi", "rdx", "r10", "r8", "r9"),
+    call_result="rax",
     entered_call="orig_rax",
     thread_pointer="fs_base",
 )  # fmt: skip

@@ -33,6 +33,7 @@ _GENERAL: Final = GeneralRegisters(
     stack_pointer="sp",
     call_number="x8",
     call_arguments=("x0", "x1", "x2", "x3", "x4", "x5"),
+    call_result="x0",
     entered_call=None,
     thread_pointer=None,
     entered_call_set=0x404,  # NT_ARM_SYSTEM_CALL

@@ -8,7 +8,9 @@ had seized as if nothing had happened.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import signal
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
@@ -31,6 +33,8 @@ _GETREGSET: Final = 0x4204
 _SETREGSET: Final = 0x4205
 _GETSIGMASK: Final = 0x420A
 _SETSIGMASK: Final = 0x420B
+_GET_RSEQ_CONFIGURATION: Final = 0x420F
+_RSEQ_CONFIGURATION_BYTES: Final = 24
 _NT_PRSTATUS: Final = 1
 _NT_X86_XSTATE: Final = 0x202
 _MOST_STATE_BYTES: Final = 1 << 14
@@ -44,6 +48,8 @@ OPTION_EXEC: Final = 0x10  # PTRACE_O_TRACEEXEC
 # PTRACE_O_TRACECLONE, TRACEEXIT: all threads are seized, and stop at their ends.
 OPTION_EXITS: Final = 8 | 0x40
 
+# The stops that concern a whole process (signal(7)).
+GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 # The `si_code` of signals sent by the kernel itself (asm-generic/siginfo.h).
 SI_KERNEL: Final = 0x80
 
@@ -65,6 +71,8 @@ class Event(IntEnum):
 
 
 _WORD: Final = (1 << 64) - 1
+# ERESTARTNOHAND of the kernel's linux/errno.h: the call is made again unless a handler runs.
+_RESTART: Final = 514
 NO_CALL: Final = -1  # In place of a system call's number: the thread is in none
 
 
@@ -232,6 +240,24 @@ def set_registers(thread_id: int, values: Registers) -> None:
     _request(_SETREGSET, thread_id, ctypes.addressof(vector), _NT_PRSTATUS)
 
 
+def keep_call(thread_id: int, status: int) -> None:
+    """Keeps a stop that a program would not notice untraced from making a system call fail.
+
+    ``status``: that of waitpid(2), of a stopped thread. Some calls return EINTR if a tracer stops
+    their thread, or if it gets a signal that the program ignores (signal(7)). The kernel makes such
+    a call again; if a handler runs, the call returns EINTR all the same. Does nothing on 64-bit
+    Arm, where the kernel decides about that before the stop. Raises OSError.
+    """
+    values = registers(thread_id)
+    # A descriptor is closed even if close(2) returns EINTR.
+    is_over = values.entered_call in (NO_CALL, native().system_call("close"))
+    if is_over or os.WSTOPSIG(status) in GROUP_STOPS:
+        return
+    if values[values.layout.call_result] == -errno.EINTR & _WORD:
+        values[values.layout.call_result] = -_RESTART
+        set_registers(thread_id, values)
+
+
 def extended_state(thread_id: int) -> bytes:
     """Returns the vector and other extended registers of a stopped thread, as an XSAVE area."""
     return _register_set(thread_id, _NT_X86_XSTATE)
@@ -255,6 +281,16 @@ def set_signal_mask(thread_id: int, mask: int) -> None:
     """Sets the signals that a stopped thread blocks. Raises OSError."""
     value = ctypes.c_uint64(mask)
     _request(_SETSIGMASK, thread_id, ctypes.addressof(value), _SIGNAL_SET_BYTES)
+
+
+def restartable_area(thread_id: int) -> int:
+    """Returns the address of a stopped thread's ``struct rseq`` (linux/rseq.h); 0: none known."""
+    area = ctypes.create_string_buffer(_RSEQ_CONFIGURATION_BYTES)
+    try:
+        _request(_GET_RSEQ_CONFIGURATION, thread_id, ctypes.addressof(area), len(area))
+    except OSError:
+        return 0
+    return int.from_bytes(area.raw[:8], "little")
 
 
 def detach(thread_id: int, signal_number: int = 0) -> None:

@@ -27,7 +27,6 @@ from tracelloc.record.process.urgency import Urgency, claim, relax
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.stoppedthreads import ExitStops, StoppedThreads
 
-_GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 # How long a child stays stopped, at most, while its parent's fork event is awaited.
 _BIRTH_S: Final = 5.0
 _ORPHAN_S: Final = 0.1  # How long, where the parent seems to have ended
@@ -96,6 +95,7 @@ class Follower:
         # Children that stopped before their parent's fork event: the parent's PID, and when
         self._waiting: dict[int, tuple[int, float]] = {}
         self._headless: set[int] = set()  # Followed processes whose main thread had ended before
+        self._paused: set[int] = set()  # Threads that a signal has stopped, until their next one
         self._thread: threading.Thread | None = None
         # The threads that stop at their ends; None: they don't
         self._exits: ExitStops | None = None
@@ -334,24 +334,32 @@ class Follower:
             ptrace.resume(thread_id)
         elif event == ptrace.Event.EXIT:
             self._handle_exit(watcher, thread_id)
-        elif stops and number in _GROUP_STOPS:
+        elif stops and number in ptrace.GROUP_STOPS:
+            self._paused.add(thread_id)
             ptrace.listen(thread_id)
         elif stops:
             self._handle_first_stop(thread_id)
         else:
-            maps: bool | None = None
-            if number == STOP_SIGNAL:
-                maps = ptrace.signal_code(thread_id) == ptrace.SI_KERNEL or None
-            else:
-                maps = watcher.trapped(thread_id) if number == signal.SIGTRAP else maps
-            if maps is None:
-                ptrace.resume(thread_id, number)
-                return
-            pid = self._process_of(thread_id)
-            if not maps or watcher.loaded(pid):
-                ptrace.resume(thread_id)
-            else:
-                self._release(watcher, pid, thread_id)
+            if thread_id not in self._paused:  # else its call fails untraced as well
+                ptrace.keep_call(thread_id, status)
+            self._paused.discard(thread_id)
+            self._handle_signal(watcher, thread_id, number)
+
+    def _handle_signal(self, watcher: Watcher, thread_id: int, number: int) -> None:
+        """Handles a signal to a thread, which a probe or a breakpoint may have sent."""
+        maps: bool | None = None
+        if number == STOP_SIGNAL:
+            maps = ptrace.signal_code(thread_id) == ptrace.SI_KERNEL or None
+        else:
+            maps = watcher.trapped(thread_id) if number == signal.SIGTRAP else maps
+        if maps is None:
+            ptrace.resume(thread_id, number)
+            return
+        pid = self._process_of(thread_id)
+        if not maps or watcher.loaded(pid):
+            ptrace.resume(thread_id)
+        else:
+            self._release(watcher, pid, thread_id)
 
     def _handle_exit(self, watcher: Watcher, thread_id: int) -> None:
         """Handles the stop of a thread at its end, which may be the process's end."""

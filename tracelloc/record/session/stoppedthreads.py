@@ -122,6 +122,8 @@ class StoppedThreads:
                 is_event = os.WIFSTOPPED(status) and status >> 16 == ptrace.Event.STOP
                 if is_event and os.WSTOPSIG(status) == signal.SIGTRAP:
                     self._stopped.append(thread_id)
+                    with suppress(ProcessLookupError):
+                        ptrace.keep_call(thread_id, status)
                 else:
                     self.others.append((thread_id, status))
             else:

@@ -177,6 +177,8 @@ def _why_not(process: Process, modules: Sequence[Module]) -> str | None:  # noqa
         return f"there is none for {native().title}"
     if process.inner_pid() != process.pid:
         return "it is in another PID namespace"
+    if process.thread_id != process.pid:
+        return "its main thread has ended"
     if process.state() == "T":
         return "it is stopped (SIGSTOP); let it continue first"
     if process.tracer_id():

@@ -31,7 +31,7 @@ from tracelloc.record.sources.injected.functions import (
     check,
     find_tid_offset,
 )
-from tracelloc.record.sources.injected.mapping import LibraryFile, Mapper, library_file
+from tracelloc.record.sources.injected.mapping import LibraryFile, Mapper, leftovers, library_file
 from tracelloc.record.sources.injected.redirection import (
     FunctionSymbol,
     earlier_words,
@@ -46,6 +46,7 @@ from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.sharedarea import NEXT_VARIABLE, STATE_VARIABLE, is_used
 
 _ADDRESSES: Final = (1 << 64) - 1
+_RSEQ_CS: Final = 8  # Offset in `struct rseq` of the address of the critical section; 0: in none
 
 
 class Injection:
@@ -92,7 +93,7 @@ class Injection:
                 ]
                 tid_offset = find_tid_offset(self._process, records)
                 if self._base is None:
-                    self._map(_caller_of(stopped.thread_ids), memory_fd, tid_offset)
+                    self._map(caller_of(self._process, stopped.thread_ids), memory_fd, tid_offset)
                 self._replace(stopped.thread_ids, memory_fd, self._replacements())
                 self._set_state(memory_fd, ringmerge.READY)
 
@@ -134,12 +135,14 @@ class Injection:
 
     def _map(self, thread_id: int, memory_fd: int, tid_offset: int) -> None:
         """Maps the library into the process, not called yet. Raises OSError, TargetError."""
-        remote = RemoteThread(thread_id, self._functions.place, memory_fd)
-        mapper = Mapper(remote.call, self._process.pid, memory_fd)
+        remote = RemoteThread(self._process, thread_id, self._functions.place, memory_fd)
+        mapper = Mapper(remote, self._process.pid, memory_fd)
         try:
+            for name, arguments in leftovers(self._process, self._library):
+                remote.call(name, *arguments)
             base = mapper.map_library(self._library)
             at = {name: base + inside for name, inside in self._library.symbols.items()}
-            control = mapper.map_area(at["tracelloc_next"])
+            control = mapper.map_area()
             address = self._functions.address
             values = {
                 "tracelloc_next": b"".join(_pointer(address(name)) for name in CALLED_OFTEN),
@@ -154,6 +157,8 @@ class Injection:
         except BaseException:
             mapper.unmap()
             raise
+        finally:
+            remote.clear()
         self._base = base
         self._set_state(memory_fd, ringmerge.WITHDRAWN)
 
@@ -209,7 +214,7 @@ class _Opened:
 
 
 def _find_earlier(space: AddressSpace, library: LibraryFile) -> int | None:
-    """Returns the address of a library that was injected before; None if there is none.
+    """Returns the address of a library that was injected before; None if none is complete.
 
     Raises TargetError if that library is of another version.
     """
@@ -220,15 +225,20 @@ def _find_earlier(space: AddressSpace, library: LibraryFile) -> int | None:
     memory = space.process.read_memory(first.start, first.end - first.start)
     if not library.is_at(memory):
         raise TargetError("it has the library of another version of tracelloc")
-    return first.start
+    state = space.process.read_memory(first.start + library.symbols[STATE_VARIABLE[0]], 4)
+    return first.start if any(state) else None
 
 
-def _caller_of(thread_ids: Sequence[int]) -> int:
+def caller_of(process: Process, thread_ids: Sequence[int]) -> int:
     """Returns the thread for making system calls: one that is in a system call, if possible.
 
-    Such a thread is in no critical section that the kernel would have to restart (rseq(2)).
+    The kernel would not restart the critical section of another one (rseq(2)). Raises TargetError.
     """
-    return min(thread_ids, key=lambda each: rank(ptrace.registers(each)))
+    for each in sorted(thread_ids, key=lambda each: rank(ptrace.registers(each))):
+        area = ptrace.restartable_area(each)
+        if not area or not any(process.read_memory(area + _RSEQ_CS, 8)):
+            return each
+    raise TargetError("all of its threads are in restartable sequences (rseq(2)); try again")
 
 
 def _pointer(value: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -16,11 +16,12 @@ from tracelloc.errors import TargetError
 from tracelloc.files.elf import NotElfError
 from tracelloc.files.elf.file import ElfFile
 from tracelloc.record.process.memory import PAGE_BYTES
-from tracelloc.record.process.space import INJECTED_FILE, INJECTED_NAME
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import INJECTED_FILE, INJECTED_NAME, is_injected
+from tracelloc.record.sources.injected.remotecalls import RemoteThread
 from tracelloc.record.sources.preloaded import ringmerge
-from tracelloc.record.sources.preloaded.sharedarea import NEXT_VARIABLE, STATE_VARIABLE
+from tracelloc.record.sources.preloaded.sharedarea import AREA_NAME, NEXT_VARIABLE, STATE_VARIABLE
 
-_AREA_NAME: Final = "tracelloc-preload"
 _READ, _WRITE, _EXECUTE = 1, 2, 4
 _PRIVATE, _SHARED, _FIXED, _ANONYMOUS = 2, 1, 0x10, 0x20
 _CLOEXEC, _ALLOW_SEALING, _EXEC = 1, 2, 0x10  # MFD_ of linux/memfd.h; MFD_EXEC since Linux 6.3
@@ -45,8 +46,6 @@ VARIABLES: Final = (
     STATE_VARIABLE[0],
     NEXT_VARIABLE[0],
 )
-
-RemoteCall = Callable[..., int]  # Makes a system call in the process: name and arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +101,45 @@ def library_file() -> LibraryFile:
     return LibraryFile(INJECTED_FILE)
 
 
+def leftovers(process: Process, library: LibraryFile) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yields system calls that remove what a killed tracelloc has left before it was done.
+
+    Nothing refers to that yet. The process must be stopped.
+    """
+    for mapping in process.maps().mappings:
+        if is_injected(mapping.path) and not mapping.offset:
+            yield "munmap", (mapping.start, library.size_bytes)
+        elif mapping.path.startswith(AREA_NAME):
+            yield "munmap", (mapping.start, mapping.end - mapping.start)
+    for entry in (process.memory_directory / "fd").iterdir():
+        path = str(entry.readlink())
+        if is_injected(path) or path.startswith(AREA_NAME):
+            yield "close", (int(entry.name),)
+
+
 class Mapper:
     """Maps the library and the shared memory into a process; ``unmap`` undoes that."""
 
-    def __init__(self, call: RemoteCall, pid: int, memory_fd: int) -> None:
-        self._call, self._pid, self._memory_fd = call, pid, memory_fd
+    def __init__(self, remote: RemoteThread, pid: int, memory_fd: int) -> None:
+        self._remote, self._call = remote, remote.call
+        self._pid, self._memory_fd = pid, memory_fd
         self._mapped: list[tuple[int, int]] = []
         self._descriptors: list[int] = []
 
     def map_library(self, library: LibraryFile) -> int:
-        """Maps the library. Returns its address in the process. Raises OSError."""
-        base = self._map(0, library.size_bytes, _READ | _WRITE, _PRIVATE | _ANONYMOUS, -1, 0)
-        self._mapped.append((base, library.size_bytes))
-        fd = self._memory_file(base, INJECTED_NAME, _CLOEXEC | _EXEC)
+        """Maps the library. Returns its address in the process. Raises OSError.
+
+        All of it has the file's name from the start, so that ``leftovers`` are found.
+        """
+        fd = self._memory_file(INJECTED_NAME, _CLOEXEC | _EXEC)
         own = self._open(fd)
         try:
             os.pwrite(own, library.content, 0)
+            os.ftruncate(own, library.size_bytes)
         finally:
             os.close(own)
+        base = self._map(0, library.size_bytes, _READ, _PRIVATE, fd, 0)
+        self._mapped.append((base, library.size_bytes))
         for part in library.parts:
             skipped = part.address % PAGE_BYTES
             start, end = base + part.address - skipped, base + part.address + part.file_bytes
@@ -128,17 +148,20 @@ class Mapper:
             )
             if part.protection & _WRITE:
                 os.pwrite(self._memory_fd, bytes(-end % PAGE_BYTES), end)
+                end += -end % PAGE_BYTES
+                zeroed = base + library.size_bytes - end
+                self._map(end, zeroed, part.protection, _PRIVATE | _FIXED | _ANONYMOUS, -1, 0)
         self._close(fd)
         guard = base + library.symbols["tracelloc_guard"]
         self._call("madvise", guard, PAGE_BYTES, _WIPE_ON_FORK)
         return base
 
-    def map_area(self, name_at: int) -> int:
+    def map_area(self) -> int:
         """Creates and maps the shared memory (``struct preload_control``). Returns its address.
 
-        ``name_at``: memory of the process for the name. Raises OSError.
+        Raises OSError.
         """
-        fd = self._memory_file(name_at, _AREA_NAME, _CLOEXEC | _ALLOW_SEALING)
+        fd = self._memory_file(AREA_NAME.removeprefix("/memfd:"), _CLOEXEC | _ALLOW_SEALING)
         own = self._open(fd)
         try:
             os.ftruncate(own, ringmerge.FILE_BYTES)
@@ -178,8 +201,8 @@ class Mapper:
     def _map(self, *arguments: int) -> int:
         return self._call("mmap", *arguments)
 
-    def _memory_file(self, name_at: int, name: str, flags: int) -> int:
-        os.pwrite(self._memory_fd, name.encode() + b"\0", name_at)
+    def _memory_file(self, name: str, flags: int) -> int:
+        name_at = self._remote.write_name(name)
         try:
             fd = self._call("memfd_create", name_at, flags)
         except OSError as error:

@@ -68,7 +68,9 @@ class WordFinder:
         low, span = self._values[0], self._values[-1] - self._values[0]
         for at, words in self._read(sorted(areas)):
             near = np.flatnonzero(words - low <= span)
-            for n in near[np.isin(words[near], self._values)].tolist():
+            chosen = words[near]
+            places = self._values.searchsorted(chosen)
+            for n in near[self._values[places] == chosen].tolist():
                 found[at + n * _WORD_BYTES] = int(words[n])
         return found
 

@@ -1,11 +1,15 @@
 """System calls made by a stopped thread of the target (ptrace(2), rt_sigreturn(2)).
 
-The thread runs a ``syscall`` instruction of the C library with a ``ret`` behind it. Below the
-thread's stack lies a signal frame with its registers, and the call returns to the C library's
-code that restores registers from there: if tracelloc is killed at any time, the thread makes the
-system call and then goes on where it was. (A sleep then starts again.) A thread is never stopped by
-a signal, which it would get if tracelloc were killed. Layout of the frame: ``struct ucontext`` and
-``struct sigcontext`` of x86-64 (asm/ucontext.h, asm/sigcontext.h).
+The thread runs a ``syscall`` instruction of the C library with a ``ret`` behind it. A signal frame
+has its registers, and the call returns to the C library's code that restores registers from there:
+if tracelloc is killed at any time, the thread makes the system call and then goes on where it was.
+(A sleep then starts again.) A thread is never stopped by a signal, which it would get if tracelloc
+were killed. Layout of the frame: ``struct ucontext`` and ``struct sigcontext`` of x86-64
+(asm/ucontext.h, asm/sigcontext.h).
+
+The frame is not on the thread's own stack: a coroutine's may end anywhere, with the program's data
+below it. It is below the main thread's mapped stack, in memory that nothing has ever used. The
+kernel extends the stack for whoever writes there, a debugger included (Linux, ``expand_stack``).
 """
 
 from __future__ import annotations
@@ -14,12 +18,15 @@ import ctypes
 import os
 import signal
 import struct
+from contextlib import suppress
 from typing import Final
 
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import TargetError
 from tracelloc.record.process import ptrace
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.regions import read_regions
 
 _UC_FLAGS: Final = 1 | 2 | 4  # UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS
 # Flags that sigaltstack(2) rejects, so that the kernel leaves the thread's alternate stack.
@@ -27,6 +34,9 @@ _KEEP_ALTERNATE_STACK: Final = 0x7FFF
 _UCONTEXT: Final = struct.Struct("<QQ QiiQ 18Q 4H QQQQ 8Q Q")
 # Offset in an XSAVE area of the bytes in which the kernel describes it (`_fpx_sw_bytes`).
 _SOFTWARE_BYTES: Final = 464
+_USED_FEATURES: Final = 512 + 2  # Offset of byte 2 of XSTATE_BV (Intel SDM volume 1, 13.4)
+_TILE_DATA: Final = 1 << 2  # Of that byte: state component 18 (13.5.14)
+_TILES: Final = 2816  # Offset of that component
 _MAGIC_1: Final = 0x46505853
 _MAGIC_2: Final = struct.pack("<I", 0x46505845)
 _FRAME_REGISTERS: Final = (
@@ -38,9 +48,15 @@ _ARGUMENTS: Final = (X86_64.general.call_number, *X86_64.general.call_arguments)
 _RESTARTS: Final = range(512, 515)
 _RESTART_BLOCK: Final = 516
 _SYSCALL_BYTES: Final = 2
+_NO_ROOM: Final = "its main thread's stack can't grow by 80 KiB"
 _ALL_SIGNALS: Final = (1 << 64) - 1
 # Why the thread has stopped, by its status: at a system call.
 _AT_CALL: Final = signal.SIGTRAP | 0x80
+# How far below the main thread's stack the frame ends. If tracelloc is killed, that thread may use
+# more stack before the frame is read.
+_DISTANCE_BYTES: Final = 1 << 16
+_MOST_FRAME_BYTES: Final = 1 << 14
+_NAME_BYTES: Final = 64
 CALL_CODE: Final = X86_64.system_call_code + b"\xc3"  # `syscall; ret`
 RESTORE_CODE: Final = X86_64.signal_frame.return_code  # rt_sigreturn, as both C libraries write it
 
@@ -56,11 +72,27 @@ class CallPlace:
 class RemoteThread:
     """A stopped thread of the target, which makes system calls. Call from its tracer's thread."""
 
-    def __init__(self, thread_id: int, place: CallPlace, memory_fd: int) -> None:
-        """``memory_fd`` is the process's memory file, open for writing."""
+    def __init__(self, process: Process, thread_id: int, place: CallPlace, memory_fd: int) -> None:
+        """``memory_fd`` is the memory file of the stopped process, open for writing.
+
+        Raises TargetError if there is no room for the thread's registers.
+        """
         self._thread_id = thread_id
         self._place = place
         self._memory_fd = memory_fd
+        self._end = _find_room(process)
+        self._lowest = self._end
+
+    def write_name(self, name: str) -> int:
+        """Writes a string for a system call's argument. Returns its address. Raises TargetError."""
+        self._write(self._end, name.encode().ljust(_NAME_BYTES, b"\0"))
+        return self._end
+
+    def clear(self) -> None:
+        """Overwrites all that was written by zeros, as the kernel had supplied the memory."""
+        size_bytes = self._end + _NAME_BYTES - self._lowest
+        with suppress(OSError):
+            os.pwrite(self._memory_fd, bytes(size_bytes), self._lowest)
 
     def call(self, name: str, *arguments: int) -> int:
         """Makes a system call. Returns its result. Raises OSError, TargetError."""
@@ -104,34 +136,55 @@ class RemoteThread:
         self, kept: ptrace.Registers, mask: int, number: int, arguments: tuple[int, ...]
     ) -> None:
         state = ptrace.extended_state(self._thread_id)
-        at = (kept.stack_pointer - X86_64.red_zone_bytes - len(state) - len(_MAGIC_2)) & -64
+        at = (self._end - len(state) - len(_MAGIC_2)) & -64
         frame = signal_frame(kept, mask, at)
         start = ((at - len(frame) - 16) & -16) + 8
         image = struct.pack("<Q", self._place.restore) + frame
         image += bytes(at - start - len(image)) + described(state) + _MAGIC_2
-        try:
-            os.pwrite(self._memory_fd, image, start)
-        except OSError as error:
-            raise TargetError("there is no room on the stack of a thread of the target") from error
+        self._lowest = start
+        self._write(start, image)
         values = kept.copy()
         for name, value in zip(_ARGUMENTS, (number, *arguments), strict=False):
             values[name] = value
         values["rip"], values["rsp"], values["orig_rax"] = self._place.call, start, ptrace.NO_CALL
         ptrace.set_registers(self._thread_id, values)
 
+    def _write(self, at: int, content: bytes) -> None:
+        try:
+            os.pwrite(self._memory_fd, content, at)
+        except OSError as error:
+            raise TargetError(_NO_ROOM) from error
+
+
+def _find_room(process: Process) -> int:
+    """Returns the end of memory that the stack of the main thread may grow into."""
+    regions = read_regions(process.maps_text())
+    stack = next((each.start for each in regions if each.path == "[stack]"), 0)
+    lowest = stack - _DISTANCE_BYTES - _MOST_FRAME_BYTES
+    if not stack or any(each.start < stack and each.end > lowest for each in regions):
+        raise TargetError(_NO_ROOM)
+    return stack - _DISTANCE_BYTES
+
 
 def rank(values: ptrace.Registers) -> int:
     """Returns how well a stopped thread suits for making system calls; 0: best.
 
-    Best is a thread in a system call that can be made again at any time, then one that sleeps.
+    Best is a thread in a system call that can be made again at any time, then one in a call whose
+    timeout would start again if tracelloc were killed.
     """
     if values.entered_call == ptrace.NO_CALL:
         return 2
-    return int(ctypes.c_int64(values["rax"]).value == -_RESTART_BLOCK)
+    return int(-ctypes.c_int64(values["rax"]).value not in _RESTARTS[:2])
 
 
 def described(state: bytes) -> bytes:
-    """Returns an XSAVE area with the description that the kernel adds in a signal frame."""
+    """Returns an XSAVE area with the description that the kernel adds in a signal frame.
+
+    Without data in AMX's tiles, the area ends before these: the kernel takes no larger one from a
+    thread without the right to them (arch_prctl(2), ARCH_REQ_XCOMP_PERM).
+    """
+    if not state[_USED_FEATURES] & _TILE_DATA:
+        state = state[:_TILES]
     features = state[_SOFTWARE_BYTES : _SOFTWARE_BYTES + 8]
     words = struct.pack("<II", _MAGIC_1, len(state) + len(_MAGIC_2)) + features
     words += struct.pack("<I", len(state))

@@ -88,11 +88,13 @@ class StoppedProcess:
     def _note(self, thread_id: int, status: int) -> None:
         if not os.WIFSTOPPED(status):
             self._seized.discard(thread_id)
-        elif status >> 16 == ptrace.Event.STOP:
-            self._stopped.add(thread_id)
-        else:
-            # It was to get a signal. It gets it now, and stops before it runs the handler.
-            with suppress(ProcessLookupError):
+            return
+        with suppress(ProcessLookupError):
+            ptrace.keep_call(thread_id, status)
+            if status >> 16 == ptrace.Event.STOP:
+                self._stopped.add(thread_id)
+            else:
+                # It was to get a signal. It gets it now, and stops before it runs the handler.
                 ptrace.resume(thread_id, os.WSTOPSIG(status))
 
     def _resume(self) -> None:
@@ -113,6 +115,7 @@ def _await_stop(thread_id: int) -> int:
     while time.monotonic() < end_s:
         changed, status = os.waitpid(thread_id, ptrace.WALL | os.WNOHANG)
         if changed:
+            ptrace.keep_call(thread_id, status)
             is_signal = os.WIFSTOPPED(status) and status >> 16 != ptrace.Event.STOP
             return os.WSTOPSIG(status) if is_signal else 0
         time.sleep(_LOOK_AGAIN_S)

@@ -302,6 +302,9 @@ class PreloadedLink:
             if other is not None:
                 self._leave(other)
                 return
+        elif self._is_injected:
+            self._leave("a tracelloc was killed while injecting it")
+            return
         if begun in REFUSALS:
             self._leave(REFUSALS[begun])
             return

@@ -26,6 +26,7 @@ from tracelloc.model.codefiles import Mapping
 from tracelloc.model.events import EVENT_DTYPE, Events
 from tracelloc.model.losses import Counter
 from tracelloc.record import abi
+from tracelloc.record.process.memory import PAGE_BYTES
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.sources.preloaded import ringmerge
@@ -232,11 +233,10 @@ class SharedArea:
         self._gave_up = self._field("gave_up", np.uint32)
         self._waited = self._field("waited", np.uint64)
         self._leaving[0] = self._gave_up[0] = self._waited[0] = 0
-        known = ringmerge.AT_RECORDS - ringmerge.AT_KNOWN
-        self._array(ringmerge.AT_KNOWN, np.dtype(np.uint8), known)[:] = 0
-        self._array(ringmerge.AT_RECORDS, np.dtype(np.uint8), ringmerge.RECORD_BYTES)[:] = 0
-        sampled = ringmerge.AT_RINGS - ringmerge.AT_FILTER
-        self._array(ringmerge.AT_FILTER, np.dtype(np.uint8), sampled)[:] = 0
+        if not self._clear(ringmerge.AT_KNOWN, ringmerge.AT_RINGS):
+            raise TargetError(
+                f"the memory shared with process {self._process.pid} can't be cleared"
+            )
         self.records = AreaRecords(self._memory, self.image)
         self._rings: AreaRings | None = None
 
@@ -403,8 +403,19 @@ class SharedArea:
         self.switch_off()
         if self._fd < 0:
             return
-        start, end = ringmerge.AT_ROWS, ringmerge.AT_RINGS
         # If this fails, the memory stays in use, which only costs the process.
-        _LIBC.fallocate(self._fd, _PUNCH_HOLE, ctypes.c_long(start), ctypes.c_long(end - start))
+        self._clear(ringmerge.AT_ROWS, ringmerge.AT_RINGS)
+        # The first ring's counter of calls must stay; the other rings' if a call may be under way.
+        is_used = self._rings is not None and self._rings.inside
+        first = ringmerge.slots_of(0)[0] if is_used else ringmerge.AT_RINGS + PAGE_BYTES
+        self._clear(first, ringmerge.FILE_BYTES)
         os.close(self._fd)
         self._fd = -1
+
+    def _clear(self, start: int, end: int) -> bool:
+        """Gives a part of the memory back to the kernel: it has zeros then. Returns whether it did.
+
+        A thread that still writes there gets new memory.
+        """
+        size_bytes = ctypes.c_long(end - start)
+        return not _LIBC.fallocate(self._fd, _PUNCH_HOLE, ctypes.c_long(start), size_bytes)
