@@ -13,6 +13,8 @@ FileId = tuple[str, int]
 # Name prefixes of the files with the code below main and below thread functions.
 C_LIBRARY: Final = ("libc.so", "libc-2", "ld-linux", "ld-musl", "libpthread")
 
+GENERATED: Final = "[generated code]"  # The module of functions named by a perf map
+
 
 def base_name(path: str) -> str:
     """Returns the part of a path after the last slash; the path itself without a slash."""

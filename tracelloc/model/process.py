@@ -92,6 +92,8 @@ class Runtime:
     advice: str  # How to inspect that heap
     short_advice: str  # The advice in a few words
     naming: str = ""  # How to get names of generated code; empty: there is no such code, or no way
+    # Option without which stacks lack frames of compiled code; empty: it is set, or not needed
+    frames_option: str = ""
     # Whether a garbage collector frees blocks late, rather than reference counts.
     collects: bool = True
     moves: bool = True  # Whether the collector moves objects, and with them pointers to blocks

@@ -218,16 +218,18 @@ class Process:
         return boot_s + self.start_ticks() / os.sysconf("SC_CLK_TCK")
 
     def preloaded(self) -> list[str]:
-        """Returns the libraries that ``LD_PRELOAD`` named at the process's start."""
+        """Returns the files that LD_PRELOAD names in the initial environment."""
+        return self.initial_value("LD_PRELOAD").replace(":", " ").split()
+
+    def initial_value(self, variable: str) -> str:
+        """Returns a variable of the initial environment; empty if it is missing or unreadable."""
         try:
             entries = self._read_as_thread("environ").split(b"\0")
         except (TargetError, PrivilegeError):
-            return []
-        for entry in entries:
-            name, _, value = entry.partition(b"=")
-            if name == b"LD_PRELOAD":
-                return os.fsdecode(value).replace(":", " ").split()
-        return []
+            return ""
+        start = f"{variable}=".encode()
+        found = next((entry for entry in entries if entry.startswith(start)), start)
+        return os.fsdecode(found[len(start) :])
 
     def is_kernel_thread(self) -> bool:
         """Returns whether the process is a kernel thread (PF_KTHREAD in stat), without memory."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from tracelloc.model.codefiles import base_name
@@ -17,6 +18,7 @@ _JVM: Final = Runtime(
     "jcmd PID GC.class_histogram lists them; native memory of the JVM is traced",
     "jcmd PID GC.class_histogram",
     "jcmd PID Compiler.perfmap names compiled methods (JDK 17 and newer)",
+    "-XX:+PreserveFramePointer",
 )
 _NODE: Final = Runtime(
     "JavaScript",
@@ -44,7 +46,7 @@ _PYTHON: Final = Runtime(
 )
 _KNOWN: Final = (
     (r"libjvm\.so", _JVM),
-    (r"libart\.so", _JVM),
+    (r"libart\.so", replace(_JVM, frames_option="")),
     (
         r"libcoreclr\.so",
         Runtime(
@@ -96,15 +98,16 @@ _COLLECTORS: Final = re.compile(
 _MOVING: Final = re.compile(r"lib(?:mono|monosgen|mozjs)(?:-[-\d.]+)?\.so[.\d]*|mono(?:-sgen)?")
 
 
-def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:
-    """Returns the language runtimes of a process, by the mapped files."""
+def runtimes_of(modules: Iterable[Module], options: str = "") -> tuple[Runtime, ...]:
+    """Returns the language runtimes of a process, by the mapped files. ``options``: its own."""
     found: dict[Runtime, None] = {}
     for module in modules:
         runtime = _by_name(base_name(module.path))
         if runtime is None and ".so" not in base_name(module.path) and module.elf.is_go:
             runtime = _GO
         if runtime is not None:
-            found[runtime] = None
+            is_set = bool(runtime.frames_option) and runtime.frames_option in options
+            found[replace(runtime, frames_option="") if is_set else runtime] = None
     return tuple(found)
 
 

@@ -40,6 +40,7 @@ from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot
 from tracelloc.text import plural
 
 PROBING: Final = "probing of libraries"
+_JAVA_OPTIONS: Final = "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"
 _AT_ONCE: Final = 8192  # Blocks copied at a time while events wait
 # Age at which a process that the trace did not begin with is first judged.
 _FIRST_LOOK_NS: Final = 1_000_000_000
@@ -365,7 +366,9 @@ class Tracee:
         modules = self.space.modules
         ids = tuple(module.file_id for module in modules)
         if self._runtimes is None or self._runtimes[0] != ids:
-            self._runtimes = ids, runtimes_of(modules)
+            given = [self.process.initial_value(name) for name in _JAVA_OPTIONS]
+            options = " ".join([*self.process.arguments(), *given])
+            self._runtimes = ids, runtimes_of(modules, options)
         return self._runtimes[1]
 
     def status(

@@ -19,7 +19,7 @@ import numpy as np
 from tracelloc.files.demangle import demangle, without_arguments
 from tracelloc.files.dwarf import SourceFrame
 from tracelloc.files.elf import Symbol
-from tracelloc.model.codefiles import CodePlace, Unresolved
+from tracelloc.model.codefiles import GENERATED, CodePlace, Unresolved
 from tracelloc.model.frames import Frame, unnamed
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.space import AddressSpace
@@ -31,7 +31,6 @@ T = TypeVar("T")
 # Frames of one address: inlined functions first, their containing function last.
 Frames = tuple[Frame, ...]
 
-GENERATED: Final = "[generated code]"  # The module of functions named by a perf map
 _RETRY_S: Final = 1.0  # Least time between two lookups of generated code without a name
 _LAST_S: Final = 1.0  # How long `close` waits for a lookup in progress
 _BATCH: Final = 512  # Addresses whose lines are looked up at a time, so that results show soon

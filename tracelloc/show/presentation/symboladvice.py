@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from tracelloc.model.codefiles import Unresolved, base_name, is_c_library
+from tracelloc.model.codefiles import GENERATED, Unresolved, base_name, is_c_library
 from tracelloc.model.process import Runtime
 from tracelloc.show.filters import NamedStack
 from tracelloc.text import printable
@@ -36,11 +36,21 @@ def advice_text(path: str, *, nameless: bool, hint: str | None) -> str:
 
 
 def generated_advice(runtimes: Iterable[Runtime], stack: NamedStack) -> str | None:
-    """Returns how to get names of generated code; None if a stack's first frames need none."""
-    naming = next((runtime.naming for runtime in runtimes if runtime.naming), None)
-    shown = (part.frame for part in stack.parts() if part.frame is not None)
-    if naming is None or not any(
-        frame.reason is Unresolved.ANONYMOUS for frame in islice(shown, _FRAMES)
-    ):
+    """Returns how to get names of generated code, and all of its frames; None if all are there.
+
+    Names are of interest in a stack's first frames only.
+    """
+    runtime = next((each for each in runtimes if each.naming), None)
+    shown = [part.frame for part in stack.parts() if part.frame is not None]
+    is_nameless = [frame.reason is Unresolved.ANONYMOUS for frame in shown]
+    if runtime is None:
         return None
-    return f"no names of generated code: {naming}"
+    advice = []
+    if any(is_nameless[:_FRAMES]):
+        advice.append(f"no names of generated code: {runtime.naming}")
+    if runtime.frames_option and (
+        any(is_nameless) or any(frame.module == GENERATED for frame in shown)
+    ):
+        frames = f"frames of compiled {runtime.name} code may be missing"
+        advice.append(f"{frames}: start it with {runtime.frames_option}")
+    return "; ".join(advice) or None

@@ -1,12 +1,13 @@
 """Wrappers of malloc that no rule knows, names of rows, and what would add missing names."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tests.unit.leaks import watched
 from tests.unit.reports import text_report
 from tests.unit.show.presentation.test_untraced import runtimes
-from tracelloc.model.codefiles import Unresolved
+from tracelloc.model.codefiles import GENERATED, Unresolved
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters import Filters, NamedStack
 from tracelloc.show.filters.rules import Action, Rule
@@ -121,6 +122,14 @@ def test_generated_code_without_names_comes_after_what_it_called() -> None:
     advice = generated_advice(node, stack)
     assert "no names of generated code: start node with --perf-basic-prof" in advice
     assert generated_advice((), stack) is None
+    (java,) = runtimes("/usr/lib/jvm/libjvm.so")
+    option = "-XX:+PreserveFramePointer"
+    missing = f"frames of compiled Java code may be missing: start it with {option}"
+    naming = f"no names of generated code: {java.naming}"
+    assert generated_advice((java,), stack) == f"{naming}; {missing}"
+    named = NamedStack([replace(frame("Reports.main"), module=GENERATED)], [False])
+    assert generated_advice((java,), named) == missing
+    assert generated_advice((replace(java, frames_option=""),), stack) == naming
     assert generated_advice(node, NamedStack([frame("remember")], [False])) is None
 
 
