@@ -15,7 +15,12 @@ import pytest
 from tests.harness import LIBRARIES, Target, Targets, run_tracelloc
 from tracelloc.record.heapwalk import glibc, mallocstate
 from tracelloc.record.heapwalk.arenas import Arena, NotWalkableError
+from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.measuring import measure_heap
+from tracelloc.record.heapwalk.pieces import PieceReader
+from tracelloc.record.heapwalk.ranges import BlockRanges
+from tracelloc.record.heapwalk.walk import walk_heap
+from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 
 
@@ -225,3 +230,24 @@ def test_text(targets: Targets) -> None:
     assert re.search(r"==> .* in use in [\d,]+ blocks, .* free but resident", done.stdout)
     assert re.search(r"1,000  app::Square$", done.stdout, re.MULTILINE)
     assert done.stdout.count("\n  0x") + done.stdout.count("\n    0x") == 2
+
+
+def test_a_heap_that_grows_while_it_is_walked(
+    targets: Targets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread cache is known although it has blocks that were not there yet."""
+    target, cached = targets.c("lineage"), 7
+    for command in (f"alloc {cached} 300", f"free {cached}"):
+        target.ask(command)
+
+    def grow(*given: Any) -> None:
+        for command in ("alloc 1000 200", f"alloc {cached} 400", "free 1000", f"free {cached}"):
+            target.ask(command)
+        mark_cached(*given)
+
+    mark_cached = glibc.mark_cached
+    monkeypatch.setattr(glibc, "mark_cached", grow)
+    reader = PieceReader(RemoteMemory(Process(target.pid)))
+    heap = walk_heap(reader, ClassTally(reader.regions()))
+    sizes = BlockRanges.in_use(heap).usable_bytes().tolist()
+    assert sizes.count(312) == 0

@@ -29,6 +29,7 @@ _MOST_CHANGED: Final = 2  # Lists of a thread cache that may change while it is 
 # Chunks per arena that are looked at again, as they may be thread caches.
 _MOST_DOUBTFUL: Final = 64
 _MOST_TRIES: Final = 10  # Reads of lists that change meanwhile
+_GROWTH_BYTES: Final = 64 << 20  # How far a heap may have grown since it was walked
 _LONG: Final = 1 << 16  # Chunks in lists that take long to read, and of which few change meanwhile
 
 
@@ -40,7 +41,7 @@ def mark_cached(
     if not arenas:
         return
     lowest = min(arena.parts[0].span[0] for arena in arenas)
-    highest = max(arena.parts[-1].span[1] for arena in arenas)
+    highest = max(arena.parts[-1].span[1] for arena in arenas) + _GROWTH_BYTES
     free_list = _FreeLists(lists, lowest, highest)
     for state in states:
         fast, _, _ = _read_repeatedly(
