@@ -203,7 +203,7 @@ def test_processes_that_share_the_memory(
     )
     earlier = tracer.await_report(lambda report: report.get("earlier"))["earlier"]
     assert target.ask("go") == "done"
-    warns = "--attach perf or --follow traces"
+    warns = "--follow traces, too"
     if unmatched:
         tracer.wait_for(warns)
     assert tracer.stop() == 0

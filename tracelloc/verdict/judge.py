@@ -52,7 +52,7 @@ class Judge:
         """
         self._gaps = Gaps()
         self._due_ns = first_ns
-        self._least_resident_bytes: int | None = None
+        self._least_bytes: int | None = None  # Least resident memory so far
         self._stacks = VerdictHistory()
         self._split_leaks = SplitLeaks(is_wrapper)
 
@@ -96,14 +96,9 @@ class Judge:
         yield None
         self._stacks.grow(count)
         known = self._circumstances(census, moment, losses, unreachable)
-        least_bytes = min(self._least_resident_bytes or resident_bytes, resident_bytes)
-        self._least_resident_bytes = least_bytes
-        circumstances = replace(
-            known,
-            resident_bytes=resident_bytes,
-            risen_bytes=resident_bytes - least_bytes,
-            collects=collection[0],
-        )
+        self._least_bytes = min(self._least_bytes or resident_bytes, resident_bytes)
+        known = replace(known, resident_bytes=resident_bytes, collects=collection[0])
+        circumstances = replace(known, risen_bytes=resident_bytes - self._least_bytes)
         sites = yield from judge_in_parts(count, census.survivors_by_age, circumstances)
         sites, is_no_site = _withheld(sites, stacks, is_sure=not circumstances.in_kernel)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)

@@ -106,6 +106,8 @@ class VerdictParameters:
     steady_per_min: float = 1 / 600
     steady_least_bytes: float = 131072.0  # Least growth of that kind, in bytes per minute
     steady_listed_s: float = 90.0  # Seconds to watch before such growth is listed
+    steady_collected_s: float = 120.0  # The same with a garbage collector, and then, at least,
+    steady_collected: float = 0.2  # the share of the process's memory that has grown so
     steady_least_blocks: int = 30  # Blocks that this requires
     steady_confidence: float = 0.15  # Least confidence in such growth
     minor_confidence: float = 0.03  # Factor of the confidence in growth that is not listed yet

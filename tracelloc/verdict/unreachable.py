@@ -110,18 +110,15 @@ def apply_pointer_proof(
         sites.code,
     ).astype(np.uint8)
     is_material = rate >= max(P.material_least_bytes, P.material_per_min * resident_bytes)
-    is_large = rate >= max(P.steady_least_bytes, P.steady_per_min * resident_bytes)
-    steady = (
-        (is_large & (not around.collects))
-        & (sites.survivors >= P.never_freed * sites.born_in_window)
-        & (sites.survivors >= P.steady_least_blocks)
-    )
+    is_large, steady = _steady(sites, watched_s, around)
     called_in_s = called_s - watched_s if around.refused else P.unreachable_first_s
     # A site that grows at whatever pace is searched once its blocks are old enough.
     first_in_s = np.where(grew & (not around.refused), P.unreachable_first_s - watched_s, 0.0)
     verdict_in_s = np.where(waits, called_in_s, np.maximum(0.0, first_in_s))
     listed_s = np.select(
-        [steady, is_material], [P.steady_listed_s, P.material_listed_s], P.referenced_listed_s
+        [steady, is_material],
+        [P.steady_collected_s if around.collects else P.steady_listed_s, P.material_listed_s],
+        P.referenced_listed_s,
     )
     # Without searches, the test of windows is all there is.
     minor = (watched_s < listed_s) & (not around.refused)
@@ -148,6 +145,21 @@ def apply_pointer_proof(
         rising_only=sites.rising_only & ~proof.listed,
         replaces_old=sites.replaces_old & ~proof.listed,
     )
+
+
+def _steady(sites: Sites, watched_s: F64, around: Circumstances) -> tuple[Mask, Mask]:
+    """Returns masks of sites that grow fast, and of those where hardly anything is freed as well.
+
+    A collector frees some, sooner or later: what it leaves must be a part of the memory.
+    """
+    rate = sites.rate_bytes_per_min
+    is_large = rate >= max(P.steady_least_bytes, P.steady_per_min * around.resident_bytes)
+    steady = is_large & (sites.survivors >= P.never_freed * sites.born_in_window)
+    steady &= sites.survivors >= P.steady_least_blocks
+    if around.collects:
+        least_bytes = max(P.referenced_least_bytes, P.steady_collected * around.resident_bytes)
+        steady &= rate * watched_s / 60 >= least_bytes
+    return is_large, steady
 
 
 @overload

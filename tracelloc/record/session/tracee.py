@@ -49,7 +49,7 @@ _FIRST_LOOK_NS: Final = 1_000_000_000
 _LEAST_UNSEEN, _UNSEEN_SHARE, _WHOLE = 50, 0.01, 0.99
 _UNSEEN: Final = (
     "warning: process {pid} has freed blocks whose allocation was not seen ({frees}): another "
-    "process may share its memory (clone(2) with CLONE_VM), which --attach perf or --follow traces"
+    "process may share its memory (clone(2) with CLONE_VM), which --follow traces, too"
 )
 
 
