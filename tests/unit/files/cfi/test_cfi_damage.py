@@ -14,6 +14,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from tests.harness import LIBRARIES, Builder
+from tests.unit.files.cfi.test_cfi_programs import entry
 from tests.unit.references import open_cfi
 from tests.unit.unwindrows import decode
 from tracelloc.files.cfi.core import Entries, reason_row
@@ -181,11 +182,6 @@ def test_damaged_files(builder: Builder, tmp_path: Path, seed: int) -> None:
     sites = cfi.call_sites()
     some = sites[:: 1 + len(sites) // 200]
     assert cfi.rows(some).tolist() == [cfi.row(address) for address in some.tolist()]
-
-
-def entry(body: bytes) -> bytes:
-    body += bytes(-len(body) % 4)
-    return struct.pack("<I", len(body)) + body
 
 
 CIE = entry(b"\0\0\0\0\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01")

@@ -152,12 +152,11 @@ def test_none_is_known() -> None:
 
 
 def test_nops() -> None:
-    assert nop_at(b"\x90\xc3") == (1, False)
-    assert nop_at(b"\x66\x90") == (2, False)
-    assert nop_at(b"\x0f\x1f\x40\0") == (4, False)
-    assert nop_at(b"\x66\x0f\x1f\x44\0\0") == (6, True)
-    assert nop_at(b"\xc3") == (0, False)
-    assert nop_at(b"") == (0, False)
+    sizes = {
+        b"\x90\xc3": (1, False), b"\x66\x90": (2, False), b"\x0f\x1f\x40\0": (4, False),
+        b"\x66\x0f\x1f\x44\0\0": (6, True), b"\xc3": (0, False), b"": (0, False),
+    }  # fmt: skip
+    assert {code: nop_at(code) for code in sizes} == sizes
 
 
 @pytest.fixture(scope="module")

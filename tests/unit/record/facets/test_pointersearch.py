@@ -61,9 +61,8 @@ class Searches(Lab):
 
 def test_every_ten_seconds_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Searches(monkeypatch), Traced()
-    made = records([(A, 0x10, 5, 1, 1), (A, 0x20, 5, 1, 1)])
-    made["time_ns"] = 1 * NS_PER_S, 20 * NS_PER_S
-    one.heap.table.apply(made)
+    times_ns = 1 * NS_PER_S, 20 * NS_PER_S
+    one.heap.table.apply(records([(A, 0x10, 5, 1, 1), (A, 0x20, 5, 1, 1)], times_ns=times_ns))
     assert [lab.count_due(at_s, one) for at_s in (12, 17, 18, 26, 27, 37)] == [0, 1, 0, 0, 1, 1]
     # When the first one is due, there are blocks that are old.
     assert [blocks.address.tolist() for blocks in lab.asked] == [[0x10], [0x10], [0x10, 0x20]]
