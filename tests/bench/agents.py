@@ -131,8 +131,7 @@ def marked(source: str) -> str:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        builder = Builder(Path(directory))
-        program = builder.c("endings")
+        program = Builder(Path(directory)).c("endings")
         lines = (TARGETS / "endings.c").read_text().splitlines()
         for word, function in ENDINGS.items():
             client = Client(program)

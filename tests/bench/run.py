@@ -105,8 +105,7 @@ class Bench:
                 self._skip(tool.name, reason)
         if "storm" in plan.parts:
             for case in (*storm.CASES, storm.CROWDED):
-                names = storm.CROWDED_NAMES if case is storm.CROWDED else TOOL_NAMES
-                self._storm(case, names)
+                self._storm(case, storm.CROWDED_NAMES if case is storm.CROWDED else TOOL_NAMES)
         for name in workloads.NAMES:
             if name in plan.parts:
                 self._workload(name)

@@ -104,8 +104,7 @@ def recorded(name: str) -> Case:
         stacks = range(1, len(recording.stacks) + 1)
         members = {stack for stack in stacks if recording.leaking(stack) == function}
         rate = size_bytes / (END_S - onset_s) * 60
-        never_freed = freed_share(events, members) < 0.1
-        leaks[function] = (members, Truth(onset_s, rate, never_freed))
+        leaks[function] = (members, Truth(onset_s, rate, freed_share(events, members) < 0.1))
     everything = set(range(1, len(recording.stacks) + 1))
     return Case(name, events, recording.known_stacks(), leaks, everything)
 
@@ -113,8 +112,7 @@ def recorded(name: str) -> Case:
 def freed_share(events: Events, stacks: set[int]) -> float:
     """Of the blocks that these stacks make, the share that is freed."""
     born, death = blocks(events)
-    ours = np.isin(events["stack_id"][born], list(stacks))
-    return float(np.isfinite(death[ours]).mean())
+    return float(np.isfinite(death[np.isin(events["stack_id"][born], list(stacks))]).mean())
 
 
 def blocks(events: Events) -> tuple[np.ndarray, F64]:
@@ -127,8 +125,7 @@ def blocks(events: Events) -> tuple[np.ndarray, F64]:
     ends = same & (kind[next_one] != EventKind.ALLOC)
     ends[-1] = False
     times = (events["time_ns"][next_one] - np.uint64(START_NS)) / NS_PER_S
-    death = np.where(ends, times, np.inf)
-    return order[made], death[made]
+    return order[made], np.where(ends, times, np.inf)[made]
 
 
 def naive(case: Case) -> dict[str, set[int]]:

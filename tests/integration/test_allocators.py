@@ -27,8 +27,7 @@ def preloaded(allocator: str) -> dict[str, str]:
     pattern = PRELOADS[allocator]
     if not pattern:
         return dict(os.environ)
-    library = min(LIBRARIES.glob(pattern))
-    return {**os.environ, "LD_PRELOAD": str(library)}
+    return {**os.environ, "LD_PRELOAD": str(min(LIBRARIES.glob(pattern)))}
 
 
 def files_of(report: dict) -> set[str]:
@@ -255,8 +254,7 @@ def test_python_under_other_allocators(targets: Targets) -> None:
         tracer = Tracelloc("-p", target.pid, "--json", "--top", 400)
         assert target.ask("go") == "done"
         report = tracer.final_report()
-        sizes = [block["size_bytes"] for block in report["top_allocations"]]
-        assert sizes.count(123457) == 250
+        assert [block["size_bytes"] for block in report["top_allocations"]].count(123457) == 250
         assert report["lost_events"] == 0
         assert target.end() == 0
 

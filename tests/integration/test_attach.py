@@ -71,8 +71,7 @@ def test_code_is_as_before(target: Target, method: Method) -> None:
     before = code(target.pid)
     session = attach_to(Process(target.pid), TraceConfig(method=method))
     pairs(target, 50)
-    during = code(target.pid)
-    assert during != before
+    assert code(target.pid) != before
     session.stop()
     # A stopped thread may have armed a probe that is only removed when it goes on; here
     # all threads wait at a barrier outside of the allocator.

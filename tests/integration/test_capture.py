@@ -93,8 +93,7 @@ def test_nested_abandoned_and_chained_calls(targets: Targets) -> None:
     reported(tracer, 1001)
     assert target.ask("on") == "done"
     report = tracer.final_report()
-    sizes = sorted(block["size_bytes"] for block in report["top_allocations"])
-    assert sizes == [1001, 1004]
+    assert sorted(block["size_bytes"] for block in report["top_allocations"]) == [1001, 1004]
     # 1001, 1002, 1003, 1004 and 5: none twice, none missing.
     assert report["allocations"] == 5
     assert report["frees"] == 3

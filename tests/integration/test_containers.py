@@ -25,8 +25,7 @@ def assert_books(tracer: Tracelloc, target: Target) -> None:
 
 
 def child_of(pid: int) -> int:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(children[0])
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 def test_container_with_another_libc(builder: Builder, targets: Targets, tmp_path: Path) -> None:
@@ -34,8 +33,7 @@ def test_container_with_another_libc(builder: Builder, targets: Targets, tmp_pat
     root = tmp_path / "root"
     (root / "lib").mkdir(parents=True)
     shutil.copy(MUSL_LOADER.resolve(), root / "lib" / MUSL_LOADER.name)
-    program = builder.c("books", "-DNO_PVALLOC", compiler="musl-gcc")
-    shutil.copy(program, root / "books")
+    shutil.copy(builder.c("books", "-DNO_PVALLOC", compiler="musl-gcc"), root / "books")
     target = targets.start(
         "unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", root,
          "/books", 4, 3000, 5, 500
@@ -130,8 +128,7 @@ def refused(pid: int) -> str:
 
 
 def test_stripped_static_program(targets: Targets) -> None:
-    target = targets.c("plain", flags=("-static", "-s"))
-    line = refused(target.pid)
+    line = refused(targets.c("plain", flags=("-static", "-s")).pid)
     assert "it is a static program without symbols" in line
     assert "strip --strip-debug" in line
 
@@ -147,7 +144,6 @@ def test_go_program(targets: Targets, tmp_path: Path, go_cache: Path) -> None:
         env={**os.environ, "CGO_ENABLED": "0", "GOCACHE": str(go_cache),
              "GO111MODULE": "off"},
     )  # fmt: skip
-    target = targets.start(tmp_path / "sleeper")
-    line = refused(target.pid)
+    line = refused(targets.start(tmp_path / "sleeper").pid)
     assert "it is a Go program" in line
     assert "net/http/pprof" in line

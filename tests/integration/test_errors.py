@@ -78,8 +78,7 @@ def test_a_name_of_many_processes(tmp_path: Path) -> None:
 @pytest.mark.bpf
 def test_a_pid_of_another_namespace() -> None:
     inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "tracelloc"]
-    done = outcome(*inside, "-p", str(os.getpid()), "--text", cwd=ROOT)
-    line = said(done, 1)
+    line = said(outcome(*inside, "-p", str(os.getpid()), "--text", cwd=ROOT), 1)
     assert f"there is no process {os.getpid()}" in line
     assert "in a container's PID namespace" in line
 
@@ -110,8 +109,7 @@ def test_pids_of_nobody_and_of_zombies() -> None:
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="32-bit programs of x86")
 def test_32_bit_target(builder: Builder, targets: Targets) -> None:
     program = builder.c("plain", "-m32")
-    target = targets.start(program)
-    assert "is a 32-bit program" in said(run_tracelloc("-p", target.pid), 1)
+    assert "is a 32-bit program" in said(run_tracelloc("-p", targets.start(program).pid), 1)
     assert "is a 32-bit program" in said(run_tracelloc("--", program), 1)
 
 
@@ -163,8 +161,7 @@ def test_without_privileges() -> None:
     """A user without capabilities is told what is missing, be the process theirs or not."""
     own = subprocess.Popen(["cat"], stdin=subprocess.PIPE, user=65534, group=65534)
     for pid in (own.pid, os.getpid()):
-        result = run_without_privileges("-p", pid)
-        line = said(result, 1)
+        line = said(run_without_privileges("-p", pid), 1)
         assert "root" in line
         assert "sudo" in line
     own.communicate(timeout=PATIENCE_S)
@@ -226,6 +223,5 @@ def test_debug_shows_the_traceback() -> None:
 
 
 def test_help_and_version_need_nothing() -> None:
-    shown = run_tracelloc("--help-all", status=0)
-    assert "--flamegraph FILE" in shown.stdout
+    assert "--flamegraph FILE" in run_tracelloc("--help-all", status=0).stdout
     assert run_tracelloc("--version").stdout.startswith("tracelloc 0.")

@@ -84,8 +84,7 @@ def test_pprof_has_build_ids_lines_and_places(
 ) -> None:
     program = builder.c("chain")
     target = targets.start(program)
-    path = tmp_path / "file-%p"
-    tracer = Tracelloc("-p", target.pid, "--pprof", path)
+    tracer = Tracelloc("-p", target.pid, "--pprof", tmp_path / "file-%p")
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     found = tmp_path / f"file-{target.pid}"
@@ -93,8 +92,7 @@ def test_pprof_has_build_ids_lines_and_places(
     message = decoded(found)
     text = list(message.string_table)
     mappings = {text[m.filename]: m for m in message.mapping}
-    build_id = text[mappings[str(program)].build_id]
-    assert len(build_id) == 40
+    assert len(text[mappings[str(program)].build_id]) == 40
     functions = {f.id: f for f in message.function}
     for location in message.location:
         names = {text[functions[line.function_id].name] for line in location.line}

@@ -266,5 +266,4 @@ def test_a_file_that_ends_who_finds_functions_and_stacks(
     figures = report["live_allocations"], report["live_bytes"]
     assert figures == tuple(map(sum, zip(*books.values(), strict=True)))
     frames = [frame for top in report["top_allocators"] for frame in top["stack"]]
-    symbols = {frame["symbol"] for frame in frames}
-    assert ("work" in symbols) == is_whole
+    assert ("work" in {frame["symbol"] for frame in frames}) == is_whole

@@ -177,8 +177,7 @@ def test_a_command_and_its_children(builder: Builder, tmp_path: Path) -> None:
         f"{program} 0; {static} 0; exec {program} 5", status=5
     )  # fmt: skip
     reports = by_process(reports_among(done.stderr))
-    early = [r for r in reports.values() if r["command"] == program.name[:15]]
-    assert len(early) == 2
+    assert len([r for r in reports.values() if r["command"] == program.name[:15]]) == 2
     assert len(reports) == 3
     for report in reports.values():
         assert by_function(report) == {"in_constructor": [5, 15_000], "in_main": [3, 12_000]}
@@ -328,8 +327,7 @@ def test_killed_while_following(targets: Targets) -> None:
     wait_until(lambda: len(children_of(target.pid)) > 0)
     tracer.process.kill()
     tracer.finish()
-    family = json.loads(target.hear())
-    assert len(family) == 16
+    assert len(json.loads(target.hear())) == 16
     assert Process(target.pid).tracer_id() == 0
     assert json.loads(target.ask("exec") and target.ask("alloc 2 5")) == [2, 10]
 
@@ -361,8 +359,7 @@ def test_system_calls_are_not_disturbed() -> None:
     try:
         assert waiting.stdin is not None
         assert waiting.stdout.readline() == "ready\n"
-        tracer = Tracelloc("-p", waiting.pid, *QUIET, "--follow")
-        assert tracer.stop() == 0
+        assert Tracelloc("-p", waiting.pid, *QUIET, "--follow").stop() == 0
         waiting.stdin.write("x")
         waiting.stdin.flush()
         assert waiting.stdout.readline() == "1 event, no error\n"

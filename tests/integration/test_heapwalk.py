@@ -28,8 +28,7 @@ def heap_of(target: Target, *options: str) -> dict[str, Any]:
 def resident_bytes(pid: int, kind: str = "Rss") -> int:
     """From smaps_rollup, which is exact, unlike statm."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    found = re.search(rf"^{kind}:\s+(\d+)", text, re.MULTILINE)
-    return int(found[1]) << 10
+    return int(re.search(rf"^{kind}:\s+(\d+)", text, re.MULTILINE)[1]) << 10
 
 
 def page_faults(pid: int) -> list[str]:
@@ -94,8 +93,7 @@ def check_trim(target: Target) -> None:
 def test_glibc_to_the_byte(
     targets: Targets, flags: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    target = targets.cpp("heapusage", *words, flags=("-pthread", *flags))
-    check_to_the_byte(target)
+    check_to_the_byte(targets.cpp("heapusage", *words, flags=("-pthread", *flags)))
 
 
 def test_heaps_in_any_order(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,8 +136,7 @@ def test_a_heap_longer_than_entries_reach(
 
 @pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
 def test_what_a_trim_returns(targets: Targets, words: tuple[str, ...]) -> None:
-    target = targets.cpp("heapusage", *words, flags=("-pthread",))
-    check_trim(target)
+    check_trim(targets.cpp("heapusage", *words, flags=("-pthread",)))
 
 
 def test_jemalloc(targets: Targets) -> None:

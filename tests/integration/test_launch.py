@@ -98,8 +98,7 @@ def test_c_libraries(builder: Builder, tmp_path: Path, kind: str) -> None:
         program = tmp_path / "early"
         static = ["-static"] if "static" in kind else []
         run("musl-gcc", "-O1", "-g", "-fno-builtin", *static, TARGETS / "early.c", "-o", program)
-    done = run_tracelloc(*QUIET, "--", program, 0, status=0)
-    report = last_report(done.stderr)
+    report = last_report(run_tracelloc(*QUIET, "--", program, 0, status=0).stderr)
     assert by_function(report) == PROGRAM
     assert report["command"] == program.name[:15]
 
@@ -155,8 +154,7 @@ def test_a_program_without_an_allocator(tmp_path: Path) -> None:
     source = 'void _start(void) { __asm__ volatile("mov $60, %eax; xor %edi, %edi; syscall"); }'
     program = tmp_path / "bare"
     run("gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", program, input=source)
-    done = run_tracelloc("--text", "--", program, status=1)
-    assert "has no malloc library" in done.stderr
+    assert "has no malloc library" in run_tracelloc("--text", "--", program, status=1).stderr
 
 
 def test_nothing_of_ours_is_inherited(tmp_path: Path) -> None:

@@ -93,8 +93,7 @@ def test_garbage_is_not_growth(targets: Targets, watch_of: Watches) -> None:
 
 
 def test_what_would_take_too_much_memory_is_not_read(targets: Targets, watch_of: Watches) -> None:
-    target = targets.start(PYTHON, TARGETS / "holders.py")
-    watch = watch_of(target.pid)
+    watch = watch_of(targets.start(PYTHON, TARGETS / "holders.py").pid)
     watch.most_bytes = 1 << 20
     watch.update_findings()
     assert watch.findings.now is None

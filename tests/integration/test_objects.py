@@ -105,8 +105,7 @@ def test_while_it_runs(targets: Targets, tmp_path: Path) -> None:
         "while True:\n"
         "    for at in range(0, len(kept), 7): kept[at] = [at]\n"
     )
-    target = targets.start(PYTHON, script)
-    censuses = CensusTaker(Process(target.pid))
+    censuses = CensusTaker(Process(targets.start(PYTHON, script).pid))
     for _ in range(5):
         assert abs(counts(censuses.take_census())["list"] - 100_000) < 2_000
 

@@ -61,8 +61,7 @@ def test_books(targets: Targets, attach: str) -> None:
 )
 def test_wherever_arguments_are(builder: Builder, targets: Targets, flags: tuple[str, ...]) -> None:
     program = builder.c("reporter", *flags)
-    notes = run("readelf", "-n", program)
-    assert ("(%rbp)" in notes) == (len(flags) == 2)
+    assert ("(%rbp)" in run("readelf", "-n", program)) == (len(flags) == 2)
     target = targets.start(program, 2, 5000)
     options = ["--source", "otel", "--json", "--top", 100]
     tracer = Tracelloc("-p", target.pid, *options)

@@ -96,8 +96,7 @@ def chain_traced(builder: Builder, targets: Targets, *options: str | Path | int)
 
 
 def test_text(builder: Builder, targets: Targets) -> None:
-    tracer = chain_traced(builder, targets, "--text", "--top", 3)
-    report = parse_text(tracer.text())[-1]
+    report = parse_text(chain_traced(builder, targets, "--text", "--top", 3).text())[-1]
     assert report[0][1][1] == str(targets[0].pid)
     assert [kind for kind, _ in report if kind not in ("account", "part")] == [
         "head",
@@ -162,8 +161,7 @@ def test_collapsed_frames_and_groups(builder: Builder, targets: Targets, tmp_pat
 
 
 def test_json(builder: Builder, targets: Targets) -> None:
-    tracer = chain_traced(builder, targets, "--json", "--top", 3, "--age", "0")
-    report = tracer.last()
+    report = chain_traced(builder, targets, "--json", "--top", 3, "--age", "0").last()
     assert report.keys() >= REPORT_KEYS
     assert report["pid"] == targets[0].pid
     assert report["command"] == builder.c("chain").name[:15]

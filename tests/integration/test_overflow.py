@@ -203,5 +203,4 @@ def test_memory_does_not_grow(targets: Targets) -> None:
 
 
 def rss_bytes(pid: int) -> int:
-    resident_pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return resident_pages * 4096
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096

@@ -101,8 +101,7 @@ def test_symbols_of_a_process(builder: Builder, targets: Targets) -> None:
 def test_symbols_of_a_stripped_program(targets: Targets, tmp_path: Path) -> None:
     path = tmp_path / "stripped"
     run("gcc", "-O1", "-s", "-pthread", TARGETS / "chain.c", "-o", path)
-    target = targets.start(path)
-    text = symbols("-p", target.pid).stdout.partition(f"{path}\n")[2]
+    text = symbols("-p", targets.start(path).pid).stdout.partition(f"{path}\n")[2]
     lines = text.splitlines()[:4]
     assert lines[0].endswith("functions from its exported functions only (.dynsym)")
     assert lines[1] == "    lines   none: no debug information (DWARF)"

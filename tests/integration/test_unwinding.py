@@ -122,8 +122,7 @@ def compare(
         assert os.waitpid(process.pid, os.WUNTRACED)[1] & 0xFF == 0x7F
         # Its own malloc is one, too, inside of which others would not count.
         capture = CaptureConfig(min_block_bytes=FIRST_SIZE, **config)
-        choice = MallocChoice("libc.so")
-        trace = TraceConfig(capture, choice, use_library=by == "library")
+        trace = TraceConfig(capture, MallocChoice("libc.so"), use_library=by == "library")
         session = attach_to(Process(process.pid), trace)
         assert session.root.probes.is_replaced == (by == "library")
         table = session.root.heap.table

@@ -202,8 +202,7 @@ def sample_tree(*, inverted: bool = False, without: frozenset[int] = frozenset()
 def hostile_tree() -> CallTree:
     """Each name a child of the root and, below, of each other."""
     stacks = [(n, [Step(name, name)], weights(MIB, 1, 0)) for n, name in enumerate(HOSTILE)]
-    chain = [Step(name, name) for name in HOSTILE]
-    stacks.append((99, chain, weights(20 * MIB, 1, 1)))
+    stacks.append((99, [Step(name, name) for name in HOSTILE], weights(20 * MIB, 1, 1)))
     return build_tree(stacks, Step(HOSTILE[1], None))
 
 

@@ -82,8 +82,7 @@ async def test_tree_by_each_metric(app: LiveApp, pilot: Pilot[int]) -> None:
 async def test_limits_leave_out_what_is_freed(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, *"4wwww")
     assert own(app, "render_page") == PAGE_BYTES
-    limits = replace(app.state.settings.limits, min_size_bytes=4096)
-    app.state.change(limits=limits)
+    app.state.change(limits=replace(app.state.settings.limits, min_size_bytes=4096))
     await tick(app, pilot)
     assert own(app, "render_page") == own(app, "record_request") == 0
     assert nodes_of(app).weight(ROOT) == LIVE["cache_lookup"] + LIVE["append_log"] + 5 * 1024
@@ -91,8 +90,7 @@ async def test_limits_leave_out_what_is_freed(app: LiveApp, pilot: Pilot[int]) -
 
 async def test_threads(source: FakeSource) -> None:
     # Somebody who only ever frees.
-    block = source.allocate(LOG, 10_000, tid=101)
-    source.apply([(2, block, 0, 0, 104)])
+    source.apply([(2, source.allocate(LOG, 10_000, tid=101), 0, 0, 104)])
     async with live(source, (140, 40)) as (app, pilot):
         assert app.state.picture.snapshot.threads is None, "nobody has asked for them"
         taken = source.taken
@@ -169,14 +167,12 @@ async def test_details(app: LiveApp, pilot: Pilot[int], stack: int, words: str) 
 
 
 async def test_temporary_column(source: FakeSource) -> None:
-    block = source.allocate(LOG, 7)
-    source.free(block)
+    source.free(source.allocate(LOG, 7))
     async with live(source, (180, 40)) as (app, pilot):
         assert "50.0 %" in line_of(app, "append_log")
         app.screen.action_sort_by("temporary")
         await tick(app, pilot)
-        first = next(line for line in text_of(app) if line.startswith("›"))
-        assert "append_log" in first
+        assert "append_log" in next(line for line in text_of(app) if line.startswith("›"))
 
 
 async def test_estimates_are_marked(tmp_path: Path) -> None:

@@ -180,8 +180,7 @@ async def test_walk_with_keys(app: ViewApp, pilot: Pilot[None], view: FlameView)
 async def test_mouse(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
     view.show(Nodes(sample_tree()), at_once=True)
     await pilot.pause()
-    column = text_of(app)[5].index("▏tls")
-    await pilot.click(view, offset=(column, 5))
+    await pilot.click(view, offset=(text_of(app)[5].index("▏tls"), 5))
     assert name_of(view) == "tls::accept"
     await pilot.click(view, offset=(79, 5))
     assert name_of(view) == "tls::accept", "there is no box"

@@ -25,8 +25,7 @@ class GroupingSource(FakeSource):
         findings = trace.root.findings
         (found,) = findings.suspects
         members = tuple(Member(index, 0.5, 1e5) for index in (found.stack, LOG))
-        group = replace(found, members=members)
-        grouped = replace(findings, suspects=(group,))
+        grouped = replace(findings, suspects=(replace(found, members=members),))
         return replace(trace, processes=(replace(trace.root, findings=grouped),))
 
 

@@ -112,8 +112,7 @@ async def test_dialogs_and_a_stack(app: LiveApp, pilot: Pilot[int], keys: tuple[
 @on_screen(size=SIZE)
 async def test_processes(app: ViewApp, pilot: Pilot[None]) -> None:
     await opened(app, pilot, [replace(API, pid=n) for n in range(MANY)])
-    rows = app.screen.query_one(Table)
-    await walk(rows, pilot.press, letters=False)
+    await walk(app.screen.query_one(Table), pilot.press, letters=False)
     await pilot.press("j")
     assert "j" in text_of(app)[1], "letters are typed into the search"
 

@@ -413,8 +413,7 @@ async def test_filters(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> N
     assert rows(app) == BY_BYTES
     await press(app, pilot, "f")
     assert "[x] rust" in "\n".join(text_of(app))
-    names = list(source.filters.groups)
-    await press(app, pilot, *["down"] * names.index("rust"), "space")
+    await press(app, pilot, *["down"] * list(source.filters.groups).index("rust"), "space")
     assert source.filters.groups["rust"] is False
     assert "[ ] rust" in "\n".join(text_of(app))
     await press(app, pilot, "escape")

@@ -72,8 +72,7 @@ async def test_one_process_is_shown_and_the_others_are_a_key_away(
     assert any("5 of 6 processes running" in line for line in text)
     await press(app, pilot, "down", "down", "down", "down", "enter")
     assert (app.state.settings.process, app.state.settings.view) == (2, VIEWS[0])
-    picture = app.state.picture
-    assert picture.snapshot.target.pid == 4002
+    assert app.state.picture.snapshot.target.pid == 4002
     assert any("4002" in line for line in text_of(app)[:3])
     await press(app, pilot, "M", "9", "home", "down", "down", "enter")
     # A mark is about one process.

@@ -139,8 +139,7 @@ async def test_two_moments_are_compared(app: LiveApp, pilot: Pilot[int]) -> None
     await go(app, pilot, "(x")
     assert "22:13:25 set start: ← → Enter" in text_of(app)[2], "the cursor is at what is shown"
     await press(app, pilot, "right", "home", "enter", "end", "enter")
-    difference = app.state.settings.difference
-    assert difference.title() == "22:13:25 → 22:20:00"
+    assert app.state.settings.difference.title() == "22:13:25 → 22:20:00"
     first, last = (traces(END_S)[index].root.totals.live_bytes for index in (0, LAST))
     grown = last.copy()
     grown[: len(first)] -= first

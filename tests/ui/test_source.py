@@ -83,8 +83,7 @@ async def test_a_function_of_the_view_of_functions(app: LiveApp, pilot: Pilot[in
     text = "\n".join(text_of(app))
     assert " /src/cache.c" in text
     assert "cannot read source: No such file or directory (--sources OLD=NEW)" in text
-    table = app.screen.query_one(Table)
-    assert list(table.order) == [47]
+    assert list(app.screen.query_one(Table).order) == [47]
     size = format_size(LIVE["cache_lookup"]).split()
     assert cells(text_of(app)[5]) == [*size, *size, "30", "47"]
     await press(app, pilot, "escape", "home", "n")

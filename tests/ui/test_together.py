@@ -204,8 +204,7 @@ async def test_search_details_limits_and_marks(
     assert any("server.c:32" in line for line in text)
     await press(app, pilot, "escape", "escape")
     source.allocate_many(LEAK, 160, 10)
-    more = worker(tmp_path, 6, 5)
-    source.others = (*source.others, more)
+    source.others = (*source.others, worker(tmp_path, 6, 5))
     await tick(app, pilot)
     await press(app, pilot, "d")
     assert format_size(1600 + 5000) in row(app, "record_request")
@@ -267,8 +266,7 @@ def test_who_leaks_or_has_children_is_seen(source: FakeSource, tmp_path: Path) -
 async def test_the_pane_shows_the_row_that_is_there_now(app: LiveApp, pilot: Pilot[int]) -> None:
     """Whatever numbers stacks have: those of the server, or of all."""
     for _ in range(4):
-        details = picture_of(app).details
-        assert details.stack.frames[0].symbol == "record_request"
+        assert picture_of(app).details.stack.frames[0].symbol == "record_request"
         _, _, pane = "\n".join(text_of(app)).partition("function, innermost first")
         assert "record_request" in pane
         await press(app, pilot, "T")

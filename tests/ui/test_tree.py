@@ -125,8 +125,7 @@ async def test_new_figures_keep_what_is_open_and_the_cursor(
 async def test_search(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
     view.show(Nodes(sample_tree()), at_once=True)
     assert "found" not in text_of(app)[-1]
-    searched = Nodes(sample_tree(), search=Search("plugin_0[12]|push"))
-    view.show(searched, at_once=True)
+    view.show(Nodes(sample_tree(), search=Search("plugin_0[12]|push")), at_once=True)
     await pilot.pause()
     assert "found: 60.1 %" in text_of(app)[-1]
     assert sum("*Vec<T>" in line for line in text_of(app)) == 1

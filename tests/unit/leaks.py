@@ -77,6 +77,5 @@ def judged(sites: dict[str, Stream], end_s: float) -> Watched:
     *_, (time_s, table, findings) = looks(events, stacks, end_s)
     names: dict[int, str | None] = {0x401000: "main"}
     for index, site in enumerate(sites, 1):
-        frames = stacks.frames(index) or ()
-        names.update(zip(frames, site.split("/"), strict=False))
+        names.update(zip(stacks.frames(index) or (), site.split("/"), strict=False))
     return Watched(table, findings, Namer(FakeSymbolizer(names), Filters()), time_s)

@@ -166,8 +166,7 @@ def test_stacks_are_followed_as_by_the_readers(on_machine: OnMachine) -> None:
     assert max(len(frames) for frames, *_ in walks) > 3
     assert all(frame < 1 << 48 for frames, *_ in walks for frame in frames.tolist())
     for address, row in zip(addresses.tolist(), rows.tolist(), strict=True):
-        rules = look_up(address, 3)
-        assert rules.row(address) == row
+        assert look_up(address, 3).row(address) == row
 
 
 def test_a_frame_that_needs_the_link_register_ends_a_miss() -> None:

@@ -176,8 +176,7 @@ def test_stretches_added_up() -> None:
     for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
         one = whole.sums(order[start:end], np.zeros(1, np.intp))
         for name in ("born", "alive", "alive_bytes", "floor_bytes", "lifetimes"):
-            summed = getattr(found[0], name)[row]
-            np.testing.assert_array_equal(summed, getattr(one, name)[0])
+            np.testing.assert_array_equal(getattr(found[0], name)[row], getattr(one, name)[0])
 
 
 def test_the_floor_is_the_least_of_each_slice() -> None:

@@ -194,8 +194,7 @@ def look_up(data: bytes, offsets: list[int], wanted: list[int]) -> list[int]:
 
 
 def function(at: int, number: int, program: bytes) -> bytes:
-    head = struct.pack("<IiI", at + 4, number * 256 - at - 8, 256)
-    return entry(head + b"\0" + program)
+    return entry(struct.pack("<IiI", at + 4, number * 256 - at - 8, 256) + b"\0" + program)
 
 
 def test_functions_that_share_bytes() -> None:

@@ -38,8 +38,7 @@ def cie(
 
 def fde(program: bytes, at: int, code: int = CODE, size: int = SIZE) -> bytes:
     """An FDE at an offset of the section, of the CIE at offset 0."""
-    head = struct.pack("<IiI", at + 4, code - (SECTION + at + 8), size)
-    return entry(head + b"\0" + program)
+    return entry(struct.pack("<IiI", at + 4, code - (SECTION + at + 8), size) + b"\0" + program)
 
 
 def section(program: bytes, size: int = SIZE, **options: object) -> tuple[Entries, int]:
@@ -191,8 +190,7 @@ def test_cut_short(program: bytes) -> None:
     for length in range(len(program)):
         body = struct.pack("<IiI", len(first) + 4, CODE - (SECTION + len(first) + 8), SIZE)
         body += b"\0" + program[:length]
-        data = first + struct.pack("<I", len(body)) + body
-        entries = Entries(data, SECTION, is_eh=True)
+        entries = Entries(first + struct.pack("<I", len(body)) + body, SECTION, is_eh=True)
         try:
             state_at(entries, len(first), SIZE - 1)
         except CfiError as error:
@@ -273,8 +271,7 @@ def test_long_augmentation_data() -> None:
     first = cie()
     body = struct.pack("<IiI", len(first) + 4, CODE - (SECTION + len(first) + 8), SIZE)
     body += b"\xc8\x01" + bytes(200) + b"\x0e\x10"
-    entries = Entries(first + entry(body), SECTION, is_eh=True)
-    assert state_at(entries, len(first), 0)[1] == 16
+    assert state_at(Entries(first + entry(body), SECTION, is_eh=True), len(first), 0)[1] == 16
 
 
 def test_wide_entries() -> None:

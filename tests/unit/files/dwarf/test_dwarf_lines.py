@@ -225,5 +225,4 @@ def test_without_debug_information(tmp_path: Path) -> None:
     source, program = tmp_path / "app.cc", tmp_path / "app"
     source.write_text(SOURCE)
     run("g++", "-o", program, source)
-    lines = SourceLines(open_elf(program))
-    assert lines.variables([1, 2]) == [(None, None), (None, None)]
+    assert SourceLines(open_elf(program)).variables([1, 2]) == [(None, None), (None, None)]

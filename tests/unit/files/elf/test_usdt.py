@@ -116,8 +116,7 @@ def module(data: bytes) -> Module:
 
 def test_points() -> None:
     free = note("free", "8@-8(%rsp)", addresses=(0x400801, 0, 0))
-    found = module(file_of(note(), free, code=b"\x90\x66\x90"))
-    (allocator,) = otel_allocators([found])
+    (allocator,) = otel_allocators([module(file_of(note(), free, code=b"\x90\x66\x90"))])
     assert [f.names for f in allocator.functions] == [("alloc",), ("free",)]
     second, first = otel_points(allocator)
     assert (first.program, first.offset, first.counter_offset) == ("otel_alloc", 0x800, 0x200)
@@ -191,8 +190,7 @@ def test_weights_are_kept(in_c: ctypes.CDLL) -> None:
     rng = random.Random(4)
     for _ in range(20_000):
         size = rng.randrange(1, 1 << rng.randrange(1, 39))
-        ratio = rng.choice([1.0, rng.uniform(1, 10), 2 ** rng.uniform(0, 24)])
-        given = int(size * ratio)
+        given = int(size * rng.choice([1.0, rng.uniform(1, 10), 2 ** rng.uniform(0, 24)]))
         coded = in_c.coded(size, given)
         assert coded < 1 << 56
         found, weight = decoded(coded)

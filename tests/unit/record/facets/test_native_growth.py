@@ -66,8 +66,7 @@ def test_it_takes_four_counts(count: int, *, is_enough: bool) -> None:
 
 
 def test_several_stacks_are_one_growth() -> None:
-    found = found_after(6, lambda at: 1000 * at + 20 * (at % 2))
-    assert found[FAST].stacks == (OTHER, OWNED)
+    assert found_after(6, lambda at: 1000 * at + 20 * (at % 2))[FAST].stacks == (OTHER, OWNED)
 
 
 def test_small_objects_with_much_memory_are_suspects() -> None:

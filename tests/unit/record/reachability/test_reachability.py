@@ -244,8 +244,7 @@ def test_blocks_that_are_freed_after_all_speak_for_the_rest() -> None:
     for _ in range(2):
         unreachable.add_search(Blocks.concatenate([kept, gone, other]), np.zeros(25, np.bool_))
     assert len(unreachable.blocks) == 25
-    few = Blocks.concatenate([kept, other])
-    unreachable.add_search(few, np.zeros(22, np.bool_))
+    unreachable.add_search(Blocks.concatenate([kept, other]), np.zeros(22, np.bool_))
     assert unreachable.blocks.stack.tolist() == [2, 2]
     unreachable.collects = True
     assert len(unreachable.blocks) == 22

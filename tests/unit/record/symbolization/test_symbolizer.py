@@ -174,8 +174,7 @@ def test_a_file_that_breaks_its_reader_has_no_names(
 def test_reasons(chain: tuple[Target, Path]) -> None:
     target, _ = chain
     maps = Process(target.pid).maps().mappings
-    stack = next(m for m in maps if m.path == "[stack]")
-    frames = frames_at(target.pid, 0x10, stack.start + 8)
+    frames = frames_at(target.pid, 0x10, next(m for m in maps if m.path == "[stack]").start + 8)
     assert [f.reason for f in frames] == [Unresolved.UNMAPPED, Unresolved.NOT_CODE]
     assert frames[1].module == "[stack]"
 

@@ -189,8 +189,7 @@ def test_stacks_are_followed_as_by_the_readers(program: Path) -> None:
     assert any(len(found.walk.frames) > 3 for found in followed)
     assert any(found.met_unmapped for found in followed)
     for address, row in rows.items():
-        rules = look_up(address, 3)
-        assert rules.row(address) == row
+        assert look_up(address, 3).row(address) == row
     file.close()
 
 
@@ -448,8 +447,7 @@ def test_answers_that_cannot_be_true(
 def test_what_forks_it_was_killed_by_somebody(program: Path, opened: Open) -> None:
     file = opened(program)
     file.symbols([1])
-    forks = client.ZYGOTE
-    os.kill(forks._process.pid, signal.SIGKILL)
+    os.kill(client.ZYGOTE._process.pid, signal.SIGKILL)
     # What there is goes on.
     assert file.symbols([1]) == [None]
     client.close_workers()

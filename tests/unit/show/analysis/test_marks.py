@@ -77,8 +77,7 @@ def test_sections_have_their_order(mark: Snapshot, now: Snapshot) -> None:
 
 
 def test_another_program_has_no_mark(mark: Snapshot, now: Snapshot) -> None:
-    executed = replace(now, target=replace(now.target, exec_count=1))
-    assert since_mark(executed, mark, 2) is None
+    assert since_mark(replace(now, target=replace(now.target, exec_count=1)), mark, 2) is None
     assert since_mark(now, None, 2) is None
 
 

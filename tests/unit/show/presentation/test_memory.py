@@ -230,8 +230,7 @@ def test_what_other_allocators_add() -> None:
 def test_usable_sizes_say_what_the_allocator_adds() -> None:
     """A stack's blocks of 1 and 1,999 bytes, in chunks of 32 and 2,016 bytes."""
     table = LiveTable(Stacks())
-    events = [(A, 16 * n, 1 + 1998 * (n % 2), 0, 1) for n in range(1, 100_001)]
-    table.apply(records(events))
+    table.apply(records([(A, 16 * n, 1 + 1998 * (n % 2), 0, 1) for n in range(1, 100_001)]))
     usable = UsableSizes(main_library([GLIBC]), ReadSizes())
     taken = replace(
         snapshot_of(table, wanted=SnapshotRequest(blocks=True)), usable=usable, allocators=(GLIBC,),
@@ -253,8 +252,7 @@ def test_forecast_by_what_leaks() -> None:
     assert (ahead.by_leaks, ahead.rate_bytes_per_min) == (True, rate)
     assert ahead.left_s == pytest.approx(10 * MIB / rate * 60)
     assert "the cgroup's limit of 100 MiB is reached in 3 h 14 m" in ahead.sentence
-    lines = list(text_report(snapshot, watched(400.0).namer, 1))
-    assert f"==> {ahead.sentence}" in lines
+    assert f"==> {ahead.sentence}" in list(text_report(snapshot, watched(400.0).namer, 1))
 
 
 def test_forecast_by_growth_if_nothing_is_known_to_leak() -> None:
@@ -277,8 +275,7 @@ def test_forecast_reaches_no_further_than_what_was_seen_can_tell(
     """2 MiB a minute were seen for two minutes: at most 200 minutes ahead."""
     past = tuple((n * HALF_A_MINUTE_NS, n * MIB) for n in range(9))
     limit = MemoryLimit("machine", 1 << 30, free_mib * MIB)
-    ahead = forecast(with_memory(100.0, limit=limit, history=past))
-    assert (ahead is not None) is is_said
+    assert (forecast(with_memory(100.0, limit=limit, history=past)) is not None) is is_said
 
 
 def test_facts_for_programs() -> None:

@@ -91,8 +91,7 @@ def test_what_has_grown_instead_is_said_first(by: str, words: str) -> None:
     assert words in found.sentence
     parts = found.clause.partition(": ")[2].split("; ")
     assert not any(one in other for one in parts for other in parts if one is not other)
-    lines = list(text_report(snapshot, watched(400.0).namer, 1))
-    assert lines[1] == f"==> {found.sentence}"
+    assert list(text_report(snapshot, watched(400.0).namer, 1))[1] == f"==> {found.sentence}"
 
 
 def test_a_runtime_says_how_its_heap_is_seen() -> None:

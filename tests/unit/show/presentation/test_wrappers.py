@@ -105,8 +105,7 @@ def test_rows_are_named_after_the_first_function_with_a_name() -> None:
         "exported (via +0x10) ← main"
     )
     # Another file's names say nothing of them.
-    plugin = nameless(16, "/opt/plugin.so")
-    assert title(plugin, frame("load")) == "plugin.so+0x10 ← load"
+    assert title(nameless(16, "/opt/plugin.so"), frame("load")) == "plugin.so+0x10 ← load"
     assert title(nameless(16), nameless(32)) == "srv+0x10"
 
 

@@ -266,8 +266,7 @@ def test_passwords_from_a_file_or_the_environment(tmp_path: Path) -> None:
 def test_plain_http_to_other_machines_is_warned_of(url: str, is_open: bool) -> None:
     assert is_open_to_readers(url) is is_open
     said: list[str] = []
-    config = PushConfig(url, "Bearer x", 3600, None, ())
-    sharing = Sharing(None, config, said.append)
+    sharing = Sharing(None, PushConfig(url, "Bearer x", 3600, None, ()), said.append)
     sharing.start(Target(42, "app"), None, None)  # type: ignore[arg-type]
     sharing._pusher = None
     warning = f"warning: profiles and the password can be read on the way to {url}: use https"
