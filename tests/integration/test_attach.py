@@ -92,9 +92,7 @@ def test_killed_profiler_leaves_full_speed(target: Target) -> None:
     assert any(pairs(target, 100) < 3 * untraced_ns for _ in range(30))
 
 
-def test_links_that_are_refused_give_way_to_perf_events(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_links_give_way_to_perf(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a kernel without uprobe_multi says, which this one isn't."""
 
     bpf, refused = attach.syscalls.bpf, []

@@ -40,13 +40,7 @@ def assert_equal(report: dict, books: dict[str, list[int]]) -> None:
 @pytest.mark.parametrize(
     ("threads", "seed", "slots"), [(4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4)]
 )
-def test_books(
-    targets: Targets,
-    threads: int,
-    seed: int,
-    slots: int,
-    attach: str,
-) -> None:
+def test_books(targets: Targets, threads: int, seed: int, slots: int, attach: str) -> None:
     target = targets.c("books", threads, OPERATIONS * 4 // threads, seed, slots)
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000, "--attach", attach)
     books = json.loads(target.ask("run"))

@@ -79,9 +79,7 @@ def test_all_formats_equal_the_report(targets: Targets, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_pprof_has_build_ids_lines_and_places(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_pprof_has_build_ids_and_lines(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     program = builder.c("chain")
     target = targets.start(program)
     tracer = Tracelloc("-p", target.pid, "--pprof", tmp_path / "file-%p")

@@ -85,12 +85,7 @@ def assert_family(reports: dict[int, dict[str, Any]], family: list[list[int]]) -
         pytest.param(4, 4, ("--attach", "multi"), marks=[NEEDS_MULTI, pytest.mark.long]),
     ],
 )
-def test_a_tree(
-    targets: Targets,
-    descendants: int,
-    threads: int,
-    options: tuple[str, ...],
-) -> None:
+def test_a_tree(targets: Targets, descendants: int, threads: int, options: tuple[str, ...]) -> None:
     """What each has inherited, allocated and freed."""
     target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", *options)

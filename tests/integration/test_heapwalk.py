@@ -117,9 +117,7 @@ def test_heaps_in_any_order(targets: Targets, monkeypatch: pytest.MonkeyPatch) -
     assert sum(arena.cached.count for arena in found.arenas) > 0
 
 
-def test_a_heap_longer_than_entries_reach(
-    targets: Targets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heap_longer_than_entries(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read in runs, as of 3 GiB each, which are as one."""
     target = targets.cpp("heapusage", flags=("-pthread",))
     check_to_the_byte(target)

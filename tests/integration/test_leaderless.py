@@ -103,9 +103,7 @@ def test_ends_meanwhile(builder: Builder, targets: Targets, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
-def test_what_another_trace_takes_away_is_said(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_what_others_take_away_is_said(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """Its end has breakpoints taken out before the main thread is missed."""
     program = own_program(builder, tmp_path, "-static")
     target, other = Target([program]), Target([program])
@@ -144,8 +142,7 @@ def test_perf_events_say_what_they_miss(present: Target) -> None:
     assert present.ask("pass") == "ready"
     tracer.wait_for(f"process {present.pid} goes on without thread {thread_id}: what it")
     present.ask("keep 100")
-    assert tracer.stop() == 0
-    assert kept(tracer.last()) == (300, 14400)
+    assert kept(tracer.final_report()) == (300, 14400)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -158,8 +155,7 @@ def test_another_allocator_is_loaded(gone: Target, tmp_path: Path, way: str) -> 
         lambda report: library in {each["file"] for each in report["malloc_libraries"]}
     )
     gone.ask("keep 300")
-    assert tracer.stop() == 0
-    assert kept(tracer.last()) == (300, 14400)
+    assert kept(tracer.final_report()) == (300, 14400)
 
 
 @pytest.mark.parametrize("more", [(), ("--follow",)], ids=["alone", "with-descendants"])
@@ -185,8 +181,7 @@ def test_another_program_has_a_main_thread(
 def test_usable_sizes_are_read(gone: Target) -> None:
     tracer = Tracelloc("-p", gone.pid, "--json", "--show", "sizes")
     gone.ask("keep 1000")
-    assert tracer.stop() == 0
-    sizes = tracer.last()["sizes"]
+    sizes = tracer.final_report()["sizes"]
     assert sizes["read_allocations"] == tracer.last()["live_allocations"] >= 1000
     assert sizes["unknown_allocations"] == 0
 

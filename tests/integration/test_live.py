@@ -47,8 +47,7 @@ def test_listen(targets: Targets, tmp_path: Path) -> None:
     assert len(families["tracelloc_stack_bytes"].samples) == 4
     assert b'"recurse"' in fetch(url)
     assert {"main", "recurse"} <= set(json.loads(fetch(f"{url}flamegraph.json"))["names"])
-    assert tracer.stop() == 0
-    assert tracer.last()["live_bytes"] == LIVE_BYTES
+    assert tracer.final_report()["live_bytes"] == LIVE_BYTES
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])))
 

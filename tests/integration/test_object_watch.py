@@ -153,9 +153,7 @@ def test_the_function_that_enlarges_what_keeps_them(
 
 
 @pytest.mark.bpf
-def test_memory_of_an_extension_belongs_to_its_objects(
-    suspect_of: Callable[[str], TypeSuspect],
-) -> None:
+def test_memory_of_extensions_belongs_to_objects(suspect_of: Callable[[str], TypeSuspect]) -> None:
     """Each stream of zlib has some kilobytes that no count of objects sees."""
     suspect = suspect_of("stream 100")
     native = suspect.native

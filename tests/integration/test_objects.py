@@ -165,9 +165,7 @@ def test_an_old_version_is_refused(targets: Targets, monkeypatch: pytest.MonkeyP
     assert "can't be counted" in (watch.findings.trouble or "")
 
 
-def test_a_build_without_the_gil_is_refused(
-    targets: Targets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_without_gil_is_refused(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table of offsets tells."""
     table = struct.pack("<90Q", int.from_bytes(b"xdebugpy", "little"), 0, 1, *[0] * 87)
     target = open_program(targets)

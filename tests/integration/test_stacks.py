@@ -233,9 +233,7 @@ def test_other_c_libraries_without_frame_pointers(
 
 
 @pytest.mark.parametrize(("threads", "rounds"), [(1, 30), (3, 10)])
-def test_libraries_opened_and_closed_beside_each_other(
-    builder: Builder, threads: int, rounds: int
-) -> None:
+def test_libraries_opened_and_closed_at_once(builder: Builder, threads: int, rounds: int) -> None:
     """What the preloaded library sends is whole, whichever state of the mappings it is of.
 
     All of it fits into the memory that is shared, however late it is taken.

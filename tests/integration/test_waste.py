@@ -17,12 +17,7 @@ pytestmark = [pytest.mark.bpf, pytest.mark.long]
     ("allocator", "most", "aligned"),
     [("glibc", 400_000, 1), ("jemalloc", 400_000, 0), ("mimalloc", 131_072, 0)],
 )
-def test_books(
-    targets: Targets,
-    allocator: str,
-    most: int,
-    aligned: int,
-) -> None:
+def test_books(targets: Targets, allocator: str, most: int, aligned: int) -> None:
     target = targets.c("usable", env=preloaded(allocator))
     tracer = Tracelloc("-p", target.pid, "--json", "--show", "sizes")
     target.ask(f"fill 1 {most} {aligned}")

@@ -117,6 +117,7 @@ class FakeSource:
     allocator: MainLibrary | None = None  # Whose sizes blocks have
     failure: BaseException | None = None
     others: tuple[Snapshot, ...] = ()  # Other processes
+    change: Callable[[Snapshot], Snapshot] = lambda one: one  # Of the first one's snapshots
     has_many: bool = False
     has_python: bool = False
     writes_files: bool = True
@@ -192,7 +193,7 @@ class FakeSource:
         if self.failure is not None:
             raise self.failure
         self.taken += 1
-        return TraceSnapshot((self.snapshot(wanted), *self.others))
+        return TraceSnapshot((self.change(self.snapshot(wanted)), *self.others))
 
     def snapshot(self, wanted: SnapshotRequest) -> Snapshot:
         return snapshot_of(
@@ -233,9 +234,9 @@ class FakeSource:
         raise FileNotFoundError(2, "No such file or directory")
 
 
-def shop(directory: Path, kind: type[FakeSource] | None = None) -> FakeSource:
+def shop(directory: Path, **options: Any) -> FakeSource:
     """Two minutes of a server that leaks 160 bytes with each of 20 requests per second."""
-    source = (kind or FakeSource)(STACKS, directory)
+    source = FakeSource(STACKS, directory, **options)
     cache = []
     source.allocate(LOG, 32 << 10)
     source.allocate(DNS, 5 << 10, tid=103)

@@ -3,7 +3,7 @@
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.ui.screens import text_of
+from tests.ui.screens import line_with, text_of
 from tests.ui.source import CACHE, FakeSource, on_live_screen, press, tick
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.tableview import Table
@@ -57,19 +57,17 @@ async def test_a_word_of_the_header_is_explained(app: LiveApp, pilot: Pilot[int]
 
 
 @on_live_screen((160, 40))
-async def test_differences_have_a_column_of_their_own(
-    app: LiveApp, pilot: Pilot[int], source: FakeSource
-) -> None:
+async def test_column_of_differences(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     await press(app, pilot, "M")
     source.pass_second()
     source.allocate(CACHE, 3000)
     await tick(app, pilot)
     await press(app, pilot, "d")
-    titles = next(line for line in text_of(app) if "growth/min" in line)
+    titles = line_with(app, "growth/min")
     assert "change" in titles
     assert "live" not in titles
     assert "share" not in titles
     await press(app, pilot, "d")
-    titles = next(line for line in text_of(app) if "growth/min" in line)
+    titles = line_with(app, "growth/min")
     assert "change" not in titles
     assert "live" in titles

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from tests.trees import build_tree
 from tests.ui.screens import (
     ViewApp,
+    line_with,
     on_screen,
     path,
     program_writes,
@@ -209,9 +210,7 @@ def test_names_and_keys_are_unique() -> None:
     assert not taken & set(keys)
 
 
-async def test_a_view_more_and_one_that_a_run_lacks(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_view_more_one_less(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new view is one more entry: tab, key, content, choice, sorting and cost come with it."""
 
     from tracelloc.ui.view import Sorting, View, ViewSelection
@@ -240,7 +239,7 @@ async def test_a_view_more_and_one_that_a_run_lacks(
     )
     monkeypatch.setattr("tracelloc.ui.state.VIEWS", (*views, more))
     async with live(source, SIZE) as (app, pilot):
-        tabs = next(line for line in text_of(app) if "Allocators" in line)
+        tabs = line_with(app, "Allocators")
         assert "5 Sizes 7 Threads 8 Log" in tabs
         assert "9 Processes 0 Output R Memory F Functions Y Types C Chart z" in tabs
         await press(app, pilot, "6")

@@ -61,9 +61,7 @@ def test_processes_stand_below_their_parents(source: FakeSource) -> None:
 
 
 @on_live_screen(SIZE)
-async def test_one_process_is_shown_and_the_others_are_a_key_away(
-    app: LiveApp, pilot: Pilot[int]
-) -> None:
+async def test_one_process_is_shown_others_are_a_key_away(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "9")
     text = text_of(app)
     assert any("● shop-server" in line for line in text)
@@ -80,9 +78,7 @@ async def test_one_process_is_shown_and_the_others_are_a_key_away(
 
 
 @on_live_screen(SIZE)
-async def test_what_is_no_longer_there_gives_way_to_the_first(
-    app: LiveApp, pilot: Pilot[int], source: FakeSource
-) -> None:
+async def test_what_is_gone_gives_way(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     await press(app, pilot, "9", "end", "enter")
     source.others = ()
     await tick(app, pilot)

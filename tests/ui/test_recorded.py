@@ -13,7 +13,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.ui.screens import compare, text_of
+from tests.ui.screens import Size, compare, text_of
 from tests.ui.source import live, on_live_screen, press, settle, tick
 from tests.unit.recordedtraces import namers, traces
 from tracelloc.model.codefiles import Unresolved
@@ -110,9 +110,7 @@ async def test_keys_go_to_moments(app: LiveApp, pilot: Pilot[int]) -> None:
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 20)])
 @on_live_screen()
-async def test_it_looks_as_it_should(
-    app: LiveApp, pilot: Pilot[int], size: tuple[int, int]
-) -> None:
+async def test_it_looks_as_it_should(app: LiveApp, pilot: Pilot[int], size: Size) -> None:
     await go(app, pilot, "{{{{")
     await compare("recorded", app, pilot)
 

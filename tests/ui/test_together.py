@@ -14,7 +14,6 @@ from tests.ui.source import (
     LIVE,
     STACKS,
     FakeSource,
-    drive,
     live,
     on_live_screen,
     press,
@@ -220,7 +219,7 @@ async def test_search_details_limits_and_marks(
     assert written["command"] == "all processes"
 
 
-def test_who_has_ended_takes_one_line(source: FakeSource) -> None:
+async def test_who_has_ended_takes_one_line(source: FakeSource) -> None:
     def lines(**more: object) -> list[tuple[int, str]]:
         settings = replace(Settings(VIEWS[0]), **more)  # type: ignore[arg-type]
         return [
@@ -234,8 +233,7 @@ def test_who_has_ended_takes_one_line(source: FakeSource) -> None:
     assert lines(shows_ended=True) == [*together, *running, *[(1, "worker")] * 3]
     # The one that is shown is not hidden; two are left.
     assert lines(process=4) == [*together, *running, (1, "worker"), (1, "2 ended (D opens)")]
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, SIZE) as (app, pilot):
         await press(app, pilot, "9")
         assert format_size(50_021) in row(app, "3 ended (D opens)")
         await press(app, pilot, "end", "enter")
@@ -247,8 +245,6 @@ def test_who_has_ended_takes_one_line(source: FakeSource) -> None:
         await press(app, pilot, "1", "D")
         assert app.state.settings.view.name == "processes"
         assert sum("worker ended" in line for line in text_of(app)) == 3
-
-    drive(source, steps, SIZE)
 
 
 def test_who_leaks_or_has_children_is_seen(source: FakeSource, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from textual.pilot import Pilot
 from tests.trees import build_tree
 from tests.ui.screens import (
     SIZES,
+    Size,
     ViewApp,
     compare,
     harmless,
@@ -49,9 +50,7 @@ HOTTEST = [
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @on_screen(TreeView)
-async def test_picture(
-    app: ViewApp, pilot: Pilot[None], view: TreeView, size: tuple[int, int]
-) -> None:
+async def test_picture(app: ViewApp, pilot: Pilot[None], view: TreeView, size: Size) -> None:
     """The heaviest path is open without a key pressed."""
     view.show(Nodes(sample_tree()), at_once=True)
     await pilot.press("down", "down", "down")
@@ -108,9 +107,7 @@ async def test_chains_open_in_one_step(app: ViewApp, pilot: Pilot[None], view: T
 
 
 @on_screen(TreeView)
-async def test_new_figures_keep_what_is_open_and_the_cursor(
-    app: ViewApp, pilot: Pilot[None], view: TreeView
-) -> None:
+async def test_what_is_open_stays(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
     view.show(Nodes(sample_tree()), at_once=True)
     await pilot.press("end", "right", "down")
     assert name_of(view) == "worker"
@@ -147,9 +144,7 @@ async def test_mouse(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
 
 
 @on_screen(TreeView, (80, 12))
-async def test_only_visible_rows_are_drawn(
-    app: ViewApp, pilot: Pilot[None], view: TreeView
-) -> None:
+async def test_only_visible_rows_drawn(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
     """Scrolling follows the cursor, fixed lines stay."""
     view.show(Nodes(sample_tree()), at_once=True)
     while name_of(view) != "plugins":
@@ -177,9 +172,7 @@ async def test_nothing_to_show(app: ViewApp, pilot: Pilot[None], view: TreeView)
 
 @pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
 @on_screen(TreeView)
-async def test_hostile_names(
-    app: ViewApp, pilot: Pilot[None], view: TreeView, size: tuple[int, int]
-) -> None:
+async def test_hostile_names(app: ViewApp, pilot: Pilot[None], view: TreeView, size: Size) -> None:
     view.show(Nodes(hostile_tree()), at_once=True)
     await pilot.press("asterisk")
     assert harmless(app)

@@ -238,9 +238,7 @@ def test_where_a_threads_data_is() -> None:
 
 
 @pytest.mark.parametrize("machine", [X86_64, AARCH64], ids=lambda each: each.name)
-def test_memory_with_a_threads_data_is_told_apart(
-    on_machine: OnMachine, machine: Architecture
-) -> None:
+def test_memory_of_threads_data(on_machine: OnMachine, machine: Architecture) -> None:
     on_machine(machine, heaproots)
     region = Region(POINTER - (1 << 20), POINTER + (1 << 20), "rw-p", 0, 0, "")
     thread = ThreadRegisters(5, POINTER, POINTER - (1 << 18), 0, u64())

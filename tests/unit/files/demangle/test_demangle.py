@@ -276,9 +276,7 @@ def test_hostile_names(rust: str, fresh: Helper, capfd: pytest.CaptureFixture[st
 
 
 @pytest.mark.long
-def test_names_broken_at_random(
-    rust: str, fresh: Helper, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_broken_names(rust: str, fresh: Helper, capfd: pytest.CaptureFixture[str]) -> None:
     chance = random.Random(11)
     names = [*rust_libraries()[::60], *symbols(library("libstdc++.so.6"), "-D")[::40]]
     for name in names:
@@ -289,9 +287,7 @@ def test_names_broken_at_random(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_takes_too_long_ends_the_helper_and_not_us(
-    fresh: Helper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_takes_long_ends_the_helper(fresh: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cxxnames, "MOST_STRIKES", 2)
     assert cxxnames.read("_Z3fooi") == "foo(int)"
     first = fresh._process
@@ -305,9 +301,7 @@ def test_what_takes_too_long_ends_the_helper_and_not_us(
     assert fresh._process is None
 
 
-def test_an_interrupted_question_spoils_no_later_answer(
-    fresh: Helper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_question(fresh: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cxxnames.read("_Z3fooi") == "foo(int)"
 
     class Interrupted:

@@ -74,9 +74,7 @@ def test_what_is_said_of_each(tmp_path: Path) -> None:
     assert all(info.known for info in found.values())
 
 
-def test_one_odd_process_does_not_end_the_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_odd_process_ends_no_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def odd(_process: Process) -> object:
         raise ValueError("what nobody has thought of")
 

@@ -239,9 +239,7 @@ def test_a_snapshot_is_one_moment(stage: Stages) -> None:
     assert len({one.now_ns for one in every}) == len({one.time_s for one in every}) == 1
 
 
-def test_nothing_waits_while_the_kernel_is_asked(
-    stage: Stages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_waits_for_the_kernel(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events are applied, and children let go, while /proc is read for a snapshot."""
     play = stage()
     look, held = Tracee.read_facts, []
@@ -287,9 +285,7 @@ def test_too_much_following_is_said_once() -> None:
     assert counts.stopped_ns == 99 * (second // 50) + 200 * (second // 11)
 
 
-def test_forks_of_processes_that_are_not_traced_wait_for_nothing(
-    stage: Stages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_untraced_forks_wait_for_nothing(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probes don't report them."""
     play = stage(most_processes=1)
     child, grandchild = play.start(), play.start()

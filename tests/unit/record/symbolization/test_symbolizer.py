@@ -76,9 +76,7 @@ def test_frames_with_lines(chain: tuple[Target, Path]) -> None:
     assert frame.file == "/elsewhere/chain.c"
 
 
-def test_inlined_functions_are_frames_of_their_own(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_inlined_functions_are_frames(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     source = tmp_path / "inlined.cpp"
     source.write_text(
         "#include <cstdlib>\n#include <unistd.h>\n"
@@ -205,9 +203,7 @@ def test_deleted_file_keeps_its_names(builder: Builder, targets: Targets, tmp_pa
     assert (frame.symbol, frame.module) == ("middle", str(path))
 
 
-def test_stripped_program_with_debug_file(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_stripped_with_debug_file(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """Names and lines of a stripped file come from the debug file beside it."""
     original = tmp_path / "original"
     path = tmp_path / "program"

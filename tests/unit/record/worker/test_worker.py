@@ -222,9 +222,7 @@ found.append([str(len(os.environ)), 0, 0])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
-def test_a_file_that_takes_it_over_has_gained_nothing(
-    program: Path, opened: Open, tmp_path: Path
-) -> None:
+def test_a_file_that_takes_over_gains_nothing(program: Path, opened: Open, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         code = TAKEN_OVER % (HAS_LANDLOCK, server.getsockname()[1])
         code = code.replace("/tmp/planted", f"/tmp/planted-{os.getpid()}")
@@ -470,9 +468,7 @@ def test_it_was_killed_by_somebody(program: Path, worker: FileWorker, opened: Op
         assert (worker.ends, worker.unread_files) == (count, 0)
 
 
-def test_it_is_not_started_for_ever(
-    program: Path, worker: FileWorker, opened: Open, tmp_path: Path
-) -> None:
+def test_it_is_given_up(program: Path, worker: FileWorker, opened: Open, tmp_path: Path) -> None:
     said: list[str] = []
     worker.tell = said.append
     path = fault(program, tmp_path, CRASH)
@@ -511,9 +507,7 @@ def test_it_may_be_closed_in_the_middle_of_an_answer(
     assert opened(program).symbols([0]) == [None]
 
 
-def test_a_file_of_another_machine(
-    builder: Builder, worker: FileWorker, opened: Open, tmp_path: Path
-) -> None:
+def test_foreign_files(builder: Builder, worker: FileWorker, opened: Open, tmp_path: Path) -> None:
     """A 32-bit one: what reads those can't be imported there."""
     data = bytearray(builder.c("chain").read_bytes())
     data[4] = 1

@@ -269,9 +269,7 @@ def test_forecast_by_growth_if_nothing_is_known_to_leak() -> None:
 
 
 @pytest.mark.parametrize(("free_mib", "is_said"), [(390, True), (410, False)])
-def test_forecast_reaches_no_further_than_what_was_seen_can_tell(
-    free_mib: int, is_said: bool
-) -> None:
+def test_forecast_reaches_no_further_than_what_was_seen(free_mib: int, is_said: bool) -> None:
     """2 MiB a minute were seen for two minutes: at most 200 minutes ahead."""
     past = tuple((n * HALF_A_MINUTE_NS, n * MIB) for n in range(9))
     limit = MemoryLimit("machine", 1 << 30, free_mib * MIB)
