@@ -9,16 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench import (
-    capacity,
-    following,
-    naming,
-    overflow,
-    start,
-    storm,
-    tui,
-    workloads,
-)
+from tests.bench import capacity, following, naming, overflow, start, storm, tui, workloads
 from tests.bench.processes import SkippedError, figures_of
 from tests.bench.storm import Case, Sample
 from tests.bench.tools import LIVE_NAMES, TOOLS, Tool

@@ -264,11 +264,7 @@ TOOLS = (
     Tool("bpftrace", "bpftrace script", "bpftrace", "bpftrace", attach=_peer(_bpftrace)),
     Tool("heaptrack", "heaptrack, from the start", "heaptrack", "heaptrack", wrap=_heaptrack),
     Tool(
-        "heaptrack-attached",
-        "heaptrack, attached by gdb",
-        "gdb",
-        "gdb",
-        attach=_heaptrack_attached,
+        "heaptrack-attached", "heaptrack, attached by gdb", "gdb", "gdb", attach=_heaptrack_attached
     ),
     Tool("massif", "valgrind --tool=massif", "valgrind", "valgrind", wrap=_massif),
 )

@@ -91,11 +91,7 @@ def test_every_function_of_malloc(targets: Targets, allocator: str, attach: str)
     ],
 )
 def test_operators_that_throw(
-    builder: Builder,
-    targets: Targets,
-    allocator: str,
-    limit_mib: int,
-    more: tuple[str, ...],
+    builder: Builder, targets: Targets, allocator: str, limit_mib: int, more: tuple[str, ...]
 ) -> None:
     """C++ under each of them lives on, traced, when it catches std::bad_alloc."""
     meek = ["meek"] if allocator == "mimalloc" else []

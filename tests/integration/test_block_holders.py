@@ -13,14 +13,7 @@ import numpy as np
 import pytest
 
 from tests.commands import outcome, run
-from tests.harness import (
-    LIBRARIES,
-    Builder,
-    Target,
-    Targets,
-    run_tracelloc,
-    tracelloc_command,
-)
+from tests.harness import LIBRARIES, Builder, Target, Targets, run_tracelloc, tracelloc_command
 from tests.integration.test_heapwalk import await_pauses, resident_bytes
 from tracelloc.errors import TargetError
 from tracelloc.model.blocks import BlockHolders, HolderPath, Keeper, RootKind
@@ -90,11 +83,7 @@ def kept(keeper: Keeper) -> tuple[str, int, int]:
     ],
 )  # fmt: skip
 def test_who_keeps_blocks(
-    finder: HolderFinder,
-    what: str,
-    count: int,
-    keepers: list[tuple[str, int]],
-    paths: list[str],
+    finder: HolderFinder, what: str, count: int, keepers: list[tuple[str, int]], paths: list[str]
 ) -> None:
     found = find(finder, what)
     assert found.blocks.count == count

@@ -127,10 +127,7 @@ class SteppedSearch(LostBlockSearch):
 
 @pytest.mark.parametrize("kind", ["glibc", "no room", "jemalloc"])
 def test_what_happens_between_searches(
-    targets: Targets,
-    searches: list[LostBlockSearch],
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
+    targets: Targets, searches: list[LostBlockSearch], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Blocks are not lost if they are freed then, or if a pointer to them appears in another."""
     if kind == "no room":
@@ -148,9 +145,7 @@ def test_what_happens_between_searches(
 
 
 def test_searches_that_do_not_agree(
-    targets: Targets,
-    searches: list[LostBlockSearch],
-    monkeypatch: pytest.MonkeyPatch,
+    targets: Targets, searches: list[LostBlockSearch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A note reports that the last two searches differ."""
     target = targets.c("reveal")

@@ -179,10 +179,7 @@ def test_memory_of_extensions_belongs_to_objects(suspect_of: Callable[[str], Typ
     ids=["arenas", "malloc", "refused"],
 )
 def test_the_section_of_reports(
-    targets: Targets,
-    options: tuple[str, ...],
-    environment: dict[str, str],
-    trouble: str | None,
+    targets: Targets, options: tuple[str, ...], environment: dict[str, str], trouble: str | None
 ) -> None:
     target = targets.start(PYTHON, TARGETS / "holders.py", env=os.environ | environment)
     target.ask("dict 1000")

@@ -132,10 +132,7 @@ def test_the_command(targets: Targets) -> None:
 
 @pytest.mark.parametrize(
     ("environment", "command"),
-    [
-        ({"PYTHONMALLOC": "malloc"}, [PYTHON, TARGETS / "objects.py"]),
-        ({}, ["/bin/cat"]),
-    ],
+    [({"PYTHONMALLOC": "malloc"}, [PYTHON, TARGETS / "objects.py"]), ({}, ["/bin/cat"])],
 )
 def test_nothing_to_count(
     targets: Targets, environment: dict[str, str], command: list[str | Path]

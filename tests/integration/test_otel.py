@@ -55,9 +55,7 @@ def test_books(targets: Targets, attach: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [('-DUSDT_CONSTRAINT="m"', "-O0"), ("-O2",)],
-    ids=["in memory", "optimized"],
+    "flags", [('-DUSDT_CONSTRAINT="m"', "-O0"), ("-O2",)], ids=["in memory", "optimized"]
 )
 def test_wherever_arguments_are(builder: Builder, targets: Targets, flags: tuple[str, ...]) -> None:
     program = builder.c("reporter", *flags)

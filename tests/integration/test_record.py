@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import (
-    PATIENCE_S,
-    Builder,
-    Targets,
-    await_line,
-    run_tracelloc,
-    tracelloc_command,
-)
+from tests.harness import PATIENCE_S, Builder, Targets, await_line, run_tracelloc, tracelloc_command
 from tests.integration.test_follow import assert_family
 from tests.terminal import Terminal
 from tracelloc.show.recording.reader import RecordedTrace

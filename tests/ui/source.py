@@ -91,10 +91,7 @@ class FakeSymbolizer(Symbolizer):
         frame = self._frames.get(address + 1)
         if frame is None or frame.module is None:
             return Unresolved.UNMAPPED
-        module = MODULES.setdefault(
-            frame.module,
-            SimpleNamespace(path=frame.module, build_id=None),
-        )
+        module = MODULES.setdefault(frame.module, SimpleNamespace(path=frame.module, build_id=None))
         mapping = Mapping(0, 1 << 40, 0, True, "0:1", 1, frame.module, False)
         return CodePlace(mapping, cast(CodeModule, module), None, address)
 

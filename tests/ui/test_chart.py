@@ -5,17 +5,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import (
-    CACHE,
-    LEAK,
-    LIVE,
-    SECONDS,
-    live,
-    on_live_screen,
-    press,
-    shop,
-    tick,
-)
+from tests.ui.source import CACHE, LEAK, LIVE, SECONDS, live, on_live_screen, press, shop, tick
 from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.chart import ChartView

@@ -7,13 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.trees import build_tree
-from tests.ui.screens import (
-    ViewApp,
-    lines_of,
-    path,
-    shown_on,
-    weights,
-)
+from tests.ui.screens import ViewApp, lines_of, path, shown_on, weights
 from tracelloc.show.analysis.histograms import ThreadStat, thread_rows
 from tracelloc.show.presentation.calltree import Step
 from tracelloc.ui.flame import FlameView

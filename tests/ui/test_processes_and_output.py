@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from tests.ui.screens import (
-    program_writes,
-    text_of,
-)
+from tests.ui.screens import program_writes, text_of
 from tests.ui.source import FakeSource, live, on_live_screen, press, settle, shop, tick
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
 from tracelloc.model.snapshotrequest import TOTALS_ONLY

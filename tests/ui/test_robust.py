@@ -13,16 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets._footer import FooterKey
 
 from tests.ui.screens import HOSTILE, SIZES, harmless, shown_on, text_of
-from tests.ui.source import (
-    LEAK,
-    FakeSource,
-    live,
-    on_live_screen,
-    press,
-    settle,
-    tick,
-    until,
-)
+from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, settle, tick, until
 from tracelloc.errors import TargetError
 from tracelloc.model.process import Target
 from tracelloc.show.tables import Column
@@ -78,9 +69,7 @@ async def test_resize(app: LiveApp, pilot: Pilot[int]) -> None:
         await pilot.resize_terminal(width, height)
         assert app.size == Size(width, height)
         await until(
-            app,
-            pilot,
-            lambda: harmless(app) and any("375 KiB" in line for line in text_of(app)),
+            app, pilot, lambda: harmless(app) and any("375 KiB" in line for line in text_of(app))
         )
 
 
