@@ -392,8 +392,7 @@ class Tracelloc:
         """The first JSON report that this is true of."""
         deadline = time.monotonic() + patience_s
         while True:
-            whole = self.text().rpartition("\n")[0]
-            for line in whole.splitlines():
+            for line in self.text().rpartition("\n")[0].splitlines():
                 report: dict[str, Any] = json.loads(line)
                 if is_it(report):
                     return report

@@ -145,10 +145,9 @@ def naive(case: Case) -> dict[str, set[int]]:
     slope = (spread[:, None] * (held - held.mean(axis=0))).sum(axis=0) / (spread**2).sum()
     fitted = held.mean(axis=0) + slope * spread[:, None]
     error = np.sqrt(((held - fitted) ** 2).sum(axis=0) / (len(moments) - 2) / (spread**2).sum())
-    rises = slope > 2.33 * error + 1e-9
     return {
         "largest site": {int(held[-1].argmax())},
-        "slope > 0 (p < .01)": set(np.flatnonzero(rises).tolist()),
+        "slope > 0 (p < .01)": set(np.flatnonzero(slope > 2.33 * error + 1e-9).tolist()),
         "any block older than 60 s": set(np.flatnonzero(old).tolist()),
     }
 

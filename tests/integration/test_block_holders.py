@@ -221,8 +221,7 @@ def test_jemalloc(program: Path, targets: Targets) -> None:
 
 @pytest.mark.long
 def test_rust(targets: Targets) -> None:
-    target = targets.rust("holdings")
-    with closing(HolderFinder(Process(target.pid))) as finder:
+    with closing(HolderFinder(Process(targets.rust("holdings").pid))) as finder:
         found = find(finder, "300")
     assert found.blocks.count == 400
     (path,) = found.paths
@@ -276,8 +275,7 @@ def test_without_the_right_to_use_bpf(target: Target) -> None:
 
 def test_a_list_whose_head_moves(targets: Targets) -> None:
     """Its variable points to a node that the walk of the heap has not seen."""
-    target = targets.c("movinghead")
-    with closing(HolderFinder(Process(target.pid))) as finder:
+    with closing(HolderFinder(Process(targets.c("movinghead").pid))) as finder:
         for _ in range(3):
             first = finder.top(3).keepers[0]
             assert root_text(first.root).startswith("head (")

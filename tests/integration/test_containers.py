@@ -99,8 +99,7 @@ def test_by_name(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     shutil.copy(builder.c("books"), program)
     first = targets.start(program, 4, 3000, 5, 500)
     for name in (program.name, program.name[:15]):
-        tracer = Tracelloc("-n", name, "--json")
-        assert tracer.final_report()["pid"] == first.pid
+        assert Tracelloc("-n", name, "--json").final_report()["pid"] == first.pid
     second = targets.start(program, 4, 3000, 5, 500)
     result = run_tracelloc("-n", program.name, "--text", status=1)
     head, *lines = result.stderr.splitlines()
@@ -115,8 +114,7 @@ def test_by_the_name_of_a_script(targets: Targets, tmp_path: Path) -> None:
     script = tmp_path / "telling-script-of-mine.py"
     script.write_text("print('ready', flush=True)\ninput()\n")
     target = targets.start("/usr/bin/python3", "-u", script)
-    tracer = Tracelloc("-n", script.name, "--json")
-    assert tracer.final_report()["pid"] == target.pid
+    assert Tracelloc("-n", script.name, "--json").final_report()["pid"] == target.pid
 
 
 def refused(pid: int) -> str:

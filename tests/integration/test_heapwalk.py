@@ -186,8 +186,7 @@ def damage(process: Process, random: np.random.Generator, *, everywhere: bool) -
         ]
     with open(f"/proc/{process.pid}/mem", "r+b", buffering=0) as memory:
         for start, end in areas:
-            resident = min(end - start, 4 << 20) // 8
-            for place in random.integers(0, resident, 6).tolist():
+            for place in random.integers(0, min(end - start, 4 << 20) // 8, 6).tolist():
                 near = start + 8 * place
                 words = [*INTERESTING, near, near + 16, near - 32, end - 16]
                 memory.seek(near)

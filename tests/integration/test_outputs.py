@@ -201,8 +201,7 @@ def test_folded(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     assert folded(second) == stacks
     assert stat.S_IMODE(flames.stat().st_mode) == 0o600
     assert sum(stacks.values()) == tracer.last()["live_bytes"]
-    ends = {tuple(stack.split(";")[1:]): size for stack, size in stacks.items()}
-    assert ends == {
+    assert {tuple(stack.split(";")[1:]): size for stack, size in stacks.items()} == {
         ("main", "outermost", "middle", "innermost"): 1111,
         ("main", "middle", "innermost"): 2222,
         ("main", *["recurse"] * 5): 4096,

@@ -107,8 +107,7 @@ def test_more_frames(targets: Targets) -> None:
 def test_frame_pointers_alone(targets: Targets, depth: int) -> None:
     """The same without call-frame information: one frame of libc's, which has no frame pointer."""
     stacks, report = trace_once(targets.c("chain", depth), "--stacks", "fp")
-    expected = (["recurse"] * depth + ["main", "libc"])[:127]
-    assert symbols(stacks[4096])[:127] == expected
+    assert symbols(stacks[4096])[:127] == (["recurse"] * depth + ["main", "libc"])[:127]
     assert report["truncated_stacks"] == int(depth > 125)
     assert symbols(stacks[1111]) == ["innermost", "middle", "outermost", "main", "libc"]
 

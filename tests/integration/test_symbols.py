@@ -117,8 +117,7 @@ def test_symbols_of_a_packaged_program() -> None:
             reports = json.loads(symbols("-p", process.pid, "--json").stdout)
         finally:
             process.kill()
-    sleep = next(r for r in reports if r["module"].endswith("/sleep"))
-    assert sleep["advice"] == (
+    assert next(r for r in reports if r["module"].endswith("/sleep"))["advice"] == (
         "apt install coreutils-dbgsym, from the distribution's archive of debug symbols"
     )
 

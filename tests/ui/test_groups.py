@@ -71,8 +71,7 @@ def many_callers(directory: Path, callers: int, **options: Any) -> FakeSource:
 
 async def test_equal_rows_and_single_blocks_are_one_row_each(tmp_path: Path) -> None:
     callers = 40
-    source = many_callers(tmp_path, callers)
-    async with live(source) as (app, pilot):
+    async with live(many_callers(tmp_path, callers)) as (app, pilot):
 
         def shown() -> list[str]:
             lines = text_of(app)
@@ -166,8 +165,7 @@ def test_cells_leave_out_what_does_not_fit_whole() -> None:
 
 
 async def test_folding_and_unfolding_lays_the_screen_out_once_or_twice(tmp_path: Path) -> None:
-    source = many_callers(tmp_path, 200)
-    async with live(source) as (app, pilot):
+    async with live(many_callers(tmp_path, 200)) as (app, pilot):
         layouts: list[bool] = []
         app.screen.screen_layout_refresh_signal.subscribe(
             app.screen, lambda _screen: layouts.append(True), immediate=True

@@ -45,8 +45,7 @@ async def test_help_is_searched_and_terms_are_whole(app: LiveApp, pilot: Pilot[i
 @on_live_screen()
 async def test_a_word_of_the_header_is_explained(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot)
-    line = text_of(app)[1]
-    await pilot.click("#header", offset=(line.index("growing"), 1))
+    await pilot.click("#header", offset=(text_of(app)[1].index("growing"), 1))
     await pilot.pause()
     assert app.screen.query_one(Input).value == "growing"
     rows = app.screen.query_one(Table).order

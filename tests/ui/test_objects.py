@@ -26,8 +26,7 @@ def python_shop(directory: Path) -> FakeSource:
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_type_that_grows_leads_to_all_types(tmp_path: Path, size: tuple[int, int]) -> None:
-    source = python_shop(tmp_path)
-    async with live(source, size=size) as (app, pilot):
+    async with live(python_shop(tmp_path), size=size) as (app, pilot):
         table = app.screen.query_one("#stacks", Table)
         assert table.order[0] == TypeKey(SESSION)
         await compare("types-grow", app, pilot)

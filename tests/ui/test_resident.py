@@ -26,8 +26,7 @@ def walked(one: Snapshot) -> Snapshot:
         in_use=7, cached=1, free=282, top=2, stacks=3, files=4, data=1,
     )  # fmt: skip
     kept_bytes = np.maximum(one.series.rss_bytes, 0) // 2
-    first = usage(in_use=289, free=1, stacks=3, files=4, data=1)
-    facets = {"heap": HeapUsages(now, first)}
+    facets = {"heap": HeapUsages(now, usage(in_use=289, free=1, stacks=3, files=4, data=1))}
     return replace(one, series=replace(one.series, kept_bytes=kept_bytes), facets=facets)
 
 

@@ -42,10 +42,9 @@ class Watched:
     time_s: float
 
     def snapshot(self, top: int = 10) -> Snapshot:
-        now_ns = START_NS + int(self.time_s * NS_PER_S)
         return snapshot_of(
             self.table,
-            now_ns,
+            START_NS + int(self.time_s * NS_PER_S),
             SnapshotRequest(top),
             history=History(START_NS),
             target=Target(42, "server"),

@@ -344,8 +344,7 @@ def test_registers_that_calls_destroy_are_forgotten() -> None:
 def result_of(code: bytes, stack: StackCopy, more: Mapping[int, int] | None = None) -> int | End:
     """What an expression for the CFA results in, or why in nothing; rsp is at ``BASE``."""
     found = RuleSet(-1, 0, code, {RIP: (core.VAL_OFFSET, 0, b"")}, is_signal=True)
-    registers = {RIP: 0x100, RSP: BASE, **(more or {})}
-    walk = unwind(registers, stack, lambda _: found, limit=2)
+    walk = unwind({RIP: 0x100, RSP: BASE, **(more or {})}, stack, lambda _: found, limit=2)
     if len(walk.frames) == 2:
         return walk.frames[1]
     return 0 if walk.end is End.OUTERMOST else walk.end

@@ -163,8 +163,7 @@ def test_one_that_fails(
 
     monkeypatch.setattr(sourcelines, "start_confined", start)
     before = children()
-    patience_s = 1 if "sleep" in script else 30
-    pipe = SymbolizerPipe(open_elf(cpp), str(command), patience_s)
+    pipe = SymbolizerPipe(open_elf(cpp), str(command), 1 if "sleep" in script else 30)
     assert pipe.chains([0x1000] * 300) == [()] * 300
     assert reason in pipe.reason
     assert children() == before

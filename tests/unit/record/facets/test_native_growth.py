@@ -53,8 +53,7 @@ def found_after(count: int, other: Callable[[int], int]) -> dict[str, NativeGrow
 
 
 def test_blocks_belong_to_the_type_that_they_follow() -> None:
-    found = found_after(6, lambda at: 100 * (at > 2) + 30 * (at > 4))
-    assert found == {
+    assert found_after(6, lambda at: 100 * (at > 2) + 30 * (at > 4)) == {
         FAST: NativeGrowth(500 * 1000 * 60 / 25, 800_000, (OWNED,), PARSE),
         SLOW: NativeGrowth(500 * 1000 * 60 / 25, 500_000, (TWICE,), PARSE),
     }

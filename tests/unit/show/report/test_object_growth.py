@@ -140,12 +140,11 @@ def with_objects(verdict: Verdict = Verdict.GROWING) -> tuple[Snapshot, Namer]:
 def test_rows_of_types_among_the_suspects() -> None:
     snapshot, namer = with_objects()
     plain = with_facets(snapshot, objects=None)
-    lines = [line.partition(" server ")[2] for line in text_report(snapshot, namer, 5)]
     assert (
         "suspect=growing rate=+200KiB/min since=2023-11-14T22:12:20Z for=1m parts=1 "
         "objects=900 type=app.sessions.Session held_by=app.sessions.RECENT[…] "
         'at=/srv/app/sessions.py native=0B/min grown_by="remember() (sessions.py:92)"'
-    ) in lines
+    ) in [line.partition(" server ")[2] for line in text_report(snapshot, namer, 5)]
     text = text_report(snapshot, namer, 5)
     assert "      what keeps them was last enlarged by remember() (sessions.py:92)" in text
     assert "      900 objects of app.sessions.Session, +600/min, with dict +600/min" in text
