@@ -407,6 +407,14 @@ class Tracelloc:
         return self.reports()[-1]
 
 
+def traced(target: Target, request: str, *options: str | Path | int) -> tuple[Any, dict[str, Any]]:
+    """Has a target do something while it is traced. Returns its books, if any, and the report."""
+    tracer = Tracelloc("-p", target.pid, "--json", *options)
+    answer = target.ask(request)
+    assert answer == "done" or answer[0] in "[{"
+    return None if answer == "done" else json.loads(answer), tracer.final_report()
+
+
 def reports_among(messages: str) -> str:
     """The JSON lines on a standard error that has messages, too."""
     return "".join(line for line in messages.splitlines(keepends=True) if line.startswith("{"))

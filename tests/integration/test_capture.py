@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Target, Targets, Tracelloc
+from tests.harness import PATIENCE_S, TARGETS, Target, Targets, Tracelloc, traced
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.kernel.bpfmaps import set_entry
 from tracelloc.record.kernel.captureconfig import CaptureConfig
@@ -27,10 +27,7 @@ pytestmark = pytest.mark.bpf
 
 def test_no_two_threads_are_mixed_up(targets: Targets) -> None:
     """With many more threads than processors each stack spells its block's size."""
-    target = targets.c("crowd", 48, 600)
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 5000)
-    assert target.ask("go") == "done"
-    report = tracer.final_report()
+    _, report = traced(targets.c("crowd", 48, 600), "go", "--top", 5000)
     assert report["truncated_stacks"] == report["broken_stacks"] == 0
     assert {cause: count for cause, count in report["lost"].items() if count} == {}
     assert report["allocations"] == 48 * 600
@@ -253,19 +250,13 @@ def test_few_stacks_remembered(targets: Targets) -> None:
 @pytest.mark.parametrize("ways", [[], ["--attach", "perf"]])
 def test_children_are_left_alone(targets: Targets, ways: list[str]) -> None:
     """They run on with the probes in their copy of the code, and are in no figure."""
-    target = targets.c("forker", 200)
-    tracer = Tracelloc("-p", target.pid, "--json", *ways)
-    assert target.ask("go") == "done"
-    report = tracer.final_report()
+    _, report = traced(targets.c("forker", 200), "go", *ways)
     assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
     assert report["allocations"] == 200
     assert report["lost_events"] == report["unmatched_frees"] == 0
 
 
 def test_static_program(targets: Targets) -> None:
-    target = targets.c("books", 4, 5000, 3, 300, flags=("-static",))
-    tracer = Tracelloc("-p", target.pid, "--json")
-    books = json.loads(target.ask("run"))
-    report = tracer.final_report()
+    books, report = traced(targets.c("books", 4, 5000, 3, 300, flags=("-static",)), "run")
     assert report["live_allocations"] == sum(count for count, _ in books.values())
     assert report["live_bytes"] == sum(size for _, size in books.values())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Builder, Targets, Tracelloc
+from tests.harness import Builder, Targets, Tracelloc, traced
 from tests.unit.otlpmessages import attributes_of, decoded_file, sums
 from tests.unit.otlpmessages import profiles as profiles_in
 from tests.unit.profiles import PprofProfile
@@ -35,9 +35,7 @@ def test_all_formats_equal_the_report(targets: Targets, tmp_path: Path) -> None:
     names = ["a.pb.gz", "a.json", "a.csv", "a.speedscope.json", "a.trace.json", "a.folded",
              "a.otlp"]  # fmt: skip
     options = [word for name in names for word in ("-o", str(tmp_path / name))]
-    tracer = Tracelloc("-p", target.pid, "--json", *options)
-    json.loads(target.ask("run"))
-    report = tracer.final_report()
+    _, report = traced(target, "run", *options)
     live, blocks = report["live_bytes"], report["live_allocations"]
     allocated, allocations = report["allocated_bytes"], report["allocations"]
     assert live > 0

@@ -1,14 +1,12 @@
 """Text, JSON lines and folded stacks against what is promised about them."""
 
-import json
 import re
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.harness import TARGETS, Builder, Targets, Tracelloc
+from tests.harness import TARGETS, Builder, Targets, Tracelloc, traced
 
 pytestmark = pytest.mark.bpf
 
@@ -213,9 +211,7 @@ def test_folded(builder: Builder, targets: Targets, tmp_path: Path) -> None:
 def test_folded_equals_json_on_many_stacks(targets: Targets, tmp_path: Path) -> None:
     target = targets.c("books", 4, 5000, 5, 1000)
     flames = tmp_path / "app.fg"
-    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames)
-    books: dict[str, Any] = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
+    books, _ = traced(target, "run", "--flamegraph", flames)
     assert sum(folded(flames).values()) == sum(size for _, size in books.values())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc, traced
 
 pytestmark = pytest.mark.bpf
 
@@ -16,9 +16,7 @@ def trace_once(
     target: Target, *options: str
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]:
     """The stacks by the size of their blocks, and the report, of what "go" allocates."""
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 100, *options)
-    assert target.ask("go") == "done"
-    report = tracer.final_report()
+    _, report = traced(target, "go", "--top", 100, *options)
     assert report["lost_events"] == 0
     return {b["size_bytes"]: b["stack"] for b in report["top_allocations"]}, report
 

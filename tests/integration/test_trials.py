@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Target, Targets, Tracelloc, run_tracelloc
+from tests.harness import Target, Targets, run_tracelloc, traced
 from tests.integration.test_attach import HAS_MULTI
 from tracelloc.architecture import native
 from tracelloc.record.kernel import childprogram, trials
@@ -106,9 +106,7 @@ def sandboxed(targets: Targets) -> Target:
 
 
 def test_sandboxed_programs_live_on(sandboxed: Target) -> None:
-    tracer = Tracelloc("-p", sandboxed.pid, "--json")
-    assert sandboxed.ask("go") == "done"
-    assert tracer.stop() == 0
+    traced(sandboxed, "go")
     assert sandboxed.end() == 0
 
 
@@ -124,10 +122,7 @@ def test_sandboxed_programs_are_refused_where_they_would_be_killed(
 
 def test_others_are_not(cache: Path, targets: Targets) -> None:
     claim(cache, threads=True, seccomp=False, shadow_stack=False)
-    target = targets.c("chain")
-    tracer = Tracelloc("-p", target.pid, "--json")
-    assert target.ask("go") == "done"
-    assert tracer.stop() == 0
+    traced(targets.c("chain"), "go")
 
 
 def test_shadow_stacks_are_seen(tmp_path: Path) -> None:
