@@ -106,12 +106,12 @@ def own_libc(directory: Path) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": str(directory)}
 
 
-def wait_until(is_so: Callable[[], Any]) -> Any:
+def wait_until(is_so: Callable[[], Any], pause_s: float = 0.02) -> Any:
     """Waits until the function's result is true, and returns it."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := is_so()):
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(pause_s)
     return found
 
 
@@ -203,10 +203,8 @@ class Targets(list[Target]):
     ) -> Target:
         return self.start(self.builder.cpp(name, *flags), *arguments, **options)
 
-    def rust(
-        self, name: str, *arguments: str | Path | int, flags: Sequence[str] = (), **options: Any
-    ) -> Target:
-        return self.start(self.builder.rust(name, *flags), *arguments, **options)
+    def rust(self, name: str, *arguments: str | Path | int, flags: Sequence[str] = ()) -> Target:
+        return self.start(self.builder.rust(name, *flags), *arguments)
 
     def start(self, *command: str | Path | int, **options: Any) -> Target:
         """Starts one, which is killed at the end of the test."""

@@ -67,19 +67,11 @@ def test_library_loaded_later(targets: Targets, tmp_path: Path) -> None:
 
 def reported(tracer: Tracelloc, size: int) -> list[dict]:
     """The stack of the block of this size, from the first report that has it."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        for line in reversed(tracer.text().splitlines()):
-            try:
-                report = json.loads(line)
-            except ValueError:
-                continue  # it is being written
-            for block in report["top_allocations"]:
-                if block["size_bytes"] == size:
-                    return block["stack"]
-            break
-        time.sleep(0.02)
-    raise TimeoutError(f"no block of {size} bytes was reported")
+
+    def blocks(report: dict) -> list[dict]:
+        return [one for one in report["top_allocations"] if one["size_bytes"] == size]
+
+    return blocks(tracer.await_report(lambda report: bool(blocks(report))))[0]["stack"]
 
 
 def test_nested_abandoned_and_chained_calls(targets: Targets) -> None:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -36,13 +35,8 @@ QUIET = ("--json", "--top", 1000, "--interval", 60)
 
 
 def kept(report: dict[str, Any]) -> list[int]:
-    """[blocks, bytes] of what ``keep`` in ``lineage.c`` has allocated."""
-    mine = [
-        entry
-        for entry in report["top_allocators"]
-        if any(frame["symbol"] == "keep" for frame in entry["stack"])
-    ]
-    return [sum(entry[key] for entry in mine) for key in ("allocations", "bytes")]
+    """[blocks, bytes] of what ``keep`` has allocated."""
+    return by_function(report, "keep").get("keep", [0, 0])
 
 
 def functions(report: dict[str, Any]) -> list[tuple[int, int, list[str | None]]]:
@@ -115,10 +109,7 @@ def test_who_has_priority(targets: Targets) -> None:
                     found.append(os.sched_getparam(thread).sched_priority)
         return [priority for priority in found if priority]
 
-    end_s = time.monotonic() + PATIENCE_S
-    while set(priorities()) != {2} and time.monotonic() < end_s:
-        time.sleep(0.02)
-    assert set(priorities()) == {2}
+    wait_until(lambda: set(priorities()) == {2})
     assert tracer.stop() == 0, tracer.messages
 
 
@@ -219,11 +210,7 @@ def test_libraries_that_are_opened(builder: Builder, targets: Targets) -> None:
     assert python.ask("go") == "done"
     assert tracer.stop() == 0, tracer.messages
     (report,) = by_process(tracer.text()).values()
-    found = [
-        entry for entry in report["top_allocators"]
-        if any(frame["symbol"] == "in_needed" for frame in entry["stack"])
-    ]  # fmt: skip
-    assert sum(entry["bytes"] for entry in found) == 14_000
+    assert by_function(report)["in_needed"][1] == 14_000
 
 
 def test_the_endpoint_serves_every_process(targets: Targets) -> None:

@@ -31,12 +31,12 @@ PRELOADED = {"in_preloaded": [7, 7_000]}
 QUIET = ("--json", "--top", 1000, "--interval", 60)
 
 
-def by_function(report: dict[str, Any]) -> dict[str, list[int]]:
-    """[blocks, bytes] by the function of ``early.c`` that allocated them."""
+def by_function(report: dict[str, Any], prefix: str = "in_") -> dict[str, list[int]]:
+    """[blocks, bytes] by the function of the program, ``early.c``, that allocated them."""
     found: dict[str, list[int]] = {}
-    for entry in report["top_allocators"]:
+    for entry in report.get("top_allocators", ()):
         for frame in entry["stack"]:
-            if (frame["symbol"] or "").startswith("in_"):
+            if (frame["symbol"] or "").startswith(prefix):
                 figures = found.setdefault(frame["symbol"], [0, 0])
                 figures[0] += entry["allocations"]
                 figures[1] += entry["bytes"]

@@ -48,7 +48,7 @@ def test_share_of_a_program_that_only_allocates(targets: Targets) -> None:
     """Probes take nearly all of its time, and the estimate agrees."""
     target = targets.c("storm", 1, 12, 0, flags=("-O2",))
     tracer, untraced_ns, traced_ns = traced_with_share(target)
-    share = next(r["probe_share"] for r in awaited(tracer) if r["probe_share"] is not None)
+    share = tracer.await_report(lambda r: r["probe_share"] is not None)["probe_share"]
     deadline = time.monotonic() + PATIENCE_S
     while not check_rates(tracer.reports()) and time.monotonic() < deadline:
         pairs_ns(target, 500)
@@ -99,14 +99,6 @@ def has_share(tracer: Tracelloc) -> bool:
     """Returns whether a report has the share."""
     text = tracer.text()
     return '"probe_share":0' in text or '"probe_share":1' in text
-
-
-def awaited(tracer: Tracelloc) -> list[dict]:
-    """Returns the reports as soon as one has the share."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not has_share(tracer) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return tracer.reports()
 
 
 @pytest.mark.parametrize("method", METHODS)

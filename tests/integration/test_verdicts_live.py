@@ -1,12 +1,11 @@
 """A real program with a leak among what only looks like one, judged while it runs."""
 
-import time
 from contextlib import closing
 from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Targets, Tracelloc, frames_of
+from tests.harness import Targets, Tracelloc, frames_of, wait_until
 from tracelloc.model.verdicts import Suspect, Verdict
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceConfig
@@ -32,15 +31,13 @@ def verdicts(report: dict[str, Any]) -> dict[str, str]:
 
 def best_suspect(session: Session, survivors: int) -> Suspect:
     """The first suspect, as soon as one is made of so many blocks."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
+
+    def best() -> Suspect | None:
         findings = session.snapshot().root.findings
-        if findings is not None and findings.suspects:
-            suspect = findings.suspects[0]
-            if suspect.judgement.survivors >= survivors:
-                return suspect
-        time.sleep(0.5)
-    raise AssertionError("no suspect")
+        suspects = findings.suspects[:1] if findings is not None else ()
+        return next((one for one in suspects if one.judgement.survivors >= survivors), None)
+
+    return wait_until(best, 0.5)
 
 
 @pytest.mark.alone

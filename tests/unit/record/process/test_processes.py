@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -172,13 +171,8 @@ def test_real_processes(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> No
     scan = ProcessScan()
     target = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
     try:
-        deadline = time.monotonic() + 30
-        while "libc" not in Path(f"/proc/{target.pid}/maps").read_text():
-            assert time.monotonic() < deadline
-        mine: ProcessInfo | None = None
-        while mine is None or not mine.known:
-            assert time.monotonic() < deadline
-            mine = next(info for info in scan.refresh() if info.pid == target.pid)
+        wait_until(lambda: "libc" in Path(f"/proc/{target.pid}/maps").read_text())
+        (mine,) = wait_until(lambda: [i for i in scan.refresh() if i.pid == target.pid and i.known])
         assert (mine.allocator, mine.trouble) == ("malloc in libc.so.6", None)
         assert (mine.command, mine.arguments) == ("cat", "/bin/cat")
         us = next(info for info in scan.refresh(30) if info.pid == os.getpid())
