@@ -6,13 +6,13 @@ import os
 import platform
 import signal
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.harness import Target, Targets, Tracelloc, own_libc, wait_until
 from tests.integration.test_allocators import preloaded
+from tests.sessions import tracing
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel import attach
 from tracelloc.record.kernel import capabilities as system
@@ -105,7 +105,7 @@ def test_refused_links_give_way_to_perf(target: Target, monkeypatch: pytest.Monk
         return bpf(command, attributes)
 
     monkeypatch.setattr(attach.syscalls, "bpf", refuse_links)
-    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+    with tracing(target) as session:
         assert session.method is Method.PERF
         assert len(refused) == HAS_SESSIONS + HAS_MULTI
         target.ask("20")
@@ -114,7 +114,7 @@ def test_refused_links_give_way_to_perf(target: Target, monkeypatch: pytest.Monk
 
 
 def test_the_best_way_is_taken(target: Target) -> None:
-    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+    with tracing(target) as session:
         best = Method.SESSION if HAS_SESSIONS else Method.MULTI if HAS_MULTI else Method.PERF
         assert session.method is best
 
@@ -123,7 +123,7 @@ def test_the_best_way_is_taken(target: Target) -> None:
 def test_operators_are_in_no_session(targets: Targets) -> None:
     """Their program is the same one, and all else stays in sessions."""
     target = targets.cpp("operators", 0, flags=("-pthread",), env=preloaded("tcmalloc"))
-    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+    with tracing(target) as session:
         assert session.method is Method.SESSION
         programs = session._probes.programs
     plain = ALLOCATOR_PROGRAM + attach.PLAIN

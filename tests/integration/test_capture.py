@@ -6,21 +6,17 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Target, Targets, Tracelloc, traced
+from tests.sessions import tracing
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.kernel.bpfmaps import set_entry
 from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.config import TraceConfig
-from tracelloc.record.session.session import Session
-from tracelloc.record.session.sessionstart import attach_to
+from tracelloc.snapshots.snapshot import Snapshot
 
 pytestmark = pytest.mark.bpf
 
@@ -92,11 +88,12 @@ def test_nested_abandoned_and_chained_calls(targets: Targets) -> None:
     assert {k: v for k, v in report["lost"].items() if v} == {"abandoned_calls": 1}
 
 
-@contextmanager
-def tracing(target: Target, **config: int) -> Iterator[Session]:
-    """A session on the target, in this process."""
-    with closing(attach_to(Process(target.pid), TraceConfig(CaptureConfig(**config)))) as session:
-        yield session
+def trace(target: Target, **config: int) -> Snapshot:
+    """All that one "go" does, traced to the end by a session in this process."""
+    with tracing(target, CaptureConfig(**config)) as session:
+        assert target.ask("go") == "done"
+        session.stop()
+        return session.snapshot().root
 
 
 def test_times_of_birth(targets: Targets) -> None:
@@ -158,7 +155,7 @@ def test_a_thread_that_begins_while_ended_ones_are_dropped(targets: Targets) -> 
 def test_nothing_is_left_of_the_thread_that_had_the_slot_before(targets: Targets) -> None:
     """A record that an ended thread has left in the middle of a call is as good as none."""
     target = targets.c("churn", 60)
-    with tracing(target, max_threads=512) as session:
+    with tracing(target, CaptureConfig(max_threads=512)) as session:
         left = ctypes.c_uint64.from_buffer(bytearray(b"\xff" * 4096))
         for slot in range(512):
             set_entry(session._probes._bpf.map_fd("calls"), ctypes.c_uint32(slot), left)
@@ -170,13 +167,9 @@ def test_nothing_is_left_of_the_thread_that_had_the_slot_before(targets: Targets
 
 
 def test_too_many_threads_are_counted(targets: Targets) -> None:
-    target = targets.c("churn", 300)
-    with tracing(target, max_threads=32) as session:
-        assert target.ask("go") == "done"
-        session.stop()
-        losses = session.snapshot().root.losses
-        assert losses.by_cause["call_table_full"] >= 200
-        assert losses.events >= 200
+    losses = trace(targets.c("churn", 300), max_threads=32).losses
+    assert losses.by_cause["call_table_full"] >= 200
+    assert losses.events >= 200
 
 
 def test_overflow_is_counted_and_said(targets: Targets) -> None:
@@ -199,44 +192,31 @@ def test_overflow_is_counted_and_said(targets: Targets) -> None:
 
 def test_stacks_that_find_no_room(targets: Targets) -> None:
     """Without a map beside the ring their records are lost and counted; blocks are not."""
-    target = targets.c("crowd", 4, 4000)
-    with tracing(target, stacks_size_bytes=4096, spill_entries=0) as session:
-        assert target.ask("go") == "done"
-        session.stop()
-        snapshot = session.snapshot().root
-        losses = snapshot.losses
-        assert losses.by_cause["lost_stacks"] > 0
-        assert losses.events == 0
-        # Every chain has its own figures, be its frames known or not.
-        assert 0 < snapshot.unknown_stacks < 729
-        assert snapshot.live_stacks == 183
-        sizes = {site.live_bytes / site.live_count for site in snapshot.top_stacks()}
-        assert sizes == set(range(1000, 1729, 4))
+    snapshot = trace(targets.c("crowd", 4, 4000), stacks_size_bytes=4096, spill_entries=0)
+    assert snapshot.losses.by_cause["lost_stacks"] > 0
+    assert snapshot.losses.events == 0
+    # Every chain has its own figures, be its frames known or not.
+    assert 0 < snapshot.unknown_stacks < 729
+    assert snapshot.live_stacks == 183
+    sizes = {site.live_bytes / site.live_count for site in snapshot.top_stacks()}
+    assert sizes == set(range(1000, 1729, 4))
 
 
 def test_stacks_that_find_room_elsewhere(targets: Targets) -> None:
     """With it none is lost, and none is left in it."""
-    target = targets.c("crowd", 4, 4000)
-    with tracing(target, stacks_size_bytes=4096) as session:
-        assert target.ask("go") == "done"
-        session.stop()
-        snapshot = session.snapshot().root
-        assert snapshot.losses.by_cause["lost_stacks"] == 0
-        assert snapshot.unknown_stacks == 0
-        assert snapshot.live_stacks == 183
-        assert all(snapshot.frames(site.index) for site in snapshot.top_stacks())
+    snapshot = trace(targets.c("crowd", 4, 4000), stacks_size_bytes=4096)
+    assert snapshot.losses.by_cause["lost_stacks"] == 0
+    assert snapshot.unknown_stacks == 0
+    assert snapshot.live_stacks == 183
+    assert all(snapshot.frames(site.index) for site in snapshot.top_stacks())
 
 
 def test_few_stacks_remembered(targets: Targets) -> None:
     """A full table of known stacks costs time, not truth."""
-    target = targets.c("crowd", 4, 2000)
-    with tracing(target, max_stacks=16) as session:
-        assert target.ask("go") == "done"
-        session.stop()
-        snapshot = session.snapshot().root
-        assert snapshot.losses.by_cause["stack_table_full"] > 0
-        assert snapshot.losses.events == snapshot.unknown_stacks == 0
-        assert snapshot.live_stacks == 183
+    snapshot = trace(targets.c("crowd", 4, 2000), max_stacks=16)
+    assert snapshot.losses.by_cause["stack_table_full"] > 0
+    assert snapshot.losses.events == snapshot.unknown_stacks == 0
+    assert snapshot.live_stacks == 183
 
 
 @pytest.mark.parametrize("ways", [[], ["--attach", "perf"]])

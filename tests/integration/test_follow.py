@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from tests.commands import background
 from tests.harness import (
     PATIENCE_S,
     TARGETS,
@@ -335,16 +336,12 @@ def test_somebody_else_traces_it(targets: Targets) -> None:
 def test_system_calls_are_not_disturbed() -> None:
     """Neither following nor its end interrupts what a program waits for."""
     script = (TARGETS / "patient.py").read_text()
-    waiting = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
+    with background(
+        sys.executable, "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as waiting:
         assert waiting.stdin is not None
         assert waiting.stdout.readline() == "ready\n"
         assert Tracelloc("-p", waiting.pid, *QUIET, "--follow").stop() == 0
         waiting.stdin.write("x")
         waiting.stdin.flush()
         assert waiting.stdout.readline() == "1 event, no error\n"
-    finally:
-        waiting.kill()
-        waiting.communicate()

@@ -45,10 +45,7 @@ def looks_at(watch: PythonObjectWatch, target: Target, words: str) -> list[tuple
         target.ask(words)
         watch.update_findings()
     assert watch.findings.trouble is None
-    found = []
-    for suspect in watch.findings.suspects:
-        found.append((suspect.name, suspect.holders.holders[0].path))
-    return found
+    return [(each.name, each.holders.holders[0].path) for each in watch.findings.suspects]
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,13 @@
 """A real program with a leak among what only looks like one, judged while it runs."""
 
-from contextlib import closing
 from typing import Any
 
 import pytest
 
 from tests.harness import Targets, Tracelloc, frames_of, wait_until
+from tests.sessions import tracing
 from tracelloc.model.verdicts import Suspect, Verdict
-from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
-from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 pytestmark = pytest.mark.bpf
@@ -44,7 +41,7 @@ def best_suspect(session: Session, survivors: int) -> Suspect:
 def test_a_leak_is_the_first_suspect(targets: Targets) -> None:
     """20 blocks of 160 bytes a second (ten times the program's own speed)."""
     target = targets.c("specimens", "steady", "3000", "10")
-    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+    with tracing(target) as session:
         target.say("go")
         suspect = best_suspect(session, 150)
         names = frames_of(

@@ -20,6 +20,7 @@ from textual.pilot import Pilot
 from tests.snapshots import snapshot_of
 from tests.ui.screens import as_test, text_of
 from tests.unit.events import records
+from tests.unit.show.presentation.test_views import FakeSymbolizer
 from tracelloc.heap.series import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
@@ -34,7 +35,6 @@ from tracelloc.model.processlist import ProcessInfo
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.verdicts import Findings
-from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.filters import Filters, NamedStack
 from tracelloc.show.filters.files import shipped_rules
 from tracelloc.show.presentation.naming import Namer
@@ -75,20 +75,11 @@ STACKS: dict[int, list[Call]] = {
 MODULES: dict[str, object] = {}  # Files by path, the same ones for all processes
 
 
-class FakeSymbolizer(Symbolizer):
-    """Names by address, so that no process is needed."""
-
-    def __init__(self, frames: dict[int, Frame]) -> None:
-        self._frames = frames
-
-    version = 0
-    waiting = 0
-
-    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
-        return True
+class Symbols(FakeSymbolizer):
+    """Frames by address, and the files that they are in."""
 
     def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
-        frame = self._frames.get(address + 1)
+        frame = self.names.get(address + 1)
         if frame is None or frame.module is None:
             return Unresolved.UNMAPPED
         module = MODULES.setdefault(frame.module, SimpleNamespace(path=frame.module, build_id=None))
@@ -96,7 +87,7 @@ class FakeSymbolizer(Symbolizer):
         return CodePlace(mapping, cast(CodeModule, module), None, address)
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
-        return [self._frames[address] for address in addresses]
+        return [self.names[address] for address in addresses]
 
 
 @dataclass
@@ -153,7 +144,7 @@ class FakeSource:
         self.series = HeapSeries(START_NS)
         self.invoker = Invoker(os.geteuid(), os.getegid(), self.directory, self.directory)
         self.filters = Filters([shipped_rules()])
-        self._namer = Namer(FakeSymbolizer(frames), self.filters)
+        self._namer = Namer(Symbols(frames), self.filters)
         self.next_address = 0x7F0000001000
 
     def apply(self, events: list[tuple[EventKind, int, int, int, int]]) -> None:

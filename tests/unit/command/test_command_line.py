@@ -2,14 +2,13 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.commands import run
+from tests.commands import background, run
 from tests.options import parse_options
 from tracelloc.command.cli import main
 from tracelloc.command.parser import parse_subcommand
@@ -175,10 +174,9 @@ def test_a_process_needs_no_option(tmp_path: Path) -> None:
     assert parse_options(["123", "--json"]).pid == 123
     assert parse_options(["--top", "3", "123"]).pid == 123
     name = shutil.copy("/bin/sleep", tmp_path / "no-option").name
-    with subprocess.Popen([tmp_path / name, "60"]) as process:
+    with background(tmp_path / name, "60"):
         assert parse_options([name, "--json"]).name == name
         assert parse_options(["--json", name]).name == name
-        process.kill()
     assert parse_options(["no-such-name", "--wait"]).name == "no-such-name"
     with pytest.raises(UsageError, match=r"'redis' is not a PID.*; -n takes a name"):
         parse_options(["-p", "redis"])

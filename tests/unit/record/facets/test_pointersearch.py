@@ -33,7 +33,6 @@ class Searches(Lab):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) -> None:
         super().__init__(PointersFacet, monkeypatch)
-        self.asked: list[Blocks] = []
         self._failure = failure
         monkeypatch.setattr(pointers, "PointerSearch", self.search)
 
@@ -51,12 +50,6 @@ class Searches(Lab):
         return SimpleNamespace(
             is_whole=True, swapped_bytes=0, are_reachable=lambda some: np.zeros(len(some), np.bool_)
         )
-
-    def count_due(self, at_s: float, *processes: Traced) -> int:
-        """How many searches that has made."""
-        before = len(self.asked)
-        self.run_due(at_s, *processes)
-        return len(self.asked) - before
 
 
 def test_every_ten_seconds_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:

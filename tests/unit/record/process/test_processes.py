@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import background
 from tests.harness import Builder, read_line, wait_until
 from tracelloc.model.codefiles import Mapping
 from tracelloc.model.processlist import ProcessInfo, Trouble, matching_processes
@@ -94,15 +95,11 @@ def test_what_is_gone_says_nothing_of_the_files_of_others(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(Process, "open_mapping", open_mapping)
         assert {info.allocator for info in scan.refresh(60.0)} == {None}
-    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-    try:
+    with background("cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         process.stdin.write(b"\n")
         assert read_line(process.stdout, "cat") == ""
         (info,) = (info for info in scan.refresh(60.0) if info.pid == process.pid)
         assert info.allocator == "malloc in libc.so.6"
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_growth_over_the_last_minute(tmp_path: Path) -> None:

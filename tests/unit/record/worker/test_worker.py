@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import background
 from tests.faultyworker import CRASH, add_fault, faulty_script
 from tests.harness import PATIENCE_S, Builder, open_files, refused
 from tests.unit.files.elf.test_elf import libc
@@ -318,16 +319,13 @@ def test_what_a_file_that_takes_it_over_may_call(
     target.chmod(0o666)
     machine = native()
     count = len(re.findall(r'^    "', FORBIDDEN, re.MULTILINE)) - len(MISSING[machine])
-    with subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL) as sleeper:
+    with background("sleep", "60", stdin=subprocess.DEVNULL) as sleeper:
         code = FORBIDDEN % {
             "sleeper": sleeper.pid, "file": target, "numbers": NUMBERS[machine],
             "missing": MISSING[machine],
         }  # fmt: skip
-        try:
-            answers = opened(fault(program, tmp_path, code)).symbols([0x1000] * count)
-            assert sleeper.poll() is None
-        finally:
-            sleeper.kill()
+        answers = opened(fault(program, tmp_path, code)).symbols([0x1000] * count)
+        assert sleeper.poll() is None
     names = {answer.name for answer in answers if answer is not None}
     assert len(names) == count
     # As on kernels that don't have them, so that the C library does without.

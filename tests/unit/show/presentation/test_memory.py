@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import background
 from tests.unit.events import A, records
 from tests.unit.leaks import watched
 from tests.unit.reports import text_report
@@ -98,8 +99,7 @@ def test_nothing_that_can_be_read_is_no_limit(tmp_path: Path) -> None:
 def test_growth_of_a_real_process_is_seen_and_kept_when_it_ends() -> None:
     program = "print(flush=True); input(); kept = b'x' * (32 << 20); print(flush=True); input()"
     pipe = subprocess.PIPE
-    child = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, bufsize=0)
-    try:
+    with background(sys.executable, "-c", program, stdin=pipe, stdout=pipe, bufsize=0) as child:
         child.stdout.readline()
         residency = Residency(Process(child.pid))
         child.stdin.write(b"\n")
@@ -107,9 +107,6 @@ def test_growth_of_a_real_process_is_seen_and_kept_when_it_ends() -> None:
         memory = residency.read_usage()
         assert memory.now.anonymous - memory.start.anonymous == pytest.approx(32 * MIB, rel=0.1)
         assert (memory.pss_bytes or 0) >= 32 * MIB
-    finally:
-        child.kill()
-        child.wait()
     assert residency.read_usage() == memory
 
 

@@ -4,6 +4,7 @@ import json
 import random
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ from tracelloc.snapshots.taking import largest_blocks
 class FakeSymbolizer(Symbolizer):
     """Names by address, so that no process is needed."""
 
-    def __init__(self, names: dict[int, str | None]) -> None:
+    def __init__(self, names: dict[int, Any]) -> None:
         self.names = names
 
     version = 0
