@@ -64,8 +64,7 @@ def test_wherever_arguments_are(builder: Builder, targets: Targets, flags: tuple
     options = ["--source", "otel", "--json", "--top", 100]
     tracer = Tracelloc("-p", target.pid, *options)
     books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    assert_equal(tracer.last(), books)
+    assert_equal(tracer.final_report(), books)
 
 
 def test_more_than_the_ring_holds(targets: Targets) -> None:
