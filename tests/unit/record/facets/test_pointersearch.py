@@ -6,6 +6,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,9 @@ def ended() -> Process:
     return Process(child.pid)
 
 
+SomeBlocks = Callable[[], Iterable[Blocks]]
+
+
 class Searches(Lab):
     """Searches that find what they are told to."""
 
@@ -36,14 +40,7 @@ class Searches(Lab):
         self._failure = failure
         monkeypatch.setattr(pointers, "PointerSearch", self.search)
 
-    def search(
-        self,
-        process: Process,
-        some_blocks: Callable[[], Iterable[Blocks]],
-        *_how: object,
-        **_more: object,
-    ) -> SimpleNamespace:
-        del process
+    def search(self, _: Process, some_blocks: SomeBlocks, *_how: object, **_more: object) -> Any:
         self.asked.append(Blocks.concatenate(list(some_blocks())))
         if self._failure is not None:
             raise self._failure
