@@ -79,7 +79,6 @@ class Client:
     def request(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1
         message = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
-        assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(message).encode() + b"\n")
         self._server.stdin.flush()
         answer = json.loads(self._server.stdout.readline())

@@ -92,8 +92,6 @@ class Program:
 
     def close(self) -> None:
         """Ends it by the end of its input, by force if it must be."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         with suppress(OSError):
             self.process.stdin.close()
         try:

@@ -144,7 +144,6 @@ def read_leak(one: Watched) -> str:
 
 def read_clean(one: Watched) -> str:
     """All suspects of all reports."""
-    assert one.command.stdout is not None
     reports, found = 0, set()
     for line in one.command.stdout:
         reports += 1

@@ -115,7 +115,6 @@ def _tracelloc(*options: str, module: str = "tracelloc") -> Attach:
 def _unread(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
     """tracelloc that is stopped meanwhile: all events go to the spill map."""
     with _tracelloc("--events-size", "64k")(allocator, scratch) as watcher:
-        assert watcher.pid is not None
         os.kill(watcher.pid, signal.SIGSTOP)
         try:
             yield watcher

@@ -174,7 +174,6 @@ def judge(case: Case, results: Results) -> Iterator[str]:
     """Replays a program. Yields its lines of the table."""
     course = course_of(case.events, case.stacks, END_S)
     findings = course.findings
-    assert findings is not None
     leaking = set().union(*(members for members, _ in case.leaks.values())) if case.leaks else set()
     for function, (members, truth) in case.leaks.items():
         firsts = [course.first(stack, {Verdict.LEAKING}, truth.onset_s) for stack in members]

@@ -186,8 +186,6 @@ def test_closed_stdout(target: Target, tmp_path: Path) -> None:
     tracer = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert tracer.stdout is not None
-    assert tracer.stderr is not None
     with tracer:
         read_line(tracer.stderr, "tracelloc")
         assert target.ask("go") == "done"

@@ -199,7 +199,6 @@ def test_a_full_disk(busy: Target) -> None:
 def test_another_process_with_the_same_pid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found out before anything is reported; what was attached is gone."""
     process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
     process.stdin.write(b"begun\n")
     process.stdin.flush()
     assert process.stdout.readline() == b"begun\n"

@@ -339,7 +339,6 @@ def test_system_calls_are_not_disturbed() -> None:
     with background(
         sys.executable, "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as waiting:
-        assert waiting.stdin is not None
         assert waiting.stdout.readline() == "ready\n"
         assert Tracelloc("-p", waiting.pid, *QUIET, "--follow").stop() == 0
         waiting.stdin.write("x")

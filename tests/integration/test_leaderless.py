@@ -199,7 +199,6 @@ def test_it_is_found_among_all(gone: Target) -> None:
     """By its name, and with its size, in the list of processes."""
     assert open_target(gone.pid).pid == gone.pid
     executable = Process(gone.pid).executable()
-    assert executable is not None
     assert find_target(Path(executable).name) == gone.pid
     (info,) = [each for each in ProcessScan().refresh(budget_s=10) if each.pid == gone.pid]
     assert (info.trouble, info.known) == (None, True)

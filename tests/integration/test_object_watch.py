@@ -81,7 +81,6 @@ def test_garbage_is_not_growth(targets: Targets, watch_of: Watches) -> None:
         target.ask("dict 100")
         watch.update_findings()
     (suspect,) = watch.findings.suspects
-    assert suspect.holders is not None
     assert (suspect.name, suspect.growth.count_per_min) == (ITEM, pytest.approx(1200, rel=0.15))
     kept, garbage = suspect.holders.holders
     assert (kept.path, kept.is_garbage) == ("__main__.UNBOUNDED[…]", False)

@@ -31,7 +31,6 @@ def test_copies_agree_with_totals(targets: Targets) -> None:
                 break
             assert time.monotonic() < deadline
     assert session.root.outside.thread_names.all()[target.pid].startswith("crowd")
-    assert snapshot.blocks is not None
     blocks = snapshot.blocks
     assert len(blocks) == snapshot.live_count > 200
     held = held_by_stack(blocks, len(snapshot.totals), None)

@@ -51,7 +51,6 @@ def rows(app: LiveApp) -> list[str]:
     view = app.state.settings.view
     table = app.screen.query_one(f"#{view.name}", Table)
     picture = app.state.picture
-    assert picture is not None
     stacks = [view.choose(key, app.state.settings) for key in table.order]
     return [picture.labels[stack].split(" (")[0] for stack in stacks]  # type: ignore[index]
 

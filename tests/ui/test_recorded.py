@@ -266,7 +266,6 @@ async def test_processes_are_summed_as_of_the_moment(tmp_path: Path) -> None:
         for keys, index in ((")", LAST), ("(", 0), ("}", 4), (")", LAST), ("{{", LAST - 8)):
             await go(app, pilot, keys)
             picture = app.state.picture
-            assert picture is not None
             merger = TraceMerger(lambda _target, _address: Unresolved.UNMAPPED)
             wanted = merger.merge(every[index])
             assert picture.snapshot.live_bytes == wanted.live_bytes, keys

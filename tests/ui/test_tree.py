@@ -33,7 +33,6 @@ def shown(view: TreeView) -> list[str]:
 def rows(view: TreeView) -> list[tuple[str, int]]:
     """Names, and how far they are indented."""
     data = view._data
-    assert data is not None
     return [(data.tree.steps[node].name, indent) for node, indent in view._rows]
 
 

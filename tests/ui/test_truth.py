@@ -89,7 +89,6 @@ def test_figures_agree(path: Path, tmp_path: Path) -> None:
         for key, row in suspects.items():
             assert "▼" not in row["growth"], (source.now_ns, key, row)
             details = shown.selected(key).details
-            assert details is not None
             group = key if isinstance(key, GroupKey) else None
             pane = verdict_text(details, shown.picture.snapshot, group)
             if details.suspect is not None:

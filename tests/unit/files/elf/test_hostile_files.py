@@ -268,7 +268,6 @@ def test_directories_that_no_system_call_takes(tmp_path: Path) -> None:
     elf = ElfFile(os.open(program, os.O_RDONLY))
     lines = SourceLines(elf)
     lines.chains([next(iter(elf.find_functions(["_start"])["_start"])) + 1])
-    assert lines.reason is not None
     assert "missing" in lines.reason
     lines.close()
 
