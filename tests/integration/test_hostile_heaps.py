@@ -156,9 +156,7 @@ def test_searches_that_do_not_agree(
         assert len([note for note in found.notes if "search again" in note]) == expected
 
 
-def test_processes_that_are_killed_meanwhile(
-    builder: Builder, targets: Targets, searches: list[LostBlockSearch]
-) -> None:
+def test_killed_ones(builder: Builder, targets: Targets, searches: list[LostBlockSearch]) -> None:
     """At any point of a search: it fails with one line, or was finished before."""
     program = builder.c("sprawl")
     said: list[str] = []

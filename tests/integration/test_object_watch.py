@@ -140,9 +140,7 @@ def line_of(text: str) -> int:
         ("dict", 'UNBOUNDED["key", len(UNBOUNDED)] = Item()'),
     ],
 )
-def test_the_function_that_enlarges_what_keeps_them(
-    suspect_of: Callable[[str], TypeSuspect], kind: str, line: str
-) -> None:
+def test_who_enlarges_it(suspect_of: Callable[[str], TypeSuspect], kind: str, line: str) -> None:
     suspect = suspect_of(f"{kind} 300")
     assert (suspect.grower.function, suspect.grower.line) == (f"keep_{kind}", line_of(line))
     assert suspect.native is None

@@ -212,9 +212,7 @@ BUILDS = {
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS.keys())
-def test_other_c_libraries_without_frame_pointers(
-    targets: Targets, tmp_path: Path, build: list[str]
-) -> None:
+def test_other_c_libraries(targets: Targets, tmp_path: Path, build: list[str]) -> None:
     program = tmp_path / "chain"
     subprocess.run(
         [*build, "-O1", "-g", "-fno-builtin", "-fomit-frame-pointer",

@@ -58,9 +58,7 @@ def look(directory: Path, theme: str) -> Collector:
 
 
 @pytest.mark.parametrize("theme", [*THEMES, None])
-def test_text_stands_out_from_what_is_behind_it(
-    tmp_path: Path, theme: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_is_seen(tmp_path: Path, theme: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if theme is None:
         monkeypatch.setenv("NO_COLOR", "1")
     seen = look(tmp_path, theme or "textual-dark").seen

@@ -45,9 +45,7 @@ async def test_odd_sizes(app: LiveApp, pilot: Pilot[int], size: tuple[int, int])
     assert harmless(app)
 
 
-async def test_a_screen_that_goes_before_it_is_drawn(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_gone_before_drawn(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(_screen: DetailScreen) -> None:
         """What Textual does for a screen that is removed: what waits is never called."""
 

@@ -136,9 +136,7 @@ def test_names_before_lines(chain: tuple[Target, Path], monkeypatch: pytest.Monk
         assert frame.line is not None
 
 
-def test_failures_are_raised_where_they_are_asked_for(
-    chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_are_raised(chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     target, path = chain
 
     def broken(self: Symbolizer, addresses: list[int]) -> None:
@@ -151,9 +149,7 @@ def test_failures_are_raised_where_they_are_asked_for(
                 frames_of(symbolizer, [address_in(target.pid, path, "middle")], PATIENCE_S)
 
 
-def test_a_file_that_breaks_its_reader_has_no_names(
-    chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_break_it(chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     target, path = chain
 
     def broken(self: ModuleSymbols, addresses: list[int]) -> object:
