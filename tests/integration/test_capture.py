@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Target, Targets, Tracelloc, traced
+from tests.harness import PATIENCE_S, TARGETS, Target, Targets, Tracelloc, traced, wait_until
 from tests.sessions import tracing
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.kernel.bpfmaps import set_entry
@@ -62,12 +62,13 @@ def test_library_loaded_later(targets: Targets, tmp_path: Path) -> None:
 
 
 def reported(tracer: Tracelloc, size: int) -> list[dict]:
-    """The stack of the block of this size, from the first report that has it."""
+    """The stack of the block of this size, once the newest report has it."""
 
-    def blocks(report: dict) -> list[dict]:
-        return [one for one in report["top_allocations"] if one["size_bytes"] == size]
+    def stacks() -> list[list[dict]]:
+        blocks = [one for report in tracer.reports()[-1:] for one in report["top_allocations"]]
+        return [one["stack"] for one in blocks if one["size_bytes"] == size]
 
-    return blocks(tracer.await_report(lambda report: bool(blocks(report))))[0]["stack"]
+    return wait_until(stacks)[0]
 
 
 def test_nested_abandoned_and_chained_calls(targets: Targets) -> None:
