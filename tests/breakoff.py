@@ -85,7 +85,6 @@ def is_through(command: Sequence[str], last: int, *, withdraws: bool) -> bool:
     """Tries one step. Returns whether there are not so many."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as program:
-        assert program.stdin is not None
         assert program.stdout.readline() == "ready\n"
         status = forked(program.pid, last, withdraws=withdraws)
         for again in (False, True):

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.harness import PATIENCE_S
@@ -53,12 +52,7 @@ class Chrome:
     def __enter__(self) -> Chrome:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.send("Browser.close", session=None)
             self._process.wait(PATIENCE_S)

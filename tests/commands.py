@@ -44,6 +44,16 @@ def c_values(directory: Path, header: str, expressions: Iterable[str]) -> dict[s
 
 
 @contextmanager
+def background(*command: object, **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Starts a command, which is killed in the end."""
+    with subprocess.Popen([str(word) for word in command], **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
 def mounted(where: Path, options: str) -> Iterator[Path]:
     """A file system of its own in memory."""
     where.mkdir()

@@ -58,9 +58,7 @@ def file_of(release: str, name: str, pattern: str, architecture: str = "amd64") 
 
 def version(release: str, name: str) -> str:
     """The package's version, without Debian's own parts."""
-    text = (package(release, name) / "version").read_text()
-    found = re.match(r"(?:\d+:)?([\d.]+)", text)
-    return found[1]
+    return re.match(r"(?:\d+:)?([\d.]+)", (package(release, name) / "version").read_text())[1]
 
 
 def build(builder: Builder, name: str) -> Path:

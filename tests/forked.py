@@ -72,7 +72,6 @@ class Forker:
         variables: Mapping[str, str],
     ) -> int:
         """Starts tracelloc. Returns its PID."""
-        assert self._control is not None
         words = [str(word) for word in arguments]
         given = json.dumps([words, str(directory or Path.cwd()), {**variables}]).encode()
         socket.send_fds(self._control, [_LENGTH.pack(len(given))], streams)

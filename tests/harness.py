@@ -106,12 +106,12 @@ def own_libc(directory: Path) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": str(directory)}
 
 
-def wait_until(is_so: Callable[[], Any]) -> Any:
+def wait_until(is_so: Callable[[], Any], pause_s: float = 0.02) -> Any:
     """Waits until the function's result is true, and returns it."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := is_so()):
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(pause_s)
     return found
 
 
@@ -203,10 +203,8 @@ class Targets(list[Target]):
     ) -> Target:
         return self.start(self.builder.cpp(name, *flags), *arguments, **options)
 
-    def rust(
-        self, name: str, *arguments: str | Path | int, flags: Sequence[str] = (), **options: Any
-    ) -> Target:
-        return self.start(self.builder.rust(name, *flags), *arguments, **options)
+    def rust(self, name: str, *arguments: str | Path | int, flags: Sequence[str] = ()) -> Target:
+        return self.start(self.builder.rust(name, *flags), *arguments)
 
     def start(self, *command: str | Path | int, **options: Any) -> Target:
         """Starts one, which is killed at the end of the test."""
@@ -392,8 +390,7 @@ class Tracelloc:
         """The first JSON report that this is true of."""
         deadline = time.monotonic() + patience_s
         while True:
-            whole = self.text().rpartition("\n")[0]
-            for line in whole.splitlines():
+            for line in self.text().rpartition("\n")[0].splitlines():
                 report: dict[str, Any] = json.loads(line)
                 if is_it(report):
                     return report
@@ -406,6 +403,14 @@ class Tracelloc:
 
     def last(self) -> dict[str, Any]:
         return self.reports()[-1]
+
+
+def traced(target: Target, request: str, *options: str | Path | int) -> tuple[Any, dict[str, Any]]:
+    """Has a target do something while it is traced. Returns its books, if any, and the report."""
+    tracer = Tracelloc("-p", target.pid, "--json", *options)
+    answer = target.ask(request)
+    assert answer == "done" or answer[0] in "[{"
+    return None if answer == "done" else json.loads(answer), tracer.final_report()
 
 
 def reports_among(messages: str) -> str:

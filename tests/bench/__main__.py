@@ -60,8 +60,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         scratch = Path(name)
-        program = Builder(scratch).c("storm", "-O2")
-        results = Bench(plan, program, scratch, say).run()
+        results = Bench(plan, Builder(scratch).c("storm", "-O2"), scratch, say).run()
     print(text(results), end="")
     if options.json:
         options.json.write_text(json.dumps(as_json(results), indent=2) + "\n")

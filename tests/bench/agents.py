@@ -79,7 +79,6 @@ class Client:
     def request(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1
         message = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
-        assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(message).encode() + b"\n")
         self._server.stdin.flush()
         answer = json.loads(self._server.stdout.readline())
@@ -131,8 +130,7 @@ def marked(source: str) -> str:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        builder = Builder(Path(directory))
-        program = builder.c("endings")
+        program = Builder(Path(directory)).c("endings")
         lines = (TARGETS / "endings.c").read_text().splitlines()
         for word, function in ENDINGS.items():
             client = Client(program)

@@ -30,8 +30,7 @@ ROUNDS = 5
 def _peak_rss_bytes() -> int:
     """The peak since exec; getrusage(2) would include what the parent had before it."""
     status = Path("/proc/self/status").read_text()
-    match = re.search(r"^VmHWM:\s*(\d+) kB", status, re.MULTILINE)
-    return int(match[1]) * 1024
+    return int(re.search(r"^VmHWM:\s*(\d+) kB", status, re.MULTILINE)[1]) * 1024
 
 
 def _batch(first: int, count: int, order: np.random.Generator) -> Events:

@@ -33,10 +33,8 @@ def measure(threads: int, windows: int, scratch: Path) -> dict[str, list[tuple[f
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
     )
-    assert process.stdin is not None
 
     def run() -> tuple[float, float]:
-        assert process.stdin is not None
         before_s = cpu_seconds(process.pid)
         process.stdin.write(f"{WINDOW_MS}\n".encode())
         pairs, took_ns = map(int, read_line(process.stdout, "storm").split())

@@ -160,7 +160,6 @@ def measure_here(name: str, rounds: int) -> dict[str, object]:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         try:
-            assert looking.stdin is not None
             read_line(looking.stdout, "tracelloc")
             for task in (pid, os.getpid()):
                 os.sched_setaffinity(task, {0})

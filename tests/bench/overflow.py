@@ -43,8 +43,7 @@ def _fill(map_fd: int, entries: int, address: int, parity: int) -> None:
 
 def _kernel_bytes(map_fd: int) -> int:
     text = Path(f"/proc/self/fdinfo/{map_fd}").read_text()
-    match = re.search(r"^memlock:\s*(\d+)", text, re.MULTILINE)
-    return int(match[1])
+    return int(re.search(r"^memlock:\s*(\d+)", text, re.MULTILINE)[1])
 
 
 def measure(entries: int = ENTRIES) -> dict[str, Any]:

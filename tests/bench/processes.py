@@ -92,8 +92,6 @@ class Program:
 
     def close(self) -> None:
         """Ends it by the end of its input, by force if it must be."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         with suppress(OSError):
             self.process.stdin.close()
         try:
@@ -118,8 +116,7 @@ def cpu_seconds(pid: int) -> float:
 
 def rss_bytes(pid: int) -> int:
     """Resident memory of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def last_words(path: Path) -> str:

@@ -126,8 +126,7 @@ def at_once(
 
     def run(kind: str) -> bool:
         load = os.getloadavg()[0]
-        one = begin(kind)
-        said = read(one)
+        said = read(begin(kind))
         print(f"{kind:22} {said}  (load {load:.0f} to {os.getloadavg()[0]:.0f})", flush=True)
         return said[:1] != "!"
 
@@ -145,7 +144,6 @@ def read_leak(one: Watched) -> str:
 
 def read_clean(one: Watched) -> str:
     """All suspects of all reports."""
-    assert one.command.stdout is not None
     reports, found = 0, set()
     for line in one.command.stdout:
         reports += 1

@@ -99,8 +99,7 @@ def is_true(suspect: Suspect, truth: InjectedLeak | None) -> bool:
     """Whether most of what a suspect leaks is the leak."""
     if truth is None:
         return False
-    share = sum(m.share for m in suspect.members if m.stack in truth.stacks)
-    return share >= 0.5
+    return sum(m.share for m in suspect.members if m.stack in truth.stacks) >= 0.5
 
 
 class Run:
@@ -179,8 +178,7 @@ def replay(
         events, truth = injected
     result = RunResult(name, seed if truth is None else seed or REAL, recording.seconds)
     run = Run(recording, truth)
-    wrappers = recording.wrappers()
-    judge = Judge(wrappers.__contains__)
+    judge = Judge(recording.wrappers().__contains__)
     refused = UnreachableBlocks(is_refused=True)
     search = recording.searches(events) if searches else lambda *_: refused
     for time_s, table, findings in looks(

@@ -9,16 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench import (
-    capacity,
-    following,
-    naming,
-    overflow,
-    start,
-    storm,
-    tui,
-    workloads,
-)
+from tests.bench import capacity, following, naming, overflow, start, storm, tui, workloads
 from tests.bench.processes import SkippedError, figures_of
 from tests.bench.storm import Case, Sample
 from tests.bench.tools import LIVE_NAMES, TOOLS, Tool
@@ -43,8 +34,7 @@ RATIOS: tuple[tuple[str, str, str, dict[storm.Case, float]], ...] = (
 )
 # Why a tool is left out; the others go on.
 TROUBLE = (SkippedError, OSError, EOFError, TimeoutError, subprocess.SubprocessError)
-# Parts that are measured once, by name (also of the field in `Results`), of what, and by what;
-# None: in a process of its own.
+# Parts that are measured once, by name, of what, and by what; None: in a process of its own.
 SINGLE: tuple[tuple[str, str, Callable[[], dict[str, Any]] | None], ...] = (
     ("start", f"{len(start.TARGETS)} commands, {start.ROUNDS} times", start.measure),
     ("overflow", f"{overflow.ENTRIES:,} entries of the spill map", None),
@@ -74,13 +64,7 @@ class Results:
     storm: dict[Case, dict[str, list[Sample]]] = field(default_factory=dict)  # By tool
     # Units of work per second, by tool.
     workloads: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    start: dict[str, Any] | None = None
-    overflow: dict[str, Any] | None = None
-    capacity: dict[str, Any] | None = None
-    naming: dict[str, Any] | None = None
-    unwinding: dict[str, Any] | None = None
-    python: dict[str, Any] | None = None
-    tui: dict[str, Any] | None = None
+    single: dict[str, dict[str, Any]] = field(default_factory=dict)  # By part
     follow: dict[str, following.Figures] = field(default_factory=dict)  # By row
     skipped: dict[str, str] = field(default_factory=dict)  # Why a tool or a part is missing
 
@@ -105,8 +89,7 @@ class Bench:
                 self._skip(tool.name, reason)
         if "storm" in plan.parts:
             for case in (*storm.CASES, storm.CROWDED):
-                names = storm.CROWDED_NAMES if case is storm.CROWDED else TOOL_NAMES
-                self._storm(case, names)
+                self._storm(case, storm.CROWDED_NAMES if case is storm.CROWDED else TOOL_NAMES)
         for name in workloads.NAMES:
             if name in plan.parts:
                 self._workload(name)
@@ -116,7 +99,7 @@ class Bench:
             if name in plan.parts:
                 self._say(f"{name}: {about}")
                 try:
-                    setattr(self.results, name, measure() if measure else figures_of(name))
+                    self.results.single[name] = measure() if measure else figures_of(name)
                 except (*TROUBLE, AssertionError) as reason:
                     self._skip(name, str(reason))
         return self.results
@@ -231,11 +214,6 @@ def as_json(results: Results) -> dict[str, Any]:
         ],
         "ratios": storm_ratios(results),
         "workloads": slowdowns(results),
-        "start": results.start,
-        "overflow": results.overflow,
-        "capacity": results.capacity,
-        "naming": results.naming,
-        "unwinding": results.unwinding,
-        "tui": results.tui,
+        **results.single,
         "follow": {name: figures.as_row() for name, figures in results.follow.items()},
     }  # fmt: skip

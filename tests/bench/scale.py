@@ -61,7 +61,6 @@ def _trace(row: Row, pid: int, watched_s: float) -> None:
     began_s = time.monotonic()
     tracer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
-        assert tracer.stdout is not None
         assert tracer.stdout.readline()
         row.first_s = time.monotonic() - began_s
         os.set_blocking(tracer.stdout.fileno(), False)
@@ -92,7 +91,6 @@ def measure(blocks: int, program: Path, watched_s: float) -> Row:
     row = Row(blocks)
     target = subprocess.Popen([program, str(blocks)], stdout=subprocess.PIPE)
     try:
-        assert target.stdout is not None
         assert target.stdout.readline() == b"ready\n"
         row.target_mib = (Process(target.pid).rss_bytes() or 0) / MIB
         row.heap_s, row.heap_mib = _once(target.pid, "heap")
@@ -124,7 +122,6 @@ def _cells(row: Row, least: Row) -> list[str]:
 
 def main() -> None:
     """The command."""
-    assert __doc__ is not None
     parser = argparse.ArgumentParser(prog="tests.bench.scale", description=__doc__.splitlines()[0])
     parser.add_argument("blocks", nargs="*", type=int, default=BLOCKS)
     parser.add_argument("--watched", type=float, default=WATCHED_S, metavar="S")

@@ -62,7 +62,6 @@ def _ns_per_pair(pairs: int, took_s: float, case: Case) -> float:
 
 
 def _live(tool: Tool, case: Case, running: Program, seconds: float, scratch: Path) -> Sample:
-    assert tool.attach is not None
     running.work(WARM_UP_S)
     with tool.attach(find_allocator(running.pid), scratch) as watcher:
         # Tools measure and learn when they have just begun; that is not what lasts.

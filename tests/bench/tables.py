@@ -1,7 +1,8 @@
 """Prints the results of ``make bench`` as text."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from tests.bench import following, start, storm, tui, workloads
 from tests.bench.run import Results, slowdowns, storm_ratios
@@ -97,22 +98,17 @@ def _workloads(results: Results) -> Iterator[str]:
         yield from _table(["", "rate", "times slower", "at most", ""], rows)
 
 
-def _start(results: Results) -> Iterator[str]:
-    if results.start is None:
-        return
+def _start(starts: dict[str, Any]) -> Iterator[str]:
     yield "Starts (medians; CPU to the end)"
     rows = [
         _at_most(f"{what}: {start.FIGURES[figure]}", value, start.TARGETS[what][figure], "{:.2f}")
-        for what, figures in results.start.items()
+        for what, figures in starts.items()
         for figure, value in figures.items()
     ]
     yield from _table(["", "", "at most", ""], rows)
 
 
-def _overflow(results: Results) -> Iterator[str]:
-    figures = results.overflow
-    if figures is None:
-        return
+def _overflow(figures: dict[str, Any]) -> Iterator[str]:
     yield f"The spill map with {figures['entries']:,} entries"
     yield from _table(
         ["", ""],
@@ -125,10 +121,7 @@ def _overflow(results: Results) -> Iterator[str]:
     )
 
 
-def _capacity(results: Results) -> Iterator[str]:
-    figures = results.capacity
-    if figures is None:
-        return
+def _capacity(figures: dict[str, Any]) -> Iterator[str]:
     yield f"The live table with {figures['blocks']:,} outstanding blocks"
     yield from _table(
         ["", ""],
@@ -144,10 +137,7 @@ def _capacity(results: Results) -> Iterator[str]:
     )  # fmt: skip
 
 
-def _naming(results: Results) -> Iterator[str]:
-    figures = results.naming
-    if figures is None:
-        return
+def _naming(figures: dict[str, Any]) -> Iterator[str]:
     yield (
         f"Names and filters of {figures['stacks']:,} stacks of {figures['frames']} frames, "
         f"{figures['distinct_addresses']:,} distinct addresses"
@@ -164,10 +154,7 @@ def _naming(results: Results) -> Iterator[str]:
     )  # fmt: skip
 
 
-def _unwinding(results: Results) -> Iterator[str]:
-    figures = results.unwinding
-    if figures is None:
-        return
+def _unwinding(figures: dict[str, Any]) -> Iterator[str]:
     yield (
         f"Stacks without frame pointers: rows {figures['rows_bytes'] >> 20} MiB, ring of misses "
         f"{figures['misses_ring_bytes'] >> 20} MiB, profiler's peak RSS "
@@ -183,10 +170,7 @@ def _unwinding(results: Results) -> Iterator[str]:
     yield from _table(head, rows)
 
 
-def _python(results: Results) -> Iterator[str]:
-    figures = results.python
-    if figures is None:
-        return
+def _python(figures: dict[str, Any]) -> Iterator[str]:
     yield "Frames of Python in stacks: ns in BPF for a block allocated and freed, by their depth"
     depths = [str(depth) for depth in figures["depths"]]
     rows = [
@@ -200,10 +184,7 @@ def _python(results: Results) -> Iterator[str]:
     yield from _table(["", *depths, "ns per frame"], rows)
 
 
-def _tui(results: Results) -> Iterator[str]:
-    figures = results.tui
-    if figures is None:
-        return
+def _tui(figures: dict[str, Any]) -> Iterator[str]:
     yield (
         f"The screen, with {figures['stacks']:,} stacks and {figures['blocks']:,} blocks at "
         f"{figures['events_per_s']} events/s, {figures['lost_events']} lost"
@@ -251,13 +232,21 @@ def _follow(results: Results) -> Iterator[str]:
             )
 
 
+SINGLE: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
+    "overflow": _overflow, "capacity": _capacity, "naming": _naming, "unwinding": _unwinding,
+    "python": _python, "tui": _tui,
+}  # fmt: skip
+
+
 def text(results: Results) -> str:
     """All tables, and what is missing from them."""
-    sections = [_start(results)]
+    single = results.single
+    sections = [_start(single["start"])] if "start" in single else []
     if results.storm:
         sections += [_costs(results), _profiler(results), _ratios(results)]
-    sections += [_workloads(results), _overflow(results), _capacity(results), _naming(results)]
-    sections += [_unwinding(results), _python(results), _tui(results), _follow(results)]
+    sections += [_workloads(results)]
+    sections += [table(single[name]) for name, table in SINGLE.items() if name in single]
+    sections += [_follow(results)]
     parts = ["\n".join(section) for section in sections]
     if results.skipped:
         lines = [f"skipped: {name}: {reason}" for name, reason in results.skipped.items()]

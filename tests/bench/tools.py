@@ -115,7 +115,6 @@ def _tracelloc(*options: str, module: str = "tracelloc") -> Attach:
 def _unread(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
     """tracelloc that is stopped meanwhile: all events go to the spill map."""
     with _tracelloc("--events-size", "64k")(allocator, scratch) as watcher:
-        assert watcher.pid is not None
         os.kill(watcher.pid, signal.SIGSTOP)
         try:
             yield watcher
@@ -264,11 +263,7 @@ TOOLS = (
     Tool("bpftrace", "bpftrace script", "bpftrace", "bpftrace", attach=_peer(_bpftrace)),
     Tool("heaptrack", "heaptrack, from the start", "heaptrack", "heaptrack", wrap=_heaptrack),
     Tool(
-        "heaptrack-attached",
-        "heaptrack, attached by gdb",
-        "gdb",
-        "gdb",
-        attach=_heaptrack_attached,
+        "heaptrack-attached", "heaptrack, attached by gdb", "gdb", "gdb", attach=_heaptrack_attached
     ),
     Tool("massif", "valgrind --tool=massif", "valgrind", "valgrind", wrap=_massif),
 )

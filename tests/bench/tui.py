@@ -66,10 +66,8 @@ def measure(seconds: float = 6.0) -> dict[str, Any]:
 def _measure(program: Program, terminal: Terminal, seconds: float) -> dict[str, Any]:
     terminal.wait_for("no allocations seen yet")
     shell = terminal.pid
-    profiler = int(Path(f"/proc/{shell}/task/{shell}/children").read_text().split()[0])
-    tracelloc = profiler
+    tracelloc = int(Path(f"/proc/{shell}/task/{shell}/children").read_text().split()[0])
     # All blocks are there before anything is measured.
-    assert program.process.stdin is not None
     whole_s = 2 * SETTLE_S + 5 * seconds + 60 + 2 * len(VIEWS) * sum(_LOOKS_S)
     program.process.stdin.write(f"{int(whole_s * 1000)}\n".encode())
     terminal.wait_for(f"{BLOCKS << DEPTH:,}")

@@ -104,8 +104,7 @@ def recorded(name: str) -> Case:
         stacks = range(1, len(recording.stacks) + 1)
         members = {stack for stack in stacks if recording.leaking(stack) == function}
         rate = size_bytes / (END_S - onset_s) * 60
-        never_freed = freed_share(events, members) < 0.1
-        leaks[function] = (members, Truth(onset_s, rate, never_freed))
+        leaks[function] = (members, Truth(onset_s, rate, freed_share(events, members) < 0.1))
     everything = set(range(1, len(recording.stacks) + 1))
     return Case(name, events, recording.known_stacks(), leaks, everything)
 
@@ -113,8 +112,7 @@ def recorded(name: str) -> Case:
 def freed_share(events: Events, stacks: set[int]) -> float:
     """Of the blocks that these stacks make, the share that is freed."""
     born, death = blocks(events)
-    ours = np.isin(events["stack_id"][born], list(stacks))
-    return float(np.isfinite(death[ours]).mean())
+    return float(np.isfinite(death[np.isin(events["stack_id"][born], list(stacks))]).mean())
 
 
 def blocks(events: Events) -> tuple[np.ndarray, F64]:
@@ -127,8 +125,7 @@ def blocks(events: Events) -> tuple[np.ndarray, F64]:
     ends = same & (kind[next_one] != EventKind.ALLOC)
     ends[-1] = False
     times = (events["time_ns"][next_one] - np.uint64(START_NS)) / NS_PER_S
-    death = np.where(ends, times, np.inf)
-    return order[made], death[made]
+    return order[made], np.where(ends, times, np.inf)[made]
 
 
 def naive(case: Case) -> dict[str, set[int]]:
@@ -148,10 +145,9 @@ def naive(case: Case) -> dict[str, set[int]]:
     slope = (spread[:, None] * (held - held.mean(axis=0))).sum(axis=0) / (spread**2).sum()
     fitted = held.mean(axis=0) + slope * spread[:, None]
     error = np.sqrt(((held - fitted) ** 2).sum(axis=0) / (len(moments) - 2) / (spread**2).sum())
-    rises = slope > 2.33 * error + 1e-9
     return {
         "largest site": {int(held[-1].argmax())},
-        "slope > 0 (p < .01)": set(np.flatnonzero(rises).tolist()),
+        "slope > 0 (p < .01)": set(np.flatnonzero(slope > 2.33 * error + 1e-9).tolist()),
         "any block older than 60 s": set(np.flatnonzero(old).tolist()),
     }
 
@@ -178,7 +174,6 @@ def judge(case: Case, results: Results) -> Iterator[str]:
     """Replays a program. Yields its lines of the table."""
     course = course_of(case.events, case.stacks, END_S)
     findings = course.findings
-    assert findings is not None
     leaking = set().union(*(members for members, _ in case.leaks.values())) if case.leaks else set()
     for function, (members, truth) in case.leaks.items():
         firsts = [course.first(stack, {Verdict.LEAKING}, truth.onset_s) for stack in members]

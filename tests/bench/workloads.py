@@ -89,7 +89,6 @@ def _rounds_per_s(running: Program, seconds: float) -> float:
 
 def measure(workload: str, tool: Tool, seconds: float, scratch: Path) -> float:
     """What the program gets done per second under this tool. Raises SkippedError."""
-    assert tool.attach is not None
     if workload == "redis":
         with _redis(scratch, tool) as (pid, port):
             _requests_per_s(port, REQUESTS // 10)

@@ -12,6 +12,7 @@ from tests.corpus.streams import (
     F64,
     NEVER,
     Random,
+    Sizes,
     Stream,
     churn,
     every,
@@ -55,21 +56,69 @@ def background(random: Random, end: float) -> Sites:
     }
 
 
-@program
-def steady_leak(random: Random, end: float) -> Sites:
-    return background(random, end) | {"leak": leak(random, poisson(random, 3, 0, end), 160)}
+def leak_of_all(per_s: float, size: Sizes, start: float = 0) -> Program:
+    """Nothing that one function allocates is freed."""
+    return lambda random, end: (
+        background(random, end) | {"leak": leak(random, poisson(random, per_s, start, end), size)}
+    )
 
 
-@program
-def slow_leak_under_churn(random: Random, end: float) -> Sites:
-    stream = churn(random, poisson(random, 80, 0, end), 0.3, (32, 512))
-    return background(random, end) | {"leak": some_leak(random, stream, 0.005)}
+def leak_of_some(per_s: float, life: float, size: Sizes, share: float, start: float = 0) -> Program:
+    """A share of what one function allocates is not freed, from some time on."""
+
+    def make(random: Random, end: float) -> Sites:
+        stream = churn(random, poisson(random, per_s, 0, end), life, size)
+        return background(random, end) | {"leak": some_leak(random, stream, share, start)}
+
+    return make
 
 
-@program
-def late_leak(random: Random, end: float) -> Sites:
-    stream = churn(random, poisson(random, 30, 0, end), 2.0, 256)
-    return background(random, end) | {"leak": some_leak(random, stream, 0.05, start=250)}
+def full_cache(per_s: float, entries: int, size: Sizes, start: float = 0) -> Program:
+    """A cache that drops its oldest entries once it is full."""
+
+    def make(random: Random, end: float) -> Sites:
+        births = poisson(random, per_s, start, end)
+        return background(random, end) | {
+            "cache": first_in_first_out(random, births, entries, size)
+        }
+
+    return make
+
+
+def cache_among_temporaries(entries: int, start: float = 0) -> Program:
+    """One allocating function for temporaries and for a cache that fills for 90 or 100 seconds."""
+
+    def make(random: Random, end: float) -> Sites:
+        temporary = churn(random, poisson(random, 40, 0, end), 0.2, 512)
+        cache = first_in_first_out(random, poisson(random, 6, start, end), entries, 512)
+        return background(random, end) | {"buffers": temporary + cache}
+
+    return make
+
+
+PROGRAMS |= {
+    "steady_leak": leak_of_all(3, 160),
+    "slow_leak_under_churn": leak_of_some(80, 0.3, (32, 512), 0.005),
+    "late_leak": leak_of_some(30, 2.0, 256, 0.05, start=250),
+    # A twentieth of the requests fail; half of the failures leak.
+    "error_path_leak": leak_of_some(20, 0.1, 1000, 0.025),
+    "leak_among_sessions": leak_of_some(6, 20.0, 500, 0.15),
+    "leak_of_most": leak_of_some(2, 5.0, 4096, 0.7),
+    "late_leak_never_freed": leak_of_all(1, 900, start=200),
+    # A container that grows without bounds: a leak by any other name.
+    "list_never_trimmed": leak_of_all(8, (64, 256)),
+    "cache_that_fills": full_cache(20, 2000, (200, 4000)),
+    "slow_cache": full_cache(5, 1000, (200, 4000)),  # Takes 200 seconds to fill
+    # It was full when tracing began: 500 entries, 250 seconds in it.
+    "old_cache": full_cache(2, 500, 2000, start=-300),
+    "mixed_cache": cache_among_temporaries(600),
+    "late_mixed_cache": cache_among_temporaries(540, start=240),
+}
+HELD_OUT |= {
+    "leak_of_large_blocks": leak_of_some(1.2, 3.0, (1e5, 1e6), 0.25),
+    "leak_that_starts_with_a_release": leak_of_some(25, 0.4, 640, 0.06, start=330),
+    "forgotten_boxes": leak_of_all(0.7, 5000),
+}
 
 
 @program
@@ -77,30 +126,6 @@ def leak_in_bursts(random: Random, end: float) -> Sites:
     births = np.concatenate([t + random.uniform(0, 2, 40) for t in every(25, 5, end - 2)])
     stream = churn(random, np.sort(births), 1.0, 400)
     return background(random, end) | {"leak": some_leak(random, stream, 0.3)}
-
-
-@program
-def error_path_leak(random: Random, end: float) -> Sites:
-    """A twentieth of the requests fail; half of the failures leak."""
-    stream = churn(random, poisson(random, 20, 0, end), 0.1, 1000)
-    return background(random, end) | {"leak": some_leak(random, stream, 0.025)}
-
-
-@program
-def leak_among_sessions(random: Random, end: float) -> Sites:
-    stream = churn(random, poisson(random, 6, 0, end), 20.0, 500)
-    return background(random, end) | {"leak": some_leak(random, stream, 0.15)}
-
-
-@program
-def leak_of_most(random: Random, end: float) -> Sites:
-    stream = churn(random, poisson(random, 2, 0, end), 5.0, 4096)
-    return background(random, end) | {"leak": some_leak(random, stream, 0.7)}
-
-
-@program
-def late_leak_never_freed(random: Random, end: float) -> Sites:
-    return background(random, end) | {"leak": leak(random, poisson(random, 1, 200, end), 900)}
 
 
 @program
@@ -138,12 +163,6 @@ def reference_cycles(random: Random, end: float) -> Sites:
         for n, (name, size) in enumerate([("node", 64.0), ("name", 24.0), ("table", 320.0)])
     }
     return background(random, end) | sites
-
-
-@program
-def list_never_trimmed(random: Random, end: float) -> Sites:
-    """A container that grows without bounds: a leak by any other name."""
-    return background(random, end) | {"leak": leak(random, poisson(random, 8, 0, end), (64, 256))}
 
 
 @program
@@ -228,42 +247,9 @@ def quiet_server(random: Random, end: float) -> Sites:
 
 
 @program
-def cache_that_fills(random: Random, end: float) -> Sites:
-    births = poisson(random, 20, 0, end)
-    return background(random, end) | {
-        "cache": first_in_first_out(random, births, 2000, (200, 4000))
-    }
-
-
-@program
-def slow_cache(random: Random, end: float) -> Sites:
-    """Takes 200 seconds to fill."""
-    births = poisson(random, 5, 0, end)
-    return background(random, end) | {
-        "cache": first_in_first_out(random, births, 1000, (200, 4000))
-    }
-
-
-@program
 def random_cache(random: Random, end: float) -> Sites:
     births = poisson(random, 15, 0, end)
     return background(random, end) | {"cache": replaced_at_random(random, births, 900, 1024)}
-
-
-@program
-def mixed_cache(random: Random, end: float) -> Sites:
-    """One allocating function for temporaries and for a cache that fills for 100 seconds."""
-    temporary = churn(random, poisson(random, 40, 0, end), 0.2, 512)
-    cache = first_in_first_out(random, poisson(random, 6, 0, end), 600, 512)
-    return background(random, end) | {"buffers": temporary + cache}
-
-
-@program
-def late_mixed_cache(random: Random, end: float) -> Sites:
-    """The same, but the cache comes into use after four minutes."""
-    temporary = churn(random, poisson(random, 40, 0, end), 0.2, 512)
-    cache = first_in_first_out(random, poisson(random, 6, 240, end), 540, 512)
-    return background(random, end) | {"buffers": temporary + cache}
 
 
 @program
@@ -343,13 +329,6 @@ def thread_caches(random: Random, end: float) -> Sites:
 
 
 @program
-def old_cache(random: Random, end: float) -> Sites:
-    """A cache that was full when tracing began: 500 entries, 250 seconds in it."""
-    births = poisson(random, 2, -300, end)
-    return background(random, end) | {"cache": first_in_first_out(random, births, 500, 2000)}
-
-
-@program
 def jobs(random: Random, end: float) -> Sites:
     """Each job's blocks live until it ends, after 10 to 90 seconds."""
     parts = []
@@ -384,12 +363,6 @@ def interned_names(random: Random, end: float) -> Sites:
 
 
 @held_out
-def leak_of_large_blocks(random: Random, end: float) -> Sites:
-    stream = churn(random, poisson(random, 1.2, 0, end), 3.0, (1e5, 1e6))
-    return background(random, end) | {"leak": some_leak(random, stream, 0.25)}
-
-
-@held_out
 def leak_per_connection(random: Random, end: float) -> Sites:
     """Each connection allocates five blocks and forgets one, when it ends."""
     start = poisson(random, 1.5, 0, end)
@@ -399,12 +372,6 @@ def leak_per_connection(random: Random, end: float) -> Sites:
     leaked = np.arange(len(births)) % 5 == 4
     stream = Stream(births, np.where(leaked, NEVER, death), np.full(len(births), 300.0), leaked)
     return background(random, end) | {"leak": stream}
-
-
-@held_out
-def leak_that_starts_with_a_release(random: Random, end: float) -> Sites:
-    stream = churn(random, poisson(random, 25, 0, end), 0.4, 640)
-    return background(random, end) | {"leak": some_leak(random, stream, 0.06, start=330)}
 
 
 @held_out
@@ -425,11 +392,6 @@ def extension_under_churn(random: Random, end: float) -> Sites:
     lives = random.choice([0.01, 0.5, 10.0], len(births), p=[0.8, 0.18, 0.02])
     stream = lived(random, births, lives * random.exponential(1, len(births)), (32, 512))
     return background(random, end) | {"leak": some_leak(random, stream, 0.02)}
-
-
-@held_out
-def forgotten_boxes(random: Random, end: float) -> Sites:
-    return background(random, end) | {"leak": leak(random, poisson(random, 0.7, 0, end), 5000)}
 
 
 @held_out

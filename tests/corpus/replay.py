@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -167,49 +168,15 @@ def stacks_of(names: list[str]) -> Stacks:
     return stacks
 
 
-def watch(
-    sites: dict[str, Stream],
-    end_s: float,
-    *,
-    address_reuses: int = 0,
-    lost_at_s: float | None = None,
-    frees_lost_per_s: float = 0.0,
-    sample_bytes: int | None = None,
-) -> Course:
-    """The whole course of a program; stack n + 1 is the n-th site's."""
-    events = events_of(list(sites.values()), end_s)
-    return course_of(
-        events,
-        stacks_of(list(sites)),
-        end_s,
-        address_reuses=address_reuses,
-        lost_at_s=lost_at_s,
-        frees_lost_per_s=frees_lost_per_s,
-        sample_bytes=sample_bytes,
-    )
+def watch(sites: dict[str, Stream], end_s: float, **how: Any) -> Course:
+    """The whole course of a program; stack n + 1 is the n-th site's. See ``looks``."""
+    return course_of(events_of(list(sites.values()), end_s), stacks_of(list(sites)), end_s, **how)
 
 
-def course_of(
-    events: Events,
-    stacks: Stacks,
-    end_s: float,
-    *,
-    address_reuses: int = 0,
-    lost_at_s: float | None = None,
-    frees_lost_per_s: float = 0.0,
-    sample_bytes: int | None = None,
-) -> Course:
-    """The whole course of a stream of events."""
+def course_of(events: Events, stacks: Stacks, end_s: float, **how: Any) -> Course:
+    """The whole course of a stream of events. See ``looks``."""
     course = Course()
-    for time_s, _table, findings in looks(
-        events,
-        stacks,
-        end_s,
-        address_reuses=address_reuses,
-        lost_at_s=lost_at_s,
-        frees_lost_per_s=frees_lost_per_s,
-        sample_bytes=sample_bytes,
-    ):
+    for time_s, _table, findings in looks(events, stacks, end_s, **how):
         course.times_s.append(time_s)
         course.verdicts.append([findings.verdict(n) for n in range(len(findings.codes))])
         course.suspects.append(list(findings.suspects))

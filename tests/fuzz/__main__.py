@@ -27,8 +27,7 @@ def main() -> None:
     options = [f"-max_total_time={seconds}", "-timeout=60", "-rss_limit_mb=2048", "-max_len=65536"]
     places = [str(corpus), *([str(kept)] if kept.is_dir() else [])]
     atheris.Setup(
-        [sys.argv[0], *options, f"-artifact_prefix={directory}/{reader}-", *places],
-        READERS[reader],
+        [sys.argv[0], *options, f"-artifact_prefix={directory}/{reader}-", *places], READERS[reader]
     )
     atheris.Fuzz()
 

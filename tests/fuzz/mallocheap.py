@@ -25,8 +25,7 @@ _ADDRESS_BITS = np.uint64((1 << 47) - 1)
 
 def honest() -> bytes:
     """Chunks of several sizes: every third is free, and each leads to the third one behind it."""
-    random = np.random.default_rng(2)
-    sizes = 16 * random.integers(2, 12, 100)
+    sizes = 16 * np.random.default_rng(2).integers(2, 12, 100)
     starts = np.cumsum(sizes) - sizes
     words = np.zeros(int(sizes.sum()) // 8, np.uint64)
     words[0] = BASE + 16 + int(starts[40])
@@ -86,8 +85,7 @@ def _search(words: U64, blocks: BlockRanges, heap: WalkedHeap) -> None:
     again = bits_of(lost.starts, lost.reaches)
     again.scan_packed(packed, BASE, True)
     assert not finished(again, lost.starts).any()
-    links = _structures(again, lost.starts)
-    assert links == links_of(bits, lost.starts)[1]
+    assert _structures(again, lost.starts) == links_of(bits, lost.starts)[1]
 
 
 def _structures(bits: BlockBits, starts: U64) -> list[int]:
@@ -95,8 +93,7 @@ def _structures(bits: BlockBits, starts: U64) -> list[int]:
     links, count = BlockLinks.among(bits, starts), len(starts)
     begins, targets = links.begins, links.targets
     component = np.empty(count, np.uint32)
-    number = components(begins, targets, component)
-    is_led_to = np.zeros(number, np.uint8)
+    is_led_to = np.zeros(components(begins, targets, component), np.uint8)
     led_to(begins, targets, component, is_led_to)
     firsts = np.array(
         [np.flatnonzero(component == n)[0] for n in np.flatnonzero(is_led_to == 0)], np.uint32

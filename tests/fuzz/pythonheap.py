@@ -302,8 +302,7 @@ def play(data: bytes) -> int:
         found = censuses.take_found()
         python = _Python(memory, minor)
         names = [one.name for one in now.types[:12]]
-        frames = running_frames(python, FrameCodes(python))
-        graph = holders._Graph(found, frames, python, names)
+        graph = holders._Graph(found, running_frames(python, FrameCodes(python)), python, names)
         looked_at += sum(graph.holders(name, None).sample_count for name in names)
     return looked_at
 

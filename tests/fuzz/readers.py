@@ -165,8 +165,7 @@ def _proc(data: bytes) -> None:
     text = data.decode(errors="surrogateescape")
     # The kernel writes the fields, the process the names: a line that parses must be one of ours.
     with suppress(ValueError):
-        maps = AddressMap(parse_maps(text).values())
-        maps.find(0x401000)
+        AddressMap(parse_maps(text).values()).find(0x401000)
     with suppress(ValueError):
         parse_stat(text)
     printable(text)
@@ -200,8 +199,7 @@ def _perf_map(data: bytes) -> None:
 
 def _filters(data: bytes) -> None:
     with suppress(TracellocError):
-        rules = parse_rules(data.decode(errors="replace"), "rules.toml")
-        str(rules)
+        str(parse_rules(data.decode(errors="replace"), "rules.toml"))
 
 
 def _allocators(data: bytes) -> None:
@@ -311,8 +309,7 @@ def _discovered(worker: FileWorker) -> None:
             file.parts(name)
         file.names_like("m*")
         file.function_at(0x1000)
-        tables = UnwindTables(file)
-        tables.is_start(0x1000)
+        UnwindTables(file).is_start(0x1000)
         file.close()
     walker = StackWalker(7, worker)
     stack = Miss(1, 0, 1, 0x1000, (0x1000,) * 8, 0x2000, bytes(64), 0)

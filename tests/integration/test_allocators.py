@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.commands import run
-from tests.harness import LIBRARIES, PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc
+from tests.harness import (
+    LIBRARIES,
+    PATIENCE_S,
+    TARGETS,
+    Builder,
+    Target,
+    Targets,
+    Tracelloc,
+    traced,
+)
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -27,8 +36,7 @@ def preloaded(allocator: str) -> dict[str, str]:
     pattern = PRELOADS[allocator]
     if not pattern:
         return dict(os.environ)
-    library = min(LIBRARIES.glob(pattern))
-    return {**os.environ, "LD_PRELOAD": str(library)}
+    return {**os.environ, "LD_PRELOAD": str(min(LIBRARIES.glob(pattern)))}
 
 
 def files_of(report: dict) -> set[str]:
@@ -92,11 +100,7 @@ def test_every_function_of_malloc(targets: Targets, allocator: str, attach: str)
     ],
 )
 def test_operators_that_throw(
-    builder: Builder,
-    targets: Targets,
-    allocator: str,
-    limit_mib: int,
-    more: tuple[str, ...],
+    builder: Builder, targets: Targets, allocator: str, limit_mib: int, more: tuple[str, ...]
 ) -> None:
     """C++ under each of them lives on, traced, when it catches std::bad_alloc."""
     meek = ["meek"] if allocator == "mimalloc" else []
@@ -120,10 +124,7 @@ def test_operators_that_throw(
 
 def test_prefixed_jemalloc(targets: Targets) -> None:
     """Found by its names' ending, as in Rust programs; with resizes in place."""
-    target = targets.c("prefixed")
-    tracer = Tracelloc("-p", target.pid, "--json")
-    books = json.loads(target.ask("go"))
-    report = tracer.final_report()
+    books, report = traced(targets.c("prefixed"), "go")
     assert_lives(report, books)
     (found,) = [found for found in report["malloc_libraries"] if found["name"] == "jemalloc"]
     assert "_rjem_sdallocx" in found["functions"]
@@ -136,8 +137,7 @@ def test_musl(builder: Builder, targets: Targets, flags: list[str]) -> None:
     target = targets.start(program, 4, OPERATIONS, 5, 1500)
     tracer = Tracelloc("-p", target.pid, "--json")
     books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    assert_totals(tracer.last(), books)
+    assert_totals(tracer.final_report(), books)
 
 
 POOLS = """
@@ -162,10 +162,7 @@ def test_pools_that_the_user_names(targets: Targets, tmp_path: Path) -> None:
     """Their blocks count, each once, be their memory from malloc or not."""
     names = tmp_path / "pools.toml"
     names.write_text(POOLS)
-    target = targets.c("pool")
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 10, "--allocators", names)
-    books = json.loads(target.ask("go"))
-    report = tracer.final_report()
+    books, report = traced(targets.c("pool"), "go", "--top", 10, "--allocators", names)
     assert_totals(report, books)
     # One stack each: where `work` calls them.
     seen = sorted([site["allocations"], site["bytes"]] for site in report["top_allocators"])
@@ -177,10 +174,7 @@ def test_sizes_that_cannot_be_are_left_out_and_counted(targets: Targets, tmp_pat
     """The pool's first argument is a pointer."""
     names = tmp_path / "pools.toml"
     names.write_text(POOLS.replace("size = 3", "size = 1"))
-    target = targets.c("pool")
-    tracer = Tracelloc("-p", target.pid, "--json", "--allocators", names)
-    books = json.loads(target.ask("go"))
-    report = tracer.final_report()
+    books, report = traced(targets.c("pool"), "go", "--allocators", names)
     blocks, _ = books.pop("pool_take")
     assert report["lost"]["impossible_sizes"] > blocks > 0
     assert report["live_allocations"] == sum(count for count, _ in books.values())
@@ -193,9 +187,7 @@ def test_exceptions_pass_through_a_pool_of_the_users(targets: Targets, tmp_path:
         '[[allocator]]\nfunctions = [{ name = "*cellar_take*", kind = "alloc", size = 2 }]\n'
     )
     target = targets.cpp("cellar")
-    tracer = Tracelloc("-p", target.pid, "--json", "--allocators", names)
-    books = json.loads(target.ask("go"))
-    report = tracer.final_report()
+    books, report = traced(target, "go", "--allocators", names)
     assert books["caught"] == 7
     assert_lives(report, books)
     assert target.end() == 0
@@ -252,11 +244,8 @@ def test_python_under_other_allocators(targets: Targets) -> None:
     )
     for allocator in ("tcmalloc", "mimalloc"):
         target = targets.start("python3", "-c", code, env=preloaded(allocator))
-        tracer = Tracelloc("-p", target.pid, "--json", "--top", 400)
-        assert target.ask("go") == "done"
-        report = tracer.final_report()
-        sizes = [block["size_bytes"] for block in report["top_allocations"]]
-        assert sizes.count(123457) == 250
+        _, report = traced(target, "go", "--top", 400)
+        assert [block["size_bytes"] for block in report["top_allocations"]].count(123457) == 250
         assert report["lost_events"] == 0
         assert target.end() == 0
 

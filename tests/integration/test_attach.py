@@ -6,13 +6,13 @@ import os
 import platform
 import signal
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.harness import Target, Targets, Tracelloc, own_libc, wait_until
 from tests.integration.test_allocators import preloaded
+from tests.sessions import tracing
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel import attach
 from tracelloc.record.kernel import capabilities as system
@@ -71,8 +71,7 @@ def test_code_is_as_before(target: Target, method: Method) -> None:
     before = code(target.pid)
     session = attach_to(Process(target.pid), TraceConfig(method=method))
     pairs(target, 50)
-    during = code(target.pid)
-    assert during != before
+    assert code(target.pid) != before
     session.stop()
     # A stopped thread may have armed a probe that is only removed when it goes on; here
     # all threads wait at a barrier outside of the allocator.
@@ -93,9 +92,7 @@ def test_killed_profiler_leaves_full_speed(target: Target) -> None:
     assert any(pairs(target, 100) < 3 * untraced_ns for _ in range(30))
 
 
-def test_links_that_are_refused_give_way_to_perf_events(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_links_give_way_to_perf(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a kernel without uprobe_multi says, which this one isn't."""
 
     bpf, refused = attach.syscalls.bpf, []
@@ -108,7 +105,7 @@ def test_links_that_are_refused_give_way_to_perf_events(
         return bpf(command, attributes)
 
     monkeypatch.setattr(attach.syscalls, "bpf", refuse_links)
-    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+    with tracing(target) as session:
         assert session.method is Method.PERF
         assert len(refused) == HAS_SESSIONS + HAS_MULTI
         target.ask("20")
@@ -117,7 +114,7 @@ def test_links_that_are_refused_give_way_to_perf_events(
 
 
 def test_the_best_way_is_taken(target: Target) -> None:
-    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+    with tracing(target) as session:
         best = Method.SESSION if HAS_SESSIONS else Method.MULTI if HAS_MULTI else Method.PERF
         assert session.method is best
 
@@ -126,7 +123,7 @@ def test_the_best_way_is_taken(target: Target) -> None:
 def test_operators_are_in_no_session(targets: Targets) -> None:
     """Their program is the same one, and all else stays in sessions."""
     target = targets.cpp("operators", 0, flags=("-pthread",), env=preloaded("tcmalloc"))
-    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+    with tracing(target) as session:
         assert session.method is Method.SESSION
         programs = session._probes.programs
     plain = ALLOCATOR_PROGRAM + attach.PLAIN

@@ -13,14 +13,7 @@ import numpy as np
 import pytest
 
 from tests.commands import outcome, run
-from tests.harness import (
-    LIBRARIES,
-    Builder,
-    Target,
-    Targets,
-    run_tracelloc,
-    tracelloc_command,
-)
+from tests.harness import LIBRARIES, Builder, Target, Targets, run_tracelloc, tracelloc_command
 from tests.integration.test_heapwalk import await_pauses, resident_bytes
 from tracelloc.errors import TargetError
 from tracelloc.model.blocks import BlockHolders, HolderPath, Keeper, RootKind
@@ -90,11 +83,7 @@ def kept(keeper: Keeper) -> tuple[str, int, int]:
     ],
 )  # fmt: skip
 def test_who_keeps_blocks(
-    finder: HolderFinder,
-    what: str,
-    count: int,
-    keepers: list[tuple[str, int]],
-    paths: list[str],
+    finder: HolderFinder, what: str, count: int, keepers: list[tuple[str, int]], paths: list[str]
 ) -> None:
     found = find(finder, what)
     assert found.blocks.count == count
@@ -232,8 +221,7 @@ def test_jemalloc(program: Path, targets: Targets) -> None:
 
 @pytest.mark.long
 def test_rust(targets: Targets) -> None:
-    target = targets.rust("holdings")
-    with closing(HolderFinder(Process(target.pid))) as finder:
+    with closing(HolderFinder(Process(targets.rust("holdings").pid))) as finder:
         found = find(finder, "300")
     assert found.blocks.count == 400
     (path,) = found.paths
@@ -287,8 +275,7 @@ def test_without_the_right_to_use_bpf(target: Target) -> None:
 
 def test_a_list_whose_head_moves(targets: Targets) -> None:
     """Its variable points to a node that the walk of the heap has not seen."""
-    target = targets.c("movinghead")
-    with closing(HolderFinder(Process(target.pid))) as finder:
+    with closing(HolderFinder(Process(targets.c("movinghead").pid))) as finder:
         for _ in range(3):
             first = finder.top(3).keepers[0]
             assert root_text(first.root).startswith("head (")

@@ -43,8 +43,7 @@ def test_types_equal_what_the_program_allocates(targets: Targets, tmp_path: Path
         return any(row["type"] == "shop::Session" for row in report["types"]["types"])
 
     tracer.await_report(has_classes)
-    assert tracer.stop() == 0
-    found = {row["type"]: row for row in tracer.last()["types"]["types"]}
+    found = {row["type"]: row for row in tracer.final_report()["types"]["types"]}
     for name, size_bytes in NODES.items():
         assert (found[name]["bytes"], found[name]["allocations"]) == (COUNT * size_bytes, COUNT), (
             name

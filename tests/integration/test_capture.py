@@ -6,31 +6,24 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Target, Targets, Tracelloc
+from tests.harness import PATIENCE_S, TARGETS, Target, Targets, Tracelloc, traced, wait_until
+from tests.sessions import tracing
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.kernel.bpfmaps import set_entry
 from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.config import TraceConfig
-from tracelloc.record.session.session import Session
-from tracelloc.record.session.sessionstart import attach_to
+from tracelloc.snapshots.snapshot import Snapshot
 
 pytestmark = pytest.mark.bpf
 
 
 def test_no_two_threads_are_mixed_up(targets: Targets) -> None:
     """With many more threads than processors each stack spells its block's size."""
-    target = targets.c("crowd", 48, 600)
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 5000)
-    assert target.ask("go") == "done"
-    report = tracer.final_report()
+    _, report = traced(targets.c("crowd", 48, 600), "go", "--top", 5000)
     assert report["truncated_stacks"] == report["broken_stacks"] == 0
     assert {cause: count for cause, count in report["lost"].items() if count} == {}
     assert report["allocations"] == 48 * 600
@@ -69,20 +62,13 @@ def test_library_loaded_later(targets: Targets, tmp_path: Path) -> None:
 
 
 def reported(tracer: Tracelloc, size: int) -> list[dict]:
-    """The stack of the block of this size, from the first report that has it."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        for line in reversed(tracer.text().splitlines()):
-            try:
-                report = json.loads(line)
-            except ValueError:
-                continue  # it is being written
-            for block in report["top_allocations"]:
-                if block["size_bytes"] == size:
-                    return block["stack"]
-            break
-        time.sleep(0.02)
-    raise TimeoutError(f"no block of {size} bytes was reported")
+    """The stack of the block of this size, once the newest report has it."""
+
+    def stacks() -> list[list[dict]]:
+        blocks = [one for report in tracer.reports()[-1:] for one in report["top_allocations"]]
+        return [one["stack"] for one in blocks if one["size_bytes"] == size]
+
+    return wait_until(stacks)[0]
 
 
 def test_nested_abandoned_and_chained_calls(targets: Targets) -> None:
@@ -93,8 +79,7 @@ def test_nested_abandoned_and_chained_calls(targets: Targets) -> None:
     reported(tracer, 1001)
     assert target.ask("on") == "done"
     report = tracer.final_report()
-    sizes = sorted(block["size_bytes"] for block in report["top_allocations"])
-    assert sizes == [1001, 1004]
+    assert sorted(block["size_bytes"] for block in report["top_allocations"]) == [1001, 1004]
     # 1001, 1002, 1003, 1004 and 5: none twice, none missing.
     assert report["allocations"] == 5
     assert report["frees"] == 3
@@ -104,11 +89,12 @@ def test_nested_abandoned_and_chained_calls(targets: Targets) -> None:
     assert {k: v for k, v in report["lost"].items() if v} == {"abandoned_calls": 1}
 
 
-@contextmanager
-def tracing(target: Target, **config: int) -> Iterator[Session]:
-    """A session on the target, in this process."""
-    with closing(attach_to(Process(target.pid), TraceConfig(CaptureConfig(**config)))) as session:
-        yield session
+def trace(target: Target, **config: int) -> Snapshot:
+    """All that one "go" does, traced to the end by a session in this process."""
+    with tracing(target, CaptureConfig(**config)) as session:
+        assert target.ask("go") == "done"
+        session.stop()
+        return session.snapshot().root
 
 
 def test_times_of_birth(targets: Targets) -> None:
@@ -170,7 +156,7 @@ def test_a_thread_that_begins_while_ended_ones_are_dropped(targets: Targets) -> 
 def test_nothing_is_left_of_the_thread_that_had_the_slot_before(targets: Targets) -> None:
     """A record that an ended thread has left in the middle of a call is as good as none."""
     target = targets.c("churn", 60)
-    with tracing(target, max_threads=512) as session:
+    with tracing(target, CaptureConfig(max_threads=512)) as session:
         left = ctypes.c_uint64.from_buffer(bytearray(b"\xff" * 4096))
         for slot in range(512):
             set_entry(session._probes._bpf.map_fd("calls"), ctypes.c_uint32(slot), left)
@@ -182,13 +168,9 @@ def test_nothing_is_left_of_the_thread_that_had_the_slot_before(targets: Targets
 
 
 def test_too_many_threads_are_counted(targets: Targets) -> None:
-    target = targets.c("churn", 300)
-    with tracing(target, max_threads=32) as session:
-        assert target.ask("go") == "done"
-        session.stop()
-        losses = session.snapshot().root.losses
-        assert losses.by_cause["call_table_full"] >= 200
-        assert losses.events >= 200
+    losses = trace(targets.c("churn", 300), max_threads=32).losses
+    assert losses.by_cause["call_table_full"] >= 200
+    assert losses.events >= 200
 
 
 def test_overflow_is_counted_and_said(targets: Targets) -> None:
@@ -211,62 +193,43 @@ def test_overflow_is_counted_and_said(targets: Targets) -> None:
 
 def test_stacks_that_find_no_room(targets: Targets) -> None:
     """Without a map beside the ring their records are lost and counted; blocks are not."""
-    target = targets.c("crowd", 4, 4000)
-    with tracing(target, stacks_size_bytes=4096, spill_entries=0) as session:
-        assert target.ask("go") == "done"
-        session.stop()
-        snapshot = session.snapshot().root
-        losses = snapshot.losses
-        assert losses.by_cause["lost_stacks"] > 0
-        assert losses.events == 0
-        # Every chain has its own figures, be its frames known or not.
-        assert 0 < snapshot.unknown_stacks < 729
-        assert snapshot.live_stacks == 183
-        sizes = {site.live_bytes / site.live_count for site in snapshot.top_stacks()}
-        assert sizes == set(range(1000, 1729, 4))
+    snapshot = trace(targets.c("crowd", 4, 4000), stacks_size_bytes=4096, spill_entries=0)
+    assert snapshot.losses.by_cause["lost_stacks"] > 0
+    assert snapshot.losses.events == 0
+    # Every chain has its own figures, be its frames known or not.
+    assert 0 < snapshot.unknown_stacks < 729
+    assert snapshot.live_stacks == 183
+    sizes = {site.live_bytes / site.live_count for site in snapshot.top_stacks()}
+    assert sizes == set(range(1000, 1729, 4))
 
 
 def test_stacks_that_find_room_elsewhere(targets: Targets) -> None:
     """With it none is lost, and none is left in it."""
-    target = targets.c("crowd", 4, 4000)
-    with tracing(target, stacks_size_bytes=4096) as session:
-        assert target.ask("go") == "done"
-        session.stop()
-        snapshot = session.snapshot().root
-        assert snapshot.losses.by_cause["lost_stacks"] == 0
-        assert snapshot.unknown_stacks == 0
-        assert snapshot.live_stacks == 183
-        assert all(snapshot.frames(site.index) for site in snapshot.top_stacks())
+    snapshot = trace(targets.c("crowd", 4, 4000), stacks_size_bytes=4096)
+    assert snapshot.losses.by_cause["lost_stacks"] == 0
+    assert snapshot.unknown_stacks == 0
+    assert snapshot.live_stacks == 183
+    assert all(snapshot.frames(site.index) for site in snapshot.top_stacks())
 
 
 def test_few_stacks_remembered(targets: Targets) -> None:
     """A full table of known stacks costs time, not truth."""
-    target = targets.c("crowd", 4, 2000)
-    with tracing(target, max_stacks=16) as session:
-        assert target.ask("go") == "done"
-        session.stop()
-        snapshot = session.snapshot().root
-        assert snapshot.losses.by_cause["stack_table_full"] > 0
-        assert snapshot.losses.events == snapshot.unknown_stacks == 0
-        assert snapshot.live_stacks == 183
+    snapshot = trace(targets.c("crowd", 4, 2000), max_stacks=16)
+    assert snapshot.losses.by_cause["stack_table_full"] > 0
+    assert snapshot.losses.events == snapshot.unknown_stacks == 0
+    assert snapshot.live_stacks == 183
 
 
 @pytest.mark.parametrize("ways", [[], ["--attach", "perf"]])
 def test_children_are_left_alone(targets: Targets, ways: list[str]) -> None:
     """They run on with the probes in their copy of the code, and are in no figure."""
-    target = targets.c("forker", 200)
-    tracer = Tracelloc("-p", target.pid, "--json", *ways)
-    assert target.ask("go") == "done"
-    report = tracer.final_report()
+    _, report = traced(targets.c("forker", 200), "go", *ways)
     assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
     assert report["allocations"] == 200
     assert report["lost_events"] == report["unmatched_frees"] == 0
 
 
 def test_static_program(targets: Targets) -> None:
-    target = targets.c("books", 4, 5000, 3, 300, flags=("-static",))
-    tracer = Tracelloc("-p", target.pid, "--json")
-    books = json.loads(target.ask("run"))
-    report = tracer.final_report()
+    books, report = traced(targets.c("books", 4, 5000, 3, 300, flags=("-static",)), "run")
     assert report["live_allocations"] == sum(count for count, _ in books.values())
     assert report["live_bytes"] == sum(size for _, size in books.values())

@@ -116,9 +116,7 @@ def test_what_is_damaged_or_not_ours_is_compiled_again(
     assert len(compilations) == 1
 
 
-def test_the_cache_of_the_user_who_called_sudo_is_not_believed(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_of_who_called_sudo(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That user could have the kernel run anything."""
     monkeypatch.setenv("SUDO_UID", "65534")
     SMALL.compile()

@@ -25,8 +25,7 @@ def assert_books(tracer: Tracelloc, target: Target) -> None:
 
 
 def child_of(pid: int) -> int:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(children[0])
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 def test_container_with_another_libc(builder: Builder, targets: Targets, tmp_path: Path) -> None:
@@ -34,8 +33,7 @@ def test_container_with_another_libc(builder: Builder, targets: Targets, tmp_pat
     root = tmp_path / "root"
     (root / "lib").mkdir(parents=True)
     shutil.copy(MUSL_LOADER.resolve(), root / "lib" / MUSL_LOADER.name)
-    program = builder.c("books", "-DNO_PVALLOC", compiler="musl-gcc")
-    shutil.copy(program, root / "books")
+    shutil.copy(builder.c("books", "-DNO_PVALLOC", compiler="musl-gcc"), root / "books")
     target = targets.start(
         "unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", root,
          "/books", 4, 3000, 5, 500
@@ -101,9 +99,7 @@ def test_by_name(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     shutil.copy(builder.c("books"), program)
     first = targets.start(program, 4, 3000, 5, 500)
     for name in (program.name, program.name[:15]):
-        tracer = Tracelloc("-n", name, "--json")
-        assert tracer.stop() == 0
-        assert tracer.last()["pid"] == first.pid
+        assert Tracelloc("-n", name, "--json").final_report()["pid"] == first.pid
     second = targets.start(program, 4, 3000, 5, 500)
     result = run_tracelloc("-n", program.name, "--text", status=1)
     head, *lines = result.stderr.splitlines()
@@ -118,9 +114,7 @@ def test_by_the_name_of_a_script(targets: Targets, tmp_path: Path) -> None:
     script = tmp_path / "telling-script-of-mine.py"
     script.write_text("print('ready', flush=True)\ninput()\n")
     target = targets.start("/usr/bin/python3", "-u", script)
-    tracer = Tracelloc("-n", script.name, "--json")
-    assert tracer.stop() == 0
-    assert tracer.last()["pid"] == target.pid
+    assert Tracelloc("-n", script.name, "--json").final_report()["pid"] == target.pid
 
 
 def refused(pid: int) -> str:
@@ -130,8 +124,7 @@ def refused(pid: int) -> str:
 
 
 def test_stripped_static_program(targets: Targets) -> None:
-    target = targets.c("plain", flags=("-static", "-s"))
-    line = refused(target.pid)
+    line = refused(targets.c("plain", flags=("-static", "-s")).pid)
     assert "it is a static program without symbols" in line
     assert "strip --strip-debug" in line
 
@@ -147,7 +140,6 @@ def test_go_program(targets: Targets, tmp_path: Path, go_cache: Path) -> None:
         env={**os.environ, "CGO_ENABLED": "0", "GOCACHE": str(go_cache),
              "GO111MODULE": "off"},
     )  # fmt: skip
-    target = targets.start(tmp_path / "sleeper")
-    line = refused(target.pid)
+    line = refused(targets.start(tmp_path / "sleeper").pid)
     assert "it is a Go program" in line
     assert "net/http/pprof" in line

@@ -29,8 +29,7 @@ def test_heap(builder: Builder, targets: Targets, release: str, words: tuple[str
 @pytest.mark.parametrize("release", RELEASES)
 def test_leaks(builder: Builder, targets: Targets, release: str) -> None:
     program = distributions.build(builder, "lostheap")
-    target = targets.start(*distributions.command(release, program))
-    check_lost(target)
+    check_lost(targets.start(*distributions.command(release, program)))
 
 
 @pytest.mark.parametrize("release", [None, "trixie", "sid"])

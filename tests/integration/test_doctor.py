@@ -13,8 +13,7 @@ from tracelloc.command.doctortarget import Finding, FindingState
 
 @pytest.mark.bpf
 def test_a_process_that_can_be_traced(targets: Targets) -> None:
-    target = targets.c("manystacks")
-    done = run_tracelloc("doctor", "-p", target.pid, status=0)
+    done = run_tracelloc("doctor", "-p", targets.c("manystacks").pid, status=0)
     lines = done.stdout.splitlines()
     assert lines[0].startswith("tracelloc -p PID traces by probes, tracelloc -- CMD by the ")
     assert any(line.split()[:4] == ["ok", "malloc", "glibc", "in"] for line in lines)

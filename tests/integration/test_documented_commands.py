@@ -5,7 +5,6 @@ addresses and times. The targets and files that it names are in its directory.
 """
 
 import gzip
-import http.server
 import json
 import os
 import re
@@ -22,6 +21,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Target
 from tests.unit.leaks import watched
+from tests.unit.receivers import Handler, Receiver
 from tests.unit.reports import json_report
 from tests.unit.test_docs import DOCS, PAGES, ROOT, fenced
 from tracelloc.show.recording.reader import RecordedTrace
@@ -135,21 +135,14 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     write_script(files / "bin/tracelloc", f'exec {sys.executable} -m tracelloc "$@"')
     write_script(files / "bin/sudo", 'exec env "$@"')
     (files / "bin/python3").symlink_to("/usr/bin/python3")
-    pushed: list[str] = []
 
-    class Taker(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            pushed.append(self.path)
-            self.send_response(200)
-            self.end_headers()
+    class Taker(Handler):
+        def checked(self, body: bytes) -> str:
+            return self.path
 
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Taker)
+    server = Receiver(Taker)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    scene = Scene(directory, f"http://127.0.0.1:{server.server_port}", pushed)
+    scene = Scene(directory, server.url, server.got)
     before = " ".join(f"-o {name}" for name in ("before.pb.gz", "after.pb.gz", "release.pb.gz",
                                                "before.json", "after.json"))  # fmt: skip
     place = scene.place()

@@ -84,8 +84,7 @@ def test_while_all_threads_replace_blocks(
     tracer = trace(target, "--preload", preload, "--max-stall", "60s")
     first = tracer.await_report(lambda report: "earlier" in report)
     assert target.ask("rest") == "resting"
-    in_use = blocks_in_use(target)
-    last = until(tracer, first["elapsed_s"], in_use)
+    last = until(tracer, first["elapsed_s"], blocks_in_use(target))
     assert tracer.stop() == 0
     assert last["unmatched_frees"] == last["lost_events"] == 0
     assert last["lost"]["address_reuses"] == 0
@@ -100,8 +99,7 @@ def test_what_was_lost_before(target: Target, trace: Callable[..., Tracelloc]) -
     )
     assert tracer.stop() == 0
     assert report["earlier"]["lost_allocations"] == LOST
-    kinds = {kind["class"]: kind for kind in report["earlier"]["top_kinds"]}
-    circles = kinds["app::Circle"]
+    circles = {kind["class"]: kind for kind in report["earlier"]["top_kinds"]}["app::Circle"]
     assert circles["lost_allocations"] == circles["allocations"] == LOST
     assert circles["least_usable_bytes"] == circles["most_usable_bytes"] == 88
     names = [frame["symbol"] for frame in circles["stack"]]

@@ -53,9 +53,7 @@ def has_handled(tracer: Tracelloc, number: signal.Signals) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_two_signals_at_a_time_are_one(
-    target: Target, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_two_signals_are_one(target: Target, tmp_path: Path, number: signal.Signals) -> None:
     """As timeout(1) and supervisors send them: to the process, and to its group."""
     flames = tmp_path / "app.fg"
     tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames)
@@ -188,8 +186,6 @@ def test_closed_stdout(target: Target, tmp_path: Path) -> None:
     tracer = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert tracer.stdout is not None
-    assert tracer.stderr is not None
     with tracer:
         read_line(tracer.stderr, "tracelloc")
         assert target.ask("go") == "done"
@@ -247,8 +243,7 @@ def test_stopped_target(target: Target) -> None:
     tracer = Tracelloc("-p", target.pid, "--json")
     os.kill(target.pid, signal.SIGCONT)
     assert target.ask("go") == "done"
-    assert tracer.stop() == 0
-    assert tracer.last()["live_bytes"] == LIVE_BYTES
+    assert tracer.final_report()["live_bytes"] == LIVE_BYTES
 
 
 def test_killed_tracer_leaves_the_target_alone(target: Target) -> None:
@@ -288,8 +283,7 @@ def test_many_stacks_are_written_at_the_end(targets: Targets, tmp_path: Path) ->
     done = 0
     while done < 1 << 16:
         done += int(target.ask("100"))
-    assert tracer.stop() == 0
-    assert tracer.last()["live_stacks"] == 1 << 16
+    assert tracer.final_report()["live_stacks"] == 1 << 16
     lines = out.read_text().splitlines()
     assert len(lines) == 1 << 16
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == tracer.last()["live_bytes"]

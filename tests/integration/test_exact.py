@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.harness import Targets, Tracelloc
+from tests.harness import Targets, Tracelloc, traced
 from tests.integration.test_attach import WAYS
 
 pytestmark = pytest.mark.bpf
@@ -40,17 +40,9 @@ def assert_equal(report: dict, books: dict[str, list[int]]) -> None:
 @pytest.mark.parametrize(
     ("threads", "seed", "slots"), [(4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4)]
 )
-def test_books(
-    targets: Targets,
-    threads: int,
-    seed: int,
-    slots: int,
-    attach: str,
-) -> None:
+def test_books(targets: Targets, threads: int, seed: int, slots: int, attach: str) -> None:
     target = targets.c("books", threads, OPERATIONS * 4 // threads, seed, slots)
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000, "--attach", attach)
-    books = json.loads(target.ask("run"))
-    report = tracer.final_report()
+    books, report = traced(target, "run", "--top", 1000, "--attach", attach)
     assert_equal(report, books)
     assert report["unmatched_frees"] == 0
     # By far most operations allocate or free something.
@@ -61,9 +53,7 @@ def test_blocks_from_before_are_counted_apart(targets: Targets) -> None:
     """What was outstanding at the attach and is freed later shows up as just that."""
     target = targets.c("books", 4, OPERATIONS, 7, 2000)
     before = json.loads(target.ask("run"))
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000)
-    books = json.loads(target.ask("run"))
-    report = tracer.final_report()
+    books, report = traced(target, "run", "--top", 1000)
     old_blocks = sum(count for count, _ in before.values())
     all_blocks = sum(count for count, _ in books.values())
     assert report["lost_events"] == 0
@@ -105,9 +95,7 @@ def test_size_limits(targets: Targets) -> None:
 def test_samples_estimate_the_books(targets: Targets, sample: str, tolerance: float) -> None:
     """Outstanding bytes and blocks within a few standard errors; frees all find their block."""
     target = targets.c("books", 4, OPERATIONS * 2, 21, 20_000)
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 100_000, "--sample", sample)
-    books = json.loads(target.ask("run"))
-    report = tracer.final_report()
+    books, report = traced(target, "run", "--top", 100_000, "--sample", sample)
     truth_bytes = sum(size for _, size in books.values())
     truth_blocks = sum(count for count, _ in books.values())
     assert report["sample_bytes"] in (64, 4096, 32768)

@@ -61,8 +61,7 @@ def test_a_program_without_an_allocator(targets: Targets, tmp_path: Path) -> Non
     target.ask("alloc 50 100")
     target.say(f"become {bare}")
     assert "has no malloc library" in tracer.wait_for("warning:")
-    assert tracer.stop() == 0
-    assert tracer.last()["live_allocations"] == 0
+    assert tracer.final_report()["live_allocations"] == 0
     assert tracer.last()["command"] == "bare"
 
 

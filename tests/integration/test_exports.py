@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Builder, Targets, Tracelloc
+from tests.harness import Builder, Targets, Tracelloc, traced
 from tests.unit.otlpmessages import attributes_of, decoded_file, sums
 from tests.unit.otlpmessages import profiles as profiles_in
 from tests.unit.profiles import PprofProfile
@@ -35,9 +35,7 @@ def test_all_formats_equal_the_report(targets: Targets, tmp_path: Path) -> None:
     names = ["a.pb.gz", "a.json", "a.csv", "a.speedscope.json", "a.trace.json", "a.folded",
              "a.otlp"]  # fmt: skip
     options = [word for name in names for word in ("-o", str(tmp_path / name))]
-    tracer = Tracelloc("-p", target.pid, "--json", *options)
-    json.loads(target.ask("run"))
-    report = tracer.final_report()
+    _, report = traced(target, "run", *options)
     live, blocks = report["live_bytes"], report["live_allocations"]
     allocated, allocations = report["allocated_bytes"], report["allocations"]
     assert live > 0
@@ -79,13 +77,10 @@ def test_all_formats_equal_the_report(targets: Targets, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_pprof_has_build_ids_lines_and_places(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_pprof_has_build_ids_and_lines(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     program = builder.c("chain")
     target = targets.start(program)
-    path = tmp_path / "file-%p"
-    tracer = Tracelloc("-p", target.pid, "--pprof", path)
+    tracer = Tracelloc("-p", target.pid, "--pprof", tmp_path / "file-%p")
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     found = tmp_path / f"file-{target.pid}"
@@ -93,8 +88,7 @@ def test_pprof_has_build_ids_lines_and_places(
     message = decoded(found)
     text = list(message.string_table)
     mappings = {text[m.filename]: m for m in message.mapping}
-    build_id = text[mappings[str(program)].build_id]
-    assert len(build_id) == 40
+    assert len(text[mappings[str(program)].build_id]) == 40
     functions = {f.id: f for f in message.function}
     for location in message.location:
         names = {text[functions[line.function_id].name] for line in location.line}

@@ -199,7 +199,6 @@ def test_a_full_disk(busy: Target) -> None:
 def test_another_process_with_the_same_pid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found out before anything is reported; what was attached is gone."""
     process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
     process.stdin.write(b"begun\n")
     process.stdin.flush()
     assert process.stdout.readline() == b"begun\n"
@@ -266,5 +265,4 @@ def test_a_file_that_ends_who_finds_functions_and_stacks(
     figures = report["live_allocations"], report["live_bytes"]
     assert figures == tuple(map(sum, zip(*books.values(), strict=True)))
     frames = [frame for top in report["top_allocators"] for frame in top["stack"]]
-    symbols = {frame["symbol"] for frame in frames}
-    assert ("work" in symbols) == is_whole
+    assert ("work" in {frame["symbol"] for frame in frames}) == is_whole

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections import Counter
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from tests.commands import background
 from tests.harness import (
     PATIENCE_S,
     TARGETS,
@@ -38,13 +38,8 @@ QUIET = ("--json", "--top", 1000, "--interval", 60)
 
 
 def kept(report: dict[str, Any]) -> list[int]:
-    """[blocks, bytes] of what ``keep`` in ``lineage.c`` has allocated."""
-    mine = [
-        entry
-        for entry in report["top_allocators"]
-        if any(frame["symbol"] == "keep" for frame in entry["stack"])
-    ]
-    return [sum(entry[key] for entry in mine) for key in ("allocations", "bytes")]
+    """[blocks, bytes] of what ``keep`` has allocated."""
+    return by_function(report, "keep").get("keep", [0, 0])
 
 
 def functions(report: dict[str, Any]) -> list[tuple[int, int, list[str | None]]]:
@@ -87,12 +82,7 @@ def assert_family(reports: dict[int, dict[str, Any]], family: list[list[int]]) -
         pytest.param(4, 4, ("--attach", "multi"), marks=[NEEDS_MULTI, pytest.mark.long]),
     ],
 )
-def test_a_tree(
-    targets: Targets,
-    descendants: int,
-    threads: int,
-    options: tuple[str, ...],
-) -> None:
+def test_a_tree(targets: Targets, descendants: int, threads: int, options: tuple[str, ...]) -> None:
     """What each has inherited, allocated and freed."""
     target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", *options)
@@ -141,10 +131,7 @@ def test_who_has_priority(targets: Targets) -> None:
                     found.append(os.sched_getparam(thread).sched_priority)
         return [priority for priority in found if priority]
 
-    end_s = time.monotonic() + PATIENCE_S
-    while set(priorities()) != {2} and time.monotonic() < end_s:
-        time.sleep(0.02)
-    assert set(priorities()) == {2}
+    wait_until(lambda: set(priorities()) == {2})
     assert tracer.stop() == 0, tracer.messages
 
 
@@ -198,8 +185,7 @@ def test_a_command_and_its_children(builder: Builder, tmp_path: Path) -> None:
         f"{program} 0; {static} 0; exec {program} 5", status=5
     )  # fmt: skip
     reports = by_process(reports_among(done.stderr))
-    early = [r for r in reports.values() if r["command"] == program.name[:15]]
-    assert len(early) == 2
+    assert len([r for r in reports.values() if r["command"] == program.name[:15]]) == 2
     assert len(reports) == 3
     for report in reports.values():
         assert by_function(report) == {"in_constructor": [5, 15_000], "in_main": [3, 12_000]}
@@ -246,11 +232,7 @@ def test_libraries_that_are_opened(builder: Builder, targets: Targets) -> None:
     assert python.ask("go") == "done"
     assert tracer.stop() == 0, tracer.messages
     (report,) = by_process(tracer.text()).values()
-    found = [
-        entry for entry in report["top_allocators"]
-        if any(frame["symbol"] == "in_needed" for frame in entry["stack"])
-    ]  # fmt: skip
-    assert sum(entry["bytes"] for entry in found) == 14_000
+    assert by_function(report)["in_needed"][1] == 14_000
 
 
 def test_the_endpoint_serves_every_process(targets: Targets) -> None:
@@ -349,8 +331,7 @@ def test_killed_while_following(targets: Targets) -> None:
     wait_until(lambda: len(children_of(target.pid)) > 0)
     tracer.process.kill()
     tracer.finish()
-    family = json.loads(target.hear())
-    assert len(family) == 16
+    assert len(json.loads(target.hear())) == 16
     assert Process(target.pid).tracer_id() == 0
     assert json.loads(target.ask("exec") and target.ask("alloc 2 5")) == [2, 10]
 
@@ -376,17 +357,11 @@ def test_somebody_else_traces_it(targets: Targets) -> None:
 def test_system_calls_are_not_disturbed() -> None:
     """Neither following nor its end interrupts what a program waits for."""
     script = (TARGETS / "patient.py").read_text()
-    waiting = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert waiting.stdin is not None
+    with background(
+        sys.executable, "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as waiting:
         assert waiting.stdout.readline() == "ready\n"
-        tracer = Tracelloc("-p", waiting.pid, *QUIET, "--follow")
-        assert tracer.stop() == 0
+        assert Tracelloc("-p", waiting.pid, *QUIET, "--follow").stop() == 0
         waiting.stdin.write("x")
         waiting.stdin.flush()
         assert waiting.stdout.readline() == "1 event, no error\n"
-    finally:
-        waiting.kill()
-        waiting.communicate()

@@ -132,9 +132,7 @@ def test_those_that_allocate_meanwhile(builder: Builder, group: ControlGroup) ->
     assert [report["unmatched_frees"] for report in found.values()] == [0, 0, 0]
 
 
-def test_what_cannot_be_traced_is_left_out(
-    builder: Builder, group: ControlGroup, lineages: list[Target]
-) -> None:
+def test_untraceable_ones(builder: Builder, group: ControlGroup, lineages: list[Target]) -> None:
     """A program without a malloc library: the others are traced."""
     bare = Target([builder.c("plain", "-static", "-Wl,--strip-all")])
     group.take(bare.pid)

@@ -33,8 +33,7 @@ def heap_of(target: Target, *options: str) -> dict[str, Any]:
 def resident_bytes(pid: int, kind: str = "Rss") -> int:
     """From smaps_rollup, which is exact, unlike statm."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    found = re.search(rf"^{kind}:\s+(\d+)", text, re.MULTILINE)
-    return int(found[1]) << 10
+    return int(re.search(rf"^{kind}:\s+(\d+)", text, re.MULTILINE)[1]) << 10
 
 
 def page_faults(pid: int) -> list[str]:
@@ -99,8 +98,7 @@ def check_trim(target: Target) -> None:
 def test_glibc_to_the_byte(
     targets: Targets, flags: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    target = targets.cpp("heapusage", *words, flags=("-pthread", *flags))
-    check_to_the_byte(target)
+    check_to_the_byte(targets.cpp("heapusage", *words, flags=("-pthread", *flags)))
 
 
 def test_heaps_in_any_order(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +122,7 @@ def test_heaps_in_any_order(targets: Targets, monkeypatch: pytest.MonkeyPatch) -
     assert sum(arena.cached.count for arena in found.arenas) > 0
 
 
-def test_a_heap_longer_than_entries_reach(
-    targets: Targets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heap_longer_than_entries(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read in runs, as of 3 GiB each, which are as one."""
     target = targets.cpp("heapusage", flags=("-pthread",))
     check_to_the_byte(target)
@@ -143,8 +139,7 @@ def test_a_heap_longer_than_entries_reach(
 
 @pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
 def test_what_a_trim_returns(targets: Targets, words: tuple[str, ...]) -> None:
-    target = targets.cpp("heapusage", *words, flags=("-pthread",))
-    check_trim(target)
+    check_trim(targets.cpp("heapusage", *words, flags=("-pthread",)))
 
 
 def test_jemalloc(targets: Targets) -> None:
@@ -196,8 +191,7 @@ def damage(process: Process, random: np.random.Generator, *, everywhere: bool) -
         ]
     with open(f"/proc/{process.pid}/mem", "r+b", buffering=0) as memory:
         for start, end in areas:
-            resident = min(end - start, 4 << 20) // 8
-            for place in random.integers(0, resident, 6).tolist():
+            for place in random.integers(0, min(end - start, 4 << 20) // 8, 6).tolist():
                 near = start + 8 * place
                 words = [*INTERESTING, near, near + 16, near - 32, end - 16]
                 memory.seek(near)

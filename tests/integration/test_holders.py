@@ -191,9 +191,7 @@ FROM_HOME = {
 
 
 @pytest.mark.parametrize("statement", FROM_HOME)
-def test_paths_begin_at_the_module_that_defines_their_object(
-    targets: Targets, tmp_path: Path, statement: str
-) -> None:
+def test_paths_begin_at_their_module(targets: Targets, tmp_path: Path, statement: str) -> None:
     """Three modules have it, under different names."""
     (tmp_path / "store.py").write_text(STORE)
     (tmp_path / "aaa.py").write_text(USERS)
@@ -215,9 +213,7 @@ PADDED = {"tuple": "[((1, 2, 3, 4), 32)]", "int": "[(Number(1), 4), (Number(1 <<
 
 
 @pytest.mark.parametrize("kind", PADDED)
-def test_what_lies_behind_an_object_keeps_nothing(
-    targets: Targets, tmp_path: Path, kind: str
-) -> None:
+def test_what_lies_behind_one_keeps_nothing(targets: Targets, tmp_path: Path, kind: str) -> None:
     """Memory is given out in units of 16 bytes: the rest has what was there before."""
     script = tmp_path / "main.py"
     script.write_text(

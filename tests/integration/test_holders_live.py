@@ -2,21 +2,18 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
 
 import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S, Target, Targets, frames_of
+from tests.sessions import tracing
 from tracelloc.model.blocks import BlockHolders
 from tracelloc.model.verdicts import CODE_OF, Verdict
 from tracelloc.record.facets import holders, pointers
 from tracelloc.record.facets.holders import HoldersFacet
 from tracelloc.record.facets.pointers import PointersFacet
-from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
-from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.presentation.blockholders import retained_by_message
 from tracelloc.snapshots.snapshot import Snapshot
@@ -71,7 +68,7 @@ def held_in(session: Session, one: Snapshot, name: str) -> BlockHolders:
 
 @pytest.mark.usefixtures("hasty")
 def test_who_holds_a_map_that_grows(target: Target) -> None:
-    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+    with tracing(target) as session:
         one = next(one for one in steps(session, target, "keep") if are_growing(one))
         # Now it waits. Blocks that it is inserting may lead to the map, too, so the search counts
         # that begins when all of them are old.
@@ -98,7 +95,7 @@ def test_who_holds_a_map_that_grows(target: Target) -> None:
 
 @pytest.mark.usefixtures("hasty")
 def test_no_search_for_what_is_proven_lost(target: Target) -> None:
-    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+    with tracing(target) as session:
         searches = None
         for one in steps(session, target, "lose"):
             now = session.root.heap.unreachable.searches

@@ -73,8 +73,7 @@ def test_a_heap_that_lies(targets: Targets, searches: list[LostBlockSearch]) -> 
 @pytest.mark.parametrize("kind", ["mappings", "reserved", "restless", "copies", "tangle"])
 def test_memory_that_sprawls(targets: Targets, kind: str) -> None:
     """What is lost is found, and nothing else, in bounded time and memory."""
-    target = targets.c("sprawl", kind)
-    status, found, usage = run_measured("leaks", "-p", target.pid, "--json")
+    status, found, usage = run_measured("leaks", "-p", targets.c("sprawl", kind).pid, "--json")
     assert status == 3
     assert usage.ru_maxrss << 10 < MOST_BYTES
     assert usage.ru_utime + usage.ru_stime < MOST_CPU_S
@@ -102,8 +101,7 @@ def test_what_only_looks_like_blocks_where_all_of_it_is_searched(
 ) -> None:
     """Stands for mapped blocks of glibc that do not begin lines of maps."""
     monkeypatch.setattr(mappedblocks, "_at_starts", lambda *_: [])
-    target = targets.c("sprawl", "copies")
-    found = measure_heap(Process(target.pid))
+    found = measure_heap(Process(targets.c("sprawl", "copies").pid))
     (own,) = (arena for arena in found.arenas if arena.name == "mappings")
     assert (own.in_use.count, own.system_bytes) == (3, 3 * 303_104)
     (note,) = found.notes
@@ -129,10 +127,7 @@ class SteppedSearch(LostBlockSearch):
 
 @pytest.mark.parametrize("kind", ["glibc", "no room", "jemalloc"])
 def test_what_happens_between_searches(
-    targets: Targets,
-    searches: list[LostBlockSearch],
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
+    targets: Targets, searches: list[LostBlockSearch], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Blocks are not lost if they are freed then, or if a pointer to them appears in another."""
     if kind == "no room":
@@ -150,9 +145,7 @@ def test_what_happens_between_searches(
 
 
 def test_searches_that_do_not_agree(
-    targets: Targets,
-    searches: list[LostBlockSearch],
-    monkeypatch: pytest.MonkeyPatch,
+    targets: Targets, searches: list[LostBlockSearch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A note reports that the last two searches differ."""
     target = targets.c("reveal")
@@ -163,9 +156,7 @@ def test_searches_that_do_not_agree(
         assert len([note for note in found.notes if "search again" in note]) == expected
 
 
-def test_processes_that_are_killed_meanwhile(
-    builder: Builder, targets: Targets, searches: list[LostBlockSearch]
-) -> None:
+def test_killed_ones(builder: Builder, targets: Targets, searches: list[LostBlockSearch]) -> None:
     """At any point of a search: it fails with one line, or was finished before."""
     program = builder.c("sprawl")
     said: list[str] = []

@@ -102,8 +102,7 @@ class Bounded:
 
 
 def assert_harmless(text: str) -> None:
-    odd = {c for c in text if not (c.isprintable() or c == "\n")}
-    assert odd == set()
+    assert {c for c in text if not (c.isprintable() or c == "\n")} == set()
 
 
 @pytest.mark.parametrize("options", [(), ("--json", "--show", "all"), ("--follow",)], ids=str)

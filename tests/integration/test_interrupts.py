@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import background
 from tests.harness import PATIENCE_S, await_line, wait_until
 from tracelloc.record.process.procfs import Process
 
@@ -69,19 +70,18 @@ class SlowTracelloc:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("patch", [IN_DISCOVERY, IN_UNWIND_TABLES, IN_ROWS])
 def test_start_up_can_be_interrupted(patch: str, number: signal.Signals) -> None:
-    with subprocess.Popen(["sleep", "600"]) as target:
+    with background("sleep", "600") as target:
         slow = SlowTracelloc(patch, "-p", target.pid, "--text")
         slow.wait_for("at it")
         before = time.monotonic()
         assert slow.end(number) == 0
         assert time.monotonic() - before < PATIENCE_S / 2
         assert target.poll() is None
-        target.kill()
 
 
 @pytest.mark.parametrize("patch", [IN_ENDING, IN_FILES])
 def test_a_second_signal_ends_at_once(patch: str, tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "600"]) as target:
+    with background("sleep", "600") as target:
         slow = SlowTracelloc(patch, "-p", target.pid, "--text", "-o", tmp_path / "x.json")
         slow.wait_for("tracing")
         slow.process.send_signal(signal.SIGINT)
@@ -90,7 +90,6 @@ def test_a_second_signal_ends_at_once(patch: str, tmp_path: Path) -> None:
         slow.wait_for("ended at once")
         assert list(tmp_path.iterdir()) == []
         assert target.poll() is None
-        target.kill()
 
 
 def test_a_launched_program_that_is_not_traced_yet() -> None:

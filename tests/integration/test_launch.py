@@ -31,12 +31,12 @@ PRELOADED = {"in_preloaded": [7, 7_000]}
 QUIET = ("--json", "--top", 1000, "--interval", 60)
 
 
-def by_function(report: dict[str, Any]) -> dict[str, list[int]]:
-    """[blocks, bytes] by the function of ``early.c`` that allocated them."""
+def by_function(report: dict[str, Any], prefix: str = "in_") -> dict[str, list[int]]:
+    """[blocks, bytes] by the function of the program, ``early.c``, that allocated them."""
     found: dict[str, list[int]] = {}
-    for entry in report["top_allocators"]:
+    for entry in report.get("top_allocators", ()):
         for frame in entry["stack"]:
-            if (frame["symbol"] or "").startswith("in_"):
+            if (frame["symbol"] or "").startswith(prefix):
                 figures = found.setdefault(frame["symbol"], [0, 0])
                 figures[0] += entry["allocations"]
                 figures[1] += entry["bytes"]
@@ -98,8 +98,7 @@ def test_c_libraries(builder: Builder, tmp_path: Path, kind: str) -> None:
         program = tmp_path / "early"
         static = ["-static"] if "static" in kind else []
         run("musl-gcc", "-O1", "-g", "-fno-builtin", *static, TARGETS / "early.c", "-o", program)
-    done = run_tracelloc(*QUIET, "--", program, 0, status=0)
-    report = last_report(done.stderr)
+    report = last_report(run_tracelloc(*QUIET, "--", program, 0, status=0).stderr)
     assert by_function(report) == PROGRAM
     assert report["command"] == program.name[:15]
 
@@ -155,8 +154,7 @@ def test_a_program_without_an_allocator(tmp_path: Path) -> None:
     source = 'void _start(void) { __asm__ volatile("mov $60, %eax; xor %edi, %edi; syscall"); }'
     program = tmp_path / "bare"
     run("gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", program, input=source)
-    done = run_tracelloc("--text", "--", program, status=1)
-    assert "has no malloc library" in done.stderr
+    assert "has no malloc library" in run_tracelloc("--text", "--", program, status=1).stderr
 
 
 def test_nothing_of_ours_is_inherited(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ import signal
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.harness import Builder, Target, Targets, Tracelloc, own_libc, run_tracelloc
 from tests.integration.test_allocators import preloaded
 from tests.integration.test_attach import HAS_MULTI, WAYS
+from tests.integration.test_follow import kept
 from tests.integration.test_trials import cache, claim  # noqa: F401 - a fixture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.process.byname import find_target, open_target
@@ -49,16 +49,6 @@ def gone(builder: Builder, targets: Targets, tmp_path: Path) -> Target:
     return targets[-1]
 
 
-def kept(report: dict[str, Any]) -> tuple[int, int]:
-    """(live blocks, live bytes) allocated in ``keep``."""
-    found = [
-        entry
-        for entry in report.get("top_allocators", ())
-        if any(frame["symbol"] == "keep" for frame in entry["stack"])
-    ]
-    return sum(e["allocations"] for e in found), sum(e["bytes"] for e in found)
-
-
 @pytest.mark.parametrize("more", [(), ("--follow",)], ids=["alone", "with-descendants"])
 @pytest.mark.parametrize("way", WAYS)
 def test_ended_before(gone: Target, way: str, more: tuple[str, ...]) -> None:
@@ -66,12 +56,12 @@ def test_ended_before(gone: Target, way: str, more: tuple[str, ...]) -> None:
     gone.ask("keep 700")
     gone.ask("drop")
     gone.ask("keep 1000")
-    report = tracer.await_report(lambda report: kept(report) == (1000, 48000))
+    report = tracer.await_report(lambda report: kept(report) == [1000, 48000])
     assert report["rss_bytes"] > 100_000
     gone.process.kill()
     assert tracer.finish() == 0
     report = tracer.last_of(gone.pid)
-    assert kept(report) == (1000, 48000)
+    assert kept(report) == [1000, 48000]
     assert report["frees"] >= 700
     assert report["lost_events"] == report["unmatched_frees"] == 0
 
@@ -96,16 +86,14 @@ def test_ends_meanwhile(builder: Builder, targets: Targets, tmp_path: Path) -> N
         assert target.ask("pass") == "ready"
         target.ask("keep 100")
     report = tracer.final_report()
-    assert kept(report) == (600, 28800)
+    assert kept(report) == [600, 28800]
     assert report["lost_events"] == 0
     said = [message for message in tracer.messages if "goes on" in message]
     assert said == [f"tracelloc: process {target.pid} goes on without its main thread"]
 
 
 @pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
-def test_what_another_trace_takes_away_is_said(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_what_others_take_away_is_said(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """Its end has breakpoints taken out before the main thread is missed."""
     program = own_program(builder, tmp_path, "-static")
     target, other = Target([program]), Target([program])
@@ -144,8 +132,7 @@ def test_perf_events_say_what_they_miss(present: Target) -> None:
     assert present.ask("pass") == "ready"
     tracer.wait_for(f"process {present.pid} goes on without thread {thread_id}: what it")
     present.ask("keep 100")
-    assert tracer.stop() == 0
-    assert kept(tracer.last()) == (300, 14400)
+    assert kept(tracer.final_report()) == [300, 14400]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -158,8 +145,7 @@ def test_another_allocator_is_loaded(gone: Target, tmp_path: Path, way: str) -> 
         lambda report: library in {each["file"] for each in report["malloc_libraries"]}
     )
     gone.ask("keep 300")
-    assert tracer.stop() == 0
-    assert kept(tracer.last()) == (300, 14400)
+    assert kept(tracer.final_report()) == [300, 14400]
 
 
 @pytest.mark.parametrize("more", [(), ("--follow",)], ids=["alone", "with-descendants"])
@@ -179,14 +165,13 @@ def test_another_program_has_a_main_thread(
     tracer.wait_for("goes on without its main thread")
     gone.ask(f"keep {50 - unnoticed}")
     assert tracer.stop() == 0
-    assert kept(tracer.last_of(gone.pid)) == (100, 4800)
+    assert kept(tracer.last_of(gone.pid)) == [100, 4800]
 
 
 def test_usable_sizes_are_read(gone: Target) -> None:
     tracer = Tracelloc("-p", gone.pid, "--json", "--show", "sizes")
     gone.ask("keep 1000")
-    assert tracer.stop() == 0
-    sizes = tracer.last()["sizes"]
+    sizes = tracer.final_report()["sizes"]
     assert sizes["read_allocations"] == tracer.last()["live_allocations"] >= 1000
     assert sizes["unknown_allocations"] == 0
 
@@ -214,7 +199,6 @@ def test_it_is_found_among_all(gone: Target) -> None:
     """By its name, and with its size, in the list of processes."""
     assert open_target(gone.pid).pid == gone.pid
     executable = Process(gone.pid).executable()
-    assert executable is not None
     assert find_target(Path(executable).name) == gone.pid
     (info,) = [each for each in ProcessScan().refresh(budget_s=10) if each.pid == gone.pid]
     assert (info.trouble, info.known) == (None, True)

@@ -81,8 +81,7 @@ def program(builder: Builder) -> str:
 
 def test_each_lost_structure_and_nothing_else(program: str, targets: Targets) -> None:
     """Blocks that only a register, epoll, a timer, or a signal stack leads to are not lost."""
-    target = targets.start(program)
-    check_lost(target)
+    check_lost(targets.start(program))
 
 
 def test_suppressions(program: str, targets: Targets, tmp_path: Path) -> None:
@@ -145,8 +144,7 @@ def test_jemalloc(program: str, targets: Targets) -> None:
 
 def test_a_clean_program(targets: Targets) -> None:
     code = "kept = {n: bytes(600) for n in range(3000)}; print('ready', flush=True); input()"
-    target = targets.start("/usr/bin/python3", "-c", code)
-    done = run_tracelloc("leaks", "-p", target.pid)
+    done = run_tracelloc("leaks", "-p", targets.start("/usr/bin/python3", "-c", code).pid)
     assert (done.returncode, done.stderr) == (0, "")
     found = re.fullmatch(r"==> .*: nothing lost of .* in ([\d,]+) blocks in use\n\n", done.stdout)
     assert int(found[1].replace(",", "")) >= 3000
@@ -156,5 +154,4 @@ def test_a_process_that_has_ended(program: str, targets: Targets) -> None:
     target = targets.start(program)
     target.process.kill()
     target.process.wait(PATIENCE_S)
-    done = run_tracelloc("leaks", "-p", target.pid, status=1)
-    assert len(done.stderr.splitlines()) == 1
+    assert len(run_tracelloc("leaks", "-p", target.pid, status=1).stderr.splitlines()) == 1

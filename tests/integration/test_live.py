@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import threading
 import urllib.request
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.harness import Builder, Targets, Tracelloc, run_tracelloc
 from tests.unit.otlpmessages import resource_of
 from tests.unit.otlpmessages import sums as sums_by_type
+from tests.unit.receivers import serving
 from tests.unit.show.export.test_export_formats import decoded, go_pprof
 from tests.unit.show.publish.test_push import StandIn, sums
 from tests.unit.show.publish.test_push_otlp import OtlpReceiver
@@ -47,26 +47,20 @@ def test_listen(targets: Targets, tmp_path: Path) -> None:
     assert len(families["tracelloc_stack_bytes"].samples) == 4
     assert b'"recurse"' in fetch(url)
     assert {"main", "recurse"} <= set(json.loads(fetch(f"{url}flamegraph.json"))["names"])
-    assert tracer.stop() == 0
-    assert tracer.last()["live_bytes"] == LIVE_BYTES
+    assert tracer.final_report()["live_bytes"] == LIVE_BYTES
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])))
 
 
 def test_push(targets: Targets) -> None:
     target = targets.c("chain")
-    with StandIn() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
+    with serving(StandIn()) as server:
         options = ["--push", server.url, "--push-label", "env=test", "--push-interval", "1h"]
         tracer = Tracelloc("-p", target.pid, *options)
         tracer.wait_for("pushing to")
         assert target.ask("go") == "done"
         # What happened until the end is in the last one.
         assert tracer.stop() == 0
-        server.shutdown()
-        thread.join()
-    assert server.wrong == []
     (got,) = server.got
     assert sums(got) == [4, LIVE_BYTES, 4, LIVE_BYTES]
     assert f"pid={target.pid},env=test" in got["query"]["name"]
@@ -75,17 +69,12 @@ def test_push(targets: Targets) -> None:
 def test_push_by_otlp(builder: Builder, targets: Targets) -> None:
     program = builder.c("chain")
     target = targets.start(program)
-    with OtlpReceiver() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
+    with serving(OtlpReceiver()) as server:
         options = ["--push", server.url, "--push-name", "shop", "--push-interval", "1h"]
         tracer = Tracelloc("-p", target.pid, *options)
         tracer.wait_for("pushing to")
         assert target.ask("go") == "done"
         assert tracer.stop() == 0
-        server.shutdown()
-        thread.join()
-    assert server.wrong == []
     ((_, message),) = server.got
     assert sums_by_type(message) == {
         "inuse_objects": 4, "inuse_space": LIVE_BYTES, "alloc_objects": 4, "alloc_space": LIVE_BYTES

@@ -103,8 +103,7 @@ def test_a_killed_process_is_explained(group: ControlGroup, shop: Target, tmp_pa
     try:
         watcher.wait_for("watched=1")
         assert json.loads(shop.ask(f"alloc 4000 {SIZE}")) == [4000, 4000 * SIZE]
-        fired = watcher.wait_for("event=rule")
-        assert fired.endswith(f"pid={shop.pid}\n")
+        assert watcher.wait_for("event=rule").endswith(f"pid={shop.pid}\n")
         recording = wait_until(watcher.recording)
         assert json.loads(shop.ask(f"alloc 3000 {SIZE}")) == [7000, 7000 * SIZE]
         shop.say(f"alloc 20000 {SIZE}")
@@ -114,8 +113,7 @@ def test_a_killed_process_is_explained(group: ControlGroup, shop: Target, tmp_pa
         watcher.kill()
     assert watcher.text().count("event=rule") == watcher.text().count("event=killed") == 1
     assert "event=failed" not in watcher.text()
-    recorded = watcher.wait_for("event=recorded")
-    assert f"pid={shop.pid} leaking=0 growing=" in recorded
+    assert f"pid={shop.pid} leaking=0 growing=" in watcher.wait_for("event=recorded")
     (path,) = watcher.files.glob("*.killed.json")
     told = json.loads(path.read_text())
     assert [victim["pid"] for victim in told["victims"]] == [shop.pid]

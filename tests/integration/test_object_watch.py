@@ -45,10 +45,7 @@ def looks_at(watch: PythonObjectWatch, target: Target, words: str) -> list[tuple
         target.ask(words)
         watch.update_findings()
     assert watch.findings.trouble is None
-    found = []
-    for suspect in watch.findings.suspects:
-        found.append((suspect.name, suspect.holders.holders[0].path))
-    return found
+    return [(each.name, each.holders.holders[0].path) for each in watch.findings.suspects]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +81,6 @@ def test_garbage_is_not_growth(targets: Targets, watch_of: Watches) -> None:
         target.ask("dict 100")
         watch.update_findings()
     (suspect,) = watch.findings.suspects
-    assert suspect.holders is not None
     assert (suspect.name, suspect.growth.count_per_min) == (ITEM, pytest.approx(1200, rel=0.15))
     kept, garbage = suspect.holders.holders
     assert (kept.path, kept.is_garbage) == ("__main__.UNBOUNDED[…]", False)
@@ -93,8 +89,7 @@ def test_garbage_is_not_growth(targets: Targets, watch_of: Watches) -> None:
 
 
 def test_what_would_take_too_much_memory_is_not_read(targets: Targets, watch_of: Watches) -> None:
-    target = targets.start(PYTHON, TARGETS / "holders.py")
-    watch = watch_of(target.pid)
+    watch = watch_of(targets.start(PYTHON, TARGETS / "holders.py").pid)
     watch.most_bytes = 1 << 20
     watch.update_findings()
     assert watch.findings.now is None
@@ -145,18 +140,14 @@ def line_of(text: str) -> int:
         ("dict", 'UNBOUNDED["key", len(UNBOUNDED)] = Item()'),
     ],
 )
-def test_the_function_that_enlarges_what_keeps_them(
-    suspect_of: Callable[[str], TypeSuspect], kind: str, line: str
-) -> None:
+def test_who_enlarges_it(suspect_of: Callable[[str], TypeSuspect], kind: str, line: str) -> None:
     suspect = suspect_of(f"{kind} 300")
     assert (suspect.grower.function, suspect.grower.line) == (f"keep_{kind}", line_of(line))
     assert suspect.native is None
 
 
 @pytest.mark.bpf
-def test_memory_of_an_extension_belongs_to_its_objects(
-    suspect_of: Callable[[str], TypeSuspect],
-) -> None:
+def test_memory_of_extensions_belongs_to_objects(suspect_of: Callable[[str], TypeSuspect]) -> None:
     """Each stream of zlib has some kilobytes that no count of objects sees."""
     suspect = suspect_of("stream 100")
     native = suspect.native
@@ -182,10 +173,7 @@ def test_memory_of_an_extension_belongs_to_its_objects(
     ids=["arenas", "malloc", "refused"],
 )
 def test_the_section_of_reports(
-    targets: Targets,
-    options: tuple[str, ...],
-    environment: dict[str, str],
-    trouble: str | None,
+    targets: Targets, options: tuple[str, ...], environment: dict[str, str], trouble: str | None
 ) -> None:
     target = targets.start(PYTHON, TARGETS / "holders.py", env=os.environ | environment)
     target.ask("dict 1000")

@@ -105,8 +105,7 @@ def test_while_it_runs(targets: Targets, tmp_path: Path) -> None:
         "while True:\n"
         "    for at in range(0, len(kept), 7): kept[at] = [at]\n"
     )
-    target = targets.start(PYTHON, script)
-    censuses = CensusTaker(Process(target.pid))
+    censuses = CensusTaker(Process(targets.start(PYTHON, script).pid))
     for _ in range(5):
         assert abs(counts(censuses.take_census())["list"] - 100_000) < 2_000
 
@@ -133,10 +132,7 @@ def test_the_command(targets: Targets) -> None:
 
 @pytest.mark.parametrize(
     ("environment", "command"),
-    [
-        ({"PYTHONMALLOC": "malloc"}, [PYTHON, TARGETS / "objects.py"]),
-        ({}, ["/bin/cat"]),
-    ],
+    [({"PYTHONMALLOC": "malloc"}, [PYTHON, TARGETS / "objects.py"]), ({}, ["/bin/cat"])],
 )
 def test_nothing_to_count(
     targets: Targets, environment: dict[str, str], command: list[str | Path]
@@ -166,9 +162,7 @@ def test_an_old_version_is_refused(targets: Targets, monkeypatch: pytest.MonkeyP
     assert "can't be counted" in (watch.findings.trouble or "")
 
 
-def test_a_build_without_the_gil_is_refused(
-    targets: Targets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_without_gil_is_refused(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table of offsets tells."""
     table = struct.pack("<90Q", int.from_bytes(b"xdebugpy", "little"), 0, 1, *[0] * 87)
     target = open_program(targets)

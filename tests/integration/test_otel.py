@@ -55,20 +55,16 @@ def test_books(targets: Targets, attach: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [('-DUSDT_CONSTRAINT="m"', "-O0"), ("-O2",)],
-    ids=["in memory", "optimized"],
+    "flags", [('-DUSDT_CONSTRAINT="m"', "-O0"), ("-O2",)], ids=["in memory", "optimized"]
 )
 def test_wherever_arguments_are(builder: Builder, targets: Targets, flags: tuple[str, ...]) -> None:
     program = builder.c("reporter", *flags)
-    notes = run("readelf", "-n", program)
-    assert ("(%rbp)" in notes) == (len(flags) == 2)
+    assert ("(%rbp)" in run("readelf", "-n", program)) == (len(flags) == 2)
     target = targets.start(program, 2, 5000)
     options = ["--source", "otel", "--json", "--top", 100]
     tracer = Tracelloc("-p", target.pid, *options)
     books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    assert_equal(tracer.last(), books)
+    assert_equal(tracer.final_report(), books)
 
 
 def test_more_than_the_ring_holds(targets: Targets) -> None:
@@ -76,8 +72,7 @@ def test_more_than_the_ring_holds(targets: Targets) -> None:
     options = ["--source", "otel", "--json", "--top", 100, "--events-size", "4k"]
     tracer = Tracelloc("-p", target.pid, *options)
     books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    assert tracer.last()["overflow_map_events"] > 0
+    assert tracer.final_report()["overflow_map_events"] > 0
     assert_equal(tracer.last(), books)
 
 

@@ -68,13 +68,7 @@ def blocks_by_identity(report: dict[str, Any]) -> int:
 @pytest.mark.parametrize(
     ("threads", "slots", "stopped_s"), [(4, 3000, LONG_S), (8, 64, SHORT_S), (4, 8000, SHORT_S)]
 )
-def test_books(
-    targets: Targets,
-    threads: int,
-    slots: int,
-    stopped_s: float,
-    attach: str,
-) -> None:
+def test_books(targets: Targets, threads: int, slots: int, stopped_s: float, attach: str) -> None:
     target = targets.c("books", threads, 160_000 // threads, 1, slots)
     tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--attach", attach)
     books = run_unread(target, tracer, stopped_s)
@@ -198,10 +192,8 @@ def test_memory_does_not_grow(targets: Targets) -> None:
     early_bytes = overflow_until(50)
     late_bytes = overflow_until(200)
     assert late_bytes < early_bytes + (8 << 20)
-    assert tracer.stop() == 0
-    assert tracer.last()["lost_events"] == 0
+    assert tracer.final_report()["lost_events"] == 0
 
 
 def rss_bytes(pid: int) -> int:
-    resident_pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return resident_pages * 4096
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096

@@ -48,7 +48,7 @@ def test_share_of_a_program_that_only_allocates(targets: Targets) -> None:
     """Probes take nearly all of its time, and the estimate agrees."""
     target = targets.c("storm", 1, 12, 0, flags=("-O2",))
     tracer, untraced_ns, traced_ns = traced_with_share(target)
-    share = next(r["probe_share"] for r in awaited(tracer) if r["probe_share"] is not None)
+    share = tracer.await_report(lambda r: r["probe_share"] is not None)["probe_share"]
     deadline = time.monotonic() + PATIENCE_S
     while not check_rates(tracer.reports()) and time.monotonic() < deadline:
         pairs_ns(target, 500)
@@ -101,14 +101,6 @@ def has_share(tracer: Tracelloc) -> bool:
     return '"probe_share":0' in text or '"probe_share":1' in text
 
 
-def awaited(tracer: Tracelloc) -> list[dict]:
-    """Returns the reports as soon as one has the share."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not has_share(tracer) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return tracer.reports()
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_traps(method: Method) -> None:
     """Costs have the right order. The smallest of several rounds counts: other load only adds."""
@@ -119,7 +111,6 @@ def test_traps(method: Method) -> None:
     for costs in rounds:
         assert 0 < costs.cheap_ns <= costs.stepped_ns
         assert costs.return_ns >= 0
-        assert costs.neighbour_ns is not None
         assert costs.neighbour_ns >= 0
     assert min(costs.neighbour_ns or 0 for costs in rounds) < min(c.cheap_ns for c in rounds)
 
@@ -159,8 +150,6 @@ def family_ns(capture: Capture) -> tuple[float, float, float]:
         alone_ns = child.ask("cost") - untraced_ns
         probes.close()
     hits = after.run_cnt - before.run_cnt
-    assert used is not None
-    assert costs.neighbour_ns is not None
     trap_ns = costs.cheap_ns + FAMILY * costs.neighbour_ns
     assert used[0] == pytest.approx(after.run_time_ns - before.run_time_ns + hits * trap_ns)
     return used[0] / hits, truth_ns, alone_ns

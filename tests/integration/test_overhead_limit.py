@@ -11,9 +11,7 @@ pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 
 @pytest.mark.parametrize("mode", ["--json", "--text"])
-def test_a_trace_that_costs_too_much_ends_with_its_files(
-    targets: Targets, tmp_path: Path, mode: str
-) -> None:
+def test_a_trace_that_costs_too_much_ends(targets: Targets, tmp_path: Path, mode: str) -> None:
     """storm does nothing but allocate, and would be many times as slow."""
     target = targets.c("storm", 1, 12, 10, flags=("-O2",))
     tracer = Tracelloc("-p", target.pid, mode, "--max-overhead", "2%", "-o", tmp_path / "a.json")

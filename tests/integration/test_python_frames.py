@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,14 @@ import pytest
 from tests.commands import run
 from tests.harness import PATIENCE_S, TARGETS, Target, Targets
 from tests.integration.test_record import Recorder, reports
+from tests.sessions import tracing
 from tracelloc.model.frames import RuntimeFrame
 from tracelloc.model.losses import Counter
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.trials import usable_methods
-from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
-from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.session.tracee import Tracee
 from tracelloc.record.unwinding import stacksource
 
@@ -73,7 +70,7 @@ def session(program: Target) -> Iterator[Session]:
 
 def traced(program: Target, method: Method | None = None, **config: object) -> Iterator[Session]:
     capture = CaptureConfig(min_block_bytes=FIRST_SIZE, **config)  # type: ignore[arg-type]
-    with closing(attach_to(Process(program.pid), TraceConfig(capture, method=method))) as session:
+    with tracing(program, capture, method=method) as session:
         yield session
 
 

@@ -4,20 +4,18 @@ import os
 import signal
 import time
 from collections import Counter
-from contextlib import closing
 
 import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S, Targets, frames_of
+from tests.sessions import tracing
 from tracelloc.errors import TargetError
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.verdicts import Verdict
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.search import PointerSearch
-from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
-from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -40,7 +38,7 @@ def by_function(session: Session, blocks: Blocks) -> Counter[str]:
 
 def test_each_block_that_nothing_points_to(targets: Targets) -> None:
     target = targets.c("lost")
-    with closing(attach_to(Process(target.pid), TraceConfig(reads_memory=False))) as session:
+    with tracing(target, reads_memory=False) as session:
         assert target.ask(f"{ROUNDS} 0") == "done"
         session.snapshot()
         blocks = session.root.heap.table.blocks()
@@ -67,7 +65,7 @@ def test_a_program_that_has_ended(targets: Targets) -> None:
 def test_what_is_lost_is_called_a_leak(targets: Targets) -> None:
     """Beside it as much is kept, at the same pace: that is none."""
     target = targets.c("lost")
-    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+    with tracing(target) as session:
         target.say("6000 50000")
         deadline_s = time.monotonic() + VERDICT_S
         leaking: set[str] = set()

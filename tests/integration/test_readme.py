@@ -34,8 +34,7 @@ def command(start: str, target: int) -> list[str]:
     (line,) = [line for line in lines if line.startswith(f"sudo tracelloc {start}")]
     # Others may trace a program of this name.
     line = line.replace("-n shop", f"-p {target}").replace("$(pidof shop)", str(target))
-    words = shlex.split(line.partition(" >")[0])[2:]
-    return [sys.executable, "-m", "tracelloc", *words]
+    return [sys.executable, "-m", "tracelloc", *shlex.split(line.partition(" >")[0])[2:]]
 
 
 def run(words: list[str], directory: Path, log: str) -> subprocess.Popen[bytes]:

@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import (
-    PATIENCE_S,
-    Builder,
-    Targets,
-    await_line,
-    run_tracelloc,
-    tracelloc_command,
-)
+from tests.harness import PATIENCE_S, Builder, Targets, await_line, run_tracelloc, tracelloc_command
 from tests.integration.test_follow import assert_family
 from tests.terminal import Terminal
 from tracelloc.show.recording.reader import RecordedTrace
@@ -67,9 +60,7 @@ def reports(path: Path, *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
-def test_figures_are_exact_and_need_no_program(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_exact_figures_need_no_program(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     program = tmp_path / "gone"
     program.write_bytes(builder.c("lineage").read_bytes())
     program.chmod(0o755)
@@ -112,9 +103,7 @@ def test_children_have_moments_of_their_own(targets: Targets, tmp_path: Path) ->
     assert_family({one["pid"]: one for one in each}, family)
 
 
-def test_a_killed_recorder_leaves_all_but_the_last_seconds(
-    targets: Targets, tmp_path: Path
-) -> None:
+def test_a_killed_recorder_leaves_all_but_last_seconds(targets: Targets, tmp_path: Path) -> None:
     target = targets.c("lineage")
     recorder = Recorder(tmp_path / "killed.rec", "-p", target.pid)
     recorder.await_moment(1).close()
@@ -218,9 +207,7 @@ def test_a_target_that_can_not_be_written_stops_the_program_from_starting(tmp_pa
 
 
 @pytest.mark.parametrize("is_moved", [False, True], ids=["removed", "moved"])
-def test_a_file_that_goes_is_missed_at_once(
-    targets: Targets, tmp_path: Path, is_moved: bool
-) -> None:
+def test_a_lost_file_is_missed_at_once(targets: Targets, tmp_path: Path, is_moved: bool) -> None:
     """A new file has all later snapshots; a moved one is whole."""
     target = targets.c("lineage")
     path = tmp_path / "a.rec"

@@ -164,8 +164,7 @@ def test_attaching_names_what_works(row: str, leaky: str) -> None:
 
 
 def test_a_process_of_another_user_leaves_what_one_can_start() -> None:
-    done = run("user", *TRACELLOC, "-p", "1", "--text", status=1)
-    assert done.stderr == (
+    assert run("user", *TRACELLOC, "-p", "1", "--text", status=1).stderr == (
         "tracelloc: error: probes need root (sudo); what works here: tracelloc -- CMD, "
         "LD_PRELOAD=$(tracelloc library-path) CMD, then -p; tracelloc doctor says how to get "
         "probes\n"

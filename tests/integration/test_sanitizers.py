@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import outcome, run
+from tests.commands import background, outcome, run
 from tests.harness import PATIENCE_S, TARGETS, run_tracelloc, wait_until
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import has_leak_sanitizer
@@ -74,9 +74,8 @@ def test_one_that_runs_cannot_be_followed(tmp_path: Path) -> None:
 
 
 def test_others_have_none() -> None:
-    with subprocess.Popen(["sleep", "600"]) as target:
+    with background("sleep", "600") as target:
         space = AddressSpace(Process(target.pid))
         wait_until(lambda: any("libc" in module.path for module in space.refresh()))
         assert not has_leak_sanitizer(space)
         space.close()
-        target.kill()

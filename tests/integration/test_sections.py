@@ -65,8 +65,7 @@ def test_json(builder: Builder, targets: Targets) -> None:
 
 
 @pytest.mark.parametrize(
-    ("soon", "count"),
-    [("0", 5000 + 200), ("64", 5000 + 400 + 50), ("1h", 5000 + 400 + 50)],
+    ("soon", "count"), [("0", 5000 + 200), ("64", 5000 + 400 + 50), ("1h", 5000 + 400 + 50)]
 )
 def test_what_is_temporary(builder: Builder, targets: Targets, soon: str, count: int) -> None:
     options = ("--json", "--show", "temporary", "--temporary", soon)

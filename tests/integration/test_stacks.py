@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc, traced
 
 pytestmark = pytest.mark.bpf
 
@@ -16,9 +16,7 @@ def trace_once(
     target: Target, *options: str
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]:
     """The stacks by the size of their blocks, and the report, of what "go" allocates."""
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 100, *options)
-    assert target.ask("go") == "done"
-    report = tracer.final_report()
+    _, report = traced(target, "go", "--top", 100, *options)
     assert report["lost_events"] == 0
     return {b["size_bytes"]: b["stack"] for b in report["top_allocations"]}, report
 
@@ -35,8 +33,7 @@ def symbols(stack: list[dict[str, Any]]) -> list[str | None]:
 
 
 def test_c(builder: Builder, targets: Targets) -> None:
-    target = targets.start(builder.c("chain"))
-    stacks, report = trace_once(target)
+    stacks, report = trace_once(targets.start(builder.c("chain")))
     assert symbols(stacks[1111]) == ["innermost", "middle", "outermost", "main", "libc"]
     assert symbols(stacks[2222]) == ["innermost", "middle", "main", "libc"]
     assert symbols(stacks[4096]) == ["recurse"] * 5 + ["main", "libc"]
@@ -53,8 +50,7 @@ def test_c(builder: Builder, targets: Targets) -> None:
 @pytest.mark.parametrize("flags", [("-O2", "-fomit-frame-pointer"), ("-fno-omit-frame-pointer",)])
 def test_twins(targets: Targets, flags: tuple[str, ...]) -> None:
     """Stacks that differ in one word of memory, far up, are told apart each time."""
-    target = targets.c("twins", flags=(*flags,))
-    _, report = trace_once(target)
+    _, report = trace_once(targets.c("twins", flags=(*flags,)))
     assert {
         symbols(entry["stack"])[-3]: entry["allocations"] for entry in report["top_allocators"]
     } == {"one": 500, "two": 500, "left": 500, "right": 500}
@@ -76,16 +72,14 @@ def test_frames_point_behind_their_calls(targets: Targets) -> None:
 
 def test_call_at_the_end_of_a_function(targets: Targets) -> None:
     """The return address of a call that never returns may lie in the next function."""
-    target = targets.c("noreturn", flags=("-O2", "-fno-reorder-functions"))
-    stacks, _ = trace_once(target)
+    stacks, _ = trace_once(targets.c("noreturn", flags=("-O2", "-fno-reorder-functions")))
     assert symbols(stacks[888]) == ["never_returns", "ends_with_a_call", "main", "libc"]
     caller = stacks[888][1]
     assert caller["offset"] == caller["size"]
 
 
 def test_deep_recursion_is_marked(targets: Targets) -> None:
-    target = targets.c("chain", 300)
-    stacks, report = trace_once(target)
+    stacks, report = trace_once(targets.c("chain", 300))
     assert symbols(stacks[4096]) == ["recurse"] * 127 + ["[partial: deeper than --max-frames]"]
     assert report["truncated_stacks"] == 1
     assert report["broken_stacks"] == 0
@@ -94,8 +88,7 @@ def test_deep_recursion_is_marked(targets: Targets) -> None:
 @pytest.mark.parametrize("depth", [122, 123, 124])
 def test_depths_around_the_limit(targets: Targets, depth: int) -> None:
     """main, two of libc and _start are four more: 123 recursions fill the 127 frames exactly."""
-    target = targets.c("chain", depth)
-    stacks, report = trace_once(target)
+    stacks, report = trace_once(targets.c("chain", depth))
     names = [frame["symbol"] for frame in stacks[4096]]
     assert names[: depth + 1] == ["recurse"] * depth + ["main"]
     assert len(names) == min(depth + 4, 127) + int(depth > 123)
@@ -103,8 +96,7 @@ def test_depths_around_the_limit(targets: Targets, depth: int) -> None:
 
 
 def test_more_frames(targets: Targets) -> None:
-    target = targets.c("chain", 500)
-    stacks, report = trace_once(target, "--max-frames", "512")
+    stacks, report = trace_once(targets.c("chain", 500), "--max-frames", "512")
     assert symbols(stacks[4096]) == ["recurse"] * 500 + ["main", "libc"]
     assert report["truncated_stacks"] == report["partial_allocations"] == 0
 
@@ -112,11 +104,8 @@ def test_more_frames(targets: Targets) -> None:
 @pytest.mark.parametrize("depth", [120, 125, 126])
 def test_frame_pointers_alone(targets: Targets, depth: int) -> None:
     """The same without call-frame information: one frame of libc's, which has no frame pointer."""
-    target = targets.c("chain", depth)
-    stacks, report = trace_once(target, "--stacks", "fp")
-    expected = (["recurse"] * depth + ["main", "libc"])[:127]
-    found = symbols(stacks[4096])
-    assert found[:127] == expected
+    stacks, report = trace_once(targets.c("chain", depth), "--stacks", "fp")
+    assert symbols(stacks[4096])[:127] == (["recurse"] * depth + ["main", "libc"])[:127]
     assert report["truncated_stacks"] == int(depth > 125)
     assert symbols(stacks[1111]) == ["innermost", "middle", "outermost", "main", "libc"]
 
@@ -153,8 +142,7 @@ def test_call_frame_information_that_cannot_be_read(
 
 
 def test_cpp(targets: Targets) -> None:
-    target = targets.cpp("chain")
-    stacks, report = trace_once(target)
+    stacks, report = trace_once(targets.cpp("chain"))
     assert symbols(stacks[777]) == [
         "operator new(unsigned long)",
         "shop::Shelf<unsigned char, 777>::fill()",
@@ -199,8 +187,7 @@ def test_rust(targets: Targets, mangling: str) -> None:
     """Around the program's own frames there are only the standard library's. Which ones
     depends on its version, and whether they reach main on its having frame pointers."""
     flags = [] if mangling == "legacy" else ["-C", "symbol-mangling-version=v0"]
-    target = targets.rust("chain", flags=(*flags,))
-    stacks, _ = trace_once(target)
+    stacks, _ = trace_once(targets.rust("chain", flags=(*flags,)))
     assert set(stacks) == {800, 4400}
     for size, chain in RUST_CHAINS[mangling].items():
         names = symbols(stacks[size])
@@ -225,9 +212,7 @@ BUILDS = {
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS.keys())
-def test_other_c_libraries_without_frame_pointers(
-    targets: Targets, tmp_path: Path, build: list[str]
-) -> None:
+def test_other_c_libraries(targets: Targets, tmp_path: Path, build: list[str]) -> None:
     program = tmp_path / "chain"
     subprocess.run(
         [*build, "-O1", "-g", "-fno-builtin", "-fomit-frame-pointer",
@@ -235,8 +220,7 @@ def test_other_c_libraries_without_frame_pointers(
          TARGETS / "chain.c", "-o", program],
         check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    target = targets.start(program)
-    stacks, _ = trace_once(target)
+    stacks, _ = trace_once(targets.start(program))
     names = {size: [frame["symbol"] for frame in stack] for size, stack in stacks.items()}
     assert names[1111][:4] == ["innermost", "middle", "outermost", "main"]
     assert names[333][:4] == ["innermost", "middle", "outermost", "in_thread"]
@@ -244,9 +228,7 @@ def test_other_c_libraries_without_frame_pointers(
 
 
 @pytest.mark.parametrize(("threads", "rounds"), [(1, 30), (3, 10), (1, 2000)])
-def test_libraries_opened_and_closed_beside_each_other(
-    builder: Builder, threads: int, rounds: int
-) -> None:
+def test_libraries_opened_and_closed_at_once(builder: Builder, threads: int, rounds: int) -> None:
     """What the preloaded library sends is whole, whichever state of the mappings it is of.
 
     All of it fits into the memory that is shared, however late it is taken.

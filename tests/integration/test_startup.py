@@ -81,8 +81,7 @@ def test_memory(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     with Tracelloc("-p", target.pid, *options) as tracer:
         tracer.await_text("==> lost")
         process = Path(f"/proc/{tracer.process.pid}")
-        status = (process / "status").read_text()
-        most_kib = int(status.partition("VmHWM:")[2].split()[0])
+        most_kib = int((process / "status").read_text().partition("VmHWM:")[2].split()[0])
         assert most_kib < 120_000_000 / 1024
         maps = (process / "maps").read_text()
         assert "libc.so" in maps

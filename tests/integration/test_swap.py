@@ -4,7 +4,6 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +11,11 @@ import pytest
 
 from tests.commands import run
 from tests.harness import PATIENCE_S, Target, Targets
+from tests.sessions import tracing
 from tracelloc.model.blocks import Blocks
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.reachability.search import PointerSearch
-from tracelloc.record.session.config import TraceConfig
-from tracelloc.record.session.sessionstart import attach_to
 
 pytestmark = pytest.mark.bpf
 
@@ -67,7 +65,7 @@ def lost_and_swapped(process: Process, blocks: Blocks) -> tuple[int, int]:
 def test_pointers_that_are_swapped_out(targets: Targets) -> None:
     """They may lead to whatever was not found. Lost blocks that are swapped out lead nowhere."""
     target = targets.c("pagedout")
-    with closing(attach_to(Process(target.pid), TraceConfig(reads_memory=False))) as session:
+    with tracing(target, reads_memory=False) as session:
         assert target.ask("allocate") == "done"
         session.snapshot()
         blocks = session.root.heap.table.blocks()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import outcome, run
+from tests.commands import background, outcome, run
 from tests.harness import TARGETS, Builder, Targets, Tracelloc, tracelloc_command
 
 
@@ -101,8 +101,7 @@ def test_symbols_of_a_process(builder: Builder, targets: Targets) -> None:
 def test_symbols_of_a_stripped_program(targets: Targets, tmp_path: Path) -> None:
     path = tmp_path / "stripped"
     run("gcc", "-O1", "-s", "-pthread", TARGETS / "chain.c", "-o", path)
-    target = targets.start(path)
-    text = symbols("-p", target.pid).stdout.partition(f"{path}\n")[2]
+    text = symbols("-p", targets.start(path).pid).stdout.partition(f"{path}\n")[2]
     lines = text.splitlines()[:4]
     assert lines[0].endswith("functions from its exported functions only (.dynsym)")
     assert lines[1] == "    lines   none: no debug information (DWARF)"
@@ -111,15 +110,11 @@ def test_symbols_of_a_stripped_program(targets: Targets, tmp_path: Path) -> None
 
 def test_symbols_of_a_packaged_program() -> None:
     """The package that would help is named. The shell that runs this: no debug files here."""
-    with subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL) as process:
-        try:
-            while Path(f"/proc/{process.pid}/exe").readlink() == Path("/proc/self/exe").readlink():
-                os.sched_yield()
-            reports = json.loads(symbols("-p", process.pid, "--json").stdout)
-        finally:
-            process.kill()
-    sleep = next(r for r in reports if r["module"].endswith("/sleep"))
-    assert sleep["advice"] == (
+    with background("sleep", "60", stdin=subprocess.DEVNULL) as process:
+        while Path(f"/proc/{process.pid}/exe").readlink() == Path("/proc/self/exe").readlink():
+            os.sched_yield()
+        reports = json.loads(symbols("-p", process.pid, "--json").stdout)
+    assert next(r for r in reports if r["module"].endswith("/sleep"))["advice"] == (
         "apt install coreutils-dbgsym, from the distribution's archive of debug symbols"
     )
 

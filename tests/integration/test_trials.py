@@ -7,20 +7,19 @@ made up here: by a program that does not survive, and by what a trial is said to
 import json
 import shutil
 import sys
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.harness import Target, Targets, Tracelloc, run_tracelloc
+from tests.harness import Target, Targets, run_tracelloc, traced
 from tests.integration.test_attach import HAS_MULTI
+from tests.sessions import tracing
 from tracelloc.architecture import native
 from tracelloc.record.kernel import childprogram, trials
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.trials import Trial, killing_filter, trial_passes
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.config import TraceConfig
-from tracelloc.record.session.sessionstart import attach_to
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -76,7 +75,7 @@ def test_a_child_that_is_killed_is_noticed(cache: Path, monkeypatch: pytest.Monk
 def test_links_that_miss_threads_are_not_used(cache: Path, targets: Targets) -> None:
     claim(cache, threads=False, seccomp=True, shadow_stack=True)
     target = targets.c("books", 2, 100, 1, 100)
-    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+    with tracing(target) as session:
         assert session.method is Method.PERF
 
 
@@ -106,9 +105,7 @@ def sandboxed(targets: Targets) -> Target:
 
 
 def test_sandboxed_programs_live_on(sandboxed: Target) -> None:
-    tracer = Tracelloc("-p", sandboxed.pid, "--json")
-    assert sandboxed.ask("go") == "done"
-    assert tracer.stop() == 0
+    traced(sandboxed, "go")
     assert sandboxed.end() == 0
 
 
@@ -124,10 +121,7 @@ def test_sandboxed_programs_are_refused_where_they_would_be_killed(
 
 def test_others_are_not(cache: Path, targets: Targets) -> None:
     claim(cache, threads=True, seccomp=False, shadow_stack=False)
-    target = targets.c("chain")
-    tracer = Tracelloc("-p", target.pid, "--json")
-    assert target.ask("go") == "done"
-    assert tracer.stop() == 0
+    traced(targets.c("chain"), "go")
 
 
 def test_shadow_stacks_are_seen(tmp_path: Path) -> None:

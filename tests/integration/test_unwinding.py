@@ -122,8 +122,7 @@ def compare(
         assert os.waitpid(process.pid, os.WUNTRACED)[1] & 0xFF == 0x7F
         # Its own malloc is one, too, inside of which others would not count.
         capture = CaptureConfig(min_block_bytes=FIRST_SIZE, **config)
-        choice = MallocChoice("libc.so")
-        trace = TraceConfig(capture, choice, use_library=by == "library")
+        trace = TraceConfig(capture, MallocChoice("libc.so"), use_library=by == "library")
         session = attach_to(Process(process.pid), trace)
         assert session.root.probes.is_replaced == (by == "library")
         table = session.root.heap.table
@@ -241,11 +240,6 @@ WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 3000)
 INSERT INTO t SELECT x, 'row ' || x FROM n;
 SELECT count(*) FROM t JOIN t AS u ON t.b = u.b WHERE t.a % 7 < 3 GROUP BY t.a % 11 ORDER BY 1;
 """
-JAVASCRIPT = """
-const kept = [];
-for (let n = 0; n < 3000; n++) kept.push(Buffer.allocUnsafeSlow(5000 + n));
-console.log(JSON.stringify(kept.map(b => b.length)).length);
-"""
 
 
 def cc1plus(tmp_path: Path) -> list[str | Path]:
@@ -297,18 +291,14 @@ def test_programs(truth: Path, tmp_path: Path, name: str, by: str) -> None:
     assert len(found.different) <= found.compared // 10_000
 
 
-def test_cpp(truth: Path, tmp_path: Path) -> None:
-    program = tmp_path / "thrower"
-    run("g++", "-O2", "-fomit-frame-pointer", TARGETS / "thrower.cpp", "-o", program)
-    found = compare([program], truth, tmp_path)
-    assert found.compared > 1000
-    assert (found.different, found.partial) == ([], 0)
-
-
-def test_rust(truth: Path, tmp_path: Path) -> None:
-    program = tmp_path / "boxes"
-    run("rustc", "--edition=2021", "-O", TARGETS / "boxes.rs", "-o", program)
-    found = compare([program], truth, tmp_path)
+@pytest.mark.parametrize(
+    ("compiler", "source"),
+    [("g++ -O2 -fomit-frame-pointer", "thrower.cpp"), ("rustc --edition=2021 -O", "boxes.rs")],
+    ids=["cpp", "rust"],
+)
+def test_compilers(truth: Path, tmp_path: Path, compiler: str, source: str) -> None:
+    run(*compiler.split(), TARGETS / source, "-o", tmp_path / "program")
+    found = compare([tmp_path / "program"], truth, tmp_path)
     assert found.compared > 1000
     assert (found.different, found.partial) == ([], 0)
 
@@ -370,9 +360,7 @@ def test_go_library(targets: Targets, tmp_path: Path, go_cache: Path) -> None:
     assert snapshot.partial_allocations == snapshot.broken_stacks == 0
 
 
-def test_large_files_are_remembered(
-    truth: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_remembered(truth: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one run had to ask for, the next one has from the start."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(rowsahead, "_MOST_SITES", 100)

@@ -1,17 +1,13 @@
 """A real program with a leak among what only looks like one, judged while it runs."""
 
-import time
-from contextlib import closing
 from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Targets, Tracelloc, frames_of
+from tests.harness import Targets, Tracelloc, frames_of, wait_until
+from tests.sessions import tracing
 from tracelloc.model.verdicts import Suspect, Verdict
-from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
-from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 pytestmark = pytest.mark.bpf
@@ -32,22 +28,20 @@ def verdicts(report: dict[str, Any]) -> dict[str, str]:
 
 def best_suspect(session: Session, survivors: int) -> Suspect:
     """The first suspect, as soon as one is made of so many blocks."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
+
+    def best() -> Suspect | None:
         findings = session.snapshot().root.findings
-        if findings is not None and findings.suspects:
-            suspect = findings.suspects[0]
-            if suspect.judgement.survivors >= survivors:
-                return suspect
-        time.sleep(0.5)
-    raise AssertionError("no suspect")
+        suspects = findings.suspects[:1] if findings is not None else ()
+        return next((one for one in suspects if one.judgement.survivors >= survivors), None)
+
+    return wait_until(best, 0.5)
 
 
 @pytest.mark.alone
 def test_a_leak_is_the_first_suspect(targets: Targets) -> None:
     """20 blocks of 160 bytes a second (ten times the program's own speed)."""
     target = targets.c("specimens", "steady", "3000", "10")
-    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+    with tracing(target) as session:
         target.say("go")
         suspect = best_suspect(session, 150)
         names = frames_of(

@@ -1,15 +1,12 @@
 """What views are given of a real process: copies, the time line, marks, thread names."""
 
 import time
-from contextlib import closing
 
 import pytest
 
 from tests.harness import PATIENCE_S, Targets
+from tests.sessions import tracing
 from tracelloc.model.snapshotrequest import SnapshotRequest
-from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.config import TraceConfig
-from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.show.analysis.differences import Limits, change, held_by_stack, mark, stack_figures
 
 pytestmark = pytest.mark.bpf
@@ -20,7 +17,7 @@ TICK_NS = 10_000_000 + (1 << 20)  # Births are of the timer's last tick: up to t
 
 def test_copies_agree_with_totals(targets: Targets) -> None:
     target = targets.c("crowd", 6, 200)
-    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+    with tracing(target) as session:
         before = mark(session.snapshot().root, "start")
         time.sleep(TICK_NS / 1e9)
         assert target.ask("go") == "done"
@@ -34,7 +31,6 @@ def test_copies_agree_with_totals(targets: Targets) -> None:
                 break
             assert time.monotonic() < deadline
     assert session.root.outside.thread_names.all()[target.pid].startswith("crowd")
-    assert snapshot.blocks is not None
     blocks = snapshot.blocks
     assert len(blocks) == snapshot.live_count > 200
     held = held_by_stack(blocks, len(snapshot.totals), None)

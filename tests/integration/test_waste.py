@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Targets, Tracelloc
+from tests.harness import Builder, Targets, Tracelloc, traced
 from tests.integration.test_allocators import preloaded
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -17,12 +17,7 @@ pytestmark = [pytest.mark.bpf, pytest.mark.long]
     ("allocator", "most", "aligned"),
     [("glibc", 400_000, 1), ("jemalloc", 400_000, 0), ("mimalloc", 131_072, 0)],
 )
-def test_books(
-    targets: Targets,
-    allocator: str,
-    most: int,
-    aligned: int,
-) -> None:
+def test_books(targets: Targets, allocator: str, most: int, aligned: int) -> None:
     target = targets.c("usable", env=preloaded(allocator))
     tracer = Tracelloc("-p", target.pid, "--json", "--show", "sizes")
     target.ask(f"fill 1 {most} {aligned}")
@@ -101,9 +96,7 @@ def test_after_exec_in_a_child(builder: Builder, tmp_path: Path) -> None:
 
 def test_samples_estimate_it(targets: Targets) -> None:
     target = targets.c("usable")
-    tracer = Tracelloc("-p", target.pid, "--json", "--show", "sizes", "--sample", 64)
-    books = json.loads(target.ask("fill 4 1000 0"))
-    report = tracer.final_report()
+    books, report = traced(target, "fill 4 1000 0", "--show", "sizes", "--sample", 64)
     sizes = report["sizes"]
     # Rounded once here, there for each stack.
     assert sizes["read_allocations"] == pytest.approx(report["live_allocations"], abs=5)

@@ -49,8 +49,7 @@ def test_what_has_come_since_a_mark(targets: Targets, tmp_path: Path) -> None:
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--interval", "100ms", "--since-mark", "-o", written
     )
-    before = tracer.await_report(lambda report: report["live_bytes"] == 0)
-    assert "since_mark" not in before
+    assert "since_mark" not in tracer.await_report(lambda report: report["live_bytes"] == 0)
     tracer.process.send_signal(signal.SIGUSR2)
     tracer.wait_for("mark set")
     report = tracer.await_report(lambda report: "since_mark" in report)

@@ -18,6 +18,7 @@ import textual._wait
 from rich.segment import Segment
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.widget import Widget
 
 from tests.trees import build_tree
@@ -27,6 +28,7 @@ from tracelloc.show.presentation.profile import Metric
 
 SCREENS = Path(__file__).parents[1] / "data" / "screens"
 _PATIENCE_S = 20
+Size = tuple[int, int]
 SIZES = [(60, 20), (80, 24), (120, 40)]
 MIB = 1 << 20
 
@@ -65,6 +67,15 @@ class ViewApp(App[None]):
         if self.widget is not None:
             self.widget.focus()
 
+    async def put_on_top(self, pilot: Pilot[None], screen: Screen[Any]) -> list[object]:
+        """Returns what the screen is left with, once it is left."""
+        result: list[object] = []
+        self.push_screen(screen, result.append)
+        await self.workers.wait_for_complete()
+        await pilot.pause()
+        await pilot.pause()
+        return result
+
     def keep(self, message: object) -> None:
         self.sent.append(message)
 
@@ -72,9 +83,7 @@ class ViewApp(App[None]):
 
 
 @asynccontextmanager
-async def shown_on(
-    widget: Widget | None, size: tuple[int, int]
-) -> AsyncIterator[tuple[ViewApp, Pilot[None]]]:
+async def shown_on(widget: Widget | None, size: Size) -> AsyncIterator[tuple[ViewApp, Pilot[None]]]:
     """An app with the widget, and its pilot, until the block ends."""
     app = ViewApp(widget)
     async with app.run_test(size=size) as pilot:
@@ -95,7 +104,7 @@ def as_test(
 
 
 def on_screen(
-    widget: Callable[[], Widget] | None = None, size: tuple[int, int] = (80, 24)
+    widget: Callable[[], Widget] | None = None, size: Size = (80, 24)
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
     """Makes a test of a coroutine: on a screen with a widget, which it gets as ``view``."""
 
@@ -137,6 +146,18 @@ def text_of(app: App[None]) -> list[str]:
     return ["".join(segment.text for segment in line).rstrip() for line in lines_of(app)]
 
 
+def shown(app: App[None]) -> str:
+    """What is on the screen, as one text."""
+    return "\n".join(text_of(app))
+
+
+def line_with(app: App[None], words: str, top: int = 0) -> str:
+    """The first line on the screen, from a row on, that has these words."""
+    found = [line for line in text_of(app)[top:] if words in line]
+    assert found, shown(app)
+    return found[0]
+
+
 def styled(app: App[None], attribute: str) -> list[str]:
     """The texts on the screen whose style has an attribute: ``reverse``, ``underline`` …"""
     return [
@@ -154,15 +175,15 @@ async def compare(name: str, app: App[None], pilot: Pilot[None]) -> None:
     path = SCREENS / f"{name}-{width}x{height}.txt"
     if os.environ.get("TRACELLOC_UPDATE_SCREENS"):
         path.parent.mkdir(exist_ok=True)
-        path.write_text(_shown(app))
+        path.write_text(_picture(app))
     deadline_s = time.monotonic() + _PATIENCE_S
-    while _shown(app) != path.read_text() and time.monotonic() < deadline_s:
+    while _picture(app) != path.read_text() and time.monotonic() < deadline_s:
         await pilot.pause(0.05)
-    assert _shown(app) == path.read_text(), f"{path} differs:\n{_shown(app)}"
+    assert _picture(app) == path.read_text(), f"{path} differs:\n{_picture(app)}"
 
 
-def _shown(app: App[None]) -> str:
-    return "\n".join(text_of(app)).rstrip("\n") + "\n"
+def _picture(app: App[None]) -> str:
+    return shown(app).rstrip("\n") + "\n"
 
 
 def path(*names: str) -> list[Step]:
@@ -202,8 +223,7 @@ def sample_tree(*, inverted: bool = False, without: frozenset[int] = frozenset()
 def hostile_tree() -> CallTree:
     """Each name a child of the root and, below, of each other."""
     stacks = [(n, [Step(name, name)], weights(MIB, 1, 0)) for n, name in enumerate(HOSTILE)]
-    chain = [Step(name, name) for name in HOSTILE]
-    stacks.append((99, chain, weights(20 * MIB, 1, 1)))
+    stacks.append((99, [Step(name, name) for name in HOSTILE], weights(20 * MIB, 1, 1)))
     return build_tree(stacks, Step(HOSTILE[1], None))
 
 

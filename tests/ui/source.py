@@ -20,6 +20,7 @@ from textual.pilot import Pilot
 from tests.snapshots import snapshot_of
 from tests.ui.screens import as_test, text_of
 from tests.unit.events import records
+from tests.unit.show.presentation.test_views import FakeSymbolizer
 from tracelloc.heap.series import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
@@ -34,7 +35,6 @@ from tracelloc.model.processlist import ProcessInfo
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.verdicts import Findings
-from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.filters import Filters, NamedStack
 from tracelloc.show.filters.files import shipped_rules
 from tracelloc.show.presentation.naming import Namer
@@ -75,31 +75,19 @@ STACKS: dict[int, list[Call]] = {
 MODULES: dict[str, object] = {}  # Files by path, the same ones for all processes
 
 
-class FakeSymbolizer(Symbolizer):
-    """Names by address, so that no process is needed."""
-
-    def __init__(self, frames: dict[int, Frame]) -> None:
-        self._frames = frames
-
-    version = 0
-    waiting = 0
-
-    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
-        return True
+class Symbols(FakeSymbolizer):
+    """Frames by address, and the files that they are in."""
 
     def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
-        frame = self._frames.get(address + 1)
+        frame = self.names.get(address + 1)
         if frame is None or frame.module is None:
             return Unresolved.UNMAPPED
-        module = MODULES.setdefault(
-            frame.module,
-            SimpleNamespace(path=frame.module, build_id=None),
-        )
+        module = MODULES.setdefault(frame.module, SimpleNamespace(path=frame.module, build_id=None))
         mapping = Mapping(0, 1 << 40, 0, True, "0:1", 1, frame.module, False)
         return CodePlace(mapping, cast(CodeModule, module), None, address)
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
-        return [self._frames[address] for address in addresses]
+        return [self.names[address] for address in addresses]
 
 
 @dataclass
@@ -117,6 +105,7 @@ class FakeSource:
     allocator: MainLibrary | None = None  # Whose sizes blocks have
     failure: BaseException | None = None
     others: tuple[Snapshot, ...] = ()  # Other processes
+    change: Callable[[Snapshot], Snapshot] = lambda one: one  # Of the first one's snapshots
     has_many: bool = False
     has_python: bool = False
     writes_files: bool = True
@@ -155,7 +144,7 @@ class FakeSource:
         self.series = HeapSeries(START_NS)
         self.invoker = Invoker(os.geteuid(), os.getegid(), self.directory, self.directory)
         self.filters = Filters([shipped_rules()])
-        self._namer = Namer(FakeSymbolizer(frames), self.filters)
+        self._namer = Namer(Symbols(frames), self.filters)
         self.next_address = 0x7F0000001000
 
     def apply(self, events: list[tuple[EventKind, int, int, int, int]]) -> None:
@@ -192,7 +181,7 @@ class FakeSource:
         if self.failure is not None:
             raise self.failure
         self.taken += 1
-        return TraceSnapshot((self.snapshot(wanted), *self.others))
+        return TraceSnapshot((self.change(self.snapshot(wanted)), *self.others))
 
     def snapshot(self, wanted: SnapshotRequest) -> Snapshot:
         return snapshot_of(
@@ -233,9 +222,9 @@ class FakeSource:
         raise FileNotFoundError(2, "No such file or directory")
 
 
-def shop(directory: Path, kind: type[FakeSource] | None = None) -> FakeSource:
+def shop(directory: Path, **options: Any) -> FakeSource:
     """Two minutes of a server that leaks 160 bytes with each of 20 requests per second."""
-    source = (kind or FakeSource)(STACKS, directory)
+    source = FakeSource(STACKS, directory, **options)
     cache = []
     source.allocate(LOG, 32 << 10)
     source.allocate(DNS, 5 << 10, tid=103)

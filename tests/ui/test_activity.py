@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from tests.ui.screens import text_of
+from tests.ui.screens import line_with, shown, text_of
 from tests.ui.source import (
     CACHE,
     LEAK,
@@ -49,10 +49,6 @@ def own(app: LiveApp, function: str) -> int:
     )
 
 
-def line_of(app: LiveApp, word: str) -> str:
-    return next(line for line in text_of(app) if word in line)
-
-
 @on_live_screen()
 async def test_tree_by_each_metric(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "w")
@@ -62,18 +58,18 @@ async def test_tree_by_each_metric(app: LiveApp, pilot: Pilot[int]) -> None:
     for metric in (Metric.BLOCKS, Metric.ALLOCATED, Metric.GROWTH, Metric.PEAK):
         await press(app, pilot, "w")
         assert nodes_of(app).metric is metric
-        assert f"by {metric.value} (w)" in line_of(app, "4 Tree")
+        assert f"by {metric.value} (w)" in line_with(app, "4 Tree")
         found[metric] = nodes_of(app).weight(ROOT)
     assert found[Metric.BLOCKS] == SECONDS * 20 + 30 + 2
     assert found[Metric.ALLOCATED] == PEAK_BYTES + HANDED * 4096 + (SECONDS - 1) * PAGE_BYTES
     assert found[Metric.PEAK] == PEAK_BYTES
     assert own(app, "render_page") == PAGE_BYTES, "though it holds nothing"
     assert own(app, "cache_lookup") == 30 * 4096
-    assert "peak" in line_of(app, "callees")
+    assert "peak" in line_with(app, "callees")
     await press(app, pilot, "w")
     assert (nodes_of(app).weight(ROOT), own(app, "render_page")) == (SECONDS, SECONDS)
     await press(app, pilot, "3")
-    assert f"temporary {SECONDS}" in line_of(app, "colors: module")
+    assert f"temporary {SECONDS}" in line_with(app, "colors: module")
     await press(app, pilot, "w")
     assert app.state.settings.metric is Metric.BYTES
 
@@ -82,8 +78,7 @@ async def test_tree_by_each_metric(app: LiveApp, pilot: Pilot[int]) -> None:
 async def test_limits_leave_out_what_is_freed(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, *"4wwww")
     assert own(app, "render_page") == PAGE_BYTES
-    limits = replace(app.state.settings.limits, min_size_bytes=4096)
-    app.state.change(limits=limits)
+    app.state.change(limits=replace(app.state.settings.limits, min_size_bytes=4096))
     await tick(app, pilot)
     assert own(app, "render_page") == own(app, "record_request") == 0
     assert nodes_of(app).weight(ROOT) == LIVE["cache_lookup"] + LIVE["append_log"] + 5 * 1024
@@ -91,8 +86,7 @@ async def test_limits_leave_out_what_is_freed(app: LiveApp, pilot: Pilot[int]) -
 
 async def test_threads(source: FakeSource) -> None:
     # Somebody who only ever frees.
-    block = source.allocate(LOG, 10_000, tid=101)
-    source.apply([(2, block, 0, 0, 104)])
+    source.apply([(2, source.allocate(LOG, 10_000, tid=101), 0, 0, 104)])
     async with live(source, (140, 40)) as (app, pilot):
         assert app.state.picture.snapshot.threads is None, "nobody has asked for them"
         taken = source.taken
@@ -100,7 +94,7 @@ async def test_threads(source: FakeSource) -> None:
         assert source.taken == taken + 1
         moved = (HANDED * 4096 + 10_000) / 1024
         share = 100 * (HANDED + 1) / (SECONDS + HANDED + 1)
-        assert line_of(app, "freed by other threads").strip() == (
+        assert line_with(app, "freed by other threads").strip() == (
             f"freed by other threads: {moved:.0f} KiB in {HANDED + 1} blocks, "
             f"{share:.1f} % of all frees"
         )
@@ -113,12 +107,12 @@ async def test_threads(source: FakeSource) -> None:
         assert (work.freed_by_others_bytes, works[104].freed_for_others_bytes) == (10_000, 10_000)
         assert works[102].freed_by_others_count == HANDED
         # live, thread, blocks, allocated, freed, for others, by others
-        assert line_of(app, " 104 ").split()[:3] == ["0", "B", "104"]
-        assert "9.77 KiB    9.77 KiB        0 B  [ended]" in line_of(app, " 104 ")
-        assert f"{HANDED * 4} KiB   9.77 KiB  worker-1" in line_of(app, "worker-1")
+        assert line_with(app, " 104 ").split()[:3] == ["0", "B", "104"]
+        assert "9.77 KiB    9.77 KiB        0 B  [ended]" in line_with(app, " 104 ")
+        assert f"{HANDED * 4} KiB   9.77 KiB  worker-1" in line_with(app, "worker-1")
         view.move_to(list(view.order).index(101))
         await tick(app, pilot)
-        assert "101 worker-1: 9.77 KiB to 104 [ended], 360 KiB from 102 worker-2" in line_of(
+        assert "101 worker-1: 9.77 KiB to 104 [ended], 360 KiB from 102 worker-2" in line_with(
             app, " to 104"
         )
         # What it has freed is no matter of limits, but who holds nothing is not in the way.
@@ -132,15 +126,13 @@ async def test_threads(source: FakeSource) -> None:
 
 
 @on_live_screen()
-async def test_threads_while_nothing_moves(
-    app: LiveApp, pilot: Pilot[int], source: FakeSource
-) -> None:
+async def test_threads_while_frozen(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     """What was not asked for before is not there; the rest is as ever."""
     taken = source.taken
     await press(app, pilot, "space", "7")
     assert source.taken == taken
-    assert "worker-2" in "\n".join(text_of(app))
-    assert "freed by other threads" not in "\n".join(text_of(app))
+    assert "worker-2" in shown(app)
+    assert "freed by other threads" not in shown(app)
     await press(app, pilot, "space")
     await tick(app, pilot)
     assert app.state.picture.snapshot.threads is not None
@@ -165,18 +157,16 @@ async def test_header_says_when_most_was_held(source: FakeSource) -> None:
 async def test_details(app: LiveApp, pilot: Pilot[int], stack: int, words: str) -> None:
     app.state.open_details(stack)
     await tick(app, pilot)
-    assert line_of(app, "at heap peak:") == f" {words}"
+    assert line_with(app, "at heap peak:") == f" {words}"
 
 
 async def test_temporary_column(source: FakeSource) -> None:
-    block = source.allocate(LOG, 7)
-    source.free(block)
+    source.free(source.allocate(LOG, 7))
     async with live(source, (180, 40)) as (app, pilot):
-        assert "50.0 %" in line_of(app, "append_log")
+        assert "50.0 %" in line_with(app, "append_log")
         app.screen.action_sort_by("temporary")
         await tick(app, pilot)
-        first = next(line for line in text_of(app) if line.startswith("›"))
-        assert "append_log" in first
+        assert "append_log" in next(line for line in text_of(app) if line.startswith("›"))
 
 
 async def test_estimates_are_marked(tmp_path: Path) -> None:
@@ -187,15 +177,13 @@ async def test_estimates_are_marked(tmp_path: Path) -> None:
     async with live(source, (180, 40)) as (app, pilot):
         assert "peak ~2.00 MiB" in text_of(app)[1]
         await press(app, pilot, *"4wwww")
-        assert "~2.00 MiB" in line_of(app, "▾ shop-server")
+        assert "~2.00 MiB" in line_with(app, "▾ shop-server")
         await press(app, pilot, "7")
-        assert "~1.00 MiB" in line_of(app, "worker-1")
+        assert "~1.00 MiB" in line_with(app, "worker-1")
 
 
 @on_live_screen()
-async def test_another_program_begins_anew(
-    app: LiveApp, pilot: Pilot[int], source: FakeSource
-) -> None:
+async def test_another_program_begins(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     await press(app, pilot, *"4wwww")
     source.table = LiveTable(source.table.stacks)
     source.table.cohorts.begin(source.now_ns)

@@ -9,10 +9,12 @@ from tests.ui.screens import (
     HOSTILE,
     MIB,
     SIZES,
+    Size,
     ViewApp,
     compare,
     harmless,
     on_screen,
+    shown,
     shown_on,
     styled,
     text_of,
@@ -82,16 +84,14 @@ def threads_by(column: str, threads: list[ThreadRow] = THREADS) -> TableRows:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @on_screen(lambda: Table(histogram_columns("size")))
-async def test_sizes_picture(
-    app: ViewApp, pilot: Pilot[None], view: Table, size: tuple[int, int]
-) -> None:
+async def test_sizes_picture(app: ViewApp, pilot: Pilot[None], view: Table, size: Size) -> None:
     view.show(bar_rows(size_rows(BINS[:-1], FREQUENT[1:]), size_label, Sorting("count")))
     await pilot.press("down")
     await compare("sizes", app, pilot)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_waste_picture(size: tuple[int, int]) -> None:
+async def test_waste_picture(size: Size) -> None:
     """Where there is room for it: what the allocator wastes, as far as that is known."""
     view = Table(histogram_columns("size"))
     wastes = [
@@ -111,9 +111,7 @@ async def test_waste_picture(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @on_screen(lambda: Table(histogram_columns("age")))
-async def test_ages_picture(
-    app: ViewApp, pilot: Pilot[None], view: Table, size: tuple[int, int]
-) -> None:
+async def test_ages_picture(app: ViewApp, pilot: Pilot[None], view: Table, size: Size) -> None:
     view.show(bar_rows(AGES, age_label))
     await pilot.press("end")
     await compare("ages", app, pilot)
@@ -121,9 +119,7 @@ async def test_ages_picture(
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @on_screen(lambda: Table(COLUMNS))
-async def test_threads_picture(
-    app: ViewApp, pilot: Pilot[None], view: Table, size: tuple[int, int]
-) -> None:
+async def test_threads_picture(app: ViewApp, pilot: Pilot[None], view: Table, size: Size) -> None:
     view.show(threads_by("bytes"))
     await pilot.press("down")
     await compare("threads", app, pilot)
@@ -137,7 +133,7 @@ async def test_what_threads_did() -> None:
     async with shown_on(view, (130, 24)) as (app, pilot):
         view.show(threads_by("bytes"))
         await pilot.pause()
-        text = "\n".join(text_of(app))
+        text = shown(app)
         assert "freed by other threads: 3.00 MiB in 160 blocks" in text
         assert "1.3 % of all frees" in text
         assert "4242 api-server: 512 KiB to 4243 tokio-runtime-w, 2.00 MiB from [unknown]" in text
@@ -238,9 +234,7 @@ async def test_sorting_threads(app: ViewApp, pilot: Pilot[None], view: Table) ->
 
 @pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
 @on_screen(lambda: Table(COLUMNS))
-async def test_hostile_threads(
-    app: ViewApp, pilot: Pilot[None], view: Table, size: tuple[int, int]
-) -> None:
+async def test_hostile_threads(app: ViewApp, pilot: Pilot[None], view: Table, size: Size) -> None:
     names = dict(enumerate(HOSTILE, 1))
     held = [ThreadStat(tid, name, MIB, 1, 0.1, 1) for tid, name in names.items()]
     flows = tuple(ThreadFlow(tid, tid % len(names) + 1, 1, MIB) for tid in names)

@@ -5,17 +5,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import (
-    CACHE,
-    LEAK,
-    LIVE,
-    SECONDS,
-    live,
-    on_live_screen,
-    press,
-    shop,
-    tick,
-)
+from tests.ui.source import CACHE, LEAK, LIVE, SECONDS, live, on_live_screen, press, shop, tick
 from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.chart import ChartView
@@ -112,9 +102,7 @@ async def test_what_has_gone_keeps_its_layer_and_small_ones_are_together(tmp_pat
 
 
 @on_live_screen((80, 14))
-async def test_without_room_rows_are_left_and_without_blocks_a_word(
-    app: LiveApp, pilot: Pilot[int]
-) -> None:
+async def test_without_room_and_without_blocks(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "C")
     assert chart_of(app) == []
     assert "record_request" in "\n".join(text_of(app))

@@ -7,13 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.trees import build_tree
-from tests.ui.screens import (
-    ViewApp,
-    lines_of,
-    path,
-    shown_on,
-    weights,
-)
+from tests.ui.screens import ViewApp, lines_of, path, shown_on, weights
 from tracelloc.show.analysis.histograms import ThreadStat, thread_rows
 from tracelloc.show.presentation.calltree import Step
 from tracelloc.ui.flame import FlameView
@@ -54,8 +48,7 @@ async def test_trees() -> None:
     nodes = large()
     for view in (FlameView(), TreeView()):
         async with shown_on(view, (150, 50)) as (app, _pilot):
-            show = partial(view.show, nodes, at_once=True)
-            assert median_s(app, show) < 2 * REFRESH_S
+            assert median_s(app, partial(view.show, nodes, at_once=True)) < 2 * REFRESH_S
             assert median_s(app, partial(view.action_cursor, 1)) < 2 * REFRESH_S
 
 

@@ -4,7 +4,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.blockholders import KEPT
-from tests.ui.screens import SIZES, compare, text_of
+from tests.ui.screens import SIZES, compare, shown, text_of
 from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, tick, until
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters.rules import Action, Match, On, parse_rules
@@ -13,10 +13,6 @@ from tracelloc.ui.details import DetailScreen, source_text
 from tracelloc.ui.frames import rule_for
 from tracelloc.ui.live_screen import LiveScreen
 from tracelloc.ui.tableview import Table
-
-
-def shown(app: LiveApp) -> str:
-    return "\n".join(text_of(app))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -30,14 +26,8 @@ async def test_picture(app: LiveApp, pilot: Pilot[int], size: tuple[int, int]) -
 
 @on_live_screen()
 async def test_figures_and_source(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
-    await press(app, pilot, "enter")
-    assert "record_request (server.c:32) ← handle_request" in text_of(app)[0]
-    assert "375 KiB in 2,400 blocks" in shown(app)
-    assert "allocated 2,400   freed 0 (0.0 %)" in shown(app)
-    assert "worker-1 (101)" in shown(app)
-    assert "›    32  int line_32;" in shown(app)
     # The source follows the cursor.
-    await press(app, pilot, "down")
+    await press(app, pilot, "enter", "down")
     assert "›    95  int line_95;" in shown(app)
     # Figures go on, the stack stays, whatever rows do behind it.
     source.allocate(4, 10 << 20)
@@ -106,9 +96,7 @@ async def test_hide_undo_collapse_save(source: FakeSource) -> None:
 
 
 @on_live_screen()
-async def test_added_rules_in_the_filter_dialog(
-    app: LiveApp, pilot: Pilot[int], source: FakeSource
-) -> None:
+async def test_added_rules_in_dialogs(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     await press(app, pilot, "enter", "H", "escape", "f", "end")
     assert "hide ^record_request$" in shown(app)
     await press(app, pilot, "W")

@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from tests.ui.screens import (
-    compare,
-    program_writes,
-)
+from tests.ui.screens import compare, program_writes
 from tests.ui.source import FakeSource, on_live_screen, press
 from tests.ui.test_objects import python_shop
 from tracelloc.model.process import Target

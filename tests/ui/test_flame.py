@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 from tests.trees import build_tree
 from tests.ui.screens import (
     SIZES,
+    Size,
     ViewApp,
     compare,
     harmless,
@@ -136,9 +137,7 @@ def test_colours() -> None:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @on_screen(FlameView)
-async def test_picture(
-    app: ViewApp, pilot: Pilot[None], view: FlameView, size: tuple[int, int]
-) -> None:
+async def test_picture(app: ViewApp, pilot: Pilot[None], view: FlameView, size: Size) -> None:
     """Three levels down with a search."""
     view.show(Nodes(sample_tree(), search=Search("json")), at_once=True)
     await pilot.press("down", "down", "down", "down", "right")
@@ -180,8 +179,7 @@ async def test_walk_with_keys(app: ViewApp, pilot: Pilot[None], view: FlameView)
 async def test_mouse(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
     view.show(Nodes(sample_tree()), at_once=True)
     await pilot.pause()
-    column = text_of(app)[5].index("▏tls")
-    await pilot.click(view, offset=(column, 5))
+    await pilot.click(view, offset=(text_of(app)[5].index("▏tls"), 5))
     assert name_of(view) == "tls::accept"
     await pilot.click(view, offset=(79, 5))
     assert name_of(view) == "tls::accept", "there is no box"
@@ -190,9 +188,7 @@ async def test_mouse(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
 
 
 @on_screen(FlameView)
-async def test_new_figures_keep_zoom_and_cursor(
-    app: ViewApp, pilot: Pilot[None], view: FlameView
-) -> None:
+async def test_zoom_and_cursor_stay(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
     view.show(Nodes(sample_tree()), at_once=True)
     await pilot.press("down", "down", "enter", "down", "down", "right")
     assert name_of(view) == "json::parse"
@@ -231,9 +227,7 @@ async def test_nothing_to_show(app: ViewApp, pilot: Pilot[None], view: FlameView
 
 @pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
 @on_screen(FlameView)
-async def test_hostile_names(
-    app: ViewApp, pilot: Pilot[None], view: FlameView, size: tuple[int, int]
-) -> None:
+async def test_hostile_names(app: ViewApp, pilot: Pilot[None], view: FlameView, size: Size) -> None:
     view.show(Nodes(hostile_tree(), search=Search("x")), at_once=True)
     for _ in range(13):
         view.action_cursor(1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from textual.pilot import Pilot
 
-from tests.ui.screens import text_of
+from tests.ui.screens import line_with
 from tests.ui.source import LIVE, on_live_screen, press, shop
 from tracelloc.text import format_size
 from tracelloc.ui import functions
@@ -28,9 +28,7 @@ def shown(picture: Picture) -> dict[str, tuple[object, ...]]:
     }
 
 
-def test_what_takes_too_long_is_counted_in_the_next_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_takes_long_is_counted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = shop(tmp_path)
     settings = Settings(view=FUNCTIONS)
     whole = Pictures(source, Journal())
@@ -49,22 +47,19 @@ def test_what_takes_too_long_is_counted_in_the_next_picture(
 
 
 @on_live_screen()
-async def test_flat_and_cumulative_then_callers_and_callees(
-    app: LiveApp, pilot: Pilot[int]
-) -> None:
+async def test_flat_and_cumulative_callers_and_callees(app: LiveApp, pilot: Pilot[int]) -> None:
     def table() -> Table:
         return app.screen.query_one("#functions", Table)
-
-    def line(words: str) -> str:
-        return next(line for line in text_of(app)[8:] if words in line)
 
     await press(app, pilot, "F")
     own = {name: LIVE[name] for name in ("record_request", "cache_lookup", "append_log")}
     for name, size_bytes in own.items():
-        assert line(name).count(format_size(size_bytes)) == 2, "allocated in it, and below"
+        assert line_with(app, name, 8).count(format_size(size_bytes)) == 2, (
+            "allocated in it, and below"
+        )
     handled = format_size(sum(own.values()))
-    assert f" {handled} " in line("handle_request")
-    assert " 0 B " in line("handle_request")
+    assert f" {handled} " in line_with(app, "handle_request", 8)
+    assert " 0 B " in line_with(app, "handle_request", 8)
     names = [key.step.name for key in table().order if isinstance(key, FunctionKey)]
     await press(app, pilot, *(["down"] * names.index("handle_request")), "enter")
     shown = [key for key in table().order if isinstance(key, FunctionKey) and key.role]

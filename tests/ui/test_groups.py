@@ -1,62 +1,54 @@
 """Stacks that leak as one are one row, which Enter expands."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.ui.screens import text_of
+from tests.ui.screens import line_with, text_of
 from tests.ui.source import APP, LEAK, LOG, Call, FakeSource, live, press, shop
-from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
+from tracelloc.model.snapshotrequest import TOTALS_ONLY
 from tracelloc.model.verdicts import CODE_OF, Member, Suspect, Verdict
 from tracelloc.show.presentation.suspects import parting_lines
-from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.tableview import PathCell, Table, TitleCell
 from tracelloc.verdict.evidence import stack_judgement
 
 
-class GroupingSource(FakeSource):
-    """A shop two of whose stacks grow together."""
-
-    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
-        trace = super().take_snapshot(wanted)
-        findings = trace.root.findings
-        (found,) = findings.suspects
-        members = tuple(Member(index, 0.5, 1e5) for index in (found.stack, LOG))
-        group = replace(found, members=members)
-        grouped = replace(findings, suspects=(group,))
-        return replace(trace, processes=(replace(trace.root, findings=grouped),))
+def grouping(one: Snapshot) -> Snapshot:
+    """Two stacks of the shop grow together."""
+    (found,) = one.findings.suspects
+    members = tuple(Member(index, 0.5, 1e5) for index in (found.stack, LOG))
+    return replace(one, findings=replace(one.findings, suspects=(replace(found, members=members),)))
 
 
 async def test_a_group_is_one_row_that_expands(tmp_path: Path) -> None:
-    source = shop(tmp_path, GroupingSource)
-    async with live(source) as (app, pilot):
+    async with live(shop(tmp_path, change=grouping)) as (app, pilot):
 
         def order() -> list[object]:
             return list(app.screen.query_one("#stacks", Table).order)
-
-        def line(words: str) -> str:
-            return next(line for line in text_of(app) if words in line)
 
         first = order()[0]
         assert isinstance(first, GroupKey)
         assert set(first.members) == {LEAK, LOG}
         assert len(order()) == 3
-        assert "407 KiB" in line("▸ record_request (2 stacks)")
+        assert "407 KiB" in line_with(app, "▸ record_request (2 stacks)")
         assert "1 growing" in text_of(app)[1]
         await press(app, pilot, "enter")
         assert order()[1:3] == [LEAK, LOG]
-        assert "375 KiB" in line("└ record_request")
-        assert "32.0 KiB" in line("└ append_log")
+        assert "375 KiB" in line_with(app, "└ record_request")
+        assert "32.0 KiB" in line_with(app, "└ append_log")
         await press(app, pilot, "down", "enter", "escape", "up", "enter")
         assert len(order()) == 3
         await press(app, pilot, "t")
         assert not any(isinstance(key, GroupKey) for key in order())
 
 
-def many_callers(directory: Path, callers: int, kind: type[FakeSource] = FakeSource) -> FakeSource:
+def many_callers(directory: Path, callers: int, **options: Any) -> FakeSource:
     """A server whose leaf is called through many stacks, with 100 blocks of 16 bytes each."""
     stacks = {
         n + 1: [
@@ -66,7 +58,7 @@ def many_callers(directory: Path, callers: int, kind: type[FakeSource] = FakeSou
     }  # fmt: skip
     few = {callers + n: [(f"once_{n}", APP, "/src/b.c", n)] for n in (1, 2, 3)}
     whole: dict[int, list[Call]] = {callers + 4: [("whole", APP, "/src/c.c", 1)]}
-    source = kind(stacks | few | whole, directory)  # type: ignore[arg-type]
+    source = FakeSource(stacks | few | whole, directory, **options)  # type: ignore[arg-type]
     for stack in stacks:
         source.allocate_many(stack, 16, 100)
     for stack in few:
@@ -79,8 +71,7 @@ def many_callers(directory: Path, callers: int, kind: type[FakeSource] = FakeSou
 
 async def test_equal_rows_and_single_blocks_are_one_row_each(tmp_path: Path) -> None:
     callers = 40
-    source = many_callers(tmp_path, callers)
-    async with live(source) as (app, pilot):
+    async with live(many_callers(tmp_path, callers)) as (app, pilot):
 
         def shown() -> list[str]:
             lines = text_of(app)
@@ -109,39 +100,31 @@ async def test_equal_rows_and_single_blocks_are_one_row_each(tmp_path: Path) -> 
 TWINS = 1, 2
 
 
-class TwinSource(FakeSource):
+def with_twins(one: Snapshot, *, is_one: bool = True) -> Snapshot:
     """Equal rows grow: as one suspect of two stacks, or as two suspects."""
-
-    is_one = True
-
-    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
-        trace = super().take_snapshot(wanted)
-        findings = trace.root.findings
-        assert findings is not None
-        judgement = replace(
-            stack_judgement(findings, TWINS[0]), verdict=Verdict.GROWING, rate_bytes_per_min=1e5
-        )
-        pair = tuple(Member(stack, 1e5, 0.5) for stack in TWINS)
-        whole = Suspect(replace(judgement, rate_bytes_per_min=2e5), pair, None)
-        alone = tuple(Suspect(judgement, (member,), None) for member in pair)
-        suspects = (whole,) if self.is_one else alone
-        codes = findings.codes.copy()
-        codes[list(TWINS)] = CODE_OF[Verdict.GROWING]
-        grown = replace(
-            findings,
-            suspects=suspects,
-            suspect_of={member.stack: one for one in suspects for member in one.members},
-            sites=replace(findings.sites, code=codes),
-        )
-        return replace(trace, processes=(replace(trace.root, findings=grown),))
+    findings = one.findings
+    judgement = replace(
+        stack_judgement(findings, TWINS[0]), verdict=Verdict.GROWING, rate_bytes_per_min=1e5
+    )
+    pair = tuple(Member(stack, 1e5, 0.5) for stack in TWINS)
+    whole = Suspect(replace(judgement, rate_bytes_per_min=2e5), pair, None)
+    alone = tuple(Suspect(judgement, (member,), None) for member in pair)
+    suspects = (whole,) if is_one else alone
+    codes = findings.codes.copy()
+    codes[list(TWINS)] = CODE_OF[Verdict.GROWING]
+    grown = replace(
+        findings,
+        suspects=suspects,
+        suspect_of={member.stack: one for one in suspects for member in one.members},
+        sites=replace(findings.sites, code=codes),
+    )
+    return replace(one, findings=grown)
 
 
 @pytest.mark.parametrize("is_one", [True, False])
 async def test_twins_that_grow_read_and_count_the_same(tmp_path: Path, is_one: bool) -> None:
     """Whether they are judged as one: the name is that of their rows, the rate that of both."""
-    source = many_callers(tmp_path, 2, TwinSource)
-    assert isinstance(source, TwinSource)
-    source.is_one = is_one
+    source = many_callers(tmp_path, 2, change=partial(with_twins, is_one=is_one))
     async with live(source) as (app, _pilot):
         (line,) = (line for line in text_of(app) if "▸ leaf" in line)
         words = "+195 KiB ▲ growing 6 s ▸ leaf (a.c:3) ×2 stacks ← serve"
@@ -155,7 +138,7 @@ async def test_twins_that_grow_read_and_count_the_same(tmp_path: Path, is_one: b
 
 
 def test_what_grows_too_recently_is_named_when_the_screen_is_left(tmp_path: Path) -> None:
-    source = many_callers(tmp_path, 2, TwinSource)
+    source = many_callers(tmp_path, 2, change=with_twins)
     snapshot = source.take_snapshot(TOTALS_ONLY).root
     sites = snapshot.findings.sites
     rates = sites.rate_bytes_per_min.copy()
@@ -182,8 +165,7 @@ def test_cells_leave_out_what_does_not_fit_whole() -> None:
 
 
 async def test_folding_and_unfolding_lays_the_screen_out_once_or_twice(tmp_path: Path) -> None:
-    source = many_callers(tmp_path, 200)
-    async with live(source) as (app, pilot):
+    async with live(many_callers(tmp_path, 200)) as (app, pilot):
         layouts: list[bool] = []
         app.screen.screen_layout_refresh_signal.subscribe(
             app.screen, lambda _screen: layouts.append(True), immediate=True

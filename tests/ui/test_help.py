@@ -3,7 +3,7 @@
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.ui.screens import text_of
+from tests.ui.screens import line_with, text_of
 from tests.ui.source import CACHE, FakeSource, on_live_screen, press, tick
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.tableview import Table
@@ -45,8 +45,7 @@ async def test_help_is_searched_and_terms_are_whole(app: LiveApp, pilot: Pilot[i
 @on_live_screen()
 async def test_a_word_of_the_header_is_explained(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot)
-    line = text_of(app)[1]
-    await pilot.click("#header", offset=(line.index("growing"), 1))
+    await pilot.click("#header", offset=(text_of(app)[1].index("growing"), 1))
     await pilot.pause()
     assert app.screen.query_one(Input).value == "growing"
     rows = app.screen.query_one(Table).order
@@ -57,19 +56,17 @@ async def test_a_word_of_the_header_is_explained(app: LiveApp, pilot: Pilot[int]
 
 
 @on_live_screen((160, 40))
-async def test_differences_have_a_column_of_their_own(
-    app: LiveApp, pilot: Pilot[int], source: FakeSource
-) -> None:
+async def test_column_of_differences(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     await press(app, pilot, "M")
     source.pass_second()
     source.allocate(CACHE, 3000)
     await tick(app, pilot)
     await press(app, pilot, "d")
-    titles = next(line for line in text_of(app) if "growth/min" in line)
+    titles = line_with(app, "growth/min")
     assert "change" in titles
     assert "live" not in titles
     assert "share" not in titles
     await press(app, pilot, "d")
-    titles = next(line for line in text_of(app) if "growth/min" in line)
+    titles = line_with(app, "growth/min")
     assert "change" not in titles
     assert "live" in titles

@@ -28,9 +28,7 @@ from tracelloc.ui.state import VIEWS
      ("flame", "3 Flame"), ("pid", "P Choose process"), ("theme", "Theme")],
 )  # fmt: skip
 @on_live_screen()
-async def test_palette_finds_by_synonyms(
-    app: LiveApp, pilot: Pilot[int], typed: str, first: str
-) -> None:
+async def test_palette_synonyms(app: LiveApp, pilot: Pilot[int], typed: str, first: str) -> None:
     await press(app, pilot, "ctrl+p", *typed)
     found = app.screen.query_one(CommandList)
     await until(app, pilot, lambda: first in prompts(found)[:2])
@@ -43,18 +41,12 @@ def prompts(found: CommandList) -> list[str]:
 
 
 @on_live_screen()
-async def test_palette_shows_keys_and_has_no_twins(
-    app: LiveApp, pilot: Pilot[int], source: FakeSource
-) -> None:
+async def test_palette_has_no_twins(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     commands = list(commands_of(app.screen))
     words = [each.word for each in commands]
     assert len(set(words)) == len(words)
     assert {each.word for each in commands if not each.key} == {"Theme", "Screenshot"}
-    assert [each.title for each in commands[:3]] == [
-        "⏎     Details",
-        "l     Source",
-        "M     Mark",
-    ]
+    assert [each.title for each in commands[:3]] == ["⏎     Details", "l     Source", "M     Mark"]
     actions = {each.action.removeprefix("app.") for each in (*LIVE_KEYS, *view_keys(VIEWS))}
     assert set(SYNONYMS) <= actions
     await press(app, pilot, "ctrl+p")

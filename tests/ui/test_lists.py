@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from tests.trees import build_tree
 from tests.ui.screens import (
     ViewApp,
+    line_with,
     on_screen,
     path,
     program_writes,
@@ -112,8 +113,7 @@ async def test_dialogs_and_a_stack(app: LiveApp, pilot: Pilot[int], keys: tuple[
 @on_screen(size=SIZE)
 async def test_processes(app: ViewApp, pilot: Pilot[None]) -> None:
     await opened(app, pilot, [replace(API, pid=n) for n in range(MANY)])
-    rows = app.screen.query_one(Table)
-    await walk(rows, pilot.press, letters=False)
+    await walk(app.screen.query_one(Table), pilot.press, letters=False)
     await pilot.press("j")
     assert "j" in text_of(app)[1], "letters are typed into the search"
 
@@ -210,9 +210,7 @@ def test_names_and_keys_are_unique() -> None:
     assert not taken & set(keys)
 
 
-async def test_a_view_more_and_one_that_a_run_lacks(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_view_more_one_less(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new view is one more entry: tab, key, content, choice, sorting and cost come with it."""
 
     from tracelloc.ui.view import Sorting, View, ViewSelection
@@ -241,7 +239,7 @@ async def test_a_view_more_and_one_that_a_run_lacks(
     )
     monkeypatch.setattr("tracelloc.ui.state.VIEWS", (*views, more))
     async with live(source, SIZE) as (app, pilot):
-        tabs = next(line for line in text_of(app) if "Allocators" in line)
+        tabs = line_with(app, "Allocators")
         assert "5 Sizes 7 Threads 8 Log" in tabs
         assert "9 Processes 0 Output R Memory F Functions Y Types C Chart z" in tabs
         await press(app, pilot, "6")

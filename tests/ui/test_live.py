@@ -7,15 +7,13 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.ui.screens import SIZES, compare, text_of
+from tests.ui.screens import SIZES, compare, line_with, shown, text_of
 from tests.ui.source import (
     CACHE,
     LEAK,
     LIVE,
     LOG,
-    SECONDS,
     FakeSource,
-    drive,
     live,
     on_live_screen,
     press,
@@ -53,15 +51,8 @@ def rows(app: LiveApp) -> list[str]:
     view = app.state.settings.view
     table = app.screen.query_one(f"#{view.name}", Table)
     picture = app.state.picture
-    assert picture is not None
     stacks = [view.choose(key, app.state.settings) for key in table.order]
     return [picture.labels[stack].split(" (")[0] for stack in stacks]  # type: ignore[index]
-
-
-def line_with(app: LiveApp, words: str) -> str:
-    found = [line for line in text_of(app) if words in line]
-    assert found, "\n".join(text_of(app))
-    return found[0]
 
 
 async def type_search(app: LiveApp, pilot: Pilot[int], words: str) -> None:
@@ -81,74 +72,28 @@ async def test_first_screen(app: LiveApp, pilot: Pilot[int], size: tuple[int, in
 
 
 @on_live_screen()
-async def test_figures(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
-    for name, size in LIVE.items():
-        assert format_size(size) in line_with(app, f"{name} (")
-    leak = line_with(app, "record_request (")
-    # 20 blocks of 160 bytes each second; as the verdict has it, which is a second older.
-    rate = source.findings.suspects[0].judgement.rate_bytes_per_min
-    assert rate == pytest.approx(60 * 20 * 160, rel=0.01)
-    assert f"+{format_size(round(rate))} ▲" in leak
-    assert f"{SECONDS * 20:,}" in leak
-    total = sum(LIVE.values())
-    assert f"Heap {format_size(total):>8}" in line_with(app, "Heap")
-    assert line_with(app, "shop-server (2954)").endswith("26.8k events/s   overhead low")
-    # The pane holds the stack, what is hidden counted.
-    assert "(1 frame hidden)" in "\n".join(text_of(app))
-
-
-ORDERS = {
-    "t": BY_BYTES,
-    "a": ["record_request", "cache_lookup", "append_log", "dns::Message::decode"],
-    "p": ["record_request", "cache_lookup", "append_log", "dns::Message::decode"],
-    "A": ["append_log", "dns::Message::decode", "record_request", "cache_lookup"],
-}
-
-
-@on_live_screen()
 async def test_sorting(app: LiveApp, pilot: Pilot[int]) -> None:
-    await press(app, pilot, "A")
-    for key, order in ORDERS.items():
-        if app.state.settings.sorting.column != {"A": "age", "a": "count", "p": "growth"}.get(
-            key, "bytes"
-        ):
-            await press(app, pilot, key)
-        assert rows(app) == order, key
-    await press(app, pilot, "t")
-    assert rows(app) == BY_BYTES
-    await press(app, pilot, "S")
-    assert rows(app) == BY_BYTES[::-1]
-    await press(app, pilot, "s")
-    assert app.state.settings.sorting.column == "count"
-    assert "blocks ▼" in line_with(app, " live ")
-    await press(app, pilot, *"ssssss")
-    assert app.state.settings.sorting.column == "name"
-    assert rows(app) == sorted(BY_BYTES)
+    by_age = ["append_log", "dns::Message::decode", "record_request", "cache_lookup"]
+    for keys, column, order in (
+        ("t", "bytes", BY_BYTES), ("a", "count", BY_BYTES), ("p", "growth", BY_BYTES),
+        ("A", "age", by_age), ("t", "bytes", BY_BYTES), ("S", "bytes", BY_BYTES[::-1]),
+        ("s", "count", None), ("ssssss", "name", sorted(BY_BYTES)),
+    ):  # fmt: skip
+        await press(app, pilot, *keys)
+        assert app.state.settings.sorting.column == column
+        assert order is None or rows(app) == order, keys
+        assert column != "count" or "blocks ▼" in line_with(app, " live ")
     # A click on a title sorts, another one turns the order round.
-    table = app.screen.query_one("#stacks", Table)
-    await pilot.click(table, offset=(6, 0))
-    await settle(app, pilot)
-    assert rows(app) == BY_BYTES
-    await pilot.click(table, offset=(6, 0))
-    await settle(app, pilot)
-    assert rows(app) == BY_BYTES[::-1]
+    for order in (BY_BYTES, BY_BYTES[::-1]):
+        await pilot.click("#stacks", offset=(6, 0))
+        await settle(app, pilot)
+        assert rows(app) == order
 
 
 @on_live_screen()
-async def test_views(app: LiveApp, pilot: Pilot[int]) -> None:
-    said = {
-        "2": "0x7f",
-        "3": "▏record_request",
-        "4": "callees ↓",
-        "5": "exact sizes with most bytes",
-        "6": "10 s - 30 s",
-        "7": "worker-1",
-        "8": "uprobe sessions",
-        "1": "verdict ▼",
-    }
-    for key, words in said.items():
-        await press(app, pilot, key)
-        assert any(words in line for line in text_of(app)), (key, text_of(app))
+async def test_a_click_leads_to_a_view_with_its_order(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "8")
+    assert "uprobe sessions" in shown(app)
     await pilot.click("#tabs", offset=(18, 0))
     await settle(app, pilot)
     assert app.state.settings.view is BLOCKS
@@ -184,7 +129,7 @@ async def test_search(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "2")
     assert set(rows(app)) == {"cache_lookup", "append_log"}
     await press(app, pilot, "5")
-    assert "160 B" not in "\n".join(text_of(app))
+    assert "160 B" not in shown(app)
     await press(app, pilot, "1", "escape")
     assert rows(app) == BY_BYTES
     assert not app.screen.query_one("#search", Input).display
@@ -200,7 +145,7 @@ async def test_search(app: LiveApp, pilot: Pilot[int]) -> None:
         await type_search(app, pilot, words)
         assert rows(app) == found, words
         if not found:
-            assert "no stacks match" in "\n".join(text_of(app))
+            assert "no stacks match" in shown(app)
         await press(app, pilot, "escape")
 
 
@@ -217,7 +162,7 @@ async def test_slash_takes_what_is_typed_behind_it(app: LiveApp, pilot: Pilot[in
 async def test_baseline(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     await press(app, pilot, "b")
     assert rows(app) == []
-    assert "no live blocks allocated since the baseline" in "\n".join(text_of(app))
+    assert "no live blocks allocated since the baseline" in shown(app)
     source.now_ns += 1
     source.allocate(CACHE, 777)
     source.free(source.allocate(LEAK, 160))
@@ -286,7 +231,7 @@ async def test_only_some_verdicts(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "2")
         assert set(rows(app)) == set(found)
         await press(app, pilot, "1")
-    assert "no stacks have this verdict" in "\n".join(text_of(app))
+    assert "no stacks have this verdict" in shown(app)
     await press(app, pilot, "V")
     assert rows(app) == BY_BYTES
     await press(app, pilot, "V", "escape")
@@ -352,18 +297,18 @@ async def test_invert(app: LiveApp, pilot: Pilot[int]) -> None:
     assert any("found:" in line for line in text_of(app))
 
 
-@pytest.mark.parametrize(("tids", "shown"), [((0, 101), None), ((0, 101, 102), 101)])
+@pytest.mark.parametrize(("tids", "tid"), [((0, 101), None), ((0, 101, 102), 101)])
 async def test_one_thread_alone_is_not_a_limit(
-    tmp_path: Path, tids: tuple[int, ...], shown: int | None
+    tmp_path: Path, tids: tuple[int, ...], tid: int | None
 ) -> None:
     """Blocks from before tracing have no thread: they are not those of another one."""
     source = FakeSource({1: [("leaf", "/opt/shop/server", None, None)]}, tmp_path)
-    for tid in tids:
-        source.allocate(1, 100, tid)
+    for one in tids:
+        source.allocate(1, 100, one)
     source.pass_second()
     async with live(source) as (app, pilot):
         await press(app, pilot, "m")
-        assert app.state.settings.limits == replace(ALL, tid=shown)
+        assert app.state.settings.limits == replace(ALL, tid=tid)
 
 
 @on_live_screen()
@@ -393,7 +338,7 @@ async def test_limits(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "L", "tab", "tab", *"4k", "enter")
     assert rows(app) == ["append_log", "dns::Message::decode"]
     await press(app, pilot, "L", "tab", *"never", "enter")
-    assert "is not a duration" in "\n".join(text_of(app))
+    assert "is not a duration" in shown(app)
     await press(app, pilot, "escape")
     assert rows(app) == ["append_log", "dns::Message::decode"]
     await press(app, pilot, "escape")
@@ -412,11 +357,10 @@ async def test_filters(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> N
     await press(app, pilot, "n")
     assert rows(app) == BY_BYTES
     await press(app, pilot, "f")
-    assert "[x] rust" in "\n".join(text_of(app))
-    names = list(source.filters.groups)
-    await press(app, pilot, *["down"] * names.index("rust"), "space")
+    assert "[x] rust" in shown(app)
+    await press(app, pilot, *["down"] * list(source.filters.groups).index("rust"), "space")
     assert source.filters.groups["rust"] is False
-    assert "[ ] rust" in "\n".join(text_of(app))
+    assert "[ ] rust" in shown(app)
     await press(app, pilot, "escape")
     assert "finish_grow" in rows(app)[-1]
     await press(app, pilot, "f", "n", "escape")
@@ -424,23 +368,19 @@ async def test_filters(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> N
     assert rows(app) == BY_BYTES
 
 
-def test_export(source: FakeSource, tmp_path: Path) -> None:
+async def test_export(source: FakeSource, tmp_path: Path) -> None:
     path = tmp_path / "out.folded"
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         await press(app, pilot, "e")
         assert app.screen.query_one("#path", Input).value.startswith("shop-server-2954-")
         app.screen.query_one("#path", Input).value = str(tmp_path / "none" / "x.folded")
         await press(app, pilot, "enter")
-        assert "error:" in "\n".join(text_of(app))
+        assert "error:" in shown(app)
         app.screen.query_one("#path", Input).value = str(path)
         await press(app, pilot, "enter")
         await app.workers.wait_for_complete()
         await settle(app, pilot)
-        assert any("wrote" in line for line in text_of(app))
-        await press(app, pilot, "escape")
-
-    drive(source, steps)
+        assert "wrote" in shown(app)
     lines = path.read_text().splitlines()
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == sum(LIVE.values())
 
@@ -448,24 +388,21 @@ def test_export(source: FakeSource, tmp_path: Path) -> None:
 @on_live_screen((100, 60))
 async def test_help_shows_every_key(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "question_mark")
-    shown = "\n".join(map(str, app.screen.query_one(Table).order))
+    texts = "\n".join(map(str, app.screen.query_one(Table).order))
     for binding in (*LIVE_KEYS, *view_keys(app.state.views)):
-        assert binding.tooltip in shown, binding
+        assert binding.tooltip in texts, binding
     for _, _, _, text in LIST_KEYS:
-        assert text in shown
-    assert "Open the row" in shown
+        assert text in texts
+    assert "Open the row" in texts
     await press(app, pilot, "escape")
     assert not isinstance(app.screen, DetailScreen)
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
-def test_leaving(source: FakeSource, key: str) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_leaving(source: FakeSource, key: str) -> None:
+    async with live(source) as (app, pilot):
         await pilot.press(key)
-
-    app = drive(source, steps)
-    assert app.return_value is None
-    assert app.failure is None
+    assert (app.return_value, app.failure) == (None, None)
 
 
 @pytest.mark.parametrize("keys", ["q q", "q enter", "ctrl+c ctrl+c"])
@@ -485,25 +422,18 @@ async def test_leaving_asks_once_where_much_would_be_lost(source: FakeSource, ke
         await pilot.press(second)
 
 
-def test_another_process_is_chosen_while_tracing_goes_on(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_choosing_a_process(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     other = ProcessInfo(77, "srv", "/usr/bin/srv", "root", 1 << 20, 0, "malloc", None, known=True)
     monkeypatch.setattr(source, "list_processes", lambda: [other])
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "P")
-        assert isinstance(app.screen, PickerScreen)
-        await press(app, pilot, "escape")
-        assert isinstance(app.screen, LiveScreen)
-        await press(app, pilot, "P")
-        picker = app.screen
-        assert isinstance(picker, PickerScreen)
-        while picker.current is None:
-            await pilot.pause(0.01)
-        await pilot.press("enter")
-
-    assert drive(source, steps).return_value == 77
+    async with live(source) as (app, pilot):
+        for key in ("escape", "enter"):
+            await press(app, pilot, "P")
+            picker = app.screen
+            assert isinstance(picker, PickerScreen)
+            while picker.current is None:
+                await pilot.pause(0.01)
+            await pilot.press(key)
+    assert app.return_value == 77
 
 
 @on_live_screen()
@@ -534,9 +464,7 @@ def test_what_stays_when_the_screen_is_left(tmp_path: Path) -> None:
 
 
 @on_live_screen((160, 40))
-async def test_suspects_stay_first_in_a_difference(
-    app: LiveApp, pilot: Pilot[int], source: FakeSource
-) -> None:
+async def test_suspects_stay_first(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     """A cache has changed by far more than what leaks."""
     await tick(app, pilot)
     first = rows(app)[0]

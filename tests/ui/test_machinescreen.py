@@ -44,13 +44,8 @@ MACHINE = MachineMemory(
 async def opened(
     app: ViewApp, pilot: Pilot[None], machine: MachineMemory = MACHINE
 ) -> tuple[MachineScreen, list[object]]:
-    result: list[object] = []
     screen = MachineScreen(lambda: machine, refresh_s=0)
-    app.push_screen(screen, result.append)
-    await app.workers.wait_for_complete()
-    await pilot.pause()
-    await pilot.pause()
-    return screen, result
+    return screen, await app.put_on_top(pilot, screen)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

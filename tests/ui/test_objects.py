@@ -10,31 +10,23 @@ from tests.snapshots import with_facets
 from tests.ui.screens import SIZES, compare, text_of
 from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, shop, tick
 from tracelloc.model.objects import ObjectFindings
-from tracelloc.model.snapshotrequest import SnapshotRequest
-from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.objectview import TypeKey
 from tracelloc.ui.tableview import Heading, Table
 
 
-class PythonSource(FakeSource):
-    """A server in Python, whose sessions grow."""
-
-    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
-        one, *others = super().take_snapshot(wanted).processes
-        return TraceSnapshot((with_facets(one, objects=growing(one.time_s)), *others))
-
-
 def python_shop(directory: Path) -> FakeSource:
-    source = shop(directory, PythonSource)
-    source.has_python = True
-    return source
+    """A server in Python, whose sessions grow."""
+    return shop(
+        directory, has_python=True,
+        change=lambda one: with_facets(one, objects=growing(one.time_s)),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_type_that_grows_leads_to_all_types(tmp_path: Path, size: tuple[int, int]) -> None:
-    source = python_shop(tmp_path)
-    async with live(source, size=size) as (app, pilot):
+    async with live(python_shop(tmp_path), size=size) as (app, pilot):
         table = app.screen.query_one("#stacks", Table)
         assert table.order[0] == TypeKey(SESSION)
         await compare("types-grow", app, pilot)
@@ -52,26 +44,19 @@ async def test_a_type_that_grows_leads_to_all_types(tmp_path: Path, size: tuple[
         assert app.screen.query_one("#objects", Table).order == [TypeKey(SESSION)]
 
 
-class CountingSource(FakeSource):
-    """A server in Python that is traced only since a moment."""
-
-    counted_s = 7.5
-
-    def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
-        one = super().take_snapshot(wanted).root
-        first, now = (census(one.time_s - ago_s, dict=(9, 900)) for ago_s in (self.counted_s, 0))
-        return TraceSnapshot((with_facets(one, objects=ObjectFindings(now, first)),))
-
-
 async def test_until_objects_are_counted_a_row_says_so(tmp_path: Path) -> None:
-    source = shop(tmp_path, CountingSource)
-    assert isinstance(source, CountingSource)
-    async with live(source) as (app, pilot):
+    traced_s = 7.5
+
+    def counted(one: Snapshot) -> Snapshot:
+        first, now = (census(one.time_s - ago_s, dict=(9, 900)) for ago_s in (traced_s, 0))
+        return with_facets(one, objects=ObjectFindings(now, first))
+
+    async with live(shop(tmp_path, change=counted)) as (app, pilot):
         table = app.screen.query_one("#stacks", Table)
         assert table.order[:2] == [Heading("Python objects: counting, 13 s"), LEAK]
         assert "Python objects: counting, 13 s" in " ".join(text_of(app))
         assert table.key == LEAK
-        source.counted_s = 20.0
+        traced_s = 20.0
         await tick(app, pilot)
         assert table.order[0] == table.key == LEAK
 
@@ -84,8 +69,6 @@ async def test_without_python_there_is_no_such_tab(app: LiveApp, pilot: Pilot[in
 
 
 async def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
-    source = shop(tmp_path)
-    source.has_python = True
-    async with live(source) as (app, pilot):
+    async with live(shop(tmp_path, has_python=True)) as (app, pilot):
         await press(app, pilot, "O")
         assert "not a Python program" in " ".join(text_of(app))

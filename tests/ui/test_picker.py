@@ -22,29 +22,12 @@ INIT = ProcessInfo(1, "init", "/sbin/init", "root", 12 * MIB, 0, None, Trouble.R
 NODE = ProcessInfo(900, "node", "node server.js", "app", 400 * MIB, -2 * MIB, None, None, False)
 INFOS = [API, INIT, NODE]
 
-NOTHING = object()
-
-
-class Result:
-    """What the screen was left with."""
-
-    def __init__(self) -> None:
-        self.value: object = NOTHING
-
-    def __call__(self, value: int | None) -> None:
-        self.value = value
-
 
 async def opened(
     app: ViewApp, pilot: Pilot[None], infos: list[ProcessInfo], note: str = ""
-) -> tuple[PickerScreen, Result]:
-    result = Result()
+) -> tuple[PickerScreen, list[object]]:
     screen = PickerScreen(lambda: infos, refresh_s=0, note=note)
-    app.push_screen(screen, result)
-    await app.workers.wait_for_complete()
-    await pilot.pause()
-    await pilot.pause()
-    return screen, result
+    return screen, await app.put_on_top(pilot, screen)
 
 
 def current(screen: PickerScreen) -> int | None:
@@ -68,7 +51,7 @@ async def test_type_and_enter(app: ViewApp, pilot: Pilot[None]) -> None:
     assert current(screen) == 900
     assert "1 of 3 processes" in text_of(app)[0]
     await pilot.press("enter")
-    assert result.value == 900
+    assert result == [900]
 
 
 @on_screen()
@@ -76,10 +59,10 @@ async def test_refusal_says_why(app: ViewApp, pilot: Pilot[None]) -> None:
     screen, result = await opened(app, pilot, INFOS)
     await pilot.press("down", "enter")
     assert current(screen) == 1
-    assert result.value is NOTHING
+    assert result == []
     assert text_of(app)[-2].strip() == "cannot be traced (may not be inspected): /sbin/init"
     await pilot.press("pageup", "enter")
-    assert result.value == 4242
+    assert result == [4242]
 
 
 @on_screen()
@@ -89,16 +72,14 @@ async def test_escape_clears_then_leaves(app: ViewApp, pilot: Pilot[None]) -> No
     assert "No process matches" in text_of(app)[3]
     await pilot.press("enter", "escape")
     assert screen.query_one(Input).value == ""
-    assert result.value is NOTHING
+    assert result == []
     assert "3 of 3 processes" in text_of(app)[0]
     await pilot.press("escape")
-    assert result.value is None
+    assert result == [None]
 
 
 @on_screen()
-async def test_cursor_belongs_to_a_process_once_it_was_moved(
-    app: ViewApp, pilot: Pilot[None]
-) -> None:
+async def test_cursor_belongs_to_a_process_once_moved(app: ViewApp, pilot: Pilot[None]) -> None:
     screen, _ = await opened(app, pilot, INFOS)
     screen.show([NODE, API, INIT])
     assert current(screen) == 900, "the first, whatever it is"
@@ -118,7 +99,7 @@ async def test_mouse(app: ViewApp, pilot: Pilot[None]) -> None:
     await pilot.press(*"api")
     assert current(screen) == 4242, "the search still has the keys"
     await pilot.click(Table, offset=(4, 1), times=2)
-    assert result.value == 4242
+    assert result == [4242]
 
 
 @on_screen()

@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from tests.ui.screens import (
-    program_writes,
-    text_of,
-)
+from tests.ui.screens import program_writes, text_of
 from tests.ui.source import FakeSource, live, on_live_screen, press, settle, shop, tick
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
 from tracelloc.model.snapshotrequest import TOTALS_ONLY
@@ -61,9 +58,7 @@ def test_processes_stand_below_their_parents(source: FakeSource) -> None:
 
 
 @on_live_screen(SIZE)
-async def test_one_process_is_shown_and_the_others_are_a_key_away(
-    app: LiveApp, pilot: Pilot[int]
-) -> None:
+async def test_one_process_is_shown_others_are_a_key_away(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "9")
     text = text_of(app)
     assert any("● shop-server" in line for line in text)
@@ -72,8 +67,7 @@ async def test_one_process_is_shown_and_the_others_are_a_key_away(
     assert any("5 of 6 processes running" in line for line in text)
     await press(app, pilot, "down", "down", "down", "down", "enter")
     assert (app.state.settings.process, app.state.settings.view) == (2, VIEWS[0])
-    picture = app.state.picture
-    assert picture.snapshot.target.pid == 4002
+    assert app.state.picture.snapshot.target.pid == 4002
     assert any("4002" in line for line in text_of(app)[:3])
     await press(app, pilot, "M", "9", "home", "down", "down", "enter")
     # A mark is about one process.
@@ -81,9 +75,7 @@ async def test_one_process_is_shown_and_the_others_are_a_key_away(
 
 
 @on_live_screen(SIZE)
-async def test_what_is_no_longer_there_gives_way_to_the_first(
-    app: LiveApp, pilot: Pilot[int], source: FakeSource
-) -> None:
+async def test_what_is_gone_gives_way(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     await press(app, pilot, "9", "end", "enter")
     source.others = ()
     await tick(app, pilot)

@@ -13,7 +13,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.ui.screens import compare, text_of
+from tests.ui.screens import Size, compare, text_of
 from tests.ui.source import live, on_live_screen, press, settle, tick
 from tests.unit.recordedtraces import namers, traces
 from tracelloc.model.codefiles import Unresolved
@@ -110,9 +110,7 @@ async def test_keys_go_to_moments(app: LiveApp, pilot: Pilot[int]) -> None:
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 20)])
 @on_live_screen()
-async def test_it_looks_as_it_should(
-    app: LiveApp, pilot: Pilot[int], size: tuple[int, int]
-) -> None:
+async def test_it_looks_as_it_should(app: LiveApp, pilot: Pilot[int], size: Size) -> None:
     await go(app, pilot, "{{{{")
     await compare("recorded", app, pilot)
 
@@ -139,8 +137,7 @@ async def test_two_moments_are_compared(app: LiveApp, pilot: Pilot[int]) -> None
     await go(app, pilot, "(x")
     assert "22:13:25 set start: ← → Enter" in text_of(app)[2], "the cursor is at what is shown"
     await press(app, pilot, "right", "home", "enter", "end", "enter")
-    difference = app.state.settings.difference
-    assert difference.title() == "22:13:25 → 22:20:00"
+    assert app.state.settings.difference.title() == "22:13:25 → 22:20:00"
     first, last = (traces(END_S)[index].root.totals.live_bytes for index in (0, LAST))
     grown = last.copy()
     grown[: len(first)] -= first
@@ -269,7 +266,6 @@ async def test_processes_are_summed_as_of_the_moment(tmp_path: Path) -> None:
         for keys, index in ((")", LAST), ("(", 0), ("}", 4), (")", LAST), ("{{", LAST - 8)):
             await go(app, pilot, keys)
             picture = app.state.picture
-            assert picture is not None
             merger = TraceMerger(lambda _target, _address: Unresolved.UNMAPPED)
             wanted = merger.merge(every[index])
             assert picture.snapshot.live_bytes == wanted.live_bytes, keys

@@ -12,18 +12,8 @@ from textual.geometry import Size
 from textual.pilot import Pilot
 from textual.widgets._footer import FooterKey
 
-from tests.ui.screens import HOSTILE, SIZES, harmless, text_of
-from tests.ui.source import (
-    LEAK,
-    FakeSource,
-    drive,
-    live,
-    on_live_screen,
-    press,
-    settle,
-    tick,
-    until,
-)
+from tests.ui.screens import HOSTILE, SIZES, harmless, shown_on, text_of
+from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, settle, tick, until
 from tracelloc.errors import TargetError
 from tracelloc.model.process import Target
 from tracelloc.show.tables import Column
@@ -55,9 +45,7 @@ async def test_odd_sizes(app: LiveApp, pilot: Pilot[int], size: tuple[int, int])
     assert harmless(app)
 
 
-async def test_a_screen_that_goes_before_it_is_drawn(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_gone_before_drawn(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(_screen: DetailScreen) -> None:
         """What Textual does for a screen that is removed: what waits is never called."""
 
@@ -79,9 +67,7 @@ async def test_resize(app: LiveApp, pilot: Pilot[int]) -> None:
         await pilot.resize_terminal(width, height)
         assert app.size == Size(width, height)
         await until(
-            app,
-            pilot,
-            lambda: harmless(app) and any("375 KiB" in line for line in text_of(app)),
+            app, pilot, lambda: harmless(app) and any("375 KiB" in line for line in text_of(app))
         )
 
 
@@ -154,16 +140,14 @@ async def test_the_end_of_the_target(source: FakeSource) -> None:
         assert any("process 2954 has ended" in line for line in text_of(app)[9:])
 
 
-def test_a_failure_ends_it_and_is_raised(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_a_failure_ends_it_and_is_raised(source: FakeSource) -> None:
+    async with live(source) as (app, _pilot):
         source.failure = TargetError("it broke")
         app.refresher.ask(app.state.settings, tick=True)
         for _ in range(1000):
             await asyncio.sleep(0.002)
             if app.failure is not None:
                 break
-
-    app = drive(source, steps)
     with pytest.raises(TargetError, match="it broke"):
         failure_of(app)
 
@@ -191,19 +175,15 @@ def test_a_bug_is_raised_and_not_printed(
     assert capsys.readouterr() == ("", "")
 
 
-def test_readers_are_heard(source: FakeSource) -> None:
+async def test_readers_are_heard(source: FakeSource) -> None:
     reading, writing = os.pipe()
     heard: list[bytes] = []
     app = LiveApp(
         source, interval_s=None, readers={reading: lambda: heard.append(os.read(reading, 9))}
     )
-
-    async def run() -> None:
-        async with app.run_test() as pilot:
-            os.write(writing, b"x")
-            await settle(app, pilot)
-
-    asyncio.run(run())
+    async with app.run_test() as pilot:
+        os.write(writing, b"x")
+        await settle(app, pilot)
     os.close(reading)
     os.close(writing)
     assert heard == [b"x"]
@@ -232,56 +212,48 @@ class Clock:
         return self.now_s
 
 
-def test_rows_wait_and_the_cursor_stays() -> None:
-    from tests.ui.screens import ViewApp
-
+async def test_rows_wait_and_the_cursor_stays() -> None:
     clock = Clock()
     table = Table([Column("name", "name", 0)])
     table.now_s = clock
-    app = ViewApp(table)
 
     def rows(*keys: str) -> TableRows:
         return TableRows(keys, lambda key, _column: str(key))
 
-    async def run() -> None:
-        async with app.run_test(size=(40, 8)) as pilot:
-            table.show(rows("a", "b", "c"))
-            assert table.key == "a"
-            # Not moved yet: it stays at the top, whatever is there.
-            table.show(rows("b", "a", "c"))
-            assert table.key == "b"
-            await pilot.press("down")
-            assert table.key == "a"
-            # A key was pressed just now: new figures, old order.
-            table.show(rows("c", "b", "a", "d"))
-            assert list(table.order) == ["b", "a", "c"]
-            clock.now_s += HOLD_S
-            table.show(rows("c", "b", "a", "d"))
-            assert list(table.order) == ["c", "b", "a", "d"]
-            assert table.key == "a"
-            # Its row is gone: the one that took its place.
-            table.show(rows("c", "b"))
-            assert table.key == "b"
-            # The mouse button is down: nothing moves, however long.
-            await pilot.mouse_down(table, offset=(2, 1))
-            clock.now_s += 10
-            table.show(rows("x", "y", "z"))
-            assert list(table.order) == ["c", "b"]
-            await pilot.mouse_up(table, offset=(2, 1))
-            clock.now_s += HOLD_S
-            table.show(rows("x", "y", "z"))
-            assert list(table.order) == ["x", "y", "z"]
-            await pilot.press("home")
-            clock.now_s += HOLD_S
-            table.show(rows("z", "x"))
-            assert table.key == "z"
-
-    asyncio.run(run())
+    async with shown_on(table, (40, 8)) as (_app, pilot):
+        table.show(rows("a", "b", "c"))
+        assert table.key == "a"
+        # Not moved yet: it stays at the top, whatever is there.
+        table.show(rows("b", "a", "c"))
+        assert table.key == "b"
+        await pilot.press("down")
+        assert table.key == "a"
+        # A key was pressed just now: new figures, old order.
+        table.show(rows("c", "b", "a", "d"))
+        assert list(table.order) == ["b", "a", "c"]
+        clock.now_s += HOLD_S
+        table.show(rows("c", "b", "a", "d"))
+        assert list(table.order) == ["c", "b", "a", "d"]
+        assert table.key == "a"
+        # Its row is gone: the one that took its place.
+        table.show(rows("c", "b"))
+        assert table.key == "b"
+        # The mouse button is down: nothing moves, however long.
+        await pilot.mouse_down(table, offset=(2, 1))
+        clock.now_s += 10
+        table.show(rows("x", "y", "z"))
+        assert list(table.order) == ["c", "b"]
+        await pilot.mouse_up(table, offset=(2, 1))
+        clock.now_s += HOLD_S
+        table.show(rows("x", "y", "z"))
+        assert list(table.order) == ["x", "y", "z"]
+        await pilot.press("home")
+        clock.now_s += HOLD_S
+        table.show(rows("z", "x"))
+        assert table.key == "z"
 
 
-def test_ten_thousand_rows_cost_what_is_seen() -> None:
-    from tests.ui.screens import ViewApp
-
+async def test_ten_thousand_rows_cost_what_is_seen() -> None:
     asked: set[object] = set()
 
     def cell(key: object, _column: str) -> str:
@@ -289,20 +261,15 @@ def test_ten_thousand_rows_cost_what_is_seen() -> None:
         return str(key)
 
     table = Table([Column("name", "name", 0)])
-    app = ViewApp(table)
-
-    async def run() -> None:
-        async with app.run_test(size=(40, 20)) as pilot:
-            table.show(TableRows(range(10_000), cell))
-            await pilot.pause()
-            assert len(asked) <= 40
-            await pilot.press("end")
-            await pilot.pause()
-            assert table.key == 9_999
-            assert any("9999" in line for line in text_of(app))
-            assert len(asked) <= 80
-
-    asyncio.run(run())
+    async with shown_on(table, (40, 20)) as (app, pilot):
+        table.show(TableRows(range(10_000), cell))
+        await pilot.pause()
+        assert len(asked) <= 40
+        await pilot.press("end")
+        await pilot.pause()
+        assert table.key == 9_999
+        assert any("9999" in line for line in text_of(app))
+        assert len(asked) <= 80
 
 
 def test_pictures_say_what_they_cost(source: FakeSource) -> None:
@@ -312,14 +279,11 @@ def test_pictures_say_what_they_cost(source: FakeSource) -> None:
     assert picture.names_pending == 0
 
 
-async def _tick_twice(app: LiveApp, pilot: Pilot[int]) -> None:
-    await tick(app, pilot)
-    await tick(app, pilot)
-
-
-def test_a_snapshot_per_tick(source: FakeSource) -> None:
+async def test_a_snapshot_per_tick(source: FakeSource) -> None:
     before = source.taken
-    drive(source, _tick_twice)
+    async with live(source) as (app, pilot):
+        await tick(app, pilot)
+        await tick(app, pilot)
     assert source.taken == before + 3
 
 
@@ -335,13 +299,13 @@ async def test_keys_that_were_replaced_are_gone(app: LiveApp, pilot: Pilot[int])
     assert 0 < shown <= kept <= 3 * shown
 
 
-def test_keys_are_replaced_by_others_only(source: FakeSource) -> None:
+async def test_keys_are_replaced_by_others_only(source: FakeSource) -> None:
     """Each time they are made again, that takes longer than all else that a key does."""
 
     def keys_now(app: LiveApp) -> list[str]:
         return [one.key for one in app.screen.query(FooterKey)]
 
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source) as (app, pilot):
         keys = list(app.screen.query(FooterKey))
         names = [one.key for one in keys]
         assert "slash" in names
@@ -355,5 +319,3 @@ def test_keys_are_replaced_by_others_only(source: FakeSource) -> None:
         await until(app, pilot, lambda: keys_now(app) == ["enter", "escape", "ctrl+p"])
         await press(app, pilot, "escape")
         await until(app, pilot, lambda: keys_now(app) == names)
-
-    drive(source, steps)

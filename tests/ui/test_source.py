@@ -4,7 +4,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from tests.ui.screens import text_of
+from tests.ui.screens import line_with, shown, text_of
 from tests.ui.source import LEAK, LIVE, live, on_live_screen, press, shop, tick, until
 from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
@@ -12,10 +12,6 @@ from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.functions import FunctionKey
 from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.tableview import Table
-
-
-def line(app: LiveApp, words: str) -> str:
-    return next(line for line in text_of(app) if words in line)
 
 
 def cells(text: str) -> list[str]:
@@ -36,14 +32,14 @@ async def test_lines_have_their_own_bytes_and_those_of_their_callees(tmp_path: P
         assert text_of(app)[2] == " /src/server.c"
         # The cursor begins on the function's heaviest line, which allocates itself.
         assert table.key == 32
-        assert cells(line(app, "int line_32;")) == [
+        assert cells(line_with(app, "int line_32;")) == [
             *size.split(), *size.split(), "2.40k", "32", "int", "line_32;",
         ]  # fmt: skip
-        assert cells(line(app, "int line_33;")) == ["33", "int", "line_33;"]
+        assert cells(line_with(app, "int line_33;")) == ["33", "int", "line_33;"]
         # Of the file's other lines those are next that lead there.
         await press(app, pilot, "J")
         assert table.key == 95
-        assert cells(line(app, "int line_95;"))[:2] == format_size(handled).split()
+        assert cells(line_with(app, "int line_95;"))[:2] == format_size(handled).split()
         await press(app, pilot, "J", "J")
         assert table.key == 32
         await press(app, pilot, "K")
@@ -80,15 +76,14 @@ async def test_a_function_of_the_view_of_functions(app: LiveApp, pilot: Pilot[in
     await press(app, pilot, "F")
     await press(app, pilot, *(["down"] * functions(app).index("cache_lookup")), "l")
     # Its file can't be read: lines with bytes are there without their text.
-    text = "\n".join(text_of(app))
+    text = shown(app)
     assert " /src/cache.c" in text
     assert "cannot read source: No such file or directory (--sources OLD=NEW)" in text
-    table = app.screen.query_one(Table)
-    assert list(table.order) == [47]
+    assert list(app.screen.query_one(Table).order) == [47]
     size = format_size(LIVE["cache_lookup"]).split()
     assert cells(text_of(app)[5]) == [*size, *size, "30", "47"]
     await press(app, pilot, "escape", "home", "n")
     await until(app, pilot, lambda: "start_thread" in functions(app))
     await press(app, pilot, *(["down"] * functions(app).index("start_thread")), "l")
-    assert "no source lines known for this function" in "\n".join(text_of(app))
+    assert "no source lines known for this function" in shown(app)
     await press(app, pilot, "enter", "J", "E")

@@ -2,7 +2,7 @@
 
 from textual.pilot import Pilot
 
-from tests.ui.screens import text_of
+from tests.ui.screens import line_with, text_of
 from tests.ui.source import SECONDS, START_NS, on_live_screen, press, settle
 from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
@@ -15,7 +15,7 @@ LEAKED_PER_S = 20 * 160
 
 def leaked(app: LiveApp) -> str:
     """The row of what leaks."""
-    return next(line for line in text_of(app)[9:] if "record_request" in line)
+    return line_with(app, "record_request", 9)
 
 
 def column_s(column: int) -> float:

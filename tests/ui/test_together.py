@@ -14,7 +14,6 @@ from tests.ui.source import (
     LIVE,
     STACKS,
     FakeSource,
-    drive,
     live,
     on_live_screen,
     press,
@@ -204,8 +203,7 @@ async def test_search_details_limits_and_marks(
     assert any("server.c:32" in line for line in text)
     await press(app, pilot, "escape", "escape")
     source.allocate_many(LEAK, 160, 10)
-    more = worker(tmp_path, 6, 5)
-    source.others = (*source.others, more)
+    source.others = (*source.others, worker(tmp_path, 6, 5))
     await tick(app, pilot)
     await press(app, pilot, "d")
     assert format_size(1600 + 5000) in row(app, "record_request")
@@ -221,7 +219,7 @@ async def test_search_details_limits_and_marks(
     assert written["command"] == "all processes"
 
 
-def test_who_has_ended_takes_one_line(source: FakeSource) -> None:
+async def test_who_has_ended_takes_one_line(source: FakeSource) -> None:
     def lines(**more: object) -> list[tuple[int, str]]:
         settings = replace(Settings(VIEWS[0]), **more)  # type: ignore[arg-type]
         return [
@@ -235,8 +233,7 @@ def test_who_has_ended_takes_one_line(source: FakeSource) -> None:
     assert lines(shows_ended=True) == [*together, *running, *[(1, "worker")] * 3]
     # The one that is shown is not hidden; two are left.
     assert lines(process=4) == [*together, *running, (1, "worker"), (1, "2 ended (D opens)")]
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+    async with live(source, SIZE) as (app, pilot):
         await press(app, pilot, "9")
         assert format_size(50_021) in row(app, "3 ended (D opens)")
         await press(app, pilot, "end", "enter")
@@ -248,8 +245,6 @@ def test_who_has_ended_takes_one_line(source: FakeSource) -> None:
         await press(app, pilot, "1", "D")
         assert app.state.settings.view.name == "processes"
         assert sum("worker ended" in line for line in text_of(app)) == 3
-
-    drive(source, steps, SIZE)
 
 
 def test_who_leaks_or_has_children_is_seen(source: FakeSource, tmp_path: Path) -> None:
@@ -267,8 +262,7 @@ def test_who_leaks_or_has_children_is_seen(source: FakeSource, tmp_path: Path) -
 async def test_the_pane_shows_the_row_that_is_there_now(app: LiveApp, pilot: Pilot[int]) -> None:
     """Whatever numbers stacks have: those of the server, or of all."""
     for _ in range(4):
-        details = picture_of(app).details
-        assert details.stack.frames[0].symbol == "record_request"
+        assert picture_of(app).details.stack.frames[0].symbol == "record_request"
         _, _, pane = "\n".join(text_of(app)).partition("function, innermost first")
         assert "record_request" in pane
         await press(app, pilot, "T")

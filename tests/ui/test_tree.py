@@ -6,6 +6,7 @@ from textual.pilot import Pilot
 from tests.trees import build_tree
 from tests.ui.screens import (
     SIZES,
+    Size,
     ViewApp,
     compare,
     harmless,
@@ -32,7 +33,6 @@ def shown(view: TreeView) -> list[str]:
 def rows(view: TreeView) -> list[tuple[str, int]]:
     """Names, and how far they are indented."""
     data = view._data
-    assert data is not None
     return [(data.tree.steps[node].name, indent) for node, indent in view._rows]
 
 
@@ -49,9 +49,7 @@ HOTTEST = [
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @on_screen(TreeView)
-async def test_picture(
-    app: ViewApp, pilot: Pilot[None], view: TreeView, size: tuple[int, int]
-) -> None:
+async def test_picture(app: ViewApp, pilot: Pilot[None], view: TreeView, size: Size) -> None:
     """The heaviest path is open without a key pressed."""
     view.show(Nodes(sample_tree()), at_once=True)
     await pilot.press("down", "down", "down")
@@ -108,9 +106,7 @@ async def test_chains_open_in_one_step(app: ViewApp, pilot: Pilot[None], view: T
 
 
 @on_screen(TreeView)
-async def test_new_figures_keep_what_is_open_and_the_cursor(
-    app: ViewApp, pilot: Pilot[None], view: TreeView
-) -> None:
+async def test_what_is_open_stays(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
     view.show(Nodes(sample_tree()), at_once=True)
     await pilot.press("end", "right", "down")
     assert name_of(view) == "worker"
@@ -125,8 +121,7 @@ async def test_new_figures_keep_what_is_open_and_the_cursor(
 async def test_search(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
     view.show(Nodes(sample_tree()), at_once=True)
     assert "found" not in text_of(app)[-1]
-    searched = Nodes(sample_tree(), search=Search("plugin_0[12]|push"))
-    view.show(searched, at_once=True)
+    view.show(Nodes(sample_tree(), search=Search("plugin_0[12]|push")), at_once=True)
     await pilot.pause()
     assert "found: 60.1 %" in text_of(app)[-1]
     assert sum("*Vec<T>" in line for line in text_of(app)) == 1
@@ -148,9 +143,7 @@ async def test_mouse(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
 
 
 @on_screen(TreeView, (80, 12))
-async def test_only_visible_rows_are_drawn(
-    app: ViewApp, pilot: Pilot[None], view: TreeView
-) -> None:
+async def test_only_visible_rows_drawn(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
     """Scrolling follows the cursor, fixed lines stay."""
     view.show(Nodes(sample_tree()), at_once=True)
     while name_of(view) != "plugins":
@@ -178,9 +171,7 @@ async def test_nothing_to_show(app: ViewApp, pilot: Pilot[None], view: TreeView)
 
 @pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
 @on_screen(TreeView)
-async def test_hostile_names(
-    app: ViewApp, pilot: Pilot[None], view: TreeView, size: tuple[int, int]
-) -> None:
+async def test_hostile_names(app: ViewApp, pilot: Pilot[None], view: TreeView, size: Size) -> None:
     view.show(Nodes(hostile_tree()), at_once=True)
     await pilot.press("asterisk")
     assert harmless(app)

@@ -89,7 +89,6 @@ def test_figures_agree(path: Path, tmp_path: Path) -> None:
         for key, row in suspects.items():
             assert "▼" not in row["growth"], (source.now_ns, key, row)
             details = shown.selected(key).details
-            assert details is not None
             group = key if isinstance(key, GroupKey) else None
             pane = verdict_text(details, shown.picture.snapshot, group)
             if details.suspect is not None:
@@ -147,8 +146,7 @@ def test_what_falls_is_not_growing(tmp_path: Path) -> None:
 def test_a_fall_is_on_the_screen_at_once(tmp_path: Path) -> None:
     source = shop(tmp_path)
     pictures = Pictures(source, Journal())
-    first = Shown(pictures, Settings(STACKS))
-    assert next(iter(first.rows.values()))["verdict"] == "growing"
+    assert next(iter(Shown(pictures, Settings(STACKS)).rows.values()))["verdict"] == "growing"
     blocks = source.table.blocks()
     for address in blocks.address[blocks.size == 160][: 12 * 160].tolist():
         source.free(address)

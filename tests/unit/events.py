@@ -16,8 +16,8 @@ A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.
 Event = tuple[EventKind, int, int, int, int]
 
 
-def records(events: list[Event], first_time: int = 1) -> Events:
-    """Records as the ring holds them; the n-th event happens at ``first_time + n``."""
+def records(events: list[Event], first_time: int = 1, times_ns: Any = None) -> Events:
+    """Records as the ring holds them, at ``times_ns``, or the n-th one at ``first_time + n``."""
     out = np.zeros(len(events), EVENT_DTYPE)
     for n, (kind, address, size, stack_id, tid) in enumerate(events):
         out[n]["address"] = address
@@ -25,6 +25,8 @@ def records(events: list[Event], first_time: int = 1) -> Events:
         out[n]["stack_id"] = stack_id
         out[n]["tid"] = out[n]["image"] = tid
         out[n]["time_ns"] = first_time + n
+    if times_ns is not None:
+        out["time_ns"] = times_ns
     return out
 
 

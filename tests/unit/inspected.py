@@ -54,6 +54,7 @@ class Lab:
         budget: MemoryBudget | None = None,
     ) -> None:
         self.said: list[str] = []
+        self.asked: list[Any] = []  # Of what it searches, each time
         monkeypatch.setattr(kind, "share", 1e9)
         self.context = FacetContext(Supervisor(self.said.append), budget)
         self.schedule = Schedule(kind, self.context, threading.RLock())
@@ -69,3 +70,9 @@ class Lab:
         """Lets a second of a trace pass."""
         self.schedule.run_due([self.facet(one) for one in processes], int(at_s * NS_PER_S))
         self.schedule.wait(10)
+
+    def count_due(self, at_s: float, *processes: Traced) -> int:
+        """How many searches a second of a trace has made, of those ``asked`` for."""
+        before = len(self.asked)
+        self.run_due(at_s, *processes)
+        return len(self.asked) - before

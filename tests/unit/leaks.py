@@ -42,10 +42,9 @@ class Watched:
     time_s: float
 
     def snapshot(self, top: int = 10) -> Snapshot:
-        now_ns = START_NS + int(self.time_s * NS_PER_S)
         return snapshot_of(
             self.table,
-            now_ns,
+            START_NS + int(self.time_s * NS_PER_S),
             SnapshotRequest(top),
             history=History(START_NS),
             target=Target(42, "server"),
@@ -77,6 +76,5 @@ def judged(sites: dict[str, Stream], end_s: float) -> Watched:
     *_, (time_s, table, findings) = looks(events, stacks, end_s)
     names: dict[int, str | None] = {0x401000: "main"}
     for index, site in enumerate(sites, 1):
-        frames = stacks.frames(index) or ()
-        names.update(zip(frames, site.split("/"), strict=False))
+        names.update(zip(stacks.frames(index) or (), site.split("/"), strict=False))
     return Watched(table, findings, Namer(FakeSymbolizer(names), Filters()), time_s)

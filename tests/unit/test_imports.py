@@ -59,9 +59,7 @@ def test_help_and_wrong_calls_import_nothing_slow(call: str) -> None:
         *(f"{name} no-such-name" for name in ("heap", "holders", "leaks", "objects", "symbols")),
     ],
 )  # fmt: skip
-def test_what_there_is_not_is_refused_before_slow_imports(
-    call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusals_import_nothing_slow(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # In folders that may not be read, a program may be.
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     found = imported_by(RUN.format(arguments=call.split()))

@@ -17,9 +17,7 @@ def test_quick_things_are_not_mentioned(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == ""
 
 
-def test_slow_things_are_while_they_last(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_things(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "PATIENCE_S", 0.0)
     shown = threading.Event()
     show = Progress._show

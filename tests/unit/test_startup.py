@@ -33,9 +33,7 @@ def test_the_line(
     ("interval_s", "gone_s", "wait_s"),
     [(1.0, 0.4, 0.6), (1.0, 3.0, 0.25), (60.0, 2.0, 58.0), (0.01, 1.0, 0.0025)],
 )
-def test_the_first_interval_begins_with_the_command(
-    interval_s: float, gone_s: float, wait_s: float
-) -> None:
+def test_the_first_interval(interval_s: float, gone_s: float, wait_s: float) -> None:
     assert first_wait_s(interval_s, gone_s) == pytest.approx(wait_s)
 
 

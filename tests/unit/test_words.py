@@ -107,8 +107,7 @@ def test_pages_keep_to_the_words(path: Path) -> None:
 
 
 def test_the_rules_find_what_they_are_for() -> None:
-    tree = ast.parse('class A:\n    """Of these, some."""\n')
-    ((line, text),) = docstrings(tree)
+    ((line, text),) = docstrings(ast.parse('class A:\n    """Of these, some."""\n'))
     assert line == 2
     assert BAD_BEGINNING.match(text)
     assert not BAD_BEGINNING.match("Offset in the file.")

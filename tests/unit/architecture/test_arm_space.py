@@ -166,8 +166,7 @@ def test_stacks_are_followed_as_by_the_readers(on_machine: OnMachine) -> None:
     assert max(len(frames) for frames, *_ in walks) > 3
     assert all(frame < 1 << 48 for frames, *_ in walks for frame in frames.tolist())
     for address, row in zip(addresses.tolist(), rows.tolist(), strict=True):
-        rules = look_up(address, 3)
-        assert rules.row(address) == row
+        assert look_up(address, 3).row(address) == row
 
 
 def test_a_frame_that_needs_the_link_register_ends_a_miss() -> None:
@@ -239,9 +238,7 @@ def test_where_a_threads_data_is() -> None:
 
 
 @pytest.mark.parametrize("machine", [X86_64, AARCH64], ids=lambda each: each.name)
-def test_memory_with_a_threads_data_is_told_apart(
-    on_machine: OnMachine, machine: Architecture
-) -> None:
+def test_memory_of_threads_data(on_machine: OnMachine, machine: Architecture) -> None:
     on_machine(machine, heaproots)
     region = Region(POINTER - (1 << 20), POINTER + (1 << 20), "rw-p", 0, 0, "")
     thread = ThreadRegisters(5, POINTER, POINTER - (1 << 18), 0, u64())

@@ -92,8 +92,7 @@ def test_system_calls_equal_the_headers(machine: architecture.Architecture) -> N
 def test_filters_allow_what_the_machine_has() -> None:
     """A filter for Arm: its own audit number first, and only its own calls."""
     for confinement in Confinement:
-        code = filter_of(confinement, "aarch64")
-        instructions = list(struct.iter_unpack("=HBBI", code))
+        instructions = list(struct.iter_unpack("=HBBI", filter_of(confinement, "aarch64")))
         assert instructions[1] == (0x15, 1, 0, 0xC00000B7)
         allowed = {
             first[3]

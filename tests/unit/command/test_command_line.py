@@ -2,14 +2,13 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.commands import run
+from tests.commands import background, run
 from tests.options import parse_options
 from tracelloc.command.cli import main
 from tracelloc.command.parser import parse_subcommand
@@ -53,6 +52,7 @@ NO_DURATION = f"is not a duration: write seconds, or 500ms, 30s, 5m, 1h30m; {SEE
 TOO_MANY = f"more than 16777216 entries are not supported; {SEE_HELP}"
 NO_PROCESS = "a process is required; -p PID or -n NAME trace a running one, -- CMD starts one"
 UNKNOWN = "unrecognized arguments: "
+REQUIRED = "the following arguments are required"
 BEFORE = "? (the subcommand comes before all options)"
 
 
@@ -161,11 +161,10 @@ def test_processes_of_subcommands(
         ("run --top 3 x", f"{UNKNOWN}x; did you mean tracelloc run --top 3 -- x?"),
         ("record ./x", f"{UNKNOWN}./x; did you mean tracelloc record -- ./x?"),
         ("run", "a program is required; tracelloc run --leaks -- CMD [ARG...]"),
+        ("completion", f"{REQUIRED}: bash|zsh|fish; tracelloc completion --help shows the options"),
     ],
 )
-def test_wrong_calls_of_subcommands(
-    call: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_subcommand_calls(call: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(call.split()) == 2
     assert capsys.readouterr().err == f"tracelloc: error: {said}\n"
 
@@ -175,10 +174,9 @@ def test_a_process_needs_no_option(tmp_path: Path) -> None:
     assert parse_options(["123", "--json"]).pid == 123
     assert parse_options(["--top", "3", "123"]).pid == 123
     name = shutil.copy("/bin/sleep", tmp_path / "no-option").name
-    with subprocess.Popen([tmp_path / name, "60"]) as process:
+    with background(tmp_path / name, "60"):
         assert parse_options([name, "--json"]).name == name
         assert parse_options(["--json", name]).name == name
-        process.kill()
     assert parse_options(["no-such-name", "--wait"]).name == "no-such-name"
     with pytest.raises(UsageError, match=r"'redis' is not a PID.*; -n takes a name"):
         parse_options(["-p", "redis"])
@@ -222,9 +220,7 @@ def test_every_subcommand_has_a_page(name: str, capfdbinary: pytest.CaptureFixtu
         ("qqq", b"there is no topic 'qqq'; tracelloc help lists the topics"),
     ],
 )
-def test_topics_that_there_are_not(
-    word: str, said: bytes, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_unknown_topics(word: str, said: bytes, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     assert main(["help", word]) == 2
     assert said in capsysbinary.readouterr().err
 

@@ -50,6 +50,10 @@ def test_names_and_globs_are_found_in_the_named_files(builder: Builder) -> None:
     assert discover([elsewhere], MallocChoice(custom=custom)) == []
 
 
+def in_function(keys: str) -> str:
+    return f"[[allocator]]\nfunctions = [{{name = 'f', {keys}}}]"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -61,39 +65,18 @@ def test_names_and_globs_are_found_in_the_named_files(builder: Builder) -> None:
         ("[[allocator]]\nfunctions = [3]", "functions, number 1 must be a table"),
         ("[[allocator]]\nfunctions = [{kind = 'free'}]", "functions, number 1: name is missing"),
         ("[[allocator]]\nfunctions = [{name = 'f'}]", "kind is missing; known are alloc, calloc"),
-        ("[[allocator]]\nfunctions = [{name = 'f', kind = 'fee'}]", "kind cannot be 'fee'"),
+        (in_function("kind = 'fee'"), "kind cannot be 'fee'"),
+        (in_function("kind = 'free', blok = 1"), "unknown key 'blok'; did you mean 'block'?"),
         (
-            "[[allocator]]\nfunctions = [{name = 'f', kind = 'free', blok = 1}]",
-            "unknown key 'blok'; did you mean 'block'?",
-        ),
-        (
-            "[[allocator]]\nfunctions = [{name = 'f', kind = 'free', block = 7}]",
+            in_function("kind = 'free', block = 7"),
             "block must be the number of an argument, 1 to 6",
         ),
-        (
-            "[[allocator]]\nfunctions = [{name = 'f', kind = 'free', block = true}]",
-            "block must be the number of an argument, 1 to 6",
-        ),
-        (
-            "[[allocator]]\nfunctions = [{name = 'f', kind = 'free', size_bytes = 16}]",
-            "unknown key 'size_bytes'",
-        ),
-        (
-            "[[allocator]]\nfunctions = [{name = 'f', kind = 'alloc', size_bytes = 1048576}]",
-            "size_bytes must be a number of bytes, 1 to 1,048,575",
-        ),
-        (
-            "[[allocator]]\nfunctions = [{name = 'f', kind = 'alloc', size_bytes = '8'}]",
-            "size_bytes must be a number of bytes",
-        ),
-        (
-            "[[allocator]]\nfunctions = [{name = 'f', kind = 'alloc', size = 1, size_bytes = 8}]",
-            "size and size_bytes exclude each other",
-        ),
-        (
-            "[[allocator]]\nfunctions = [{name = 'f', kind = 'alloc', throws = 1}]",
-            "throws must be true or false",
-        ),
+        (in_function("kind = 'free', block = true"), "block must be the number of an argument"),
+        (in_function("kind = 'free', size_bytes = 16"), "unknown key 'size_bytes'"),
+        (in_function("kind = 'alloc', size_bytes = 1048576"), "a number of bytes, 1 to 1,048,575"),
+        (in_function("kind = 'alloc', size_bytes = '8'"), "size_bytes must be a number of bytes"),
+        (in_function("kind = 'alloc', size = 1, size_bytes = 8"), "size_bytes exclude each other"),
+        (in_function("kind = 'alloc', throws = 1"), "throws must be true or false"),
         ("[[allocator", "x.toml:1: this is not TOML"),
     ],
 )

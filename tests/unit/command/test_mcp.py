@@ -78,8 +78,7 @@ def test_long_answers_are_read_on_by_reference(tools: QuietTools) -> None:
         seen += part
         if not more:
             break
-        given = {"reference": 1, "offset": int(rest.rstrip("]"))}
-        text = tools.call("read_more", given)
+        text = tools.call("read_more", {"reference": 1, "offset": int(rest.rstrip("]"))})
     assert seen == whole
     with pytest.raises(ToolError, match="not kept any more"):
         tools.call("read_more", {"reference": 9, "offset": 0})

@@ -44,8 +44,7 @@ def test_a_summary_fits_in_a_line_and_is_the_beginning_of_the_help(one: Subcomma
 
 def test_help_lists_all_by_group() -> None:
     shown = build_parser().format_help()
-    lists = re.findall(r"^([a-z ,-]+):\n((?:  .*\n)+)", shown, re.MULTILINE)
-    by_title = dict(lists)
+    by_title = dict(re.findall(r"^([a-z ,-]+):\n((?:  .*\n)+)", shown, re.MULTILINE))
     for group in SubcommandGroup:
         rows = re.findall(r"^  ([a-z][a-z-]+) +([A-Z].*)$", by_title[group.value], re.MULTILINE)
         assert rows == [(one.name, one.summary) for one in ALL if one.group is group]

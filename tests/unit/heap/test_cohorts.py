@@ -55,9 +55,8 @@ def test_sums_equal_the_totals(seed: int, sample_bytes: int | None) -> None:
     if seed % 3 == 0:
         events = [event for event in events if rng.random() > 0.03]
     table = LiveTable(Stacks(), sample_bytes)
-    all_records = records(events)
     steps = np.random.default_rng(seed).exponential(10 ** rng.uniform(6, 9.5), len(events))
-    all_records["time_ns"] = NS_PER_S + np.cumsum(steps).astype(np.uint64)
+    all_records = records(events, times_ns=NS_PER_S + np.cumsum(steps).astype(np.uint64))
     cut = 0
     while cut < len(events):
         end = cut + rng.choice([1, 7, 150])
@@ -71,13 +70,10 @@ def test_sums_equal_the_totals(seed: int, sample_bytes: int | None) -> None:
 def test_lifetimes_are_filed() -> None:
     table = LiveTable(Stacks())
     lives_s = [0.01, 0.07, 1.0, 1.5, 300.0]
-    events = records([(A, 16 * n, 8, 1, 1) for n in range(1, 6)])
-    events["time_ns"] = 5 * NS_PER_S
-    table.apply(events)
+    table.apply(records([(A, 16 * n, 8, 1, 1) for n in range(1, 6)], times_ns=5 * NS_PER_S))
     for number, life_s in enumerate(lives_s, start=1):
-        death = records([(F, 16 * number, 0, 0, 1)])
-        death["time_ns"] = int((5 + life_s) * NS_PER_S)
-        table.apply(death)
+        death_ns = int((5 + life_s) * NS_PER_S)
+        table.apply(records([(F, 16 * number, 0, 0, 1)], times_ns=death_ns))
     filed = whole(table.cohorts.lifetimes).sum(axis=1)
     expected = np.zeros(LIFETIMES, np.int64)
     for life_s in lives_s[1:]:
@@ -92,9 +88,8 @@ def test_lifetimes_at_the_edges_of_classes() -> None:
     for lives_ns, expected in ((edges_ns, classes), (edges_ns - 1, classes - 1)):
         for life_ns, at in zip(lives_ns.tolist(), expected.tolist(), strict=True):
             table = LiveTable(Stacks())
-            events = records([(A, 16, 8, 1, 1), (F, 16, 0, 0, 1)])
-            events["time_ns"] = [NS_PER_S, NS_PER_S + life_ns]
-            table.apply(events)
+            times_ns = [NS_PER_S, NS_PER_S + life_ns]
+            table.apply(records([(A, 16, 8, 1, 1), (F, 16, 0, 0, 1)], times_ns=times_ns))
             filed = whole(table.cohorts.lifetimes).sum(axis=1)
             assert filed.nonzero()[0].tolist() == [at] * (at >= 0)
 
@@ -102,9 +97,7 @@ def test_lifetimes_at_the_edges_of_classes() -> None:
 def test_a_failed_realloc_is_no_death() -> None:
     table = LiveTable(Stacks())
     for second, kind in enumerate([A, R, X]):
-        event = records([(kind, 16, 8, 1, 1)])
-        event["time_ns"] = (1 + 10 * second) * NS_PER_S
-        table.apply(event)
+        table.apply(records([(kind, 16, 8, 1, 1)], times_ns=(1 + 10 * second) * NS_PER_S))
     assert whole(table.cohorts.alive).sum() == 1
     assert whole(table.cohorts.lifetimes).sum() == 0
     assert_blocks(table)
@@ -183,17 +176,15 @@ def test_stretches_added_up() -> None:
     for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
         one = whole.sums(order[start:end], np.zeros(1, np.intp))
         for name in ("born", "alive", "alive_bytes", "floor_bytes", "lifetimes"):
-            summed = getattr(found[0], name)[row]
-            np.testing.assert_array_equal(summed, getattr(one, name)[0])
+            np.testing.assert_array_equal(getattr(found[0], name)[row], getattr(one, name)[0])
 
 
 def test_the_floor_is_the_least_of_each_slice() -> None:
     table = LiveTable(Stacks())
     for second, size in enumerate([100, 40, 40, 90], 1):
         freed = [(F, 16 * second - 16, 0, 0, 1)] if second > 1 else []
-        rows = records([*freed, (A, 16 * second, size, 1, 1)])
-        rows["time_ns"] = second * NS_PER_S
-        table.apply(rows)
+        story = [*freed, (A, 16 * second, size, 1, 1)]
+        table.apply(records(story, times_ns=second * NS_PER_S))
     floors = table.cohorts.census(5 * NS_PER_S, 2).floor_bytes[:, 1]
     # A slice begins with what is held until its first batch.
     assert floors.tolist() == [0, 40, 40, 40]
@@ -203,8 +194,6 @@ def test_a_realloc_that_is_cut_by_a_batch_does_not_lower_the_floor() -> None:
     table = LiveTable(Stacks())
     stories = [(A, 16, 100, 1, 1)], [(R, 16, 0, 0, 1)], [(A, 32, 200, 1, 1)], [(A, 48, 5, 1, 1)]
     for second, story in enumerate(stories, 1):
-        rows = records(list(story))
-        rows["time_ns"] = second * NS_PER_S
-        table.apply(rows)
+        table.apply(records(list(story), times_ns=second * NS_PER_S))
     floors = table.cohorts.census(5 * NS_PER_S, 2).floor_bytes[:, 1]
     assert floors.tolist() == [0, 100, 100, 200]

@@ -50,8 +50,7 @@ def test_random_mappings_equal_a_model_of_pages() -> None:
                 model.pop(page, None)
         assert pages_of(table) == model
         assert table.mapped_bytes - table.unmapped_bytes == len(model) * PAGE
-    held = {each.stack: each.size_bytes for each in table.by_stack()}
-    assert held == {
+    assert {each.stack: each.size_bytes for each in table.by_stack()} == {
         stack: PAGE * sum(owner == stack for owner in model.values())
         for stack in set(model.values())
     }

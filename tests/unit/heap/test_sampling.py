@@ -61,9 +61,7 @@ def test_weights() -> None:
 def test_what_is_freed_is_what_was_allocated() -> None:
     """Scaled totals come back to nothing, however the events are cut into batches."""
     rng = np.random.default_rng(3)
-    events = []
-    for n in range(1, 400):
-        events.append((A, 16 * n, int(rng.integers(0, 9000)), n % 7 + 1, 1))
+    events = [(A, 16 * n, int(rng.integers(0, 9000)), n % 7 + 1, 1) for n in range(1, 400)]
     for n in rng.permutation(np.arange(1, 400)).tolist():
         events.append((R if n % 3 else F, 16 * n, 0, 0, 1))
         if n % 3 == 1:

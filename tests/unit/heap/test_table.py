@@ -52,8 +52,7 @@ def state(table: LiveTable, plain: PlainTable) -> dict[str, object]:
 def ends(table: LiveTable, plain: PlainTable) -> dict[str, object]:
     """What the vectorised table has learnt from the ends of blocks, in the plain one's terms."""
     ids = sorted({0, *plain.allocated})
-    index = table.stacks.indices(np.array(ids, np.uint64)).tolist()
-    names = dict(zip(index, ids, strict=True))
+    names = dict(zip(table.stacks.indices(np.array(ids, np.uint64)).tolist(), ids, strict=True))
     totals, threads = table.totals, table.threads()
     tids = dict(enumerate(threads.tid.tolist()))
     return {

@@ -68,8 +68,7 @@ def test_formulas(targets: Targets, tmp_path: Path, library: MallocLibrary) -> N
     assert target.ask(f"table {tmp_path / 'table'}") == "done"
     truth = np.fromfile(tmp_path / "table", np.uint64)
     asked = sizes()
-    formula = formula_for(MainLibrary(library, str(path_of(library)), ()))
-    usable, known = formula(asked)
+    usable, known = formula_for(MainLibrary(library, str(path_of(library)), ()))(asked)
     assert len(truth) == len(asked)
     np.testing.assert_array_equal(usable[known], truth[known])
     assert known[:70000].all()

@@ -34,8 +34,7 @@ def test_growth_over_the_last_minute() -> None:
         history.sample(second * NS_PER_S, held(100 * second, 5000))
     # Younger than a minute: since the start.
     assert history.growth_per_min(30 * NS_PER_S, held(3000, 5000)).tolist() == [6000, 10_000]
-    now = 80 * NS_PER_S
-    assert history.growth_per_min(now, held(2600, 5000, 7)).tolist() == [600, 0, 7]
+    assert history.growth_per_min(80 * NS_PER_S, held(2600, 5000, 7)).tolist() == [600, 0, 7]
 
 
 def test_more_stacks_than_before() -> None:

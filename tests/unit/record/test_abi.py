@@ -82,8 +82,7 @@ def test_every_field_is_mirrored() -> None:
         body = re.search(rf"struct {struct} {{(.*?)^}};", HEADER, re.MULTILINE | re.DOTALL)
         assert body
         field = r"^\t(?:__[us]\d+|struct \w+) (\w+)(?:\[(?:MISS_REGISTERS|[27])\])?;"
-        names = re.findall(field, body[1], re.MULTILINE)
-        assert names == [field[0] for field in fields]
+        assert re.findall(field, body[1], re.MULTILINE) == [field[0] for field in fields]
 
 
 @pytest.mark.parametrize(("prefix", "enum"), ENUMS)
@@ -115,8 +114,7 @@ def test_constants(c_side: dict[str, int]) -> None:
     assert c_side["EVENT_LAP_BIT"] == EVENT_LAP_BIT
     assert c_side["COUNTERS"] == len(Counter)
     for name in (*COOKIE_BITS, *OTEL_BITS):
-        module = events if hasattr(events, name) else abi
-        assert c_side[name] == getattr(module, name), name
+        assert c_side[name] == getattr(events if hasattr(events, name) else abi, name), name
     assert c_side["PYTHON_ENTRY"] == abi.PYTHON_ENTRY
     code = c_side["offsetof(struct python_code, code)"]
     pieces = [c_side[f"offsetof(struct python_code, {name})"] - code for name in PYTHON_CODE[2:]]

@@ -77,10 +77,7 @@ def test_text_and_json_of_a_table() -> None:
         {"count": 7, "bytes": 0, "name": "fig"},
     ]
     lines = table_lines(sum_columns("kind"), [(BlockSum(1200, 3 << 20), "fig")])
-    assert list(lines) == [
-        "     bytes       blocks  kind",
-        "  3.00 MiB        1,200  fig",
-    ]
+    assert list(lines) == ["     bytes       blocks  kind", "  3.00 MiB        1,200  fig"]
 
 
 def test_json_of_records() -> None:

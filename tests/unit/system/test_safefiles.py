@@ -310,9 +310,7 @@ def test_a_cache_that_leads_elsewhere(place: Path) -> None:
     assert good.recall("third", 100) == b"third"
 
 
-def test_the_probes_cache_of_a_careless_environment(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_of_a_careless_environment(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root with another user's XDG_CACHE_HOME, as ``sudo -E`` and ``su`` leave it."""
     target = place / "own/precious"
     target.mkdir()

@@ -14,6 +14,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from tests.harness import LIBRARIES, Builder
+from tests.unit.files.cfi.test_cfi_programs import entry
 from tests.unit.references import open_cfi
 from tests.unit.unwindrows import decode
 from tracelloc.files.cfi.core import Entries, reason_row
@@ -183,11 +184,6 @@ def test_damaged_files(builder: Builder, tmp_path: Path, seed: int) -> None:
     assert cfi.rows(some).tolist() == [cfi.row(address) for address in some.tolist()]
 
 
-def entry(body: bytes) -> bytes:
-    body += bytes(-len(body) % 4)
-    return struct.pack("<I", len(body)) + body
-
-
 CIE = entry(b"\0\0\0\0\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01")
 
 
@@ -198,8 +194,7 @@ def look_up(data: bytes, offsets: list[int], wanted: list[int]) -> list[int]:
 
 
 def function(at: int, number: int, program: bytes) -> bytes:
-    head = struct.pack("<IiI", at + 4, number * 256 - at - 8, 256)
-    return entry(head + b"\0" + program)
+    return entry(struct.pack("<IiI", at + 4, number * 256 - at - 8, 256) + b"\0" + program)
 
 
 def test_functions_that_share_bytes() -> None:

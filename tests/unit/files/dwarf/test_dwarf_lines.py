@@ -20,6 +20,7 @@ from tracelloc.files.dwarf.lineprogram import Chain, LineIndex
 from tracelloc.files.dwarf.sourcelines import SourceLines
 
 ADDRESSES = 2000
+NO_ARANGES = "--remove-section=.debug_aranges"
 WRONG = 0.001  # The share of chains that may differ: compilers and LLVM have faults of their own
 
 
@@ -28,48 +29,30 @@ def objcopy(path: Path, out: Path, *flags: str) -> Path:
     return out
 
 
+# Language, source and flags; what objcopy changes; the share of addresses in inlined functions.
+KINDS = {
+    "g++ DWARF 5": ("cpp", "shelves", "-O2 -gdwarf-5", "", 0.3),
+    "g++ DWARF 4": ("cpp", "shelves", "-O2 -gdwarf-4", "", 0.3),
+    "g++ DWARF 5, no aranges": ("cpp", "shelves", "-O2 -gdwarf-5", NO_ARANGES, 0.3),
+    "g++ zlib": ("cpp", "shelves", "-O2 -gdwarf-5", "--compress-debug-sections=zlib", 0.3),
+    "g++ .zdebug": ("cpp", "shelves", "-O2 -gdwarf-4", "--compress-debug-sections=zlib-gnu", 0.3),
+    "gcc DWARF 2": ("c", "churn", "-O2 -gdwarf-2 -gstrict-dwarf", "", 0.0),
+    "gcc DWARF 3": ("c", "churn", "-O2 -gdwarf-3 -gstrict-dwarf", "", 0.0),
+    "gcc DWARF 5, 64-bit": ("c", "churn", "-O2 -gdwarf-5 -gdwarf64", "", 0.0),
+    "gcc without optimisation": ("c", "churn", "-O0", "", 0.0),
+    "rustc release, DWARF 4": ("rust", "chain", "-g -Copt-level=3 -Cdwarf-version=4", "", 0.3),
+    "rustc release, DWARF 5, no aranges": (
+        "rust", "chain", "-g -Copt-level=3 -Cdwarf-version=5", NO_ARANGES, 0.3,
+    ),
+    "rustc debug": ("rust", "chain", "-g -Copt-level=0", "", 0.2),
+}  # fmt: skip
+
+
 def build(kind: str, builder: Builder, directory: Path) -> Path:
     """A file with debug information of a certain kind."""
-    out = directory / "file"
-    release = ("-O2",)
-    match kind:
-        case "g++ DWARF 5":
-            return builder.cpp("shelves", *release, "-gdwarf-5")
-        case "g++ DWARF 4":
-            return builder.cpp("shelves", *release, "-gdwarf-4")
-        case "g++ DWARF 5, no aranges":
-            plain = build("g++ DWARF 5", builder, directory)
-            return objcopy(plain, out, "--remove-section=.debug_aranges")
-        case "g++ zlib":
-            plain = build("g++ DWARF 5", builder, directory)
-            return objcopy(plain, out, "--compress-debug-sections=zlib")
-        case "g++ .zdebug":
-            plain = build("g++ DWARF 4", builder, directory)
-            return objcopy(plain, out, "--compress-debug-sections=zlib-gnu")
-        case "gcc DWARF 2":
-            return builder.c("churn", *release, "-gdwarf-2", "-gstrict-dwarf")
-        case "gcc DWARF 3":
-            return builder.c("churn", *release, "-gdwarf-3", "-gstrict-dwarf")
-        case "gcc DWARF 5, 64-bit":
-            return builder.c("churn", *release, "-gdwarf-5", "-gdwarf64")
-        case "gcc without optimisation":
-            return builder.c("churn", "-O0")
-        case "rustc release, DWARF 4":
-            return builder.rust("chain", "-g", "-Copt-level=3", "-Cdwarf-version=4")
-        case "rustc release, DWARF 5, no aranges":
-            plain = builder.rust("chain", "-g", "-Copt-level=3", "-Cdwarf-version=5")
-            return objcopy(plain, out, "--remove-section=.debug_aranges")
-        case "rustc debug":
-            return builder.rust("chain", "-g", "-Copt-level=0")
-    raise AssertionError(kind)
-
-
-KINDS = [
-    ("g++ DWARF 5", 0.3), ("g++ DWARF 4", 0.3), ("g++ DWARF 5, no aranges", 0.3), ("g++ zlib", 0.3),
-    ("g++ .zdebug", 0.3), ("gcc DWARF 2", 0.0), ("gcc DWARF 3", 0.0), ("gcc DWARF 5, 64-bit", 0.0),
-    ("gcc without optimisation", 0.0), ("rustc release, DWARF 4", 0.3),
-    ("rustc release, DWARF 5, no aranges", 0.3), ("rustc debug", 0.2),
-]  # fmt: skip
+    language, source, flags, change, _ = KINDS[kind]
+    path = getattr(builder, language)(source, *flags.split())
+    return objcopy(path, directory / "file", change) if change else path
 
 
 def assert_equal(mine: list[Chain], expected: list[Chain]) -> None:
@@ -83,15 +66,9 @@ def assert_equal(mine: list[Chain], expected: list[Chain]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "inlined_share"),
-    [
-        pytest.param(*each, marks=[pytest.mark.long] if "rustc" in each[0] else [], id=each[0])
-        for each in KINDS
-    ],
+    "kind", [pytest.param(k, marks=[pytest.mark.long] if "rustc" in k else []) for k in KINDS]
 )
-def test_chains_equal_llvm(
-    builder: Builder, tmp_path: Path, kind: str, inlined_share: float
-) -> None:
+def test_chains_equal_llvm(builder: Builder, tmp_path: Path, kind: str) -> None:
     path = build(kind, builder, tmp_path)
     addresses = addresses_in_functions(path, ADDRESSES)
     lines = SourceLines(open_elf(path))
@@ -99,7 +76,7 @@ def test_chains_equal_llvm(
     assert lines.reason is None
     assert_equal(mine, llvm(build("g++ DWARF 4", builder, tmp_path), addresses)
                  if kind == "g++ .zdebug" else llvm(path, addresses))  # fmt: skip
-    assert sum(len(chain) > 1 for chain in mine) >= inlined_share * len(addresses)
+    assert sum(len(chain) > 1 for chain in mine) >= KINDS[kind][-1] * len(addresses)
     # And again, out of what is remembered; alone, and in another order.
     assert lines.chains(addresses[::-1]) == mine[::-1]
     assert lines.chains(addresses[:1]) == mine[:1]
@@ -248,5 +225,4 @@ def test_without_debug_information(tmp_path: Path) -> None:
     source, program = tmp_path / "app.cc", tmp_path / "app"
     source.write_text(SOURCE)
     run("g++", "-o", program, source)
-    lines = SourceLines(open_elf(program))
-    assert lines.variables([1, 2]) == [(None, None), (None, None)]
+    assert SourceLines(open_elf(program)).variables([1, 2]) == [(None, None), (None, None)]

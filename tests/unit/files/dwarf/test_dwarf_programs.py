@@ -269,8 +269,7 @@ def test_entries() -> None:
 
 def test_lists_by_index() -> None:
     """The index is into a table of offsets that count from the table."""
-    table = struct.pack("<II", 8, 12)
-    lists = b"head" + table + b"\x04\x01\x02\0" + b"\x04\x03\x09\0"
+    lists = b"head" + struct.pack("<II", 8, 12) + b"\x04\x01\x02\0" + b"\x04\x03\x09\0"
     made = unit(5, lists, ranges_base=4)
     assert list_at(made, (forms.RNGLISTX, 0)) == [(BASE + 1, BASE + 2)]
     assert list_at(made, (forms.RNGLISTX, 1)) == [(BASE + 3, BASE + 9)]

@@ -3,7 +3,6 @@
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +23,19 @@ from tracelloc.system.confined import OWN_USERS, start_confined
 ADDRESSES = 600
 
 
-@contextmanager
-def open_directory() -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
     """A directory that user nobody can look into, unlike pytest's own."""
     with tempfile.TemporaryDirectory(prefix="split-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
-@pytest.fixture(scope="module")
-def directory() -> Iterator[Path]:
-    with open_directory() as path:
-        yield path
-
-
 @pytest.fixture
-def place() -> Iterator[Path]:
-    with open_directory() as path:
-        yield path
+def place(directory: Path) -> Path:
+    path = Path(tempfile.mkdtemp(dir=directory))
+    path.chmod(0o755)
+    return path
 
 
 def split_cpp(directory: Path, name: str) -> Path:
@@ -169,8 +163,7 @@ def test_one_that_fails(
 
     monkeypatch.setattr(sourcelines, "start_confined", start)
     before = children()
-    patience_s = 1 if "sleep" in script else 30
-    pipe = SymbolizerPipe(open_elf(cpp), str(command), patience_s)
+    pipe = SymbolizerPipe(open_elf(cpp), str(command), 1 if "sleep" in script else 30)
     assert pipe.chains([0x1000] * 300) == [()] * 300
     assert reason in pipe.reason
     assert children() == before

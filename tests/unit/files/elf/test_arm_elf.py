@@ -7,7 +7,7 @@ import pytest
 
 from tests.commands import run
 from tests.distributions import file_of
-from tests.unit.armfiles import assemble, check_figures, library, words
+from tests.unit.armfiles import assemble, check_figures, library
 from tests.unit.references import open_cfi, open_elf
 from tracelloc.files.cfi.module import function_parts
 from tracelloc.files.elf.plt import plt_functions
@@ -177,10 +177,6 @@ def test_libraries_that_make_filters() -> None:
     # Later ones leave it to the C library.
     check_figures([found.pop("libhwasan.so.0")], [True])
     assert found == {"libc.so.6": True, "libm.so.6": False, "libstdc++.so.6": False}
-
-
-def test_words() -> None:
-    assert words(0xD503201F) == b"\x1f\x20\x03\xd5"
 
 
 def test_workers_leave_files_of_other_machines_alone() -> None:

@@ -116,8 +116,7 @@ def module(data: bytes) -> Module:
 
 def test_points() -> None:
     free = note("free", "8@-8(%rsp)", addresses=(0x400801, 0, 0))
-    found = module(file_of(note(), free, code=b"\x90\x66\x90"))
-    (allocator,) = otel_allocators([found])
+    (allocator,) = otel_allocators([module(file_of(note(), free, code=b"\x90\x66\x90"))])
     assert [f.names for f in allocator.functions] == [("alloc",), ("free",)]
     second, first = otel_points(allocator)
     assert (first.program, first.offset, first.counter_offset) == ("otel_alloc", 0x800, 0x200)
@@ -152,12 +151,11 @@ def test_none_is_known() -> None:
 
 
 def test_nops() -> None:
-    assert nop_at(b"\x90\xc3") == (1, False)
-    assert nop_at(b"\x66\x90") == (2, False)
-    assert nop_at(b"\x0f\x1f\x40\0") == (4, False)
-    assert nop_at(b"\x66\x0f\x1f\x44\0\0") == (6, True)
-    assert nop_at(b"\xc3") == (0, False)
-    assert nop_at(b"") == (0, False)
+    sizes = {
+        b"\x90\xc3": (1, False), b"\x66\x90": (2, False), b"\x0f\x1f\x40\0": (4, False),
+        b"\x66\x0f\x1f\x44\0\0": (6, True), b"\xc3": (0, False), b"": (0, False),
+    }  # fmt: skip
+    assert {code: nop_at(code) for code in sizes} == sizes
 
 
 @pytest.fixture(scope="module")
@@ -192,8 +190,7 @@ def test_weights_are_kept(in_c: ctypes.CDLL) -> None:
     rng = random.Random(4)
     for _ in range(20_000):
         size = rng.randrange(1, 1 << rng.randrange(1, 39))
-        ratio = rng.choice([1.0, rng.uniform(1, 10), 2 ** rng.uniform(0, 24)])
-        given = int(size * ratio)
+        given = int(size * rng.choice([1.0, rng.uniform(1, 10), 2 ** rng.uniform(0, 24)]))
         coded = in_c.coded(size, given)
         assert coded < 1 << 56
         found, weight = decoded(coded)

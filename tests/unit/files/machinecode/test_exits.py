@@ -88,8 +88,7 @@ def test_operators_of_libraries(name: str) -> None:
         for function in allocator.functions
         if function.signature.throws
     }
-    returns = {point.offset for point in planned.points if point.returns}
-    assert not returns & set(throwing)
+    assert not {point.offset for point in planned.points if point.returns} & set(throwing)
     names = {name for function in throwing.values() for name in function.names}
     if name == "libstdc++":
         assert not planned.points  # it calls malloc and free

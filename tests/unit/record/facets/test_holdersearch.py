@@ -71,7 +71,6 @@ class Searches(Lab):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) -> None:
         super().__init__(HoldersFacet, monkeypatch)
-        self.asked: list[list[list[int]]] = []
         self.found: list[BlockHolders] = []
         """What the next searches find, if not the usual."""
         self._failure = failure
@@ -86,12 +85,6 @@ class Searches(Lab):
 
     def close(self) -> None:
         """There is nothing to close."""
-
-    def count_due(self, at_s: float, one: Traced) -> int:
-        """How many searches that has made."""
-        before = len(self.asked)
-        self.run_due(at_s, one)
-        return len(self.asked) - before
 
     def holders(self, one: Traced) -> Mapping[int, BlockHolders]:
         """Found by the last search."""

@@ -53,8 +53,7 @@ def found_after(count: int, other: Callable[[int], int]) -> dict[str, NativeGrow
 
 
 def test_blocks_belong_to_the_type_that_they_follow() -> None:
-    found = found_after(6, lambda at: 100 * (at > 2) + 30 * (at > 4))
-    assert found == {
+    assert found_after(6, lambda at: 100 * (at > 2) + 30 * (at > 4)) == {
         FAST: NativeGrowth(500 * 1000 * 60 / 25, 800_000, (OWNED,), PARSE),
         SLOW: NativeGrowth(500 * 1000 * 60 / 25, 500_000, (TWICE,), PARSE),
     }
@@ -66,8 +65,7 @@ def test_it_takes_four_counts(count: int, *, is_enough: bool) -> None:
 
 
 def test_several_stacks_are_one_growth() -> None:
-    found = found_after(6, lambda at: 1000 * at + 20 * (at % 2))
-    assert found[FAST].stacks == (OTHER, OWNED)
+    assert found_after(6, lambda at: 1000 * at + 20 * (at % 2))[FAST].stacks == (OTHER, OWNED)
 
 
 def test_small_objects_with_much_memory_are_suspects() -> None:

@@ -6,6 +6,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,23 +29,18 @@ def ended() -> Process:
     return Process(child.pid)
 
 
+SomeBlocks = Callable[[], Iterable[Blocks]]
+
+
 class Searches(Lab):
     """Searches that find what they are told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) -> None:
         super().__init__(PointersFacet, monkeypatch)
-        self.asked: list[Blocks] = []
         self._failure = failure
         monkeypatch.setattr(pointers, "PointerSearch", self.search)
 
-    def search(
-        self,
-        process: Process,
-        some_blocks: Callable[[], Iterable[Blocks]],
-        *_how: object,
-        **_more: object,
-    ) -> SimpleNamespace:
-        del process
+    def search(self, _: Process, some_blocks: SomeBlocks, *_how: object, **_more: object) -> Any:
         self.asked.append(Blocks.concatenate(list(some_blocks())))
         if self._failure is not None:
             raise self._failure
@@ -52,18 +48,11 @@ class Searches(Lab):
             is_whole=True, swapped_bytes=0, are_reachable=lambda some: np.zeros(len(some), np.bool_)
         )
 
-    def count_due(self, at_s: float, *processes: Traced) -> int:
-        """How many searches that has made."""
-        before = len(self.asked)
-        self.run_due(at_s, *processes)
-        return len(self.asked) - before
-
 
 def test_every_ten_seconds_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Searches(monkeypatch), Traced()
-    made = records([(A, 0x10, 5, 1, 1), (A, 0x20, 5, 1, 1)])
-    made["time_ns"] = 1 * NS_PER_S, 20 * NS_PER_S
-    one.heap.table.apply(made)
+    times_ns = 1 * NS_PER_S, 20 * NS_PER_S
+    one.heap.table.apply(records([(A, 0x10, 5, 1, 1), (A, 0x20, 5, 1, 1)], times_ns=times_ns))
     assert [lab.count_due(at_s, one) for at_s in (12, 17, 18, 26, 27, 37)] == [0, 1, 0, 0, 1, 1]
     # When the first one is due, there are blocks that are old.
     assert [blocks.address.tolist() for blocks in lab.asked] == [[0x10], [0x10], [0x10, 0x20]]

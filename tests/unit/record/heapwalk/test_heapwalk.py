@@ -56,8 +56,7 @@ def test_the_chunk_before() -> None:
     [(1, 1), (16, 3), (25, 1), (41, 2), (1 << 40 | 1, 2), ((1 << 64) - 15, 2), (35, 2)],
 )
 def test_impossible_sizes(word: int, reason: int) -> None:
-    found = follow([*chunk(32), 0, word, 0, 0])
-    assert found[:3] == ([BASE | BlockState.IN_USE], 32, reason)
+    assert follow([*chunk(32), 0, word, 0, 0])[:3] == ([BASE | BlockState.IN_USE], 32, reason)
 
 
 def test_the_end_of_a_heap() -> None:

@@ -13,96 +13,62 @@ from tracelloc.record.probe_points.placement import plan_probes
 RET = "c3"
 
 
-def place_in(code: str) -> tuple[int, bool]:
-    """Where in a function of one argument, and whether that is single-stepped."""
-    found = find_probe_offset(bytes.fromhex(code), ["rdi"])
-    return found.offset, found.is_single_stepped
+# Where in a function of one argument.
+CHEAP = {
+    "55": 0,  # push %rbp
+    "41 54": 0,  # push %r12
+    "90": 0,  # nop
+    "eb 00": 0, "e9 00 00 00 00": 0, "e8 00 00 00 00": 0, "0f 84 00 00 00 00": 0,
+    "f3 0f 1e fa 55": 4,  # behind endbr64
+    "f3 0f 1e fa 0f 1f 44 00 00 55": 9,  # never on a nop of five bytes
+    "0f 1f 44 00 00 55": 5,
+    "66 90 55": 2,  # longer nops are passed over: old kernels single-step them
+    "48 85 ff 74 00": 3,  # test %rdi,%rdi; je: glibc's free
+    "48 8b 05 00 00 00 00 55": 7,  # mov global,%rax; push: glibc's memalign
+    "48 89 fa 55": 3,  # mov %rdi,%rdx: reads an argument, which is no harm
+    "48 89 7c 24 f8 55": 5,  # stores below the stack pointer
+    # test; je; … ; jmp behind the je: a loop of the function's own.
+    "48 85 ff 74 05 48 89 c0 eb fb": 3,
+    # To the entry: a call of itself.
+    "48 85 ff 74 05 48 89 c0 eb f6": 3, "48 85 ff 74 05 48 89 c0 0f 85 f2 ff ff ff": 3,
+    # On the first instruction a loop back to it is one call each, as at any entry.
+    "55 eb fd": 0,
+}  # fmt: skip
+SINGLE_STEPPED = {
+    # Never on a nop that harms, not even for want of better: the next instruction does no harm.
+    "0f 1f 44 00 00 48 89 f8": 5, "0f 1f 44 00 00 0f 1f 44 00 00 48 89 f8": 10,
+    "66 2e 0f 1f 84 00 00 00 00 00 48 89 f8": 10,
+    "66 0f 1f 44 00 00 0f 1f 80 00 00 00 00 48 89 f8": 13,
+    "48 83 ec 08 55": 0,  # sub $8,%rsp: the return address is no longer on top
+    "5d 55": 0,  # pop
+    "c9 55": 0,  # leave
+    "48 ff c7 55": 0,  # inc %rdi
+    "89 f7 55": 0,  # mov %esi,%edi: half of the register
+    "40 b7 01 55": 0,  # mov $1,%dil: a byte of it
+    "0f b7 ff 55": 0,  # movzwl %di,%edi
+    "48 97 55": 0,  # xchg %rax,%rdi
+    "f3 48 ab 55": 0,  # rep stos
+    "ff e0 55": 0,  # jmp *%rax
+    "ff d0 55": 0,  # call *%rax
+    "f2 e9 00 00 00 00": 0,  # bnd jmp: not relied on
+    "66 e9 00 00": 0,  # a branch with a prefix is single-stepped
+    "e3 00 55": 0,  # jrcxz
+    "e2 00 55": 0,  # loop
+    "c3 55": 0, "cc 55": 0,
+    "48 89 c0": 0,  # nothing cheap at all
+    "": 0,
+    # test; je; … ; jmp back to the je: it would be met twice in one call.
+    "48 85 ff 74 05 48 89 c0 eb f9": 0,
+    "48 85 ff 74 05 48 89 c0 eb f7": 0,  # the same into what lies before it
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("code", "offset"),
-    [
-        ("55", 0),  # push %rbp
-        ("41 54", 0),  # push %r12
-        ("90", 0),  # nop
-        ("eb 00", 0),
-        ("e9 00 00 00 00", 0),
-        ("e8 00 00 00 00", 0),
-        ("0f 84 00 00 00 00", 0),
-        ("f3 0f 1e fa 55", 4),  # behind endbr64
-        ("f3 0f 1e fa 0f 1f 44 00 00 55", 9),  # never on a nop of five bytes
-        ("0f 1f 44 00 00 55", 5),
-        ("66 90 55", 2),  # longer nops are passed over: old kernels single-step them
-        ("48 85 ff 74 00", 3),  # test %rdi,%rdi; je: glibc's free
-        ("48 8b 05 00 00 00 00 55", 7),  # mov global,%rax; push: glibc's memalign
-        ("48 89 fa 55", 3),  # mov %rdi,%rdx: reads an argument, which is no harm
-        ("48 89 7c 24 f8 55", 5),  # stores below the stack pointer
-    ],
-)
-def test_cheap_places(code: str, offset: int) -> None:
-    assert place_in(code + RET) == (offset, False)
-
-
-@pytest.mark.parametrize(
-    ("nops", "length"),
-    [
-        ("0f 1f 44 00 00", 5),
-        ("0f 1f 44 00 00 0f 1f 44 00 00", 10),
-        ("66 2e 0f 1f 84 00 00 00 00 00", 10),
-        ("66 0f 1f 44 00 00 0f 1f 80 00 00 00 00", 13),
-    ],
-)
-def test_never_on_a_nop_that_harms(nops: str, length: int) -> None:
-    """Not even for want of better: the next instruction is single-stepped, but does no harm."""
-    assert place_in(f"{nops} 48 89 f8 c3") == (length, True)
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "48 83 ec 08 55",  # sub $8,%rsp: the return address is no longer on top
-        "5d 55",  # pop
-        "c9 55",  # leave
-        "48 ff c7 55",  # inc %rdi
-        "89 f7 55",  # mov %esi,%edi: half of the register
-        "40 b7 01 55",  # mov $1,%dil: a byte of it
-        "0f b7 ff 55",  # movzwl %di,%edi
-        "48 97 55",  # xchg %rax,%rdi
-        "f3 48 ab 55",  # rep stos
-        "ff e0 55",  # jmp *%rax
-        "ff d0 55",  # call *%rax
-        "f2 e9 00 00 00 00",  # bnd jmp: not relied on
-        "66 e9 00 00",  # a branch with a prefix is single-stepped
-        "e3 00 55",  # jrcxz
-        "e2 00 55",  # loop
-        "c3 55",
-        "cc 55",
-        "48 89 c0",  # nothing cheap at all
-        "",
-    ],
-)
-def test_single_stepped_offsets(code: str) -> None:
-    assert place_in(code + RET) == (0, True)
-
-
-@pytest.mark.parametrize(
-    ("code", "offset", "stepped"),
-    [
-        # test; je; … ; jmp back to the je: it would be met twice in one call.
-        ("48 85 ff 74 05 48 89 c0 eb f9", 0, True),
-        # The same into what lies before it.
-        ("48 85 ff 74 05 48 89 c0 eb f7", 0, True),
-        # Behind it: a loop of the function's own.
-        ("48 85 ff 74 05 48 89 c0 eb fb", 3, False),
-        # To the entry: a call of itself.
-        ("48 85 ff 74 05 48 89 c0 eb f6", 3, False),
-        ("48 85 ff 74 05 48 89 c0 0f 85 f2 ff ff ff", 3, False),
-        # On the first instruction a loop back to it is one call each, as at any entry.
-        ("55 eb fd", 0, False),
-    ],
-)
-def test_branches_back(code: str, offset: int, stepped: bool) -> None:
-    assert place_in(code + RET) == (offset, stepped)
+@pytest.mark.parametrize("code", [*CHEAP, *SINGLE_STEPPED])
+def test_offsets(code: str) -> None:
+    found = find_probe_offset(bytes.fromhex(code + RET), ["rdi"])
+    stepped = code in SINGLE_STEPPED
+    assert found.offset == (SINGLE_STEPPED if stepped else CHEAP)[code]
+    assert found.is_single_stepped == stepped
 
 
 def test_instructions_and_arguments_that_count() -> None:

@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands import background
 from tests.harness import Builder, read_line, wait_until
 from tracelloc.model.codefiles import Mapping
 from tracelloc.model.processlist import ProcessInfo, Trouble, matching_processes
@@ -74,9 +74,7 @@ def test_what_is_said_of_each(tmp_path: Path) -> None:
     assert all(info.known for info in found.values())
 
 
-def test_one_odd_process_does_not_end_the_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_odd_process_ends_no_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def odd(_process: Process) -> object:
         raise ValueError("what nobody has thought of")
 
@@ -97,15 +95,11 @@ def test_what_is_gone_says_nothing_of_the_files_of_others(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(Process, "open_mapping", open_mapping)
         assert {info.allocator for info in scan.refresh(60.0)} == {None}
-    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-    try:
+    with background("cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         process.stdin.write(b"\n")
         assert read_line(process.stdout, "cat") == ""
         (info,) = (info for info in scan.refresh(60.0) if info.pid == process.pid)
         assert info.allocator == "malloc in libc.so.6"
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_growth_over_the_last_minute(tmp_path: Path) -> None:
@@ -174,13 +168,8 @@ def test_real_processes(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> No
     scan = ProcessScan()
     target = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
     try:
-        deadline = time.monotonic() + 30
-        while "libc" not in Path(f"/proc/{target.pid}/maps").read_text():
-            assert time.monotonic() < deadline
-        mine: ProcessInfo | None = None
-        while mine is None or not mine.known:
-            assert time.monotonic() < deadline
-            mine = next(info for info in scan.refresh() if info.pid == target.pid)
+        wait_until(lambda: "libc" in Path(f"/proc/{target.pid}/maps").read_text())
+        (mine,) = wait_until(lambda: [i for i in scan.refresh() if i.pid == target.pid and i.known])
         assert (mine.allocator, mine.trouble) == ("malloc in libc.so.6", None)
         assert (mine.command, mine.arguments) == ("cat", "/bin/cat")
         us = next(info for info in scan.refresh(30) if info.pid == os.getpid())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import background
 from tracelloc.architecture import native
 from tracelloc.errors import TargetError
 from tracelloc.model.process import Target
@@ -97,20 +98,17 @@ def test_a_program_has_the_name_of_the_link_by_which_it_was_started(
     shutil.copy("/bin/sleep", tmp_path / file)
     if link != file:
         (tmp_path / link).symlink_to(file)
-    with subprocess.Popen([tmp_path / link, "60"], stdin=subprocess.DEVNULL) as started:
-        try:
-            process = Process(started.pid)
-            while "libc.so" not in process.maps_text():  # the kernel is still executing it
-                pass
-            assert process.executable() == str(tmp_path / shown)
-            (path,) = {each.path for each in process.maps().mappings if str(tmp_path) in each.path}
-            assert path == process.executable()
-            # Once there is no such link, only the file is left to be named.
-            (tmp_path / link).unlink()
-            if link != file:
-                assert process.executable() == str(tmp_path / file)
-        finally:
-            started.kill()
+    with background(tmp_path / link, "60", stdin=subprocess.DEVNULL) as started:
+        process = Process(started.pid)
+        while "libc.so" not in process.maps_text():  # the kernel is still executing it
+            pass
+        assert process.executable() == str(tmp_path / shown)
+        (path,) = {each.path for each in process.maps().mappings if str(tmp_path) in each.path}
+        assert path == process.executable()
+        # Once there is no such link, only the file is left to be named.
+        (tmp_path / link).unlink()
+        if link != file:
+            assert process.executable() == str(tmp_path / file)
 
 
 def test_main_thread_that_has_ended(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.commands import background
 from tests.unit.conftest import OnMachine
 from tracelloc.architecture import ARCHITECTURES, Architecture, native
 from tracelloc.architecture.aarch64 import AARCH64
@@ -91,26 +92,23 @@ def test_descriptions_of_registers(machine: Architecture) -> None:
 
 def test_a_stopped_process() -> None:
     """ptrace(2) and /proc have the same values; registers can be put back."""
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with background("sleep", "60") as process:
         pid = process.pid
-        try:
-            found = stopped_registers(pid)
-            line = (Path("/proc") / str(pid) / "syscall").read_text().split()
-            assert found.entered_call == int(line[0])
-            if found.entered_call != NO_CALL:  # 64-bit Arm is ready to make the call again
-                assert [found[name] for name in native().general.call_arguments] == [
-                    int(word, 16) for word in line[1:7]
-                ]
-            assert (found.stack_pointer, found.program_counter) == tuple(
-                int(word, 16) for word in line[-2:]
-            )
-            assert Process(pid).maps().find(found.thread_pointer) is not None
-            ptrace.set_registers(pid, found)
-            assert ptrace.registers(pid).pack() == found.pack()
-            assert len(found.pack()) == 8 * len(native().general.names)
-            ptrace.detach(pid)
-        finally:
-            process.kill()
+        found = stopped_registers(pid)
+        line = (Path("/proc") / str(pid) / "syscall").read_text().split()
+        assert found.entered_call == int(line[0])
+        if found.entered_call != NO_CALL:  # 64-bit Arm is ready to make the call again
+            assert [found[name] for name in native().general.call_arguments] == [
+                int(word, 16) for word in line[1:7]
+            ]
+        assert (found.stack_pointer, found.program_counter) == tuple(
+            int(word, 16) for word in line[-2:]
+        )
+        assert Process(pid).maps().find(found.thread_pointer) is not None
+        ptrace.set_registers(pid, found)
+        assert ptrace.registers(pid).pack() == found.pack()
+        assert len(found.pack()) == 8 * len(native().general.names)
+        ptrace.detach(pid)
 
 
 def test_a_process_at_its_end() -> None:

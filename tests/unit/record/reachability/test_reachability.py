@@ -245,8 +245,7 @@ def test_blocks_that_are_freed_after_all_speak_for_the_rest() -> None:
     for _ in range(2):
         add_search(unreachable, Blocks.concatenate([kept, gone, other]), np.zeros(25, np.bool_))
     assert len(unreachable.blocks) == 25
-    few = Blocks.concatenate([kept, other])
-    add_search(unreachable, few, np.zeros(22, np.bool_))
+    add_search(unreachable, Blocks.concatenate([kept, other]), np.zeros(22, np.bool_))
     assert unreachable.blocks.stack.tolist() == [2, 2]
     unreachable.collects = True
     assert len(unreachable.blocks) == 22

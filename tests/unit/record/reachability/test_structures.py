@@ -138,6 +138,5 @@ def test_split_agrees_with_a_look_at_each_address() -> None:
             for first, last in runs for at in range(first, last)
         }  # fmt: skip
         parts = list(MemoryKinds.merge(quiet, dead).split(runs))
-        found = {at: kind for first, last, kind in parts for at in range(first, last)}
-        assert found == wanted
+        assert {at: kind for first, last, kind in parts for at in range(first, last)} == wanted
         assert all(first < last for first, last, _ in parts)

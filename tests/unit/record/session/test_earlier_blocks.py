@@ -1,7 +1,6 @@
 """Blocks from before tracing: what a walk of the heap is believed."""
 
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.commands import background
 from tests.unit.events import Event, F, records
 from tracelloc.heap.heap import Heap
 from tracelloc.model.frames import RuntimeFrames
@@ -85,15 +85,12 @@ def test_walks_must_agree_unless_all_threads_sleep(
 
 
 def test_each_thread_must_run_between_walks() -> None:
-    with subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"]) as busy:
+    with background("/bin/sh", "-c", "while :; do :; done") as busy:
         reader = MadeUpReader([], {}, busy.pid)
-        try:
-            while not (running := EarlierBlockReader._running(reader)):
-                pass
-            EarlierBlockReader._await_progress(reader, running)
-            assert Process(busy.pid).run_ns() - running[busy.pid] >= earlierblocks._LONG_CALL_NS
-        finally:
-            busy.kill()
+        while not (running := EarlierBlockReader._running(reader)):
+            pass
+        EarlierBlockReader._await_progress(reader, running)
+        assert Process(busy.pid).run_ns() - running[busy.pid] >= earlierblocks._LONG_CALL_NS
 
 
 def test_progress_is_said_every_five_seconds() -> None:

@@ -280,9 +280,7 @@ def test_an_error_in_one_process_is_its_own(stage: Stages, monkeypatch: pytest.M
     ]  # fmt: skip
 
 
-def test_nothing_waits_while_the_kernel_is_asked(
-    stage: Stages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_waits_for_the_kernel(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events are applied, and children let go, while /proc is read for a snapshot."""
     play = stage()
     look, held = Tracee.read_facts, []
@@ -328,9 +326,7 @@ def test_too_much_following_is_said_once() -> None:
     assert counts.stopped_ns == 99 * (second // 50) + 200 * (second // 11)
 
 
-def test_forks_of_processes_that_are_not_traced_wait_for_nothing(
-    stage: Stages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_untraced_forks_wait_for_nothing(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probes don't report them."""
     play = stage(most_processes=1)
     child, grandchild = play.start(), play.start()

@@ -200,9 +200,7 @@ def test_a_pump_that_fails_leaves_what_was_seen(stage: Stages) -> None:
     assert (now.live_bytes, now.losses.failed_tasks) == (100, {"tracing": 1})
 
 
-def test_a_limit_that_cannot_be_kept_ends_the_trace(
-    stage: Stages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_that_is_broken_ends_it(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
     """The target must not pay more than it may: that is no task to go on without."""
     play = stage()
 

@@ -249,8 +249,7 @@ def test_perf_maps_that_are_not_believed(fake: FakeProcess) -> None:
     fake.map.chmod(0o644)
     if os.getuid() == 0:
         status = fake.process.directory / "status"
-        text = status.read_text()
-        status.write_text(text.replace("Uid:\t0\t0", "Uid:\t1000\t1000"))
+        status.write_text(status.read_text().replace("Uid:\t0\t0", "Uid:\t1000\t1000"))
         fake.perf_map = PerfMap(fake.process, lambda: fake.now_s)
         os.chown(fake.map, 1001, 1001)
         assert fake.names(0x1000) == [None]
@@ -267,8 +266,7 @@ def test_perf_maps_that_are_not_believed(fake: FakeProcess) -> None:
 def test_perf_maps_that_are_too_large(fake: FakeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many functions are read and no more, which is said; what was read holds."""
     monkeypatch.setattr(modulesymbols, "_MOST_FUNCTIONS", 100)
-    lines = [f"{0x1000 + 16 * n:x} 10 name{n}\n" for n in range(300)]
-    fake.map.write_text("".join(lines))
+    fake.map.write_text("".join([f"{0x1000 + 16 * n:x} 10 name{n}\n" for n in range(300)]))
     assert fake.names(0x1000, 0x1000 + 16 * 299) == ["name0", None]
     assert fake.perf_map.reason == "only its first 101 functions are read"
     with fake.map.open("a") as file:

@@ -76,9 +76,7 @@ def test_frames_with_lines(chain: tuple[Target, Path]) -> None:
     assert frame.file == "/elsewhere/chain.c"
 
 
-def test_inlined_functions_are_frames_of_their_own(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_inlined_functions_are_frames(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     source = tmp_path / "inlined.cpp"
     source.write_text(
         "#include <cstdlib>\n#include <unistd.h>\n"
@@ -138,9 +136,7 @@ def test_names_before_lines(chain: tuple[Target, Path], monkeypatch: pytest.Monk
         assert frame.line is not None
 
 
-def test_failures_are_raised_where_they_are_asked_for(
-    chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_are_raised(chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     target, path = chain
 
     def broken(self: Symbolizer, addresses: list[int]) -> None:
@@ -153,9 +149,7 @@ def test_failures_are_raised_where_they_are_asked_for(
                 frames_of(symbolizer, [address_in(target.pid, path, "middle")], PATIENCE_S)
 
 
-def test_a_file_that_breaks_its_reader_has_no_names(
-    chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_break_it(chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     target, path = chain
 
     def broken(self: ModuleSymbols, addresses: list[int]) -> object:
@@ -174,8 +168,7 @@ def test_a_file_that_breaks_its_reader_has_no_names(
 def test_reasons(chain: tuple[Target, Path]) -> None:
     target, _ = chain
     maps = Process(target.pid).maps().mappings
-    stack = next(m for m in maps if m.path == "[stack]")
-    frames = frames_at(target.pid, 0x10, stack.start + 8)
+    frames = frames_at(target.pid, 0x10, next(m for m in maps if m.path == "[stack]").start + 8)
     assert [f.reason for f in frames] == [Unresolved.UNMAPPED, Unresolved.NOT_CODE]
     assert frames[1].module == "[stack]"
 
@@ -206,9 +199,7 @@ def test_deleted_file_keeps_its_names(builder: Builder, targets: Targets, tmp_pa
     assert (frame.symbol, frame.module) == ("middle", str(path))
 
 
-def test_stripped_program_with_debug_file(
-    builder: Builder, targets: Targets, tmp_path: Path
-) -> None:
+def test_stripped_with_debug_file(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """Names and lines of a stripped file come from the debug file beside it."""
     original = tmp_path / "original"
     path = tmp_path / "program"

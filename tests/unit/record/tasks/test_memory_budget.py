@@ -53,12 +53,9 @@ def test_stages_come_once_each_and_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("available", "budget"),
-    [(100, 256), (1200, 300), (3000, 512), (6000, 600), (40_000, 4000)],
+    ("available", "budget"), [(100, 256), (1200, 300), (3000, 512), (6000, 600), (40_000, 4000)]
 )
-def test_the_default_is_a_part_of_what_is_available(
-    monkeypatch: pytest.MonkeyPatch, available: int, budget: int
-) -> None:
+def test_the_default_budget(monkeypatch: pytest.MonkeyPatch, available: int, budget: int) -> None:
     limit = MemoryLimit("machine", 64_000 * MIB, available * MIB)
     monkeypatch.setattr(memorylimits, "closest_limit", lambda _process: limit)
     assert memorylimits.default_budget() == budget * MIB

@@ -49,8 +49,7 @@ def test_rows_are_found_where_the_probes_look(sets: np.ndarray) -> None:  # type
     memory = RowMemory(sets)
     space = Space(memory)
     table, tag = space.table, space.tags[0]
-    rng = np.random.default_rng(1)
-    addresses = np.unique(rng.integers(1, 1 << 47, 900, dtype=np.uint64))
+    addresses = np.unique(np.random.default_rng(1).integers(1, 1 << 47, 900, dtype=np.uint64))
     assert table.insert(addresses, addresses * np.uint64(3), 0)
     found = sum(find(sets, a, tag) == 3 * a for a in addresses.tolist())
     assert found == len(table) == len(addresses) - memory.evictions
@@ -77,8 +76,7 @@ def test_more_rows_than_ways_in_one_batch() -> None:
     table.insert(addresses, addresses + np.uint64(1000), 0)
     assert len(table) == table.capacity == 8
     assert memory.evictions == 92
-    there = [a for a in range(1, 101) if find(sets, a, space.tags[0]) == a + 1000]
-    assert len(there) == 8
+    assert len([a for a in range(1, 101) if find(sets, a, space.tags[0]) == a + 1000]) == 8
 
 
 def test_another_generation_keeps_what_is_still_mapped(sets: np.ndarray) -> None:  # type: ignore[type-arg]

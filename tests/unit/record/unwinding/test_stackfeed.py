@@ -59,9 +59,7 @@ def work(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int
     return counts
 
 
-def test_the_ring_is_emptied_before_all_are_finished_and_what_waits_is_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_ring_is_emptied_and_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it fills up with stacks that wait for the same rows, and others are lost."""
     counts = work(Sender(4000, SMALL), monkeypatch)
     assert [hastened for hastened, _ in counts[:4]] == [1024, 2048, 3072, 4000]

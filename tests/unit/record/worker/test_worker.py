@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import background
 from tests.faultyworker import CRASH, add_fault, faulty_script
 from tests.harness import PATIENCE_S, Builder, open_files, refused
 from tests.unit.files.elf.test_elf import libc
@@ -189,8 +190,7 @@ def test_stacks_are_followed_as_by_the_readers(program: Path) -> None:
     assert any(len(found.walk.frames) > 3 for found in followed)
     assert any(found.met_unmapped for found in followed)
     for address, row in rows.items():
-        rules = look_up(address, 3)
-        assert rules.row(address) == row
+        assert look_up(address, 3).row(address) == row
     file.close()
 
 
@@ -223,9 +223,7 @@ found.append([str(len(os.environ)), 0, 0])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
-def test_a_file_that_takes_it_over_has_gained_nothing(
-    program: Path, opened: Open, tmp_path: Path
-) -> None:
+def test_a_file_that_takes_over_gains_nothing(program: Path, opened: Open, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         code = TAKEN_OVER % (HAS_LANDLOCK, server.getsockname()[1])
         code = code.replace("/tmp/planted", f"/tmp/planted-{os.getpid()}")
@@ -321,16 +319,13 @@ def test_what_a_file_that_takes_it_over_may_call(
     target.chmod(0o666)
     machine = native()
     count = len(re.findall(r'^    "', FORBIDDEN, re.MULTILINE)) - len(MISSING[machine])
-    with subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL) as sleeper:
+    with background("sleep", "60", stdin=subprocess.DEVNULL) as sleeper:
         code = FORBIDDEN % {
             "sleeper": sleeper.pid, "file": target, "numbers": NUMBERS[machine],
             "missing": MISSING[machine],
         }  # fmt: skip
-        try:
-            answers = opened(fault(program, tmp_path, code)).symbols([0x1000] * count)
-            assert sleeper.poll() is None
-        finally:
-            sleeper.kill()
+        answers = opened(fault(program, tmp_path, code)).symbols([0x1000] * count)
+        assert sleeper.poll() is None
     names = {answer.name for answer in answers if answer is not None}
     assert len(names) == count
     # As on kernels that don't have them, so that the C library does without.
@@ -376,7 +371,6 @@ def test_whose_rights_it_has_in_user_namespaces(count: int, user: int | None) ->
     command = [sys.executable, "-I", "-c", IN_NAMESPACE]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, bufsize=0, **pipes) as process:
-        assert process.stdin is not None
         if process.stdout.read(1) != b".":
             process.kill()
             refused("a user namespace is refused")
@@ -392,7 +386,6 @@ def test_its_limits(program: Path, worker: FileWorker, opened: Open) -> None:
     """Two filters more than this process, no processes, all rights that Landlock knows."""
     assert opened(program).symbols([0]) == [None]
     own = re.search(r"\nSeccomp_filters:\t(\d+)\n", Path("/proc/self/status").read_text())
-    assert own is not None
     status = Path(f"/proc/{pid_of(worker)}/status").read_text()
     assert f"\nSeccomp:\t2\nSeccomp_filters:\t{int(own[1]) + 2}\n" in status
     limits = Path(f"/proc/{pid_of(worker)}/limits").read_text()
@@ -448,8 +441,7 @@ def test_answers_that_cannot_be_true(
 def test_what_forks_it_was_killed_by_somebody(program: Path, opened: Open) -> None:
     file = opened(program)
     file.symbols([1])
-    forks = client.ZYGOTE
-    os.kill(forks._process.pid, signal.SIGKILL)
+    os.kill(client.ZYGOTE._process.pid, signal.SIGKILL)
     # What there is goes on.
     assert file.symbols([1]) == [None]
     client.close_workers()
@@ -472,9 +464,7 @@ def test_it_was_killed_by_somebody(program: Path, worker: FileWorker, opened: Op
         assert (worker.ends, worker.unread_files) == (count, 0)
 
 
-def test_it_is_not_started_for_ever(
-    program: Path, worker: FileWorker, opened: Open, tmp_path: Path
-) -> None:
+def test_it_is_given_up(program: Path, worker: FileWorker, opened: Open, tmp_path: Path) -> None:
     said: list[str] = []
     worker.tell = said.append
     path = fault(program, tmp_path, CRASH)
@@ -513,9 +503,7 @@ def test_it_may_be_closed_in_the_middle_of_an_answer(
     assert opened(program).symbols([0]) == [None]
 
 
-def test_a_file_of_another_machine(
-    builder: Builder, worker: FileWorker, opened: Open, tmp_path: Path
-) -> None:
+def test_foreign_files(builder: Builder, worker: FileWorker, opened: Open, tmp_path: Path) -> None:
     """A 32-bit one: what reads those can't be imported there."""
     data = bytearray(builder.c("chain").read_bytes())
     data[4] = 1

@@ -175,9 +175,7 @@ def impossible(name: str, answer: object) -> bool:
          [[[WORDS, 1, 0, False]] * 2, WORDS, WORDS]),
     ],
 )  # fmt: skip
-def test_answers_that_do_not_fit_the_question(
-    name: str, possible: object, not_possible: object
-) -> None:
+def test_answers_that_do_not_fit(name: str, possible: object, not_possible: object) -> None:
     question = QUESTIONS[name]
     question.answer(*received(PackedMessage(possible)), given_to(question))
     assert impossible(name, not_possible)

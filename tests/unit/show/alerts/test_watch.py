@@ -156,8 +156,7 @@ def test_what_is_suppressed_is_added_up(tmp_path: Path) -> None:
     assert found.findings.suppressed.live_bytes == held
     assert found.findings.suppressed.rate_bytes_per_min == single.rate_bytes_per_min
     rate = format_size(round(single.rate_bytes_per_min))
-    said = f"==> suppressed 1 suspect stack: {rate}/min, {format_size(held)} live"
-    assert said in lines
+    assert f"==> suppressed 1 suspect stack: {rate}/min, {format_size(held)} live" in lines
     assert summary(found.snapshot())["suppressed"]["live_bytes"] == held
     assert summary(whole.snapshot())["suppressed"] is None
     # No rule sees it, and the totals are what they were.

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.options import parse_options
 from tests.unit.leaks import CACHE, LEAK, SESSIONS, watched
 from tests.unit.reports import json_report, text_report
 from tracelloc.model.blocks import Mappings
@@ -77,10 +76,5 @@ def test_sections_have_their_order(mark: Snapshot, now: Snapshot) -> None:
 
 
 def test_another_program_has_no_mark(mark: Snapshot, now: Snapshot) -> None:
-    executed = replace(now, target=replace(now.target, exec_count=1))
-    assert since_mark(executed, mark, 2) is None
+    assert since_mark(replace(now, target=replace(now.target, exec_count=1)), mark, 2) is None
     assert since_mark(now, None, 2) is None
-
-
-def test_usage() -> None:
-    assert parse_options(["-p", "1", "--since-mark", "--follow"]).since_mark

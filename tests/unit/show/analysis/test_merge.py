@@ -214,8 +214,7 @@ def table_of(*stacks: Frames, sizes: int = 100, flags: StackFlag = WHOLE) -> Liv
     for number, frames in enumerate(stacks, 1):
         known.add(number, frames, flags)
     table = LiveTable(known)
-    blocks = [(A, n * 16, sizes + n, n, 7) for n in range(1, len(stacks) + 1)]
-    table.apply(records(blocks))
+    table.apply(records([(A, n * 16, sizes + n, n, 7) for n in range(1, len(stacks) + 1)]))
     return table
 
 

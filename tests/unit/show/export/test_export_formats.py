@@ -338,9 +338,7 @@ def test_report_has_the_formats_of_files_and_two_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_binary_formats_are_not_written_to_terminals(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_binary_formats_are_not_for_terminals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "isatty", lambda _: True)
     refusal = pytest.raises(UsageError, match=f"{name} output is binary")
     with refusal if name in ("pprof", "otlp") else nullcontext():

@@ -184,8 +184,7 @@ def test_peak_and_temporary_allocations(chrome: Chrome, tmp_path: Path) -> None:
     ]  # fmt: skip
     assert "4.54 KiB live at the peak" in text(chrome, "#subtitle")
     whole = place(chrome, "all")["width"]
-    at = point(chrome, "temporary")
-    assert at["width"] == pytest.approx(whole * 4000 / 4650, abs=0.5)
+    assert point(chrome, "temporary")["width"] == pytest.approx(whole * 4000 / 4650, abs=0.5)
     found = figures(chrome)
     assert found["live at the peak"] == ["3.91 KiB", "86.0 %"]
     assert found["temporary allocations"] == ["6", "100 %"]

@@ -171,8 +171,7 @@ def test_processes_are_resources() -> None:
 
 
 def test_differences_may_be_negative() -> None:
-    found = difference(small(), replace(small(), samples=()))
-    message = message_of(found)
+    message = message_of(difference(small(), replace(small(), samples=())))
     assert sums(message)["inuse_space"] == -716
     _, first = next(profiles(message))
     assert attributes_of(message, first)["tracelloc.difference"] is True

@@ -34,8 +34,7 @@ def test_widths_and_tooltips() -> None:
     assert width(found["handle"]) == pytest.approx(400 / 716)
     assert width(found["[runtime]"]) == pytest.approx(300 / 716)
     assert "temporary" not in found
-    title = found["push"].find(f"{SVG}title")
-    assert title.text == "push\n/opt/shop/server\n400 B, 55.87 %"
+    assert found["push"].find(f"{SVG}title").text == "push\n/opt/shop/server\n400 B, 55.87 %"
     found = frames(written(small(), Metric.ALLOCATED))
     assert width(found["temporary"]) == pytest.approx(5000 / 6316)
 

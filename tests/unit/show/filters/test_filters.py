@@ -70,15 +70,7 @@ RULES = rule("h") + rule("a", action="collapse", as_="A") + rule("b", action="co
         # What is hidden between two frames of a run goes with it, what is beside it does not.
         ("x h a h h a h y", ["x", 1, "[A]4", 1, "y"]),
         ("x a h b y", ["x", "[A]1", 1, "[B]1", "y"]),
-    ],
-)
-def test_actions(names: str, expected: list[str | int]) -> None:
-    assert shown(filters(RULES).apply(named(*names.split()))) == expected
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
+        # Something always stays.
         ("h h", ["h", "h"]),
         ("h1 h2 h3 h4 h5", ["h1", "h2", "h3", 2]),
         ("a1 a2 a3 a4 a5", ["a1", "a2", "a3", "[A]2"]),
@@ -93,7 +85,7 @@ def test_actions(names: str, expected: list[str | int]) -> None:
         ("", []),
     ],
 )
-def test_never_hides_all(names: str, expected: list[str | int]) -> None:
+def test_actions(names: str, expected: list[str | int]) -> None:
     assert shown(filters(RULES).apply(named(*names.split()))) == expected
 
 

@@ -127,8 +127,7 @@ def test_difference_comes_back(tmp_path: Path) -> None:
         back = read_profile(save(tmp_path / name, made))
         assert back.is_difference
         assert back.total(Metric.BYTES) == made.total(Metric.BYTES)
-    rows = {fold(s.stack, s.stat.index) for s in made.samples}
-    assert rows == {
+    assert {fold(s.stack, s.stat.index) for s in made.samples} == {
         line.rsplit(" ", 2)[0] for line in (tmp_path / "d.folded").read_text().splitlines()
     }
 

@@ -30,8 +30,7 @@ def test_stacks_share_their_callers() -> None:
         ],
         Step("app", None),
     )
-    names = [step.name for step in tree.steps]
-    assert names == ["app", "main", "a", "b", "c", "start"]
+    assert [step.name for step in tree.steps] == ["app", "main", "a", "b", "c", "start"]
     assert tree.parent.tolist() == [0, 0, 1, 2, 1, 0]
     assert tree.depth.tolist() == [0, 1, 2, 3, 2, 1]
     assert tree.totals[Metric.BYTES].tolist() == [1111, 111, 110, 100, 1, 1000]

@@ -109,11 +109,9 @@ def sentence(found: BlockHolders) -> str:
 def test_who_keeps_a_suspect() -> None:
     freed = "freeing that would free 156 KiB"
     assert sentence(KEPT) == f"all of it is kept by {TEXT}; {freed}"
-    part = replace(KEPT.keepers[0], held=BlockSum(999, 103_999))
-    found = replace(KEPT, keepers=(part,))
+    found = replace(KEPT, keepers=(replace(KEPT.keepers[0], held=BlockSum(999, 103_999)),))
     assert sentence(found) == f"most of it (99 %) is kept by {TEXT}; {freed}"
-    other = replace(PATH, root=HeapRoot(RootKind.KERNEL, "timers"))
-    found = replace(found, paths=(other,))
+    found = replace(found, paths=(replace(PATH, root=HeapRoot(RootKind.KERNEL, "timers")),))
     assert sentence(found) == f"most of it (99 %) is kept by app::g_sessions (server); {freed}"
     assert not list(retained_by_message(replace(KEPT, blocks=BlockSum()), 0))
 

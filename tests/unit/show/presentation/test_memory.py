@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import background
 from tests.unit.events import A, records
 from tests.unit.leaks import watched
 from tests.unit.reports import text_report
@@ -98,8 +99,7 @@ def test_nothing_that_can_be_read_is_no_limit(tmp_path: Path) -> None:
 def test_growth_of_a_real_process_is_seen_and_kept_when_it_ends() -> None:
     program = "print(flush=True); input(); kept = b'x' * (32 << 20); print(flush=True); input()"
     pipe = subprocess.PIPE
-    child = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, bufsize=0)
-    try:
+    with background(sys.executable, "-c", program, stdin=pipe, stdout=pipe, bufsize=0) as child:
         child.stdout.readline()
         residency = Residency(Process(child.pid))
         child.stdin.write(b"\n")
@@ -107,9 +107,6 @@ def test_growth_of_a_real_process_is_seen_and_kept_when_it_ends() -> None:
         memory = residency.read_usage()
         assert memory.now.anonymous - memory.start.anonymous == pytest.approx(32 * MIB, rel=0.1)
         assert (memory.pss_bytes or 0) >= 32 * MIB
-    finally:
-        child.kill()
-        child.wait()
     assert residency.read_usage() == memory
 
 
@@ -230,8 +227,7 @@ def test_what_other_allocators_add() -> None:
 def test_usable_sizes_say_what_the_allocator_adds() -> None:
     """A stack's blocks of 1 and 1,999 bytes, in chunks of 32 and 2,016 bytes."""
     table = LiveTable(Stacks())
-    events = [(A, 16 * n, 1 + 1998 * (n % 2), 0, 1) for n in range(1, 100_001)]
-    table.apply(records(events))
+    table.apply(records([(A, 16 * n, 1 + 1998 * (n % 2), 0, 1) for n in range(1, 100_001)]))
     usable = UsableSizes(main_library([GLIBC]), ReadSizes())
     taken = replace(
         snapshot_of(table, wanted=SnapshotRequest(blocks=True)), usable=usable, allocators=(GLIBC,),
@@ -253,8 +249,7 @@ def test_forecast_by_what_leaks() -> None:
     assert (ahead.by_leaks, ahead.rate_bytes_per_min) == (True, rate)
     assert ahead.left_s == pytest.approx(10 * MIB / rate * 60)
     assert "the cgroup's limit of 100 MiB is reached in 3 h 14 m" in ahead.sentence
-    lines = list(text_report(snapshot, watched(400.0).namer, 1))
-    assert f"==> {ahead.sentence}" in lines
+    assert f"==> {ahead.sentence}" in list(text_report(snapshot, watched(400.0).namer, 1))
 
 
 def test_forecast_by_growth_if_nothing_is_known_to_leak() -> None:
@@ -271,14 +266,11 @@ def test_forecast_by_growth_if_nothing_is_known_to_leak() -> None:
 
 
 @pytest.mark.parametrize(("free_mib", "is_said"), [(390, True), (410, False)])
-def test_forecast_reaches_no_further_than_what_was_seen_can_tell(
-    free_mib: int, is_said: bool
-) -> None:
+def test_forecast_reaches_no_further_than_what_was_seen(free_mib: int, is_said: bool) -> None:
     """2 MiB a minute were seen for two minutes: at most 200 minutes ahead."""
     past = tuple((n * HALF_A_MINUTE_NS, n * MIB) for n in range(9))
     limit = MemoryLimit("machine", 1 << 30, free_mib * MIB)
-    ahead = forecast(with_memory(100.0, limit=limit, history=past))
-    assert (ahead is not None) is is_said
+    assert (forecast(with_memory(100.0, limit=limit, history=past)) is not None) is is_said
 
 
 def test_facts_for_programs() -> None:

@@ -53,8 +53,7 @@ def test_growth_without_a_heap_is_named() -> None:
     idle = alert_of(replace(whole, events=0))
     assert "not: memory that the program maps itself; --mmap traces mappings" in idle.sentence
     # It uses a malloc library that keeps memory, maybe.
-    busy = alert_of(whole)
-    assert "maps itself, thread stacks or fragmentation" in busy.sentence
+    assert "maps itself, thread stacks or fragmentation" in alert_of(whole).sentence
 
 
 def test_shared_memory_that_grows_is_named() -> None:

@@ -9,9 +9,7 @@ from tracelloc.show.presentation.naming import REPORT_PATIENCE_S, Namer
 
 
 @pytest.mark.parametrize("patience_s", [REPORT_PATIENCE_S, LAST_PATIENCE_S])
-def test_reports_wait_as_long_as_they_are_told(
-    monkeypatch: pytest.MonkeyPatch, patience_s: float
-) -> None:
+def test_reports_wait_as_told(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> None:
     seen = watched(100.0)
     waited: list[float | None] = []
 

@@ -91,8 +91,7 @@ def test_what_has_grown_instead_is_said_first(by: str, words: str) -> None:
     assert words in found.sentence
     parts = found.clause.partition(": ")[2].split("; ")
     assert not any(one in other for one in parts for other in parts if one is not other)
-    lines = list(text_report(snapshot, watched(400.0).namer, 1))
-    assert lines[1] == f"==> {found.sentence}"
+    assert list(text_report(snapshot, watched(400.0).namer, 1))[1] == f"==> {found.sentence}"
 
 
 def test_a_runtime_says_how_its_heap_is_seen() -> None:
@@ -110,9 +109,7 @@ def test_a_runtime_says_how_its_heap_is_seen() -> None:
         (30.0, "too much memory", "Python's objects were not counted: too much memory"),
     ],
 )
-def test_counts_of_objects_that_are_old_or_missing(
-    age_s: float, trouble: str | None, said: str | None
-) -> None:
+def test_old_or_missing_object_counts(age_s: float, trouble: str | None, said: str | None) -> None:
     snapshot = replace(grown("anonymous", 100 * MIB), runtimes=runtimes("/usr/bin/python3.11"))
     census = ObjectCensus(snapshot.time_s - age_s, 12.0, (), 0, 0, 0)
     snapshot = with_facets(snapshot, objects=ObjectFindings(census, census, trouble=trouble))

@@ -4,6 +4,7 @@ import json
 import random
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ from tracelloc.snapshots.taking import largest_blocks
 class FakeSymbolizer(Symbolizer):
     """Names by address, so that no process is needed."""
 
-    def __init__(self, names: dict[int, str | None]) -> None:
+    def __init__(self, names: dict[int, Any]) -> None:
         self.names = names
 
     version = 0
@@ -99,8 +100,7 @@ NAMES = {10: "leaf;x", 11: "mid\n\x1b[31mdle", 12: "main", 20: None}
 def test_empty_views() -> None:
     snapshot = snapshot_of(LiveTable(Stacks()))
     namer = Namer(FakeSymbolizer({}), Filters())
-    lines = list(text_report(snapshot, namer, 2, 5))
-    assert lines[1:3] == [
+    assert list(text_report(snapshot, namer, 2, 5))[1:3] == [
         "==> no allocations seen yet: is the target idle?",
         "==> 0 top allocations out of 0 for a total of 0 B",
     ]
@@ -173,8 +173,7 @@ def test_json_is_one_plain_line(table: LiveTable) -> None:
 
 def test_folded(table: LiveTable) -> None:
     namer = Namer(FakeSymbolizer(NAMES), Filters())
-    text = b"".join(EXPORTERS[".fg"](snapshot_of(table), namer)).decode()
-    assert text.splitlines() == [
+    assert b"".join(EXPORTERS[".fg"](snapshot_of(table), namer)).decode().splitlines() == [
         "[unknown];[call stack lost] 7",
         "[unknown];[no call stack] 9",
         "app;[partial: code without frame pointers or call-frame information];main;app+0x34 300",

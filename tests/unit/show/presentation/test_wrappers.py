@@ -1,9 +1,9 @@
 """Wrappers of malloc that no rule knows, names of rows, and what would add missing names."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
+from tests.harness import wait_until
 from tests.unit.leaks import watched
 from tests.unit.reports import text_report
 from tests.unit.show.presentation.test_untraced import runtimes
@@ -106,8 +106,7 @@ def test_rows_are_named_after_the_first_function_with_a_name() -> None:
         "exported (via +0x10) ← main"
     )
     # Another file's names say nothing of them.
-    plugin = nameless(16, "/opt/plugin.so")
-    assert title(plugin, frame("load")) == "plugin.so+0x10 ← load"
+    assert title(nameless(16, "/opt/plugin.so"), frame("load")) == "plugin.so+0x10 ← load"
     assert title(nameless(16), nameless(32)) == "srv+0x10"
 
 
@@ -169,10 +168,8 @@ def test_packages_are_looked_up_in_the_background(tmp_path: Path) -> None:
     lists = tmp_path / "var/lib/dpkg/info"
     lists.mkdir(parents=True)
     (lists / "redis-tools.list").write_text(f"/usr/bin\n{APP}\n")
-    advice, end_s = SymbolAdvice(), time.monotonic() + 20
-    while (found := advice.advice_for(1, tmp_path, shown(of_file("f", APP)))) is None:
-        assert time.monotonic() < end_s
-        time.sleep(0.001)
+    advice = SymbolAdvice()
+    found = wait_until(lambda: advice.advice_for(1, tmp_path, shown(of_file("f", APP))))
     assert found.startswith("no source lines of redis-server: apt install redis-tools-dbgsym")
     assert advice.advice_for(1, tmp_path, shown(of_file("f", APP, "a.c"))) is None
 

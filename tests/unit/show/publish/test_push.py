@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S
+from tests.harness import wait_until
 from tests.unit.profiles import frame, profile, sample
 from tests.unit.receivers import Handler, Receiver, serving
 from tests.unit.show.export.test_export_formats import decoded
@@ -167,9 +167,7 @@ def test_a_server_that_is_not_there_costs_bounded_memory() -> None:
     heap = Heap()
     pushing = pusher("http://127.0.0.1:9", heap, said, interval_s=0.002)
     pushing.start()
-    deadline = time.monotonic() + PATIENCE_S
-    while heap.taken < 3 * MOST_WAITING and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_until(lambda: heap.taken >= 3 * MOST_WAITING)
     assert len(pushing._waiting) <= MOST_WAITING
     pushing.close()
     assert said[0] == "error: cannot push to http://127.0.0.1:9/ingest: Connection refused"
@@ -266,8 +264,7 @@ def test_passwords_from_a_file_or_the_environment(tmp_path: Path) -> None:
 def test_plain_http_to_other_machines_is_warned_of(url: str, is_open: bool) -> None:
     assert is_open_to_readers(url) is is_open
     said: list[str] = []
-    config = PushConfig(url, "Bearer x", 3600, None, ())
-    sharing = Sharing(None, config, said.append)
+    sharing = Sharing(None, PushConfig(url, "Bearer x", 3600, None, ()), said.append)
     sharing.start(Target(42, "app"), None, None)  # type: ignore[arg-type]
     sharing._pusher = None
     warning = f"warning: profiles and the password can be read on the way to {url}: use https"

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from tests.blockholders import KEPT
-from tests.commands import mounted
+from tests.commands import background, mounted
 from tests.harness import may_mount
 from tests.snapshots import with_facets
 from tests.unit.recordedtraces import START_S, assert_equal, namers, record, recorded_run, traces
@@ -217,11 +217,10 @@ for trace in traces_one_by_one(1300.0):
 def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path, count: int) -> None:
     """Killed while it writes the next moment, or folds."""
     path = tmp_path / "killed.rec"
-    with subprocess.Popen(
-        [sys.executable, "-c", _WRITE_ON, path], stdout=subprocess.PIPE, text=True
+    with background(
+        sys.executable, "-c", _WRITE_ON, path, stdout=subprocess.PIPE, text=True
     ) as process:
         said = [float(process.stdout.readline()) for _ in range(count)]
-        process.kill()
     recording = RecordedTrace(path)
     assert said[-1] in [moment.time_s for moment in recording.moments[-2000:]]
     for index in (0, len(recording.moments) // 2, len(recording.moments) - 1):

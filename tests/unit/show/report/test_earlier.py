@@ -52,8 +52,7 @@ def test_lists_of_the_same_stacks_are_not_repeated_and_frames_come_once() -> Non
     whole = text(first, earlier)
     assert sum(line.endswith(": record_request+0x4/0x10 in /opt/app") for line in whole) == 1
     assert sum(", in record_request ← serve" in line for line in whole) >= 1
-    second = replace(watched(420.0).snapshot(), time_s=first.time_s + 20)
-    (head,) = text(second, earlier)
+    (head,) = text(replace(watched(420.0).snapshot(), time_s=first.time_s + 20), earlier)
     assert head.startswith("2023-11-14T22:13:40Z pid=42 server live=")
 
 

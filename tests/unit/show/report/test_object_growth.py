@@ -36,16 +36,25 @@ def said(counts: Callable[[float], float], until_s: float) -> list[bool]:
     return found
 
 
-@pytest.mark.parametrize(
-    "counts",
-    [
-        lambda at_s: 1000 + 10 * at_s,
-        lambda at_s: 1000 + 10 * at_s + 30 * (at_s % 7),
-        lambda at_s: 1000 + 10 * max(0.0, at_s - 300),
-        lambda at_s: 20 * at_s + 8 * (at_s % 20),
-    ],
-    ids=["steady", "in-waves", "late", "in-steps"],
-)
+GROW: dict[str, Callable[[float], float]] = {
+    "steady": lambda at_s: 1000 + 10 * at_s,
+    "in-waves": lambda at_s: 1000 + 10 * at_s + 30 * (at_s % 7),
+    "late": lambda at_s: 1000 + 10 * max(0.0, at_s - 300),
+    "in-steps": lambda at_s: 20 * at_s + 8 * (at_s % 20),
+}
+DO_NOT: dict[str, Callable[[float], float]] = {
+    "level": lambda _at_s: 5000,
+    "cleared": lambda at_s: 1000 + 40 * (at_s % 9.7),
+    "cleared-often": lambda at_s: 1000 + 40 * (at_s % 1.3),
+    "cleared-with-imports": (lambda at_s: 1000 + 90 * (at_s % 4.3) + 40 * (min(at_s, 70) // 12)),
+    "filled": lambda at_s: 1000 + 50 * min(at_s, 12),
+    "imported": lambda at_s: 1000 + 500 * (at_s > 20) + 700 * (at_s > 200),
+    "freed": lambda at_s: 9000 - 10 * at_s,
+    "hardly": lambda at_s: 1000 + at_s / 50,
+}
+
+
+@pytest.mark.parametrize("counts", GROW.values(), ids=GROW)
 def test_what_leaks_is_said_to_grow(counts: Callable[[float], float]) -> None:
     found = said(counts, 600)
     begun = found.index(True)
@@ -53,29 +62,7 @@ def test_what_leaks_is_said_to_grow(counts: Callable[[float], float]) -> None:
     assert counts(PAUSE_S * 1.25 * begun) - 1000 < 10 * 75 or begun < 12
 
 
-@pytest.mark.parametrize(
-    "counts",
-    [
-        lambda _at_s: 5000,
-        lambda at_s: 1000 + 40 * (at_s % 9.7),
-        lambda at_s: 1000 + 40 * (at_s % 1.3),
-        lambda at_s: 1000 + 90 * (at_s % 4.3) + 40 * (min(at_s, 70) // 12),
-        lambda at_s: 1000 + 50 * min(at_s, 12),
-        lambda at_s: 1000 + 500 * (at_s > 20) + 700 * (at_s > 200),
-        lambda at_s: 9000 - 10 * at_s,
-        lambda at_s: 1000 + at_s / 50,
-    ],
-    ids=[
-        "level",
-        "cleared",
-        "cleared-often",
-        "cleared-with-imports",
-        "filled",
-        "imported",
-        "freed",
-        "hardly",
-    ],
-)
+@pytest.mark.parametrize("counts", DO_NOT.values(), ids=DO_NOT)
 def test_what_does_not_is_not(counts: Callable[[float], float]) -> None:
     assert not any(said(counts, 900))
 
@@ -140,12 +127,11 @@ def with_objects(verdict: Verdict = Verdict.GROWING) -> tuple[Snapshot, Namer]:
 def test_rows_of_types_among_the_suspects() -> None:
     snapshot, namer = with_objects()
     plain = with_facets(snapshot, objects=None)
-    lines = [line.partition(" server ")[2] for line in text_report(snapshot, namer, 5)]
     assert (
         "suspect=growing rate=+200KiB/min since=2023-11-14T22:12:20Z for=1m parts=1 "
         "objects=900 type=app.sessions.Session held_by=app.sessions.RECENT[…] "
         'at=/srv/app/sessions.py native=0B/min grown_by="remember() (sessions.py:92)"'
-    ) in lines
+    ) in [line.partition(" server ")[2] for line in text_report(snapshot, namer, 5)]
     text = text_report(snapshot, namer, 5)
     assert "      what keeps them was last enlarged by remember() (sessions.py:92)" in text
     assert "      900 objects of app.sessions.Session, +600/min, with dict +600/min" in text

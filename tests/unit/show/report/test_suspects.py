@@ -143,8 +143,7 @@ def test_without_suspects_the_first_line_says_so() -> None:
     found = watched(100.0)
     for time_s, expected in ((20.0, "leaking=? growing=?"), (100.0, "leaking=0 growing=0")):
         nothing = replace(at(found.findings, time_s), suspects=(), suspect_of={})
-        snapshot = replace(found.snapshot(), findings=nothing)
-        lines = list(text_report(snapshot, found.namer, 2))
+        lines = list(text_report(replace(found.snapshot(), findings=nothing), found.namer, 2))
         assert expected in lines[0]
         assert lines[1].startswith("==> 10 top allocations")
     silent = replace(found.snapshot(), findings=None)
@@ -288,8 +287,7 @@ def test_who_holds_what_is_no_suspect_yet_is_said() -> None:
     found = watched(400.0)
     snapshot = found.snapshot()
     findings = snapshot.findings
-    codes = np.full_like(findings.codes, CODE_OF[Verdict.GROWING])
-    sites = replace(findings.sites, code=codes)
+    sites = replace(findings.sites, code=np.full_like(findings.codes, CODE_OF[Verdict.GROWING]))
     changed = replace(findings, sites=sites, suspects=(), suspect_of={})
     stack = snapshot.top_stacks(1, with_earlier=False)[0].index
     snapshot = replace(snapshot, findings=changed)
