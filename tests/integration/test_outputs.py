@@ -1,8 +1,10 @@
 """Text, JSON lines and folded stacks against what is promised about them."""
 
+import json
 import re
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -206,6 +208,15 @@ def test_folded(builder: Builder, targets: Targets, tmp_path: Path) -> None:
         ("in_thread", "outermost", "middle", "innermost"): 333,
     }
     assert {stack.split(";")[0] for stack in stacks} == {root}
+
+
+def test_folded_equals_json_on_many_stacks(targets: Targets, tmp_path: Path) -> None:
+    target = targets.c("books", 4, 5000, 5, 1000)
+    flames = tmp_path / "app.fg"
+    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames)
+    books: dict[str, Any] = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert sum(folded(flames).values()) == sum(size for _, size in books.values())
 
 
 def test_headless_shows_progress_only(builder: Builder, targets: Targets, tmp_path: Path) -> None:

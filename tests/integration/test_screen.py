@@ -158,6 +158,13 @@ def test_no_screen_without_a_terminal(target: Target, tmp_path: Path, words: str
         assert terminal.wait_for_end() == 0
 
 
+def test_a_screen_that_cannot_be(tmp_path: Path) -> None:
+    line = shlex.join(tracelloc_command("-p", 1, "--tui"))
+    with Terminal(["sh", "-c", f"{line} </dev/null"], tmp_path, width=160) as terminal:
+        assert terminal.wait_for_end() == 2
+        assert "--tui needs a terminal" in terminal.screen()[0]
+
+
 def test_the_terminal_goes_away(target: Target, tmp_path: Path) -> None:
     """Files are written, the target goes on."""
     flames = tmp_path / "app.folded"
