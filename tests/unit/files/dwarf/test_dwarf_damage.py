@@ -13,6 +13,7 @@ import pytest
 
 from tests.commands import run
 from tests.harness import Builder
+from tests.unit.hostile import in_memory
 from tests.unit.references import addresses_in_functions, assembled, open_elf, places
 from tracelloc.files.dwarf.sourcelines import SourceLines
 from tracelloc.files.elf import ElfFile, NotElfError
@@ -64,7 +65,7 @@ def test_mutations(builder: Builder, tmp_path: Path, kind: str) -> None:
     rng = random.Random(kind)
     for _ in range(MUTATIONS):
         try:
-            elf = ElfFile.from_bytes(mutate(data, sections, rng))
+            elf = ElfFile(in_memory(mutate(data, sections, rng)))
         except NotElfError:
             continue
         lines = SourceLines(elf)
