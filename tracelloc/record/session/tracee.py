@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.series import HeapSeries
@@ -366,9 +368,10 @@ class Tracee:
         modules = self.space.modules
         ids = tuple(module.file_id for module in modules)
         if self._runtimes is None or self._runtimes[0] != ids:
-            given = [self.process.initial_value(name) for name in _JAVA_OPTIONS]
-            options = " ".join([*self.process.arguments(), *given])
-            self._runtimes = ids, runtimes_of(modules, options)
+            options = [self.process.initial_value(name) for name in _JAVA_OPTIONS]
+            with suppress(TargetError, PrivilegeError):  # it may have ended
+                options += self.process.arguments()
+            self._runtimes = ids, runtimes_of(modules, " ".join(options))
         return self._runtimes[1]
 
     def status(
