@@ -210,6 +210,7 @@ struct scratch {
 	__u64 base;     /* address of the first one */
 	__u64 bad;      /* not 0: part of the stack could not be read */
 	__u64 guessed;  /* STACK_GUESSED, or 0 */
+	__u64 lasting;  /* the bits that all rows of a walk have */
 	struct memo memos[MEMOS];
 #endif
 	__u8 window[STACK_WINDOW + STACK_FRAME_BYTES]; /* copy of a part of the stack */

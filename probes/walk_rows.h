@@ -36,10 +36,20 @@ static __always_inline u64 find_row(u64 address, u64 tag)
 	return 0;
 }
 
+/* 1 if two numbers differ, else 0. Without branches: the verifier would follow both through a walk. */
+static __always_inline u64 differ(u64 one, u64 other)
+{
+	u64 bits = one ^ other;
+
+	bits = (bits | -bits) >> 63;
+	asm volatile("" : "+r"(bits));
+	return bits;
+}
+
 /* The tag of the last mappings that user space has read, for keys; 0: it has not read any. */
 static __always_inline u64 tag_of(struct space *space, u64 published)
 {
-	return (space->tag_image == space->image ? published : 0) << KEY_TAG_SHIFT;
+	return (published & (differ(space->tag_image, space->image) - 1)) << KEY_TAG_SHIFT;
 }
 
 /* The head of a miss, and the registers it needs to be finished. */
@@ -157,8 +167,6 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 	struct memo *memo;
 	u64 published = *(volatile u64 *)&space->tag;
 	u64 tag = tag_of(space, published);
-	/* A row needs one of these bits: once mappings have changed, few rows are still valid. */
-	u64 usable = published >> TAG_BITS == generation_of(space) ? ~0ULL : ROW_LASTS;
 	u64 bp = PT_REGS_FP(ctx);
 	u64 sp = caller_sp(call);
 	u64 pc = caller_ip(ctx, call);
@@ -182,6 +190,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 	begin_memo(memo, space, state_of(space), sp, pc, bp);
 	scratch->bad = 0;
 	scratch->guessed = 0;
+	scratch->lasting = ROW_LASTS;
 	stack->flags = STACK_TRUNCATED;
 	stack->image = space->image;
 
@@ -193,9 +202,10 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 		hash = mix(hash, pc);
 		stack->n_frames = i + 1;
 		row = find_row(pc - before, tag);
-		if (!(row & usable))
+		if (!row)
 			row = find_row(REGION_KEY(pc), tag);
-		kind = row & usable ? STEP_KIND(row) : 0;
+		kind = STEP_KIND(row);
+		scratch->lasting &= row;
 		if ((STOPPING_ROWS >> (kind & 15) & 1) || needs_link(row, before)) {
 			stack->flags = kind == ROW_END ? 0 : STACK_LOST_MISS;
 			goto walked;
@@ -242,6 +252,9 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 	}
 walked:
 	end_count(&frames);
+	/* Once mappings have changed, only rows that last are still valid. */
+	if (!(scratch->lasting & ROW_LASTS) && published >> TAG_BITS != generation_of(space))
+		stack->flags = STACK_LOST_MISS;
 	if (stack->flags == STACK_LOST_MISS) {
 		id = send_miss(ctx, space, call, scratch, hash, pc - before);
 		if (id) {
