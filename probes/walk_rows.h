@@ -36,20 +36,10 @@ static __always_inline u64 find_row(u64 address, u64 tag)
 	return 0;
 }
 
-/* 1 if two numbers differ, else 0. Without branches: the verifier would follow both through a walk. */
-static __always_inline u64 differ(u64 one, u64 other)
-{
-	u64 bits = one ^ other;
-
-	bits = (bits | -bits) >> 63;
-	asm volatile("" : "+r"(bits));
-	return bits;
-}
-
 /* The tag of the last mappings that user space has read, for keys; 0: it has not read any. */
 static __always_inline u64 tag_of(struct space *space, u64 published)
 {
-	return (published & (differ(space->tag_image, space->image) - 1)) << KEY_TAG_SHIFT;
+	return (space->tag_image == space->image ? published : 0) << KEY_TAG_SHIFT;
 }
 
 /* The head of a miss, and the registers it needs to be finished. */
