@@ -32,7 +32,8 @@ _AROUND: Final = 8
 _SOURCE_BYTES: Final = 4 << 20
 # Parameters that commands could take for options.
 _OPERANDS: Final = "file!", "before!", "after!", "what"
-_READ_FILES: Final = "report", "diff"  # Commands whose figures are from files, which may lie
+# How many files commands read, after their names: figures of others may lie
+_READ_FILES: Final = {"report": 1, "diff": 2}
 _NAMED: Final = re.compile(r"\(([^()\s:]+):\d+\)")  # Source files in the text of a command
 
 
@@ -148,8 +149,9 @@ class AgentTools:
             raise ToolError(last.removeprefix("tracelloc: "))
         text = done.stdout[:_KEPT_BYTES].decode(errors="replace")
         named = _NAMED.findall(text + errors)
-        is_document = words[0] in _READ_FILES and not self._is_own(words[1])
-        self._files.update(each for each in named if not is_document or _is_in_checkout(each))
+        files = words[1 : 1 + _READ_FILES.get(str(words[0]), 0)]
+        is_trusted = all(map(self._is_own, files))
+        self._files.update(each for each in named if is_trusted or _is_in_checkout(each))
         return errors if is_message else text
 
     def _is_own(self, file: object) -> bool:

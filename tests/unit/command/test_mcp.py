@@ -2,6 +2,8 @@
 
 import io
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -132,8 +134,15 @@ def test_a_profile_permits_no_file_outside_the_checkout(
         "".join(f"app;main ({file}:1);f 9999\n" for file in (inside, hidden, outside))
     )
     monkeypatch.chdir(checkout)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with closing(AgentTools(())) as tools:
-        tools.call("compare", {"before": str(empty), "after": str(profile)})
+        # That one of them is a recording of its own changes nothing.
+        (own,) = (folder / "42.folded" for folder in temporary.iterdir())
+        shutil.copy(empty, own)
+        for before in (empty, own):
+            tools.call("compare", {"before": str(before), "after": str(profile)})
         assert "a line" in tools.call("source", {"file": str(inside), "line": 1})
         for file in (hidden, outside):
             with pytest.raises(ToolError, match="only files"):
