@@ -29,8 +29,8 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.follower import Follower
-from tracelloc.record.session.groupjoiner import GroupJoiner
 from tracelloc.record.session.launch import CaughtLaunch, Launch
+from tracelloc.record.session.processjoiner import ProcessJoiner
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.sessionstart import attach_to
@@ -171,7 +171,7 @@ class AttachStart(Start):
         self._process, self._group = process, group
         self._is_unprivileged = is_unprivileged
         self._follower: Follower | None = None
-        self._joiner: GroupJoiner | None = None
+        self._joiner: ProcessJoiner | None = None
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Attaches to the process or the group. Raises TracellocError."""
@@ -196,7 +196,7 @@ class AttachStart(Start):
                 if self._group
                 else partial(_running_children, session.root.process, config)
             )
-            self._joiner = GroupJoiner(members, session, self._follower, is_group=is_group)
+            self._joiner = ProcessJoiner(members, session, self._follower, is_group=is_group)
             self._joiner.start()
         return session
 

@@ -258,15 +258,7 @@ class Follower:
             try:
                 thread_id, status = self._next_change(watcher)
             except InterruptedError:
-                while not self._joining.empty():
-                    pid, done = self._joining.get()
-                    try:
-                        self._seize_all(pid)
-                    except TargetError as error:
-                        self._known.discard(pid)
-                        done.set_exception(error)
-                    else:
-                        done.set_result(None)
+                self._join_waiting()
                 self._hold_waiting(watcher)
                 continue
             except ChildProcessError:
@@ -279,6 +271,17 @@ class Follower:
             except BaseException as failure:  # noqa: BLE001 - raised again by who is told
                 watcher.failed(failure)
                 return
+
+    def _join_waiting(self) -> None:
+        while not self._joining.empty():
+            pid, done = self._joining.get()
+            try:
+                self._seize_all(pid)
+            except TargetError as error:
+                self._known.discard(pid)
+                done.set_exception(error)
+            else:
+                done.set_result(None)
 
     def _next_change(self, watcher: Watcher) -> tuple[int, int]:
         """Waits for the next event; resumes children whose fork their parents will not report."""

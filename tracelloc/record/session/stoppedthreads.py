@@ -118,14 +118,7 @@ class StoppedThreads:
                 raise TargetError(f"the threads of process {self._process.pid} don't stop")
             thread_id, status = ptrace.wait(must_wait=False)
             if thread_id:
-                self._interrupted.discard(thread_id)
-                is_event = os.WIFSTOPPED(status) and status >> 16 == ptrace.Event.STOP
-                if is_event and os.WSTOPSIG(status) == signal.SIGTRAP:
-                    self._stopped.append(thread_id)
-                    with suppress(ProcessLookupError):
-                        ptrace.keep_call(thread_id, status)
-                else:
-                    self.others.append((thread_id, status))
+                self._note(thread_id, status)
             else:
                 time.sleep(_LOOK_AGAIN_S)
 
@@ -139,6 +132,16 @@ class StoppedThreads:
                 ptrace.interrupt(thread_id)
                 self._interrupted.add(thread_id)
         return bool(new)
+
+    def _note(self, thread_id: int, status: int) -> None:
+        self._interrupted.discard(thread_id)
+        is_event = os.WIFSTOPPED(status) and status >> 16 == ptrace.Event.STOP
+        if is_event and os.WSTOPSIG(status) == signal.SIGTRAP:
+            self._stopped.append(thread_id)
+            with suppress(ProcessLookupError):
+                ptrace.keep_call(thread_id, status)
+        else:
+            self.others.append((thread_id, status))
 
     def registers(self) -> list[ThreadRegisters]:
         """Returns the registers of all stopped threads."""

@@ -19,7 +19,7 @@ from tracelloc.record.session.session import Session
 _EVERY_S: Final = 0.5
 
 
-class GroupJoiner:
+class ProcessJoiner:
     """Adds running processes to a session that has begun."""
 
     def __init__(
@@ -64,15 +64,18 @@ class GroupJoiner:
         ]
         for pid in new:
             if not self._ended.is_set():
-                try:
-                    self._session.add_running(Process(pid))
-                    # What it forks until now is not followed, but found as it was.
-                    self._follower.join(pid)
-                except TargetError as error:
-                    self._refused.add(pid)
-                    if Process(pid).exists():
-                        self._session.supervisor.say(f"warning: {error}")
+                self._add(pid)
         return bool(new)
+
+    def _add(self, pid: int) -> None:
+        try:
+            self._session.add_running(Process(pid))
+            # What it forks until now is not followed, but found as it was.
+            self._follower.join(pid)
+        except TargetError as error:
+            self._refused.add(pid)
+            if Process(pid).exists():
+                self._session.supervisor.say(f"warning: {error}")
 
     def _is_born(self, pid: int) -> bool:
         """Whether a process is a child that the follower is about to report."""
