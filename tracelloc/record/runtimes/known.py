@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -98,15 +98,18 @@ _COLLECTORS: Final = re.compile(
 _MOVING: Final = re.compile(r"lib(?:mono|monosgen|mozjs)(?:-[-\d.]+)?\.so[.\d]*|mono(?:-sgen)?")
 
 
-def runtimes_of(modules: Iterable[Module], options: str = "") -> tuple[Runtime, ...]:
-    """Returns the language runtimes of a process, by the mapped files. ``options``: its own."""
+def runtimes_of(modules: Iterable[Module], options: Callable[[], str] = str) -> tuple[Runtime, ...]:
+    """Returns the language runtimes of a process, by the mapped files.
+
+    ``options`` returns those that the process was started with; called only if some matter.
+    """
     found: dict[Runtime, None] = {}
     for module in modules:
         runtime = _by_name(base_name(module.path))
         if runtime is None and ".so" not in base_name(module.path) and module.elf.is_go:
             runtime = _GO
         if runtime is not None:
-            is_set = bool(runtime.frames_option) and runtime.frames_option in options
+            is_set = bool(runtime.frames_option) and runtime.frames_option in options()
             found[replace(runtime, frames_option="") if is_set else runtime] = None
     return tuple(found)
 

@@ -278,13 +278,14 @@ class Tracee:
 
     def _are_allocations_unseen(self) -> bool:
         """Whether blocks are freed that no probe has seen, nor the walk of the heap before."""
+        if self.earlier is None or self.earlier.coverage < _WHOLE:
+            return False
         table, capture = self.heap.table, self._context.config.capture
-        least = max(_LEAST_UNSEEN, _UNSEEN_SHARE * table.totals.freed_count.sum())
+        unmatched = table.oddities.unmatched_frees
         return (
-            table.oddities.unmatched_frees >= least
-            and self.earlier is not None
-            and self.earlier.coverage >= _WHOLE
+            unmatched >= _LEAST_UNSEEN
             and (capture.min_block_bytes, capture.max_block_bytes) == (0, None)
+            and bool(unmatched >= _UNSEEN_SHARE * table.totals.freed_count.sum())
             and not count_lost(self._context.sources.counters())
         )
 
@@ -368,11 +369,15 @@ class Tracee:
         modules = self.space.modules
         ids = tuple(module.file_id for module in modules)
         if self._runtimes is None or self._runtimes[0] != ids:
-            options = [self.process.initial_value(name) for name in _JAVA_OPTIONS]
-            with suppress(TargetError, PrivilegeError):  # it may have ended
-                options += self.process.arguments()
-            self._runtimes = ids, runtimes_of(modules, " ".join(options))
+            self._runtimes = ids, runtimes_of(modules, self._options)
         return self._runtimes[1]
+
+    def _options(self) -> str:
+        """Returns what the process was started with, as far as runtimes take options from it."""
+        options = [self.process.initial_value(name) for name in _JAVA_OPTIONS]
+        with suppress(TargetError, PrivilegeError):  # it may have ended
+            options += self.process.arguments()
+        return " ".join(options)
 
     def status(
         self, now_ns: int, outside: ProcessFacts, probe_share: float | None
