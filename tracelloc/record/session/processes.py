@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,8 @@ from tracelloc.record.session.tracee import Stage, Tracee
 from tracelloc.record.tasks.supervision import reason_of
 from tracelloc.record.unwinding.feed import StackFeed
 from tracelloc.text import printable
+
+_APPLYING: Final = "applying events"
 
 
 class Processes:
@@ -117,6 +119,7 @@ class Processes:
         except Exception as error:
             if tracee is self.root:
                 raise
+            self._context.supervisor.count(_APPLYING)
             why = f"process {tracee.process.pid} is no longer traced: {reason_of(error)}"
             self.give_up(tracee.process.pid, TargetError(why))
 

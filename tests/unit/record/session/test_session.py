@@ -272,6 +272,7 @@ def test_an_error_in_one_process_is_its_own(stage: Stages, monkeypatch: pytest.M
     snapshot = play.session.snapshot()
     assert snapshot.untraced_count == 1
     assert snapshot.root.losses.failed_tasks["taking a snapshot"] >= 3
+    assert snapshot.root.losses.failed_tasks["applying events"] == 1
     reason = "ValueError: operands could not be broadcast"
     assert [line for line in play.said if reason in line] == [
         *(f"warning: taking a snapshot of process {pid} failed: {reason}; tracing goes on without"
