@@ -30,6 +30,13 @@ _PER_SALT: Final = _TAGS // _SALTS
 _HASHED: Final = (1 << KEY_TAG_SHIFT + SALT_BITS) - 1
 
 
+def _are_inside(addresses: U64, starts: U64, ends: U64) -> npt.NDArray[np.bool_]:
+    """Returns a mask of the addresses in ``starts[n] <= a < ends[n]``, sorted, not empty."""
+    at = np.searchsorted(starts, addresses, side="right") - 1
+    found: npt.NDArray[np.bool_] = (at >= 0) & (addresses < ends[at])
+    return found
+
+
 class RowMemory:
     """The unwind rows of all address spaces, and their tags. Callers hold ``lock``."""
 
@@ -124,8 +131,7 @@ class RowMemory:
         if len(starts):
             at = np.flatnonzero(self._keys >> _SHIFT == np.uint64(tag))
             addresses = self._keys.flat[at] & _ADDRESS_MASK
-            mapping = np.searchsorted(starts, addresses, side="right") - 1
-            kept = (mapping >= 0) & (addresses < ends[np.maximum(mapping, 0)])
+            kept = _are_inside(addresses, starts, ends)
             self.insert(addresses[kept], self._rows.flat[at[kept]], new)
         self.release_tag(tag)
         return new
@@ -182,9 +188,7 @@ class RowTable:
                 return False
             starts, ends = self._lasting
             if len(starts):
-                at = np.searchsorted(starts, addresses, side="right") - 1
-                lasts = (at >= 0) & (addresses < ends[at])
-                rows = rows | lasts * np.uint64(ROW_LASTS)
+                rows = rows | _are_inside(addresses, starts, ends) * np.uint64(ROW_LASTS)
             self._memory.insert(addresses, rows, self._tag)
             return True
 
