@@ -69,7 +69,7 @@ def forked(pid: int, last: int, *, withdraws: bool) -> int:
 
 
 def ours(pid: int) -> list[str]:
-    """What a process has of the library: descriptors and mappings."""
+    """Returns a process's descriptors and mappings of the library."""
     fds = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     maps = [
         line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()

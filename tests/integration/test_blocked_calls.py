@@ -88,7 +88,7 @@ def pause(process: Process) -> None:
 def answers(
     builder: Builder, folder: Path, told: Sequence[str], start: Start, attach: Attach
 ) -> list[set[str]]:
-    """What has returned after each command, and once nobody traces the program any more."""
+    """Returns the calls that have ended after each command, and after the trace."""
     path = folder / "socket"
     found = []
 

@@ -176,7 +176,7 @@ def test_probes_after_a_killed_injection(targets: Targets) -> None:
 
 @pytest.mark.parametrize("way", ["preloaded", "injected"])
 def test_stack(targets: Targets, way: str) -> None:
-    """Of threads whose first allocations these are, as the documentation has it."""
+    """Threads at their first allocations need no more stack than the documentation says."""
     text = (TARGETS.parents[1] / "tracelloc/docs/preload.md").read_text()
     found = re.search(r"takes\s+up\s+to\s+(\d+)\s+bytes\s+of\s+the\s+stack", text)
     assert found
@@ -208,7 +208,7 @@ def footprint(target: Target) -> tuple[int, int]:
 
 
 def test_what_stays(targets: Targets) -> None:
-    """The same after several traces of many threads, as the documentation has it."""
+    """After several traces of many threads, no more stays than the documentation says."""
     text = (TARGETS.parents[1] / "tracelloc/docs/preload.md").read_text()
     found = re.search(
         r"What\s+stays\s+is\s+(\d+)\s+MiB\s+of\s+address\s+space\s+and\s+(\d+)\s+KiB", text

@@ -147,7 +147,7 @@ def text_of(app: App[None]) -> list[str]:
 
 
 def shown(app: App[None]) -> str:
-    """What is on the screen, as one text."""
+    """Returns the screen's lines as one text."""
     return "\n".join(text_of(app))
 
 
