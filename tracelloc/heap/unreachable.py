@@ -167,6 +167,8 @@ class UnreachableBlocks:
     # Whether a garbage collector frees blocks: freeing a lost block then refutes nothing.
     collects: bool = False
     moves: bool = False  # Whether the collector moves objects that point to blocks
+    # Stacks of which a root keeps the blocks that are not lost, by the last search for holders.
+    kept_stacks: frozenset[int] = frozenset()
     _last: SearchResult = _NO_SEARCH
     # What is computed once per search, as it takes a while for very many blocks: see `last_counts`
     # and `table`, whose edges come first.

@@ -120,7 +120,7 @@ class Groups:
         summed: F64 = until[self.ends] - until[self.starts]
         return summed
 
-    def largest(self, of_stacks: F64) -> F64:
+    def largest(self, of_stacks: F64 | Mask) -> F64:
         """Returns the largest figure of each group's stacks; 0 if there are no groups."""
         # The extra element keeps each end within bounds.
         padded = np.append(of_stacks[self.order], 0.0)

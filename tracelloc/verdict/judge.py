@@ -136,6 +136,9 @@ class Judge:
             loss_floor=_loss_floor(census, losses.proven),
             clean_from_s=(clean_ns - moment.start_ns) / NS_PER_S,
             onset_s=self._stacks.onsets(np.arange(census.stacks)),
+            keeps=np.isin(np.arange(census.stacks), list(unreachable.kept_stacks))
+            if unreachable is not None
+            else np.zeros(census.stacks, np.bool_),
             sampled=moment.sampled,
             searched=unreachable is not None,
             refused=unreachable is not None and unreachable.is_refused,
@@ -158,7 +161,9 @@ class Judge:
             floor = circumstances.loss_floor[rows].max(keepdims=True)
             one = census.survivors_by_age(rows).sums(np.arange(len(rows)), np.zeros(1, np.intp))
             onset_s = circumstances.onset_s[rows].min(keepdims=True)
-            together = judge_sites(one, replace(circumstances, loss_floor=floor, onset_s=onset_s))
+            keeps = circumstances.keeps[rows].max(keepdims=True)
+            around = replace(circumstances, loss_floor=floor, onset_s=onset_s, keeps=keeps)
+            together = judge_sites(one, around)
             if not together.confidence[0] > 0:
                 continue
             # Each of them leaks, so the group does.

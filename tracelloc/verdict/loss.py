@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracelloc.dataclass import dataclass, replace
-from tracelloc.model.figures import F64, Rows
+from tracelloc.model.figures import F64, Mask, Rows
 from tracelloc.verdict.parameters import P
 
 
@@ -23,6 +23,8 @@ class Circumstances:
     clean_from_s: float  # Time from which events are complete, in seconds since tracing began
     # Per site reported as leaking, its onset in seconds since tracing began; NaN of others.
     onset_s: F64
+    # Per site, whether a root keeps the blocks that are not lost: they are no part of its leak.
+    keeps: Mask
     sampled: bool = False  # Whether blocks are samples: counts are of samples, bytes are scaled
     # Whether pointer searches have results, or it is known that there are no searches.
     searched: bool = False
@@ -36,7 +38,10 @@ class Circumstances:
 
     def select(self, rows: Rows) -> Circumstances:
         """Returns the circumstances of some sites."""
-        return replace(self, loss_floor=self.loss_floor[rows], onset_s=self.onset_s[rows])
+        return replace(
+            self, loss_floor=self.loss_floor[rows], onset_s=self.onset_s[rows],
+            keeps=self.keeps[rows],
+        )  # fmt: skip
 
 
 class Gaps:

@@ -235,8 +235,9 @@ class _Sums:
         numbers = np.array([known.setdefault(key, len(known)) for key in groups.keys])
         self._memory.grow(len(known))
         circumstances = replace(
-            look.circumstances, loss_floor=floor, onset_s=self._memory.onsets(numbers)
-        )
+            look.circumstances, loss_floor=floor, onset_s=self._memory.onsets(numbers),
+            keeps=groups.largest(look.circumstances.keeps) > 0,
+        )  # fmt: skip
         judged = yield from judge_in_parts(len(groups), sums.select, circumstances)
         judged = self._memory.settle(judged, numbers, look.now_ns)
         yield None

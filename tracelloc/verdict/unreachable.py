@@ -131,7 +131,7 @@ def apply_pointer_proof(
     by_loss = proof.proven | only_lost
     first_lost_s = np.maximum(sites.since_s, proof.since_s) if around.collects else sites.since_s
     since_s = np.where(grew, first_lost_s, proof.since_s)
-    lost_rate, lost_pace = _rates(population, since_s, by_loss, collects=around.collects)
+    lost_rate, lost_pace = _rates(population, since_s, by_loss, around)
     return replace(
         sites,
         code=code,
@@ -183,12 +183,12 @@ def doubles_memory(
 
 
 def _rates(
-    population: Population, since_s: F64, by_loss: Mask, *, collects: bool
+    population: Population, since_s: F64, by_loss: Mask, around: Circumstances
 ) -> tuple[F64, F64]:
     """Returns bytes and blocks per minute that sites have lost since ``since_s``; 0 of others.
 
-    If many of the kept blocks are lost, all of them count: the pointers to the rest may be stale
-    memory contents. Blocks that a collector has not freed yet are also kept. With a collector,
+    If many of the kept blocks are lost, all of them count, unless a root is known to keep the rest:
+    the pointers to the rest may be stale memory contents. Blocks that a collector has not freed yet are also kept. With a collector,
     therefore, most of the old bytes must be lost as well.
     """
     rate, pace = np.zeros((2, len(since_s)))
@@ -206,8 +206,9 @@ def _rates(
     halves = curve.between(moments)
     lost, lost_bytes, kept, kept_bytes = halves
     mostly = lost.sum(axis=1) >= P.unreachable_mostly * kept.sum(axis=1)
+    mostly &= ~around.keeps[rows]
     all_blocks, all_bytes = kept.sum(axis=1), kept_bytes.sum(axis=1)
-    if collects:
+    if around.collects:
         mostly &= lost_bytes[:, 0] >= P.unreachable_collected * kept_bytes[:, 0]
         # For the newer half, it is unknown what the collector will still free.
         all_blocks = kept[:, 0] * lost.sum(axis=1) / np.maximum(lost[:, 0], 1.0)

@@ -22,15 +22,16 @@ SITE, OTHER = 1, 2
 
 def course(
     site: Stream, is_lost: Callable[[np.ndarray], np.ndarray], end_s: float, resident_bytes: int,
-    *, rise_per_s: int = 0, collects: bool = False, kernel_queue: str = "",
+    *, rise_per_s: int = 0, collects: bool = False, kernel_queue: str = "", keeps: bool = False,
 ) -> list[tuple[float, Findings]]:  # fmt: skip
     """All looks. ``is_lost``: of blocks of the site by birth, in seconds, which are unreachable.
 
+    ``keeps``: whether a variable is known to keep the others.
     ``rise_per_s``: of the resident memory, from ``resident_bytes`` on, in bytes.
     """
     random = np.random.default_rng(1)
     other = churn(random, poisson(random, 20, 0, end_s), 1.0, 200)
-    unreachable = UnreachableBlocks()
+    unreachable = UnreachableBlocks(kept_stacks=frozenset({SITE} if keeps else ()))
 
     def search(time_s: float, table: LiveTable) -> UnreachableBlocks:
         if time_s % 10 == 0:
@@ -102,6 +103,16 @@ def test_what_is_kept_beside_a_few_lost_blocks_is_no_part_of_the_rate(collects: 
     (suspect,) = looked[-1][1].suspects
     assert suspect.judgement.verdict is Verdict.LEAKING
     assert suspect.judgement.rate_bytes_per_min == pytest.approx(6000, rel=0.1)
+
+
+@pytest.mark.parametrize(("keeps", "rate"), [(True, 60_000), (False, 120_000)])
+def test_blocks_that_a_variable_keeps_are_no_part_of_the_rate(keeps: bool, rate: float) -> None:
+    """Every other block is lost; pointers to the others may be stale, if nothing is known."""
+    site = leak(np.random.default_rng(9), every(0.5, 0, 420), 1000)
+    looked = course(site, lambda births_s: births_s % 1 < 0.1, 420, LARGE, keeps=keeps)
+    (suspect,) = looked[-1][1].suspects
+    assert suspect.judgement.verdict is Verdict.LEAKING
+    assert suspect.judgement.rate_bytes_per_min == pytest.approx(rate, rel=0.1)
 
 
 def test_large_blocks_that_are_lost_count_in_full() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tracelloc.errors import PrivilegeError, UnsupportedError
 from tracelloc.heap.heap import Heap
-from tracelloc.model.blocks import BlockHolders, SuspectHolders
+from tracelloc.model.blocks import BlockHolders, BlockSum, RootKind, SuspectHolders
 from tracelloc.model.figures import U64
 from tracelloc.model.verdicts import Verdict
 from tracelloc.record.facets.facet import OLD_NS, Facet, InspectedProcess, InspectionBudget
@@ -29,8 +29,12 @@ _AGAIN_NS: Final = 300 * NS_PER_S  # Time to the next search if no other stack g
 _MOST_STACKS: Final = 3  # Suspects and stacks in one search
 _MOST_PATHS: Final = 3
 _MOST_BLOCKS: Final = 1 << 18  # Most blocks of each to ask about
-# If so many of the old blocks have no pointer to them, they are lost rather than held.
+# If so many of the old blocks have no pointer to them, pointers to the others may be stale memory
+# contents, unless a variable keeps nearly all of these.
 _LOST_SHARE: Final = 1 / 4
+_MOSTLY_LOST: Final = 7 / 8  # If so many have none, it does not matter who keeps the others
+_KEPT_SHARE: Final = 0.9
+_UNSURE_ROOTS: Final = RootKind.STACK, RootKind.REGISTERS, RootKind.MAPPING
 # A stack that is not a suspect has at least so much of all live bytes.
 _LEAST_SHARE: Final = 1 / 100
 _MEMORY_SHARE: Final = 1 / 2  # The part of the memory left that a search may use
@@ -46,6 +50,7 @@ class HoldersFacet(Facet[SuspectHolders]):
     final_errors = PrivilegeError, UnsupportedError, OSError, MemoryError
     found_ns = 0  # When the last search began; 0: there was none
     _asked: Heap
+    _kept: frozenset[int] = frozenset()  # Stacks of which a root keeps what is not lost
 
     def pause_ns(self, now_ns: int) -> int | None:
         """Returns some seconds if another stack grows, minutes if not; None without any. In ns."""
@@ -72,16 +77,23 @@ class HoldersFacet(Facet[SuspectHolders]):
                 again = finder.holders_of_each(asked, _MOST_PATHS)
                 each = [a if a.keepers else b for a, b in zip(each, again, strict=True)]
         is_sampled = self._asked.table.totals.sample_bytes is not None
-        found: dict[int, BlockHolders] = {
-            stack: replace(holders, is_sample=is_sampled or len(addresses) == _MOST_BLOCKS)
-            for stack, holders, addresses in zip(stacks, each, asked, strict=True)
-        }
+        found: dict[int, BlockHolders] = {}
+        kept: list[int] = []
+        for stack, holders, addresses in zip(stacks, each, asked, strict=True):
+            is_sample = is_sampled or len(addresses) == _MOST_BLOCKS
+            found[stack] = replace(holders, is_sample=is_sample)
+            if _has_keeper(holders):
+                kept += stacks[stack]
+            elif holders.unreached.count >= _LOST_SHARE * holders.blocks.count:
+                found[stack] = replace(holders, blocks=BlockSum(0, 0), keepers=(), paths=())
+        self._kept = frozenset(kept)
         return SuspectHolders(found)
 
     def accept(self, result: SuspectHolders) -> None:
         """Keeps a result, unless it belongs to an earlier heap, whose stacks have other numbers."""
         if self.process.heap is self._asked:
             self.result, self.found_ns = result, self.began_ns
+            self._asked.unreachable.kept_stacks = self._kept
 
     def _old_blocks(self, groups: list[list[int]], born_by_ns: int) -> list[U64]:
         """Returns addresses of old blocks of each group of stacks, some if there are too many.
@@ -100,11 +112,19 @@ class HoldersFacet(Facet[SuspectHolders]):
         return [np.concatenate(part)[:_MOST_BLOCKS] for part in parts]
 
 
+def _has_keeper(found: BlockHolders) -> bool:
+    """Whether one root, which is a variable, keeps nearly all blocks that anything points to."""
+    if not found.keepers or found.keepers[0].root.kind in _UNSURE_ROOTS:
+        return False
+    reached = found.blocks.count - found.unreached.count
+    return found.keepers[0].held.count >= _KEPT_SHARE * reached
+
+
 def growing_stacks(one: InspectedProcess) -> dict[int, list[int]]:
     """Returns the stacks whose holders are of interest, the most important first.
 
     The key is a suspect's first stack, the value all its stacks. Further stacks grow, but not for
-    long enough to be suspects. Stacks that lose their blocks have no holders.
+    long enough to be suspects. Stacks that lose nearly all of their blocks have no holders.
     """
     findings = one.findings
     if findings is None:
@@ -121,6 +141,6 @@ def growing_stacks(one: InspectedProcess) -> dict[int, list[int]]:
     found = {}
     for group in groups:
         known = [stack for stack in group if stack < len(asked)]
-        if lost[known].sum() < asked[known].sum() * _LOST_SHARE:
+        if lost[known].sum() < asked[known].sum() * _MOSTLY_LOST:
             found[group[0]] = group
     return dict(islice(found.items(), _MOST_STACKS))

@@ -137,22 +137,22 @@ def _shared_sentence(found: BlockHolders, note: str) -> Iterator[str]:
     if 2 * reached.count < found.blocks.count or not found.paths:
         yield (
             f"no variable, stack or other root was found to lead to "
-            f"{_share_text(found.unreached, found.blocks, 'most')}{note}"
+            f"{_share_text(found.unreached, found.blocks)}{note}"
         )
         return
     main = found.paths[0]
-    word = "most" if 2 * main.blocks.count > found.blocks.count else "some"
     yield (
-        f"no single root keeps most of it; {_share_text(main.blocks, found.blocks, word)} is "
+        f"no single root keeps most of it; {_share_text(main.blocks, found.blocks)} is "
         f"pointed to by {_counted(main, found)}{note}"
     )
 
 
-def _share_text(part: BlockSum, whole: BlockSum, word: str = "most") -> str:
+def _share_text(part: BlockSum, whole: BlockSum) -> str:
     """Formats a share: ``all of it``, ``most of it (98 %)``; never rounded up to all."""
     if part.count == whole.count:
         return "all of it"
     percent = min(99, 100 * part.size_bytes // max(1, whole.size_bytes))
+    word = "most" if percent > 50 else "some"
     return f"{word} of it ({percent} %)"
 
 

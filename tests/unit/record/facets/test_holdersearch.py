@@ -15,7 +15,7 @@ from tests.unit.leaks import watched
 from tracelloc.errors import UnsupportedError
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.unreachable import UnreachableBlocks
-from tracelloc.model.blocks import BlockHolders, SuspectHolders
+from tracelloc.model.blocks import BlockHolders, BlockSum, RootKind, SuspectHolders
 from tracelloc.model.verdicts import CODE_OF, Findings, Judgement, Member, Suspect, Verdict
 from tracelloc.record.facets import holders
 from tracelloc.record.facets.holders import HoldersFacet
@@ -123,17 +123,43 @@ def test_all_stacks_of_a_suspect_are_one(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_no_search_for_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no holders. Before a pointer search, that is unknown."""
     lab, one = Searches(monkeypatch), growing(heap_of({16 * n: 1 for n in range(1, 101)}))
-    note_search(one.heap, lost=25)
+    note_search(one.heap, lost=88)
     assert lab.count_due(40, one) == 0
     one.findings = findings_of(one.heap, [suspect(1)])
     assert lab.count_due(80, one) == 0
     one.heap.unreachable = UnreachableBlocks()
     assert lab.count_due(120, one) == 0
-    note_search(one.heap, lost=24)
+    note_search(one.heap, lost=87)
     one.heap.unreachable.is_refused = True
     assert lab.count_due(200, one) == 0
     one.heap.unreachable.is_refused = False
     assert lab.count_due(240, one) == 1
+
+
+@pytest.mark.parametrize(
+    ("unreached", "held", "kind", "keeps", "shows"),
+    [
+        (1, 3, RootKind.VARIABLE, True, True),
+        (1, 2, RootKind.VARIABLE, False, False),
+        (1, 3, RootKind.STACK, False, False),
+        (0, 4, RootKind.STACK, False, True),
+    ],
+)
+def test_who_keeps_the_blocks_of_a_stack_that_loses_some(
+    unreached: int, held: int, kind: RootKind, keeps: bool, shows: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Stale contents of stacks may point to lost blocks, and keep nothing."""
+    lab, one = Searches(monkeypatch), growing()
+    keeper = replace(KEPT.keepers[0], root=replace(KEPT.keepers[0].root, kind=kind))
+    keeper = replace(keeper, held=BlockSum(held, held))
+    found = replace(
+        KEPT, blocks=BlockSum(4, 4), unreached=BlockSum(unreached, unreached), keepers=(keeper,)
+    )
+    lab.found = [found]
+    assert lab.count_due(40, one) == 1
+    assert one.heap.unreachable.kept_stacks == (frozenset({1, 2, 3}) if keeps else frozenset())
+    assert bool(lab.holders(one)[1].blocks.count) is shows
 
 
 def test_what_seems_to_be_shared_is_searched_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
