@@ -10,12 +10,13 @@ kernel, say). A stack for which that has happened often is not said to lose bloc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.dataclass import dataclass, replace
+from tracelloc.dataclass import dataclass, field, replace
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import F64, I64, U64, Mask
 
@@ -169,6 +170,9 @@ class UnreachableBlocks:
     moves: bool = False  # Whether the collector moves objects that point to blocks
     # Stacks of which a root keeps the blocks that are not lost, by the last search for holders.
     kept_stacks: frozenset[int] = frozenset()
+    # By stack, the lowest stack of those that allocate parts of the same objects, by the last
+    # search; stacks without others are left out.
+    objects: Mapping[int, int] = field(default_factory=dict)
     _last: SearchResult = _NO_SEARCH
     # What is computed once per search, as it takes a while for very many blocks: see `last_counts`
     # and `table`, whose edges come first.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -10,11 +10,11 @@ import numpy as np
 from tracelloc.dataclass import dataclass, replace
 from tracelloc.heap.cohorts import Census, Cohorts
 from tracelloc.heap.unreachable import UnreachableBlocks
-from tracelloc.model.figures import F64, Mask, Totals
+from tracelloc.model.figures import F64, Mask, Rows, Totals
 from tracelloc.model.stacks import CallStacks, StackFlag
 from tracelloc.model.verdicts import Findings, JudgingBasis, Sites, Verdict
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Group, VerdictHistory, list_suspects
+from tracelloc.verdict.findings import Group, VerdictHistory, are_suspects, list_suspects
 from tracelloc.verdict.judging import judge_in_parts, judge_sites
 from tracelloc.verdict.loss import Circumstances, Gaps, common_share
 from tracelloc.verdict.multistack import JudgedStacks, SplitLeaks, find_tied, shared_caller
@@ -89,8 +89,7 @@ class Judge:
         moment = JudgingBasis(cohorts.start_ns, now_ns, is_sampled, *_unread(unreachable))
         if unreachable is not None:
             unreachable.collects, unreachable.moves = collection
-        count = len(stacks)
-        cohorts.grow(count)
+        cohorts.grow(count := len(stacks))
         cohorts.advance(now_ns, totals)
         census = cohorts.census(now_ns, count, unreachable)
         yield None
@@ -104,7 +103,9 @@ class Judge:
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
         one_look = JudgedStacks(census, sites, is_no_site, circumstances, stacks, now_ns)
         groups = yield from self._split_leaks.find(one_look)
-        groups += yield from self._tied_leaks(groups, sites, census, stacks, circumstances)
+        if unreachable is not None:
+            groups = self._by_objects(groups, unreachable.objects, one_look)
+        groups += yield from self._tied_leaks(groups, one_look)
         yield None
         suspects, left_out = list_suspects(
             sites, groups, self._stacks.retracted, moment, P.most_suspects
@@ -145,33 +146,62 @@ class Judge:
             in_kernel=bool(moment.kernel_queue),
         )
 
+    def _by_objects(
+        self, groups: list[Group], objects: Mapping[int, int], look: JudgedStacks
+    ) -> list[Group]:
+        """Joins groups and growing stacks that allocate the parts of one object."""
+        grows = look.sites.have((Verdict.LEAKING, Verdict.GROWING))
+        rows = _without(np.flatnonzero(grows & (look.sites.confidence > 0)), groups)
+        units = [(group.stacks, group.sites) for group in groups]
+        units += [(row, look.sites.select(row)) for row in rows[:, None]]
+        parts: dict[int, list[tuple[Rows, Sites]]] = {}
+        for unit in units:
+            of = {objects[stack] for stack in unit[0].tolist() if stack in objects}
+            if len(of) == 1:
+                parts.setdefault(of.pop(), []).append(unit)
+        found, joined = list[Group](), np.empty(0, np.intp)
+        for each in parts.values():
+            stacks = np.sort(np.concatenate([stacks for stacks, _ in each]))
+            judged = Sites.concatenate([sites for _, sites in each])
+            together = self._joined(stacks, judged, look) if len(each) > 1 else None
+            if together is not None and are_suspects(together.sites)[0]:
+                found.append(together)
+                joined = np.append(joined, stacks)
+        return found + [group for group in groups if not np.isin(group.stacks, joined).any()]
+
     def _tied_leaks(
-        self,
-        groups: list[Group],
-        sites: Sites,
-        census: Census,
-        stacks: CallStacks,
-        circumstances: Circumstances,
+        self, groups: list[Group], look: JudgedStacks
     ) -> Generator[None, None, list[Group]]:
         """Finds groups of single stacks that leak together."""
-        grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
-        free = np.setdiff1d(np.arange(len(sites)), grouped)
-        found = []
-        for rows in (yield from find_tied(census, sites, stacks, free)):
-            floor = circumstances.loss_floor[rows].max(keepdims=True)
-            one = census.survivors_by_age(rows).sums(np.arange(len(rows)), np.zeros(1, np.intp))
-            onset_s = circumstances.onset_s[rows].min(keepdims=True)
-            keeps = circumstances.keeps[rows].max(keepdims=True)
-            around = replace(circumstances, loss_floor=floor, onset_s=onset_s, keeps=keeps)
-            together = judge_sites(one, around)
-            if not together.confidence[0] > 0:
-                continue
-            # Each of them leaks, so the group does.
-            together = replace(together, code=sites.code[rows[:1]])
-            frame = shared_caller(stacks, rows.tolist())
-            retracted = int(self._stacks.retracted[rows].max())
-            found.append(Group.from_stacks(census, rows, together, frame, retracted, circumstances))
-        return found
+        free = _without(np.arange(len(look.sites)), groups)
+        tied = yield from find_tied(look.census, look.sites, look.stacks, free)
+        found = (self._joined(rows, look.sites.select(rows), look) for rows in tied)
+        return [group for group in found if group is not None]
+
+    def _joined(self, rows: Rows, parts: Sites, look: JudgedStacks) -> Group | None:
+        """Returns a group of stacks, judged as one site; None if that doesn't grow.
+
+        ``parts``: its stacks and smaller groups; if one of these leaks, it does.
+        """
+        census, around = look.census, look.circumstances
+        floor = around.loss_floor[rows].max(keepdims=True)
+        one = census.survivors_by_age(rows).sums(np.arange(len(rows)), np.zeros(1, np.intp))
+        onset_s = around.onset_s[rows].min(keepdims=True)
+        keeps = around.keeps[rows].max(keepdims=True)
+        around = replace(around, loss_floor=floor, onset_s=onset_s, keeps=keeps)
+        together = judge_sites(one, around)
+        if not together.confidence[0] > 0:
+            return None
+        confidence = np.maximum(together.confidence, parts.confidence.max())
+        together = replace(together, code=parts.code.min(keepdims=True), confidence=confidence)
+        frame = shared_caller(look.stacks, rows.tolist())
+        retracted = int(self._stacks.retracted[rows].max())
+        return Group.from_stacks(census, rows, together, frame, retracted, look.circumstances)
+
+
+def _without(rows: Rows, groups: list[Group]) -> Rows:
+    """Returns the stacks (``rows``) that are in no group."""
+    return np.setdiff1d(rows, np.concatenate([np.empty(0, np.intp), *(g.stacks for g in groups)]))
 
 
 def _unread(unreachable: UnreachableBlocks | None) -> tuple[int, str]:

@@ -188,8 +188,8 @@ def _rates(
     """Returns bytes and blocks per minute that sites have lost since ``since_s``; 0 of others.
 
     If many of the kept blocks are lost, all of them count, unless a root is known to keep the rest:
-    the pointers to the rest may be stale memory contents. Blocks that a collector has not freed yet are also kept. With a collector,
-    therefore, most of the old bytes must be lost as well.
+    the pointers to the rest may be stale memory contents. Blocks that a collector has not freed yet
+    are also kept. With a collector, therefore, most of the old bytes must be lost as well.
     """
     rate, pace = np.zeros((2, len(since_s)))
     rows = np.flatnonzero(by_loss)

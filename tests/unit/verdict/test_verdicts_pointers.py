@@ -333,3 +333,37 @@ def test_what_is_swapped_out_hides_pointers() -> None:
     assert len(unreachable.blocks) == 21, "born by the search before the last one with all memory"
     (suspect,) = looked[-1][2].suspects
     assert suspect.judgement.verdict is Verdict.GROWING
+
+
+def test_the_parts_of_one_object_are_one_suspect() -> None:
+    """Three stacks with different callers. The third also allocates what it frees."""
+    random, end_s = np.random.default_rng(12), 150
+    parts = [leak(random, poisson(random, 2, 0, end_s), size) for size in (400, 200)]
+    parts.append(some_leak(random, churn(random, poisson(random, 20, 0, end_s), 0.5, 100), 0.1))
+    unreachable = UnreachableBlocks()
+
+    def search(time_s: float, table: LiveTable) -> UnreachableBlocks:
+        if time_s % 10 == 0:
+            blocks = table.blocks()
+            births_s = (blocks.birth_ns.astype(np.int64) - START_NS) / NS_PER_S
+            old = blocks.select(births_s <= time_s - 10)
+            comparison = unreachable.comparison()
+            comparison.add(old, np.zeros(len(old), np.bool_))
+            unreachable.accept(comparison.result())
+            unreachable.objects = {1: 1, 2: 1, 3: 1} if time_s > 60 else {}
+        return unreachable
+
+    names = ["new/parse/one/main", "copy/read/two/main", "grow/log/three/main"]
+    looked = {
+        time_s: findings
+        for time_s, _, findings in looks(
+            events_of(parts, end_s), stacks_of(names), end_s, search=search,
+            resident=lambda _: LARGE,
+        )
+    }  # fmt: skip
+    assert [len(suspect.members) for suspect in looked[60.0].suspects] == [1, 1, 1]
+    (suspect,) = looked[end_s].suspects
+    assert [member.stack for member in suspect.members] == [1, 2, 3]
+    assert suspect.judgement.verdict is Verdict.LEAKING
+    lost = 120 * (400 + 200) + 20 * 60 * 0.1 * 100
+    assert suspect.judgement.rate_bytes_per_min == pytest.approx(lost, rel=0.1)

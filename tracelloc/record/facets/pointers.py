@@ -12,10 +12,16 @@ from errno import ENOMEM
 from functools import partial
 from typing import Final
 
+import numpy as np
+
 from tracelloc.errors import PrivilegeError
 from tracelloc.heap.unreachable import SearchResult, UnreachableBlocks
+from tracelloc.model.figures import I64
+from tracelloc.model.verdicts import Verdict
 from tracelloc.record.facets.facet import OLD_NS, Facet, InspectionBudget
+from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.reachability.objectparts import ObjectParts
 from tracelloc.record.reachability.roots import kernel_queue
 from tracelloc.record.reachability.search import PointerSearch
 from tracelloc.text import NS_PER_S
@@ -27,6 +33,7 @@ _SETTLED: Final = 4
 _QUIET_NS: Final = 60 * NS_PER_S  # Time between searches of processes in which nothing grows
 _MOST_EDGES: Final = 1 << 24  # Most pointers between blocks that are stored: 128 MiB
 _BYTES_A_BYTE: Final = 1 / 16  # Memory for each byte of RSS at most
+_MOST_STACKS: Final = 64  # Growing stacks that are compared with each other
 
 
 class PointersFacet(Facet[SearchResult]):
@@ -39,6 +46,7 @@ class PointersFacet(Facet[SearchResult]):
     final_errors = PrivilegeError, OSError  # If memory can't be read now, it can't be read later
 
     _asked: UnreachableBlocks
+    _objects: dict[int, int]
 
     def give_up(self) -> None:
         """Makes verdicts rely on the history of blocks alone, without pointer searches."""
@@ -77,11 +85,24 @@ class PointersFacet(Facet[SearchResult]):
             budget.check()
             return None
         queue = kernel_queue(whole)
-        comparison = self._asked.comparison()
+        comparison, parts = self._asked.comparison(), ObjectParts(self._growing_stacks())
         for some in old_blocks():
             comparison.add(some, found.are_reachable(some.address))
+            parts.add(some)
+        self._objects = parts.find(RemoteMemory(whole), process.stacks_at)
         return comparison.result(swapped_bytes=found.swapped_bytes, kernel_queue=queue)
+
+    def _growing_stacks(self) -> I64:
+        """Returns the stacks that grow, the fastest ones if there are many."""
+        findings = self.process.findings
+        if findings is None:
+            return np.empty(0, np.int64)
+        sites = findings.sites
+        grow = np.flatnonzero(sites.have((Verdict.LEAKING, Verdict.GROWING)))
+        order = np.argsort(-sites.rate_bytes_per_min[grow], kind="stable")
+        return grow[order[:_MOST_STACKS]]
 
     def accept(self, result: SearchResult) -> None:
         """Adds a search to the heap's unreachable blocks, for verdicts."""
         self._asked.accept(result)
+        self._asked.objects = self._objects
