@@ -18,7 +18,8 @@ from tracelloc.text import format_percent, printable
 
 STACKS_NAMED: Final = 64  # Most stacks named per group, those with the largest shares
 _LISTED: Final = 5
-_UNSHOWN: Final = "[nothing shown]"
+_UNSHOWN: Final = "[no caller shown]"
+_ITSELF: Final = "[the function itself]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class SharedFunction:
         """Yields sentences on where the stacks diverge, safe to print; none if unknown."""
         if len(self.callers) > 1:
             yield f"called by {_listed(self.callers)}"
-        elif len(self.callees) > 1 and not any(part.name == _UNSHOWN for part in self.callees):
+        elif len(self.callees) > 1 and _ITSELF not in {part.name for part in self.callees}:
             yield f"through {_listed(self.callees)}"
         elif len(self.lines) > 1:
             lines = [PartShare(base_name(line.name), line.share) for line in self.lines]
@@ -97,8 +98,8 @@ def shared_function(snapshot: Snapshot, namer: Namer, suspect: Suspect) -> Share
     own = [(stack.frame if parts_inside else stack.beside(1), stack.share) for stack in stacks]
     return SharedFunction(
         stacks[0].frame,
-        callers=_ranked((_name(stack.beside(1)), stack.share) for stack in stacks),
-        callees=_ranked((_name(stack.beside(-1)), stack.share) for stack in stacks),
+        callers=_ranked((_name(stack.beside(1), _UNSHOWN), stack.share) for stack in stacks),
+        callees=_ranked((_name(stack.beside(-1), _ITSELF), stack.share) for stack in stacks),
         lines=_ranked((_line(frame), share) for frame, share in own),
         parts_inside=parts_inside,
     )
@@ -132,8 +133,8 @@ def _step_inwards(stacks: Sequence[_Stack]) -> None:
             stack.at = at
 
 
-def _name(frame: Frame | None) -> str:
-    return _UNSHOWN if frame is None else frame_name(frame)
+def _name(frame: Frame | None, if_none: str) -> str:
+    return if_none if frame is None else frame_name(frame)
 
 
 def _line(frame: Frame | None) -> str | None:
