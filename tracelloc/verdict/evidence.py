@@ -76,6 +76,8 @@ def explain(sites: Sites, row: int, moment: JudgingBasis) -> str:
     may_be_in_kernel = verdict in (Verdict.GROWING, Verdict.EARLIER) and sites.unreachable[row] > 0
     if moment.kernel_queue and may_be_in_kernel and not is_unproven:
         return f"{sentence}, but requests of {moment.kernel_queue} in the kernel may"
+    if verdict is Verdict.GROWING and sites.unreachable[row] >= P.unreachable_least:
+        return f"{sentence}: these are lost so far"
     return f"{sentence} so far" if verdict in _REASSURING and watched_s < P.so_far_s else sentence
 
 
