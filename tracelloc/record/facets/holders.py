@@ -113,11 +113,15 @@ class HoldersFacet(Facet[SuspectHolders]):
 
 
 def _has_keeper(found: BlockHolders) -> bool:
-    """Whether one root, which is a variable, keeps nearly all blocks that anything points to."""
+    """Whether one variable keeps nearly all blocks that anything points to, in the same way.
+
+    Stale memory contents lead to blocks on many different ways.
+    """
     if not found.keepers or found.keepers[0].root.kind in _UNSURE_ROOTS:
         return False
-    reached = found.blocks.count - found.unreached.count
-    return found.keepers[0].held.count >= _KEPT_SHARE * reached
+    root, reached = found.keepers[0].root, found.blocks.count - found.unreached.count
+    ways = (path.blocks.count for path in found.paths if path.root == root)
+    return min(found.keepers[0].held.count, max(ways, default=0)) >= _KEPT_SHARE * reached
 
 
 def growing_stacks(one: InspectedProcess) -> dict[int, list[int]]:

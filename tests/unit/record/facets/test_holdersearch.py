@@ -137,25 +137,27 @@ def test_no_search_for_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("unreached", "held", "kind", "keeps", "shows"),
+    ("unreached", "held", "in_one_way", "kind", "keeps", "shows"),
     [
-        (1, 3, RootKind.VARIABLE, True, True),
-        (1, 2, RootKind.VARIABLE, False, False),
-        (1, 3, RootKind.STACK, False, False),
-        (0, 4, RootKind.STACK, False, True),
+        (1, 3, 3, RootKind.VARIABLE, True, True),
+        (1, 2, 2, RootKind.VARIABLE, False, False),
+        (1, 3, 2, RootKind.VARIABLE, False, False),
+        (1, 3, 3, RootKind.STACK, False, False),
+        (0, 4, 4, RootKind.STACK, False, True),
     ],
 )
 def test_who_keeps_the_blocks_of_a_stack_that_loses_some(
-    unreached: int, held: int, kind: RootKind, keeps: bool, shows: bool,
+    unreached: int, held: int, in_one_way: int, kind: RootKind, keeps: bool, shows: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Stale contents of stacks may point to lost blocks, and keep nothing."""
     lab, one = Searches(monkeypatch), growing()
-    keeper = replace(KEPT.keepers[0], root=replace(KEPT.keepers[0].root, kind=kind))
-    keeper = replace(keeper, held=BlockSum(held, held))
+    root = replace(KEPT.keepers[0].root, kind=kind)
     found = replace(
-        KEPT, blocks=BlockSum(4, 4), unreached=BlockSum(unreached, unreached), keepers=(keeper,)
-    )
+        KEPT, blocks=BlockSum(4, 4), unreached=BlockSum(unreached, unreached),
+        keepers=(replace(KEPT.keepers[0], root=root, held=BlockSum(held, held)),),
+        paths=(replace(KEPT.paths[0], root=root, blocks=BlockSum(in_one_way, in_one_way)),),
+    )  # fmt: skip
     lab.found = [found]
     assert lab.count_due(40, one) == 1
     assert one.heap.unreachable.kept_stacks == (frozenset({1, 2, 3}) if keeps else frozenset())
