@@ -37,7 +37,7 @@ class Course:
     true_rate: float  # Bytes per minute
     first_s: float | None = None
     called_s: float | None = None
-    rate: float = 0.0  # Of all suspects, in the last report that has any
+    rate: float = 0.0  # Of all leaks, or else all suspects, in the last report that has any
     most: int = 0  # Suspects
     step: float = 1.0
 
@@ -48,8 +48,9 @@ class Course:
         if not suspects:
             return
         self.first_s = self.first_s or time_s
-        if any(suspect["verdict"] == "leaking" for suspect in suspects):
-            self.called_s = self.called_s or time_s
+        leaks = [suspect for suspect in suspects if suspect["verdict"] == "leaking"]
+        if leaks:
+            self.called_s, suspects = self.called_s or time_s, leaks
         rate = sum(suspect["rate_bytes_per_min"] for suspect in suspects)
         if self.rate and time_s > _STEADY_S + _EVERY_S:
             self.step = max(self.step, rate / self.rate, self.rate / rate)
