@@ -103,7 +103,9 @@ def apply_pointer_proof(
     has_doubled = doubles_memory(rate, watched_s, resident_bytes, around.risen_bytes)
     called_s = np.where(has_doubled, doubles_s, P.referenced_watch_s)
     leaks, grew = sites.code == CODE_OF[Verdict.LEAKING], sites.confidence > 0
-    waits = leaks & ~proof.proven & (watched_s < called_s)
+    # Requests in the kernel that point to the blocks may be under way for as long as they want.
+    may_be_in_kernel = (proof.lost >= P.unreachable_least) & around.in_kernel
+    waits = leaks & ~proof.proven & ((watched_s < called_s) | may_be_in_kernel)
     code = np.select(
         [proof.proven, waits | (proof.listed & ~leaks)],
         [CODE_OF[Verdict.LEAKING], CODE_OF[Verdict.GROWING]],

@@ -277,9 +277,9 @@ def test_what_was_lost_stays_lost_when_a_leak_has_stopped() -> None:
 
 
 def test_what_requests_in_the_kernel_may_point_to_is_not_proven_lost() -> None:
-    site = leak(np.random.default_rng(8), every(0.5, 0, 600), 10_000)
-    looked = course(site, all_of_them, 600, LARGE, kernel_queue="io_uring")
-    assert first(looked, Verdict.LEAKING) is None
+    site = leak(np.random.default_rng(8), every(0.5, 0, 600), 100_000)
+    looked = course(site, all_of_them, 600, 24_000_000, kernel_queue="io_uring", rise_per_s=200_000)
+    assert first(looked, Verdict.LEAKING) is None, "nor by having doubled the process"
     judged = stack_judgement(looked[-1][1], SITE)
     assert judged.verdict is Verdict.GROWING
     assert judged.evidence.endswith(" any more, but requests of io_uring in the kernel may")
