@@ -7,12 +7,17 @@ what they are going to do.
 
 from __future__ import annotations
 
+import difflib
+import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +33,7 @@ _KEPT_BYTES: Final = 1 << 20
 _MOST_KEPT: Final = 64
 _PATIENCE_S: Final = 120.0
 _LONGEST_S: Final = 60
+_ENDING_S: Final = 10.0  # Time that a cancelled command has to end
 _AROUND: Final = 8
 _SOURCE_BYTES: Final = 4 << 20
 # Parameters that commands could take for options.
@@ -37,8 +43,17 @@ _READ_FILES: Final = {"report": 1, "diff": 2}
 _NAMED: Final = re.compile(r"\(([^()\s:]+):\d+\)")  # Source files in the text of a command
 
 
+# Is called each second with the seconds that a call has taken, and those that it will take as far
+# as that is known. What it raises ends the call.
+Watch = Callable[[float, float | None], None]
+
+
 class ToolError(Exception):
     """A tool failed; the text says what to do next."""
+
+
+class CancelledError(Exception):
+    """The client has cancelled the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +96,21 @@ class AgentTools:
         self._number = 0
         self._files: set[str] = set()  # Source files that answers have named
         self._directory = tempfile.TemporaryDirectory(prefix="tracelloc-")
+        self._lock = threading.Lock()  # For `_texts`
+        self._call = threading.local()  # The `watch` of the thread's call
 
-    def call(self, name: str, given: dict[str, Any]) -> str:
-        """Runs a tool. Raises ToolError."""
+    def call(self, name: str, given: dict[str, Any], watch: Watch = lambda *_: None) -> str:
+        """Runs a tool. Raises ToolError. May be called by several threads at a time."""
+        self._call.watch = watch
         tool = TOOLS.get(name)
         if tool is None:
-            raise ToolError(f"there is no tool {name!r}; use one of {', '.join(TOOLS)}")
+            raise ToolError(f"there is no tool {name[:100]!r}; use one of {', '.join(TOOLS)}")
+        known = [parameter.rstrip("!") for parameter in tool.parameters]
+        for parameter in given:
+            if parameter not in known:
+                meant = difflib.get_close_matches(parameter[:100], known, 1, 0)
+                what = f"did you mean {meant[0]!r}?" if meant else "it has none"
+                raise ToolError(f"{name} has no argument {parameter[:100]!r}: {what}")
         kinds = {"integer": int, "string": str, "array": list, "boolean": bool}
         for parameter, (kind, _) in tool.parameters.items():
             value = given.get(parameter.rstrip("!"))
@@ -110,10 +134,11 @@ class AgentTools:
         part = part.encode()[: ANSWER_BYTES - 60].decode(errors="ignore")
         part = part[: part.rfind("\n") + 1] or part
         if number is None:
-            self._number += 1
-            number = self._number
-            self._texts[number] = text
-            self._texts.pop(number - _MOST_KEPT, None)
+            with self._lock:
+                self._number += 1
+                number = self._number
+                self._texts[number] = text
+                self._texts.pop(number - _MOST_KEPT, None)
         return f"{part}[more: read_more reference={number} offset={start + len(part)}]"
 
     def read_more(self, given: dict[str, Any]) -> str:
@@ -125,34 +150,49 @@ class AgentTools:
         return self._cut(text, number, offset)
 
     def command(
-        self, *words: object, statuses: Sequence[int] = (0, 3), is_message: bool = False
-    ) -> str:
+        self, *words: object, statuses: Sequence[int] = (0, 3), is_message: bool = False,
+        whole_s: float | None = None,
+    ) -> str:  # fmt: skip
         """Runs tracelloc, raising ToolError. ``is_message``: it reports on standard error.
 
-        Files that it reads may name any source file: of these, only those below the working
-        directory may be shown.
+        ``whole_s``: how long it takes, if that is known. Files that it reads may name any source
+        file: of these, only those below the working directory may be shown.
         """
         line = [sys.executable, "-m", "tracelloc", *map(str, words)]
-        try:
-            done = subprocess.run(
-                line,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_PATIENCE_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise ToolError(f"this took more than {_PATIENCE_S:.0f} s; try a smaller one") from None
-        errors = done.stderr[-_KEPT_BYTES:].decode(errors="replace")
-        if done.returncode not in statuses:
-            last = errors.strip().rpartition("\n")[2] or f"it ended with status {done.returncode}"
+        with (
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+            subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as process,
+        ):
+            try:
+                self._wait(process, whole_s)
+            except BaseException:
+                process.send_signal(signal.SIGINT)  # It detaches, or ends what it runs
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_ENDING_S)
+                process.kill()
+                raise
+            errors, text = (os.pread(file.fileno(), _KEPT_BYTES, 0).decode(errors="replace")
+                            for file in (err, out))  # fmt: skip
+        if process.returncode not in statuses:
+            last = errors.strip().rpartition("\n")[2] or f"its status is {process.returncode}"
             raise ToolError(last.removeprefix("tracelloc: "))
-        text = done.stdout[:_KEPT_BYTES].decode(errors="replace")
         named = _NAMED.findall(text + errors)
         files = words[1 : 1 + _READ_FILES.get(str(words[0]), 0)]
         is_trusted = all(map(self._is_own, files))
         self._files.update(each for each in named if is_trusted or _is_in_checkout(each))
         return errors if is_message else text
+
+    def _wait(self, process: subprocess.Popen[bytes], whole_s: float | None) -> None:
+        began_s = time.monotonic()
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+                return
+            elapsed_s = time.monotonic() - began_s
+            self._call.watch(elapsed_s, whole_s)
+            if elapsed_s > _PATIENCE_S:
+                raise ToolError(f"this took more than {_PATIENCE_S:.0f} s; try a smaller one")
 
     def _is_own(self, file: object) -> bool:
         return Path(str(file)).parent == Path(self._directory.name)
@@ -190,13 +230,16 @@ class AgentTools:
 
     def trace(self, given: dict[str, Any]) -> str:
         """Traces a running process for some seconds, and reports suspects and top allocators."""
-        pid, seconds = given["pid"], min(given.get("seconds") or 20, _LONGEST_S)
+        pid, asked_s = given["pid"], given.get("seconds") or 20
+        seconds = min(asked_s, _LONGEST_S)
         name = Process(pid).command() if Process(pid).exists() else ""
         what = f"attach probes to process {pid} ({printable(name)}) for {seconds} s, not stop it"
         self._permit(given, {str(pid), name} - {""}, what)
         path = Path(self._directory.name) / f"{pid}-{time.monotonic_ns()}.rec"
-        self.command("record", "-p", pid, "-o", path, "--duration", f"{seconds}s")
-        return f"recording: {path}\n{self.command('report', path, '--top', 5)}"
+        line = "record", "-p", pid, "-o", path, "--duration", f"{seconds}s"
+        self.command(*line, whole_s=seconds)
+        cut = f"{seconds} s is the most, not {asked_s} s\n" if asked_s > seconds else ""
+        return f"{cut}recording: {path}\n{self.command('report', path, '--top', 5)}"
 
     def check(self, given: dict[str, Any]) -> str:
         """Runs a program, and reports what it leaked at its end."""

@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -54,20 +56,21 @@ def test_messages() -> None:
         "[" * 200_000,
         [],
         {"jsonrpc": "2.0", "id": 3, "method": "resources/list"},
+        {"jsonrpc": "2.0", "id": None, "method": "ping"},
         {"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": {"name": "nothing"}},
     )
-    assert [answer["id"] for answer in found] == [1, "a", 2, None, None, None, 3, 4]
-    assert found[0]["result"]["protocolVersion"] == "2025-06-18"
+    assert [answer["id"] for answer in found] == [1, "a", 2, None, None, None, 3, None, 4]
+    assert found[0]["result"]["protocolVersion"] == "2025-11-25"
     listed = {tool["name"]: tool for tool in found[2]["result"]["tools"]}
     assert list(listed) == list(TOOLS)
     assert listed["trace"]["inputSchema"]["required"] == ["pid"]
     read_only = [name for name, tool in listed.items() if tool["annotations"]["readOnlyHint"]]
     assert set(listed) - set(read_only) == {"trace", "check"}
-    assert [answer["error"]["code"] for answer in found[3:7]] == [
-        -32700, -32700, -32600, -32601,
+    assert [answer["error"]["code"] for answer in found[3:8]] == [
+        -32700, -32700, -32600, -32601, -32600,
     ]  # fmt: skip
-    assert found[7]["result"]["isError"]
-    assert "use one of processes" in found[7]["result"]["content"][0]["text"]
+    assert found[8]["result"]["isError"]
+    assert "use one of processes" in found[8]["result"]["content"][0]["text"]
 
 
 def test_long_answers_are_read_on_by_reference(tools: QuietTools) -> None:
@@ -101,6 +104,103 @@ def test_what_touches_needs_permission_and_confirmation(tools: QuietTools) -> No
     tools.call("trace", {"pid": 42, "confirm": True, "seconds": 1000})
     assert tools.lines[1][:3] == ["record", "-p", "42"]
     assert tools.lines[1][-1] == "60s"
+    assert tools.call("trace", {"pid": 42, "confirm": True, "seconds": 1000}).startswith(
+        "60 s is the most, not 1000 s\n"
+    )
+
+
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def test_messages_of_a_revision_without_sessions() -> None:
+    def message(number: int, method: str, **meta: Any) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "id": number, "method": method, "params": {"_meta": META | meta}}
+
+    key = "io.modelcontextprotocol/protocolVersion"
+    found = answers(
+        QuietTools(),
+        message(1, "server/discover"),
+        message(2, "tools/list"),
+        message(3, "ping"),
+        message(4, "tools/list", **{key: "2027-01-01"}),
+        {"jsonrpc": "2.0", "id": 5, "method": "server/discover"},
+        message(6, "tools/call"),
+    )
+    discovered, listed, *errors, called = found
+    assert discovered["result"]["supportedVersions"] == ["2026-07-28"]
+    for answer in (discovered, listed):
+        assert answer["result"]["ttlMs"] > 0
+        assert answer["result"]["cacheScope"] == "public"
+    assert {answer["result"]["resultType"] for answer in (discovered, listed, called)} == {
+        "complete"
+    }
+    assert [answer["error"]["code"] for answer in errors] == [-32601, -32022, -32602]
+    assert errors[1]["error"]["data"] == {"supported": ["2026-07-28"], "requested": "2027-01-01"}
+
+
+class SlowTools(QuietTools):
+    """Commands take until they are cancelled, or told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__("42")
+        self.may_end = threading.Event()
+
+    def command(self, *words: object, **how: Any) -> str:
+        while not self.may_end.wait(0.01):
+            self._call.watch(1.5, how.get("whole_s"))
+        return super().command(*words)
+
+
+class Client:
+    """A client that writes and reads a message at a time."""
+
+    def __init__(self, tools: AgentTools) -> None:
+        reads, writes = os.pipe(), os.pipe()
+        self._out, self._in = os.fdopen(reads[1], "wb", 0), os.fdopen(writes[0], "rb")
+        self._sink = os.fdopen(writes[1], "wb")
+        self._server = threading.Thread(
+            target=serve, args=(os.fdopen(reads[0], "rb"), self._sink, tools)
+        )
+        self._server.start()
+
+    def send(self, **message: Any) -> None:
+        self._out.write(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
+
+    def hear(self) -> dict[str, Any]:
+        return json.loads(self._in.readline())
+
+    def close(self) -> None:
+        self._out.close()
+        self._server.join(60)
+        assert not self._server.is_alive()
+
+
+def test_a_server_listens_while_tools_run() -> None:
+    tools = SlowTools()
+    arguments = {"pid": 42, "seconds": 30, "confirm": True}
+    given = {"name": "trace", "arguments": arguments, "_meta": {"progressToken": "t"}}
+    with closing(Client(tools)) as client:
+        client.send(id=1, method="tools/call", params=given)
+        told = client.hear()
+        assert told["method"] == "notifications/progress"
+        assert told["params"] == {"progressToken": "t", "progress": 1.5, "total": 30}
+        client.send(id=2, method="ping")
+        while (answer := client.hear()).get("id") != 2:
+            assert answer == told
+        client.send(method="notifications/cancelled", params={"requestId": 1})
+        client.send(id=3, method="tools/call", params={"name": "heap", "arguments": {"pid": 1}})
+        tools.may_end.set()
+        while (answer := client.hear()).get("id") != 3:
+            assert answer == told, "no answer to what was cancelled"
+    assert ["heap", "-p", "1"] in tools.lines
+
+
+def test_an_unknown_argument_names_the_right_one(tools: QuietTools) -> None:
+    with pytest.raises(ToolError, match="trace has no argument 'secs': did you mean 'seconds'"):
+        tools.call("trace", {"pid": 42, "secs": 3})
 
 
 def test_arguments_are_no_options(tools: QuietTools, tmp_path: Path) -> None:
