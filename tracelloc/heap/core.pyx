@@ -21,7 +21,7 @@ from tracelloc.heap.blocktable cimport (
 )
 from tracelloc.heap.earliertable cimport (
     WORDS, Earlier, Part, drop_earlier, earlier_at, lowest_bit, new_earlier, own_earlier, put_earlier,
-    remove_earlier,
+    rank_of, remove_earlier,
 )
 from tracelloc.model.events cimport (
     EVENT_ALLOC, EVENT_FREE, EVENT_INNER_FREE, EVENT_LATE_ALLOC, EVENT_REALLOC_FREE, EVENT_RESTORE,
@@ -407,7 +407,7 @@ cdef class Core:
     ) noexcept nogil:
         """Copies blocks that begin within 1 KiB; false if there is no room for all of them."""
         cdef Part* part = self.earlier.parts[at // WORDS]
-        cdef uint64_t word = at % WORDS, bits = part.starts[word], rank = part.ranks[word], kind
+        cdef uint64_t word = at % WORDS, bits = part.starts[word], rank = rank_of(part, word), kind
         cdef Py_ssize_t n = to[0]
         if self.earlier.time_ns > born_by:
             return True

@@ -18,6 +18,7 @@ cdef enum:
     PART_BITS = 20  # of addresses in a part
     UNIT_BITS = 4  # of addresses for each bit
     WORDS = 1 << (PART_BITS - UNIT_BITS - 6)
+    RANKED = 4
     MOST_KINDS = 255  # of a part: 0 is that of blocks that were freed
     RECENT = 64
     LARGE_BYTES = 4096  # larger blocks are so rare that the bits would cost more
@@ -29,7 +30,7 @@ cdef struct Kind:
 cdef struct Part:
     uint64_t number  # the upper bits of its addresses
     uint64_t starts[WORDS]
-    uint16_t ranks[WORDS]  # blocks before each word
+    uint16_t ranks[WORDS / RANKED]  # blocks before each fourth word
     uint8_t recent[RECENT]  # kinds by a hash
     uint32_t count, room, kind_count, kind_room
     uint64_t last  # the address that was added last
@@ -84,6 +85,14 @@ cdef inline Py_ssize_t part_row(Earlier* table, uint64_t address) noexcept nogil
     return low
 
 
+cdef inline uint64_t rank_of(const Part* part, uint64_t word) noexcept nogil:
+    """Returns how many blocks begin before a word."""
+    cdef uint64_t at, found = part.ranks[word // RANKED]
+    for at in range(word // RANKED * RANKED, word):
+        found += popcount(part.starts[at])
+    return found
+
+
 cdef inline uint8_t* earlier_at(Earlier* table, uint64_t address, Part** found) noexcept nogil:
     """Returns where the kind of an address's block is stored; NULL if there is no block."""
     cdef Py_ssize_t row
@@ -100,7 +109,7 @@ cdef inline uint8_t* earlier_at(Earlier* table, uint64_t address, Part** found) 
     bit = <uint64_t>1 << (address >> UNIT_BITS & 63)
     if not part.starts[word] & bit:
         return NULL
-    kind = &part.kind_of[part.ranks[word] + popcount(part.starts[word] & (bit - 1))]
+    kind = &part.kind_of[rank_of(part, word) + popcount(part.starts[word] & (bit - 1))]
     return kind if kind[0] else NULL
 
 
@@ -183,7 +192,8 @@ cdef inline bint put_earlier(
             return False
         part.kind_of, part.room = grown, room
     if part.count:
-        for at in range((part.last >> (UNIT_BITS + 6) & (WORDS - 1)) + 1, word + 1):
+        at = part.last >> (UNIT_BITS + 6) & (WORDS - 1)
+        for at in range(at // RANKED + 1, word // RANKED + 1):
             part.ranks[at] = <uint16_t>part.count
     part.starts[word] |= <uint64_t>1 << (address >> UNIT_BITS & 63)
     part.kind_of[part.count] = <uint8_t>kind

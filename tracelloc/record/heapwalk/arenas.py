@@ -2,7 +2,7 @@
 
 A heap consists of sorted *entries*, each an address with its state in the three lowest bits. An
 entry reaches to the next one, and one with the state ``END`` stands where nothing follows. Entries
-are stored as 32-bit distances from a base: 4 bytes a block, and sizes are differences.
+are stored as steps to the next one: a byte a block, two where larger ones are frequent.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import UnsupportedError
 from tracelloc.model.heapusage import part_seen
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.chunks import MARK_ROWS, PackedEntries
 from tracelloc.record.process.memory import U64
 
 STATE_BITS: Final = np.uint64(7)
 ADDRESS_BITS: Final = ~STATE_BITS
 NO_ENTRIES: Final = np.empty(0, np.uint64)
-_SLICE: Final = 1 << 18
-_SPAN_BYTES: Final = np.uint64(1 << 32)
+_SLICE: Final = 1 << 16
 
 
 class BlockState(IntEnum):
@@ -52,33 +52,23 @@ class EntrySlice(NamedTuple):
     states: npt.NDArray[np.uint8]
 
 
-class Entries(NamedTuple):
-    """Consecutive entries of a heap, up to an ``END``: 32 bits each, unless a block is larger."""
+@dataclass(slots=True)
+class Entries:
+    """Consecutive entries of a heap, up to an ``END``: one or two bytes each."""
 
-    base: np.uint64
-    codes: npt.NDArray[np.uint32 | np.uint64]  # Entries less the base
-
-    @classmethod
-    def pack(cls, entries: U64) -> Iterator[Entries]:
-        """Yields runs of entries as far as each can be packed."""
-        at, last = 0, len(entries) - 1
-        while at < last:
-            base = entries[at] & ADDRESS_BITS
-            end = int(np.searchsorted(entries, base + _SPAN_BYTES)) - 1
-            if end > at:
-                codes = (entries[at : end + 1] - base).astype(np.uint32)
-            else:
-                end, base = at + 1, np.uint64(0)
-                codes = entries[at : end + 1].copy()
-            # Where the next run goes on, this one ends.
-            codes[-1] |= codes.dtype.type(BlockState.END)
-            yield cls(base, codes)
-            at = end + (entries[end] & STATE_BITS == BlockState.END)
+    codes: PackedEntries
 
     def at(self, rows: npt.NDArray[np.intp] | slice) -> U64:
         """Returns the entries in some rows."""
-        found: U64 = self.codes[rows].astype(np.uint64) + self.base
-        return found
+        if not isinstance(rows, slice):
+            found = np.empty(len(rows), np.uint64)
+            self.codes.at(rows, found)
+            return found
+        start, stop, _ = rows.indices(len(self.codes))
+        before = start % MARK_ROWS
+        found = np.empty(max(0, stop - start) + before, np.uint64)
+        self.codes.unpack(start - before, found)
+        return found[before:]
 
     def some(self) -> Iterator[U64]:
         """Yields all entries, some at a time; each array begins with the last one's last entry."""
@@ -87,29 +77,30 @@ class Entries(NamedTuple):
 
     def place(self, entries: U64) -> npt.NDArray[np.intp]:
         """Returns, for each of some entries, the row of the first one that is not below it."""
-        most = np.iinfo(self.codes.dtype).max
-        distance = np.where(entries < self.base, np.uint64(0), entries - self.base)
-        rows = np.searchsorted(self.codes, np.minimum(distance, most).astype(self.codes.dtype))
-        rows[distance > most] = len(self.codes)
+        rows = np.empty(len(entries), np.intp)
+        self.codes.place(entries, rows)
         return rows
 
-    def rows_of(self, state: BlockState) -> npt.NDArray[np.intp]:
-        """Returns the rows of entries with a state."""
-        mask = self.codes.dtype.type(STATE_BITS)
-        return np.concatenate([
-            at + np.flatnonzero(self.codes[at : at + _SLICE] & mask == state)
-            for at in range(0, len(self.codes), _SLICE)
-        ])  # fmt: skip
+    def edges(self) -> U64:
+        """Returns the addresses of the start and the end of each stretch, one after the other."""
+        ends = np.concatenate([
+            number * _SLICE + np.flatnonzero(some[:-1] & STATE_BITS == BlockState.END)
+            for number, some in enumerate(self.some())
+        ] + [[len(self.codes) - 1]])  # fmt: skip
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        return self.at(np.stack([starts, ends], axis=1).reshape(-1)) & ADDRESS_BITS
 
-    def ends_in(self, state: BlockState) -> bool:
-        """Whether the last entry has a state."""
-        return int(self.codes[-1]) & 7 == state
+    def forget(self) -> None:
+        """Keeps of each stretch only where it is."""
+        edges = self.edges()
+        edges[::2] |= np.uint64(BlockState.OWN)
+        edges[1::2] |= np.uint64(BlockState.END)
+        self.codes = PackedEntries(edges)
 
     @property
     def span(self) -> tuple[int, int]:
         """The address of the first and of the last entry."""
-        first, last = (int(each) for each in self.at(np.array([0, -1])) & ADDRESS_BITS)
-        return first, last
+        return self.codes.first, self.codes.last & ~7
 
 
 @dataclass(slots=True)
@@ -125,14 +116,10 @@ class Arena:
     unseen: list[str] = field(default_factory=list)  # Where a walk had to stop, and why
     parts: list[Entries] = field(default_factory=list)  # Runs of entries, by address
 
-    def add(self, entries: U64 | Entries) -> Arena:
+    def add(self, entries: U64) -> Arena:
         """Adds entries that follow all others, and end with an ``END``. Returns this arena."""
-        if isinstance(entries, Entries) and entries.codes.dtype == np.uint32:
-            self.parts.append(entries)
-        else:
-            self.parts += Entries.pack(
-                entries.at(slice(None)) if isinstance(entries, Entries) else entries
-            )
+        if len(entries) > 1:
+            self.parts.append(Entries(PackedEntries(entries)))
         return self
 
     @property
@@ -157,10 +144,8 @@ class Arena:
     def stretches(self) -> Iterator[tuple[int, int]]:
         """Yields (start, end) of contiguous entries, by address."""
         for part in self.parts:
-            ends = part.rows_of(BlockState.END)
-            starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.intp)
-            pairs = ((part.at(rows) & ADDRESS_BITS).tolist() for rows in (starts, ends))
-            yield from ((start, end) for start, end in zip(*pairs, strict=True) if start < end)
+            pairs = part.edges().reshape(-1, 2).tolist()
+            yield from ((start, end) for start, end in pairs if start < end)
 
 
 @dataclass(slots=True)
@@ -181,6 +166,11 @@ class WalkedHeap:
     def parts(self) -> Iterator[tuple[Arena, Entries]]:
         """Yields all runs of entries, each with its arena."""
         return ((arena, part) for arena in self.arenas for part in arena.parts)
+
+    def drop_below(self, address: int) -> None:
+        """Drops runs of entries that end below an address."""
+        for arena in self.arenas:
+            arena.parts = [part for part in arena.parts if part.span[1] >= address]
 
     @property
     def entry_count(self) -> int:

@@ -6,7 +6,7 @@ address and state share a word, see ``arenas.py``. Format: malloc/malloc.c of gl
 ``struct malloc_chunk``.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
@@ -25,6 +25,7 @@ cdef enum:
     PINNED_PART = 4  # a page is pinned if at most this part of it is in use
     TRIM_HEADER = 48  # bytes of a free chunk that malloc_trim(3) keeps
     TRIM_TOP = 33  # bytes that it keeps of the main arena's top
+    ROWS = 64  # entries from one to the next of which the address is kept
     PAGES = 1024  # in the cache of the lists' memory, as far as they are needed
 
     STATE_FREE = 0
@@ -181,6 +182,178 @@ def words_within(const uint64_t[::1] words, const uint64_t[:, ::1] ranges, int64
             n += is_within & (word & 7 == 0)
     return n
 
+cdef struct Far:
+    Py_ssize_t row
+    uint64_t step_bytes
+
+
+cdef class PackedEntries:
+    """Entries by address: each one's state, and how far it is to the next one, in 8 or 16 bits.
+
+    Longer steps are in a list, by row. The addresses of some rows are kept as well.
+    """
+
+    cdef uint8_t* codes
+    cdef uint64_t* marks  # the address of each 64th row
+    cdef Far* far
+    cdef Py_ssize_t count, far_count
+    cdef int width, unit_bits
+    cdef readonly uint64_t first
+    """The address of the first entry."""
+    cdef readonly uint64_t last
+    """The last entry, with its state."""
+
+    def __cinit__(self, const uint64_t[::1] entries):
+        cdef Py_ssize_t at, narrow = 0, wide = 0
+        cdef uint64_t step, bits = 0
+        cdef uint64_t[2] far  # the least steps that do not fit into a code, by width
+        self.count = entries.shape[0]
+        if self.count:
+            self.first, self.last = entries[0] & ~<uint64_t>FLAGS, entries[self.count - 1]
+        with nogil:
+            for at in range(self.count - 1):
+                bits |= entries[at] ^ entries[at + 1]
+            self.unit_bits = 3 if bits & 8 else 4
+            far[0], far[1] = 31 << self.unit_bits, 8191 << self.unit_bits
+            for at in range(self.count - 1):
+                step = (entries[at + 1] & ~<uint64_t>FLAGS) - (entries[at] & ~<uint64_t>FLAGS)
+                narrow += step >= far[0]
+                wide += step >= far[1]
+            self.width = 1 if narrow * sizeof(Far) <= self.count + wide * sizeof(Far) else 2
+        far[0] = far[self.width - 1]
+        self.codes = <uint8_t*>malloc(self.count * self.width + 1)
+        self.marks = <uint64_t*>malloc((self.count // ROWS + 1) * sizeof(uint64_t))
+        self.far = <Far*>malloc(((narrow if self.width == 1 else wide) + 1) * sizeof(Far))
+        if not self.codes or not self.marks or not self.far:
+            raise MemoryError
+        with nogil:
+            for at in range(self.count):
+                step = 0
+                if at % ROWS == 0:
+                    self.marks[at // ROWS] = entries[at] & ~<uint64_t>FLAGS
+                if at < self.count - 1:
+                    step = (entries[at + 1] & ~<uint64_t>FLAGS) - (entries[at] & ~<uint64_t>FLAGS)
+                if step >= far[0]:
+                    self.far[self.far_count].row = at
+                    self.far[self.far_count].step_bytes = step
+                    self.far_count += 1
+                    step = far[0]
+                self.set_code(at, step >> self.unit_bits << 3 | entries[at] & FLAGS)
+
+    def __dealloc__(self):
+        free(self.codes)
+        free(self.marks)
+        free(self.far)
+
+    def __len__(self):
+        return self.count
+
+    cdef inline void set_code(self, Py_ssize_t row, uint64_t code) noexcept nogil:
+        if self.width == 1:
+            self.codes[row] = <uint8_t>code
+        else:
+            (<uint16_t*>self.codes)[row] = <uint16_t>code
+
+    cdef inline uint64_t code(self, Py_ssize_t row) noexcept nogil:
+        return self.codes[row] if self.width == 1 else (<uint16_t*>self.codes)[row]
+
+    cdef inline uint64_t step(self, uint64_t code, Py_ssize_t row) noexcept nogil:
+        """Returns the bytes from an entry to the next one."""
+        cdef Py_ssize_t low = 0, length = self.far_count, half
+        code >>= 3
+        if code != (31 if self.width == 1 else 8191):
+            return code << self.unit_bits
+        while length > 0:
+            half = length >> 1
+            if self.far[low + half].row < row:
+                low += half + 1
+                length -= half + 1
+            else:
+                length = half
+        return self.far[low].step_bytes
+
+    def unpack(self, Py_ssize_t row, uint64_t[::1] entries):
+        """Fills in the entries from a row on, which is a multiple of 64."""
+        cdef Py_ssize_t at
+        cdef uint64_t address, code, far = 31 if self.width == 1 else 8191
+        cdef const uint8_t* codes = self.codes
+        cdef int width = self.width, unit_bits = self.unit_bits
+        if row % ROWS or row < 0 or row + entries.shape[0] > self.count:
+            raise IndexError(row)
+        with nogil:
+            address = self.marks[row // ROWS] if entries.shape[0] else 0
+            for at in range(entries.shape[0]):
+                code = codes[row + at] if width == 1 else (<const uint16_t*>codes)[row + at]
+                entries[at] = address | code & FLAGS
+                address += code >> 3 << unit_bits if code >> 3 < far else self.step(code, row + at)
+
+    def at(self, const int64_t[::1] rows, uint64_t[::1] entries):
+        """Fills in the entries in some rows; negative rows count from the end."""
+        cdef Py_ssize_t n, row, at
+        cdef uint64_t address
+        for n in range(rows.shape[0]):
+            row = rows[n] + (self.count if rows[n] < 0 else 0)
+            if row < 0 or row >= self.count:
+                raise IndexError(row)
+            at = row // ROWS
+            address = self.marks[at]
+            for at in range(at * ROWS, row):
+                address += self.step(self.code(at), at)
+            entries[n] = address | self.code(row) & FLAGS
+
+    cdef Py_ssize_t seek(self, uint64_t wanted, uint64_t* before, uint64_t* found) noexcept nogil:
+        """Returns the row of the first entry that is not below another; also finds both entries.
+
+        If it is in the first or behind the last row, there are no such entries.
+        """
+        cdef Py_ssize_t low = 0, length = (self.count + ROWS - 1) // ROWS, half
+        cdef uint64_t address, code
+        if not self.count or wanted <= self.first or wanted > self.last:
+            return 0 if wanted <= self.first else self.count
+        while length > 0:
+            half = length >> 1
+            if self.marks[low + half] < wanted:
+                low += half + 1
+                length -= half + 1
+            else:
+                length = half
+        address, low = self.marks[low - 1], (low - 1) * ROWS
+        code = self.code(low)
+        found[0] = before[0] = address | code & FLAGS
+        while low < self.count - 1 and found[0] < wanted:
+            address += self.step(code, low)
+            low += 1
+            code = self.code(low)
+            before[0], found[0] = found[0], address | code & FLAGS
+        return low
+
+    def place(self, const uint64_t[::1] entries, int64_t[::1] rows):
+        """Fills in, for each of some entries, the row of the first one that is not below it."""
+        cdef Py_ssize_t n
+        cdef uint64_t before, found
+        with nogil:
+            for n in range(entries.shape[0]):
+                rows[n] = self.seek(entries[n], &before, &found)
+
+    def around(
+        self, const uint64_t[::1] addresses, uint64_t[::1] entries, uint64_t[::1] following
+    ):
+        """Fills in, for each address, the entry up to which it is, and the next one; 0: none."""
+        cdef Py_ssize_t n, row
+        with nogil:
+            for n in range(addresses.shape[0]):
+                row = self.seek((addresses[n] | FLAGS) + 1, &entries[n], &following[n])
+                if not 0 < row < self.count:
+                    entries[n] = following[n] = 0
+
+    def set_states(self, const int64_t[::1] rows, int state):
+        """Sets the state of some rows."""
+        cdef Py_ssize_t n
+        for n in range(rows.shape[0]):
+            if not 0 <= rows[n] < self.count:
+                raise IndexError(rows[n])
+            self.set_code(rows[n], self.code(rows[n]) & ~<uint64_t>FLAGS | <uint64_t>(state & FLAGS))
+
 
 def find_common(const uint64_t[::1] values, const uint64_t[::1] others, uint8_t[::1] found):
     """Fills in which values are also in ``others``; both arrays ascend."""
@@ -193,6 +366,7 @@ def find_common(const uint64_t[::1] values, const uint64_t[::1] others, uint8_t[
 
 
 MOST_PAGE_BLOCKS = PAGE_BLOCKS
+MARK_ROWS = ROWS
 
 
 cdef class ArenaTally:

@@ -19,7 +19,7 @@ from tracelloc.files.demangle.cxxnames import LONGEST_MANGLED
 from tracelloc.files.demangle.cxxnames import read as read_cxx_name
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.heapusage import ClassUsage, StackClass
-from tracelloc.record.heapwalk.arenas import ADDRESS_BITS, STATE_BITS, BlockState, Entries
+from tracelloc.record.heapwalk.arenas import ADDRESS_BITS, STATE_BITS, BlockState
 from tracelloc.record.heapwalk.chunks import words_within
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import U64, Mask
@@ -46,13 +46,13 @@ class ClassTally:
         self.blocks: list[tuple[U64, U64]] | None = [] if keeps_blocks else None
         """Addresses of the blocks, and of their tables; None if they are not kept."""
 
-    def add_rows(self, entries: Entries, rows: Rows, firsts: U64) -> None:
+    def add_rows(self, entries: U64, rows: Rows, firsts: U64) -> None:
         """Adds blocks: rows of a heap's entries, with the first words of their contents."""
-        found = entries.at(rows)
+        found = entries[rows]
         states, addresses = found & STATE_BITS, found & ADDRESS_BITS
         used = (states == BlockState.IN_USE) | (states == BlockState.MAPPED)
         used &= self.are_tables(firsts)
-        sizes = (entries.at(rows[used] + 1) & ADDRESS_BITS) - addresses[used]
+        sizes = (entries[rows[used] + 1] & ADDRESS_BITS) - addresses[used]
         self.add(firsts[used], sizes, addresses[used] + np.uint64(16))
 
     def are_tables(self, words: U64) -> Mask:

@@ -197,5 +197,4 @@ def _mark(arenas: list[Arena], addresses: U64, state: BlockState) -> None:
     for part in (part for arena in arenas for part in arena.parts):
         at = part.place(wanted)
         at[at == len(part.codes)] = 0
-        at = at[part.at(at) == wanted]
-        part.codes[at] += part.codes.dtype.type(state - BlockState.IN_USE)
+        part.codes.set_states(at[part.at(at) == wanted], state)

@@ -15,7 +15,14 @@ import numpy as np
 
 from tracelloc.dataclass import dataclass, field
 from tracelloc.model.process import MallocLibrary
-from tracelloc.record.heapwalk.arenas import ADDRESS_BITS, Arena, BlockState, Entries, WalkedHeap
+from tracelloc.record.heapwalk.arenas import (
+    ADDRESS_BITS,
+    NO_ENTRIES,
+    STATE_BITS,
+    Arena,
+    BlockState,
+    WalkedHeap,
+)
 from tracelloc.record.heapwalk.chunks import follow_chunks
 from tracelloc.record.heapwalk.classes import ClassTally, Rows
 from tracelloc.record.heapwalk.freelists import mark_cached
@@ -33,7 +40,7 @@ from tracelloc.record.process.regions import Region
 # Returns (address of the top chunk, end of the stretch) as of now.
 Bounds = Callable[[], tuple[int, int]]
 
-_PIECE_BYTES: Final = 8 << 20
+_PIECE_BYTES: Final = 2 << 20
 # Read within microseconds, so that a busy process changes little meanwhile.
 _SMALL_PIECE_BYTES: Final = 1 << 16
 _MOST_TRIES: Final = 10  # Reads of one place before it is given up
@@ -46,33 +53,30 @@ _MOST_GAPS: Final = 1024  # Places in one stretch at which a walk begins again
 # Bytes of a heap of an arena that is not the main one: four huge pages.
 _LARGEST_HEAP_BYTES: Final = 4 << 30
 _FENCES_BYTES: Final = 32  # The two headers that end a heap
-_LONGEST_RUN_BYTES: Final = 256 << 20  # Bytes of a stretch that are read as one run of entries
-_LOW_BITS: Final = (1 << 32) - 1
-_NO_PART: Final = Entries(np.uint64(0), np.empty(0, np.uint32))
+_LONGEST_RUN_BYTES: Final = 32 << 20  # Bytes of a stretch that are read before they are packed
 
 
 @dataclass(slots=True)
 class _Stretch:
     tally: ClassTally
-    parts: list[Entries] = field(default_factory=list)
+    parts: list[U64] = field(default_factory=list)  # Entries, by address
     # For each part, rows whose contents begin with what may be a virtual table's address.
     tables: list[tuple[Rows, U64]] = field(default_factory=list)
     retries: int = 0
     broken_at: int = 0  # Address at which reading was given up; 0 if the stretch is whole
-    cut_at: int = 0  # Where the next run begins, as entries are 32-bit distances; 0: at its end
+    cut_at: int = 0  # Where the next run begins; 0: at its end
 
     @property
     def last(self) -> int:
         """The address of the last chunk; 0 if there is none."""
-        return self.parts[-1].span[1] if self.parts else 0
+        return int(self.parts[-1][-1] & ADDRESS_BITS) if self.parts else 0
 
     def add(self, entries: U64, firsts: U64, *, is_used_before: bool) -> None:
         if self.parts and not is_used_before:
-            self.parts[-1].codes[-1] &= np.uint32(ADDRESS_BITS & _LOW_BITS)
+            self.parts[-1][-1] &= ADDRESS_BITS
         if len(entries):
             rows = self.tally.table_rows(firsts)
-            base = entries[0] & ADDRESS_BITS
-            self.parts.append(Entries(base, (entries - base).astype(np.uint32)))
+            self.parts.append(entries.copy())
             self.tables.append((rows.copy(), firsts[rows]))
 
     def drop(self, count: int) -> int:
@@ -80,36 +84,16 @@ class _Stretch:
         address = 0
         while self.parts and count > 0:
             part, (rows, firsts) = self.parts.pop(), self.tables.pop()
-            left = max(0, len(part.codes) - count)
-            address = int(part.at(np.array([left]))[0] & ADDRESS_BITS)
+            left = max(0, len(part) - count)
+            address = int(part[left] & ADDRESS_BITS)
             if left:
                 kept = rows < left
-                self.parts.append(Entries(part.base, part.codes[:left]))
+                self.parts.append(part[:left])
                 self.tables.append((rows[kept], firsts[kept]))
                 # Its last one's state is known only with the next.
-                part.codes[left - 1] |= BlockState.IN_USE
-            count -= len(part.codes)
+                part[left - 1] |= np.uint64(BlockState.IN_USE)
+            count -= len(part)
         return address
-
-    def take_entries(self, end: int) -> Entries:
-        """Moves all entries into one object, with room for a last one at ``end``."""
-        sizes = [len(part.codes) for part in self.parts]
-        base = self.parts[0].base
-        kind: type[np.uint32] | type[np.uint64] = np.uint32
-        if end - int(base) > _LOW_BITS:
-            base, kind = np.uint64(0), np.uint64
-        codes = np.empty(sum(sizes) + 1, kind)
-        codes[-1] = np.iinfo(kind).max
-        at = 0
-        for number, size in enumerate(sizes):
-            part = self.parts[number]
-            codes[at : at + size] = part.codes
-            codes[at : at + size] += kind(part.base - base)
-            self.parts[number] = _NO_PART
-            rows, firsts = self.tables[number]
-            self.tables[number] = rows + at, firsts
-            at += size
-        return Entries(base, codes)
 
 
 def walk_glibc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
@@ -193,11 +177,12 @@ class _GlibcWalk:
             top, end = state.top, max(end, bounds()[1])
             last = found.last
             entries, stop = _finished(found, top, end, top + state.top_bytes)
-            if entries is not None:
-                for rows, firsts in found.tables:
-                    inside = rows < len(entries.codes) - 1
-                    self.tally.add_rows(entries, rows[inside], firsts[inside])
-                arena.add(entries)
+            first = 0
+            for part, (rows, firsts) in zip(found.parts, found.tables, strict=True):
+                inside = rows + first < len(entries) - 1
+                self.tally.add_rows(entries, rows[inside] + first, firsts[inside])
+                first += len(part)
+            arena.add(entries)
             if found.cut_at:
                 at = found.cut_at
                 continue
@@ -238,24 +223,24 @@ def _main_bounds(reader: PieceReader, state: ArenaState, first: int, end: int) -
     return now
 
 
-def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[Entries | None, int]:
+def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[U64, int]:
     """Returns (a stretch's entries up to the top or the end, closed by an ``END``, its address)."""
     if not found.parts:
-        return None, 0
+        return NO_ENTRIES, 0
     stop = found.broken_at or found.cut_at or end
-    run = found.take_entries(found.cut_at or max(stop, end))
-    base, count = int(run.base), len(run.codes) - 1
-    if run.span[0] <= top < stop:
-        count = min(count, int(run.place(np.array([top + 8], np.uint64))[0]))
-        if int(run.at(np.array([count - 1]))[0] & ADDRESS_BITS) == top:
-            run.codes[count - 1] = top - base | BlockState.TOP
+    run = np.concatenate([*found.parts, [~np.uint64(0)]])  # with room for the end
+    count = len(run) - 1
+    if run[0] <= top < stop:
+        count = min(count, int(np.searchsorted(run, np.uint64(top + 8))))
+        if int(run[count - 1] & ADDRESS_BITS) == top:
+            run[count - 1] = top | BlockState.TOP
             # Others may have requested what follows.
             stop = top_end if top < top_end < end else end
-    last = Entries(run.base, run.codes[:count])
-    if last.ends_in(BlockState.OWN) and last.span[1] + _FENCES_BYTES < stop:
-        stop = last.span[1] + _FENCES_BYTES // 2
-    run.codes[count] = stop - base | BlockState.END
-    return Entries(run.base, run.codes[: count + 1]), stop
+    state, last = int(run[count - 1] & STATE_BITS), int(run[count - 1] & ADDRESS_BITS)
+    if state == BlockState.OWN and last + _FENCES_BYTES < stop:
+        stop = last + _FENCES_BYTES // 2
+    run[count] = stop | BlockState.END
+    return run[: count + 1], stop
 
 
 def _read_stretch(reader: PieceReader, tally: ClassTally, first: int, bounds: Bounds) -> _Stretch:
@@ -285,7 +270,7 @@ def _read_stretch(reader: PieceReader, tally: ClassTally, first: int, bounds: Bo
         top, end = bounds()
         if first <= top < end and found.last >= top:
             break  # there is nothing beyond the top
-        if found.parts and found.parts[-1].ends_in(BlockState.OWN):
+        if found.parts and int(found.parts[-1][-1] & STATE_BITS) == BlockState.OWN:
             found.broken_at = following  # another's memory follows
             break
         found.retries += 1

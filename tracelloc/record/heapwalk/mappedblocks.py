@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracelloc.model.process import MallocLibrary
-from tracelloc.record.heapwalk.arenas import Arena, BlockState, Entries
+from tracelloc.record.heapwalk.arenas import Arena, BlockState
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import PAGE_BYTES, U64
@@ -131,7 +131,7 @@ def _arena_of(
     ).add(entries)  # fmt: skip
     if mappings:
         words, _ = reader.memory.read(entries[::2] & ~np.uint64(7), 24)
-        tally.add_rows(Entries(np.uint64(0), entries), np.arange(0, len(entries), 2), words[:, 2])
+        tally.add_rows(entries, np.arange(0, len(entries), 2), words[:, 2])
     return arena
 
 

@@ -19,7 +19,7 @@ from tracelloc.record.heapwalk.arenas import (
     WalkedHeap,
     user_offset,
 )
-from tracelloc.record.heapwalk.chunks import in_use_blocks
+from tracelloc.record.heapwalk.chunks import PackedEntries, in_use_blocks
 from tracelloc.record.heapwalk.classes import Rows
 from tracelloc.record.process.memory import U64, Mask
 
@@ -53,16 +53,21 @@ class BlockRanges:
         if np.any(found.starts[1:] < found.starts[:-1]):
             found = found.select(np.argsort(found.starts, kind="stable"))
         # Only in a heap that changed or lies, blocks overlap.
-        found.reaches[:-1] = np.minimum(found.reaches[:-1], found.starts[1:])
+        np.minimum(found.reaches[:-1], found.starts[1:], out=found.reaches[:-1])
         kept = found.reaches > found.starts
         return found if kept.all() else found.select(np.flatnonzero(kept))
 
     @classmethod
-    def some_in_use(cls, heap: WalkedHeap) -> Iterator[BlockRanges]:
-        """Yields all blocks of a heap that are in use, some at a time, by address."""
+    def some_in_use(cls, heap: WalkedHeap, *, forget: bool = False) -> Iterator[BlockRanges]:
+        """Yields all blocks of a heap that are in use, some at a time, by address.
+
+        ``forget``: the heap keeps only where it had blocks.
+        """
         for arena, part in sorted(heap.parts(), key=lambda row: row[1].span):
             for entries in part.some():
                 yield cls._of(entries, user_offset(arena))
+            if forget:
+                part.forget()
 
     @classmethod
     def _of(cls, entries: U64, offset: int) -> BlockRanges:
@@ -77,6 +82,8 @@ class BlockRanges:
         found: list[BlockRanges] = []
         for arena, part in heap.parts():
             offset = user_offset(arena)
+            if part.span[1] + offset < low or part.span[0] > high:
+                continue
             limits = np.array([max(low - offset, 0), max(high - offset + 8, 0)], np.uint64)
             first, last = part.place(limits).tolist()
             if first < last:
@@ -101,8 +108,7 @@ class BlockRanges:
         for first in range(0, len(kept), _AT_ONCE):
             some = self.select(slice(first, first + _AT_ONCE))
             size_bytes = some.size_bytes()
-            for arena, part, rows, at in _places(heap, some.starts):
-                begins, ends = part.at(at) & ADDRESS_BITS, part.at(at + 1) & ADDRESS_BITS
+            for arena, rows, begins, ends in _places(heap, some.starts):
                 same = begins + np.uint64(user_offset(arena)) == some.starts[rows]
                 kept[first + rows[same & (ends - begins == size_bytes[rows])]] = True
         return self if kept.all() else self.select(kept)
@@ -122,20 +128,67 @@ class BlockRanges:
         return self.size_bytes() - self.overhead_bytes
 
 
+class PackedBlocks:
+    """Blocks by address, each in six bytes."""
+
+    def __init__(self, blocks: BlockRanges) -> None:
+        self._starts = Entries(PackedEntries(blocks.starts))
+        self.size_bytes: npt.NDArray[np.uint32 | np.uint64] = np.empty(
+            len(blocks.starts), np.uint32
+        )
+        """Each block's bytes, with headers."""
+        for at in range(0, len(blocks.starts), _AT_ONCE):
+            some = slice(at, at + _AT_ONCE)
+            sizes = blocks.select(some).size_bytes()
+            if sizes.max() > np.iinfo(np.uint32).max:
+                self.size_bytes = self.size_bytes.astype(np.uint64)
+            self.size_bytes[some] = sizes
+        self.overhead_bytes = blocks.overhead_bytes
+
+    def __len__(self) -> int:
+        return len(self.size_bytes)
+
+    def starts(self, rows: Rows | npt.NDArray[np.uint32]) -> U64:
+        """Returns where the program's part of some blocks begins."""
+        return self._starts.at(rows.astype(np.intp))
+
+    def containing(self, addresses: U64) -> Rows:
+        """Returns the rows of the blocks in which some addresses lie, each once."""
+        rows = self._starts.place(addresses + np.uint64(1)) - 1
+        is_after = rows >= 0
+        rows, addresses = rows[is_after], addresses[is_after]
+        reach_bytes = self.size_bytes[rows].astype(np.uint64)
+        reach_bytes[self.overhead_bytes[rows] == _MAPPED_HEADER_BYTES] -= np.uint64(
+            _MAPPED_HEADER_BYTES
+        )
+        return np.unique(rows[addresses - self.starts(rows) < reach_bytes])
+
+    def usable_bytes(self) -> npt.NDArray[np.uint32 | np.uint64]:
+        """Returns the bytes of each block that the program may use."""
+        return self.size_bytes - self.overhead_bytes
+
+
 def are_in_use(heap: WalkedHeap, addresses: U64) -> Mask:
     """Returns a mask of the addresses that lie in blocks in use."""
     found = np.zeros(len(addresses), np.bool_)
-    for _, _, rows, _ in _places(heap, addresses):
+    for _, rows, _, _ in _places(heap, addresses):
         found[rows] = True
     return found
 
 
-def _places(heap: WalkedHeap, addresses: U64) -> Iterator[tuple[Arena, Entries, Rows, Rows]]:
-    """Yields (arena, entries, rows of addresses in blocks in use, rows of these entries)."""
+def _places(heap: WalkedHeap, addresses: U64) -> Iterator[tuple[Arena, Rows, U64, U64]]:
+    """Yields (arena, rows of addresses in blocks in use, these blocks' starts, and ends)."""
+    if not len(addresses):
+        return
+    least, most = int(addresses.min()), int(addresses.max())
     for arena, part in heap.parts():
-        following = (addresses - np.uint64(user_offset(arena)) | STATE_BITS) + np.uint64(1)
-        at = part.place(following) - 1
-        states = part.at(at) & STATE_BITS
-        used = (states == BlockState.IN_USE) | (states == BlockState.MAPPED)
-        rows = np.flatnonzero(used & (at >= 0) & (at + 1 < len(part.codes)))
-        yield arena, part, rows, at[rows]
+        offset = user_offset(arena)
+        first, last = (at + offset for at in part.span)
+        if least >= last or most < first:
+            continue
+        rows = np.flatnonzero((addresses >= np.uint64(first)) & (addresses < np.uint64(last)))
+        entries, following = np.empty((2, len(rows)), np.uint64)
+        part.codes.around(addresses[rows] - np.uint64(offset), entries, following)
+        states = entries & STATE_BITS
+        used = np.flatnonzero((states == BlockState.IN_USE) | (states == BlockState.MAPPED))
+        yield arena, rows[used], entries[used] & ADDRESS_BITS, following[used] & ADDRESS_BITS

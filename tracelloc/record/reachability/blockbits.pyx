@@ -7,9 +7,9 @@ pass memory piece by piece, in any order, each piece once. A pointer from block 
 until all memory has been scanned, and then followed; with roots first, most need not be stored.
 The bits above an address may be a tag of the program or of the processor, and don't count.
 
-Each part of the addresses, of 65,536 units, has three bits for every unit: whether a block begins or
-ends there, whether one begins there, whether it is reachable. Two blocks in one unit count as one.
-Blocks that are larger than a part are in a list.
+Each part of the addresses, of 65,536 units, has two bits for every unit: whether a block begins there,
+and whether it is not reachable; or, where none begins, whether one ends. Two blocks in one unit count
+as one. Blocks that are larger than a part are in a list.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -37,10 +37,9 @@ cdef uint64_t NO_NAME = <uint64_t>1 << 32
 cdef struct Part:
     uint64_t number, index
     uint64_t lead  # where the block begins that reaches into this part from before; 0: none does
-    uint64_t filled[FILLED]  # which words of `bounds` are not 0
-    uint64_t bounds[WORDS]
-    uint64_t used[WORDS]
-    uint64_t marked[WORDS]
+    uint64_t filled[FILLED]  # which words of `begins` or `others` are not 0
+    uint64_t begins[WORDS]
+    uint64_t others[WORDS]  # blocks that begin and are not reachable, and ends
     uint32_t* first_edges  # by word, the first edge from it or from a later one; NULL: there is none
 
 cdef struct LargeBlock:
@@ -149,11 +148,12 @@ cdef class BlockBits:
         cdef uint64_t bit = <uint64_t>1 << (address >> self.unit_bits & 63)
         if not part:
             return False
-        part.bounds[word] |= bit
         part.filled[word >> 6] |= <uint64_t>1 << (word & 63)
         if begins:
-            part.used[word] |= bit
-            part.marked[word] |= bit
+            part.begins[word] |= bit
+            part.others[word] &= ~bit
+        elif not part.begins[word] & bit:
+            part.others[word] |= bit
         return True
 
     cdef Py_ssize_t large_row(self, uint64_t address) noexcept nogil:
@@ -228,7 +228,7 @@ cdef class BlockBits:
         cdef int group
         if not part:
             return False
-        bits = part.bounds[word] & (<uint64_t>-1 >> (63 - (unit & 63)))
+        bits = (part.begins[word] | part.others[word]) & (<uint64_t>-1 >> (63 - (unit & 63)))
         if not bits:
             group = word >> 6
             filled = part.filled[group] & ((<uint64_t>1 << (word & 63)) - 1)
@@ -238,10 +238,10 @@ cdef class BlockBits:
             if not filled:
                 return part.lead != 0 and self.at(part.lead, place)
             word = group << 6 | 63 - leading_zeros(filled)
-            bits = part.bounds[word]
+            bits = part.begins[word] | part.others[word]
         place.part, place.word = part, word
         place.bit = <uint64_t>1 << (63 - leading_zeros(bits))
-        return part.used[word] & place.bit != 0
+        return part.begins[word] & place.bit != 0
 
     cdef inline bint at(self, uint64_t address, Place* place) noexcept nogil:
         """Finds the block that begins at an address; false if there is none."""
@@ -249,7 +249,7 @@ cdef class BlockBits:
         place.part = self.find(address)
         place.word = address >> (self.unit_bits + 6) & (WORDS - 1)
         place.bit = <uint64_t>1 << (address >> self.unit_bits & 63)
-        if place.part != NULL and place.part.used[place.word] & place.bit != 0:
+        if place.part != NULL and place.part.begins[place.word] & place.bit != 0:
             return True
         row = self.large_row(address) if self.large_count else -1
         place.part, place.word = NULL, <uint32_t>row
@@ -258,15 +258,15 @@ cdef class BlockBits:
     cdef inline bint is_marked(self, const Place* place) noexcept nogil:
         if not place.part:
             return self.large[place.word].is_marked
-        return place.part.marked[place.word] & place.bit != 0
+        return place.part.others[place.word] & place.bit == 0
 
     cdef inline void set_mark(self, const Place* place, bint is_marked) noexcept nogil:
         if not place.part:
             self.large[place.word].is_marked = is_marked
         elif is_marked:
-            place.part.marked[place.word] |= place.bit
+            place.part.others[place.word] &= ~place.bit
         else:
-            place.part.marked[place.word] &= ~place.bit
+            place.part.others[place.word] |= place.bit
 
     def ask(self, const uint64_t[::1] addresses, uint8_t[::1] found):
         """Makes the blocks at addresses unreachable, until a pointer is found; fills in which exist.
@@ -298,8 +298,8 @@ cdef class BlockBits:
                 found.append((self.large[place.word].start, self.large[place.word].end))
                 self.large[place.word].end = self.large[place.word].start
             else:
-                place.part.used[place.word] &= ~place.bit
-                place.part.marked[place.word] &= ~place.bit
+                place.part.begins[place.word] &= ~place.bit
+                place.part.others[place.word] |= place.bit
                 start = <uint64_t>place.word << 6 | 63 - leading_zeros(place.bit)
                 start = (place.part.number << self.part_bits) + (start << self.unit_bits)
                 end = start + (<uint64_t>1 << self.unit_bits)
@@ -313,7 +313,7 @@ cdef class BlockBits:
         cdef uint32_t unit = address >> self.unit_bits & 0xFFFF
         if not unit and (not part or not part.lead):
             return True
-        return part.bounds[unit >> 6] >> (unit & 63) & 1
+        return (part.begins[unit >> 6] | part.others[unit >> 6]) >> (unit & 63) & 1
 
     def are_reachable(self, const uint64_t[::1] addresses, uint8_t[::1] reachable):
         """Fills in which addresses have a reachable block, or no block."""
@@ -350,7 +350,7 @@ cdef class BlockBits:
                 return True
         for word in range(start >> (self.unit_bits + 6), (end - 1 >> (self.unit_bits + 6)) + 1):
             part = self.find(word << (self.unit_bits + 6))
-            if part and part.marked[word & (WORDS - 1)]:
+            if part and part.begins[word & (WORDS - 1)] & ~part.others[word & (WORDS - 1)]:
                 return True
         return False
 
@@ -405,9 +405,8 @@ cdef class BlockBits:
             if part or self.large_count:
                 here = words[at] >> (self.unit_bits + 6) & (WORDS - 1)
                 if part:
-                    prefetch(&part.bounds[here])
-                    prefetch(&part.used[here])
-                    prefetch(&part.marked[here])
+                    prefetch(&part.begins[here])
+                    prefetch(&part.others[here])
                 words[n], places[n] = words[at], places[at]
                 n += 1
         for at in range(n):

@@ -15,7 +15,7 @@ from tracelloc.errors import TargetError
 from tracelloc.model.blocks import BlockSum, HeapRoot
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.ranges import BlockRanges
+from tracelloc.record.heapwalk.ranges import BlockRanges, PackedBlocks
 from tracelloc.record.heapwalk.walk import walk_heap
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.procfs import Process
@@ -33,12 +33,13 @@ from tracelloc.text import format_size
 U32 = npt.NDArray[np.uint32]
 
 _PIECE_BYTES: Final = 1 << 20  # Bytes read at once: the target's mappings can't change meanwhile
-_BLOCK_BYTES: Final = 120  # Memory taken per block, with two pointers to each
+_BLOCK_BYTES: Final = 110  # Memory taken per block, with two pointers to each
 _LINK_BYTES: Final = 24  # Memory taken per pointer
 # Bytes of variables that are copied before the walk, to be compared later.
 _MOST_VARIABLE_BYTES: Final = 32 << 20
 _MOST_LINKS: Final = 1 << 30
 _IN_PAGE: Final = np.uint64(4095)
+AT_ONCE: Final = 1 << 18  # Blocks of which figures are computed at the same time
 _SMALL: Final = 1 << 19  # Bytes: smaller blocks have a kind for each multiple of 8
 
 
@@ -49,8 +50,7 @@ class BlockGraph:
     Node n leads to ``targets[begins[n]:begins[n + 1]]``.
     """
 
-    blocks: BlockRanges
-    size_bytes: U64  # Size of each block, with headers
+    blocks: PackedBlocks
     roots: list[HeapRoot]
     begins: U32
     targets: U32
@@ -67,7 +67,7 @@ class BlockGraph:
     @property
     def count(self) -> int:
         """Number of blocks, and the node of the first root."""
-        return len(self.blocks.starts)
+        return len(self.blocks)
 
     @property
     def top(self) -> int:
@@ -76,7 +76,10 @@ class BlockGraph:
 
     def sums(self, rows: npt.NDArray[np.intp] | U32) -> BlockSum:
         """Returns count and bytes of some blocks."""
-        return BlockSum(len(rows), int(self.size_bytes[rows].sum()))
+        return BlockSum(len(rows), sum(
+            int(self.blocks.size_bytes[rows[at : at + AT_ONCE]].sum())
+            for at in range(0, len(rows), AT_ONCE)
+        ))  # fmt: skip
 
     def kind_of(self, kind: int) -> tuple[str, int]:
         """Returns (C++ class, usable bytes) of a kind of blocks."""
@@ -139,7 +142,7 @@ def read_graph(
     node_kinds, kind_names = _kinds(reader, tally, blocks, len(parts.roots))
     first = len(blocks.starts) - 1
     return BlockGraph(
-        blocks, blocks.size_bytes(), parts.roots, begins, targets, node_kinds, kind_names,
+        PackedBlocks(blocks), parts.roots, begins, targets, node_kinds, kind_names,
         {first + part: first + outer for part, outer in named.wholes.items()},
         time_s, coverage, resident.swapped if resident else 0, links.left_out, notes,
     )  # fmt: skip
@@ -265,11 +268,16 @@ def _kinds(
     reader: PieceReader, tally: ClassTally, blocks: BlockRanges, roots: int
 ) -> tuple[U32, dict[int, tuple[str, int]]]:
     """Returns the kind of each node, and ``kind_names``."""
-    usable = blocks.usable_bytes()
-    kinds = np.empty(len(usable) + roots + 1, np.uint32)
-    kinds[: len(usable)] = np.minimum(usable, np.uint64(_SMALL)) // np.uint64(8)
-    large = np.flatnonzero(usable >= _SMALL)
-    sizes, which = np.unique(usable[large], return_inverse=True)
+    count = len(blocks.starts)
+    kinds = np.empty(count + roots + 1, np.uint32)
+    some_large = [(np.empty(0, np.intp), np.empty(0, np.uint64))]
+    for at in range(0, count, AT_ONCE):
+        usable = blocks.select(slice(at, at + AT_ONCE)).usable_bytes()
+        kinds[at : at + len(usable)] = np.minimum(usable, np.uint64(_SMALL)) // np.uint64(8)
+        rows = np.flatnonzero(usable >= _SMALL)
+        some_large.append((rows + at, usable[rows]))
+    large, large_bytes = (np.concatenate(column) for column in zip(*some_large, strict=True))
+    sizes, which = np.unique(large_bytes, return_inverse=True)
     after = _SMALL // 8
     kinds[large] = which.astype(np.uint32) + np.uint32(after)
     names = {after + n: ("", size) for n, size in enumerate(sizes.tolist())}
@@ -290,5 +298,5 @@ def _kinds(
     for name, number in known.items():
         names[number] = name, 0
     after += len(known)
-    kinds[len(usable) :] = after + np.arange(roots + 1, dtype=np.uint32)
+    kinds[count:] = after + np.arange(roots + 1, dtype=np.uint32)
     return kinds, names

@@ -28,7 +28,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.reachability.blockgraph import U32, BlockGraph, read_graph
 from tracelloc.record.reachability.heaproots import RootReader
-from tracelloc.record.reachability.ownership import NONE, BlockPaths, Ownership
+from tracelloc.record.reachability.ownership import NONE, BlockPaths, Ownership, numbers_of
 
 MOST_PATHS: Final = 10
 _MOST_OF: Final = 90  # A keeper holds at least so many of 100 blocks
@@ -85,7 +85,7 @@ class HolderFinder:
         wanted = [np.unique(addresses) for addresses in each]
         owned = Ownership.from_graph(graph := self._read())
         paths = BlockPaths(owned)
-        return [_holders(owned, paths, _containing(graph, some), most) for some in wanted]
+        return [_holders(owned, paths, graph.blocks.containing(some), most) for some in wanted]
 
     def top(self, most: int) -> TopHolders:
         """Finds the roots that retain most bytes now."""
@@ -110,18 +110,10 @@ def selection(what: str) -> Selection:
 
 
 def _at_address(graph: BlockGraph, address: int) -> Rows:
-    rows = _containing(graph, np.array([address & (1 << 64) - 1], np.uint64))
+    rows = graph.blocks.containing(np.array([address & (1 << 64) - 1], np.uint64))
     if not len(rows):
         raise TargetError(f"no block in use contains {address:#x}")
     return rows
-
-
-def _containing(graph: BlockGraph, addresses: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> Rows:
-    if not graph.count:
-        return np.empty(0, np.intp)
-    rows = np.searchsorted(graph.blocks.starts, addresses, side="right") - 1
-    rows = rows[(rows >= 0) & (addresses < graph.blocks.reaches[rows])]
-    return np.unique(rows)
 
 
 def _of_size(graph: BlockGraph, size_bytes: int) -> Rows:
@@ -156,10 +148,10 @@ def _of_class(graph: BlockGraph, pattern: str) -> Rows:
 
 
 def _coverage(graph: BlockGraph, owned: Ownership) -> HeapCoverage:
-    unreached = np.flatnonzero(owned.number[: graph.count] == NONE)
+    unreached = numbers_of(owned.number[: graph.count] == NONE)
     return HeapCoverage(
         time_s=graph.time_s,
-        in_use=BlockSum(graph.count, int(graph.size_bytes.sum())),
+        in_use=BlockSum(graph.count, int(graph.blocks.size_bytes.sum())),
         unreached=graph.sums(unreached),
         coverage=graph.coverage,
         swapped_bytes=graph.swapped_bytes,
@@ -170,19 +162,21 @@ def _coverage(graph: BlockGraph, owned: Ownership) -> HeapCoverage:
 
 def _top(graph: BlockGraph, most: int) -> TopHolders:
     owned = Ownership.from_graph(graph)
-    paths = BlockPaths(owned)
-    sizes = owned.block_sizes().astype(np.float64)
-    owners = _BlockOwners.of(owned, paths)
-    counts = np.bincount(owners.owner, minlength=owners.count + 1)[:-1]
-    sums = np.bincount(owners.owner, sizes, owners.count + 1)[:-1]
+    owners = _BlockOwners.of(owned)
+    paths = owners.paths
+    counts, sums = np.zeros(owners.count + 1, np.intp), np.zeros(owners.count + 1)
+    for some, sizes in owned.some_sizes():
+        counts += np.bincount(owners.owner[some], minlength=len(counts))
+        sums += np.bincount(owners.owner[some], sizes.astype(np.float64), len(sums))
+    counts, sums = counts[:-1], sums[:-1]
     order = np.lexsort((np.arange(owners.count), -sums))[: np.count_nonzero(counts)]
     others = _other_roots(owned, paths, owners.large)
     roots, keepers = len(graph.roots), []
     for number in order[:most].tolist():
-        mine = np.flatnonzero(owners.owner == number)
-        folds = paths.fold[mine]
-        fold = int(np.bincount(folds, sizes[mine]).argmax())
-        held = mine[folds == fold].astype(np.uint32)
+        is_mine = owners.owner == number
+        fold = paths.largest_fold(is_mine)
+        is_mine &= paths.fold == fold
+        held = numbers_of(is_mine)
         kept = BlockSum(int(counts[number]), int(sums[number]))
         path = paths.path(fold, held, held, kept)
         if number < 2 * roots:
@@ -214,13 +208,16 @@ class _BlockOwners:
     owner: U32
     count: int
     large: U32  # The numbers of the large blocks
+    paths: BlockPaths
 
     @classmethod
-    def of(cls, owned: Ownership, paths: BlockPaths) -> _BlockOwners:
+    def of(cls, owned: Ownership) -> _BlockOwners:
         graph, roots = owned.graph, len(owned.graph.roots)
-        shared = np.flatnonzero((owned.dominator == 0) & owned.are_blocks()).astype(np.uint32)
+        shared = numbers_of((owned.dominator == 0) & owned.are_blocks())
         kept = owned.inherited(owned.block_sizes())
         is_large = kept[shared] * np.uint64(_LARGE) >= kept[0]
+        del kept
+        paths = BlockPaths(owned)
         large, small = shared[is_large], shared[~is_large]
         count = 2 * roots + len(large)
         names = [
@@ -231,7 +228,7 @@ class _BlockOwners:
         numbers = [owned.number[graph.count : graph.top], small, large]
         owner = owned.heirs_of(np.concatenate(numbers), np.concatenate(names), count)
         owner[~owned.are_blocks()] = count
-        return cls(owner, count, large)
+        return cls(owner, count, large, paths)
 
 
 def _other_roots(
@@ -242,7 +239,7 @@ def _other_roots(
     sources, held = owned.pointers_to(blocks)
     mine, others = paths.roots_before(held), paths.roots_before(sources)
     rows = np.flatnonzero(mine != others)
-    addresses = graph.blocks.starts[owned.order[held[rows]]].tolist()
+    addresses = graph.blocks.starts(owned.order[held[rows]]).tolist()
     found: dict[int, dict[HeapRoot, None]] = {}
     for address, root in zip(addresses, others[rows].tolist(), strict=True):
         found.setdefault(address, {})[graph.roots[root]] = None
@@ -257,7 +254,7 @@ def _keeper(
     if node >= graph.count:
         return Keeper(graph.roots[node - graph.count], None, 0, retained, held)
     step = PathStep(*graph.kind_of(int(owned.kinds[number])), 1)
-    return Keeper(root, step, int(graph.blocks.starts[node]), retained, held)
+    return Keeper(root, step, int(graph.blocks.starts(owned.order[[number]])[0]), retained, held)
 
 
 def _holders(owned: Ownership, paths: BlockPaths, rows: Rows, most: int) -> BlockHolders:
@@ -269,7 +266,7 @@ def _holders(owned: Ownership, paths: BlockPaths, rows: Rows, most: int) -> Bloc
         heap=_coverage(graph, owned),
         blocks=graph.sums(rows),
         unreached=graph.sums(rows[~is_reached]),
-        retained=owned.sums(np.flatnonzero(owned.dominated_by(wanted))),
+        retained=owned.sums(owned.dominated_by(wanted)),
         paths=found,
         keepers=_keepers(owned, paths, wanted),
         more_paths=more,
@@ -282,9 +279,10 @@ def _keepers(owned: Ownership, paths: BlockPaths, wanted: U32) -> tuple[Keeper, 
         return ()
     graph = owned.graph
     is_wanted = owned.mark(wanted)
-    held = owned.inherited(is_wanted.astype(np.uint64))
+    held = owned.inherited(is_wanted.astype(np.uint32))
     # As it holds more than half of them, each of these is dominated by the one before.
-    chain = np.flatnonzero(held >= np.uint64(-(-len(wanted) * _MOST_OF // 100)))[1:]
+    chain = np.flatnonzero(held >= np.uint32(-(-len(wanted) * _MOST_OF // 100)))[1:]
+    del held
     chain = chain[is_wanted[chain] == 0]
     is_root = owned.order[chain] >= graph.count
     # Of a list's nodes, the first one keeps the others.
@@ -292,7 +290,7 @@ def _keepers(owned: Ownership, paths: BlockPaths, wanted: U32) -> tuple[Keeper, 
     keepers: list[Keeper] = []
     for number in (*chain[is_root][-1:].tolist(), *chain[~is_root & is_first][-1:].tolist()):
         inner = owned.dominated_by(np.array([number], np.uint32))
-        retained = owned.sums(np.flatnonzero(inner))
+        retained = owned.sums(inner)
         of_them = owned.sums(wanted[inner[wanted]])
         before = int(paths.roots_before(np.array([number], np.uint32))[0])
         root = keepers[0].root if keepers else graph.roots[before]
@@ -310,13 +308,12 @@ def _paths(
     folds = paths.behind(sources, owned.kinds[held])
     counts = np.bincount(folds, minlength=1)
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist()
-    sizes = owned.inherited(owned.block_sizes())
-    blocks = owned.inherited(owned.are_blocks().astype(np.uint64))
+    roots = [owned.root_number(paths.root_of(fold)) for fold in order[:most]]
+    sizes = owned.inherited(owned.block_sizes())[roots].tolist()
+    blocks = owned.inherited(owned.are_blocks().astype(np.uint32))[roots].tolist()
     found = []
-    for fold in order[:most]:
-        rows = np.flatnonzero(folds == fold)
-        root = owned.root_number(paths.root_of(fold))
-        retained = BlockSum(int(blocks[root]), int(sizes[root]))
+    for fold, *kept in zip(order[:most], blocks, sizes, strict=True):
+        rows, retained = np.flatnonzero(folds == fold), BlockSum(*kept)
         ends = np.flatnonzero(owned.mark(held[rows])).astype(np.uint32)
         found.append(paths.path(fold, sources[rows], ends, retained))
     found.sort(key=lambda path: -path.blocks.count)

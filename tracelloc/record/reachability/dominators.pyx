@@ -23,6 +23,10 @@ cdef enum:
 
 cdef uint32_t NONE = 0xFFFFFFFF
 
+ctypedef fused Sum:
+    uint32_t
+    uint64_t
+
 
 cdef struct Cross:
     uint32_t target
@@ -126,26 +130,28 @@ cdef void find_dominators(
     uint32_t* ancestor,
     uint32_t* semi,
     uint32_t* label,
-    uint32_t* following,
-    const uint32_t* begins,
+    uint32_t* begins,
     const uint32_t* sources,
     uint32_t* dominator,
 ) noexcept nogil:
     """Fills in the dominator of each number; ``ancestor`` holds the parents.
 
     Until a number has a dominator, ``dominator`` holds the first of those that it is the
-    semidominator of; ``following`` leads to the next one.
+    semidominator of; ``begins``, once it is not needed any more, leads to the next one.
     """
-    cdef uint32_t node, other, least, up, at
+    cdef uint32_t node, other, least, up, at, begin, end = begins[count]
+    cdef uint32_t* following = begins
     for node in range(count):
         semi[node], label[node], dominator[node] = ancestor[node], node, NONE
     for node in range(count - 1, 0, -1):
         least = ancestor[node]
-        for at in range(begins[node], begins[node + 1]):
+        begin = begins[node]
+        for at in range(begin, end):
             other = sources[at]
             if other > node:
                 other = semi[evaluate(other, node + 1, ancestor, label, semi)]
             least = min(least, other)
+        end = begin
         semi[node] = least
         up = ancestor[node]
         following[node] = dominator[least]
@@ -183,8 +189,6 @@ def dominate(
     cdef uint32_t* parent = <uint32_t*>malloc(nodes * 4)
     cdef uint32_t* cursor = <uint32_t*>malloc(nodes * 4)
     cdef uint64_t* seen = <uint64_t*>calloc(nodes // 64 + 1, 8)
-    cdef uint32_t* label = NULL
-    cdef uint32_t* semi = NULL
     cdef uint32_t* heads = NULL
     cdef uint32_t* sources = NULL
     crossings.found, crossings.count, crossings.room = NULL, 0, 0
@@ -214,22 +218,20 @@ def dominate(
                 heads[crossings.found[at].target + 1] += 1
             free(crossings.found)
             crossings.found = NULL
-        label = <uint32_t*>malloc(count * 4)
-        semi = <uint32_t*>malloc(count * 4)
-        if not label or not semi:
-            raise MemoryError
-        with nogil:
+            # For millions of nodes, each array counts: two have another purpose meanwhile.
             find_dominators(
-                <uint32_t>count, parent, semi, label, cursor, heads, sources, &dominator[0]
+                <uint32_t>count, parent, cursor, &number[0], heads, sources, &dominator[0]
             )
+            for at in range(nodes):
+                number[at] = NONE
+            for at in range(count):
+                number[order[at]] = <uint32_t>at
         return count
     finally:
         free(crossings.found)
         free(parent)
         free(cursor)
         free(seen)
-        free(label)
-        free(semi)
         free(heads)
         free(sources)
 
@@ -272,7 +274,7 @@ def renumber(
     return n
 
 
-def sum_up(const uint32_t[::1] dominator, uint64_t[::1] values):
+def sum_up(const uint32_t[::1] dominator, Sum[::1] values):
     """Adds each number's value to the one of its dominator, so that each has the sum of all that
     it dominates, itself included.
     """
@@ -282,7 +284,7 @@ def sum_up(const uint32_t[::1] dominator, uint64_t[::1] values):
             values[dominator[at]] += values[at]
 
 
-def place(const uint32_t[::1] dominator, const uint64_t[::1] counts, uint32_t[::1] places):
+def place(const uint32_t[::1] dominator, const Sum[::1] counts, uint32_t[::1] places):
     """Fills in places such that the numbers that n dominates, and only these, have places from
     ``places[n]`` up to ``places[n] + counts[n]``. ``counts``: how many they are.
     """

@@ -16,6 +16,7 @@ from tracelloc.record.reachability.blockindex cimport (
 
 cdef enum:
     BATCH = 32
+    SHRUNK = 1 << 20  # pointers
 
 cdef uint64_t LEAST_ROOM = 1024
 
@@ -164,9 +165,15 @@ cdef class Links:
         ``targets[begins[n]:begins[n + 1]]``.
 
         ``sources`` and ``others``: nodes beside the blocks, in ascending order, and what they lead
-        to. ``begins`` is all 0. The pointers that were found are forgotten.
+        to. ``begins`` is all 0. The pointers that were found are forgotten: no others can be found.
         """
         cdef Py_ssize_t at, count = begins.shape[0] - 1, n = self.edge_count
+        cdef void* shrunk
+        self.starts = self.starts[:0]
+        close_index(&self.index)
+        free(self.last_root)
+        free(self.words)
+        self.last_root, self.words = NULL, NULL
         with nogil:
             for at in range(n):
                 begins[self.edges[2 * at] + 1] += 1
@@ -178,6 +185,9 @@ cdef class Links:
             for at in range(n - 1, -1, -1):
                 begins[self.edges[2 * at] + 1] -= 1
                 targets[begins[self.edges[2 * at] + 1]] = self.edges[2 * at + 1]
+                if at % SHRUNK == 0 and at:  # both arrays would not fit
+                    shrunk = realloc(self.edges, at * 8)
+                    self.edges = <uint32_t*>shrunk if shrunk else self.edges
             for at in range(sources.shape[0] - 1, -1, -1):
                 begins[sources[at] + 1] -= 1
                 targets[begins[sources[at] + 1]] = others[at]
@@ -186,6 +196,5 @@ cdef class Links:
                 begins[at] = begins[at + 1]
             begins[count] = <uint32_t>(n + sources.shape[0])
         free(self.edges)
-        free(self.words)
-        self.edges, self.words = NULL, NULL
+        self.edges = NULL
         self.edge_count = self.edge_room = self.root_count = self.root_room = 0

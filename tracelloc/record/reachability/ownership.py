@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import BlockSum, HolderPath, PathStep
 from tracelloc.record.process.memory import U64, Mask
-from tracelloc.record.reachability.blockgraph import U32, BlockGraph
+from tracelloc.record.reachability.blockgraph import AT_ONCE, U32, BlockGraph
 from tracelloc.record.reachability.dominators import dominate, heirs, place, renumber, sum_up
 from tracelloc.record.reachability.foldedpaths import (
     ANY_KIND,
@@ -22,6 +23,7 @@ from tracelloc.record.reachability.foldedpaths import (
 from tracelloc.record.reachability.heaproots import RANKS, is_borrower, rank_of
 
 NONE: Final = 0xFFFFFFFF
+Sums = TypeVar("Sums", U32, U64)
 _EMPTY: Final = np.empty(0, np.uint32)
 
 
@@ -40,6 +42,7 @@ class Ownership:
     begins: U32
     targets: U32  # Number n leads to `targets[begins[n]:begins[n + 1]]`
     kinds: U32  # The kind of each number
+    first_root: int  # The kind of the first root
 
     @classmethod
     def from_graph(cls, graph: BlockGraph) -> Ownership:
@@ -50,11 +53,15 @@ class Ownership:
         begins, targets = graph.begins, graph.targets
         graph.begins = graph.targets = _EMPTY
         count = dominate(begins, targets, graph.top, borrowers, number, order, dominator)
-        order, dominator = order[:count].copy(), dominator[:count].copy()
+        order, dominator = order[:count], dominator[:count]
         new_begins, new_targets = np.empty(count + 1, np.uint32), np.empty_like(targets)
         found = renumber(begins, targets, borrowers, number, order, new_begins, new_targets)
-        kinds = graph.kinds[order]
-        return cls(graph, number, order, dominator, new_begins, new_targets[:found], kinds)
+        del begins, targets
+        first_root, kinds = int(graph.kinds[graph.count]), graph.kinds[order]
+        graph.kinds = _EMPTY
+        return cls(
+            graph, number, order, dominator, new_begins, new_targets[:found], kinds, first_root
+        )
 
     @property
     def count(self) -> int:
@@ -66,10 +73,14 @@ class Ownership:
         found: Mask = self.order < self.graph.count
         return found
 
-    def sums(self, numbers: U32 | npt.NDArray[np.intp]) -> BlockSum:
-        """Returns count and bytes of the blocks among some numbers."""
-        nodes = self.order[numbers]
-        return self.graph.sums(nodes[nodes < self.graph.count])
+    def sums(self, which: U32 | Mask) -> BlockSum:
+        """Returns count and bytes of the blocks among some numbers, which may be a mask of all."""
+        found = BlockSum()
+        for at in range(0, len(which), AT_ONCE):
+            some = which[at : at + AT_ONCE]
+            nodes = self.order[at : at + AT_ONCE][some] if some.dtype == bool else self.order[some]
+            found += self.graph.sums(nodes[nodes < self.graph.count])
+        return found
 
     def mark(self, numbers: U32) -> npt.NDArray[np.uint8]:
         """Returns an array with 1 for some numbers, 0 for all others."""
@@ -90,27 +101,41 @@ class Ownership:
         found: Mask = self.heirs_of(numbers, np.ones(len(numbers), np.uint32), 0) == 1
         return found
 
-    def inherited(self, values: U64) -> U64:
-        """Returns, for each number, the sum of the values of all numbers that it dominates."""
-        found = values.copy()
-        sum_up(self.dominator, found)
-        return found
+    def inherited(self, values: Sums) -> Sums:
+        """Returns, for each number, the sum of the values of all numbers that it dominates.
+
+        It takes the place of the values.
+        """
+        sum_up(self.dominator, values)
+        return values
 
     def dominates(self, numbers: U32, others: U32) -> Mask:
         """Returns a mask: whether each number dominates the other number at the same index."""
-        counts = self.inherited(np.ones(self.count, np.uint64))
+        counts = self.inherited(np.ones(self.count, np.uint32))
         places = np.zeros(self.count, np.uint32)
         place(self.dominator, counts, places)
-        first, it = places[numbers], places[others]
-        found: Mask = (first <= it) & (it - first < counts[numbers])
+        found = np.empty(len(numbers), np.bool_)
+        for at in range(0, len(numbers), AT_ONCE):
+            some = slice(at, at + AT_ONCE)
+            first, it = places[numbers[some]], places[others[some]]
+            found[some] = (first <= it) & (it - first < counts[numbers[some]])
         return found
 
     def block_sizes(self) -> U64:
         """Returns the bytes of each number's block; 0 for roots."""
-        found = np.zeros(self.count, np.uint64)
-        is_block = self.are_blocks()
-        found[is_block] = self.graph.size_bytes[self.order[is_block]]
+        found = np.empty(self.count, np.uint64)
+        for some, sizes in self.some_sizes():
+            found[some] = sizes
         return found
+
+    def some_sizes(self) -> Iterator[tuple[slice, U64]]:
+        """Yields what ``block_sizes`` returns, some numbers at a time."""
+        for at in range(0, self.count, AT_ONCE):
+            nodes = self.order[at : at + AT_ONCE]
+            sizes = np.zeros(len(nodes), np.uint64)
+            is_block = nodes < self.graph.count
+            sizes[is_block] = self.graph.blocks.size_bytes[nodes[is_block]]
+            yield slice(at, at + len(nodes)), sizes
 
     def pointers_to(self, numbers: U32) -> tuple[U32, U32]:
         """Returns pointers (from, to) to some numbers, except from blocks that these dominate."""
@@ -128,13 +153,22 @@ class Ownership:
         return int(self.number[self.graph.count + root])
 
 
+def numbers_of(which: Mask) -> U32:
+    """Returns the numbers that a mask selects, in half the memory that ``flatnonzero`` takes."""
+    found = np.empty(np.count_nonzero(which), np.uint32)
+    count = 0
+    for at in range(0, len(which), AT_ONCE):
+        some = np.flatnonzero(which[at : at + AT_ONCE])
+        found[count : (count := count + len(some))] = some + at
+    return found
+
+
 class BlockPaths:
     """A shortest path to each block, from the best kind of root; equal steps are folded."""
 
     def __init__(self, owned: Ownership) -> None:
         self._owned = owned
         graph = owned.graph
-        self._first_root = int(graph.kinds[graph.count])
         self.parent = np.full(owned.count, NONE, np.uint32)
         """The number before each."""
         self.parent[0] = 0
@@ -158,8 +192,17 @@ class BlockPaths:
 
     def _roots_of_folds(self) -> U32:
         found = np.empty(self._folds.count, np.uint32)
-        self._folds.roots(self._first_root, found)
+        self._folds.roots(self._owned.first_root, found)
         return found
+
+    def largest_fold(self, which: Mask) -> int:
+        """Returns the fold of most bytes among the paths to some numbers, given by a mask."""
+        sums = np.zeros(self._folds.count)
+        for some, sizes in self._owned.some_sizes():
+            if (mine := which[some]).any():
+                weights = sizes[mine].astype(np.float64)
+                sums += np.bincount(self.fold[some][mine], weights, len(sums))
+        return int(sums.argmax())
 
     def behind(self, numbers: U32, kinds: U32) -> U32:
         """Returns the folds that extend the paths to some numbers by a node of each kind."""
@@ -192,8 +235,8 @@ class BlockPaths:
             kind = self._folds.kind(each)
             if kind == ANY_KIND:
                 steps.append(PathStep("", 0, int(counts[each])))
-            elif kind < self._first_root:
+            elif kind < self._owned.first_root:
                 steps.append(PathStep(*graph.kind_of(kind), int(counts[each])))
-        example = int(graph.blocks.starts[self._owned.order[numbers[0]]])
+        example = int(graph.blocks.starts(self._owned.order[numbers[:1]])[0])
         root = graph.roots[self.root_of(fold)]
         return HolderPath(root, tuple(steps), self._owned.sums(numbers), example, retained)

@@ -92,7 +92,7 @@ class PointerSearch:
 
         A block's walked size wins. Returns the blocks of the heap from which others were cut.
         """
-        for walked_blocks in () if heap is None else BlockRanges.some_in_use(heap):
+        for walked_blocks in () if heap is None else BlockRanges.some_in_use(heap, forget=True):
             self.bits.add(walked_blocks.starts, walked_blocks.reaches)
         others = [(NO_ENTRIES, NO_ENTRIES)]
         for some in some_blocks():

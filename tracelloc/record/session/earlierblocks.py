@@ -45,7 +45,7 @@ _MOST_WALKS: Final = 4  # Walks until two agree. In a large heap that many threa
 _PROGRESS_S: Final = 10.0  # How long threads are waited for that get no processor
 _PAUSE_S: Final = 0.005
 _LONG_CALL_NS: Final = 1_000_000  # Processor time that hardly any call takes
-_BYTES_A_BLOCK: Final = 14  # Memory for each: 2 to 4 in the table, the rest only meanwhile
+_BYTES_A_BLOCK: Final = 8  # Memory for each: 2 to 4 in the table, the rest only meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,13 @@ class _HeapReading:
     kinds: BlockKinds
     before: WalkedHeap | None = None
 
-    def agreed(self) -> Iterator[tuple[BlockRanges, U64]]:
-        """Yields (blocks that both walks found, addresses that only one found), by address."""
+    def agreed(self, *, forget: bool = False) -> Iterator[tuple[BlockRanges, U64]]:
+        """Yields (blocks that both walks found, addresses that only one found), by address.
+
+        ``forget``: the walks' blocks are dropped meanwhile.
+        """
         low = 0
-        for some in BlockRanges.some_in_use(self.heap):
+        for some in BlockRanges.some_in_use(self.heap, forget=forget):
             if self.before is None or not len(some.starts):
                 yield some, NO_ENTRIES
                 continue
@@ -82,6 +85,8 @@ class _HeapReading:
             before = BlockRanges.in_use_between(self.before, low, high).starts
             in_before, in_both = _common(some.starts, before), _common(before, some.starts)
             low = high + 8
+            if forget:
+                self.before.drop_below(low)
             differing = np.concatenate([some.starts[~in_before], before[~in_both]])
             yield some if in_before.all() else some.select(in_before), differing
         if self.before is not None:
@@ -206,7 +211,7 @@ class EarlierBlockReader:
     def _add(self, found: _HeapReading) -> EarlierBlocks | None:
         heap, stacks = self._heap, list[int]()
         sums = np.zeros((2, 0))
-        for blocks, _ in found.agreed():
+        for blocks, _ in found.agreed(forget=True):
             if self._limits != SizeLimits():
                 blocks = blocks.select(self._limits.allow(blocks.usable_bytes()))  # noqa: PLW2901
             all_numbers, all_sizes = found.kinds.numbers(blocks), blocks.usable_bytes()

@@ -16,6 +16,7 @@ from tracelloc.record.heapwalk.arenas import Arena, BlockState, NotWalkableError
 from tracelloc.record.heapwalk.chunks import ArenaTally, ListReader, follow_chunks
 from tracelloc.record.heapwalk.kinds import bounds_of, size_groups
 from tracelloc.record.heapwalk.measuring import PinnedPageSums
+from tracelloc.record.heapwalk.ranges import BlockRanges, PackedBlocks
 from tracelloc.record.heapwalk.walk import while_alive
 from tracelloc.record.process.memory import PAGE_BYTES
 from tracelloc.record.process.procfs import Process
@@ -130,6 +131,48 @@ def test_entries_are_packed_whatever_the_distance() -> None:
     for part in arena.parts:
         assert part.place(part.at(slice(None))).tolist() == list(range(len(part.codes)))
         assert part.place(np.array([0, 1 << 63], np.uint64)).tolist() == [0, len(part.codes)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_packed_entries_are_the_same(seed: int) -> None:
+    """In one or two bytes, at multiples of 8 or 16, with steps that are too long for either."""
+    source = np.random.default_rng(seed)
+    unit, most = (8, 16)[seed % 2], (12, 40, 1 << 15, 1 << 40)[seed // 2]
+    steps = unit * source.integers(1, most, 3000)
+    addresses = np.cumsum(steps).astype(np.uint64) + np.uint64(BASE)
+    entries = addresses | source.choice([0, 1, 2, 5], len(steps)).astype(np.uint64)
+    entries[-1] |= np.uint64(7)
+    (part,) = Arena("main arena", MallocLibrary.GLIBC, 0).add(entries).parts
+    part.codes.set_states(rows := np.arange(100, 2900, 7), 3)
+    entries[rows] = addresses[rows] | np.uint64(3)
+    assert part.at(slice(None)).tolist() == entries.tolist()
+    assert part.at(slice(100, 300)).tolist() == entries[100:300].tolist()
+    assert part.at(np.array([0, 77, -1])).tolist() == entries[[0, 77, -1]].tolist()
+    wanted = source.integers(0, int(entries[-1]) + 99, 2000).astype(np.uint64)
+    assert part.place(wanted).tolist() == np.searchsorted(entries, wanted).tolist()
+    before, after = np.empty((2, len(wanted)), np.uint64)
+    part.codes.around(wanted, before, after)
+    rows = np.searchsorted(addresses, wanted, side="right")
+    is_inside = (rows > 0) & (rows < len(entries))
+    assert before[is_inside].tolist() == entries[rows[is_inside] - 1].tolist()
+    assert after[is_inside].tolist() == entries[rows[is_inside]].tolist()
+    assert not before[~is_inside].any()
+
+
+def test_blocks_in_six_bytes() -> None:
+    """One is larger than 32 bits can tell; a mapped one does not reach as far as its size."""
+    sizes = [64, 4096, 1 << 33]
+    starts = np.array([BASE + 16, BASE + 8192, BASE + (1 << 20)], np.uint64)
+    reaches = starts + np.array([64, 4080, 1 << 33], np.uint64)
+    blocks = PackedBlocks(BlockRanges(starts, reaches, np.array([8, 16, 8], np.uint8)))
+    assert blocks.size_bytes.tolist() == sizes
+    assert blocks.usable_bytes().tolist() == [56, 4080, (1 << 33) - 8]
+    assert blocks.starts(np.array([2, 0])).tolist() == [int(starts[2]), BASE + 16]
+    inside, outside = (BASE + 79, BASE + 16, BASE + 12271, 1 << 33), (BASE, BASE + 80, BASE + 12272)
+    assert blocks.containing(np.array(inside, np.uint64)).tolist() == [0, 1, 2]
+    assert not len(blocks.containing(np.array([*outside, (1 << 64) - 1], np.uint64)))
+    none = PackedBlocks(BlockRanges(starts[:0], reaches[:0], np.empty(0, np.uint8)))
+    assert (len(none), none.containing(starts).tolist()) == (0, [])
 
 
 def tallied(
