@@ -96,7 +96,6 @@ class Run:
         self._allocators_said = 0
 
     def snapshot(self) -> TraceSnapshot:
-        """Takes a snapshot of the trace."""
         return self.snapshots.take_snapshot(self.namers.patience_s)
 
     def answer_signals(self) -> None:

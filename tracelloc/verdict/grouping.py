@@ -99,7 +99,6 @@ class Groups:
         return self.order[self.starts[group] : self.ends[group]]
 
     def select(self, groups: Rows) -> Groups:
-        """Returns the groups in some rows."""
         keys = [self.keys[group] for group in groups.tolist()]
         return Groups(self.order, self.starts[groups], self.ends[groups], keys)
 

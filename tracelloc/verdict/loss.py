@@ -37,7 +37,6 @@ class Circumstances:
     in_kernel: bool = False
 
     def select(self, rows: Rows) -> Circumstances:
-        """Returns the circumstances of some sites."""
         return replace(
             self, loss_floor=self.loss_floor[rows], onset_s=self.onset_s[rows],
             keeps=self.keeps[rows],

@@ -31,7 +31,6 @@ class Tail:
     kept: F64  # Estimated share of blocks of that age that are never freed
 
     def select(self, rows: npt.NDArray[np.intp]) -> Tail:
-        """Returns the tails of some sites."""
         return Tail(self.found[rows], self.age_s[rows], self.kept[rows])
 
 

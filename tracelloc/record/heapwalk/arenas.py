@@ -76,7 +76,6 @@ class Entries(NamedTuple):
             at = end + (entries[end] & STATE_BITS == BlockState.END)
 
     def at(self, rows: npt.NDArray[np.intp] | slice) -> U64:
-        """Returns the entries in some rows."""
         found: U64 = self.codes[rows].astype(np.uint64) + self.base
         return found
 
@@ -94,7 +93,6 @@ class Entries(NamedTuple):
         return rows
 
     def rows_of(self, state: BlockState) -> npt.NDArray[np.intp]:
-        """Returns the rows of entries with a state."""
         mask = self.codes.dtype.type(STATE_BITS)
         return np.concatenate([
             at + np.flatnonzero(self.codes[at : at + _SLICE] & mask == state)
@@ -102,7 +100,6 @@ class Entries(NamedTuple):
         ])  # fmt: skip
 
     def ends_in(self, state: BlockState) -> bool:
-        """Whether the last entry has a state."""
         return int(self.codes[-1]) & 7 == state
 
     @property
@@ -179,7 +176,6 @@ class WalkedHeap:
     absent_links: int = 0
 
     def parts(self) -> Iterator[tuple[Arena, Entries]]:
-        """Yields all runs of entries, each with its arena."""
         return ((arena, part) for arena in self.arenas for part in arena.parts)
 
     @property

@@ -95,7 +95,6 @@ class StackSource:
 
     @property
     def pid(self) -> int:
-        """PID of the process."""
         return self._space.process.pid
 
     def await_rows(self) -> None:

@@ -139,7 +139,6 @@ class SymbolFileReader(CodeFileReader):
         return self._decoders[of_debug].variables(addresses)
 
     def close(self) -> None:
-        """Closes the file and its debug file."""
         for elf in (self.elf, self._debug):
             if elf is not None:
                 elf.close()

@@ -91,7 +91,6 @@ class CPythonSupport:
         return "Python's small objects", pool_ranges(memory) if has_python else []
 
     def counter(self, process: Process) -> PythonObjectCounter:
-        """Returns a counter of a process's Python objects."""
         return PythonObjectCounter(process)
 
 
