@@ -135,7 +135,7 @@ class HelpScreen(Dialog[None]):
         self.query_one(Table).focus()
 
     @on(Input.Submitted)
-    def _keep(self) -> None:
+    def _keep_search(self) -> None:
         self.query_one(Table).focus()
 
     @on(Input.Changed)

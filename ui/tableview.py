@@ -30,7 +30,7 @@ LONGEST_NAME: Final = 2048  # Characters of a name that drawing considers: no te
 CUT: Final = "…"
 # Fewest cells, arrow included, in which a truncated caller's name is still informative.
 _WORTH: Final = 11
-WIDE: Final = 150  # Width of a table from which on columns of paths get more room
+WIDE: Final = 150  # Width of a table from which columns of paths get more room
 # Characters considered per available cell; any further ones would be combining ones.
 _PER_CELL: Final = 4
 GROWING: Final = "bold red"

@@ -17,7 +17,7 @@ from tracelloc.ui.tableview import arrow, crop, fit
 
 # Least share of the whole tree at which `Expand all` expands a function.
 _WORTH_OPENING: Final = 0.01
-_WIDE: Final = 76  # Width in cells from which on all columns are shown
+_WIDE: Final = 76  # Width in cells from which all columns are shown
 
 
 class TreeView(NodesView):

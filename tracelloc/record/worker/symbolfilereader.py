@@ -48,7 +48,7 @@ class SymbolFileReader(CodeFileReader):
 
     @question()
     def add_debug_file(self, descriptor: Descriptor, by_name: bool) -> tuple[bool, bool]:
-        """Returns (whether a file is the debug file, which is then kept; whether it has lines)."""
+        """Keeps a file if it is the debug file. Returns (whether it is, whether it has lines)."""
         try:
             debug = ElfFile(descriptor.number)
         except NotElfError:
