@@ -90,7 +90,7 @@ def common_share(alive: F64, born: F64) -> F64:
     total = until[-1]
 
     def quantile(own_weight: F64, own_until: F64) -> F64:
-        """Returns the quantile over all sites but the one with this weight, up to ``own_until``."""
+        """Returns the quantile without one site: its weight, and the sum of weights up to it."""
         goal = P.loss_quantile * (total - own_weight)
         before = np.searchsorted(until, goal)
         after = np.searchsorted(until, goal + own_weight)
