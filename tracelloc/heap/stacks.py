@@ -26,7 +26,7 @@ class Stacks(CallStacks):
     """
 
     def __init__(self, like: Stacks | None = None) -> None:
-        """``like``: stacks of an earlier program, which keep their indices; new stacks share none."""
+        """``like``: stacks of an earlier program: they keep their indices, new ones share none."""
         super().__init__()
         if like is not None:
             self._starts = like._starts[: len(like)].copy()
