@@ -1,9 +1,10 @@
 """Real programs from Debian packages: how each is set up, found and put under load.
 
-They are said in ``programs.toml``. ``start`` is a shell script that ends in ``exec`` of the program;
-``load`` is one that repeats itself until it is killed. Both run in a directory of their own, with
-``$PORT`` and two ports more, ``$ORIGIN`` and ``$NAMES``, at which a web server and a name server
-answer, ``$LOAD`` (``load.py``) and ``$DIR``. Whatever they begin belongs to their process groups.
+They are said in ``programs.toml``. ``start`` is a shell script that ends in ``exec`` of the
+program; ``load`` is one that repeats itself until it is killed. Both run in a directory of their
+own, with ``$PORT`` and two ports more, ``$ORIGIN`` and ``$NAMES``, at which a web server and a name
+server answer, ``$LOAD`` (``load.py``) and ``$DIR``. Whatever they begin belongs to their process
+groups.
 """
 
 import hashlib
