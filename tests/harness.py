@@ -74,7 +74,6 @@ class Builder:
         )  # fmt: skip
 
     def cpp(self, name: str, *flags: str) -> Path:
-        """``tests/targets/NAME.cpp``."""
         return self._build(
             name,
             ["g++", "-std=c++20", "-O1", "-g", "-Wall", "-Wextra", *FRAME_POINTERS,
@@ -478,7 +477,6 @@ def refused(what: str) -> NoReturn:
 
 @cache
 def may_mount() -> bool:
-    """Whether this user may mount file systems."""
     return subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0
 
 

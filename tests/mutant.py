@@ -13,7 +13,6 @@ _source_text = probes.source_text
 
 
 def main() -> int:
-    """The command."""
     old, new, *arguments = sys.argv[1:]
 
     def changed(**options: Any) -> str:

@@ -13,5 +13,4 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
 
 
 def actions_of(parser: ArgumentParser) -> Sequence[Action]:
-    """All options and arguments of a parser."""
     return parser._actions

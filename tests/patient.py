@@ -20,7 +20,6 @@ def be_patient() -> None:
 
 
 def main() -> int:
-    """The command."""
     be_patient()
     return cli.main(sys.argv[1:])
 

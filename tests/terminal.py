@@ -70,7 +70,6 @@ class Terminal:
         self._tmux("send-keys", "-l", text)
 
     def resize(self, width: int, height: int) -> None:
-        """Another size."""
         self._tmux("resize-window", "-x", str(width), "-y", str(height))
 
     def wait_until(self, holds: Callable[[list[str]], bool], what: str) -> list[str]:
@@ -98,11 +97,9 @@ class Terminal:
             self.wait_for(pattern)
 
     def quit(self) -> int:
-        """Quits the screen. The exit status."""
         self.leave(r"^ended with \d+$")
         return self.wait_for_end()
 
     def wait_for_end(self) -> int:
-        """The exit status."""
         lines = self.wait_for(r"^ended with \d+$")
         return int(next(line for line in lines if line.startswith("ended with")).split()[-1])

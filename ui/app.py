@@ -193,11 +193,9 @@ class LiveApp(App[int]):
             self.refresher.shown()
 
     def get_default_screen(self) -> LiveScreen:
-        """The live view."""
         return LiveScreen(self.state, self._source.facts)
 
     def on_mount(self) -> None:
-        """Starts the refresher and listens to the descriptors."""
         loop = asyncio.get_running_loop()
         for descriptor, callback in self._readers.items():
             loop.add_reader(descriptor, callback)
@@ -213,7 +211,6 @@ class LiveApp(App[int]):
         self.refresher.close()
 
     def on_picture_ready(self, message: PictureReady) -> None:
-        """Draws the picture on the topmost screen that shows pictures."""
         self.state.picture = message.picture
         began_s = time.perf_counter()
         try:

@@ -218,12 +218,10 @@ class ChartView(LineView[ChartContent]):
 
     @property
     def key(self) -> Hashable | None:
-        """Key of the layer in the cursor's row."""
         layers = self._content.layers
         return layers[self.cursor].key if self.cursor < len(layers) else None
 
     def rows_changed(self) -> None:
-        """Redraws the chart, in the height that the rows leave."""
         room = self.size.height - len(self._content.layers) - 1
         is_drawn = room >= _LEAST_LINES and len(self._content.layers) > 0
         self._drawing = draw_layers(self._content, self.width, room) if is_drawn else []
@@ -231,15 +229,12 @@ class ChartView(LineView[ChartContent]):
         super().rows_changed()
 
     def row_count(self) -> int:
-        """Number of layers."""
         return len(self._content.layers)
 
     def empty_text(self) -> str:
-        """Explains why there is no layer."""
         return self._content.empty
 
     def fixed_line(self, line: int, width: int) -> Iterable[Piece]:
-        """Returns a line of the chart, or the titles of the rows."""
         if line < len(self._drawing):
             return [(text, style or None) for text, style in styled_runs(self._drawing[line])]
         what = f"live bytes of {self._content.what} (C)" if self._content.what else ""
@@ -247,7 +242,6 @@ class ChartView(LineView[ChartContent]):
         return [(crop(title, width), "lines--header")] if what else []
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
-        """Returns the mark, live bytes, share, peak and name of a layer."""
         content, layer = self._content, self._content.layers[row]
         whole = max(1, sum(int(each.bytes[-1]) for each in content.layers))
         live, peak = int(layer.bytes[-1]), int(layer.bytes.max())

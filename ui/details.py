@@ -81,7 +81,6 @@ class DetailScreen(Screen[None]):
         self._measure = Sorting("bytes")  # The figure that bars show
 
     def compose(self) -> ComposeResult:
-        """Adds the figures, plot, frames, source and histograms."""
         yield Static("", id="title", markup=False)
         yield Plot(id="history")
         yield Table(FRAME_COLUMNS, id="frames")
@@ -94,12 +93,10 @@ class DetailScreen(Screen[None]):
         yield KeyFooter(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Shows the newest picture, if it has the screen's stack."""
         if self.state.picture is not None:
             self.show(self.state.picture)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Hides the parts that do not fit."""
         width, height = event.size
         self.set_class(width < 100, "narrow")
         self.set_class(height < 32, "low")
@@ -108,7 +105,6 @@ class DetailScreen(Screen[None]):
         self.set_class(self.state.player is not None, "recorded")
 
     def show(self, picture: Picture) -> None:
-        """Draws the stack's part of the picture."""
         details = picture.details
         if details is None or details.figures.index != self.stack:
             return
@@ -185,12 +181,10 @@ class DetailScreen(Screen[None]):
     # --- keys ---
 
     def action_everything(self) -> None:
-        """Shows or hides hidden frames."""
         self._everything = not self._everything
         self._show_frames()
 
     def action_add(self, collapse: bool) -> None:
-        """Hides the function under the cursor, or collapses its namespace."""
         frame = self.frame
         rule = None if frame is None else rule_for(frame, collapse=collapse)
         if rule is None:
@@ -202,13 +196,11 @@ class DetailScreen(Screen[None]):
         self.app.notify(f"{what} (u undo, W save)", timeout=3, markup=False)
 
     def action_undo(self) -> None:
-        """Removes the last rule that was added on this screen."""
         if self._rules:
             rule = self._rules.pop()
             self.state.change_filters(lambda filters: filters.remove(rule))
 
     def action_save(self) -> None:
-        """Saves the rules that were added on this screen to the user's file."""
         if not self._rules:
             self.app.notify("No rules to save (H hide, z collapse)", timeout=2)
             return
@@ -217,7 +209,6 @@ class DetailScreen(Screen[None]):
 
     @on(Table.Chosen, "#frames")
     def action_edit(self) -> None:
-        """Opens the source line in the user's editor and suspends the screen meanwhile."""
         frame = self.frame
         if frame is None or frame.file is None:
             self.app.notify("No source for this frame", timeout=2)
@@ -225,7 +216,6 @@ class DetailScreen(Screen[None]):
         open_editor(self.app, frame.file, frame.line or 1)
 
     def action_list_source(self) -> None:
-        """Shows the whole source of the frame's function."""
         frame = self.frame
         if frame is None or frame.file is None:
             self.app.notify("No source for this frame", timeout=2)

@@ -68,7 +68,6 @@ class QuitDialog(Dialog[str]):
         self._elapsed_s = round(elapsed_ns / NS_PER_S)
 
     def compose(self) -> ComposeResult:
-        """The box."""
         with Vertical(classes="box") as box:
             box.border_title = "Quit?"
             yield Label(f"{format_duration(self._elapsed_s)} of tracing have not been exported.")
@@ -91,7 +90,6 @@ class LimitsDialog(Dialog[Limits]):
         self._limits = limits
 
     def compose(self) -> ComposeResult:
-        """The box."""
         with Vertical(classes="box") as box:
             box.border_title = "Limits: only blocks within"
             for name, title, example in _FIELDS:
@@ -150,7 +148,6 @@ class FilterDialog(Dialog[None]):
         self._added = list(added)
 
     def compose(self) -> ComposeResult:
-        """The box."""
         with Vertical(classes="box") as box:
             box.border_title = "Filters: frames to hide or collapse"
             yield Table([Column("name", "")], id="groups")
@@ -162,7 +159,6 @@ class FilterDialog(Dialog[None]):
             )
 
     def on_mount(self) -> None:
-        """Fills the list."""
         self._redraw()
 
     def _redraw(self) -> None:
@@ -176,7 +172,6 @@ class FilterDialog(Dialog[None]):
 
     @on(Table.Chosen)
     def action_switch_group(self) -> None:
-        """Switches the group under the cursor."""
         key = self.query_one(Table).key
         if isinstance(key, str):
             self._switch(key, not self._groups[key])
@@ -187,14 +182,12 @@ class FilterDialog(Dialog[None]):
         self.state.change_filters(lambda filters: filters.set_group(name, enabled))
 
     def action_all(self) -> None:
-        """Switches all groups on, or off if all of them are on."""
         enabled = not all(self._groups.values())
         for name in self._groups:
             self._switch(name, enabled)
         self._redraw()
 
     def action_drop(self) -> None:
-        """Deletes the rule under the cursor."""
         key = self.query_one(Table).key
         if isinstance(key, int):
             rule = self._added.pop(key)
@@ -202,7 +195,6 @@ class FilterDialog(Dialog[None]):
             self._redraw()
 
     def action_save(self) -> None:
-        """Saves the added rules to the user's file."""
         if self._added:
             self.state.save_rules(self._added)
 
@@ -216,7 +208,6 @@ class TimeDialog(Dialog[float]):
         self._recorded = first_s, last_s
 
     def compose(self) -> ComposeResult:
-        """The box."""
         first, last = map(format_time, self._recorded)
         with Vertical(classes="box") as box:
             box.border_title = "Go to a time"
@@ -251,7 +242,6 @@ class ExportDialog(Dialog[None]):
         self._working = False
 
     def compose(self) -> ComposeResult:
-        """The box."""
         with Vertical(classes="box") as box:
             box.border_title = "Export: the suffix chooses the format"
             yield Input(self._suggestion(), id="path", select_on_focus=False)
@@ -265,8 +255,6 @@ class ExportDialog(Dialog[None]):
         return f"{command}-{self._snapshot.target.pid}-{moment}{_FORMATS[0]}"
 
     def on_mount(self) -> None:
-        """Fills the list."""
-
         def cell(suffix: Hashable, _column: str) -> str:
             return f"{suffix:<17} {EXPORTERS[str(suffix)].title}"
 

@@ -196,7 +196,7 @@ linux_driver.XTermParser = KeyParser  # type: ignore[attr-defined]
 
 
 class TerminalDriver(LinuxDriver):
-    """Ends the application when its terminal is gone."""
+    """Writes only changes, and ends the application when its terminal is gone."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -94,11 +94,9 @@ class FlameView(NodesView):
 
     @property
     def selected(self) -> int:
-        """Number of the node under the cursor."""
         return self._selected
 
     def rows_changed(self) -> None:
-        """Recomputes the layout of the boxes."""
         self._levels = lay_out(self._data, self.zoomed, max(self.width, 1))
         # Moves the cursor up to the nearest node that has a box.
         node = self._selected
@@ -115,7 +113,6 @@ class FlameView(NodesView):
         return next((box for box in self._levels[depth].boxes if box.node == node), None)
 
     def row_count(self) -> int:
-        """Number of levels with boxes that are wide enough to be visible."""
         if not self._data.weight(ROOT):
             return 0
         return len(self._levels)
@@ -167,7 +164,6 @@ class FlameView(NodesView):
         return f"flame--{shade}-{module_colour(step.module, len(_COLOURS['module']))}"
 
     def fixed_line(self, line: int, width: int) -> Iterable[Piece]:
-        """Returns a line below the boxes: figures or name of the function under the cursor."""
         nodes = self._data
         node = self._selected
         step = nodes.tree.steps[node]
@@ -229,7 +225,6 @@ class FlameView(NodesView):
             self.action_cursor(1)
 
     def action_side(self, step: int) -> None:
-        """Moves to the next box on the same level."""
         if self.cursor >= len(self._levels):
             return
         boxes = self._levels[self.cursor].boxes
@@ -238,7 +233,6 @@ class FlameView(NodesView):
             self.select(boxes[at + step].node)
 
     def clicked(self, row: int, x: int) -> None:
-        """Moves to the box under the pointer."""
         boxes = self._levels[row].boxes
         at = bisect.bisect_right([box.left for box in boxes], x) - 1
         if at >= 0 and x < boxes[at].end:
@@ -258,17 +252,14 @@ class FlameView(NodesView):
         self.show_cursor()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Binds Esc only while zoomed in."""
         if action == "zoom_out":
             return self.zoomed != ROOT
         return super().check_action(action, parameters)
 
     def action_zoom_out(self) -> None:
-        """Zooms out by one function."""
         self.zoom(self._data.parent(self.zoomed))
 
     def action_colouring(self) -> None:
-        """Switches between colours by module and by growth."""
         self.colouring = "module" if self.colouring == "growth" else "growth"
         self.refresh()
 

@@ -99,7 +99,6 @@ class Functions:
         self._columns = _Columns(np.zeros(0, np.int64), ())
 
     def number(self, step: Step) -> int:
-        """Returns the number of a function."""
         found = self._numbers.get(step)
         if found is None:
             found = self._numbers[step] = len(self.steps)

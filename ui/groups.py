@@ -40,7 +40,6 @@ class GroupKey:
 
     @property
     def stack(self) -> int:
-        """The stack that represents the group."""
         return int(self.members[0])
 
 

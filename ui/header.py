@@ -69,7 +69,6 @@ class HeaderLines(Widget):
         self.refresh()
 
     def on_click(self, event: events.Click) -> None:
-        """Asks for the meaning of the word under the pointer."""
         lines = self.render().plain.split("\n")
         line = lines[event.y] if event.y < len(lines) else ""
         for word in _WORD.finditer(line):
@@ -77,7 +76,6 @@ class HeaderLines(Widget):
                 self.post_message(self.WordClicked(word[0]))
 
     def render(self) -> Text:
-        """Returns the lines, fitted to the available width."""
         if self._picture is None:
             return Text(" tracelloc  …")
         return head_text(self._picture, self._facts, self._state, *self.size)
@@ -299,7 +297,6 @@ class TabLine(Widget):
         self._notes = ""
 
     def show(self, active: View[Any], notes: str) -> None:
-        """Sets the active tab, and the notes at the right."""
         if (active, notes) != (self._active, self._notes):
             self._active, self._notes = active, notes
             self.refresh()
@@ -316,7 +313,6 @@ class TabLine(Widget):
         return bare
 
     def render_line(self, y: int) -> Strip:
-        """Draws the line."""
         width = self.size.width
         base = self.rich_style
         if y:
@@ -336,7 +332,6 @@ class TabLine(Widget):
         return Strip(segments).adjust_cell_length(width, base)
 
     def on_click(self, event: events.Click) -> None:
-        """Activates the tab under the pointer."""
         left = 0
         for view, label in self._labels(self.size.width):
             left += len(label)

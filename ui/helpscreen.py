@@ -92,7 +92,6 @@ class HelpScreen(Dialog[None]):
         self._words = words
 
     def compose(self) -> ComposeResult:
-        """Adds the box."""
         focused = self._of.focused
         nodes: list[DOMNode] = [] if focused is None else [focused]
         nodes += [self._of, self.app]
@@ -123,7 +122,6 @@ class HelpScreen(Dialog[None]):
             self.query_one(Table).focus()
 
     def action_find(self) -> None:
-        """Opens the line for a search."""
         line = self.query_one("#find", Input)
         line.display = True
         line.focus()
@@ -137,7 +135,7 @@ class HelpScreen(Dialog[None]):
         self.query_one(Table).focus()
 
     @on(Input.Submitted)
-    def _keep(self) -> None:
+    def _keep_search(self) -> None:
         self.query_one(Table).focus()
 
     @on(Input.Changed)

@@ -74,7 +74,6 @@ class KeyFooter(Footer):
         return kept
 
     def on_resize(self) -> None:
-        """Chooses the keys for another width."""
         if self._bindings_ready:
             self.bindings_changed(self.screen)
 

@@ -192,7 +192,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
 
     @property
     def width(self) -> int:
-        """Width in cells."""
         return int(self.scrollable_content_region.width)
 
     @property
@@ -230,15 +229,12 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         return self.has_focus or not self.can_focus
 
     def on_key(self) -> None:
-        """Keeps the rows in place while the user presses keys."""
         self.hold()
 
     def on_mouse_down(self) -> None:
-        """Keeps the rows in place while the mouse button is down."""
         self._mouse_down = True
 
     def on_mouse_up(self) -> None:
-        """Holds the rows for a moment after a click."""
         self._mouse_down = False
         self.hold()
 
@@ -339,7 +335,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
-        """Draws one of the visible lines."""
         width, base = self.width, self._base
         over = Style.null()
         pieces: Iterable[Piece] = ()
@@ -361,12 +356,10 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         return Strip(segments).adjust_cell_length(width, base + over)
 
     def on_resize(self) -> None:
-        """Computes the layout for the new width."""
         self.rows_changed()
         self.show_cursor()
 
     def on_click(self, event: events.Click) -> None:
-        """Moves the cursor to the pointer; a double click chooses the row."""
         offset = event.get_content_offset(self)
         if offset is None:
             return
@@ -380,11 +373,9 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
                 self.chosen()
 
     def clicked(self, row: int, x: int) -> None:
-        """Handles a click on a row."""
         self.move_to(row)
 
     def action_cursor(self, step: int) -> None:
-        """Moves the cursor by rows."""
         self.move_to(self.cursor + step)
 
     def action_page(self, step: int) -> None:
@@ -392,10 +383,8 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         self.move_to(self.cursor + step * self.page_rows)
 
     def action_edge(self, step: int) -> None:
-        """Moves the cursor to the first or the last row."""
         self.move_to(0 if step < 0 else self.row_count() - 1)
 
     def action_choose(self) -> None:
-        """Chooses the cursor's row."""
         if self.row_count():
             self.chosen()

@@ -111,7 +111,6 @@ class LiveScreen(Screen[None]):
         self._bindings = BindingsMap.merge([self._bindings, keys])
 
     def compose(self) -> ComposeResult:
-        """Adds the widgets from top to bottom."""
         yield HeaderLines(self._facts, id="header")
         yield SpanPlot(id="plot")
         yield TabLine(self.state.views, id="tabs")
@@ -132,7 +131,6 @@ class LiveScreen(Screen[None]):
         yield KeyFooter(show_command_palette=False, compact=True)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Hides the parts that do not fit."""
         width, height = event.size
         self.set_class(width < NARROW, "narrow")
         self.set_class(height < FLAT or width < SLIM, "flat")
@@ -143,7 +141,6 @@ class LiveScreen(Screen[None]):
 
     @property
     def settings(self) -> Settings:
-        """The current settings."""
         return self.state.settings
 
     def show(self, picture: Picture) -> None:
@@ -237,7 +234,6 @@ class LiveScreen(Screen[None]):
     # --- views ---
 
     def action_view(self, name: str) -> None:
-        """Activates the tab of a view, given its name."""
         self._go_to(next(view for view in self.state.views if view.name == name), self.settings)
 
     def _go_to(self, view: View[Any], settings: Settings) -> None:
@@ -272,7 +268,6 @@ class LiveScreen(Screen[None]):
             self.state.player.go_to_ns(message.time_ns)
 
     def on_screen_resume(self) -> None:
-        """Shows the newest picture."""
         if self.state.picture is not None and self.picture is not self.state.picture:
             self.show(self.state.picture)
         self._select_stack()
@@ -321,7 +316,6 @@ class LiveScreen(Screen[None]):
         self.action_sort_by(str(message.key))
 
     def action_sort(self) -> None:
-        """Sorts by the next column."""
         keys = [column.key for column in self._columns()]
         now = self.settings.sorting.column
         self.action_sort_by(keys[(keys.index(now) + 1) % len(keys)] if keys else "")
@@ -335,19 +329,16 @@ class LiveScreen(Screen[None]):
                 self.state.sort(column)
 
     def action_reverse(self) -> None:
-        """Reverses the order of the rows."""
         self.action_sort_by(self.settings.sorting.column)
 
     # --- search ---
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disables keys while something is typed."""
         if action == "search":
             return not isinstance(self.focused, Input)
         return super().check_action(action, parameters)
 
     def action_search(self) -> None:
-        """Opens the line for a search."""
         line = self.query_one("#search", Input)
         # Immediately, not at Textual's next style update: keys may already be queued.
         line.display = True
@@ -391,17 +382,14 @@ class LiveScreen(Screen[None]):
     # --- what the state does ---
 
     def action_freeze(self) -> None:
-        """Freezes or resumes the screen."""
         self.state.toggle_freeze()
         if self.picture is not None:
             self.query_one(HeaderLines).show(self.picture, self.state.condition)
 
     def action_list_source(self) -> None:
-        """Shows the source of the row's function."""
         self.state.list_source(self.view.key)
 
     def action_invert(self) -> None:
-        """Inverts flame graph and tree."""
         self.state.change(inverted=not self.settings.inverted)
         if not self.settings.view.follows_metric:
             self._go_to(TREE, self.settings)
@@ -417,7 +405,6 @@ class LiveScreen(Screen[None]):
             self._go_to(PROCESSES, replace(self.settings, shows_ended=shows_ended))
 
     def action_metric(self) -> None:
-        """Weighs flame graph and tree by the next metric."""
         if self.settings.view.follows_metric:
             self.state.next_metric()
         else:

@@ -53,14 +53,12 @@ class ActionDialog(Dialog["Words | None"]):
         self._actions = dict(_ACTIONS[:1] if is_group else _ACTIONS)
 
     def compose(self) -> ComposeResult:
-        """The box."""
         with Vertical(classes="box") as box:
             box.border_title = Text(crop(clean(self._title), 60))
             box.border_subtitle = "Enter · Esc back"
             yield Table([Column("what", "")])
 
     def on_mount(self) -> None:
-        """Lists the possible commands."""
         rows = TableRows(list(self._actions), lambda key, _: str(key))
         self.query_one(Table).show(rows, at_once=True)
 
@@ -93,14 +91,12 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
         self._by_size = False
 
     def compose(self) -> ComposeResult:
-        """Adds the title, list, note and keys."""
         yield Static("tracelloc top", id="machine-title", markup=False)
         yield Table(_COLUMNS, id="machine-list")
         yield Static(id="machine-note", markup=False)
         yield KeyFooter(show_command_palette=False)
 
     def show(self, found: MachineMemory) -> None:
-        """Shows newly read memory."""
         self._machine = found
         self._show()
 
@@ -145,12 +141,10 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
         return next((process for process in machine.processes if process.pid == key), None)
 
     def action_switch(self) -> None:
-        """Shows control groups in place of processes, or processes again."""
         self._shows_groups = not self._shows_groups
         self._show()
 
     def action_sort(self) -> None:
-        """Sorts by memory, or by growth again."""
         self._by_size = not self._by_size
         self._show()
 

@@ -266,7 +266,6 @@ class NodesView(LineView[Nodes]):
         return self._data.stack_below(self.selected)
 
     def empty_text(self) -> str:
-        """Explains why there is no tree."""
         return self._data.empty or COMPUTING
 
     def action_open(self) -> None:

@@ -29,12 +29,10 @@ class TextLines(LineView[Sequence[str]]):
         self._folded: list[str] = []
 
     def show(self, content: Sequence[str], *, at_once: bool = False) -> None:
-        """Replaces the lines; the cursor stays where it is."""
         self._lines = content
         self.rows_changed()
 
     def rows_changed(self) -> None:
-        """Wraps lines that are too long."""
         width = max(self.width, 1)
         self._folded = []
         for line in self._lines:
@@ -46,11 +44,9 @@ class TextLines(LineView[Sequence[str]]):
         super().rows_changed()
 
     def row_count(self) -> int:
-        """Returns the number of lines, after wrapping."""
         return len(self._folded)
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
-        """Returns one line."""
         yield self._folded[row], None
 
 
@@ -94,7 +90,6 @@ class OutputView(TextLines):
     _follows = True
 
     def show(self, content: Sequence[str], *, at_once: bool = False) -> None:
-        """Shows new output, and its end if the cursor was there."""
         super().show(content, at_once=at_once)
         if self._follows and content:
             super().move_to(self.row_count() - 1)
@@ -105,7 +100,6 @@ class OutputView(TextLines):
         self._follows = row >= self.row_count() - 1
 
     def empty_text(self) -> str:
-        """Returns the text to show until there is output."""
         return "The program has written nothing yet."
 
 

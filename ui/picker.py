@@ -95,11 +95,9 @@ class RefreshedScreen(Screen[ResultT], Generic[Found, ResultT]):
         self._looking = False
 
     def show(self, found: Found) -> None:
-        """Shows newly read content."""
         raise NotImplementedError
 
     def on_mount(self) -> None:
-        """Reads now and at intervals."""
         self._look_again()
         if self._refresh_s:
             self.set_interval(self._refresh_s, self._look_again)
@@ -155,7 +153,6 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
         self._infos: list[ProcessInfo] = []
 
     def compose(self) -> ComposeResult:
-        """Adds the title, search, list, note and keys."""
         yield Static("tracelloc: which process?", id="picker-title", markup=False)
         yield Input(placeholder="type to search", id="picker-search", select_on_focus=False)
         rows = Table(_COLUMNS, id="picker-list")
@@ -165,11 +162,9 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
         yield KeyFooter(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Puts the cursor into the search."""
         self.query_one(Input).focus()
 
     def show(self, found: list[ProcessInfo]) -> None:
-        """Shows a new list."""
         self._infos = found
         self._filter()
 
@@ -207,7 +202,6 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
 
     @on(Table.Chosen)
     def action_pick(self) -> None:
-        """Chooses the process under the cursor."""
         info = self.current
         if info is None:
             return

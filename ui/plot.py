@@ -314,7 +314,6 @@ class Plot(Widget):
         self.on_resize()
 
     def on_resize(self) -> None:
-        """Redraws the plot in the new size."""
         if self._draw is not None:
             before, self._drawing = self._drawing, self._draw(self.size.width, self.size.height)
             changed = list(_changes(before, self._drawing))
@@ -322,7 +321,6 @@ class Plot(Widget):
                 self.refresh(*changed)
 
     def render_line(self, y: int) -> Strip:
-        """Draws one line of the plot."""
         if y >= len(self._drawing):
             return Strip.blank(self.size.width, self.rich_style)
         styles: dict[str, Style] = {"": self.rich_style}

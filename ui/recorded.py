@@ -72,7 +72,6 @@ class RecordedSource:
         return []
 
     def take_snapshot(self, _wanted: SnapshotRequest) -> TraceSnapshot:
-        """Returns the selected snapshot."""
         recording, uptime_s = self._recording, self._uptime_s
         # The curves, which take long, are read at most every `_NEWEST_S`.
         self._recording.reload()
@@ -107,7 +106,6 @@ class RecordedSource:
         return snapshot
 
     def ring_share(self) -> float:
-        """Returns 0: a recording has no ring."""
         return 0.0
 
     def symbol_advice(self, _target: Target, _stack: NamedStack) -> str | None:

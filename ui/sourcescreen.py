@@ -64,7 +64,6 @@ class SourceScreen(Screen[None]):
         self._numbers: Sequence[int] = ()  # Line numbers by row
 
     def compose(self) -> ComposeResult:
-        """Yields the title with figures, then the lines."""
         yield Static("", id="title", markup=False)
         lines = Table(COLUMNS, id="listing")
         lines.name_enter("Stack")
@@ -72,7 +71,6 @@ class SourceScreen(Screen[None]):
         yield KeyFooter(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Shows the newest picture if there is one."""
         if self.state.picture is not None:
             self.show(self.state.picture)
 
@@ -86,7 +84,6 @@ class SourceScreen(Screen[None]):
             self.state.change(listed_function=None)
 
     def show(self, picture: Picture) -> None:
-        """Draws the function's figures from the picture."""
         listing = picture.listing
         if listing is None or listing.function != self.function:
             return
@@ -180,7 +177,6 @@ class SourceScreen(Screen[None]):
         return key if isinstance(key, int) else None
 
     def action_next_line(self, step: int) -> None:
-        """Moves to the next or previous line that has bytes, and wraps around."""
         lines = sorted(self._listing.lines) if self._listing is not None else []
         now = self._line
         if not lines or now is None:
@@ -192,7 +188,6 @@ class SourceScreen(Screen[None]):
 
     @on(Table.Chosen, "#listing")
     def action_open_stack(self) -> None:
-        """Opens the heaviest stack that passes through the line."""
         line = self._line
         figures = None if self._listing is None or line is None else self._listing.lines.get(line)
         if figures is None:
@@ -201,7 +196,6 @@ class SourceScreen(Screen[None]):
             self.state.open_details(figures.stack)
 
     def action_edit(self) -> None:
-        """Opens the line in the user's editor."""
         if self._listing is None or self._listing.file is None:
             self.app.notify("No source file", timeout=2)
         else:

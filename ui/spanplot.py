@@ -56,7 +56,6 @@ class SpanPlot(Plot, can_focus=False):
     def show(
         self, curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int
     ) -> None:
-        """Draws the curves, the flags and the selection."""
         self._curves, self._flags = curves, flags
         self._start_ns, self._end_ns = start_ns, max(end_ns, start_ns + NS_PER_S)
         self._draw_again()
@@ -87,7 +86,6 @@ class SpanPlot(Plot, can_focus=False):
         return True
 
     def action_step(self, columns: int) -> None:
-        """Moves the cursor by columns."""
         if self._cursor_ns is not None:
             moved = self._cursor_ns + columns * self._column_ns
             self._cursor_ns = round(min(max(moved, self._start_ns), self._end_ns))
@@ -103,11 +101,9 @@ class SpanPlot(Plot, can_focus=False):
             self._end(Span(first, last) if first < last else None)
 
     def action_leave(self) -> None:
-        """Cancels the selection."""
         self._end(None)
 
     def on_blur(self) -> None:
-        """Cancels the selection when another widget gets the focus."""
         if self._cursor_ns is not None:
             self._forget()
 
@@ -136,13 +132,11 @@ class SpanPlot(Plot, can_focus=False):
         return min(self._start_ns + round(inside * self._column_ns), self._end_ns)
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Starts a span where the button is pressed."""
         if event.button == 1 and self._end_ns:
             self._dragged_from = event.x - LABELS
             self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Shows the span while the button is down."""
         if self._dragged_from is not None:
             self._begin_ns, self._cursor_ns = self._dragged_to(event.x - LABELS)
             self._draw_again()

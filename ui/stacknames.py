@@ -64,7 +64,6 @@ class Labels(dict[int, str]):
         return self.get(stack, "…")
 
     def put(self, stack: int, label: str) -> None:
-        """Sets the label of a stack."""
         number = self._number_of.setdefault(label, len(self.texts))
         if number == len(self.texts):
             self.texts.append(label)
@@ -102,7 +101,6 @@ class Search:
             self.pattern = re.compile(re.escape(text), flags)
 
     def matches(self, text: str) -> bool:
-        """Whether the search matches the text."""
         return self.pattern.search(text, 0, LONGEST_SUBJECT) is not None
 
 

@@ -266,7 +266,6 @@ class State:
     # --- screens ---
 
     def open_details(self, stack: int) -> None:
-        """Opens the screen of one stack."""
         self.change(selected=stack)
         self.app.push_screen(DetailScreen(self, stack))
 

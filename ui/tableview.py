@@ -30,7 +30,7 @@ LONGEST_NAME: Final = 2048  # Characters of a name that drawing considers: no te
 CUT: Final = "…"
 # Fewest cells, arrow included, in which a truncated caller's name is still informative.
 _WORTH: Final = 11
-WIDE: Final = 150  # Width of a table from which on columns of paths get more room
+WIDE: Final = 150  # Width of a table from which columns of paths get more room
 # Characters considered per available cell; any further ones would be combining ones.
 _PER_CELL: Final = 4
 GROWING: Final = "bold red"
@@ -299,7 +299,6 @@ class Table(LineView[TableRows]):
             super().moved()
 
     def moved(self) -> None:
-        """Updates the cursor's key."""
         self._note_key()
 
     def move_to(self, row: int) -> None:
@@ -313,7 +312,6 @@ class Table(LineView[TableRows]):
         self._at_top = step < 0
 
     def header_clicked(self, line: int, x: int) -> None:
-        """Asks to sort by the clicked column."""
         left = 1
         for column, room in self._shown_columns(self.width):
             if left <= x < left + room and column.sorts:
@@ -337,11 +335,9 @@ class Table(LineView[TableRows]):
         return min(wanted, max(height - 2, 0))
 
     def row_count(self) -> int:
-        """Returns the number of rows."""
         return len(self.order)
 
     def empty_text(self) -> str:
-        """Returns the text to show if there are no rows."""
         return self._rows.empty
 
     def _shown_columns(self, width: int) -> list[tuple[Column[Any], int]]:
@@ -367,7 +363,6 @@ class Table(LineView[TableRows]):
         ]
 
     def fixed_line(self, line: int, width: int) -> Iterable[Piece]:
-        """Returns the header line, or a footer line."""
         if line < 0:
             shown = self._footer_line(line, width)
             if isinstance(shown, str):
@@ -400,7 +395,6 @@ class Table(LineView[TableRows]):
         return pieces
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
-        """Returns the cells of a row."""
         key = self.order[row]
         yield "›" if row == self.cursor and self.row_cursor and self.is_active else " ", None
         if isinstance(key, Heading):

@@ -17,7 +17,7 @@ from tracelloc.ui.tableview import arrow, crop, fit
 
 # Least share of the whole tree at which `Expand all` expands a function.
 _WORTH_OPENING: Final = 0.01
-_WIDE: Final = 76  # Width in cells from which on all columns are shown
+_WIDE: Final = 76  # Width in cells from which all columns are shown
 
 
 class TreeView(NodesView):
@@ -62,7 +62,6 @@ class TreeView(NodesView):
 
     @property
     def selected(self) -> int:
-        """Node in the cursor's row."""
         return self._rows[self.cursor][0] if self.cursor < len(self._rows) else ROOT
 
     def _weighty(self, node: int) -> list[int]:
@@ -96,11 +95,9 @@ class TreeView(NodesView):
         self.show_cursor()
 
     def row_count(self) -> int:
-        """Returns the number of visible nodes."""
         return len(self._rows)
 
     def fixed_line(self, line: int, width: int) -> Iterable[Piece]:
-        """Returns the header line, or the footer with the full name under the cursor."""
         if line == 0:
             title = f"{self._data.metric.heading:>11} {'share':>7}"
             if width >= _WIDE:
@@ -115,7 +112,6 @@ class TreeView(NodesView):
             yield crop(f" {step.name}{module}", width - len(found)), "lines--header"
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
-        """Draws a node."""
         node, indent = self._rows[row]
         nodes, tree = self._data, self._data.tree
         figures = f"{nodes.figure(nodes.weight(node)):>11} {format_percent(nodes.share(node)):>7}"
@@ -160,7 +156,6 @@ class TreeView(NodesView):
         self._touch(node)
 
     def action_close_node(self) -> None:
-        """Collapses the node; if already collapsed, moves to its parent."""
         node = self.selected
         if node in self._open and self._weighty(node) and node != ROOT:
             self._open.discard(node)
@@ -194,7 +189,6 @@ class TreeView(NodesView):
         self._touch(self.selected)
 
     def action_close_all(self) -> None:
-        """Collapses everything but the root."""
         self._open = {ROOT}
         self._touch(self.selected)
 

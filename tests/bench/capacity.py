@@ -73,7 +73,6 @@ def _snapshot_s(table: LiveTable, now_ns: int) -> float:
 
 
 def measure(blocks: int = BLOCKS) -> dict[str, Any]:
-    """The figures, in this process."""
     _filled(BATCH_EVENTS)
     peak_before_bytes = _peak_rss_bytes()
     table, apply_s = _filled(blocks)

@@ -64,7 +64,6 @@ def measure(threads: int, windows: int, scratch: Path) -> dict[str, list[tuple[f
 
 
 def main() -> None:
-    """Prints the medians."""
     words = sys.argv[1:]
     threads, windows = int(words[0]) if words else 1, int(words[1]) if words[1:] else 100
     with tempfile.TemporaryDirectory() as name:

@@ -234,7 +234,6 @@ class Profiler:
     """tracelloc at work."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        """Of a process whose probes are in place."""
         self._process = process
 
     def cpu_s(self) -> float:
@@ -278,7 +277,6 @@ class Figures:
     followed_fork_ns: list[int] = field(default_factory=list)
 
     def note(self, alone: Done, empty: Done, done: Done, cpu_s: float) -> None:
-        """Takes in a round."""
         if not alone.units or not empty.units or not done.units:
             raise SkippedError(f"nothing was done in {LIMIT_S:.0f} s")
         self.untraced.append(alone.units / alone.seconds)

@@ -150,7 +150,6 @@ def look(pid: int) -> None:
 
 
 def measure_here(name: str, rounds: int) -> dict[str, object]:
-    """The figures of one server."""
     kinds = "idle", "heap", "leaks"
     found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
     passes = dict.fromkeys(kinds, 0)
@@ -184,7 +183,6 @@ def measure_here(name: str, rounds: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """The command."""
     if sys.argv[1] == "--look":
         look(int(sys.argv[2]))
     else:

@@ -144,7 +144,6 @@ def measure(python: str, objects: int) -> list[Row]:
 
 
 def main() -> None:
-    """Prints the table."""
     print(f"{'':10} {'':8} {'objects':>10} {'CPU s':>7} {'blocks':>8} {'worst type':>11}")
     for python in sys.argv[1:] or ["/usr/bin/python3"]:
         for objects in OBJECTS:

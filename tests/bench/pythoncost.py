@@ -162,7 +162,6 @@ def cpu(services: Services, rounds: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """The command."""
     part, *rest = sys.argv[1:]
     measure = {"latency": latency, "cpu": cpu}[part]
     print(json.dumps(measure(Services("/usr/bin/python3"), int((rest or ["6"])[0]))))

@@ -104,7 +104,6 @@ class Watched:
         self.end()
 
     def end(self) -> None:
-        """Ends both."""
         self.command.terminate()
         self.command.communicate()
         self.target.kill()

@@ -98,7 +98,6 @@ class Services:
         return ["env", packages, "PYTHONDONTWRITEBYTECODE=1", *self._python, *words]
 
     def ask(self, code: str) -> str:
-        """Returns the output of a line of Python."""
         return subprocess.check_output(self.command("-c", code), text=True).strip()
 
     def start(self, program: str, *words: str) -> Target:

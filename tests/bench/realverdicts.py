@@ -111,7 +111,6 @@ class Run:
         self._alarmed: set[int] = set()
 
     def note(self, time_s: float, findings: Findings, table: LiveTable, into: RunResult) -> None:
-        """One look."""
         truth = self._truth
         suspects = findings.suspects
         into.contradictions.update(set(contradictions(findings, table)))
@@ -215,7 +214,6 @@ def percent(part: float, whole: float) -> str:
 
 
 def table(results: list[RunResult]) -> Iterator[str]:
-    """The lines of a report."""
     clean = [r for r in results if not r.seed]
     leaky = [r for r in results if r.seed]
     hours = sum(r.seconds for r in clean) / 3600
@@ -256,7 +254,6 @@ def table(results: list[RunResult]) -> Iterator[str]:
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(
         "tests.bench.realverdicts", description=__doc__.splitlines()[0]
     )

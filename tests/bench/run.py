@@ -81,7 +81,6 @@ class Bench:
         self.results = Results(plan)
 
     def run(self) -> Results:
-        """All parts of the plan."""
         plan = self.results.plan
         for tool in self._tools(plan.tools):
             reason = tool.why_missing()

@@ -87,7 +87,6 @@ def _once(pid: int, subcommand: str) -> tuple[float, float]:
 
 
 def measure(blocks: int, program: Path, watched_s: float) -> Row:
-    """One row."""
     row = Row(blocks)
     target = subprocess.Popen([program, str(blocks)], stdout=subprocess.PIPE)
     try:
@@ -121,7 +120,6 @@ def _cells(row: Row, least: Row) -> list[str]:
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(prog="tests.bench.scale", description=__doc__.splitlines()[0])
     parser.add_argument("blocks", nargs="*", type=int, default=BLOCKS)
     parser.add_argument("--watched", type=float, default=WATCHED_S, metavar="S")

@@ -239,7 +239,6 @@ SINGLE: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
 
 
 def text(results: Results) -> str:
-    """All tables, and what is missing from them."""
     single = results.single
     sections = [_start(single["start"])] if "start" in single else []
     if results.storm:

@@ -92,7 +92,6 @@ def _run(command: list[str]) -> dict[str, Any]:
 
 
 def measure() -> dict[str, Any]:
-    """The figures, in this process."""
     runs = {}
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_CACHE_HOME"] = scratch

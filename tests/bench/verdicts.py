@@ -220,7 +220,6 @@ def judge(case: Case, results: Results) -> Iterator[str]:
 
 
 def cases(kind: str | None, names: list[str], seeds: int) -> Iterator[Case]:
-    """What is asked for."""
     groups = {"programs": PROGRAMS, "held-out": HELD_OUT}
     for group, programs in groups.items():
         if kind in (None, group):
@@ -234,7 +233,6 @@ def cases(kind: str | None, names: list[str], seeds: int) -> Iterator[Case]:
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(
         prog="tests.bench.verdicts", description=__doc__.splitlines()[0]
     )

@@ -53,7 +53,6 @@ class Recording:
             )
 
     def events(self) -> Events:
-        """Records as the ring holds them."""
         events = np.zeros(len(self.kind), EVENT_DTYPE)
         events["time_ns"] = self.time_ms.astype(np.uint64) * _NS_PER_MS + START_NS
         events["address"] = self.address

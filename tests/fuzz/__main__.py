@@ -15,7 +15,6 @@ with atheris.instrument_imports(include=["tracelloc"]):
 
 
 def main() -> None:
-    """The command."""
     reader, seconds, *more = sys.argv[1:]
     directory = Path(more[0] if more else tempfile.mkdtemp(prefix="tracelloc-fuzz-"))
     corpus = directory / reader

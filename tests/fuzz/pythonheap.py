@@ -243,7 +243,6 @@ class FuzzedMemory(RemoteMemory):
         return b""
 
     def fetch(self, pieces: U64, into: U64) -> int:
-        """See ``RemoteMemory.fetch``."""
         target = memoryview(into.reshape(-1).view(np.uint8))
         got = 0
         for address, size_bytes in pieces.tolist():
@@ -283,7 +282,6 @@ class _Python(CPython):
         self._codes = CodeObjects(self.layout.code, _DATA + 10 * _TYPE_BYTES, self.read)
 
     def read(self, address: int, size_bytes: int) -> bytes:
-        """See ``CPython.read``."""
         return self._memory.bytes_at(address & (1 << 64) - 1, size_bytes)
 
 

@@ -220,15 +220,6 @@ def test_few_stacks_remembered(targets: Targets) -> None:
     assert snapshot.live_stacks == 183
 
 
-@pytest.mark.parametrize("ways", [[], ["--attach", "perf"]])
-def test_children_are_left_alone(targets: Targets, ways: list[str]) -> None:
-    """They run on with the probes in their copy of the code, and are in no figure."""
-    _, report = traced(targets.c("forker", 200), "go", *ways)
-    assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
-    assert report["allocations"] == 200
-    assert report["lost_events"] == report["unmatched_frees"] == 0
-
-
 def test_static_program(targets: Targets) -> None:
     books, report = traced(targets.c("books", 4, 5000, 3, 300, flags=("-static",)), "run")
     assert report["live_allocations"] == sum(count for count, _ in books.values())

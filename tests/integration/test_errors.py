@@ -38,7 +38,6 @@ def said(result: subprocess.CompletedProcess[str], status: int) -> str:
 
 
 def free_pid() -> int:
-    """A PID that no process has."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait(PATIENCE_S)
     return process.pid

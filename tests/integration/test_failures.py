@@ -54,7 +54,6 @@ def live_bytes_in(path: Path) -> int:
 
 
 def recorded_bytes(path: Path) -> int:
-    """Live bytes at the last moment of a recording."""
     done = run_tracelloc("report", path, "--format", "json", status=0)
     found: int = json.loads(done.stdout.splitlines()[-1])["live_bytes"]
     return found

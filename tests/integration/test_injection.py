@@ -66,18 +66,6 @@ def run_traced(target: Target) -> tuple[dict[str, Any], dict[str, list[int]]]:
     return tracer.last(), books
 
 
-@pytest.mark.parametrize(
-    ("threads", "seed", "slots"), [(4, 1, 3000), (16, 4, 8000), (4, 5, 4), (300, 6, 3000)]
-)
-def test_books(targets: Targets, threads: int, seed: int, slots: int) -> None:
-    """Exact, and the library can be injected again."""
-    target = targets.c("books", threads, OPERATIONS * 4 // threads, seed, slots)
-    assert_equal(*run_traced(target))
-    tracer = traced(target)
-    assert said(tracer, INJECTED)
-    assert tracer.stop() == 0
-
-
 @pytest.mark.parametrize("malloc", ["jemalloc", "mimalloc", "musl"])
 def test_other_malloc_libraries(builder: Builder, targets: Targets, malloc: str) -> None:
     if malloc == "musl":
@@ -255,25 +243,6 @@ def test_filters_of_system_calls(targets: Targets) -> None:
     assert tracer.stop() == 0
     assert any("events come by probes" in message for message in tracer.messages)
     assert tracer.last()["lost_events"] == 0
-
-
-def test_forks_in_signal_handlers(targets: Targets) -> None:
-    """Children go on in the middle of what their parents were reporting."""
-    target = targets.c("forkstorm", 500)
-    tracer = traced(target)
-    kept, bad = map(int, target.ask("go").split())
-    assert bad == 0
-    report = tracer.final_report()
-    assert (report["live_allocations"], report["live_bytes"]) == (kept, 40 * kept)
-
-
-def test_children_are_left_alone(targets: Targets) -> None:
-    """Forked ones allocate as they like, and are in no figure."""
-    target = targets.c("forker", 200)
-    tracer = traced(target)
-    assert target.ask("go") == "done"
-    report = tracer.final_report()
-    assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
 
 
 def test_killed_at_any_step(builder: Builder) -> None:

@@ -96,7 +96,6 @@ def test_share_of_a_program_with_the_preloaded_library(targets: Targets) -> None
 
 
 def has_share(tracer: Tracelloc) -> bool:
-    """Returns whether a report has the share."""
     text = tracer.text()
     return '"probe_share":0' in text or '"probe_share":1' in text
 

@@ -56,7 +56,6 @@ def build_packages(out: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(packages: Path) -> Path:
-    """The wheel."""
     (built,) = packages.glob("*.whl")
     return built
 

@@ -59,24 +59,6 @@ def said(tracer: Tracelloc, words: str) -> bool:
     return any(words in message for message in tracer.messages)
 
 
-@pytest.mark.parametrize(
-    ("threads", "seed", "slots"),
-    [(4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4), (300, 6, 3000)],
-)
-def test_books(builder: Builder, targets: Targets, threads: int, seed: int, slots: int) -> None:
-    """Exact, as probes are. 300 threads are more than there are rings."""
-    command = [builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots]
-    target = armed(command, targets)
-    tracer = traced(target)
-    books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    assert said(tracer, BY_ITSELF)
-    report = tracer.last()
-    assert_equal(report, books)
-    assert report["unmatched_frees"] == 0
-    assert report["allocations"] > OPERATIONS // 2
-
-
 @pytest.mark.parametrize("clock", ["CLOCK_TSC", "CLOCK_COUNTER"])
 def test_clocks(
     builder: Builder, targets: Targets, monkeypatch: pytest.MonkeyPatch, clock: str
@@ -97,49 +79,6 @@ def test_clocks(
                 old - table.oddities.unmatched_frees
             )
             assert table.oddities.address_reuses == 0
-
-
-def test_size_limits(builder: Builder, targets: Targets) -> None:
-    """What is reported equals what probes say of those sizes, block by block."""
-    target = armed([builder.c("books"), 4, OPERATIONS, 11, 3000], targets)
-    whole = Tracelloc("-p", target.pid, "--json", "--preload", "off", "--top", 100_000)
-    limited = traced(target, "--min-size", 100, "--max-size", "1k", "--top", 100_000)
-    books = json.loads(target.ask("run"))
-    assert limited.stop() == whole.stop() == 0
-    assert said(limited, BY_ITSELF)
-    assert_equal(whole.last(), books)
-    blocks = {
-        block["address"]: (block["size_bytes"], [frame["address"] for frame in block["stack"]])
-        for block in whole.last()["top_allocations"]
-        if 100 <= block["size_bytes"] <= 1024
-    }
-    seen = {
-        block["address"]: (block["size_bytes"], [frame["address"] for frame in block["stack"]])
-        for block in limited.last()["top_allocations"]
-    }
-    assert {address: size for address, (size, _) in seen.items()} == {
-        address: size for address, (size, _) in blocks.items()
-    }
-    assert len(seen) > 100
-
-
-@pytest.mark.parametrize(("sample", "tolerance"), [("64", 0.03), ("4k", 0.15), ("32k", 0.4)])
-def test_samples_estimate_the_books(
-    builder: Builder, targets: Targets, sample: str, tolerance: float
-) -> None:
-    target = armed([builder.c("books"), 4, OPERATIONS * 2, 21, 20_000], targets)
-    tracer = traced(target, "--sample", sample, "--top", 100_000)
-    books = json.loads(target.ask("run"))
-    report = tracer.final_report()
-    # What it shares with us is none of its growth.
-    assert report["memory"]["shared_bytes"] == 0
-    truth_bytes = sum(size for _, size in books.values())
-    truth_blocks = sum(count for count, _ in books.values())
-    assert report["live_bytes"] == pytest.approx(truth_bytes, rel=tolerance)
-    assert report["live_allocations"] == pytest.approx(truth_blocks, rel=4 * tolerance)
-    assert report["unmatched_frees"] == report["lost_events"] == 0
-    assert {cause: n for cause, n in report["lost"].items() if n} == {}
-    assert len(report["top_allocations"]) < truth_blocks
 
 
 def test_stacks_that_come_and_go(builder: Builder, targets: Targets) -> None:
@@ -598,30 +537,6 @@ def test_two_profilers(builder: Builder, targets: Targets) -> None:
         # Neither shows that the other one is there.
         addresses = {f["address"] for s in tracer.last()["top_allocators"] for f in s["stack"]}
         assert not any(m.start <= a < m.end for a in addresses for m in own)
-
-
-def test_children_are_left_alone(builder: Builder, targets: Targets) -> None:
-    """Forked ones allocate as they like, and are in no figure."""
-    target = armed([builder.c("forker"), 200], targets)
-    tracer = traced(target)
-    assert said(tracer, BY_ITSELF)
-    assert target.ask("go") == "done"
-    report = tracer.final_report()
-    assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
-    assert report["allocations"] == 200
-    assert report["lost_events"] == report["unmatched_frees"] == 0
-
-
-def test_forks_in_signal_handlers(builder: Builder, targets: Targets) -> None:
-    """Children go on in the middle of what their parents were reporting."""
-    target = armed([builder.c("forkstorm"), 500], targets)
-    tracer = traced(target)
-    kept, bad = map(int, target.ask("go").split())
-    assert bad == 0
-    report = tracer.final_report()
-    assert said(tracer, BY_ITSELF)
-    assert (report["live_allocations"], report["live_bytes"]) == (kept, 40 * kept)
-    assert report["lost_events"] == report["unmatched_frees"] == 0
 
 
 def test_trees_of_processes(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from tests.harness import TARGETS, Builder, Targets, Tracelloc, tracelloc_comman
 
 
 def wait_for_block(tracer: Tracelloc, size: int) -> None:
-    """Until a report has a block of this size."""
     tracer.await_text(f'"size_bytes":{size},')
 
 

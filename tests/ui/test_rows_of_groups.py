@@ -37,7 +37,6 @@ def selection_of(rng: np.random.Generator) -> tuple[ViewSelection, dict[str, Any
 
 
 def expected(selection: ViewSelection, order: list[int], ranks: Any) -> list[tuple[int, ...]]:
-    """The stacks of each row."""
     figures, labels, verdicts = selection.figures, selection.names.labels, selection.verdicts
     assert verdicts is not None
     whole = int(figures.live_bytes.sum())

@@ -66,7 +66,6 @@ async def test_lines_have_their_own_bytes_and_those_of_their_callees(tmp_path: P
 
 
 def functions(app: LiveApp) -> list[str]:
-    """The rows of the view of functions."""
     order = app.screen.query_one("#functions", Table).order
     return [key.step.name for key in order if isinstance(key, FunctionKey)]
 

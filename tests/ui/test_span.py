@@ -14,7 +14,6 @@ LEAKED_PER_S = 20 * 160
 
 
 def leaked(app: LiveApp) -> str:
-    """The row of what leaks."""
     return line_with(app, "record_request", 9)
 
 

@@ -61,7 +61,6 @@ class Lab:
         self._facets: dict[Traced, Facet[Any]] = {}
 
     def facet(self, one: Traced) -> Facet[Any]:
-        """That of a process."""
         if one not in self._facets:
             self._facets[one] = self.schedule.kind(one, self.context)
         return self._facets[one]

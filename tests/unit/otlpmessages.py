@@ -95,7 +95,6 @@ def resource_of(resource: Any) -> dict[str, Any]:
 
 
 def attributes_of(message: Any, owner: Any) -> dict[str, Any]:
-    """Attributes of a profile, mapping or location."""
     strings, table = message.dictionary.string_table, message.dictionary.attribute_table
     entries = [table[index] for index in owner.attribute_indices]
     return {strings[entry.key_strindex]: value_of(entry.value) for entry in entries}

@@ -175,7 +175,6 @@ class Stage:
 
     @property
     def root(self) -> int:
-        """The PID of the first process."""
         return self.pids[0]
 
     def image(self, pid: int) -> int:

@@ -167,10 +167,10 @@ def add_trace_options(parser: argparse.ArgumentParser) -> None:
         add_group(parser.add_argument_group(title))
 
 
-def add_recordings(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
+def add_recordings(parser: argparse.ArgumentParser) -> None:
     """Adds recordings as positional arguments."""
     about = "recording; several are shown as one"
-    parser.add_argument("files", type=Path, nargs=nargs, metavar="FILE", help=about)
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help=about)
 
 
 # fmt: off

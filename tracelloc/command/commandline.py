@@ -41,7 +41,6 @@ class Mode(Enum):
 
     @property
     def reports(self) -> bool:
-        """Whether reports are written."""
         return self in (Mode.TEXT, Mode.JSON)
 
 

@@ -41,6 +41,7 @@ _DROPPED: Final = {
     "--every-report": "--json has complete reports with --json-full, recordings have all moments",
     "--long-names": "text reports shorten names; --json and files have whole ones",
     "--output-mode": "files are for their owner alone; chmod changes that",
+    "open -p": "write the recording's file, which is tracelloc-PID-TIME.rec by default",
     "--short-names": "text reports shorten names; the screen does, too",
 }
 
@@ -143,7 +144,7 @@ def parse_subcommand(subcommand: Subcommand, arguments: Sequence[str]) -> argpar
     if subcommand.takes_command and not word.startswith("-"):
         raise UsageError(f"{_UNKNOWN}{word}", hint=_command_hint(parser.prog, arguments, word))
     if unknown:
-        _check_dropped(unknown[0])
+        _check_dropped(unknown[0], f"{subcommand.name} ")
         parser.error(f"{_UNKNOWN}{shlex.join(unknown)}")
     if hasattr(given, "process"):
         take_plain(given)
@@ -156,10 +157,11 @@ def _command_hint(program: str, arguments: Sequence[str], word: str) -> str:
     return f"did you mean {shlex.join(meant)}?"
 
 
-def _check_dropped(word: str) -> None:
-    name = word.partition("=")[0]
-    if name in _DROPPED:
-        raise UsageError(f"{name} is gone", hint=_DROPPED[name])
+def _check_dropped(word: str, subcommand: str = "") -> None:
+    option = word.partition("=")[0]
+    for name in (option, subcommand + option):
+        if name in _DROPPED:
+            raise UsageError(f"{name} is gone", hint=_DROPPED[name])
 
 
 def _refuse(arguments: Sequence[str], unknown: Sequence[str], flags: Iterable[str]) -> NoReturn:

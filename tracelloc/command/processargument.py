@@ -28,15 +28,14 @@ from contextlib import contextmanager
 from tracelloc.errors import TargetError, scarcity
 
 
-def add_process(parser: ArgumentParser, about: str = "", *, plain: bool = True) -> None:
+def add_process(parser: ArgumentParser, about: str = "") -> None:
     """Adds ``-p``, ``-n`` and a plain word for either (see ``take_plain``) if they are missing."""
     name = "its name in ps, executable, argv[0] or script, instead"
     if about:
         add_option(parser, "-p --pid PID", about, type=pid_type)
         add_option(parser, "-n --name NAME", name, type=str)
-    if plain:
-        about = "PID or name of the process, without -p or -n"
-        parser.add_argument("process", metavar="PROCESS", nargs="?", help=about)
+    about = "PID or name of the process, without -p or -n"
+    parser.add_argument("process", metavar="PROCESS", nargs="?", help=about)
 
 
 def take_plain(given: Namespace) -> None:

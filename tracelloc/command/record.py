@@ -21,7 +21,6 @@ from tracelloc.command.targets import with_target
 from tracelloc.errors import TracellocError
 from tracelloc.show.export.outputfile import filled_in
 from tracelloc.show.presentation.processfacts import losses_line
-from tracelloc.show.recording.running import noted
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.show.report.trace import progress_line
 from tracelloc.snapshots.snapshot import TraceSnapshot
@@ -55,11 +54,10 @@ class Recorder:
 
     def show(self, run: Run) -> None:
         """Records until tracing is to end."""
-        writer = self._begin(run)
+        self._begin(run)
         run.copy = lambda: self._copy(run)
         try:
-            with noted(run.session.root.process, writer.path):
-                self._record(run)
+            self._record(run)
         except BaseException:
             self.close()
             raise

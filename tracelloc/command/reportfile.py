@@ -52,7 +52,7 @@ def report(given: argparse.Namespace) -> None:
     if since is not None and since >= at:
         raise UsageError("--since must be before the snapshot that is shown")
     marks = {} if since is None else _by_number(recording.trace_at(since))
-    trace = _cut(recording.trace_at(at), given.top)
+    trace = _with_largest(recording.trace_at(at), given.top)
     messages.say(_moment_line(recording, at))
     if outputs:
         failures: list[TracellocError] = []
@@ -72,7 +72,7 @@ def report(given: argparse.Namespace) -> None:
         _print(given, trace, namers, marks)
 
 
-def _cut(trace: TraceSnapshot, top: int) -> TraceSnapshot:
+def _with_largest(trace: TraceSnapshot, top: int) -> TraceSnapshot:
     """Returns the trace with at most ``top`` of the largest blocks per process."""
     return replace(
         trace,

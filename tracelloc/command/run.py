@@ -34,16 +34,12 @@ from tracelloc.show.alerts.watching import Watch
 from tracelloc.show.filters.files import load_filters
 from tracelloc.show.presentation.facts import found_lines
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.recording.running import recording_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user, invoker
 from tracelloc.system.memorylimits import limit_own_memory
 from tracelloc.text import printable, progress_of
 
-_RECORDED: Final = (
-    "this process is being recorded: tracelloc open -p {pid} shows it without more probes"
-)
 # How long the last report and files wait for names: what they don't know, no later ones will.
 LAST_PATIENCE_S: Final = 30.0
 HURRY_PATIENCE_S: Final = 4.0  # How long they wait for them while somebody waits for us to end
@@ -96,7 +92,6 @@ class Run:
         self._allocators_said = 0
 
     def snapshot(self) -> TraceSnapshot:
-        """Takes a snapshot of the trace."""
         return self.snapshots.take_snapshot(self.namers.patience_s)
 
     def answer_signals(self) -> None:
@@ -318,8 +313,6 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         )
         budget.when_full(run.end_early)
         session.when_failed(run.fail)
-        if recording_of(session.root.process) is not None:
-            more = [*more, _RECORDED.format(pid=session.root.target.pid)]
         run.say_beginning([*warnings, *more])
         try:
             if sharing is not None:

@@ -16,7 +16,6 @@ from tracelloc.errors import TracellocError
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Target
 from tracelloc.model.snapshotrequest import SnapshotRequest
-from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.filters import NamedStack
@@ -26,7 +25,6 @@ from tracelloc.show.presentation.packageadvice import SymbolAdvice
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.show.presentation.suspects import parting_lines
 from tracelloc.show.recording.joined import open_recordings
-from tracelloc.show.recording.running import recording_of
 from tracelloc.show.recording.times import find_moment
 from tracelloc.show.report.trace import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -211,16 +209,6 @@ def run_screen(options: Options) -> int:
         pid, is_chosen = screen.next_pid, True
 
 
-def _recording_of(pid: int) -> Path:
-    path = recording_of(open_target(pid))
-    if path is None:
-        raise TracellocError(
-            f"no recording of process {pid} is known",
-            hint=f"tracelloc record -p {pid} starts one; tracelloc -p {pid} traces it",
-        )
-    return path
-
-
 def open_recording(given: argparse.Namespace) -> None:
     """Shows a recording until the user leaves. Raises TracellocError."""
     for name in ("COLUMNS", "LINES"):
@@ -229,7 +217,7 @@ def open_recording(given: argparse.Namespace) -> None:
     filters, warnings = load_filters(
         tuple(given.filters_paths), tuple(given.filter_groups), standing=given.use_filters
     )
-    recording = open_recordings(given.files or [_recording_of(given.pid)])
+    recording = open_recordings(given.files)
     namers = Namers(recording, filters)
     at = None if given.at is None else find_moment(recording, given.at)
     interval_s = REFRESH_S if recording.is_growing else None

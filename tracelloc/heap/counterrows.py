@@ -49,7 +49,6 @@ class CounterRows:
         return row
 
     def set(self, at: int, figures: I64) -> None:
-        """Replaces the figures of a row."""
         self._rows[at] = figures.copy()
 
     def fold(self, into: int, at: int) -> None:

@@ -36,7 +36,6 @@ class Range:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the range in bytes."""
         return self.end - self.start
 
 

@@ -54,5 +54,4 @@ class HeapSeries:
         self._columns[1, : self._used] += live_bytes
 
     def points(self) -> HeapPoints:
-        """Returns a copy of all points."""
         return HeapPoints(*self._columns[:, : self._used].copy())

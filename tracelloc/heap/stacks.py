@@ -26,7 +26,7 @@ class Stacks(CallStacks):
     """
 
     def __init__(self, like: Stacks | None = None) -> None:
-        """``like``: stacks of an earlier program, whose indices stay; new ones never equal them."""
+        """``like``: stacks of an earlier program: they keep their indices, new ones share none."""
         super().__init__()
         if like is not None:
             self._starts = like._starts[: len(like)].copy()
@@ -36,7 +36,7 @@ class Stacks(CallStacks):
             self._frames = like._frames[: like._used]
             self._count, self._used = len(self._starts), len(self._frames)
         self._index_of_frames: dict[tuple[bytes, int], int] = {}
-        self._filed = self._count  # Stacks from this index on are not in `_index_of_frames` yet
+        self._indexed = self._count  # Stacks from this index on are not in `_index_of_frames` yet
         # By id: frames and flags of what only other stacks refer to (`runtimes/stackmerger.py`)
         self.code: dict[int, tuple[bytes, int]] = {}
         self.ids = StackIds()  # For the table, which looks up one id after the other
@@ -45,7 +45,7 @@ class Stacks(CallStacks):
     def fold(self) -> None:
         """Cuts new stacks to their innermost frames from now on, to save memory."""
         self._folded = True
-        self._filed = self._count
+        self._indexed = self._count
 
     def add_sent(self, sent: SentStacks) -> None:
         """Stores stacks that the probes sent, and that need no further processing."""
@@ -127,13 +127,13 @@ class Stacks(CallStacks):
         self._count, self._used = count + len(starts), used + len(frames)
 
     def _file_frames(self) -> None:
-        for index in range(self._filed, self._count):
+        for index in range(self._indexed, self._count):
             start = int(self._starts[index])
             if start != UNKNOWN:
                 frames = self._frames[start : start + int(self._depths[index])]
                 key = frames.tobytes(), int(self._flags[index])
                 self._index_of_frames.setdefault(key, index)
-        self._filed = self._count
+        self._indexed = self._count
 
 
 def _with_room(column: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:

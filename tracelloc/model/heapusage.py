@@ -180,7 +180,6 @@ class HeapUsage:
 
     @property
     def in_use(self) -> BlockSum:
-        """All blocks in use."""
         return BlockSum(
             sum(arena.in_use.count for arena in self.arenas),
             sum(arena.in_use.size_bytes for arena in self.arenas),

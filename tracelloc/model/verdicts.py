@@ -113,7 +113,6 @@ class Sites:
         return len(self.code)
 
     def select(self, rows: Rows) -> Sites:
-        """Returns the sites in some rows."""
         return Sites(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def have(self, verdicts: Iterable[Verdict]) -> Mask:

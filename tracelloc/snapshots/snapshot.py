@@ -194,7 +194,6 @@ class Snapshot(ProcessStatus):
 
     @property
     def live_bytes(self) -> int:
-        """Live bytes of all stacks."""
         return int(self.totals.live_bytes.sum())
 
     @property

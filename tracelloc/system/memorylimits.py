@@ -67,7 +67,7 @@ def closest_limit(process: Path, cgroups: Path = CGROUPS) -> MemoryLimit | None:
 def memory_group(process: Path) -> MemoryGroup:
     """Returns the group that counts a process's memory. ``process``: its directory in /proc."""
     found = MemoryGroup("", _VERSION_2)
-    for line in _text(process / "cgroup").split("\n"):
+    for line in _read_text(process / "cgroup").split("\n"):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if "memory" in controllers.split(","):
@@ -111,7 +111,7 @@ def _limit_in(group: Path, version: _Version) -> MemoryLimit | None:
     return MemoryLimit("cgroup", size, max(0, size - max(0, usage - droppable)))
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -119,14 +119,14 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    text = _text(path).strip()
+    text = _read_text(path).strip()
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def numbers_in(path: Path) -> dict[str, int]:
     """Returns the numbers in a file by name: lines ``name: number unit`` or ``name number``."""
     found = {}
-    for line in _text(path).split("\n"):
+    for line in _read_text(path).split("\n"):
         words = line.split()
         if len(words) >= 2 and words[1].isascii() and words[1].isdigit():
             found[words[0].removesuffix(":")] = int(words[1])

@@ -9,7 +9,7 @@ import ctypes
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tracelloc.architecture import native
 
@@ -37,6 +37,15 @@ BPF_MAP_DELETE_BATCH: Final = 27
 BPF_LINK_CREATE: Final = 28
 BPF_ENABLE_STATS: Final = 32
 BPF_ITER_CREATE: Final = 33
+
+
+U32: Final = ctypes.c_uint32
+U64: Final = ctypes.c_uint64
+
+
+def layout(*members: tuple[Any, str]) -> tuple[tuple[str, Any], ...]:
+    """Returns the ``_fields_`` of a structure from (type, names of members of this type)."""
+    return tuple((name, kind) for kind, names in members for name in names.split())
 
 
 def bpf_number() -> int:
@@ -67,7 +76,7 @@ def perf_event_open(attributes: ctypes.Structure, pid: int) -> int:
 
 
 class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+    _fields_ = layout((U64, "flags mode resolve"))
 
 
 class NotRegularError(OSError):
@@ -137,13 +146,10 @@ def read_process(pid: int, pieces: npt.NDArray[np.uint64], into: npt.NDArray[np.
 
 
 class _PageScan(ctypes.Structure):
-    _fields_: ClassVar = [
-        (name, ctypes.c_uint64)
-        for name in (
-            "size", "flags", "start", "end", "walk_end", "regions", "most_regions", "most_pages",
-            "inverted", "all_of", "any_of", "returned",
-        )
-    ]  # fmt: skip
+    _fields_ = layout(
+        (U64, "size flags start end walk_end regions most_regions most_pages"),
+        (U64, "inverted all_of any_of returned"),
+    )
 
 
 _PAGEMAP_SCAN: Final = 0xC0606610  # _IOWR('f', 16, struct pm_scan_arg)

@@ -15,7 +15,7 @@ from tracelloc.verdict.parameters import P
 
 
 def without_falling(findings: Findings, growth_per_min: I64, live_bytes: I64) -> Findings:
-    """Returns the findings with *deciding* for growing stacks that have just lost many bytes.
+    """Returns findings in which growing stacks that have just freed many bytes are *deciding*.
 
     ``growth_per_min``, ``live_bytes``: bytes of each stack now; stacks at the end that only other
     processes have used may be missing.

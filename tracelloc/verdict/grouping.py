@@ -66,7 +66,7 @@ class Prefixes:
 
     def _of(self, frames: Frames | None) -> list[int]:
         frames = frames or ()
-        skipped = self.skipped(frames)
+        skipped = self.count_wrappers(frames)
         row = []
         for depth, known in zip(P.prefix_depths, self._known, strict=True):
             prefix = frames[: skipped + depth]
@@ -74,7 +74,7 @@ class Prefixes:
             row.append(known.setdefault(prefix, len(known)) if enough else -1)
         return row
 
-    def skipped(self, frames: Frames) -> int:
+    def count_wrappers(self, frames: Frames) -> int:
         """Returns how many innermost frames of a stack only forward allocations."""
         count = 0
         while count < len(frames) - 1 and self._is_wrapper(frames[count]):
@@ -99,7 +99,6 @@ class Groups:
         return self.order[self.starts[group] : self.ends[group]]
 
     def select(self, groups: Rows) -> Groups:
-        """Returns the groups in some rows."""
         keys = [self.keys[group] for group in groups.tolist()]
         return Groups(self.order, self.starts[groups], self.ends[groups], keys)
 

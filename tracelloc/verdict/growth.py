@@ -306,7 +306,7 @@ def slice_starts(edges_s: F64, time_s: F64) -> F64:
 
 
 def _walk_back(until: F64, edges: F64, first: I64) -> I64:
-    """Returns the slice from which on survivors came nearly at the pace of later slices."""
+    """Returns the first slice since which survivors have come at nearly the latest pace."""
     rows = np.arange(len(first))
     kept, lengths = np.diff(until, axis=1), np.diff(edges, axis=1)
     lasted = np.maximum(edges[:, -1] - edges[rows, first], 1e-9)

@@ -37,7 +37,6 @@ class Circumstances:
     in_kernel: bool = False
 
     def select(self, rows: Rows) -> Circumstances:
-        """Returns the circumstances of some sites."""
         return replace(
             self, loss_floor=self.loss_floor[rows], onset_s=self.onset_s[rows],
             keeps=self.keeps[rows],
@@ -91,7 +90,7 @@ def common_share(alive: F64, born: F64) -> F64:
     total = until[-1]
 
     def quantile(own_weight: F64, own_until: F64) -> F64:
-        """Returns the quantile over all sites but the one with this weight, up to ``own_until``."""
+        """Returns the quantile without one site: its weight, and the sum of weights up to it."""
         goal = P.loss_quantile * (total - own_weight)
         before = np.searchsorted(until, goal)
         after = np.searchsorted(until, goal + own_weight)

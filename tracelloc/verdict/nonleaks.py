@@ -22,7 +22,7 @@ from tracelloc.verdict.survivaltail import Tail
 
 @dataclass(frozen=True, slots=True)
 class NonLeaks:
-    """Kinds of sites that do not leak by the test of windows: a row per site."""
+    """The kinds of sites in which ``growth`` has found no leak, as columns with a row per site."""
 
     rising: Mask  # The floor rises more than the load explains
     container: Mask  # Rising: one container, of few blocks, that keeps growing

@@ -21,10 +21,10 @@ from tracelloc.text import NS_PER_S
 class VerdictParameters:
     """One set of numbers; ``P`` is the one in use."""
 
-    # The survival tail: the age from which on blocks of a site stop dying (``survivaltail``).
+    # The survival tail: the age from which blocks of a site stop dying (``survivaltail``).
 
     tail_least_at_risk: int = 3  # Blocks: a hazard is not estimated from fewer
-    # Share of blocks never freed, by estimate, from which on a tail counts as flat.
+    # Share of blocks never freed, by estimate, from which a tail counts as flat.
     tail_least_kept: float = 0.7
     tail_least_old: int = 4  # Blocks alive beyond the tail's age
     # Deaths beyond the tail's age, for each block that is alive beyond it.
@@ -67,14 +67,14 @@ class VerdictParameters:
 
     unreachable_least: int = 2  # Fewest lost blocks from which a site is listed
     unreachable_called: int = 4  # Fewest lost blocks for a leak verdict
-    # Lost bytes from which on one block for each of `unreachable_least_parts` is enough.
+    # Lost bytes from which one block for each of `unreachable_least_parts` is enough.
     unreachable_large_bytes: float = 1 << 20
     unreachable_share: float = 0.02  # Lost blocks, as a share of the site's old ones
     # Lost blocks for the verdict "lost", of sites that do not grow or are from before tracing.
     lost_least: int = 8
     # Lost blocks for that, as a share of all.
     lost_share: float = 0.02
-    # Lost blocks, as a share of the kept ones, from which on all kept ones count as the leak: stale
+    # Lost blocks, as a share of the kept ones, from which all kept ones count as the leak: stale
     # memory contents may look like pointers to the others.
     unreachable_mostly: float = 0.25
     # With a garbage collector: least lost/kept ratio, in bytes, in the older half.
@@ -160,7 +160,7 @@ class VerdictParameters:
     # Seconds: a site with a shorter mean lifetime is busy, however steady it is.
     full_lifetime_s: float = 1.0
     unclear_age_s: float = 10.0  # Seconds: older blocks are old survivors if no tail was found
-    unclear_least_old: int = 2  # Old survivors from which on a site is not yet called innocent
+    unclear_least_old: int = 2  # Old survivors from which a site is not yet called innocent
     unclear_below_old: int = 12  # Old survivors that suffice to judge a site
     # Frees of blocks from before tracing per survivor: the site may be a cache that was full when
     # tracing began, as the blocks that it replaces were never seen to be allocated.

@@ -1,4 +1,4 @@
-"""The survival tail: the age from which on the blocks of a site stop dying.
+"""The survival tail: the age from which the blocks of a site stop dying.
 
 The method is the actuarial life table (Cutler and Ederer, 1958), the grouped form of Kaplan and
 Meier's estimate. At the age ``x``, the blocks at risk are those that died later, or are alive and
@@ -31,7 +31,6 @@ class Tail:
     kept: F64  # Estimated share of blocks of that age that are never freed
 
     def select(self, rows: npt.NDArray[np.intp]) -> Tail:
-        """Returns the tails of some sites."""
         return Tail(self.found[rows], self.age_s[rows], self.kept[rows])
 
 
@@ -62,7 +61,7 @@ def kept_from(reached: F64, deaths: F64, lifetimes: F64) -> F64:
 
 
 def find_tails(population: Population) -> Tail:
-    """Finds the lowest age from which on each site's blocks have stopped dying."""
+    """Finds the lowest age from which each site's blocks have stopped dying."""
     reached = ages_reached(population)
     deaths = deaths_from(population)
     kept = kept_from(reached, deaths, population.lifetimes)

@@ -67,7 +67,6 @@ def start(
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser("tests.corpus.real", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=20.0, help="of each program (20)")
     parser.add_argument("--half", choices=["seen", "unseen"], help="only this half (both)")

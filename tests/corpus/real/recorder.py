@@ -287,7 +287,6 @@ def _recording(
 
 
 def main() -> None:
-    """The command."""
     name, seconds, port, file, *skip = sys.argv[1:]
     program = next(each for each in PROGRAMS if each.name == name)
     # So that what was begun is ended, too.

@@ -85,7 +85,6 @@ class RealRecording:
 
     @classmethod
     def load(cls, path: Path) -> RealRecording:
-        """Reads what ``save`` wrote."""
         with np.load(path) as columns:
             read = {
                 field.name: columns[field.name] for field in fields(cls) if field.name in columns
@@ -97,17 +96,14 @@ class RealRecording:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
         return float(self.anonymous_ms[-1]) / 1000
 
     def until(self, end_s: float) -> RealRecording:
-        """Its beginning."""
         cut = int(np.searchsorted(self.time_ms, end_s * 1000))
         columns = {n: getattr(self, n)[:cut] for n in ("time_ms", "block", "size", "kind", "stack")}
         return replace(self, **columns)
 
     def events(self) -> Events:
-        """Records as the ring holds them."""
         events = np.zeros(len(self.kind), EVENT_DTYPE)
         events["time_ns"] = self.time_ms * _NS_PER_MS + START_NS
         events["address"] = 0x7F00_0000_0000 + _ALIGNMENT * self.block.astype(np.uint64)

@@ -55,7 +55,6 @@ class Subcommand:
         return self.about.partition("\n")[0]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Adds the subcommand's arguments to a parser."""
         self.add_own_arguments(parser)
         add_option(parser, "--debug", "show tracebacks")
 

@@ -9,22 +9,17 @@ from argparse import ArgumentParser, Namespace
 from typing import Final
 
 from tracelloc.command.arguments import add_at, add_names, add_recordings
-from tracelloc.command.processargument import add_process, named_pid
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import UsageError
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    add_recordings(parser, "*")
-    add_process(parser, "the recording that is being written of this process", plain=False)
+    add_recordings(parser)
     add_at(parser, "the snapshot to begin with")
     add_names(parser)
 
 
 def _run(given: Namespace) -> None:
-    given.pid = named_pid(given)
-    if bool(given.files) == (given.pid is not None):
-        raise UsageError("open needs a FILE, or -p PID of a process that is being recorded")
     from tracelloc.command.cli import has_screen
 
     if not has_screen():

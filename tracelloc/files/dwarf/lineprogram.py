@@ -111,7 +111,6 @@ class LineProgram:
         return None
 
     def file_name(self, number: int, comp_dir: str) -> str | None:
-        """Returns the path of a file by its number."""
         key = number, comp_dir
         if key not in self._names:
             self._names[key] = file_name(self._info, self.header, number, comp_dir)

@@ -23,13 +23,13 @@ _LONGEST_CHAIN: Final = 4  # Most references followed from a definition to its d
 
 SourcePlace = tuple[str | None, int | None]  # Source file and line; None if unknown
 # Returns the path of a file by its number in a unit's line program. May raise DAMAGE.
-FileName = Callable[[DebugUnit, int], str | None]
+FileNameOf = Callable[[DebugUnit, int], str | None]
 
 
 class VariableReader:
     """Looks up variables by address. Not thread-safe; the first lookup reads all units."""
 
-    def __init__(self, info: DebugInfo, file_name: FileName) -> None:
+    def __init__(self, info: DebugInfo, file_name: FileNameOf) -> None:
         self._info = info
         self._file_name = file_name
         # The unit, file number and line of each variable, by its address

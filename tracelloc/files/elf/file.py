@@ -144,7 +144,6 @@ class ElfFile(SegmentedFile):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the file in bytes."""
         return len(self._content) if self._file is None else os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ class CodeReader:
         return found.pop() if len(found) == 1 and not walk.trouble else 0
 
     def _stored_at(self, address: int) -> int:
-        """Returns the ``return_slot`` before one call, by the address that the call returns to."""
+        """Returns the ``return_slot`` before a call; ``address``: where the call returns to."""
         cfi = self._frame_information()
         rules = None if cfi is None else cfi.rules(address - 1)
         if rules is None or rules.is_fallback:

@@ -118,7 +118,7 @@ class InspectionBudget:
 
 
 class Facet(ABC, Generic[T]):
-    """One facet of one memory image. Call all but ``inspect`` with the session's lock."""
+    """One facet of one process. Call all but ``inspect`` with the session's lock."""
 
     name: ClassVar[str]  # The key of results in snapshots and recordings
     task: ClassVar[str]  # Name of inspections in messages about failures

@@ -63,7 +63,7 @@ class HeapFacet(Facet[HeapUsages]):
 
 
 def _of_most(usage: HeapUsage, heap: Heap) -> tuple[StackClass, ...]:
-    """Returns the classes with which most blocks of a stack begin, for stacks that have one."""
+    """Returns the classes of those stacks most of whose blocks begin with one class."""
     totals = heap.table.totals
     if totals.sample_bytes is not None:
         return ()

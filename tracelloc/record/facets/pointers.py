@@ -27,7 +27,7 @@ from tracelloc.record.reachability.search import PointerSearch
 from tracelloc.text import NS_PER_S
 
 _PAUSE_NS: Final = 10 * NS_PER_S  # Least time from one search to the next
-_FIRST: Final = 2
+_LEAST_SEARCHES: Final = 2  # Searches after which lost blocks can be known
 # Searches of a process in which nothing happens, after which there are no more: all that count.
 _SETTLED: Final = 4
 _QUIET_NS: Final = 60 * NS_PER_S  # Time between searches of processes in which nothing grows
@@ -65,7 +65,7 @@ class PointersFacet(Facet[SearchResult]):
         if self.has_settled(_SETTLED):
             return None
         # Lost blocks need two searches to be known, those from before tracing as well.
-        is_soon = self.process.is_growing or unreachable.searches < _FIRST
+        is_soon = self.process.is_growing or unreachable.searches < _LEAST_SEARCHES
         return _PAUSE_NS if is_soon else _QUIET_NS
 
     def inspect(self, budget: InspectionBudget) -> SearchResult | None:

@@ -20,7 +20,7 @@ from tracelloc.text import NS_PER_S
 _LOOK_NS: Final = NS_PER_S  # How often `run_due` checks whether an inspection is due
 # Longest wall-clock time of one inspection. Reading memory may wait for what another program does
 # (userfaultfd(2), FUSE).
-_MOST_NS: Final = 600 * NS_PER_S
+_LONGEST_NS: Final = 600 * NS_PER_S
 _LAST_S: Final = 2.0  # How long `close` waits for work in progress
 
 
@@ -45,10 +45,10 @@ class Schedule:
         if self._working is not None:
             facet, done = self._working
             if not done.done():
-                if now_ns - facet.began_ns < _MOST_NS:
+                if now_ns - facet.began_ns < _LONGEST_NS:
                     return
                 # The thread is abandoned: nothing can end it.
-                late = TimeoutError(f"it takes more than {_MOST_NS // NS_PER_S} s")
+                late = TimeoutError(f"it takes more than {_LONGEST_NS // NS_PER_S} s")
                 self._fail(facet, late)
                 facet.give_up()
             self._working = None

@@ -59,7 +59,6 @@ class Entries:
     codes: PackedEntries
 
     def at(self, rows: npt.NDArray[np.intp] | slice) -> U64:
-        """Returns the entries in some rows."""
         if not isinstance(rows, slice):
             found = np.empty(len(rows), np.uint64)
             self.codes.at(rows, found)
@@ -164,7 +163,6 @@ class WalkedHeap:
     absent_links: int = 0
 
     def parts(self) -> Iterator[tuple[Arena, Entries]]:
-        """Yields all runs of entries, each with its arena."""
         return ((arena, part) for arena in self.arenas for part in arena.parts)
 
     def drop_below(self, address: int) -> None:

@@ -62,7 +62,7 @@ _LEAST_ADDRESS: Final = 1 << 16
 _KNOWN: Final = "5.3.0", "5.3.1"
 # What `mallctl("version")` returns.
 _VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
-_MESSAGE: Final = re.compile(rb"<jemalloc>")  # Begins what each jemalloc prints
+_MESSAGE_START: Final = re.compile(rb"<jemalloc>")  # Begins what each jemalloc prints
 _MOST_FILE_BYTES: Final = 64 << 20
 _FILE_PIECE_BYTES: Final = 1 << 20
 _LONGEST_MATCH_BYTES: Final = 128
@@ -249,7 +249,7 @@ def _may_have_it(process: Process, mapping: Mapping) -> bool:
         if len(_HAVE_IT) >= _MOST_FILES:
             _HAVE_IT.clear()
         try:
-            _HAVE_IT[key] = _search_file(process, mapping, _MESSAGE) is not None
+            _HAVE_IT[key] = _search_file(process, mapping, _MESSAGE_START) is not None
         except (OSError, TargetError):
             _HAVE_IT[key] = True
     return _HAVE_IT[key]

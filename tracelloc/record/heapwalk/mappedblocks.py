@@ -160,7 +160,7 @@ def _mappings_in(reader: PieceReader, region: Region, places: tuple[int, ...]) -
 def _first_header(
     reader: PieceReader, pages: U64, region: Region, low: int, in_page: tuple[int, ...]
 ) -> _Mapping | None:
-    """Returns the first block whose header lies in one of some pages; None if there is none."""
+    """Returns the first block whose header lies in one of the pages; None if there is none."""
     places = (pages[:, None] + np.array(in_page, np.uint64)).reshape(-1)
     heads, was_read = reader.memory.read(places, 16)
     distance, size = heads[:, 0], heads[:, 1]

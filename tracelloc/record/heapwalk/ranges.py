@@ -93,7 +93,6 @@ class BlockRanges:
 
     @classmethod
     def concatenate(cls, parts: list[BlockRanges]) -> BlockRanges:
-        """All blocks of the parts, in their order."""
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -114,7 +113,6 @@ class BlockRanges:
         return self if kept.all() else self.select(kept)
 
     def select(self, rows: Rows | Mask | slice) -> BlockRanges:
-        """Returns the blocks in some rows."""
         return BlockRanges(self.starts[rows], self.reaches[rows], self.overhead_bytes[rows])
 
     def size_bytes(self) -> U64:

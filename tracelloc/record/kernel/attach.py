@@ -46,6 +46,7 @@ from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.urgency import Urgency, claim, renounce
 from tracelloc.system import syscalls
+from tracelloc.system.syscalls import U32, U64, layout
 
 _PMU: Final = Path("/sys/bus/event_source/devices/uprobe")
 _IOC_ENABLE: Final = 0x2400
@@ -76,46 +77,24 @@ def attach_type(method: Method, program: str) -> int:
 
 
 class _PerfEventAttr(ctypes.Structure):
-    _fields_ = (
-        ("type", ctypes.c_uint32),
-        ("size", ctypes.c_uint32),
-        ("config", ctypes.c_uint64),
-        ("sample_period", ctypes.c_uint64),
-        ("sample_type", ctypes.c_uint64),
-        ("read_format", ctypes.c_uint64),
-        ("flags", ctypes.c_uint64),
-        ("wakeup_events", ctypes.c_uint32),
-        ("bp_type", ctypes.c_uint32),
-        ("uprobe_path", ctypes.c_uint64),
-        ("probe_offset", ctypes.c_uint64),
+    _fields_ = layout(
+        (U32, "type size"),
+        (U64, "config sample_period sample_type read_format flags"),
+        (U32, "wakeup_events bp_type"),
+        (U64, "uprobe_path probe_offset"),
     )
 
 
 class _LinkAttr(ctypes.Structure):
-    _fields_ = (
-        ("prog_fd", ctypes.c_uint32),
-        ("target_fd", ctypes.c_uint32),
-        ("attach_type", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("path", ctypes.c_uint64),
-        ("offsets", ctypes.c_uint64),
-        ("ref_ctr_offsets", ctypes.c_uint64),
-        ("cookies", ctypes.c_uint64),
-        ("count", ctypes.c_uint32),
-        ("multi_flags", ctypes.c_uint32),
-        ("pid", ctypes.c_uint32),
-        ("padding", ctypes.c_uint32),
+    _fields_ = layout(
+        (U32, "prog_fd target_fd attach_type flags"),
+        (U64, "path offsets ref_ctr_offsets cookies"),
+        (U32, "count multi_flags pid padding"),
     )
 
 
 class _EventLinkAttr(ctypes.Structure):
-    _fields_ = (
-        ("prog_fd", ctypes.c_uint32),
-        ("target_fd", ctypes.c_uint32),
-        ("attach_type", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("cookie", ctypes.c_uint64),
-    )
+    _fields_ = layout((U32, "prog_fd target_fd attach_type flags"), (U64, "cookie"))
 
 
 class Attachment:

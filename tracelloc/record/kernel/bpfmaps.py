@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tracelloc.record.kernel.compiler import MapSpec
 from tracelloc.system import syscalls
+from tracelloc.system.syscalls import U32, U64, layout
 
 Columns = npt.NDArray[Any]  # A structured array
 
@@ -36,38 +37,20 @@ def pick(records: Columns, which: npt.NDArray[Any]) -> Columns:
 
 
 class _BatchAttr(ctypes.Structure):
-    _fields_ = (
-        ("in_batch", ctypes.c_uint64),
-        ("out_batch", ctypes.c_uint64),
-        ("keys", ctypes.c_uint64),
-        ("values", ctypes.c_uint64),
-        ("count", ctypes.c_uint32),
-        ("map_fd", ctypes.c_uint32),
-        ("elem_flags", ctypes.c_uint64),
-        ("flags", ctypes.c_uint64),
+    _fields_ = layout(
+        (U64, "in_batch out_batch keys values"), (U32, "count map_fd"), (U64, "elem_flags flags")
     )
 
 
 class _CreateAttr(ctypes.Structure):
-    _fields_ = (
-        ("map_type", ctypes.c_uint32),
-        ("key_size", ctypes.c_uint32),
-        ("value_size", ctypes.c_uint32),
-        ("max_entries", ctypes.c_uint32),
-        ("map_flags", ctypes.c_uint32),
-        ("inner_map_fd", ctypes.c_uint32),
-        ("numa_node", ctypes.c_uint32),
-        ("map_name", ctypes.c_char * NAME_BYTES),
+    _fields_ = layout(
+        (U32, "map_type key_size value_size max_entries map_flags inner_map_fd numa_node"),
+        (ctypes.c_char * NAME_BYTES, "map_name"),
     )
 
 
 class _ElementAttr(ctypes.Structure):
-    _fields_ = (
-        ("map_fd", ctypes.c_uint64),
-        ("key", ctypes.c_uint64),
-        ("value", ctypes.c_uint64),
-        ("flags", ctypes.c_uint64),
-    )
+    _fields_ = layout((U64, "map_fd key value flags"))
 
 
 def create_map(spec: MapSpec, inner_fd: int = 0) -> int:

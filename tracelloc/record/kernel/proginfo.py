@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tracelloc.system import syscalls
+from tracelloc.system.syscalls import U32, U64, layout
 
 
 class ProgramInfo(ctypes.Structure):
@@ -24,25 +25,18 @@ class ProgramInfo(ctypes.Structure):
     # Address to which the native code was written; 0 if the kernel does not show it.
     jited_prog_insns: int
 
-    _fields_ = (
-        ("head", ctypes.c_uint8 * 16),
-        ("jited_prog_len", ctypes.c_uint32),
-        ("xlated_prog_len", ctypes.c_uint32),
-        ("jited_prog_insns", ctypes.c_uint64),
-        ("others", ctypes.c_uint8 * 160),
-        ("run_time_ns", ctypes.c_uint64),
-        ("run_cnt", ctypes.c_uint64),
-        ("recursion_misses", ctypes.c_uint64),
-        ("verified_insns", ctypes.c_uint32),
+    _fields_ = layout(
+        (ctypes.c_uint8 * 16, "head"),
+        (U32, "jited_prog_len xlated_prog_len"),
+        (U64, "jited_prog_insns"),
+        (ctypes.c_uint8 * 160, "others"),
+        (U64, "run_time_ns run_cnt recursion_misses"),
+        (U32, "verified_insns"),
     )
 
 
 class _InfoAttr(ctypes.Structure):
-    _fields_ = (
-        ("bpf_fd", ctypes.c_uint32),
-        ("info_len", ctypes.c_uint32),
-        ("info", ctypes.c_uint64),
-    )
+    _fields_ = layout((U32, "bpf_fd info_len"), (U64, "info"))
 
 
 def program_info(program_fd: int, native_code: ctypes.Array[Any] | None = None) -> ProgramInfo:

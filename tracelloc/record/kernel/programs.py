@@ -17,6 +17,7 @@ from tracelloc.record.kernel.btf import with_iterators
 from tracelloc.record.kernel.compiler import CompiledProbes, with_maps
 from tracelloc.record.kernel.proginfo import program_info
 from tracelloc.system import syscalls
+from tracelloc.system.syscalls import U32, U64, layout
 
 KPROBE: Final = 2  # BPF_PROG_TYPE_KPROBE, also used for uprobes
 RAW_TRACEPOINT: Final = 17  # BPF_PROG_TYPE_RAW_TRACEPOINT
@@ -30,27 +31,18 @@ _MOST_INTERRUPTIONS: Final = 20  # Signals while one program is verified
 
 
 class _LoadAttr(ctypes.Structure):
-    _fields_ = (
-        ("prog_type", ctypes.c_uint32),
-        ("insn_cnt", ctypes.c_uint32),
-        ("insns", ctypes.c_uint64),
-        ("license", ctypes.c_uint64),
-        ("log_level", ctypes.c_uint32),
-        ("log_size", ctypes.c_uint32),
-        ("log_buf", ctypes.c_uint64),
-        ("kern_version", ctypes.c_uint32),
-        ("prog_flags", ctypes.c_uint32),
-        ("prog_name", ctypes.c_char * NAME_BYTES),
-        ("prog_ifindex", ctypes.c_uint32),
-        ("expected_attach_type", ctypes.c_uint32),
-        ("prog_btf_fd", ctypes.c_uint32),
-        ("func_info_rec_size", ctypes.c_uint32),
-        ("func_info", ctypes.c_uint64),
-        ("func_info_cnt", ctypes.c_uint32),
-        ("line_info_rec_size", ctypes.c_uint32),
-        ("line_info", ctypes.c_uint64),
-        ("line_info_cnt", ctypes.c_uint32),
-        ("attach_btf_id", ctypes.c_uint32),
+    _fields_ = layout(
+        (U32, "prog_type insn_cnt"),
+        (U64, "insns license"),
+        (U32, "log_level log_size"),
+        (U64, "log_buf"),
+        (U32, "kern_version prog_flags"),
+        (ctypes.c_char * NAME_BYTES, "prog_name"),
+        (U32, "prog_ifindex expected_attach_type prog_btf_fd func_info_rec_size"),
+        (U64, "func_info"),
+        (U32, "func_info_cnt line_info_rec_size"),
+        (U64, "line_info"),
+        (U32, "line_info_cnt attach_btf_id"),
     )
 
 

@@ -24,6 +24,7 @@ from tracelloc.record.kernel.precompiled import compiled
 from tracelloc.record.kernel.programs import TRACING, Programs
 from tracelloc.record.process.procfs import Process
 from tracelloc.system import syscalls
+from tracelloc.system.syscalls import U32, U64, layout
 
 Rows = npt.NDArray[Any]  # An array of `row_dtype`
 
@@ -45,13 +46,8 @@ def row_dtype(architecture: Architecture) -> np.dtype[Any]:
 
 
 class _IteratorLinkAttr(ctypes.Structure):
-    _fields_ = (
-        ("prog_fd", ctypes.c_uint32),
-        ("target_fd", ctypes.c_uint32),
-        ("attach_type", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("iter_info", ctypes.c_uint64),
-        ("iter_info_len", ctypes.c_uint32),
+    _fields_ = layout(
+        (U32, "prog_fd target_fd attach_type flags"), (U64, "iter_info"), (U32, "iter_info_len")
     )
 
 

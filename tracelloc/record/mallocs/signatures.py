@@ -67,7 +67,6 @@ class FunctionKind(Enum):
 
     @property
     def frees(self) -> bool:
-        """Whether the function only frees."""
         return self in (FunctionKind.FREE, FunctionKind.OUTER_FREE)
 
 

@@ -99,7 +99,6 @@ class Process:
         return self.pid
 
     def is_running(self, thread_id: int) -> bool:
-        """Returns whether a thread of the process has not ended."""
         try:
             os.readlink(f"{self.root}/{self.pid}/task/{thread_id}/exe")  # noqa: PTH115 - several times as fast
         except (FileNotFoundError, ProcessLookupError):

@@ -98,7 +98,6 @@ class MappedFiles:
             return found
 
     def close(self) -> None:
-        """Closes all files."""
         for tables in self._tables.values():
             tables.close()
         for module in [*self._modules.values(), *self._images.values()]:

@@ -69,7 +69,6 @@ class Ownership:
         return len(self.order)
 
     def are_blocks(self) -> Mask:
-        """Mask of the numbers that are blocks."""
         found: Mask = self.order < self.graph.count
         return found
 

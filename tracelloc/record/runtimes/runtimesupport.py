@@ -102,7 +102,7 @@ class RuntimeSupport(Protocol):
     versions: str  # The supported versions, for display
 
     def is_in(self, modules: Iterable[Module]) -> bool:
-        """Whether the runtime is among code files."""
+        """Whether a process with these code files has the runtime."""
 
     def find(self, space: AddressSpace) -> MergedRuntime | None:
         """Finds the runtime in a process's mapped files, if any. Raises UnsupportedRuntime."""

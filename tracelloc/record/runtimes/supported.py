@@ -22,7 +22,7 @@ SUPPORTED: Final[tuple[RuntimeSupport, ...]] = (CPYTHON,)
 
 
 def has_supported(modules: Iterable[Module]) -> bool:
-    """Whether a supported runtime is among code files."""
+    """Whether a process with these code files has a supported runtime."""
     modules = tuple(modules)
     return any(runtime.is_in(modules) for runtime in SUPPORTED)
 

@@ -142,7 +142,7 @@ class Follower:
         """Waits until the follower's thread has finished a request, or has ended."""
         while not done.done() and self._is_running:
             if not done.running():
-                self._nudge()
+                self._interrupt()
             with suppress(TimeoutError):
                 done.exception(_NUDGE_S)
         if done.done():
@@ -199,7 +199,7 @@ class Follower:
         self._ending = True
         self._watchers.put(None)
         while self._is_running:
-            self._nudge()
+            self._interrupt()
             assert self._thread is not None
             self._thread.join(_NUDGE_S)
 
@@ -213,7 +213,7 @@ class Follower:
     def _is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _nudge(self) -> None:
+    def _interrupt(self) -> None:
         assert self._thread is not None
         assert self._thread.ident is not None
         with suppress(ProcessLookupError):

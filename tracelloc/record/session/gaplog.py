@@ -34,7 +34,7 @@ class GapLog:
         lost, self._lost = self._lost, count_lost(self._sources.counters())
         if self._lost > lost:
             self._add(Gap(before_s, self._checked_s, self._lost - lost, LOST))
-        flaw, end = self._probes.take_flaw()
+        flaw, end = self._probes.take_trouble()
         if flaw:
             self._add(Gap(before_s, None if end else self._checked_s, None, flaw))
 

@@ -275,14 +275,14 @@ class ProbeSet:
         finally:
             self.link.end_hand_over()
 
-    def take_flaw(self) -> tuple[str, bool]:
+    def take_trouble(self) -> tuple[str, bool]:
         """Returns (why events were missed since the last call, whether all are missed from now on).
 
         The reason is empty if none were missed.
         """
         flaw, self._flaw = self._flaw, ""
         if self.link is not None:
-            flaw = flaw or self.link.take_flaw()
+            flaw = flaw or self.link.take_trouble()
         return flaw, bool(flaw) and self._has_ended
 
     def detach(self) -> None:

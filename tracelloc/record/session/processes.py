@@ -272,7 +272,6 @@ class Processes:
             self._closer.submit(tracee.probes.detach)
 
     def detach(self) -> None:
-        """Detaches all probes from all processes."""
         closing = [(tracee.process.pid, tracee.probes.detach) for tracee in self.living]
         closing += [(pid, probes.close) for pid, (_, probes) in self._sharing.items()]
         for pid, close in closing:

@@ -144,7 +144,6 @@ class StoppedThreads:
             self.others.append((thread_id, status))
 
     def registers(self) -> list[ThreadRegisters]:
-        """Returns the registers of all stopped threads."""
         others = [thread_id for thread_id, status in self.others if os.WIFSTOPPED(status)]
         found = []
         for thread_id in (*self._stopped, *others):

@@ -48,7 +48,7 @@ _AT_ONCE: Final = 8192  # Blocks copied at a time while events wait
 _FIRST_LOOK_NS: Final = 1_000_000_000
 # From how many frees of unknown blocks on, and from what share of all frees, allocations are
 # unseen, if the walk has seen so much of the heap.
-_LEAST_UNSEEN, _UNSEEN_SHARE, _WHOLE = 50, 0.01, 0.99
+_LEAST_UNSEEN, _UNSEEN_SHARE, _WHOLE_SHARE = 50, 0.01, 0.99
 _UNSEEN: Final = (
     "warning: process {pid} has freed blocks whose allocation was not seen ({frees}): another "
     "process may share its memory (clone(2) with CLONE_VM), which --follow traces, too"
@@ -278,7 +278,7 @@ class Tracee:
 
     def _are_allocations_unseen(self) -> bool:
         """Whether blocks are freed that no probe has seen, nor the walk of the heap before."""
-        if self.earlier is None or self.earlier.coverage < _WHOLE:
+        if self.earlier is None or self.earlier.coverage < _WHOLE_SHARE:
             return False
         table, capture = self.heap.table, self._context.config.capture
         unmatched = table.oddities.unmatched_frees

@@ -37,7 +37,7 @@ _SHORT_LIFE_S: Final = 1.0
 # How tracelloc unwinds through such a file; stacks may break there.
 NO_INFORMATION: Final = "frame pointers, for want of call-frame information"
 # The share that counts as all: there is padding, and some functions are written in assembly.
-_ALL: Final = 0.8
+_NEARLY_ALL: Final = 0.8
 
 
 class StackSource:
@@ -95,7 +95,6 @@ class StackSource:
 
     @property
     def pid(self) -> int:
-        """PID of the process."""
         return self._space.process.pid
 
     def await_rows(self) -> None:
@@ -269,10 +268,10 @@ def _in_words(tables: UnwindTables | None) -> str:
     covered = None if tables is None else tables.covered_share
     if tables is None or covered is None:
         return "call-frame information, rows made when needed"
-    if covered > _ALL:
+    if covered > _NEARLY_ALL:
         return "call-frame information"
     if tables.trouble is not None:
         return f"{NO_INFORMATION}: {tables.trouble}"
-    if covered < 1 - _ALL:
+    if covered < 1 - _NEARLY_ALL:
         return NO_INFORMATION
     return f"call-frame information for {covered:.0%} of its code, frame pointers elsewhere"

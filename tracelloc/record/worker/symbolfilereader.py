@@ -48,7 +48,7 @@ class SymbolFileReader(CodeFileReader):
 
     @question()
     def add_debug_file(self, descriptor: Descriptor, by_name: bool) -> tuple[bool, bool]:
-        """Returns (whether a file is the debug file, which is then kept; whether it has lines)."""
+        """Keeps a file if it is the debug file. Returns (whether it is, whether it has lines)."""
         try:
             debug = ElfFile(descriptor.number)
         except NotElfError:
@@ -139,7 +139,6 @@ class SymbolFileReader(CodeFileReader):
         return self._decoders[of_debug].variables(addresses)
 
     def close(self) -> None:
-        """Closes the file and its debug file."""
         for elf in (self.elf, self._debug):
             if elf is not None:
                 elf.close()

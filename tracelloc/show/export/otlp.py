@@ -139,7 +139,6 @@ class Tables:
         return known
 
     def attribute(self, key: str, value: AttributeValue) -> int:
-        """Returns the index of an attribute."""
         index, new = self._index("attribute", key, type(value), value)
         if new is not None:
             new.key_strindex = self.string(key)

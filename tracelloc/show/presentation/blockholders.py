@@ -22,7 +22,7 @@ from tracelloc.text import amount, format_duration, format_percent, format_size,
 
 WHOLE: Final = 0.999  # Below this part of the heap, a report says what it does not include
 _LEAST_KEPT: Final = 0.01  # Share of the blocks that a keeper must keep to be named
-_OLD_S: Final = 60.0  # Age of a finding from which on a sentence says it
+_OLD_S: Final = 60.0  # Age of a finding from which a sentence says it
 
 
 def root_text(root: HeapRoot) -> str:

@@ -28,7 +28,7 @@ NOT_COUNTED: Final = "Python's objects were not counted"
 _MOST_HOLDERS: Final = 2
 _MOST_PARTS: Final = 4
 _NOTABLE_SHARE: Final = 0.1
-# Age of a count from which on it is said: nothing that has grown since is in it.
+# Age of a count from which it is said: nothing that has grown since is in it.
 _STALE_S: Final = 90.0
 
 

@@ -84,7 +84,6 @@ class Forecast:
 
     @property
     def sentence(self) -> str:
-        """The forecast as a sentence for users."""
         whose = "leaks" if self.by_leaks else "memory growth"
         return (
             f"at {format_size(round(self.rate_bytes_per_min))}/min of {whose}, the "

@@ -49,7 +49,6 @@ class Figure:
     optional: bool = True
 
     def value_of(self, stat: StackStat) -> int:
-        """Returns the figure of one stack."""
         value: int = getattr(stat, self.attribute)
         return value
 
@@ -103,7 +102,6 @@ class Metric(Enum):
 
     @property
     def unit(self) -> FigureUnit:
-        """The unit of the metric's figures."""
         return self.figure.unit
 
     @property
@@ -114,7 +112,6 @@ class Metric(Enum):
         return f"{self.value}/min" if self.unit is FigureUnit.RATE else str(self.value)
 
     def value_of(self, stat: StackStat) -> int:
-        """Returns the weight of one stack."""
         return self.figure.value_of(stat)
 
     def column(self, snapshot: Snapshot) -> I64:
@@ -183,7 +180,6 @@ class Profile:
 
     @property
     def is_difference(self) -> bool:
-        """Whether the profile is the difference of two profiles."""
         return bool(self.facts.get("difference"))
 
     def shows(self, metric: Metric) -> bool:

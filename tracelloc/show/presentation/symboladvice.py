@@ -16,7 +16,7 @@ _FRAMES: Final = 6
 
 
 def lacking_files(stack: NamedStack) -> dict[str, bool]:
-    """Returns files of a stack's first frames without lines; True: names are missing, too."""
+    """Returns the files of inner frames without lines, and whether names are missing, too."""
     found: dict[str, bool] = {}
     shown = (part.frame for part in stack.parts() if part.frame is not None and part.label is None)
     for frame in islice(shown, _FRAMES):

@@ -68,7 +68,7 @@ class Pyroscope:
         headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
         return f"{self._config.url}?{query}", headers, body
 
-    def is_repeated(self, status: int) -> bool:
+    def is_retryable(self, status: int) -> bool:
         """Whether a request is sent again after this status: a server error or rate limit."""
         return status in (408, 429) or status >= 500
 
@@ -132,7 +132,7 @@ class Otlp:
         headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
         return self._config.url, headers | dict(self._config.headers), parcel.content
 
-    def is_repeated(self, status: int) -> bool:
+    def is_retryable(self, status: int) -> bool:
         """Whether OTLP declares a status retryable."""
         return status in (429, 502, 503, 504)
 

@@ -176,7 +176,7 @@ class Pusher:
                 self._note_refused(*self._protocol.refused(answer.read(1 << 16)))
         except urllib.error.HTTPError as error:
             with error:
-                again = self._protocol.is_repeated(error.code)
+                again = self._protocol.is_retryable(error.code)
                 return f"it answered {error.code} {error.reason}", again
         except urllib.error.URLError as error:
             return str(getattr(error.reason, "strerror", None) or error.reason), True

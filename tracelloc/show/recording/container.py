@@ -165,7 +165,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def failing(path: Path, done: str) -> Iterator[None]:
-    """Turns errors of the file into one-line TracellocErrors. ``done``: read or written."""
+    """Turns errors of the file into one-line TracellocErrors. ``done``: what failed, "read"."""
     try:
         yield
     except sqlite3.OperationalError as error:

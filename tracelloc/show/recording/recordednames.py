@@ -52,7 +52,6 @@ class CodeFile:
     reason: Unresolved | None
 
     def place(self, address: int) -> CodePlace[CodeModule]:
-        """Returns the place of an address in the mapping."""
         mapping = Mapping(
             self.start, self.end, self.offset, True, self.device, self.inode, self.path,
             self.deleted,
@@ -77,7 +76,6 @@ class NamesWriter:
         self._files: set[tuple[int, str]] = set()
 
     def add_addresses(self, addresses: Iterable[int]) -> None:
-        """Adds addresses whose names are to be written."""
         new = [address for address in addresses if address not in self._seen]
         self._seen.update(new)
         self._pending.update(dict.fromkeys(new))
@@ -168,7 +166,6 @@ class RecordedSymbols:
         return True
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
-        """Returns the frames of return addresses, in order."""
         found: list[Frame] = []
         for address in addresses:
             frames = self._names.get((self._programs, address))

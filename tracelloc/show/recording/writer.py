@@ -118,7 +118,6 @@ class RecordingWriter:
         self._chain.add(parts)
 
     def size_bytes(self) -> int:
-        """Returns the used size of the recording."""
         with container.failing(self.path, "written"):
             return container.used_bytes(self._connection)
 

@@ -268,7 +268,6 @@ class SectionContent:
         return earlier.has_changed(section, (tuple(self.lines), entries))
 
     def json(self, given: Request) -> dict[str, Any]:
-        """Returns the section as JSON fields."""
         entries = [entry.complete(given, entry).json(given) for entry in self.listed]
         listed = {} if self.key is None else {self.key: entries}
         return {**self.facts, **listed, **self.late_facts(given)}

@@ -218,7 +218,6 @@ class LeakReport:
 
     @property
     def total(self) -> BlockSum:
-        """All leaked blocks that are not suppressed."""
         return sum((one.leak.blocks for one in self.leaks), BlockSum())
 
 

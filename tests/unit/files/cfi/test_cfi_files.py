@@ -226,7 +226,6 @@ def test_calls_in_any_bytes() -> None:
 
 
 def function_rows(cfi: Cfi, path: Path, name: str) -> list[int]:
-    """Rows of all bytes of a function."""
     ((start, size),) = open_elf(path).find_functions([name])[name].items()
     return [cfi.row(address) for address in range(start, start + size)]
 

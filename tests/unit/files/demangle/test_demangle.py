@@ -15,6 +15,7 @@ import pytest
 
 from tests.commands import outcome, run
 from tests.harness import PATIENCE_S, Builder
+from tests.unit.names import names_in
 from tracelloc.files import demangle as module
 from tracelloc.files.demangle import (
     LONGEST_NAME,
@@ -57,67 +58,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Helper]:
     cache.clear()
 
 
-@pytest.mark.parametrize(
-    ("mangled", "name"),
-    [
-        ("malloc", "malloc"),
-        ("", ""),
-        ("i", "i"),
-        ("_start", "_start"),
-        ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
-        (
-            "_ZN36_$LT$T$u20$as$u20$core..any..Any$GT$7type_id17h95b5b8c2f0c5a0b4E",
-            "<T as core::any::Any>::type_id",
-        ),
-        ("_ZN3std2rt10lang_start17h0123456789abcdefE.llvm.1234ABCD", "std::rt::lang_start"),
-        ("_ZN4a..b17h0123456789abcdefE", "a::b"),
-        ("__ZN3foo3bar17h0123456789abcdefE", "foo::bar"),
-        ("_ZN3foo3bar17h0123456789abcdefE.cold", "foo::bar.cold"),
-        ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
-        ("__RNvCs1234_7mycrate3foo", "mycrate::foo"),
-        ("_RNCNvCs1234_7mycrate4main0B3_", "mycrate::main::{closure#0}"),
-        ("_RNvCs1234_7mycrate3foo.llvm.998877", "mycrate::foo"),
-        ("_RNvCs1234_7mycrate3foo.llvm.998877@1", "mycrate::foo"),
-        ("_RNvC1a1b.exit.i.i", "a::b.exit.i.i"),
-        ("_RNvC1au8gdel_5qa", "a::gödel"),
-        ("_RINvC1a1fFG0_RL0_hRL1_tEhE", "a::f::<for<'a, 'b> fn(&'b u8, &'a u16) -> u8>"),
-        ("_RINvC1a1fFUKCEuE", 'a::f::<unsafe extern "C" fn()>'),
-        ("_RINvC1a1fDG_INtC1a1TL0_Ep1XhEL_E", "a::f::<dyn for<'a> a::T<'a, X = u8>>"),
-        ("_RINvC1a1fKc27_E", r"a::f::<'\''>"),
-        ("_RINvC1a1fKRe68c3a4_E", 'a::f::<"hä">'),
-        ("_RINvC1a1fKAj1_j2_EE", "a::f::<{[1, 2]}>"),
-        ("_RINvC1a1fKVNtC1a1bS1xj1_1yb1_EE", "a::f::<{a::b { x: 1, y: true }}>"),
-        ("_RINvC1a1fKan5_Ko1234567890abcdef12_E", "a::f::<-5, 0x1234567890abcdef12>"),
-        ("_Z3fooi", "foo(int)"),
-        ("__Z3fooi", "foo(int)"),
-        ("_ZN4shop5ShelfIhLi777EE4fillEv", "shop::Shelf<unsigned char, 777>::fill()"),
-        ("_Znwm", "operator new(unsigned long)"),
-        (
-            "_ZNSt6vectorIiSaIiEE9push_backERKi@@GLIBCXX_3.4",
-            "std::vector<int, std::allocator<int> >::push_back(int const&)",
-        ),
-        ("_Z3fooi@GLIBCXX_3.4", "foo(int)"),
-        ("_ZN3foo3barEv.cold", "foo::bar() [clone .cold]"),
-        ("_Z3fooi.isra.0", "foo(int) [clone .isra.0]"),
-        ("_ZN3foo3barEv@plt", "foo::bar()@plt"),
-        ("malloc@plt", "malloc@plt"),
-        ("_ZN3foo3barEv@@VERSION_1", "foo::bar()"),
-        ("_Z@plt@plt", "_Z@plt@plt"),
-        # Other languages, and what is not what it looks like: left as it is.
-        ("-[NSObject init]", "-[NSObject init]"),
-        ("_D3std5stdio7writelnFZv", "_D3std5stdio7writelnFZv"),
-        ("Java_java_lang_Object_hashCode", "Java_java_lang_Object_hashCode"),
-        ("_R", "_R"),
-        ("_ZN", "_ZN"),
-        ("_ZN99999fooE", "_ZN99999fooE"),
-        ("_ZN3fooE.llvm moocow", "_ZN3fooE.llvm moocow"),
-        ("_RNvB_1a", "_RNvB_1a"),
-        ("_RNvC1a1bE", "_RNvC1a1bE"),
-        ("_RNvC1a1bx", "_RNvC1a1bx"),
-        ("_RINvC1a1fFGzzzzzz_EuE", "_RINvC1a1fFGzzzzzz_EuE"),
-        ("_Zzzz", "_Zzzz"),
-    ],
-)
+@pytest.mark.parametrize(("mangled", "name"), [("", ""), *names_in("mangled")])
 def test_known_names(rust: str, mangled: str, name: str) -> None:
     assert demangle(mangled) == expected(rust, mangled, name)
 

@@ -52,7 +52,6 @@ def findings_of(heap: Heap, suspects: Sequence[Suspect] = ()) -> Findings:
 
 
 def suspect(*stacks: int) -> Suspect:
-    """A growing suspect of some stacks."""
     judgement = Judgement(
         Verdict.GROWING, 1.0, 0, 0.1, "", 0.0, never_freed=True, survivors=9, retracted=0,
         searched=100, unreachable=0,

@@ -38,7 +38,6 @@ class Graph:
         self.order, self.dominator = order[:found], dominator[:found]
 
     def dominators(self) -> dict[int, int]:
-        """The dominator of each node that can be reached."""
         return dict(zip(self.order.tolist(), self.order[self.dominator].tolist(), strict=True))
 
     def reached(self, without: int = -1) -> set[int]:

@@ -38,7 +38,7 @@ class Trace:
         self.counters = np.zeros(len(Counter), np.uint64)
         self.flaw = "", False
         capture: Any = SimpleNamespace(counters=lambda: self.counters)
-        probes: Any = SimpleNamespace(take_flaw=self._take_flaw)
+        probes: Any = SimpleNamespace(take_trouble=self._take_flaw)
         self.book = GapLog(capture, probes)
 
     def _take_flaw(self) -> tuple[str, bool]:

@@ -72,7 +72,6 @@ def make(space: FakeSpace) -> tuple[RowsAhead, RowTable]:
 
 
 def make_rows(ahead: RowsAhead, *mapped: Mapping) -> None:
-    """All rows of what is mapped now."""
     ahead.renew(AddressMap(mapped))
     ahead.begin(whole=False)
     ahead.await_all(PATIENCE_S)

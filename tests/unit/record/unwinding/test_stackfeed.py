@@ -24,13 +24,11 @@ class Sender:
         self.left, self.stack = count, stack
 
     def take_misses(self, most: int) -> list[Miss]:
-        """See ``Sources``."""
         count = min(most, self.left)
         self.left -= count
         return [Miss(n, 0, IMAGE, 0, (), 0, self.stack, 0) for n in range(count)]
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """See ``Sources``."""
         return []
 
 

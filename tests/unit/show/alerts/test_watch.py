@@ -193,7 +193,6 @@ def script(tmp_path: Path, text: str) -> list[str]:
 
 
 def give(command: LeakCommand, end_s: float) -> None:
-    """Queues what leaks at that moment."""
     found = watched(end_s)
     command.queue_new_leaks(found.snapshot(), found.namer)
 

@@ -1,5 +1,5 @@
 """Types of blocks by the names of the functions that allocate them."""
-# ruff: noqa: E501, ISC004
+# ruff: noqa: E501
 
 from types import SimpleNamespace
 from typing import cast
@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 
+from tests.unit.names import stacks_in
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.frames import Frame
 from tracelloc.model.stacks import StackFlag
@@ -16,81 +17,13 @@ from tracelloc.show.presentation.naming import Namer, Symbols
 from tracelloc.snapshots.snapshot import Snapshot
 
 STRING = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >"
-PAIR = f"std::pair<{STRING} const, shop::Item>"
-ROWS = [
-    (["std::__new_allocator<shop::Item>::allocate(unsigned long, void const*)"], "shop::Item"),
-    (
-        ["__gnu_cxx::new_allocator<shop::Item>::allocate(unsigned long, void const*)",
-         "std::_Vector_base<shop::Item, std::allocator<shop::Item> >::_M_allocate(unsigned long)",
-         "std::vector<shop::Item, std::allocator<shop::Item> >::push_back(shop::Item&&)"],
-        "shop::Item[]",
-    ),
-    (
-        ["void std::vector<shop::Item, std::allocator<shop::Item> >::_M_realloc_insert<shop::Item>"
-         "(__gnu_cxx::__normal_iterator<shop::Item*, std::vector<shop::Item> >, shop::Item&&)"],
-        "shop::Item[]",
-    ),
-    (
-        ["std::__new_allocator<char>::allocate(unsigned long, void const*)",
-         f"{STRING}::_M_create(unsigned long&, unsigned long)",
-         f"std::vector<{STRING}, std::allocator<{STRING} > >::push_back({STRING} const&)"],
-        "std::string",
-    ),
-    (
-        [f"std::__new_allocator<std::_Rb_tree_node<{PAIR} > >::allocate(unsigned long, void const*)"],
-        "std::pair<std::string const, shop::Item> (tree node)",
-    ),
-    (
-        ["std::allocator_traits<std::allocator<std::__detail::_Hash_node<std::pair<int const, "
-         "shop::Item>, false> > >::allocate(std::allocator<std::__detail::_Hash_node<int, false> >&, "
-         "unsigned long)"],
-        "std::pair<int const, shop::Item> (hash node)",
-    ),
-    (["std::__new_allocator<std::__detail::_Hash_node_base*>::allocate(unsigned long)"],
-     "hash buckets"),
-    (["std::_Hashtable<int, std::pair<int const, long>, A, B, C, D, E, F, G, H>::_M_rehash(unsigned "
-      "long, unsigned long const&)"], "hash buckets"),
-    (["std::_Hashtable<int, std::pair<int const, long>, A, B, C, D, E, F, G, H>::operator[](int&&)"],
-     "std::pair<int const, long> (hash node)"),
-    (["std::__cxx11::list<shop::Item, std::allocator<shop::Item> >::push_back(shop::Item const&)"],
-     "shop::Item (list node)"),
-    (["std::_MakeUniq<shop::Item>::__single_object std::make_unique<shop::Item>()"], "shop::Item"),
-    (["std::shared_ptr<shop::Item> std::make_shared<shop::Item, int>(int&&)"],
-     "shop::Item (shared)"),
-    (["std::__1::__tree_node<int, void*>* std::__1::allocator<std::__1::__tree_node<int, void*> >::"
-      "allocate[abi:v160006](unsigned long)"], "int (tree node)"),
-    # The program's own function ends the search.
-    (["shop::make()", "std::vector<int, std::allocator<int> >::push_back(int)"], None),
-    (["operator new(unsigned long)", "shop::make()"], None),
-    (["core::Shop::Shop()", "std::vector<core::Shop, std::allocator<core::Shop> >::emplace_back()"],
-     None),
-    (["<alloc::raw_vec::RawVec<shop::Item>>::grow_one", "<alloc::vec::Vec<shop::Item>>::push"],
-     "shop::Item[]"),
-    (["alloc::alloc::alloc", "<alloc::boxed::Box<shop::Session>>::new"], "shop::Session"),
-    (["<alloc::boxed::Box<alloc::rc::RcInner<shop::Item>>>::new"], "shop::Item (shared)"),
-    (["<alloc::vec::Vec<u8>>::extend_from_slice", "<alloc::string::String>::push_str"], "String"),
-    (["<alloc::vec::Vec<u8>>::extend_from_slice", "shop::read"], "u8[]"),
-    (["<alloc::raw_vec::RawVec<u8>>::grow", "<alloc::vec::Vec<u8>>::reserve",
-      "<alloc::string::String as core::fmt::Write>::write_str"], "String"),
-    (["<alloc::raw_vec::RawVec<u8>>::grow", "<alloc::vec::Vec<u8> as core::clone::Clone>::clone",
-      "<alloc::vec::Vec<alloc::vec::Vec<u8>>>::push"], "u8[]"),
-    (["<[shop::Item]>::to_vec"], "shop::Item[]"),
-    (["<hashbrown::raw::RawTable<(u64, shop::Item)>>::reserve_rehash::<F>"],
-     "(u64, shop::Item) (hash table)"),
-    (["alloc::raw_vec::RawVec<T,A>::grow_one", "alloc::boxed::Box<T>::new"], None),
-    (["alloc::collections::btree::map::BTreeMap<K,V,A>::insert"], None),
-    (["alloc::boxed::Box<dyn core::ops::Fn<(), Output=u64>>::new"], None),
-    ([None, "std::vector<long, std::allocator<long> >::reserve(unsigned long)"], "long[]"),
-    (["std::vector<", "std::allocator<<<<>>>(", "std::map<>::x", "alloc::vec::Vec<"], None),
-    ([], None),
-]  # fmt: skip
 
 
 def frame(name: str | None) -> Frame:
     return Frame(1, name, name, None, None, "/bin/shop", 1)
 
 
-@pytest.mark.parametrize(("names", "expected"), ROWS)
+@pytest.mark.parametrize(("names", "expected"), [([], None), *stacks_in("blocktypes")])
 def test_types_in_names(names: list[str | None], expected: str | None) -> None:
     malloc = [frame("malloc"), frame("operator new(unsigned long)")]
     assert type_in_names([*malloc, *map(frame, names)]) == expected

@@ -157,7 +157,6 @@ def test_every_key_is_in_the_manual(make: Any) -> None:
 
 
 def check_all(snapshot: Snapshot, namer: Namer) -> Checker:
-    """Reports and a file of it."""
     checker = Checker()
 
     class One:

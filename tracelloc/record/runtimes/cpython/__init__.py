@@ -68,7 +68,7 @@ class CPythonSupport:
     versions = "3.11 to 3.14"
 
     def is_in(self, modules: Iterable[Module]) -> bool:
-        """Whether CPython is among code files, by their names or symbols."""
+        """Whether a process with these code files has CPython, by their names or symbols."""
         return any(
             is_python_name(base_name(module.path))
             or module.elf.find_object("_PyRuntime") is not None
@@ -91,7 +91,6 @@ class CPythonSupport:
         return "Python's small objects", pool_ranges(memory) if has_python else []
 
     def counter(self, process: Process) -> PythonObjectCounter:
-        """Returns a counter of a process's Python objects."""
         return PythonObjectCounter(process)
 
 

@@ -48,7 +48,6 @@ class TypeHistory:
         self._bytes = np.zeros((0, _MOST_POINTS), np.int64)
 
     def add_census(self, census: ObjectCensus) -> None:
-        """Adds a census to the history."""
         if len(self._times_s) == _MOST_POINTS:
             self._thin_out()
         for one in census.types:

@@ -149,7 +149,6 @@ class CPython:
             self._codes.share_names(parent._codes)
 
     def is_loop(self, address: int) -> bool:
-        """Whether a return address is in the interpreter's loop."""
         known = self._is_loop.get(address)
         if known is None:
             place = self._space.place(address - 1)

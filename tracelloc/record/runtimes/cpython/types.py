@@ -93,7 +93,6 @@ class Types:
         return Objects(rows[:count].copy(), at[:count].copy(), types[:count].copy())
 
     def column(self, figure: Callable[[TypeObject], int]) -> U64:
-        """Returns a figure of all types as a column, by number."""
         return np.array([figure(known) for known in self.known], np.uint64)
 
     def with_flag(self, flag: int) -> Mask:

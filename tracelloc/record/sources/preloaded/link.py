@@ -75,7 +75,7 @@ class PreloadedLink:
         self._loaded = ""  # The loaded file whose calls bypass the library, in words
         # Why probes take over, and since when the process has been waiting for them
         self._leaving: tuple[str, float] | None = None
-        self._unsaid = self._flaw = ""
+        self._unsaid = self._trouble = ""
         self._own_ranges: list[tuple[int, int]] = []
 
     def begin_image(self, *, same_thread: bool) -> None:
@@ -112,26 +112,26 @@ class PreloadedLink:
     def _why_leave(self, area: SharedArea) -> str:
         """Returns why probes must take over, as words after "the process"; empty: they need not."""
         if self._source.failure is not None:
-            self._flaw = f"what the process reported can't be read: {self._source.failure}"
+            self._trouble = f"what the process reported can't be read: {self._source.failure}"
             return "has written what can't be read"
         if area.is_damaged:
-            self._flaw = "the process has written to tracelloc's part of its memory"
+            self._trouble = "the process has written to tracelloc's part of its memory"
             return "has written to tracelloc's part of its memory"
         if area.is_given_up:
-            self._flaw = "the process could not wait for probes"
+            self._trouble = "the process could not wait for probes"
         if area.is_given_up or area.is_leaving or area.why_not:
             return area.why_not or "gives up the library"
         if area.is_filtered:
             return "filters its system calls (seccomp)"
         return f"has loaded a library: {self._loaded}" if self._loaded else ""
 
-    def take_flaw(self) -> str:
+    def take_trouble(self) -> str:
         """Takes the reason why events were missed since the last call; empty if none were."""
         area = self._source.area
         if area is not None and area.was_given_up:
-            self._flaw, area.was_given_up = "the process could not wait for tracelloc", False
-        flaw, self._flaw = self._flaw, ""
-        return flaw
+            self._trouble, area.was_given_up = "the process could not wait for tracelloc", False
+        trouble, self._trouble = self._trouble, ""
+        return trouble
 
     def own_ranges(self) -> list[tuple[int, int]]:
         """Returns (start, end) of the memory shared with tracelloc. From any thread."""
@@ -269,7 +269,7 @@ class PreloadedLink:
         known = [allocator for allocator in allocators if self.is_behind(allocator)]
         caller = direct_caller(self._defined(self._library, known), modules, known)
         if caller is not None:
-            self._flaw = f"the program has loaded a library: {caller}"
+            self._trouble = f"the program has loaded a library: {caller}"
         self._loaded = caller or filter_maker(self._library, modules) or ""
 
     @property
@@ -358,7 +358,7 @@ class PreloadedLink:
         missing = "; what the program allocated before is missing"
         self._unsaid = what + missing * is_late
         if is_late:
-            self._flaw = "the program had begun before it could be traced"
+            self._trouble = "the program had begun before it could be traced"
 
     def report_choice(self) -> None:
         """Tells the user about library or probes, once the program is known to be traceable."""

@@ -67,7 +67,6 @@ class Breakpoints(Attachment):
                 self._write(variable, awaited.to_bytes(2, "little"))
 
     def insert(self, address: int) -> None:
-        """Inserts a breakpoint at an address."""
         self.inserted.add(address)
         self._write(address, self._trap)
 
@@ -194,15 +193,12 @@ class NoProbes:
         return EventBatch(NO_EVENTS, NO_PAIRS, 0, overflowed=False)
 
     def take_mappings(self) -> Events:
-        """Returns no mappings: there are no probes."""
         return NO_EVENTS
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Returns no stacks: there are no probes."""
         return []
 
     def take_misses(self, _most: int) -> list[Miss]:
-        """Returns no misses: there are no probes."""
         return []
 
     def take_fork(self, _thread_id: int) -> abi.ForkFlag | None:
@@ -214,7 +210,6 @@ class NoProbes:
         return lambda: True
 
     def counters(self) -> npt.NDArray[np.uint64]:
-        """Returns counters that are 0."""
         return np.zeros(len(Counter), np.uint64)
 
     def forget_threads(self, _pid: int, _is_gone: Callable[[int], bool]) -> int:
