@@ -101,6 +101,35 @@ def test_glibc_to_the_byte(
     check_to_the_byte(targets.cpp("heapusage", *words, flags=("-pthread", *flags)))
 
 
+def check_states(targets: Targets, seed: int, states: int) -> None:
+    """Some states of ``anyheap.c``, against its mallinfo2. Half of them are at fixed addresses."""
+    flags = ("-no-pie", "-pthread") if seed % 4 == 0 else ("-pthread",)
+    target = targets.c("anyheap", seed, flags=flags)
+    for state in range(states):
+        truth = json.loads(target.ask("next"))
+        found = measure_heap(Process(target.pid))
+        which = f"state {state} of seed {seed}"
+        assert found.coverage == 1.0, which
+        own = [arena for arena in found.arenas if arena.name != "mappings"]
+        mapped_bytes = sum(arena.system_bytes for arena in found.arenas if arena not in own)
+        assert sum(arena.system_bytes for arena in own) == truth["arena"], which
+        free = sum(arena.free.size_bytes + arena.top_bytes for arena in own)
+        assert truth["arena"] - free == truth["uordblks"], which
+        assert mapped_bytes == truth["hblkhd"], which
+    target.end()
+
+
+def test_glibc_in_any_state(targets: Targets) -> None:
+    for seed in range(16):
+        check_states(targets, seed, 3)
+
+
+@pytest.mark.nightly
+def test_glibc_in_two_thousand_states(targets: Targets) -> None:
+    for seed in range(100, 500):
+        check_states(targets, seed, 5)
+
+
 def test_heaps_in_any_order(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel places a new heap of an arena above the others or below."""
     target = targets.cpp("heapusage", "heaps", flags=("-pthread",))

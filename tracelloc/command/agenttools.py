@@ -52,7 +52,7 @@ class ToolError(Exception):
     """A tool failed; the text says what to do next."""
 
 
-class CancelledError(Exception):
+class CallCancelledError(Exception):
     """The client has cancelled the call."""
 
 

@@ -15,7 +15,7 @@ from threading import Event, Lock, Thread
 from typing import Any, BinaryIO, Final
 
 from tracelloc import __version__
-from tracelloc.command.agenttools import TOOLS, AgentTools, CancelledError, ToolError
+from tracelloc.command.agenttools import TOOLS, AgentTools, CallCancelledError, ToolError
 from tracelloc.errors import MalformedError, TracellocError
 from tracelloc.system.bounded import parse_json
 
@@ -113,7 +113,7 @@ class _Server:
 
         def watch(elapsed_s: float, whole_s: float | None) -> None:
             if is_cancelled.is_set():
-                raise CancelledError
+                raise CallCancelledError
             if token is not None:
                 told = {"progressToken": token, "progress": round(elapsed_s, 1)}
                 told |= {"total": whole_s} if whole_s else {}
@@ -123,7 +123,7 @@ class _Server:
             name, arguments = str(given.get("name")), _object(given.get("arguments"))
             try:
                 text, failed = self._tools.call(name, arguments, watch), False
-            except CancelledError:
+            except CallCancelledError:
                 return
             except (ToolError, TracellocError, OSError, ValueError) as error:
                 text, failed = str(error)[:1000], True

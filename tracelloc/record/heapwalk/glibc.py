@@ -230,7 +230,7 @@ def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[U64, i
     stop = found.broken_at or found.cut_at or end
     run = np.concatenate([*found.parts, [~np.uint64(0)]])  # with room for the end
     count = len(run) - 1
-    if run[0] <= top < stop:
+    if int(run[0] & ADDRESS_BITS) <= top < stop:
         count = min(count, int(np.searchsorted(run, np.uint64(top + 8))))
         if int(run[count - 1] & ADDRESS_BITS) == top:
             run[count - 1] = top | BlockState.TOP

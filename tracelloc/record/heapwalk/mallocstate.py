@@ -3,9 +3,9 @@
 Format: malloc/malloc.c and malloc/arena.c of glibc 2.26 to 2.43, 64 bits: ``struct malloc_state``,
 ``struct malloc_par``, ``heap_info``.
 
-- An empty bin points to itself. 127 pairs of words, most of which hold their own address less 16,
-  are ``malloc_state.bins``; ``top`` is 16 bytes before them, ``next`` 2048 behind, ``system_mem``
-  2072.
+- An empty bin points to itself, and the first and the last chunk of another one point back to it.
+  127 pairs of words that do so are ``malloc_state.bins``; ``top`` is 16 bytes before them, ``next``
+  2048 behind, ``system_mem`` 2072.
 - Following ``next`` leads back to the first arena, whose address is 112 bytes before its bins (with
   fastbins, to 2.42) or 24 bytes (without).
 - Other arenas lie behind the ``heap_info`` of their first heap, whose address is a multiple of a
@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
 from tracelloc.model.codefiles import base_name
@@ -26,8 +25,8 @@ from tracelloc.record.process.memory import PAGE_BYTES, U64
 from tracelloc.record.process.regions import Region
 
 _BINS: Final = 127
-# Bins that must be empty: a heap where each size has free chunks is unknown.
-_LEAST_EMPTY: Final = 8
+_LEAST_EMPTY: Final = 8  # If so many bins are empty, the others need no proof
+_LEAST_PROVEN: Final = 100  # Others may be about to change
 _HEADS: Final = 112, 24  # Bytes of `malloc_state` before its bins
 _TOP: Final = -16
 _NEXT: Final = 2048
@@ -131,17 +130,29 @@ def _find_bins(reader: PieceReader, region: Region, regions: list[Region]) -> li
     empty[:-1] = (words[:-1] == own[:-1]) & (words[1:] == own[:-1])
     plausible = (words >= PAGE_BYTES) & (words < np.uint64(reader.address_end))
     plausible &= words & np.uint64(7) == 0
-    # Every start at which one of the 127 pairs is an empty bin.
-    starts = np.unique(np.flatnonzero(empty)[:, None] - 2 * np.arange(_BINS))
-    starts = starts[(starts >= 2) & (starts + 2 * _BINS + 12 <= len(words))]
-    return [region.start + 8 * at for at in starts.tolist() if _are_bins(empty, plausible, at)]
+    # Every start at which all of the 127 pairs may be bins.
+    may_be = empty.copy()
+    may_be[:-1] |= plausible[:-1] & plausible[1:]
+    starts = np.arange(2, max(2, len(words) - 2 * _BINS - 11))
+    for parity in (0, 1):
+        others = np.append(0, np.cumsum(~may_be[parity::2]))
+        mine = starts[starts % 2 == parity]
+        starts = np.setdiff1d(starts, mine[others[mine // 2 + _BINS] > others[mine // 2]])
+    return [
+        region.start + 8 * at
+        for at in starts.tolist()
+        if np.count_nonzero(empty[at : at + 2 * _BINS : 2]) >= _LEAST_EMPTY
+        or _are_bins(reader, own[at : at + 2 * _BINS : 2], words[at : at + 2 * _BINS])
+    ]
 
 
-def _are_bins(empty: npt.NDArray[np.bool_], plausible: npt.NDArray[np.bool_], at: int) -> bool:
-    pairs = slice(at, at + 2 * _BINS, 2)
-    seconds = slice(at + 1, at + 2 * _BINS, 2)
-    fits = empty[pairs] | (plausible[pairs] & plausible[seconds])
-    return bool(fits.all()) and int(np.count_nonzero(empty[pairs])) >= _LEAST_EMPTY
+def _are_bins(reader: PieceReader, own: U64, words: U64) -> bool:
+    """Whether the first and the last chunk of nearly all bins point back to these."""
+    chunks, was_read = reader.memory.read(words + np.uint64(16), 16)
+    backward, forward = chunks[::2, 1] == own, chunks[1::2, 0] == own
+    return (
+        int(np.count_nonzero(backward & forward & was_read[::2] & was_read[1::2])) >= _LEAST_PROVEN
+    )
 
 
 def _circle(reader: PieceReader, address: int, head: int) -> list[ArenaState]:
@@ -178,7 +189,8 @@ def find_parameters(
     """Finds ``mp_``, which is near the main arena (in shared libraries, before it).
 
     The field ``sbrk_base`` is followed by tcache_bins, tcache_max_bytes and tcache_count, and
-    preceded by ``mmapped_mem``, two words before.
+    preceded by ``mmapped_mem``, two words before. Other words may look like it: memory from brk(2)
+    usually begins with it, and the bins are as many as the largest size needs.
     """
     heap = [r for r in regions if r.path == "[heap]"]
     begin = main.address - PAGE_BYTES
@@ -186,12 +198,15 @@ def find_parameters(
     bins, most, count = (words[n : len(words) - 3 + n] for n in (1, 2, 3))
     good = (bins > 0) & (bins <= 76) & (most >= 16) & (most <= _LARGEST_TCACHE)
     good &= (count > 0) & (count < 1 << 16)
-    for at in np.flatnonzero(good).tolist():
-        base = int(words[at])
-        is_base = heap[0].start <= base < heap[-1].end if heap else base == 0 and bins[at] == 64
-        if at >= 2 and is_base:
-            return MallocParameters(base, begin + 8 * (at - 2))
-    return None
+    found = list[tuple[bool, bool, int, int]]()
+    for at in np.flatnonzero(good[2:]).tolist():
+        base, bin_count, most_bytes = words[at + 2 : at + 5].tolist()
+        is_base = heap[0].start <= base < heap[-1].end if heap else base == 0 and bin_count == 64
+        if is_base:
+            is_first = bool(heap) and base == heap[0].start
+            fits = bin_count == (max(most_bytes + 23, 32) // 16 * 16 - 17) // 16 + 1
+            found.append((is_first, fits, base, begin + 8 * at))
+    return MallocParameters(*max(found)[2:]) if found else None
 
 
 def heaps_of(reader: PieceReader, arena: ArenaState) -> tuple[list[tuple[int, int]], int, str]:

@@ -1,0 +1,123 @@
+// A heap of glibc in any state: ``anyheap SEED``. Each line it gets is answered with mallinfo2 as
+// JSON, after some thousand random allocations and frees by a random number of threads, in sizes that
+// leave chunks in few bins or in nearly all. Ends with its input.
+#include <malloc.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { THREADS = 6, KEPT = 3000 };
+
+static pthread_barrier_t begin, end;
+static void *kept[THREADS + 1][KEPT];
+static unsigned seeds[THREADS + 1];
+static int has_all_bins;
+
+static size_t any_size(unsigned *seed)
+{
+    int bits = 4 + rand_r(seed) % 16;
+
+    if (has_all_bins) // each step from one small or large bin to the next is a size
+        bits = 4 + rand_r(seed) % 14;
+    return (size_t)(rand_r(seed) % (1 << bits)) + 1;
+}
+
+static void churn(int number)
+{
+    unsigned *seed = &seeds[number];
+    unsigned freed = 10 + rand_r(seed) % 85; // percent
+
+    for (int n = 0; n < 6000; n++) {
+        void **one = &kept[number][rand_r(seed) % KEPT];
+
+        free(*one);
+        *one = NULL;
+        if ((unsigned)(rand_r(seed) % 100) >= freed)
+            *one = malloc(any_size(seed));
+    }
+}
+
+// A free chunk of every size that has a bin of its own, each between blocks that stay.
+static void fill_bins(void)
+{
+    static void *one[200][9];
+    size_t sizes[200];
+    int count = 0;
+
+    for (size_t size = 24; size <= 1016; size += 16)
+        sizes[count++] = size;
+    for (size_t size = 1064; size <= 3112; size += 64)
+        sizes[count++] = size;
+    for (size_t size = 3624; size <= 10792; size += 512)
+        sizes[count++] = size;
+    for (size_t size = 12328; size <= 45096; size += 4096)
+        sizes[count++] = size;
+    for (size_t size = 65576; size <= 163880; size += 32768)
+        sizes[count++] = size;
+    for (size_t size = 262184; size <= 786472; size += 262144)
+        sizes[count++] = size;
+    for (int n = 0; n < count; n++)
+        for (int m = 0; m < 9; m++) { // seven of them stay in the thread's cache
+            one[n][m] = malloc(sizes[n]);
+            kept[0][(n * 9 + m) % KEPT] = malloc(24); // what was there is lost
+        }
+    for (int n = 0; n < count; n++)
+        for (int m = 0; m < 9; m++)
+            free(one[n][m]);
+    free(malloc(1000000)); // sorts what was freed
+}
+
+static void *work(void *number)
+{
+    for (;;) {
+        pthread_barrier_wait(&begin);
+        churn((int)(size_t)number);
+        pthread_barrier_wait(&end);
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    unsigned seed = (unsigned)atoi(argv[argc - 1]);
+    unsigned threads = rand_r(&seed) % 2 ? rand_r(&seed) % (THREADS + 1) : 0;
+    char line[64];
+    int states = 0;
+
+    has_all_bins = rand_r(&seed) % 3 == 0;
+    mallopt(M_ARENA_MAX, 1 + (int)(rand_r(&seed) % 64));
+    mallopt(M_MXFAST, (int)(rand_r(&seed) % 160));
+    if (has_all_bins) {
+        mallopt(M_MMAP_THRESHOLD, 32 << 20);
+        mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    } else if (rand_r(&seed) % 2) {
+        mallopt(M_MMAP_THRESHOLD, 1 << (14 + rand_r(&seed) % 12));
+    }
+    if (rand_r(&seed) % 2)
+        mallopt(M_TOP_PAD, (int)(rand_r(&seed) % (1 << 20)));
+    pthread_barrier_init(&begin, NULL, threads + 1);
+    pthread_barrier_init(&end, NULL, threads + 1);
+    for (size_t n = 0; n <= THREADS; n++)
+        seeds[n] = seed + (unsigned)n;
+    for (size_t n = 1; n <= threads; n++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, work, (void *)n);
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    puts("ready");
+    while (fgets(line, sizeof(line), stdin)) {
+        struct mallinfo2 info;
+
+        pthread_barrier_wait(&begin);
+        if (has_all_bins) // while the heap is new, nothing else is free
+            fill_bins();
+        if (!has_all_bins || states++)
+            churn(0);
+        pthread_barrier_wait(&end);
+        info = mallinfo2();
+        printf("{\"arena\": %zu, \"uordblks\": %zu, \"hblkhd\": %zu}\n", info.arena, info.uordblks,
+               info.hblkhd);
+    }
+    return 0;
+}
