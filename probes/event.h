@@ -200,15 +200,17 @@ enum stack_flag {
 	STACK_NAMES = 1024, /* no stack: a struct python_code */
 	/* Set by user space. */
 	STACK_EARLIER = 2048, /* no stack: what blocks from before tracing have in common */
+	/* Passes code that may be unmapped: a last word behind the frames is the generation. */
+	STACK_DATED = 4096,
 };
 
 /* One record of ring `stacks`: sent once per distinct stack, only the used frames. */
 struct stack {
 	__u64 stack_id; /* hash of lineage, flags and frames, never 0 */
 	__u16 n_frames;
-	__u16 flags;              /* enum stack_flag */
-	__u32 image;              /* memory image of its process: struct space */
-	__u64 frames[MAX_FRAMES]; /* return addresses, innermost first */
+	__u16 flags;                  /* enum stack_flag */
+	__u32 image;                  /* memory image of its process: struct space */
+	__u64 frames[MAX_FRAMES + 1]; /* return addresses, innermost first */
 };
 
 /* Most Python frames in a stack. */

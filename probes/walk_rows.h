@@ -252,9 +252,14 @@ walked:
 			return id;
 		}
 	}
+	published = scratch->lasting & ROW_LASTS ? 0 : published >> TAG_BITS;
+	if (published)
+		hash = mix(hash, (u64)space->image << 32 | published);
 	id = name_stack(stack, hash, stack->n_frames, stack->flags | scratch->guessed,
 			scratch->guessed);
 	if (!(stack->flags | scratch->guessed))
 		keep_memo(memo, id);
+	if (published)
+		date_stack(stack, published);
 	return id;
 }

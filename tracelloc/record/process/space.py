@@ -25,6 +25,7 @@ from tracelloc.model.codefiles import (
 )
 from tracelloc.model.frames import RuntimeFrames
 from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.codehistory import CodeHistory, Shift
 from tracelloc.record.process.procfs import (
     TRAMPOLINE_MAPPING,
     VDSO,
@@ -124,7 +125,7 @@ class AddressSpace:
         self._program: tuple[str, str] | None = None
         # Base names of preloaded libraries. A program may remove them from its environment.
         self._preloaded: frozenset[str] = frozenset()
-        self._earlier: list[AddressMap] = []
+        self._history = CodeHistory()
         self._modules: dict[FileId, Module | Unresolved] = {}
 
     def refresh(self) -> list[Module]:
@@ -143,23 +144,20 @@ class AddressSpace:
         maps = AddressMap(self._lines.values())
         if not maps.mappings or maps.mappings == self._maps.mappings:
             return []
-        if self._maps.mappings:
-            # Only code is looked up later; one list per dlclose would grow without limit.
-            code = [m for m in self._maps.mappings if m.executable and maps.find(m.start) != m]
-            if code:
-                self._earlier = [AddressMap(code), *self._earlier][:64]
         self._maps = maps
         self._has_c_library = any(is_c_library(m.path) for m in maps.mappings if m.executable)
         self.generation += 1
         opened = [(m, module) for m in maps.mappings if (module := self._open(m)) is not None]
-        return self._confirmed(opened)
+        confirmed = self._confirmed(opened)
+        self._history.renew(maps.mappings, self._build_id)
+        return confirmed
 
     def fork(self, process: Process) -> AddressSpace:
         """Returns the address space of a forked child process, a copy of this one."""
         child = AddressSpace(process, self.files)
         child.generation, child.image = self.generation, self.image
         child._text, child._lines, child._maps = self._text, self._lines, self._maps
-        child._earlier = list(self._earlier)
+        child._history = CodeHistory(self._history)
         child._has_c_library = self._has_c_library
         child._program, child._preloaded = self._program, self._preloaded
         child._modules = dict(self._modules)
@@ -173,7 +171,7 @@ class AddressSpace:
         self._program = None
         self._text, self._lines = "", {}
         self._maps = AddressMap([])
-        self._earlier = []
+        self._history = CodeHistory()
 
     def _confirmed(self, opened: list[tuple[Mapping, Module]]) -> list[Module]:
         """Returns opened files still mapped afterwards: others may have taken their addresses."""
@@ -246,6 +244,10 @@ class AddressSpace:
         found = (self._modules.get(file_id) for file_id in ids)
         return [module for module in found if isinstance(module, Module)]
 
+    def _build_id(self, mapping: Mapping) -> str | None:
+        module = self.module_of(mapping)
+        return None if module is None else module.build_id
+
     def module_of(self, mapping: Mapping) -> Module | None:
         """Returns the file of a mapping; None if there is none or it can't be read."""
         module = self._modules.get(mapping.file_id)
@@ -316,16 +318,23 @@ class AddressSpace:
 
     def find(self, address: int) -> Mapping | None:
         """Returns the mapping that contains an address, or else one that did earlier, or None."""
-        mapping = self._maps.find(address)
-        for maps in self._earlier:
-            if mapping is not None:
-                break
-            mapping = maps.find(address)
-        return mapping
+        return self._maps.find(address) or self._history.find(address)
 
-    def place(self, address: int) -> CodePlace[Module] | Unresolved:
-        """Returns where a code address lies, or why that is unknown."""
-        mapping = self.find(address)
+    def find_stored(self, address: int) -> Mapping | None:
+        """Returns the mapping to which an address in a stored stack belongs, or None."""
+        return self._history.find(address) or self._maps.find(address)
+
+    @property
+    def shifts(self) -> Sequence[Shift]:
+        """What turns current addresses of code into those that stored stacks have."""
+        return self._history.shifts
+
+    def place(self, address: int, *, stored: bool = False) -> CodePlace[Module] | Unresolved:
+        """Returns where a code address lies, or why that is unknown.
+
+        ``stored``: whether the address is from a stored stack.
+        """
+        mapping = self.find_stored(address) if stored else self.find(address)
         if mapping is None:
             return Unresolved.UNMAPPED
         offset = address - mapping.start + (mapping.offset if mapping.is_file else 0)

@@ -24,9 +24,10 @@ from tracelloc.files.cfi.rules import FALLBACK_ROW
 from tracelloc.files.cfi.walk import End
 from tracelloc.model.codefiles import Mapping, Unresolved
 from tracelloc.model.events import Miss
-from tracelloc.model.stacks import StackFlag
+from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.record.abi import REGION_SHIFT, region_keys
 from tracelloc.record.kernel.rowtable import RowTable
+from tracelloc.record.process.codehistory import Shift, as_stored
 from tracelloc.record.process.procfs import AddressMap
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.unwinding.rowsahead import RowsAhead
@@ -59,6 +60,7 @@ class FinishedStack:
     stack_id: int
     frames: tuple[int, ...]
     flags: StackFlag
+    generation: int
 
 
 def generated_regions(mappings: Iterable[Mapping]) -> list[int]:
@@ -109,12 +111,15 @@ class Unwinder:
         self._renewals = 0  # How often the walker got new mappings
         # Walkers by generation, with the mappings of that time
         self._earlier: OrderedDict[int, StackWalker] = OrderedDict()
+        # By generation: what turns addresses into those of stored stacks
+        self._shifts: OrderedDict[int, Sequence[Shift]] = OrderedDict()
 
     def fork(self, space: AddressSpace, table: RowTable, refresh: Callable[[], None]) -> Unwinder:
         """Returns an unwinder for a copy of the address space."""
         ahead = self.ahead.fork(space, table)
         child = Unwinder(space, table, self._max_frames, ahead, refresh)
         child._maps = self._maps
+        child._shifts = OrderedDict({table.generation: space.shifts})
         child._since = dict.fromkeys(self._maps.mappings, table.generation)
         child._walker = self._walker.fork(space.process.pid, table.generation)
         return child
@@ -122,6 +127,7 @@ class Unwinder:
     def begin_image(self) -> None:
         """Resets after an exec: no existing row is valid any more."""
         self._earlier.clear()
+        self._shifts.clear()
         self._maps = AddressMap([])
         self._tell_walker()
         self.ahead.begin_image()
@@ -146,6 +152,9 @@ class Unwinder:
             while len(self._earlier) > _MOST_EARLIER:
                 self._earlier.popitem(last=False)
         self._maps = AddressMap(code)
+        self._shifts[generation] = self._space.shifts
+        while len(self._shifts) > _MOST_EARLIER:
+            self._shifts.popitem(last=False)
         self._known.clear()
         kept_for_good = self._space.permanent_files()
         self.table.set_lasting(*_bounds(m for m in code if m.file_id in kept_for_good))
@@ -173,6 +182,10 @@ class Unwinder:
         if len(keys):
             rows = np.full(len(keys), FALLBACK_ROW, np.uint64)
             self.table.insert(region_keys(keys), rows, self.table.generation)
+
+    def as_stored(self, frames: Frames, generation: int) -> Frames:
+        """Returns the return addresses of a stack, of a generation, as stored stacks have them."""
+        return as_stored(frames, self._shifts.get(generation, self._space.shifts))
 
     def lost_code(self) -> bool:
         """Whether code that was mapped at the last renewal is gone or replaced, by the maps."""
@@ -307,8 +320,10 @@ def _bounds(mappings: Iterable[Mapping]) -> tuple[U64, U64]:
 
 def _finished(miss: Miss, followed: FollowedStack | None) -> FinishedStack:
     if followed is None:
-        return FinishedStack(miss.stack_id, miss.registers[:1], StackFlag.BAD_CFI)
+        return FinishedStack(
+            miss.stack_id, miss.registers[:1], StackFlag.BAD_CFI, miss.generation
+        )
     flags = _FLAGS[followed.walk.end]
     if followed.walk.fallback_count:
         flags |= StackFlag.GUESSED
-    return FinishedStack(miss.stack_id, followed.walk.frames, flags)
+    return FinishedStack(miss.stack_id, followed.walk.frames, flags, miss.generation)

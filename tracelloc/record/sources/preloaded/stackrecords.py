@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.model.events import Miss, SentStacks
+from tracelloc.model.stacks import StackFlag
 from tracelloc.record import abi
 from tracelloc.record.kernel.ring import miss_of
 from tracelloc.record.sources.preloaded import ringmerge
@@ -23,7 +24,8 @@ from tracelloc.record.sources.preloaded import ringmerge
 _HEAD_BYTES: Final = 8
 _STACK: Final = struct.Struct("<QHHI")  # The head of `struct stack`
 _MISS_BYTES: Final = np.dtype(abi.MISS_FIELDS).itemsize
-_WALKED: Final = 0xFF  # Flags with which walks end; the other bits are for other records
+# Flags with which walks end; the other bits are for other records.
+_WALKED: Final = 0xFF | StackFlag.DATED
 _MOST_WAITING: Final = 1024  # Most misses stored at once
 _UNWRITTEN_S: Final = 5.0  # Longest time that a record may be unwritten
 
@@ -110,7 +112,7 @@ class AreaRecords:
         if kind == ringmerge.RECORD_STACK and len(record) >= _STACK.size:
             stack_id, n_frames, flags, _ = _STACK.unpack_from(record)
             is_whole = len(record) >= _STACK.size + 8 * n_frames
-            if not stack_id or n_frames > ringmerge.MOST_FRAMES or not is_whole:
+            if not stack_id or n_frames > ringmerge.MOST_FRAMES + 1 or not is_whole:
                 return False
             frames = np.frombuffer(record, np.uint64, n_frames, _STACK.size)
             self._stacks.append((stack_id, flags & _WALKED, frames))
