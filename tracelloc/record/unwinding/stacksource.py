@@ -150,6 +150,8 @@ class StackSource:
                 return
             known = self._unwinder.table.generation
             if generation == known and self._unwinder.lost_code():
+                if self._words.generation != generation:
+                    continue  # The loader has noted it meanwhile
                 self._words.note_change()
                 generation = self._words.generation
             if generation == known and self._space.generation == before:

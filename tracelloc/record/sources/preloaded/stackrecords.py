@@ -50,8 +50,8 @@ class AreaRecords:
 
     @property
     def has_more(self) -> bool:
-        """Whether there are records to take."""
-        return int(self._reserved[0]) != self._taken
+        """Whether there are records to take, or to be declared as taken."""
+        return int(self._reserved[0]) != int(self._shared_taken[0])
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
         """Takes stacks sent since the last call: (memory image, its call stacks)."""
@@ -73,6 +73,9 @@ class AreaRecords:
 
     def _read(self) -> None:
         end, begun = int(self._reserved[0]), self._taken
+        if not self._misses:
+            # Only now: a thread waits in dlclose(3) until the misses before have been processed.
+            self._shared_taken[0] = begun
         if end == begun or self.is_damaged or len(self._misses) >= _MOST_WAITING:
             self._unwritten_since_s = None
             return
@@ -83,7 +86,7 @@ class AreaRecords:
             pass
         now_s = time.monotonic()
         if self._taken != begun:
-            self._shared_taken[0], self._unwritten_since_s = self._taken, None
+            self._unwritten_since_s = None
         elif self._unwritten_since_s is None:
             self._unwritten_since_s = now_s
         elif now_s - self._unwritten_since_s > _UNWRITTEN_S:
