@@ -47,7 +47,8 @@ class SpaceControl:
         """
         words = self._words
         words["trampoline"][0] = 0 if parent is None else parent._words["trampoline"][0]
-        words["loader_state"][0] = words["unloading"][0] = 0
+        for name in ("loader_state", "first_library", "sent_library", "unloading"):
+            words[name][0] = 0
         if parent is None:
             words["python"]["interpreter"][0] = 0
         else:
@@ -90,6 +91,15 @@ class SpaceControl:
     def set_loader_state(self, address: int) -> None:
         """Sets the address of the loader's state (``r_debug.r_state``, link.h)."""
         self._words["loader_state"][0] = address
+
+    @property
+    def knows_libraries(self) -> bool:
+        """Whether the probes know the loader's list of libraries."""
+        return bool(self._words["first_library"][0])
+
+    def set_first_library(self, address: int) -> None:
+        """Sets the loader's record (``struct link_map``) of the last library that stays mapped."""
+        self._words["first_library"][0] = address
 
     def set_python(
         self, interpreter: int, namespace: tuple[int, int], offsets: Mapping[str, int]

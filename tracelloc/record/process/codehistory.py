@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from tracelloc.model.codefiles import Mapping
+from tracelloc.model.codefiles import FileId, Mapping
 from tracelloc.model.stacks import Frames
 from tracelloc.record.process.procfs import AddressMap
 
@@ -25,21 +25,26 @@ class CodeHistory:
     def __init__(self, like: CodeHistory | None = None) -> None:
         """``like``: that of the process from which this one was forked."""
         # The first mapping of each part of a file, by what identifies it
-        self._places = {} if like is None else dict(like._places)
+        self._places: dict[tuple[FileId, int, int], Mapping] = (
+            {} if like is None else dict(like._places)
+        )
         self._map = AddressMap(self._places.values())
-        self._next = _FIRST_ARTIFICIAL if like is None else like._next
-        # Of the current mappings: code whose addresses in stored stacks differ
-        self.shifts: Sequence[Shift] = () if like is None else like.shifts
+        self._next: int = _FIRST_ARTIFICIAL if like is None else like._next
 
-    def renew(self, mappings: Iterable[Mapping], build_id: Callable[[Mapping], str | None]) -> None:
-        """Notes the current mappings of a process. ``build_id`` returns that of a mapping's file."""
+    def shifts_of(
+        self, mappings: Iterable[Mapping], build_id: Callable[[Mapping], str | None]
+    ) -> list[Shift]:
+        """Returns where addresses of code are different in stored stacks.
+
+        ``mappings``: those of the process at one time; ``build_id`` returns that of one's file.
+        """
         shifts = []
         for mapping in mappings:
             if mapping.executable and mapping.is_file:
                 place = self._place_of(mapping, build_id)
                 if place.start != mapping.start:
                     shifts.append((mapping.start, mapping.end, place.start - mapping.start))
-        self.shifts = shifts
+        return shifts
 
     def find(self, address: int) -> Mapping | None:
         """Returns the mapping to which an address in a stored stack belongs; None if unknown."""

@@ -6,9 +6,11 @@ still be looked up after the target has unmapped or replaced them, or has ended.
 
 from __future__ import annotations
 
+import mmap
 import os
+import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +38,12 @@ from tracelloc.record.process.procfs import (
 from tracelloc.record.worker.client import FileReadError
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.record.worker.unwindtables import UnwindTables
+from tracelloc.system.syscalls import open_inside
+
+_R_MAP: Final = 8  # Offset of the list in `struct r_debug` (link.h), in bytes
+_LINK: Final = struct.Struct("<4Q")  # Of `struct link_map`: l_addr, l_name, l_ld, l_next
+_MOST_LIBRARIES: Final = 4096  # Most that are followed
+_PAGE: Final = mmap.PAGESIZE
 
 # The library's name if it was injected into a running process (`record/sources/injected`).
 INJECTED_NAME: Final = "libtracelloc-injected.so"
@@ -68,6 +76,18 @@ class MappedFiles:
                 # Only root may open it by its mapping.
                 return self.open_image(INJECTED_FILE.read_bytes(), mapping)
             raise
+        return self._module(descriptor, mapping.path, mapping.file_id)
+
+    def open_named(self, process: Process, path: str) -> Module:
+        """Returns the module of a file that a process names. Raises as ``open``."""
+        directory = process.memory_directory
+        path_there = (directory / "cwd").readlink() / path
+        descriptor = open_inside(directory / "root", str(path_there))
+        status = os.fstat(descriptor)
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        return self._module(descriptor, path, (device, status.st_ino))
+
+    def _module(self, descriptor: int, path: str, file_id: FileId) -> Module:
         status = os.fstat(descriptor)
         # While the file is open here, its inode can't be reused; but the file may be written to.
         key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
@@ -75,8 +95,8 @@ class MappedFiles:
         if module is not None:
             os.close(descriptor)
             return module
-        elf = TargetFile(descriptor, mapping.path)
-        module = Module(mapping.file_id, mapping.path, elf.open_path, elf)
+        elf = TargetFile(descriptor, path)
+        module = Module(file_id, path, elf.open_path, elf)
         self._modules[key] = module
         return module
 
@@ -126,6 +146,8 @@ class AddressSpace:
         # Base names of preloaded libraries. A program may remove them from its environment.
         self._preloaded: frozenset[str] = frozenset()
         self._history = CodeHistory()
+        # What turns current addresses of code into those that stored stacks have
+        self.shifts: Sequence[Shift] = ()
         self._modules: dict[FileId, Module | Unresolved] = {}
 
     def refresh(self) -> list[Module]:
@@ -149,7 +171,7 @@ class AddressSpace:
         self.generation += 1
         opened = [(m, module) for m in maps.mappings if (module := self._open(m)) is not None]
         confirmed = self._confirmed(opened)
-        self._history.renew(maps.mappings, self._build_id)
+        self.shifts = self.shifts_of(maps.mappings)
         return confirmed
 
     def fork(self, process: Process) -> AddressSpace:
@@ -157,7 +179,7 @@ class AddressSpace:
         child = AddressSpace(process, self.files)
         child.generation, child.image = self.generation, self.image
         child._text, child._lines, child._maps = self._text, self._lines, self._maps
-        child._history = CodeHistory(self._history)
+        child._history, child.shifts = CodeHistory(self._history), self.shifts
         child._has_c_library = self._has_c_library
         child._program, child._preloaded = self._program, self._preloaded
         child._modules = dict(self._modules)
@@ -171,7 +193,7 @@ class AddressSpace:
         self._program = None
         self._text, self._lines = "", {}
         self._maps = AddressMap([])
-        self._history = CodeHistory()
+        self._history, self.shifts = CodeHistory(), ()
 
     def _confirmed(self, opened: list[tuple[Mapping, Module]]) -> list[Module]:
         """Returns opened files still mapped afterwards: others may have taken their addresses."""
@@ -270,6 +292,50 @@ class AddressSpace:
                     return mapping.start + inside - start
         return None
 
+    def last_kept_library(self, debug: int) -> int:
+        """Returns the loader's record of the last library that stays mapped; 0 if unknown.
+
+        ``debug``: the address of the loader's list (``struct r_debug``), which begins with these.
+        """
+        kept, found = self.permanent_files(), 0
+        at = int.from_bytes(self.process.read_memory(debug + _R_MAP, 8), "little")
+        for _ in range(_MOST_LIBRARIES):
+            link = self.process.read_memory(at, _LINK.size) if at else b""
+            if len(link) < _LINK.size:
+                break
+            _, _, dynamic, following = _LINK.unpack(link)
+            mapping = self._maps.find(dynamic)
+            if mapping is None or (mapping.path != VDSO and mapping.file_id not in kept):
+                break
+            found, at = at, following
+        return found
+
+    def code_of(self, base: int, path: str) -> list[Mapping]:
+        """Returns the code of a library that the loader has mapped, whatever is there now.
+
+        ``base``: what the loader has added to its addresses. Opens the file by its name.
+        """
+        try:
+            module = self.files.open_named(self.process, path)
+        except (OSError, NotElfError, FileReadError):
+            return []
+        self._modules.setdefault(module.file_id, module)
+        found = []
+        for one in module.elf.segments:
+            if one.executable:
+                start, end = (
+                    one.address & -_PAGE,
+                    -(-(one.address + one.file_size) // _PAGE) * _PAGE,
+                )
+                offset = one.offset & -_PAGE
+                bounds = base + start, base + end, offset
+                found.append(Mapping(*bounds, True, *module.file_id, module.path, False))
+        return found
+
+    def shifts_of(self, mappings: Iterable[Mapping]) -> Sequence[Shift]:
+        """Returns ``shifts`` of mappings that need not be there any more."""
+        return self._history.shifts_of(mappings, self._build_id)
+
     def permanent_files(self) -> set[FileId]:
         """Returns the files that stay mapped as long as the program runs.
 
@@ -323,11 +389,6 @@ class AddressSpace:
     def find_stored(self, address: int) -> Mapping | None:
         """Returns the mapping to which an address in a stored stack belongs, or None."""
         return self._history.find(address) or self._maps.find(address)
-
-    @property
-    def shifts(self) -> Sequence[Shift]:
-        """What turns current addresses of code into those that stored stacks have."""
-        return self._history.shifts
 
     def place(self, address: int, *, stored: bool = False) -> CodePlace[Module] | Unresolved:
         """Returns where a code address lies, or why that is unknown.

@@ -162,6 +162,8 @@ class StackSource:
     def _find_loader(self) -> None:
         address = self._space.variable("_r_debug")
         self._words.set_loader_state(0 if address is None else address + _R_STATE)
+        if address is not None and not self._words.knows_libraries:
+            self._words.set_first_library(self._space.last_kept_library(address))
 
     def _renew(self, generation: int) -> bool:
         """Takes over the current mappings; ``generation`` was read before the maps were.
@@ -250,7 +252,8 @@ class StackSource:
         The address space must be at least as recent as the misses.
         """
         assert self._unwinder is not None
-        self._unwinder.supply_rows(misses)
+        self._unwinder.note_loaded(miss for miss in misses if miss.library)
+        self._unwinder.supply_rows(miss for miss in misses if not miss.library)
 
     def finish(self, misses: Sequence[Miss]) -> None:
         """Finishes stacks that the probes could not follow, and supplies the missing rows."""
