@@ -14,7 +14,10 @@ from tracelloc.model.codefiles import FileId, Mapping
 from tracelloc.model.stacks import Frames
 from tracelloc.record.process.procfs import AddressMap
 
-_FIRST_ARTIFICIAL: Final = 1 << 61  # Above all addresses of programs
+# Artificial addresses: above all addresses of programs, whose bits they have below a number.
+_FIRST_ARTIFICIAL: Final = 1 << 61
+_NUMBER_SHIFT: Final = 48
+_MOST_NUMBERS: Final = 1 << 13
 # Start and end of code, and the difference between its addresses in stored stacks and these
 Shift = tuple[int, int, int]
 
@@ -29,7 +32,7 @@ class CodeHistory:
             {} if like is None else dict(like._places)
         )
         self._map = AddressMap(self._places.values())
-        self._next: int = _FIRST_ARTIFICIAL if like is None else like._next
+        self._count: int = 0 if like is None else like._count  # Of artificial places
 
     def shifts_of(
         self, mappings: Iterable[Mapping], build_id: Callable[[Mapping], str | None]
@@ -62,8 +65,9 @@ class CodeHistory:
             place = mapping
             others = self._places.values()
             if any(m.start < mapping.end and mapping.start < m.end for m in others):
-                place = mapping._replace(start=self._next, end=self._next + part[1])
-                self._next += part[1]
+                by = _FIRST_ARTIFICIAL + (self._count % _MOST_NUMBERS << _NUMBER_SHIFT)
+                place = mapping._replace(start=mapping.start + by, end=mapping.end + by)
+                self._count += 1
         self._places[mapping.file_id, *part] = place
         self._map = AddressMap(self._places.values())
         return place
