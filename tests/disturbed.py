@@ -118,8 +118,6 @@ def state_of(pid: int) -> str:
 class Traced:
     """A trace in a process of its own, disturbed at a step; 0: at none."""
 
-    last_steps = 0  # Of the last one that came to its end
-
     def __init__(self, way: str, program: Target, step: int = 0, whom: str = "", number: int = 0):
         (self._hear, child_says), (child_hears, self._say) = os.pipe(), os.pipe()
         acted, child_acts = os.pipe()
@@ -148,6 +146,7 @@ class Traced:
         for descriptor in (child_says, child_hears, child_acts):
             os.close(descriptor)
         self.status, self.went_on = 0, False
+        self.steps = 0  # If it came to its end
         self._stopped = "Tt" if way == "follow" else "T"
         is_stop = (whom, number) == ("program", signal.SIGSTOP)
         self._watchers = [
@@ -216,18 +215,24 @@ def figures_of(way: str, program: Target, before: Books, *disturbance: Any) -> t
             wrong = "" if is_right else f"{found} for {earlier} and {now}"
         before.update(books or {})
         traced.go_on()
-        Traced.last_steps = int(traced.hear() or 0)
+        traced.steps = int(traced.hear() or 0)
         traced.go_on()
     traced.end()
     return traced, wrong
 
 
+def started(way: str, command: Sequence[str]) -> Target:
+    preloaded = {"env": {**os.environ, "LD_PRELOAD": str(PRELOADED)}} if way == "preloaded" else {}
+    return Target(command, **preloaded)
+
+
 def problem(way: str, command: Sequence[str], step: int, whom: str, number: int) -> str:
     """Tries one disturbance at one step. Returns what is wrong afterwards; empty: nothing."""
-    preloaded = {"env": {**os.environ, "LD_PRELOAD": str(PRELOADED)}} if way == "preloaded" else {}
-    with Target(command, **preloaded) as program:
+    with started(way, command) as program:
         books: Books = {}
         traced, wrong = figures_of(way, program, books, step, whom, number)
+        if 0 < traced.steps < step:
+            return wrong  # there were not so many
         if traced.went_on:
             return "it went on by itself"
         if (whom, number) == ("program", signal.SIGKILL):
@@ -245,8 +250,10 @@ def problem(way: str, command: Sequence[str], step: int, whom: str, number: int)
 
 def main() -> None:
     way, every, command = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-    assert problem(way, command, 0, "", 0) == ""
-    steps = range(every, Traced.last_steps + 1, every)
+    with started(way, command) as program:
+        traced, wrong = figures_of(way, program, {})
+        assert (traced.status, wrong) == (0, "")
+    steps = range(every, traced.steps + 1, every)
     cases = [(step, *each) for step in steps for each in DISTURBANCES]
     workers = []
     for share in range(WORKERS):
@@ -260,7 +267,7 @@ def main() -> None:
             os._exit(0)
         workers.append(worker)
     assert [os.waitpid(worker, 0)[1] for worker in workers] == [0] * WORKERS
-    os.write(1, f"{len(cases)} cases of {Traced.last_steps} steps\n".encode())
+    os.write(1, f"{len(cases)} cases of {traced.steps} steps\n".encode())
 
 
 if __name__ == "__main__":
