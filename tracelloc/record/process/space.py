@@ -149,6 +149,7 @@ class AddressSpace:
         # What turns current addresses of code into those that stored stacks have
         self.shifts: Sequence[Shift] = ()
         self._modules: dict[FileId, Module | Unresolved] = {}
+        self._named: dict[str, Module] = {}  # Libraries that were opened by the loader's names
 
     def refresh(self) -> list[Module]:
         """Reads the mappings again. Returns new modules; none if the process has ended."""
@@ -182,7 +183,7 @@ class AddressSpace:
         child._history, child.shifts = CodeHistory(self._history), self.shifts
         child._has_c_library = self._has_c_library
         child._program, child._preloaded = self._program, self._preloaded
-        child._modules = dict(self._modules)
+        child._modules, child._named = dict(self._modules), dict(self._named)
         return child
 
     def begin_image(self, *, keep_modules: bool) -> None:
@@ -310,17 +311,26 @@ class AddressSpace:
             found, at = at, following
         return found
 
+    def open_library(self, path: str) -> Module | None:
+        """Opens a library that the loader has mapped by its name; None if there is no such file.
+
+        Once the file or the process is gone, that is the file that had the name before.
+        """
+        try:
+            module = self._named[path] = self.files.open_named(self.process, path)
+            self._modules.setdefault(module.file_id, module)
+        except (OSError, NotElfError, FileReadError):
+            return self._named.get(path)
+        return module
+
     def code_of(self, base: int, path: str) -> list[Mapping]:
         """Returns the code of a library that the loader has mapped, whatever is there now.
 
-        ``base``: what the loader has added to its addresses. Opens the file by its name.
+        ``base``: what the loader has added to its addresses.
         """
-        try:
-            module = self.files.open_named(self.process, path)
-        except (OSError, NotElfError, FileReadError):
-            return []
-        self._modules.setdefault(module.file_id, module)
-        found = []
+        module, found = self.open_library(path), list[Mapping]()
+        if module is None:
+            return found
         for one in module.elf.segments:
             if one.executable:
                 start, end = (

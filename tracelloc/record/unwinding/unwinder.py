@@ -265,6 +265,7 @@ class Unwinder:
     def note_loaded(self, libraries: Iterable[Miss]) -> None:
         """Notes libraries that the loader has mapped: maps may be read when they are gone."""
         for one in libraries:
+            self._space.open_library(one.library)
             found = self._loaded.get(one.generation, frozenset())
             self._loaded[one.generation] = found | {(one.stack_address, one.library)}
         while len(self._loaded) > _MOST_GENERATIONS:
