@@ -88,18 +88,12 @@ class SpaceControl:
         """Sets where hijacked returns go, which lets the probes detect abandoned calls."""
         self._words["trampoline"][0] = address
 
-    def set_loader_state(self, address: int) -> None:
-        """Sets the address of the loader's state (``r_debug.r_state``, link.h)."""
-        self._words["loader_state"][0] = address
+    def set_loader(self, state: int, library: int) -> None:
+        """Sets the addresses of the loader's state (``r_debug.r_state``, link.h) and of a record.
 
-    @property
-    def knows_libraries(self) -> bool:
-        """Whether the probes know the loader's list of libraries."""
-        return bool(self._words["first_library"][0])
-
-    def set_first_library(self, address: int) -> None:
-        """Sets the loader's record (``struct link_map``) of the last library that stays mapped."""
-        self._words["first_library"][0] = address
+        That is of the last library that stays mapped (``struct link_map``).
+        """
+        self._words["loader_state"][0], self._words["first_library"][0] = state, library
 
     def set_python(
         self, interpreter: int, namespace: tuple[int, int], offsets: Mapping[str, int]

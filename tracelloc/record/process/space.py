@@ -267,10 +267,6 @@ class AddressSpace:
         found = (self._modules.get(file_id) for file_id in ids)
         return [module for module in found if isinstance(module, Module)]
 
-    def _build_id(self, mapping: Mapping) -> str | None:
-        module = self.module_of(mapping)
-        return None if module is None else module.build_id
-
     def module_of(self, mapping: Mapping) -> Module | None:
         """Returns the file of a mapping; None if there is none or it can't be read."""
         module = self._modules.get(mapping.file_id)
@@ -344,7 +340,9 @@ class AddressSpace:
 
     def shifts_of(self, mappings: Iterable[Mapping]) -> Sequence[Shift]:
         """Returns ``shifts`` of mappings that need not be there any more."""
-        return self._history.shifts_of(mappings, self._build_id)
+        return self._history.shifts_of(
+            mappings, lambda m: getattr(self.module_of(m), "build_id", None)
+        )
 
     def permanent_files(self) -> set[FileId]:
         """Returns the files that stay mapped as long as the program runs.

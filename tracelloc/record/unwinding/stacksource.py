@@ -161,9 +161,10 @@ class StackSource:
 
     def _find_loader(self) -> None:
         address = self._space.variable("_r_debug")
-        self._words.set_loader_state(0 if address is None else address + _R_STATE)
-        if address is not None and not self._words.knows_libraries:
-            self._words.set_first_library(self._space.last_kept_library(address))
+        if address is None:
+            self._words.set_loader(0, 0)
+        else:
+            self._words.set_loader(address + _R_STATE, self._space.last_kept_library(address))
 
     def _renew(self, generation: int) -> bool:
         """Takes over the current mappings; ``generation`` was read before the maps were.

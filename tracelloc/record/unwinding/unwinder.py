@@ -246,21 +246,17 @@ class Unwinder:
         """Finishes the stacks of misses; rows are in the table when this method returns."""
         self._may_refresh = True
         misses = list(misses)
-        earlier = [n for n, miss in enumerate(misses) if miss.generation in self._earlier]
-        if not earlier:
-            followed = list(self._follow(misses))
-        else:
-            followed = [None] * len(misses)
-            now = sorted(set(range(len(misses))).difference(earlier))
-            for numbers, follow in ((earlier, self._follow_earlier), (now, self._follow)):
-                found = follow([misses[n] for n in numbers])
-                for n, stack in zip(numbers, found, strict=True):
-                    followed[n] = stack
-        for n, (miss, stack) in enumerate(zip(misses, followed, strict=True)):
+        # Now, since the mappings may be read again.
+        walkers = [self._earlier.get(miss.generation) for miss in misses]
+        new = [miss for miss, walker in zip(misses, walkers, strict=True) if walker is None]
+        followed, found = iter(self._follow(new)), []
+        for miss, walker in zip(misses, walkers, strict=True):
+            stack = next(followed) if walker is None else self._follow_by(walker, miss)
             is_cut = stack is None or stack.walk.end is End.NO_MODULE
             if is_cut and miss.generation in self._loaded:
-                followed[n] = self._follow_by(self._knowing_loaded(miss.generation), miss) or stack
-        return [_finished(*pair) for pair in zip(misses, followed, strict=True)]
+                stack = self._follow_by(self._knowing_loaded(miss.generation), miss) or stack
+            found.append(_finished(miss, stack))
+        return found
 
     def note_loaded(self, libraries: Iterable[Miss]) -> None:
         """Notes libraries that the loader has mapped: maps may be read when they are gone."""
@@ -298,10 +294,6 @@ class Unwinder:
             return walker.follow([miss], self._max_frames)[0][0]
         except FileReadError:
             return None
-
-    def _follow_earlier(self, misses: Sequence[Miss]) -> Sequence[FollowedStack | None]:
-        """Finishes stacks of earlier generations of the mappings, whose rows are useless now."""
-        return [self._follow_by(self._earlier[miss.generation], miss) for miss in misses]
 
     def _tell_walker(self) -> None:
         self._renewals += 1
