@@ -145,7 +145,7 @@ def miss_of(data: memoryview, at: int) -> Miss:
     pages = int(head["stack_pages"])
     path = b""
     if not head["stack_id"]:
-        path = bytes(data[at : at + abi.LIBRARY_PATH_BYTES]).partition(b"\0")[0]
+        path = bytes(data[at : at + abi.LIBRARY_PATH_BYTES]).partition(b"\0")[0] or b"?"
     n_pages = pages.bit_length()
     return Miss(
         stack_id=int(head["stack_id"]),
