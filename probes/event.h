@@ -200,15 +200,17 @@ enum stack_flag {
 	STACK_NAMES = 1024, /* no stack: a struct python_code */
 	/* Set by user space. */
 	STACK_EARLIER = 2048, /* no stack: what blocks from before tracing have in common */
+	/* Passes code that may be unmapped: a last word behind the frames is the generation. */
+	STACK_DATED = 4096,
 };
 
 /* One record of ring `stacks`: sent once per distinct stack, only the used frames. */
 struct stack {
 	__u64 stack_id; /* hash of lineage, flags and frames, never 0 */
 	__u16 n_frames;
-	__u16 flags;              /* enum stack_flag */
-	__u32 image;              /* memory image of its process: struct space */
-	__u64 frames[MAX_FRAMES]; /* return addresses, innermost first */
+	__u16 flags;                  /* enum stack_flag */
+	__u32 image;                  /* memory image of its process: struct space */
+	__u64 frames[MAX_FRAMES + 1]; /* return addresses, innermost first */
 };
 
 /* Most Python frames in a stack. */
@@ -302,6 +304,16 @@ struct miss {
 	__u64 registers[MISS_REGISTERS];
 };
 
+/*
+ * Another record of ring `misses`, distinguished by `stack_id` of 0: a library that the loader
+ * has just mapped, at `stack_address` (l_addr in <link.h>). The program may unmap it before user space
+ * reads the mappings.
+ */
+struct loaded_library {
+	struct miss miss;
+	char path[256];
+};
+
 /* Errors and losses, counted since the start. Index into `counters`. */
 enum counter {
 	COUNTER_LOST_ALLOCS = 0,       /* no room for an event: an allocation is missing */
@@ -385,6 +397,9 @@ struct space {
 	__u64 changes;      /* number of other unmappings that user space has found */
 	__u32 image;        /* number of the memory image; changes at each exec */
 	__u32 moves;        /* execs by a thread other than the first one */
+	__u64 first_library; /* the loader's record (struct link_map) of the last library that stays
+	                        mapped; user space. 0: unknown */
+	__u64 sent_library; /* likewise, of the last one sent in this generation; probes only */
 	__u64 loader_calls; /* calls of the loader's hook, before and after each change */
 	__u64 lineage;      /* the image at the start of its chain of forks, or its own image:
 	                       stacks have the same ids in both */

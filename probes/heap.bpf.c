@@ -430,9 +430,11 @@ int loader_changes(struct pt_regs *ctx)
 	if (state == RT_DELETE || space->unloading)
 		__sync_fetch_and_add(&space->loads, 1);
 	space->unloading = state == RT_DELETE;
+	if (state == RT_DELETE)
+		space->sent_library = 0;
 #ifdef USE_ROWS
 	if (state == RT_CONSISTENT)
-		announce_mappings();
+		announce_mappings(space);
 #endif
 	/* A follower must see the new mapping before the target runs any of its code. */
 	if (words->stop_at_loads && (!space->loader_state || state == RT_CONSISTENT))
@@ -462,6 +464,7 @@ int process_execs(u64 *arguments)
 	/* With FOLLOW user space does this while the process is stopped. */
 	space->trampoline = 0;
 	space->loader_state = 0;
+	space->first_library = space->sent_library = 0;
 	space->unloading = 0;
 	space->python.interpreter = 0;
 	__sync_fetch_and_add(&space->loads, 1);

@@ -40,8 +40,8 @@ static __always_inline u64 name_code(struct pt_regs *ctx, struct control *words,
 
 	if (!n || is_sent(scratch, stack_id))
 		return stack_id;
-	if (n > MAX_FRAMES)
-		n = MAX_FRAMES;
+	if (n > MAX_FRAMES + 1)
+		n = MAX_FRAMES + 1;
 #ifdef PYTHON
 	if (space->python.interpreter)
 		scratch->stack.flags |= STACK_CODE;

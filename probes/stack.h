@@ -50,6 +50,18 @@ static __always_inline u64 first_hash(struct space *space)
 	return 0x1905 + (space->lineage << 32);
 }
 
+/* Adds the generation of the mappings to a stack whose addresses get another meaning later. */
+static __always_inline void date_stack(struct stack *stack, u64 generation)
+{
+	u32 n = stack->n_frames;
+
+	if (n > MAX_FRAMES)
+		return;
+	stack->frames[n] = generation;
+	stack->n_frames = n + 1;
+	stack->flags |= STACK_DATED;
+}
+
 /*
  * Finishes a walked stack: its id is the hash of its content. The id of a guessed stack includes
  * the image, since its validity depends on the process's mappings.

@@ -74,10 +74,53 @@ static __always_inline void copy_stack(struct miss *miss, __u8 *to, u32 pages)
 	}
 }
 
-/* Wakes user space to read the mappings before a walk misses rows for them. */
-static __always_inline void announce_mappings(void)
+/* The beginning of the loader's record of a library (struct link_map, <link.h>). */
+struct library_link {
+	u64 base;
+	u64 path;
+	u64 dynamic;
+	u64 next;
+};
+
+/* Most libraries that are sent at a time. */
+#define MOST_LIBRARIES 64
+
+/* Sends the libraries that have been mapped since the last call or unmapping. */
+static __always_inline void send_libraries(struct space *space)
 {
-	void *nothing = misses.ringbuf_reserve(sizeof(u64));
+	u64 at = space->sent_library ? space->sent_library : space->first_library;
+	struct library_link link = {};
+
+#pragma clang loop unroll(disable)
+	for (u32 n = 0; n < MOST_LIBRARIES; n++) {
+		struct loaded_library *loaded;
+
+		if (!at || read_user(&link, sizeof(link), (void *)at))
+			return;
+		space->sent_library = at;
+		at = link.next;
+		if (!at || read_user(&link, sizeof(link), (void *)at))
+			return;
+		loaded = misses.ringbuf_reserve(sizeof(struct loaded_library));
+		if (!loaded)
+			return;
+		loaded->miss.generation = generation_of(space);
+		loaded->miss.image = space->image;
+		loaded->miss.stack_id = 0;
+		loaded->miss.stack_address = link.base;
+		loaded->miss.stack_pages = 0;
+		bpf_probe_read_user_str(loaded->path, sizeof(loaded->path), (void *)link.path);
+		misses.ringbuf_submit(loaded, BPF_RB_NO_WAKEUP);
+	}
+}
+
+/* Wakes user space to read the mappings before a walk misses rows for them. */
+static __always_inline void announce_mappings(struct space *space)
+{
+	void *nothing;
+
+	send_libraries(space);
+	nothing = misses.ringbuf_reserve(sizeof(u64));
 
 	if (nothing)
 		misses.ringbuf_discard(nothing, BPF_RB_FORCE_WAKEUP);
@@ -252,9 +295,14 @@ walked:
 			return id;
 		}
 	}
+	published = scratch->lasting & ROW_LASTS ? 0 : published >> TAG_BITS;
+	if (published)
+		hash = mix(hash, (u64)space->image << 32 | published);
 	id = name_stack(stack, hash, stack->n_frames, stack->flags | scratch->guessed,
 			scratch->guessed);
 	if (!(stack->flags | scratch->guessed))
 		keep_memo(memo, id);
+	if (published)
+		date_stack(stack, published);
 	return id;
 }

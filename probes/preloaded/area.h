@@ -162,7 +162,7 @@ struct preload_ring {
 	__u32 flags;
 	__u32 n_frames;
 	__u8 page[PRELOAD_PAGE]; /* copy of a page outside the thread's own stack */
-	__u64 frames[PRELOAD_MOST_FRAMES];
+	__u64 frames[PRELOAD_MOST_FRAMES + 1]; /* and a generation (STACK_DATED) */
 	struct preload_memo memos[PRELOAD_MEMOS];
 	__u64 walk[7]; /* struct walk (stack.h) */
 };

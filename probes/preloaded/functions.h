@@ -128,6 +128,16 @@ static u64 count_unloads(void)
 	return count;
 }
 
+/* Waits until the profiler has processed all stacks, for which it reads the mappings if need be. */
+static void await_records(struct preload_control *control)
+{
+	u64 begun = __builtin_ia32_rdtsc(), sent = *(volatile u64 *)&control->records_reserved;
+
+	for (u32 tries = 0; !me.inside && is_wanted(control); tries++)
+		if (*(volatile u64 *)&control->records_taken >= sent || !may_wait(control, tries, begun))
+			break;
+}
+
 /*
  * Another object may be mapped at the addresses of an unmapped one. So unwind entries are not used
  * during dlclose(3), and the old ones are outdated if it has unmapped anything.
@@ -143,6 +153,7 @@ EXPORT int dlclose(void *library)
 		return -1;
 	if (!control)
 		return close(library);
+	await_records(control);
 	__atomic_fetch_add(&control->space.unloading, 1, __ATOMIC_SEQ_CST);
 	before = count_unloads();
 	result = close(library);

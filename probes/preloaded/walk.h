@@ -221,8 +221,8 @@ static __attribute__((noinline)) u64 walk_stack(struct preload_control *control,
 	u64 state = state_of(space);
 	u64 tag = (space->tag_image == space->image ? space->tag : 0) << PRELOAD_KEY_TAG_SHIFT;
 	/* A row needs one of these bits: once mappings have changed, few rows are still valid. */
-	u64 usable = state ? ~0ULL : ROW_LASTS;
-	u64 hash = 0x1905 + (space->lineage << 32), id, from = (u64)(frame + 2);
+	u64 usable = state ? ~0ULL : ROW_LASTS, lasting = ROW_LASTS;
+	u64 hash = 0x1905 + (space->lineage << 32), id, dated, from = (u64)(frame + 2);
 	struct place at = {.pc = frame[1], .sp = from, .bp = frame[0], .before = 1,
 			   .is_callers_bp = 1};
 	struct preload_memo *memo = memo_of(ring, from, at.pc);
@@ -249,6 +249,7 @@ static __attribute__((noinline)) u64 walk_stack(struct preload_control *control,
 			row = find_row(at.pc >> PRELOAD_REGION_SHIFT | 1ULL << 47, tag);
 		if (unlikely(!(row & usable)))
 			row = 0;
+		lasting &= row;
 		if (STOPPING_ROWS >> (ROW_KIND(row) & 15) & 1)
 			flags = ROW_KIND(row) == ROW_END ? 0 : STACK_LOST_MISS;
 		else
@@ -259,13 +260,20 @@ static __attribute__((noinline)) u64 walk_stack(struct preload_control *control,
 	ring->hash = hash;
 	ring->missing = flags == STACK_LOST_MISS ? at.pc - at.before : 0;
 	flags |= walk->guessed;
-	/* Like name_stack (stack.h). */
+	/* Like walk_rows.h and name_stack (stack.h). */
+	dated = lasting || ring->missing ? 0 : state >> TAG_BITS;
+	if (dated)
+		hash = mix(hash, (u64)space->image << 32 | dated);
 	if (walk->guessed)
 		hash = mix(hash, space->image);
 	id = mix(mix(hash, flags), n);
 	ring->stack_id = id ? id : 1;
 	ring->flags = flags;
 	ring->n_frames = n;
+	if (dated) {
+		ring->frames[ring->n_frames++] = dated;
+		ring->flags |= STACK_DATED;
+	}
 	if (!flags && !at.far && walk->is_own && state && memo->n_words <= PRELOAD_MEMO_WORDS) {
 		memo->state = state;
 		memo->owner = owner_of(space);

@@ -152,6 +152,25 @@ def test_reports(program: Path, public: Path) -> None:
     assert "192 bytes in 3 blocks suppressed" in done.stderr.decode()
 
 
+@pytest.mark.parametrize("how", ["stay", "move", "two"])
+def test_libraries_that_were_closed(public: Path, builder: Builder, how: str) -> None:
+    """One leak each, with all callers, wherever the library was, and whatever came in its place."""
+    rounds, names = 40, {"two": ("plugin_inner", "plugin_other")}.get(how, ("plugin_inner",))
+    built = [builder.c("plugin", "-shared", "-fPIC", f"-DINNER={name}") for name in names]
+    host, *libraries = (
+        shutil.copy(each, public / each.name) for each in (builder.c("libraries"), *built)
+    )
+    file, how = public / f"{how}.sarif", how.replace("two", "stay")
+    done = check("--sarif", file, "--", host, "silent", rounds, how, *libraries)
+    assert done.returncode == 3, done.stderr.decode()
+    count = rounds // len(names)
+    assert leaks_in(file) == {
+        f"{name} < plugin_allocate < use": (4321 * count, count, 0, 0) for name in names
+    }
+    (run,) = json.loads(file.read_text())["runs"]
+    assert len(run["results"]) == len(names)
+
+
 def test_what_cannot_be_checked(public: Path, builder: Builder) -> None:
     """Programs that can't be run, or not with the library, fail with the reason, and don't run."""
     static, setuid = public / "static", public / "setuid"

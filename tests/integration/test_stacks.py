@@ -265,3 +265,51 @@ def test_code_that_stays_mapped_has_whole_stacks_while_libraries_come_and_go(
     assert {tuple(symbols(each["stack"])) for each in kept} == {("keep", "run", "libc")}
     assert sum(each["allocations"] for each in kept) == 2 * rounds
     assert report["partial_allocations"] == 0
+
+
+TURNS = {"stay": 1, "move": 1, "copies": 1, "two": 2}  # Libraries, by how they are opened
+
+
+def leaks_through_plugins(report: dict[str, Any]) -> dict[tuple[str, ...], int]:
+    """Blocks by the names of what kept them: one stack each, wherever the library was."""
+    entries = [
+        (tuple(symbols(entry["stack"])), entry["allocations"])
+        for entry in report["top_allocators"]
+        if entry["bytes"] == 4321 * entry["allocations"]
+    ]
+    assert len(dict(entries)) == len(entries)
+    return dict(entries)
+
+
+@pytest.mark.parametrize("how", TURNS)
+@pytest.mark.parametrize("way", ["attached", "launched", "preloaded"])
+def test_libraries_that_were_closed_keep_their_names(
+    builder: Builder, targets: Targets, way: str, how: str
+) -> None:
+    """Each has gone long before its mappings could be read."""
+    rounds = 60
+    names = "plugin_inner", "plugin_other"
+    libraries = [builder.c("plugin", "-shared", "-fPIC", f"-DINNER={name}") for name in names]
+    host = builder.c("libraries")
+    words = rounds, how.replace("two", "stay"), *libraries[: TURNS[how]]
+    options = "--json", "--top", 100, "--interval", 60
+    if way == "attached":
+        target = targets.start(host, "turns", *words)
+        tracer = Tracelloc("-p", target.pid, *options)
+        assert target.ask("go") == "done"
+        assert tracer.stop() == 0
+    else:
+        preload = ("--preload=on",) if way == "preloaded" else ()
+        tracer = Tracelloc(*preload, *options, "--", host, "silent", *words)
+        assert tracer.finish() == 0
+    report = tracer.last()
+    assert {cause: count for cause, count in report["lost"].items() if count} == {}
+    if (way, how) == ("attached", "copies"):
+        # Where no name leads to a file, nobody can read it once it is unmapped.
+        assert report["partial_allocations"] > rounds // 2
+        return
+    assert leaks_through_plugins(report) == {
+        (name, "plugin_allocate", "use", "take_turns", "main", "libc"): rounds // TURNS[how]
+        for name in names[: TURNS[how]]
+    }
+    assert report["partial_allocations"] == 0

@@ -76,6 +76,55 @@ def test_javascript(targets: Targets, tmp_path: Path) -> None:
         assert ("takeOrders", str(script), 5) in frames
 
 
+CALLBACKS = """const kept = [];
+function innermost() { kept.push(new ArrayBuffer(70001)); }
+function throughMap() { [1].map(function inMap() { innermost(); }); }
+function throughJson() {
+  JSON.parse('[1]', function inReviver(key, value) { if (key) throughMap(); return value; });
+}
+function throughReplace() { 'x'.replace(/x/, function inReplace() { throughJson(); return ''; }); }
+function throughSort() { [2, 1].sort(function inSort() { throughReplace(); return 1; }); }
+function throughProxy() { new Proxy({}, {get: function inProxy() { throughSort(); }}).any; }
+process.stdin.on('data', () => {
+  for (let n = 0; n < 20; n++) throughProxy();
+  process.stdout.write('done\\n');
+});
+process.stdout.write('ready\\n');
+"""
+
+
+@pytest.mark.long
+@pytest.mark.bpf
+def test_javascript_between_native_functions(targets: Targets, tmp_path: Path) -> None:
+    """V8 keeps frame pointers everywhere: no function is missing, in whichever it was called."""
+    script = tmp_path / "callbacks.js"
+    script.write_text(CALLBACKS)
+    flags = (
+        "--perf-basic-prof",
+        "--interpreted-frames-native-stack",
+        "--no-opt",
+    )
+    target = targets.start(shutil.which("node") or "node", *flags, script, cwd=tmp_path)
+    try:
+        tracer = Tracelloc("-p", target.pid, "--json", "--top", 400, "--interval", 60)
+        assert target.ask("go") == target.ask("go") == "done"
+        assert tracer.stop() == 0
+    finally:
+        Path(f"/tmp/perf-{target.pid}.map").unlink(missing_ok=True)
+    blocks = [b for b in tracer.last()["top_allocations"] if b["size_bytes"] == 70001]
+    whole = "Proxy", "Sort", "Replace", "Reviver", "Map"
+    expected = [
+        f"{kind}{name.replace('Reviver', 'Json') if kind == 'through' else name}"
+        for name in whole
+        for kind in ("through", "in")
+    ]
+    assert blocks
+    for block in blocks:
+        names = [frame["symbol"] for frame in block["stack"]]
+        own = [name for name in names if name in {*expected, "innermost"}]
+        assert own[::-1] == [*expected, "innermost"]
+
+
 def test_symbols_of_a_process(builder: Builder, targets: Targets) -> None:
     path = builder.c("chain")
     target = targets.start(path)

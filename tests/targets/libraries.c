@@ -6,7 +6,14 @@
 //   libraries beside ROUNDS THREADS LIBRARY  threads that do so beside each other, each time with a
 //                                            block in between and one behind it that are kept
 //   libraries told ROUNDS THREADS LIBRARY    the same, when told to
+//   libraries turns ROUNDS stay LIBRARY...   opens one after the other, leaks a block through it and
+//                                            closes it, again and again; move: each time elsewhere;
+//                                            copies: each time a copy, whose name is gone at once
+//   libraries silent ROUNDS HOW LIBRARY...   the same, at once and without a word
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "command.h"
@@ -97,6 +104,38 @@ static void beside(int count)
     finish();
 }
 
+static void copy_to(const char *name, const char *original)
+{
+    int from = open(original, O_RDONLY), to = open(name, O_RDWR | O_CREAT | O_TRUNC, 0700);
+
+    while (copy_file_range(from, NULL, to, NULL, 1 << 20, 0) > 0)
+        ;
+    close(from);
+    close(to);
+}
+
+static void take_turns(const char *how, int count, char **libraries)
+{
+    char copy[64];
+
+    for (int n = 0; n < rounds; n++) {
+        const char *library = libraries[n % count];
+        void *opened;
+
+        snprintf(copy, sizeof(copy), "/tmp/libraries-%d-%d.so", getpid(), n);
+        if (!strcmp(how, "copies"))
+            copy_to(copy, library);
+        opened = dlopen(strcmp(how, "copies") ? library : copy, RTLD_NOW | RTLD_LOCAL);
+        unlink(copy);
+        use(allocator_of(opened));
+        if (dlclose(opened))
+            _exit(3);
+        if (!strcmp(how, "move"))
+            mmap(NULL, (n % 7 + 1) << 14, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    }
+    scrub();
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
@@ -110,7 +149,13 @@ int main(int argc, char **argv)
         once();
     else if (!strcmp(argv[1], "again"))
         again(atoi(argv[3]));
-    else {
+    else if (!strcmp(argv[1], "silent"))
+        take_turns(argv[3], argc - 4, argv + 4);
+    else if (!strcmp(argv[1], "turns")) {
+        wait_for_go();
+        take_turns(argv[3], argc - 4, argv + 4);
+        finish();
+    } else {
         if (!strcmp(argv[1], "told"))
             wait_for_go();
         beside(atoi(argv[3]));

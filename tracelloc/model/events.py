@@ -135,6 +135,8 @@ class Miss:
     stack_address: int
     stack: bytes  # The copied memory from `stack_address` on
     stack_holes: int  # Pages of `stack` that could not be copied: one bit each
+    # No stack, but a library that was mapped at `stack_address`: its path; otherwise empty
+    library: str = ""
 
 
 NO_EVENTS: Final[Events] = np.empty(0, EVENT_DTYPE)

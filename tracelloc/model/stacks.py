@@ -26,6 +26,7 @@ class StackFlag(IntFlag):
     CODE = 512
     NAMES = 1024
     EARLIER = 2048  # An artificial stack: class and size of blocks from before tracing
+    DATED = 4096  # The last word is not a frame: it is the generation of the mappings
 
 
 # Why a stack ends before its outermost frame, for display.

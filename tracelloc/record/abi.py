@@ -96,6 +96,8 @@ SPACE_FIELDS: Final = [
     ("changes", "<u8"),
     ("image", "<u4"),
     ("moves", "<u4"),
+    ("first_library", "<u8"),
+    ("sent_library", "<u8"),
     ("loader_calls", "<u8"),
     ("lineage", "<u8"),
     ("tag_image", "<u8"),
@@ -111,6 +113,7 @@ GENERATION_MASK: Final = 0xFFFFFFFF
 MISS_REGISTERS: Final = len(native().miss_registers)
 # Bytes of stack that a bit of `stack_pages` stands for (`STACK_PAGE`).
 STACK_PAGE_BYTES: Final = 4096
+LIBRARY_PATH_BYTES: Final = 256  # `struct loaded_library`
 # `struct miss`, followed by the copy of the stack.
 MISS_FIELDS: Final = [
     ("stack_id", "<u8"),

@@ -129,7 +129,7 @@ class StackDrain:
         """``control`` is the shared ``struct control``; ``map_fd`` is of ``kept_stacks``."""
         self._ring = ring
         self._control = control
-        value = [*STACK_HEAD_FIELDS, ("frames", "<u8", (max_frames,))]
+        value = [*STACK_HEAD_FIELDS, ("frames", "<u8", (max_frames + 1,))]
         self._kept = None if map_fd is None else HashMap(map_fd, [("id", "<u8")], value)
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:

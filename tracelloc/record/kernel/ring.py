@@ -11,6 +11,7 @@ positions only grow. Everything runs on the thread that pumps events.
 from __future__ import annotations
 
 import mmap
+import os
 from typing import Any, Final
 
 import numpy as np
@@ -142,6 +143,9 @@ def miss_of(data: memoryview, at: int) -> Miss:
     head = np.frombuffer(data, _MISS_DTYPE, 1, at)[0]
     at += _MISS_DTYPE.itemsize
     pages = int(head["stack_pages"])
+    path = b""
+    if not head["stack_id"]:
+        path = bytes(data[at : at + abi.LIBRARY_PATH_BYTES]).partition(b"\0")[0] or b"?"
     n_pages = pages.bit_length()
     return Miss(
         stack_id=int(head["stack_id"]),
@@ -152,6 +156,7 @@ def miss_of(data: memoryview, at: int) -> Miss:
         stack_address=int(head["stack_address"]),
         stack=bytes(data[at : at + n_pages * abi.STACK_PAGE_BYTES]),
         stack_holes=~pages & (1 << n_pages) - 1,
+        library=os.fsdecode(path),
     )
 
 

@@ -47,7 +47,8 @@ class SpaceControl:
         """
         words = self._words
         words["trampoline"][0] = 0 if parent is None else parent._words["trampoline"][0]
-        words["loader_state"][0] = words["unloading"][0] = 0
+        for name in ("loader_state", "first_library", "sent_library", "unloading"):
+            words[name][0] = 0
         if parent is None:
             words["python"]["interpreter"][0] = 0
         else:
@@ -87,9 +88,12 @@ class SpaceControl:
         """Sets where hijacked returns go, which lets the probes detect abandoned calls."""
         self._words["trampoline"][0] = address
 
-    def set_loader_state(self, address: int) -> None:
-        """Sets the address of the loader's state (``r_debug.r_state``, link.h)."""
-        self._words["loader_state"][0] = address
+    def set_loader(self, state: int, library: int) -> None:
+        """Sets the addresses of the loader's state (``r_debug.r_state``, link.h) and of a record.
+
+        That is of the last library that stays mapped (``struct link_map``).
+        """
+        self._words["loader_state"][0], self._words["first_library"][0] = state, library
 
     def set_python(
         self, interpreter: int, namespace: tuple[int, int], offsets: Mapping[str, int]

@@ -277,6 +277,10 @@ class Process:
                 return line.split()[1:]
         return []
 
+    def has_pending(self, number: int) -> bool:
+        """Whether a signal waits for any of the threads."""
+        return bool(int((self._status_words("ShdPnd") or ["0"])[0], 16) >> number - 1 & 1)
+
     def _status(self, key: str) -> list[int]:
         return [int(word) for word in self._status_words(key)]
 

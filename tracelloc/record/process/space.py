@@ -6,9 +6,11 @@ still be looked up after the target has unmapped or replaced them, or has ended.
 
 from __future__ import annotations
 
+import mmap
 import os
+import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +27,7 @@ from tracelloc.model.codefiles import (
 )
 from tracelloc.model.frames import RuntimeFrames
 from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.codehistory import CodeHistory, Shift
 from tracelloc.record.process.procfs import (
     TRAMPOLINE_MAPPING,
     VDSO,
@@ -35,6 +38,12 @@ from tracelloc.record.process.procfs import (
 from tracelloc.record.worker.client import FileReadError
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.record.worker.unwindtables import UnwindTables
+from tracelloc.system.syscalls import open_inside
+
+_R_MAP: Final = 8  # Offset of the list in `struct r_debug` (link.h), in bytes
+_LINK: Final = struct.Struct("<4Q")  # Of `struct link_map`: l_addr, l_name, l_ld, l_next
+_MOST_LIBRARIES: Final = 4096  # Most that are followed
+_PAGE: Final = mmap.PAGESIZE
 
 # The library's name if it was injected into a running process (`record/sources/injected`).
 INJECTED_NAME: Final = "libtracelloc-injected.so"
@@ -67,6 +76,18 @@ class MappedFiles:
                 # Only root may open it by its mapping.
                 return self.open_image(INJECTED_FILE.read_bytes(), mapping)
             raise
+        return self._module(descriptor, mapping.path, mapping.file_id)
+
+    def open_named(self, process: Process, path: str) -> Module:
+        """Returns the module of a file that a process names. Raises as ``open``."""
+        directory = process.memory_directory
+        path_there = (directory / "cwd").readlink() / path
+        descriptor = open_inside(directory / "root", str(path_there))
+        status = os.fstat(descriptor)
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        return self._module(descriptor, path, (device, status.st_ino))
+
+    def _module(self, descriptor: int, path: str, file_id: FileId) -> Module:
         status = os.fstat(descriptor)
         # While the file is open here, its inode can't be reused; but the file may be written to.
         key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
@@ -74,8 +95,8 @@ class MappedFiles:
         if module is not None:
             os.close(descriptor)
             return module
-        elf = TargetFile(descriptor, mapping.path)
-        module = Module(mapping.file_id, mapping.path, elf.open_path, elf)
+        elf = TargetFile(descriptor, path)
+        module = Module(file_id, path, elf.open_path, elf)
         self._modules[key] = module
         return module
 
@@ -124,8 +145,11 @@ class AddressSpace:
         self._program: tuple[str, str] | None = None
         # Base names of preloaded libraries. A program may remove them from its environment.
         self._preloaded: frozenset[str] = frozenset()
-        self._earlier: list[AddressMap] = []
+        self._history = CodeHistory()
+        # What turns current addresses of code into those that stored stacks have
+        self.shifts: Sequence[Shift] = ()
         self._modules: dict[FileId, Module | Unresolved] = {}
+        self._named: dict[str, Module] = {}  # Libraries that were opened by the loader's names
 
     def refresh(self) -> list[Module]:
         """Reads the mappings again. Returns new modules; none if the process has ended."""
@@ -143,26 +167,23 @@ class AddressSpace:
         maps = AddressMap(self._lines.values())
         if not maps.mappings or maps.mappings == self._maps.mappings:
             return []
-        if self._maps.mappings:
-            # Only code is looked up later; one list per dlclose would grow without limit.
-            code = [m for m in self._maps.mappings if m.executable and maps.find(m.start) != m]
-            if code:
-                self._earlier = [AddressMap(code), *self._earlier][:64]
         self._maps = maps
         self._has_c_library = any(is_c_library(m.path) for m in maps.mappings if m.executable)
         self.generation += 1
         opened = [(m, module) for m in maps.mappings if (module := self._open(m)) is not None]
-        return self._confirmed(opened)
+        confirmed = self._confirmed(opened)
+        self.shifts = self.shifts_of(maps.mappings)
+        return confirmed
 
     def fork(self, process: Process) -> AddressSpace:
         """Returns the address space of a forked child process, a copy of this one."""
         child = AddressSpace(process, self.files)
         child.generation, child.image = self.generation, self.image
         child._text, child._lines, child._maps = self._text, self._lines, self._maps
-        child._earlier = list(self._earlier)
+        child._history, child.shifts = CodeHistory(self._history), self.shifts
         child._has_c_library = self._has_c_library
         child._program, child._preloaded = self._program, self._preloaded
-        child._modules = dict(self._modules)
+        child._modules, child._named = dict(self._modules), dict(self._named)
         return child
 
     def begin_image(self, *, keep_modules: bool) -> None:
@@ -173,7 +194,7 @@ class AddressSpace:
         self._program = None
         self._text, self._lines = "", {}
         self._maps = AddressMap([])
-        self._earlier = []
+        self._history, self.shifts = CodeHistory(), ()
 
     def _confirmed(self, opened: list[tuple[Mapping, Module]]) -> list[Module]:
         """Returns opened files still mapped afterwards: others may have taken their addresses."""
@@ -268,6 +289,61 @@ class AddressSpace:
                     return mapping.start + inside - start
         return None
 
+    def last_kept_library(self, debug: int) -> int:
+        """Returns the loader's record of the last library that stays mapped; 0 if unknown.
+
+        ``debug``: the address of the loader's list (``struct r_debug``), which begins with these.
+        """
+        kept, found = self.permanent_files(), 0
+        at = int.from_bytes(self.process.read_memory(debug + _R_MAP, 8), "little")
+        for _ in range(_MOST_LIBRARIES):
+            link = self.process.read_memory(at, _LINK.size) if at else b""
+            if len(link) < _LINK.size:
+                break
+            _, _, dynamic, following = _LINK.unpack(link)
+            mapping = self._maps.find(dynamic)
+            if mapping is None or (mapping.path != VDSO and mapping.file_id not in kept):
+                break
+            found, at = at, following
+        return found
+
+    def open_library(self, path: str) -> Module | None:
+        """Opens a library that the loader has mapped by its name; None if there is no such file.
+
+        Once the file or the process is gone, that is the file that had the name before.
+        """
+        try:
+            module = self._named[path] = self.files.open_named(self.process, path)
+            self._modules.setdefault(module.file_id, module)
+        except (OSError, NotElfError, FileReadError):
+            return self._named.get(path)
+        return module
+
+    def code_of(self, base: int, path: str) -> list[Mapping]:
+        """Returns the code of a library that the loader has mapped, whatever is there now.
+
+        ``base``: what the loader has added to its addresses.
+        """
+        module, found = self.open_library(path), list[Mapping]()
+        if module is None:
+            return found
+        for one in module.elf.segments:
+            if one.executable:
+                start, end = (
+                    one.address & -_PAGE,
+                    -(-(one.address + one.file_size) // _PAGE) * _PAGE,
+                )
+                offset = one.offset & -_PAGE
+                bounds = base + start, base + end, offset
+                found.append(Mapping(*bounds, True, *module.file_id, module.path, False))
+        return found
+
+    def shifts_of(self, mappings: Iterable[Mapping]) -> Sequence[Shift]:
+        """Returns ``shifts`` of mappings that need not be there any more."""
+        return self._history.shifts_of(
+            mappings, lambda m: getattr(self.module_of(m), "build_id", None)
+        )
+
     def permanent_files(self) -> set[FileId]:
         """Returns the files that stay mapped as long as the program runs.
 
@@ -316,16 +392,18 @@ class AddressSpace:
 
     def find(self, address: int) -> Mapping | None:
         """Returns the mapping that contains an address, or else one that did earlier, or None."""
-        mapping = self._maps.find(address)
-        for maps in self._earlier:
-            if mapping is not None:
-                break
-            mapping = maps.find(address)
-        return mapping
+        return self._maps.find(address) or self._history.find(address)
 
-    def place(self, address: int) -> CodePlace[Module] | Unresolved:
-        """Returns where a code address lies, or why that is unknown."""
-        mapping = self.find(address)
+    def find_stored(self, address: int) -> Mapping | None:
+        """Returns the mapping to which an address in a stored stack belongs, or None."""
+        return self._history.find(address) or self._maps.find(address)
+
+    def place(self, address: int, *, stored: bool = False) -> CodePlace[Module] | Unresolved:
+        """Returns where a code address lies, or why that is unknown.
+
+        ``stored``: whether the address is from a stored stack.
+        """
+        mapping = self.find_stored(address) if stored else self.find(address)
         if mapping is None:
             return Unresolved.UNMAPPED
         offset = address - mapping.start + (mapping.offset if mapping.is_file else 0)

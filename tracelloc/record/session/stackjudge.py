@@ -63,5 +63,5 @@ class StackJudge:
         )  # fmt: skip
 
     def _is_in_runtime(self, address: int) -> bool:
-        mapping = self._process.space.find(address)
+        mapping = self._process.space.find_stored(address)
         return mapping is not None and is_runtime(mapping.path)

@@ -317,7 +317,7 @@ class Tracee:
 
     def is_interpreter(self, address: int) -> bool:
         """Whether an address is in the code of a language's runtime or of C's libraries."""
-        mapping = self.space.find(address)
+        mapping = self.space.find_stored(address)
         return mapping is not None and (
             is_runtime(mapping.path) or counts_objects(base_name(mapping.path))
         )
@@ -432,7 +432,7 @@ def allocators_stacks(
 
     def file_of(stack: int) -> str | None:
         frames = ranges.stacks.frames(stack)
-        mapping = space.find(frames[0] - 1) if frames else None
+        mapping = space.find_stored(frames[0] - 1) if frames else None
         return None if mapping is None or is_c_library(mapping.path) else mapping.path
 
     stacks = {each.stack for each in ranges.ranges()}

@@ -95,7 +95,7 @@ class Symbolizer:
 
     def place(self, address: int) -> CodePlace[Module] | Unresolved:
         """Returns where a code address lies, or why that is unknown."""
-        return self._space.place(address)
+        return self._space.place(address, stored=True)
 
     def module(self, module: Module) -> ModuleSymbols:
         """Returns the symbols of a mapped file."""
@@ -155,7 +155,7 @@ class Symbolizer:
         interpreted = self._interpreted(address)
         if interpreted is not None:
             return interpreted
-        place = self._space.place(address - 1)
+        place = self._space.place(address - 1, stored=True)
         if isinstance(place, CodePlace) and place.module is not None:
             inside = place.module.elf.address_of(place.file_offset)
             offset = None if inside is None else inside + 1
@@ -208,7 +208,7 @@ class Symbolizer:
                 continue
             # A call may be the last instruction of its function: the return address then
             # belongs to the next function. The byte before it still belongs to the caller.
-            place = self._space.place(address - 1)
+            place = self._space.place(address - 1, stored=True)
             if isinstance(place, CodePlace) and place.module is not None:
                 inside = place.module.elf.address_of(place.file_offset)
                 if inside is not None:
@@ -258,7 +258,7 @@ class Symbolizer:
         before = np.array(addresses, np.uint64) - np.uint64(1)
         frames: dict[int, Frames] = {}
         for address, symbol in zip(addresses, self.perf_map.find_all(before), strict=True):
-            place = self._space.place(address - 1)
+            place = self._space.place(address - 1, stored=True)
             if symbol is None:
                 frames[address] = (_nameless(address, place),)
                 continue

@@ -77,7 +77,7 @@ class StackFeed:
                         self._early_misses += new
                     elif image in self._sources:
                         self._run(image, partial(StackSource.supply_rows, misses=new))
-                        waiting.extend(new)
+                        waiting.extend(miss for miss in new if not miss.library)
                         waiting_bytes += sum(len(miss.stack) for miss in new)
                 misses = []
             if not waiting:

@@ -150,6 +150,8 @@ class StackSource:
                 return
             known = self._unwinder.table.generation
             if generation == known and self._unwinder.lost_code():
+                if self._words.generation != generation:
+                    continue  # The loader has noted it meanwhile
                 self._words.note_change()
                 generation = self._words.generation
             if generation == known and self._space.generation == before:
@@ -159,7 +161,10 @@ class StackSource:
 
     def _find_loader(self) -> None:
         address = self._space.variable("_r_debug")
-        self._words.set_loader_state(0 if address is None else address + _R_STATE)
+        if address is None:
+            self._words.set_loader(0, 0)
+        else:
+            self._words.set_loader(address + _R_STATE, self._space.last_kept_library(address))
 
     def _renew(self, generation: int) -> bool:
         """Takes over the current mappings; ``generation`` was read before the maps were.
@@ -200,6 +205,10 @@ class StackSource:
         self.merger.merge_sent(new.select(is_merged))
 
     def _note_code(self, new: SentStacks) -> None:
+        is_dated = new.flags & np.uint16(StackFlag.DATED) != 0
+        if is_dated.any():
+            self._note_dated(new.select(is_dated))
+            new = new.select(~is_dated)
         if self.leading is not None:
             new = self.leading.without_all(new)
         if self._checker.has_unknown(self._note_passed(new.frames)):
@@ -218,13 +227,34 @@ class StackSource:
             else:
                 self._stacks.add(stack_id, *settled)
 
+    def _note_dated(self, new: SentStacks) -> None:
+        """Stores stacks with code that may have been unmapped since, each with its generation."""
+        assert self._unwinder is not None
+        for stack_id, bits, words in new.rows():
+            frames, generation = words[:-1], words[-1]
+            flags = StackFlag(bits) & ~StackFlag.DATED
+            self._note_passed(np.array(frames, np.uint64))
+            self._store(stack_id, frames, flags, generation)
+
+    def _store(self, stack_id: int, frames: Frames, flags: StackFlag, generation: int) -> None:
+        assert self._unwinder is not None
+        if self.leading is not None:
+            frames = self.leading.without(frames)
+        frames, settled = self._settle(frames, flags & ~StackFlag.CODE)
+        frames = self._unwinder.as_stored(frames, generation)
+        if flags & StackFlag.CODE and self.merger is not None:
+            self.merger.note_code(stack_id, frames, settled)
+        else:
+            self._stacks.add(stack_id, frames, settled)
+
     def supply_rows(self, misses: Sequence[Miss]) -> None:
         """Gives the probes the unwind rows for which misses are waiting.
 
         The address space must be at least as recent as the misses.
         """
         assert self._unwinder is not None
-        self._unwinder.supply_rows(misses)
+        self._unwinder.note_loaded(miss for miss in misses if miss.library)
+        self._unwinder.supply_rows(miss for miss in misses if not miss.library)
 
     def finish(self, misses: Sequence[Miss]) -> None:
         """Finishes stacks that the probes could not follow, and supplies the missing rows."""
@@ -232,8 +262,7 @@ class StackSource:
         finished = self._unwinder.finish(misses)
         self._note_passed(np.array([f for stack in finished for f in stack.frames], np.uint64))
         for stack in finished:
-            frames = stack.frames if self.leading is None else self.leading.without(stack.frames)
-            self._stacks.add(stack.stack_id, *self._settle(frames, stack.flags))
+            self._store(stack.stack_id, stack.frames, stack.flags, stack.generation)
         if self.merger is not None:
             self.merger.settle()
 

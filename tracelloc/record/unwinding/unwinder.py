@@ -24,9 +24,10 @@ from tracelloc.files.cfi.rules import FALLBACK_ROW
 from tracelloc.files.cfi.walk import End
 from tracelloc.model.codefiles import Mapping, Unresolved
 from tracelloc.model.events import Miss
-from tracelloc.model.stacks import StackFlag
+from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.record.abi import REGION_SHIFT, region_keys
 from tracelloc.record.kernel.rowtable import RowTable
+from tracelloc.record.process.codehistory import Shift, as_stored
 from tracelloc.record.process.procfs import AddressMap
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.unwinding.rowsahead import RowsAhead
@@ -38,6 +39,7 @@ U64 = npt.NDArray[np.uint64]
 
 _MOST_REGIONS: Final = 1 << 14  # Most regions of generated code with a row: 1 GiB of code
 _MOST_EARLIER: Final = 32  # Most earlier generations whose mappings are kept
+_MOST_GENERATIONS: Final = 1 << 12  # Most of which a few numbers are kept
 # Most addresses that are known to have rows. A hot program needs a few thousand.
 _MOST_KNOWN: Final = 1 << 16
 
@@ -59,6 +61,7 @@ class FinishedStack:
     stack_id: int
     frames: tuple[int, ...]
     flags: StackFlag
+    generation: int
 
 
 def generated_regions(mappings: Iterable[Mapping]) -> list[int]:
@@ -109,12 +112,21 @@ class Unwinder:
         self._renewals = 0  # How often the walker got new mappings
         # Walkers by generation, with the mappings of that time
         self._earlier: OrderedDict[int, StackWalker] = OrderedDict()
+        # By generation: libraries that the loader had mapped, each with its base address
+        self._loaded: OrderedDict[int, frozenset[tuple[int, str]]] = OrderedDict()
+        # By such libraries: the walker that knows of them, and the shifts
+        self._with_loaded: dict[
+            frozenset[tuple[int, str]], tuple[StackWalker, Sequence[Shift]]
+        ] = {}
+        # By generation: what turns addresses into those of stored stacks
+        self._shifts: OrderedDict[int, Sequence[Shift]] = OrderedDict()
 
     def fork(self, space: AddressSpace, table: RowTable, refresh: Callable[[], None]) -> Unwinder:
         """Returns an unwinder for a copy of the address space."""
         ahead = self.ahead.fork(space, table)
         child = Unwinder(space, table, self._max_frames, ahead, refresh)
         child._maps = self._maps
+        child._shifts = OrderedDict({table.generation: space.shifts})
         child._since = dict.fromkeys(self._maps.mappings, table.generation)
         child._walker = self._walker.fork(space.process.pid, table.generation)
         return child
@@ -122,6 +134,9 @@ class Unwinder:
     def begin_image(self) -> None:
         """Resets after an exec: no existing row is valid any more."""
         self._earlier.clear()
+        self._loaded.clear()
+        self._with_loaded.clear()
+        self._shifts.clear()
         self._maps = AddressMap([])
         self._tell_walker()
         self.ahead.begin_image()
@@ -146,6 +161,9 @@ class Unwinder:
             while len(self._earlier) > _MOST_EARLIER:
                 self._earlier.popitem(last=False)
         self._maps = AddressMap(code)
+        self._shifts[generation] = self._space.shifts
+        while len(self._shifts) > _MOST_GENERATIONS:
+            self._shifts.popitem(last=False)
         self._known.clear()
         kept_for_good = self._space.permanent_files()
         self.table.set_lasting(*_bounds(m for m in code if m.file_id in kept_for_good))
@@ -173,6 +191,10 @@ class Unwinder:
         if len(keys):
             rows = np.full(len(keys), FALLBACK_ROW, np.uint64)
             self.table.insert(region_keys(keys), rows, self.table.generation)
+
+    def as_stored(self, frames: Frames, generation: int) -> Frames:
+        """Returns the return addresses of a stack, of a generation, as stored stacks have them."""
+        return as_stored(frames, self._shifts.get(generation, self._space.shifts))
 
     def lost_code(self) -> bool:
         """Whether code that was mapped at the last renewal is gone or replaced, by the maps."""
@@ -224,27 +246,54 @@ class Unwinder:
         """Finishes the stacks of misses; rows are in the table when this method returns."""
         self._may_refresh = True
         misses = list(misses)
-        earlier = [n for n, miss in enumerate(misses) if miss.generation in self._earlier]
-        if not earlier:
-            followed = self._follow(misses)
-        else:
-            followed = [None] * len(misses)
-            now = sorted(set(range(len(misses))).difference(earlier))
-            for numbers, follow in ((earlier, self._follow_earlier), (now, self._follow)):
-                found = follow([misses[n] for n in numbers])
-                for n, stack in zip(numbers, found, strict=True):
-                    followed[n] = stack
-        return [_finished(*pair) for pair in zip(misses, followed, strict=True)]
-
-    def _follow_earlier(self, misses: Sequence[Miss]) -> Sequence[FollowedStack | None]:
-        """Finishes stacks of earlier generations of the mappings, whose rows are useless now."""
-        found: list[FollowedStack | None] = []
-        for miss in misses:
-            try:
-                found += self._earlier[miss.generation].follow([miss], self._max_frames)[0]
-            except FileReadError:
-                found.append(None)
+        # Now, since the mappings may be read again.
+        walkers = [self._earlier.get(miss.generation) for miss in misses]
+        new = [miss for miss, walker in zip(misses, walkers, strict=True) if walker is None]
+        followed, found = iter(self._follow(new)), []
+        for miss, walker in zip(misses, walkers, strict=True):
+            stack = next(followed) if walker is None else self._follow_by(walker, miss)
+            is_cut = stack is None or stack.walk.end is End.NO_MODULE
+            if is_cut and miss.generation in self._loaded:
+                stack = self._follow_by(self._knowing_loaded(miss.generation), miss) or stack
+            found.append(_finished(miss, stack))
         return found
+
+    def note_loaded(self, libraries: Iterable[Miss]) -> None:
+        """Notes libraries that the loader has mapped: maps may be read when they are gone."""
+        for one in libraries:
+            self._space.open_library(one.library)
+            found = self._loaded.get(one.generation, frozenset())
+            self._loaded[one.generation] = found | {(one.stack_address, one.library)}
+        while len(self._loaded) > _MOST_GENERATIONS:
+            self._loaded.popitem(last=False)
+
+    def _knowing_loaded(self, generation: int) -> StackWalker:
+        """Returns a walker that knows code that is always mapped, and what was loaded then."""
+        libraries = self._loaded[generation]
+        if libraries not in self._with_loaded:
+            kept_for_good = self._space.permanent_files()
+            code = {m for m in self._maps.mappings if m.file_id in kept_for_good}
+            code.update(*(self._space.code_of(*one) for one in libraries))
+            rows, files = [], []
+            for mapping in sorted(code):
+                module = self._space.module_of(mapping)
+                if module is not None:
+                    files.append(module.elf)
+                    rows.append((mapping.start, mapping.end, 0, module.elf.number, mapping.offset))
+            walker = StackWalker(self._space.process.pid)
+            walker.renew(rows, files)
+            if len(self._with_loaded) >= _MOST_EARLIER:
+                self._with_loaded.clear()
+            self._with_loaded[libraries] = walker, self._space.shifts_of(code)
+        walker, shifts = self._with_loaded[libraries]
+        self._shifts[generation] = shifts
+        return walker
+
+    def _follow_by(self, walker: StackWalker, miss: Miss) -> FollowedStack | None:
+        try:
+            return walker.follow([miss], self._max_frames)[0][0]
+        except FileReadError:
+            return None
 
     def _tell_walker(self) -> None:
         self._renewals += 1
@@ -307,8 +356,8 @@ def _bounds(mappings: Iterable[Mapping]) -> tuple[U64, U64]:
 
 def _finished(miss: Miss, followed: FollowedStack | None) -> FinishedStack:
     if followed is None:
-        return FinishedStack(miss.stack_id, miss.registers[:1], StackFlag.BAD_CFI)
+        return FinishedStack(miss.stack_id, miss.registers[:1], StackFlag.BAD_CFI, miss.generation)
     flags = _FLAGS[followed.walk.end]
     if followed.walk.fallback_count:
         flags |= StackFlag.GUESSED
-    return FinishedStack(miss.stack_id, followed.walk.frames, flags)
+    return FinishedStack(miss.stack_id, followed.walk.frames, flags, miss.generation)

@@ -151,7 +151,7 @@ class CPython:
     def is_loop(self, address: int) -> bool:
         known = self._is_loop.get(address)
         if known is None:
-            place = self._space.place(address - 1)
+            place = self._space.place(address - 1, stored=True)
             inside = None
             if isinstance(place, CodePlace) and place.module is self._module:
                 inside = self._module.elf.address_of(place.file_offset)

@@ -77,7 +77,9 @@ class RemoteThread:
 
         Raises TargetError if there is no room for the thread's registers.
         """
+        self._process = process
         self._thread_id = thread_id
+        self._is_to_stop = False  # Whether the program got a SIGSTOP, which nothing blocks
         self._place = place
         self._memory_fd = memory_fd
         self._end = _find_room(process)
@@ -89,10 +91,16 @@ class RemoteThread:
         return self._end
 
     def clear(self) -> None:
-        """Overwrites all that was written by zeros, as the kernel had supplied the memory."""
+        """Overwrites all that was written by zeros, as the kernel had supplied the memory.
+
+        If the program got a SIGSTOP, and no SIGCONT after it, it gets that now.
+        """
         size_bytes = self._end + _NAME_BYTES - self._lowest
         with suppress(OSError):
             os.pwrite(self._memory_fd, bytes(size_bytes), self._lowest)
+        if self._is_to_stop and not self._process.has_pending(signal.SIGCONT):
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGSTOP)
 
     def call(self, name: str, *arguments: int) -> int:
         """Makes a system call. Returns its result. Raises OSError, TargetError."""
@@ -122,9 +130,11 @@ class RemoteThread:
         return result
 
     def _await_call(self) -> None:
-        status = self._await()
-        if status >> 8 != _AT_CALL:
-            raise TargetError(f"a thread of the target has stopped for another reason: {status:#x}")
+        while (status := self._await()) >> 8 != _AT_CALL:
+            if status >> 8 != signal.SIGSTOP:
+                raise TargetError(f"a thread has stopped for another reason: {status:#x}")
+            self._is_to_stop = True
+            ptrace.resume_to_call(self._thread_id)
 
     def _await(self) -> int:
         status = os.waitpid(self._thread_id, ptrace.WALL)[1]

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.model.events import Miss, SentStacks
+from tracelloc.model.stacks import StackFlag
 from tracelloc.record import abi
 from tracelloc.record.kernel.ring import miss_of
 from tracelloc.record.sources.preloaded import ringmerge
@@ -23,7 +24,8 @@ from tracelloc.record.sources.preloaded import ringmerge
 _HEAD_BYTES: Final = 8
 _STACK: Final = struct.Struct("<QHHI")  # The head of `struct stack`
 _MISS_BYTES: Final = np.dtype(abi.MISS_FIELDS).itemsize
-_WALKED: Final = 0xFF  # Flags with which walks end; the other bits are for other records
+# Flags with which walks end; the other bits are for other records.
+_WALKED: Final = 0xFF | StackFlag.DATED
 _MOST_WAITING: Final = 1024  # Most misses stored at once
 _UNWRITTEN_S: Final = 5.0  # Longest time that a record may be unwritten
 
@@ -48,8 +50,8 @@ class AreaRecords:
 
     @property
     def has_more(self) -> bool:
-        """Whether there are records to take."""
-        return int(self._reserved[0]) != self._taken
+        """Whether there are records to take, or to be declared as taken."""
+        return int(self._reserved[0]) != int(self._shared_taken[0])
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
         """Takes stacks sent since the last call: (memory image, its call stacks)."""
@@ -71,6 +73,9 @@ class AreaRecords:
 
     def _read(self) -> None:
         end, begun = int(self._reserved[0]), self._taken
+        if not self._misses:
+            # Only now: a thread waits in dlclose(3) until the misses before have been processed.
+            self._shared_taken[0] = begun
         if end == begun or self.is_damaged or len(self._misses) >= _MOST_WAITING:
             self._unwritten_since_s = None
             return
@@ -81,7 +86,7 @@ class AreaRecords:
             pass
         now_s = time.monotonic()
         if self._taken != begun:
-            self._shared_taken[0], self._unwritten_since_s = self._taken, None
+            self._unwritten_since_s = None
         elif self._unwritten_since_s is None:
             self._unwritten_since_s = now_s
         elif now_s - self._unwritten_since_s > _UNWRITTEN_S:
@@ -110,7 +115,7 @@ class AreaRecords:
         if kind == ringmerge.RECORD_STACK and len(record) >= _STACK.size:
             stack_id, n_frames, flags, _ = _STACK.unpack_from(record)
             is_whole = len(record) >= _STACK.size + 8 * n_frames
-            if not stack_id or n_frames > ringmerge.MOST_FRAMES or not is_whole:
+            if not stack_id or n_frames > ringmerge.MOST_FRAMES + 1 or not is_whole:
                 return False
             frames = np.frombuffer(record, np.uint64, n_frames, _STACK.size)
             self._stacks.append((stack_id, flags & _WALKED, frames))
