@@ -250,10 +250,13 @@ class LiveApp(App[int]):
             self.notify, printable(text), severity="error" if error else "information", markup=False
         )
 
-    def end(self, why: str, stop: Callable[[], None]) -> None:
-        """Calls ``stop`` after the target has ended, and keeps the last picture on the screen."""
-        self.state.ended = "ended: final state"
-        self.journal.say(why)
+    def end(self, pid: int, how: str, stop: Callable[[], None]) -> None:
+        """Calls ``stop`` after the target has ended, and keeps the last picture on the screen.
+
+        ``how``: `` (SIGTERM)``, empty if unknown.
+        """
+        self.state.ended = f"process ended{how}"
+        self.journal.say(f"process {pid} has ended{how}")
         self.refresher.stop_snapshots()
         self.refresher.run_job(stop)
         self.refresher.ask(self.state.settings, tick=True)

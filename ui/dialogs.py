@@ -33,6 +33,7 @@ from tracelloc.text import (
     format_time,
     parse_duration,
     parse_size,
+    plural,
 )
 from tracelloc.ui.tableview import Table, TableRows, clean
 
@@ -141,8 +142,16 @@ class FilterDialog(Dialog[None]):
         Binding("f,q", "dismiss", "Close", tooltip="Close", id="filters.close"),
     ]
 
-    def __init__(self, state: State, groups: Mapping[str, bool], added: Sequence[Rule]) -> None:
+    def __init__(
+        self,
+        state: State,
+        groups: Mapping[str, bool],
+        added: Sequence[Rule],
+        effects: Mapping[str, tuple[int, str]],
+    ) -> None:
+        """``effects``: by group the number of frames that it hides now, and what these are."""
         super().__init__()
+        self._effects = effects
         self.state = state
         self._groups = dict(groups)
         self._added = list(added)
@@ -163,12 +172,17 @@ class FilterDialog(Dialog[None]):
 
     def _redraw(self) -> None:
         found: dict[Hashable, str] = {
-            name: f"[{'x' if on else ' '}] {clean(name)}" for name, on in self._groups.items()
+            name: f"[{'x' if on else ' '}] {clean(name):<10} {self._effect(name)}"
+            for name, on in self._groups.items()
         }
         for number, rule in enumerate(self._added):
             found[number] = f"    {rule.action.value} {clean(rule.pattern)}"
         rows = TableRows(list(found), lambda key, _column: found[key])
         self.query_one(Table).show(rows, at_once=True)
+
+    def _effect(self, name: str) -> str:
+        count, what = self._effects.get(name, (0, ""))
+        return f"{plural(count, 'frame'):>10}  {clean(what)}"
 
     @on(Table.Chosen)
     def action_switch_group(self) -> None:
@@ -240,6 +254,7 @@ class ExportDialog(Dialog[None]):
         self._snapshot = snapshot
         self._namer = namer
         self._working = False
+        self._existing: Path | None = None  # The file that Enter would overwrite
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
@@ -280,6 +295,10 @@ class ExportDialog(Dialog[None]):
             target = self._snapshot.target
             output = OutputFile.by_suffix(str(path)).at(target.pid, self._snapshot.time_s)
             output.check()
+            if output.path.is_file() and output.path != self._existing:
+                self._existing = output.path
+                self._say(f"{output.path.name} exists: Enter overwrites it")
+                return
         except (TracellocError, RuntimeError, ValueError) as error:
             self._say(f"error: {error}")
             return
@@ -320,7 +339,12 @@ class ExportDialog(Dialog[None]):
             self._tell(f"error: {error}", done=True)
         else:
             size = format_size(output.path.stat().st_size) if output.path.is_file() else ""
-            self._tell(f"wrote {output.path.absolute()} {size}", done=True)
+            self.app.call_later(self._leave, f"wrote {output.path.absolute()} {size}")
+
+    def _leave(self, text: str) -> None:
+        self.app.notify(clean(text), markup=False)
+        if self.is_current:
+            self.dismiss()
 
     def _tell(self, text: str, *, done: bool = False) -> None:
         def say() -> None:

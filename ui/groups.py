@@ -1,7 +1,7 @@
 """Rows that stand for several stacks, which Enter expands.
 
-Stacks that leak or grow together are one row, and so are stacks with equal names, and stacks of a
-single block each that have no verdict yet.
+Stacks that leak or grow together are one row, and so are blocks from before tracing, stacks with
+equal names, and stacks of a single block each that have no verdict yet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from tracelloc.dataclass import dataclass, field
 from tracelloc.model.figures import I64, Mask
 from tracelloc.model.verdicts import CODE_OF, VERDICTS, Suspect, Verdict
 from tracelloc.show.presentation.sharedframes import STACKS_NAMED, shared_function
-from tracelloc.show.presentation.suspects import folded_title, suspect_title, suspects_of
+from tracelloc.show.presentation.suspects import (
+    folded_title,
+    lost_bytes,
+    suspect_title,
+    suspects_of,
+)
+from tracelloc.text import format_size, plural
 from tracelloc.ui.tableview import clean
 from tracelloc.ui.view import ViewSelection
 
@@ -58,7 +64,7 @@ class _RowStacks:
     stacks: I64
     starts: I64  # Where each row's stacks begin. The rows of suspects come first.
     suspects: Sequence[Suspect]
-    has_others: bool  # Whether the row after the suspects' rows is that of single blocks
+    titles: Sequence[str]  # Titles of the rows after those of the suspects
 
     def sorted_by(self, order: I64, ranks: I64, weights: I64) -> I64:
         """Returns the rows' numbers: lowest rank first, then largest weight, then as ``order``."""
@@ -105,12 +111,22 @@ def _rows_of(selection: ViewSelection, order: I64) -> _RowStacks:
         suspects.append(suspect)
         parts.append((members, np.zeros(1, np.int64)))
         rest[members] = False
-    order = order[rest[order]]
+    order, titles = order[rest[order]], []
+    are_old = _are_old(selection)[order]
+    old, order = order[are_old], order[~are_old]
+    if len(old):
+        verdicts = selection.verdicts
+        if verdicts is not None:  # Lost ones first
+            old = old[np.argsort(-verdicts[old].astype(np.int64), kind="stable")]
+        parts.append((old, np.zeros(1, np.int64)))
+        titles.append(_old_title(selection, old))
     are_others = _are_others(selection)[order]
     others, order = order[are_others], order[~are_others]
-    has_others = len(others) >= _LEAST_OTHERS
-    if len(others):
-        parts.append((others, np.arange(1 if has_others else len(others))))
+    if len(others) >= _LEAST_OTHERS:
+        titles.append(f"others: {len(others):,} stacks of one block")
+        parts.append((others, np.zeros(1, np.int64)))
+    elif len(others):
+        parts.append((others, np.arange(len(others))))
     is_named = selection.names.labels.fresh[order]
     parts.append(_by_name(selection, order[is_named]))
     unnamed = order[~is_named]
@@ -118,7 +134,7 @@ def _rows_of(selection: ViewSelection, order: I64) -> _RowStacks:
     before = np.cumsum([0, *(len(stacks) for stacks, _ in parts)])
     stacks = np.concatenate([stacks for stacks, _ in parts])
     starts = [starts + begin for (_, starts), begin in zip(parts, before, strict=False)]
-    return _RowStacks(stacks, np.concatenate(starts), suspects, has_others)
+    return _RowStacks(stacks, np.concatenate(starts), suspects, titles)
 
 
 def _suspects(selection: ViewSelection, listed: Mask) -> Iterable[tuple[Suspect, I64]]:
@@ -127,6 +143,23 @@ def _suspects(selection: ViewSelection, listed: Mask) -> Iterable[tuple[Suspect,
         members = members[listed[members]]
         if len(members) > 1:
             yield suspect, members
+
+
+def _are_old(selection: ViewSelection) -> Mask:
+    """Returns a mask of blocks from before tracing that no verdict sets apart."""
+    mask, verdicts = selection.snapshot.are_earlier, selection.verdicts
+    if selection.change is not None:
+        return np.zeros(len(mask), np.bool_)
+    if verdicts is None:
+        return mask
+    return mask & np.isin(verdicts, [CODE_OF[Verdict.EARLIER], CODE_OF[Verdict.LOST]])
+
+
+def _old_title(selection: ViewSelection, old: I64) -> str:
+    size = format_size(int(selection.figures.live_bytes[old].sum()))
+    lost = lost_bytes(selection.snapshot)[1]
+    part = f", {format_size(lost)} of it lost" if lost else ""
+    return f"{size} from before tracing{part} ({plural(len(old), 'size')})"
 
 
 def _are_others(selection: ViewSelection) -> Mask:
@@ -160,8 +193,9 @@ def _key(selection: ViewSelection, rows: _RowStacks, row: int) -> GroupKey:
     else:
         lead, rate = -1 - int(members.min()), int(selection.growth[members].sum())
         verdict = None if verdicts is None else VERDICTS[verdicts[members[0]]]
-        if rows.has_others and row == len(rows.suspects):
-            title = f"others: {len(members):,} stacks of one block"
+        at = row - len(rows.suspects)
+        if at < len(rows.titles):
+            title = rows.titles[at]
         else:
             title = folded_title(selection.names.labels[int(members[0])], len(members))
     mark = "▾" if lead in selection.settings.expanded else "▸"

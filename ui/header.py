@@ -22,7 +22,7 @@ from tracelloc.show.presentation.alerts import tracing_cost
 from tracelloc.show.presentation.objects import type_suspects
 from tracelloc.show.presentation.processfacts import Forecast
 from tracelloc.show.presentation.profile import Metric
-from tracelloc.show.presentation.suspects import suspects_of, unsure_growth
+from tracelloc.show.presentation.suspects import lost_bytes, suspects_of, unsure_growth
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
@@ -31,11 +31,20 @@ from tracelloc.text import (
     format_estimate,
     format_percent,
     format_size,
+    plural,
     signed_size,
 )
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.spanplot import span_note
-from tracelloc.ui.tableview import VERDICT_STYLES, arrow, clean, crop, fit, gauge, short_count
+from tracelloc.ui.tableview import (
+    VERDICT_STYLES,
+    arrow,
+    clean,
+    crop,
+    fit,
+    short_count,
+    verdict_word,
+)
 from tracelloc.ui.view import TraceFacts, View
 from tracelloc.verdict.parameters import P
 
@@ -184,14 +193,15 @@ def _figures(picture: Picture) -> list[Text]:
         heap.append(f" {arrow(growth)} {signed_size(growth)}/min", style),
         _ended(snapshot),
         _leaks(snapshot),
+        _lost_before(snapshot),
         _resident(picture),
         _forecast(figures.forecast),
-        Text(f"{about}{snapshot.live_count:,} blocks {arrow(figures.count_growth)}"),
+        Text(f"{about}{plural(snapshot.live_count, 'block')} {arrow(figures.count_growth)}"),
         Text(
             f"alloc {short_count(figures.allocations_per_s):>5}/s  "
             f"free {short_count(figures.frees_per_s):>5}/s"
         ),
-        Text(f"{snapshot.live_stacks:,} stacks"),
+        Text(plural(snapshot.live_stacks, "stack")),
         _peak(snapshot, about),
     ]
     return [part for part in parts if part is not None]
@@ -201,14 +211,15 @@ def _ended(snapshot: Snapshot) -> Text | None:
     merged = snapshot.merged
     if merged is None or not merged.ended_count:
         return None
-    return Text(f"{format_size(merged.ended_bytes)} of {merged.ended_count:,} ended", "dim")
+    unfreed = format_size(merged.ended_bytes) if merged.ended_bytes else "nothing"
+    return Text(f"{merged.ended_count:,} ended, {unfreed} unfreed", "dim")
 
 
 def _leaks(snapshot: Snapshot) -> Text | None:
     """Returns the number of leaks and their rate, or when verdicts will be known; or None."""
     judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
     types = type_suspects(snapshot)
-    for verdict, words in ((Verdict.LEAKING, "leaking"), (Verdict.GROWING, "growing")):
+    for verdict, words in ((Verdict.LEAKING, "leak"), (Verdict.GROWING, "growing")):
         rates = [j.rate_bytes_per_min for j in judgements if j.verdict is verdict]
         rates += [each.bytes_per_min for each in types if each.verdict is verdict]
         if verdict is Verdict.GROWING:
@@ -216,11 +227,18 @@ def _leaks(snapshot: Snapshot) -> Text | None:
         if rates:
             about = about_of(snapshot.sample_bytes)
             rate = f"{about}{format_size(round(sum(rates)))}/min"
-            return Text(f"{len(rates)} {words} {rate}", VERDICT_STYLES[verdict])
+            what = plural(len(rates), words) if words == "leak" else f"{len(rates)} {words}"
+            return Text(f"{what}, {rate}", VERDICT_STYLES[verdict])
     left_s = P.first_verdict_s - snapshot.elapsed_ns / NS_PER_S
     if left_s > 0 and snapshot.events:
         return Text(f"verdict in {format_duration(math.ceil(left_s))}", "dim")
     return None
+
+
+def _lost_before(snapshot: Snapshot) -> Text | None:
+    lost = lost_bytes(snapshot)[1]
+    words = f"{format_size(lost)} lost from before tracing"
+    return Text(words, VERDICT_STYLES[Verdict.LOST]) if lost else None
 
 
 def _peak(snapshot: Snapshot, about: str) -> Text | None:
@@ -236,15 +254,15 @@ def _peak(snapshot: Snapshot, about: str) -> Text | None:
 def _resident(picture: Picture) -> Text:
     """Returns resident memory, and the share of its growth that traced blocks explain."""
     rss_bytes, account = picture.snapshot.rss_bytes, picture.header.account
-    words = "RSS" if picture.snapshot.merged is None else "RSS sum"
+    words = "RSS" if picture.snapshot.merged is None else "total RSS"
     memory = picture.snapshot.memory
     if rss_bytes is None and memory is not None:
         words, rss_bytes = "last RSS", memory.now.rss
     text = Text("RSS ended" if rss_bytes is None else f"{words} {format_size(rss_bytes)}")
     if account is not None and account.traced_share is not None:
-        share = min(account.traced_share, 1.0)
-        grown = signed_size(account.growth_bytes)
-        text.append(f" {grown}, {gauge(share, 8)} {format_percent(share)} of growth traced")
+        share = account.traced_share
+        traced = "all" if share >= 0.9995 else format_percent(share)
+        text.append(f" ({signed_size(account.growth_bytes)}, {traced} explained)")
     return text
 
 
@@ -354,9 +372,9 @@ def notes_of(picture: Picture) -> str:
         now = "now" if picture.line is None else picture.line.clock(picture.snapshot.now_ns)
         notes.append(f"change {settings.difference.title(now)} (d)")
     if settings.verdicts:
-        notes.append(f"only {' or '.join(v.value for v in settings.verdicts)} (V)")
+        notes.append(f"only {' or '.join(map(verdict_word, settings.verdicts))} (V)")
     if settings.search:
-        notes.append(f"/{settings.search}: {picture.found:,}")
+        notes.append(f"{plural(picture.found, 'stack')} match")
     if not settings.filters_on:
         notes.append("filters off (n)")
     if picture.names_pending:

@@ -53,27 +53,35 @@ def _grouped(
             yield from mine
             rest = [line for line in rest if line not in mine]
     if groups and rest:
-        yield Heading("Lists and the rest")
+        yield Heading("The rest")
     yield from rest
 
 
-_WRAPPED_AT: Final = 86
+_WIDTH: Final = 90  # Of the box, at most
+_FRAMING: Final = 9  # Cells of a line that are no text: border, padding, scroll bar, gaps
 _TABLE_ROW: Final = re.compile(r"\| (?!term |verdict |---)([^|]+) \| ([^|]+) \|")
 
 
-def _terms(markdown: str, width: int) -> Iterator[list[Hashable]]:
-    """Yields the rows of each term in a topic's first table, wrapped; no two rows are equal."""
+def _terms(markdown: str) -> Iterator[tuple[str, str]]:
+    """Yields each term in a topic's first table with its meaning."""
     for match in _TABLE_ROW.finditer(markdown):
         term, meaning = (text.replace("`", "") for text in match.groups())
-        lines = wrapped(meaning, _WRAPPED_AT - width)
-        rows: list[Hashable] = []
-        if len(term) > width:
-            rows.append(Heading(term))
-            term = ""
-        rows += [(" " * number or term, line) for number, line in enumerate(lines)]
-        yield rows
+        yield term, meaning
         if not match.string.startswith("\n| ", match.end()):
             return
+
+
+def _rows_of(line: Hashable, width: int, room: int) -> Iterator[Hashable]:
+    """Yields the rows of a line, wrapped; ``width``: of its keys. No two rows are equal."""
+    if not isinstance(line, tuple):
+        yield from map(Heading, wrapped(str(line), width + room) or [""])
+        return
+    term, meaning = line
+    if len(term) > width:
+        yield from map(Heading, wrapped(term, width + room))
+        term = ""
+    for number, text in enumerate(wrapped(meaning, room)):
+        yield " " * number or term, text
 
 
 class HelpScreen(Dialog[None]):
@@ -92,24 +100,25 @@ class HelpScreen(Dialog[None]):
         self._words = words
 
     def compose(self) -> ComposeResult:
-        focused = self._of.focused
+        focused, key_name = self._of.focused, self.app.get_key_display
         nodes: list[DOMNode] = [] if focused is None else [focused]
-        nodes += [self._of, self.app]
-        found = list(key_lines(nodes, self.app.get_key_display))
-        lines: list[Hashable] = list(_grouped(found, getattr(self._of, "KEY_GROUPS", {})))
+        here = list(key_lines(nodes, key_name))
+        found = list(key_lines([*nodes, self._of, self.app], key_name))[len(here) :]
+        lines: list[Hashable] = [Heading("In this list"), *here] if here else []
+        lines += _grouped(found, getattr(self._of, "KEY_GROUPS", {}))
         lines += [
             Heading(""),
             Heading("Mouse: click a column title to sort, a row to select it, again to open it"),
             Heading("A click on a word of the header: what it means."),
             Heading("Rows stay where they are for half a second after a key."),
         ]
-        width = max(len(line[0]) for line in lines if isinstance(line, tuple))
-        self._entries = [[line] for line in lines]
+        self._width = max(len(line[0]) for line in lines if isinstance(line, tuple))
         for title, topic in (("Verdicts", "verdicts"), ("Glossary", "glossary")):
-            self._entries += [[Heading("")], [Heading(title)], *_terms(text_of(topic), width)]
-        columns: Columns[Any] = Column("keys", "", width), Column("what", "")
+            lines += [Heading(""), Heading(title), *_terms(text_of(topic))]
+        self._lines = lines
+        columns: Columns[Any] = Column("keys", "", self._width), Column("what", "")
         with Vertical(classes="box") as box:
-            box.border_title = "Keys, then verdicts and glossary (/ search, End, Esc close)"
+            box.border_title = "Help (/ search, Esc close)"
             yield Table(columns)
             yield Input(placeholder="words of keys and terms (Esc shows all)", id="find")
 
@@ -142,15 +151,18 @@ class HelpScreen(Dialog[None]):
     def _find(self, message: Input.Changed) -> None:
         self._show(message.value.lower())
 
-    def _show(self, words: str) -> None:
+    def on_resize(self) -> None:
+        """Wraps the lines to the new width."""
+        self._show(self.query_one("#find", Input).value.lower())
 
-        def is_found(entry: list[Hashable]) -> bool:
-            return any(words in str(line).lower() for line in entry)
+    def _show(self, words: str) -> None:
+        room = max(16, min(_WIDTH, self.app.size.width * 96 // 100) - _FRAMING - self._width)
 
         def cell(key: Hashable, column: str) -> Cell:
             keys, what = cast(tuple[str, str], key)
             return Text(keys, "bold") if column == "keys" else what
 
-        found = [line for entry in self._entries if is_found(entry) for line in entry]
+        lines = (line for line in self._lines if words in str(line).lower())
+        found = [row for line in lines for row in _rows_of(line, self._width, room)]
         rows = TableRows(found, cell, empty="nothing has these words (Esc shows all)")
         self.query_one(Table).show(rows, at_once=True)

@@ -248,8 +248,8 @@ def thread_columns(about: str = "") -> Columns[ThreadRow]:
         Column("count", "blocks", 10, lambda row: row.held.live_count, count, from_width=76),
         work("allocated", "allocated", 9, "allocated_bytes", 98),
         work("freed", "freed", 8, "freed_bytes", 98),
-        work("for_others", "for others", 10, "freed_for_others_bytes", 119),
-        work("by_others", "by others", 9, "freed_by_others_bytes", 119),
+        work("for_others", "freed for others", 16, "freed_for_others_bytes", 134),
+        work("by_others", "freed by others", 15, "freed_by_others_bytes", 134),
         Column(
             "name", "name", 16, lambda row: _name(row.tid, row.name), draw=name,
             left=True, descending=False,

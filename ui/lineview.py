@@ -66,7 +66,7 @@ class RowMessage(Message):
         return self.view
 
 
-COMPUTING: Final = "computing…"  # Text that is shown until the first picture is ready
+COMPUTING: Final = "counting blocks…"  # Text that is shown until the first picture is ready
 _LONGEST_TEXT: Final = 2048
 
 

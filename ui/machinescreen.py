@@ -29,8 +29,8 @@ _COLUMNS: Final[Columns[Any]] = (
     Column("1m", "growth/min", 13, sorts=False),
     Column("10m", "10m", 12, from_width=78, sorts=False),
     Column("60m", "60m", 12, from_width=118, sorts=False),
-    Column("for", "for", 8, sorts=False),
-    Column("left", "limit in", 8, from_width=98, sorts=False),
+    Column("for", "growing for", 11, sorts=False),
+    Column("left", "limit reached in", 16, from_width=112, sorts=False),
     Column("pid", "pid", 7, sorts=False),
     Column("name", "command", 0, sorts=False),
 )

@@ -42,7 +42,7 @@ _COLUMNS: Final[Columns[Any]] = (
     Column("growth", "growth/min", 12, sorts=False),
     Column("command", "command", 0, sorts=False),
     Column("word", "traceable", 9, left=True, sorts=False),
-    Column("state", "malloc library, or why not", 26, left=True, from_width=98, sorts=False),
+    Column("state", "malloc / problem", 26, left=True, from_width=98, sorts=False),
 )
 _REFRESH_S: Final = 1.0
 ResultT = TypeVar("ResultT")

@@ -44,6 +44,7 @@ from tracelloc.ui.tableview import (
     short_count,
     sparkline,
     verdict_cell,
+    verdict_word,
 )
 from tracelloc.ui.view import Settings, Sorting, TraceSource, View, ViewSelection
 
@@ -242,7 +243,7 @@ def _choose_stack(key: Hashable, settings: Settings) -> int | Settings:
 
 STACKS: Final = View(
     name="stacks",
-    title="Allocators",
+    title="Stacks",
     key="1",
     maker=lambda _source: lambda selection: with_growing_types(selection, stack_rows(selection)),
     widget=lambda: Table(STACK_COLUMNS),
@@ -265,7 +266,7 @@ def verdict_text(details: SelectedStack, snapshot: Snapshot, group: GroupKey | N
         return Text("")
     style = VERDICT_STYLES.get(judgement.verdict, "bold")
     if details.suspect is None:
-        return Text(judgement.verdict.value, style)
+        return Text(verdict_word(judgement.verdict), style)
     about = about_of(snapshot.sample_bytes)
     return Text(headline(judgement, snapshot.now_ns, about=about), style)
 
@@ -284,7 +285,7 @@ def verdict_lines(details: SelectedStack, width: int, group: GroupKey | None = N
     """
     told = _explanation(details)
     if told and group is not None and not group.is_one:
-        told[0] = f"the first of {len(group.members):,} stacks: {told[0]}"
+        told[0] = f"(1 of {len(group.members):,}) {told[0]}"
     parts = [wrapped(each, width)[:_REASON_LINES] for each in told]
     return [line for part in parts for line in part]
 
@@ -375,7 +376,7 @@ def _blocks(selection: ViewSelection) -> list[BlockStat]:
 
 BLOCKS: Final = View(
     name="blocks",
-    title="Allocations",
+    title="Blocks",
     key="2",
     maker=block_rows,
     widget=lambda: Table(BLOCK_COLUMNS),

@@ -260,8 +260,12 @@ class State:
 
     def show_filters(self) -> None:
         """Opens the dialog."""
-        filters = self.source.filters
-        self.app.push_screen(FilterDialog(self, filters.groups, filters.added))
+
+        def show(filters: Filters) -> None:
+            dialog = FilterDialog(self, filters.groups, filters.added, filters.effects())
+            self.app.call_later(self.app.push_screen, dialog)
+
+        self.change_filters(show)
 
     # --- screens ---
 

@@ -41,7 +41,6 @@ VERDICT_STYLES: Final = {
     Verdict.GROWING: "yellow",
     Verdict.LOST: "red",
 }
-_SHORT: Final = {Verdict.LEAKING: "LEAKING"}
 _HARMLESS: Final = (Verdict.CACHE, Verdict.BUSY, Verdict.START_UP, Verdict.EARLIER)
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
@@ -117,12 +116,6 @@ def short_count(count: float) -> str:
     raise AssertionError
 
 
-def gauge(share: float, width: int) -> str:
-    """Returns a share of 0 to 1 as ``▓▓▓▓░░``."""
-    full = round(width * min(1.0, max(0.0, share)))
-    return "▓" * full + "░" * (width - full)
-
-
 def growth_cell(bytes_per_min: int, verdict: Verdict | None = None) -> Text:
     """Returns ``+1.10 MiB ▲``; sign and triangle make it readable without color.
 
@@ -134,11 +127,18 @@ def growth_cell(bytes_per_min: int, verdict: Verdict | None = None) -> Text:
     return Text(f"{signed_size(bytes_per_min)} {arrow(bytes_per_min)}", style)
 
 
+def verdict_word(verdict: Verdict) -> str:
+    """Returns a verdict as the screen has it."""
+    return "before" if verdict is Verdict.EARLIER else verdict.value
+
+
 def verdict_cell(verdict: Verdict | None) -> Text:
     """Returns the verdict in one word."""
     if verdict is None:
         return Text("-", "dim")
-    return Text(_SHORT.get(verdict, verdict.value), VERDICT_STYLES.get(verdict, "dim"))
+    word = verdict_word(verdict)
+    is_leak = verdict is Verdict.LEAKING
+    return Text(word.upper() if is_leak else word, VERDICT_STYLES.get(verdict, "dim"))
 
 
 class Bar(float):

@@ -90,7 +90,7 @@ def test_who_holds_a_map_that_grows(target: Target) -> None:
         assert keeper.held == found.blocks
         assert keeper.retained.count >= 2 * found.blocks.count
         (sentence,) = retained_by_message(found, found.heap.time_s)
-        assert sentence.startswith("all of it is kept by app::g_sessions (hoarder")
+        assert sentence.startswith("held by app::g_sessions (hoarder")
 
 
 @pytest.mark.usefixtures("hasty")

@@ -76,7 +76,7 @@ def test_what_is_lost_is_called_a_leak(targets: Targets) -> None:
                 if suspect.judgement.verdict is Verdict.LEAKING:
                     stacks = np.array([member.stack for member in suspect.members], np.uint32)
                     leaking |= by_function(session, stacks_only(stacks)).keys()
-                    assert "nothing in the process points to" in suspect.judgement.evidence
+                    assert "unreachable: no pointer" in suspect.judgement.evidence
         assert leaking == LOST.keys()
 
 

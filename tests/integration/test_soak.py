@@ -56,7 +56,7 @@ def proportional(pid: int) -> int:
 
 
 def run(target: Target, tracer: Tracelloc, screen: Terminal) -> None:
-    screen.wait_for("Allocators")
+    screen.wait_for("1 Stacks")
     shown = Process(screen.pid).child_ids()
     assert len(shown) == 1
     watched = [Process(tracer.process.pid), Process(*shown)]

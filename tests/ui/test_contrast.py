@@ -71,7 +71,7 @@ def test_text_is_seen(tmp_path: Path, theme: str | None, monkeypatch: pytest.Mon
 def test_with_the_terminals_colours_what_is_chosen_is_reversed(tmp_path: Path, theme: str) -> None:
     segments = look(tmp_path, theme).segments
     marked = {text for text, style, _ in segments if style is not None and style.reverse}
-    assert " 1 Allocators " in marked
+    assert " 1 Stacks " in marked
     assert any("record_request" in text for text in marked)
 
 

@@ -43,7 +43,7 @@ async def test_who_holds_its_blocks(source: FakeSource) -> None:
     """In the pane of the tables, and in the stack's own screen."""
     source.holders = {LEAK: KEPT}
     async with live(source, (160, 40)) as (app, pilot):
-        assert "all of it is kept by app::g_sessions (server)" in shown(app)
+        assert "held by app::g_sessions (server)" in shown(app)
         await press(app, pilot, "enter")
         assert "kept by app::g_sessions (server)" in shown(app)
 
@@ -53,12 +53,12 @@ async def test_the_pane_takes_what_the_table_leaves(source: FakeSource) -> None:
     source.holders = {LEAK: KEPT}
     async with live(source, (80, 24)) as (app, pilot):
         assert "function, innermost first" in shown(app)
-        assert "all of it is kept by" in shown(app)
+        assert "held by" in shown(app)
         assert "server.c:32: int line_32;" in shown(app)
         await pilot.resize_terminal(80, 18)
         await until(app, pilot, lambda: "function, innermost first" not in shown(app))
         await pilot.resize_terminal(160, 40)
-        sentence = "all of it is kept by app::g_sessions (server)"
+        sentence = "held by app::g_sessions (server)"
         await until(app, pilot, lambda: sentence in shown(app) and "int line_36;" in shown(app))
         assert "→ 32  int line_32;" in shown(app)
         assert shown(app).count("  int line_") == 9

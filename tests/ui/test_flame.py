@@ -218,7 +218,7 @@ async def test_narrower_than_a_box(app: ViewApp, pilot: Pilot[None], view: Flame
 @on_screen(FlameView)
 async def test_nothing_to_show(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
     await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape", "c")
-    assert "computing…" in text_of(app)[0]
+    assert "counting blocks…" in text_of(app)[0]
     nothing = Nodes(build_tree([], Step("app", None)), search=Search("x"), empty="none")
     view.show(nothing, at_once=True)
     await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape")

@@ -5,11 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.ui.screens import line_with, text_of
+from tests.ui.screens import line_with, shown, text_of
 from tests.ui.source import APP, LEAK, LOG, Call, FakeSource, live, press, shop
 from tracelloc.model.snapshotrequest import TOTALS_ONLY
+from tracelloc.model.stacks import StackFlag
 from tracelloc.model.verdicts import CODE_OF, Member, Suspect, Verdict
 from tracelloc.show.presentation.suspects import parting_lines
 from tracelloc.snapshots.snapshot import Snapshot
@@ -97,6 +99,38 @@ async def test_equal_rows_and_single_blocks_are_one_row_each(tmp_path: Path) -> 
         assert len(table.order) == callers
 
 
+async def test_blocks_from_before_tracing_are_one_row(source: FakeSource) -> None:
+    """Their sizes are its members, lost ones first; the header has the lost bytes."""
+    for stack, size in ((77, 64), (78, 1 << 20), (79, 4096)):
+        source.table.stacks.add(stack, (0x1000 * (stack - 76),), StackFlag.EARLIER)
+        source.allocate(stack, size)
+    first = len(source.take_snapshot(TOTALS_ONLY).processes[0].totals) - 3
+
+    def with_old(one: Snapshot) -> Snapshot:
+        codes = np.pad(one.findings.codes, (0, first + 3 - len(one.findings.codes)))
+        codes[first:] = CODE_OF[Verdict.EARLIER]
+        codes[first] = CODE_OF[Verdict.LOST]
+        sites = one.findings.sites
+        rows = np.minimum(np.arange(first + 3), len(sites) - 1)
+        sites = sites.select(rows)
+        lost = np.where(np.arange(first + 3) == first, 64.0, 0.0)
+        sites = replace(sites, code=codes, unreachable_bytes=lost, unreachable=lost / 64)
+        retracted = np.zeros(first + 3, one.findings.retracted.dtype)
+        findings = replace(one.findings, sites=sites, retracted=retracted)
+        return replace(one, findings=findings)
+
+    source.change = with_old
+    async with live(source, (200, 60)) as (app, pilot):
+        row = line_with(app, "▸")
+        assert row.endswith("▸ 1.00 MiB from before tracing, 64 B of it lost (3 sizes)")
+        assert "lost" in row.split("▸")[0]
+        assert "64 B lost from before tracing" in shown(app)
+        table = app.screen.query_one("#stacks", Table)
+        at = next(n for n, key in enumerate(table.order) if isinstance(key, GroupKey))
+        await press(app, pilot, *["down"] * at, "enter")
+        assert list(table.order[at + 1 : at + 4]) == [first, first + 1, first + 2]
+
+
 TWINS = 1, 2
 
 
@@ -130,7 +164,7 @@ async def test_twins_that_grow_read_and_count_the_same(tmp_path: Path, is_one: b
         words = "+195 KiB ▲ growing 6 s ▸ leaf (a.c:3) ×2 stacks ← serve"
         assert " ".join(line.split()[4:]) == words
         assert any(line.startswith("─growing 195 KiB/min for ") for line in text_of(app))
-        assert any("the first of 2 stacks: " in line for line in text_of(app)) is not is_one
+        assert any("(1 of 2) " in line for line in text_of(app)) is not is_one
     snapshot = source.take_snapshot(TOTALS_ONLY).root
     last = next(parting_lines(snapshot, source.namer(snapshot.target), 1))
     name = "leaf (a.c:3) ×2 stacks ← serve, 3.12" if is_one else "leaf (a.c:3) ← serve, 1.56"

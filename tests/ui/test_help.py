@@ -1,5 +1,6 @@
 """The help: keys by what they are for, verdicts and terms; and the column of differences."""
 
+import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -40,6 +41,25 @@ async def test_help_is_searched_and_terms_are_whole(app: LiveApp, pilot: Pilot[i
     assert len(table.order) > 60
     await press(app, pilot, "escape")
     assert app.screen is live
+
+
+@pytest.mark.parametrize("size", [(60, 20), (120, 40)])
+@on_live_screen()
+async def test_help_wraps_and_begins_with_the_keys_of_the_list(
+    app: LiveApp, pilot: Pilot[int], size: tuple[int, int]
+) -> None:
+    await press(app, pilot, "4", "question_mark")
+    rows = app.screen.query_one(Table).order
+    assert rows[0] == "In this list"
+    assert ("-", "Collapse all functions") in rows[:20]
+    whole = " ".join(row[1] for row in rows if isinstance(row, tuple))
+    assert "Show only live blocks allocated in a span of time, chosen on the chart" in whole
+    seen = ""
+    for _ in range(len(rows) // 10):
+        seen += "\n".join(text_of(app))
+        await press(app, pilot, "pagedown")
+    lines = [row[1] if isinstance(row, tuple) else row for row in rows]
+    assert [line for line in lines if line not in seen] == []
 
 
 @on_live_screen()

@@ -239,7 +239,7 @@ async def test_one_view_more_one_less(source: FakeSource, monkeypatch: pytest.Mo
     )
     monkeypatch.setattr("tracelloc.ui.state.VIEWS", (*views, more))
     async with live(source, SIZE) as (app, pilot):
-        tabs = line_with(app, "Allocators")
+        tabs = line_with(app, "1 Stacks")
         assert "5 Sizes 7 Threads 8 Log" in tabs
         assert "9 Processes 0 Output R Memory F Functions Y Types C Chart z" in tabs
         await press(app, pilot, "6")

@@ -1,5 +1,6 @@
 """The live view, key by key, on fixed data."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,7 +125,7 @@ async def test_search(app: LiveApp, pilot: Pilot[int]) -> None:
     await type_search(app, pilot, "cache|append")
     assert rows(app) == ["cache_lookup", "append_log"]
     await press(app, pilot, "enter")
-    assert "/cache|append: 2" in line_with(app, "Allocators")
+    assert "2 stacks match" in line_with(app, "1 Stacks")
     # The keys are the table's again, and the view goes on obeying.
     await press(app, pilot, "2")
     assert set(rows(app)) == {"cache_lookup", "append_log"}
@@ -170,7 +171,7 @@ async def test_baseline(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> 
     await tick(app, pilot)
     assert rows(app) == ["cache_lookup"]
     assert "777 B" in line_with(app, "cache_lookup (")
-    assert "since baseline (b)" in line_with(app, "Allocators")
+    assert "since baseline (b)" in line_with(app, "1 Stacks")
     await press(app, pilot, "2")
     assert rows(app) == ["cache_lookup"]
     await press(app, pilot, "1", "b")
@@ -192,11 +193,11 @@ async def test_marks_and_differences(app: LiveApp, pilot: Pilot[int], source: Fa
     await tick(app, pilot)
     assert any("┆m1" in line and "┆m2" in line for line in text_of(app))
     await press(app, pilot, "d")
-    assert "change m2 → now" in line_with(app, "Allocators")
+    assert "change m2 → now" in line_with(app, "1 Stacks")
     assert rows(app) == ["cache_lookup"]
     assert "+2.93 KiB" in line_with(app, "cache_lookup (")
     await press(app, pilot, "d")
-    assert "change m1 → m2" in line_with(app, "Allocators")
+    assert "change m1 → m2" in line_with(app, "1 Stacks")
     assert rows(app) == ["record_request"]
     assert "+1000 B" in line_with(app, "record_request (")
     await press(app, pilot, "d")
@@ -226,7 +227,7 @@ async def test_only_some_verdicts(app: LiveApp, pilot: Pilot[int]) -> None:
         "lost or earlier": [],
     }.items():
         await press(app, pilot, "V")
-        assert f"only {said} (V)" in line_with(app, "Allocators")
+        assert f"only {said} (V)" in line_with(app, "1 Stacks")
         assert rows(app) == found, said
         await press(app, pilot, "2")
         assert set(rows(app)) == set(found)
@@ -266,7 +267,7 @@ async def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> N
         await tick(app, pilot)
         # 532 KiB of 1 MiB; a MiB a minute into 40 MiB.
         line = line_with(app, "Heap")
-        assert "RSS 24.0 MiB +1.00 MiB, ▓▓▓▓░░░░ 52.0 % of growth traced" in line
+        assert "RSS 24.0 MiB (+1.00 MiB, 52.0 % explained)" in line
         assert "cgroup full in 40 m" in line
         await press(app, pilot, "8")
         assert "limit of 64.0 MiB is reached in 40 m" in line_with(app, "memory growth")
@@ -314,7 +315,7 @@ async def test_one_thread_alone_is_not_a_limit(
 @on_live_screen()
 async def test_threads(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "m")
-    assert "thread 101" in line_with(app, "Allocators")
+    assert "thread 101" in line_with(app, "1 Stacks")
     assert rows(app) == ["record_request", "append_log"]
     await press(app, pilot, "greater_than_sign")
     assert rows(app) == ["record_request", "cache_lookup"]
@@ -333,7 +334,7 @@ async def test_threads(app: LiveApp, pilot: Pilot[int]) -> None:
 async def test_limits(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "L", *"100s", "enter")
     assert app.state.settings.limits.min_age_ns == 100 * 10**9
-    assert "age ≥ 1 m 40 s" in line_with(app, "Allocators")
+    assert "age ≥ 1 m 40 s" in line_with(app, "1 Stacks")
     assert rows(app) == ["record_request", "append_log", "dns::Message::decode"]
     await press(app, pilot, "L", "tab", "tab", *"4k", "enter")
     assert rows(app) == ["append_log", "dns::Message::decode"]
@@ -353,11 +354,11 @@ async def test_limits(app: LiveApp, pilot: Pilot[int]) -> None:
 async def test_filters(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     await press(app, pilot, "n")
     assert "finish_grow" in rows(app)[-1]
-    assert "filters off (n)" in line_with(app, "Allocators")
+    assert "filters off (n)" in line_with(app, "1 Stacks")
     await press(app, pilot, "n")
     assert rows(app) == BY_BYTES
     await press(app, pilot, "f")
-    assert "[x] rust" in shown(app)
+    assert re.search(r"\[x\] rust +2 frames  Rust's core, allocation", shown(app))
     await press(app, pilot, *["down"] * list(source.filters.groups).index("rust"), "space")
     assert source.filters.groups["rust"] is False
     assert "[ ] rust" in shown(app)
@@ -376,11 +377,17 @@ async def test_export(source: FakeSource, tmp_path: Path) -> None:
         app.screen.query_one("#path", Input).value = str(tmp_path / "none" / "x.folded")
         await press(app, pilot, "enter")
         assert "error:" in shown(app)
+        path.write_text("old")
         app.screen.query_one("#path", Input).value = str(path)
+        await press(app, pilot, "enter")
+        assert "out.folded exists: Enter overwrites it" in shown(app)
+        assert path.read_text() == "old"
         await press(app, pilot, "enter")
         await app.workers.wait_for_complete()
         await settle(app, pilot)
-        assert "wrote" in shown(app)
+        assert app.screen is app.screen_stack[0], "the dialog is closed"
+        (toast,) = app._notifications
+        assert toast.message.startswith(f"wrote {path} ")
     lines = path.read_text().splitlines()
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == sum(LIVE.values())
 

@@ -118,10 +118,10 @@ async def test_the_end_of_the_target(source: FakeSource) -> None:
     async with live(source) as (app, pilot):
         source.allocate(LEAK, 160)
         source.rss_bytes = None
-        app.end("process 2954 has ended", lambda: stopped.append(1))
+        app.end(2954, " (SIGTERM)", lambda: stopped.append(1))
         await settle(app, pilot)
         assert stopped == [1]
-        assert "ended: final state" in text_of(app)[0]
+        assert "process ended (SIGTERM)" in text_of(app)[0]
         assert any("2,401" in line for line in text_of(app))
         # There is room for it, however long the name is.
         picture = app.state.picture
@@ -130,7 +130,7 @@ async def test_the_end_of_the_target(source: FakeSource) -> None:
         for width in (60, 80):
             text = head_text(picture, source.facts, app.state.condition, width, 2).plain
             first = text.splitlines()[0]
-            assert "final state" in first
+            assert "process ended" in first
             assert ("overhead low" in first) == (width == 80)
         # Everything but new figures goes on.
         taken = source.taken

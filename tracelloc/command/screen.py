@@ -17,6 +17,7 @@ from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Target
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.process.processlist import ProcessScan
+from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.filters.files import load_filters
@@ -107,7 +108,8 @@ class Screen:
 
         def ended() -> None:
             asyncio.get_running_loop().remove_reader(session.end_fd)
-            app.end(f"process {session.root.target.pid} has ended", session.stop)
+            pid = session.root.target.pid
+            app.end(pid, Process(pid).how_ended(), session.stop)
 
         app = self.app = LiveApp(
             LiveSource(run, _facts_of(run), invoker(), self._terminal),
@@ -134,9 +136,10 @@ class Screen:
             lines += [whose + line for line in parting_lines(one, namer, _MOST_SUSPECTS)]
         for line in lines:
             self.messages.say(line)
-        self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
+        losses = losses_line(trace.root).replace(", 0 truncated stacks", "")
+        self.messages.say(f"{progress_line(trace)}; {losses}")
         if lines and not run.options.outputs:
-            self.messages.say("nothing was kept: -o FILE.html does, tracelloc record keeps it all")
+            self.messages.say("nothing was saved: use -o FILE.html, or tracelloc record")
 
 
 _MOST_SUSPECTS: Final = 3  # Suspects of each process that are named when the screen is left

@@ -73,7 +73,7 @@ def headline(machine: MachineMemory) -> str:
     if machine.swap_bytes:
         swap = format_size(machine.swap_bytes)
         text += f", {format_size(machine.swap_used_bytes)} of {swap} swap"
-    return text + f", observed for {format_duration(machine.observed_s)}"
+    return text + f", watched {format_duration(machine.observed_s)}"
 
 
 def _rates(trend: MemoryTrend) -> str:

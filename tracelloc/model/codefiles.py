@@ -69,13 +69,13 @@ class Unresolved(Enum):
 
     UNMAPPED = "nothing is mapped there"
     NOT_CODE = "not executable memory"
-    ANONYMOUS = "code that belongs to no file (JIT)"
+    ANONYMOUS = "JIT code"
     UNREADABLE = "the file cannot be read"
     NOT_ELF = "the file is not ELF"
-    NO_SYMBOL = "no symbol covers it"
+    NO_SYMBOL = "no symbol"
     UNREAD = "its symbols can't be read"
     KERNEL_PAGE = "a page of the kernel's"
-    PENDING = "its name is still being looked up"
+    PENDING = "…"
 
 
 class CodeModule(Protocol):

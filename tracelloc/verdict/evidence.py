@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from tracelloc.model.verdicts import VERDICTS, Findings, Judgement, JudgingBasis, Sites, Verdict
-from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural
+from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size
 from tracelloc.verdict.parameters import P
 
 Blocks = Callable[[float], str]  # Formats a count of blocks
@@ -62,9 +62,7 @@ def explain(sites: Sites, row: int, moment: JudgingBasis) -> str:
     watched_s = moment.watched_s
     verdict = VERDICTS[sites.code[row]]
     if verdict is Verdict.DECIDING and watched_s < P.first_verdict_s:
-        left_s = math.ceil(P.first_verdict_s - watched_s)
-        more = "1 more minute" if left_s == 60 else plural(left_s, "more second")
-        return f"needs {more}"
+        return f"verdict in {format_duration(math.ceil(P.first_verdict_s - watched_s))}"
     blocks = _counted_sampled if moment.sampled else _counted
     is_unproven = bool(sites.asked[row]) and sites.unreachable[row] < P.unreachable_least
     if verdict is Verdict.GROWING and moment.swapped_bytes and is_unproven:
@@ -75,9 +73,9 @@ def explain(sites: Sites, row: int, moment: JudgingBasis) -> str:
     sentence = _SENTENCES[verdict](sites, row, blocks)
     may_be_in_kernel = verdict in (Verdict.GROWING, Verdict.EARLIER) and sites.unreachable[row] > 0
     if moment.kernel_queue and may_be_in_kernel and not is_unproven:
-        return f"{sentence}, but requests of {moment.kernel_queue} in the kernel may"
+        return f"{sentence}, but requests of {moment.kernel_queue} in the kernel may hold some"
     if verdict is Verdict.GROWING and sites.unreachable[row] >= P.unreachable_least:
-        return f"{sentence}: these are lost so far"
+        return f"{sentence} so far"
     return f"{sentence} so far" if verdict in _REASSURING and watched_s < P.so_far_s else sentence
 
 
@@ -94,13 +92,13 @@ def _counted_sampled(count: float) -> str:
 
 def _unreachable(sites: Sites, row: int) -> str:
     lost, asked = int(sites.unreachable[row]), int(max(sites.asked[row], sites.unreachable[row]))
-    of = f"{lost:,} of its {asked:,}" if lost < asked else f"any of its {asked:,}"
-    return f"nothing in the process points to {of} old blocks any more"
+    of = f"{lost:,} of {asked:,}" if lost < asked else f"all {asked:,}"
+    return f"{of} old blocks are unreachable: no pointer to them is left"
 
 
 def _leaking(sites: Sites, row: int, blocks: Blocks) -> str:
     if sites.unreachable[row] >= P.unreachable_least:
-        return f"{_unreachable(sites, row)}: nothing can free them"
+        return _unreachable(sites, row)
     survivors, born = sites.survivors[row], sites.born_in_window[row]
     if sites.never_freed[row]:
         return (
@@ -139,7 +137,7 @@ def _why_unsure(sites: Sites, row: int, blocks: Blocks) -> str:
 def _still_pointed_to(sites: Sites, row: int, blocks: Blocks) -> str:
     asked, alive = float(sites.asked[row]), float(sites.alive[row])
     if asked < _FEW * alive:
-        return f"too early: {asked:,.0f} of {blocks(alive)} old enough to judge"
+        return f"too early to tell: {asked:,.0f} of {blocks(alive)} are old enough"
     freed = "none was freed, but " if sites.never_freed[row] else ""
     return f"{freed}the program still points to all of it, as to a cache or a table that grows"
 
@@ -174,8 +172,10 @@ def _start_up(sites: Sites, row: int, _blocks: Blocks) -> str:
 
 
 def _busy(sites: Sites, row: int, blocks: Blocks) -> str:
-    share = format_percent(sites.alive[row] / max(sites.born[row], 1), 2)
-    return f"{blocks(sites.born[row])} allocated, {share} live; short-lived, none accumulate"
+    # Rounded down: 100 % would mean that none is live.
+    thousandths = math.floor(1000 * (1 - sites.alive[row] / max(sites.born[row], 1)))
+    freed = format_percent(max(thousandths, 0) / 1000)
+    return f"short-lived: {freed} of {blocks(sites.born[row])} are freed"
 
 
 def _earlier(sites: Sites, row: int, blocks: Blocks) -> str:
@@ -199,7 +199,7 @@ _SENTENCES: Final = {
     Verdict.DECIDING: _deciding,
     Verdict.START_UP: _start_up,
     Verdict.BUSY: _busy,
-    Verdict.CACHE: lambda *_: "its minimum has stopped rising",
+    Verdict.CACHE: lambda *_: "stable: its low point no longer rises",
     Verdict.EARLIER: _earlier,
     Verdict.LOST: _lost,
 }

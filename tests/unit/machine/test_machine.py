@@ -281,7 +281,7 @@ def test_the_report_says_what_grows_and_what_to_do(machine: Machine) -> None:
     assert [process.pid for process in sorted(rows, key=by_size)] == [8, 7, 9]
     lines = list(machine_lines(found, rows, 2))
     assert lines[0].endswith(
-        "3 processes, 3.00 MiB of 4.00 MiB in use, 1.50 MiB of 2.00 MiB swap, observed for 2 m"
+        "3 processes, 3.00 MiB of 4.00 MiB in use, 1.50 MiB of 2.00 MiB swap, watched 2 m"
     )
     assert [" ".join(line.split()) for line in lines[1:5]] == [
         "memory swapped growth/min:1m 10m 60m for pid command",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import threading
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -96,6 +97,7 @@ class RegisterReader:
         flags.append(f"-DTHREAD_POINTER_OFFSET={thread_pointer_offset(types, field)}")
         text = (probes.directory() / _SOURCE).read_text(encoding="utf-8")
         code = compiled(text, flags, probes.kernel_headers(), debug=debug)
+        self._lock = threading.Lock()  # A search may still run when the trace ends
         self._programs = Programs(code, debug=debug)
         try:
             self._programs.load(_PROGRAM, TRACING, _ATTACH_TYPE, target)
@@ -114,6 +116,12 @@ class RegisterReader:
         return threads_in(self._read(process), native())
 
     def _read(self, process: Process) -> Rows:
+        with self._lock:
+            if _PROGRAM not in self._programs.loaded:
+                raise OSError(errno.EBADF, "the trace has ended")
+            return self._read_now(process)
+
+    def _read_now(self, process: Process) -> Rows:
         info = _TaskInfo(pid=process.pid)
         attributes = _IteratorLinkAttr(
             prog_fd=self._programs.fd(_PROGRAM),
@@ -134,7 +142,8 @@ class RegisterReader:
 
     def close(self) -> None:
         """Unloads the iterator."""
-        self._programs.close()
+        with self._lock:
+            self._programs.close()
 
 
 def threads_in(rows: Rows, architecture: Architecture) -> list[ThreadRegisters]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import os
+import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Final
 
 from tracelloc.architecture import native
 from tracelloc.dataclass import dataclass
-from tracelloc.errors import PrivilegeError, TargetError, privilege_hint
+from tracelloc.errors import PrivilegeError, TargetError, TracellocError, privilege_hint
 from tracelloc.model.codefiles import Mapping, base_name
 from tracelloc.system.syscalls import open_inside, open_regular
 
@@ -156,6 +157,17 @@ class Process:
     def state(self) -> str:
         """Returns the process's state, one letter: R, S, D, T (stopped), Z (zombie) …"""
         return self._stat()[0]
+
+    def how_ended(self) -> str:
+        """Returns how a process has ended, `` (SIGTERM)``, until its parent has waited for it."""
+        try:
+            state, *_, status = self._stat()
+        except TracellocError:
+            return ""
+        if state != "Z" or not (code := os.waitstatus_to_exitcode(int(status))):
+            return ""
+        name = next((each.name for each in signal.Signals if each == -code), f"signal {-code}")
+        return f" (status {code})" if code > 0 else f" ({name})"
 
     def command(self) -> str:
         """Returns the process's short name (comm), at most 15 bytes."""

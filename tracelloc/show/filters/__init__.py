@@ -11,6 +11,7 @@ import functools
 import itertools
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -102,6 +103,7 @@ class NamedStack:
             yield StackLine(None, None, filtered)
 
 
+_Key = tuple[str | None, str | None, str | None]  # A frame's symbol, module and file
 _Verdict = tuple[Action, str | None]
 _Test = tuple[int, Callable[[str], object], _Verdict]
 _SHOW: Final[_Verdict] = (Action.SHOW, None)
@@ -125,7 +127,7 @@ class Filters:
         self._added: list[Rule] = []
         self.measured: frozenset[str] = frozenset()
         self._program: list[_Test] | None = None
-        self._verdicts: dict[tuple[str | None, str | None, str | None], _Verdict] = {}
+        self._verdicts: dict[_Key, _Verdict] = {}
         self._stacks: dict[int, NamedStack] = {}
         for file in files:
             self._rules += file.rules
@@ -237,12 +239,26 @@ class Filters:
             verdicts.append(verdict)
         return verdicts
 
-    def _judge(self, key: tuple[str | None, str | None, str | None]) -> _Verdict:
-        symbol, module, file = key
-        function = trait = None
-        if symbol is not None:
-            function, trait = function_name(symbol), trait_name(symbol)
-        subjects = function, trait, module, file
+    def effects(self) -> dict[str, tuple[int, str]]:
+        """Returns by group how many of the frames seen its rules decide on, and what they hide."""
+        tests = [(rule.group, *_compile([rule])[0]) for rule in reversed(self.rules)]
+        decided: Counter[str] = Counter()
+        for key in self._verdicts:
+            subjects = _subjects(key)
+            found = (
+                group
+                for group, on, test, _ in tests
+                if (text := subjects[on]) is not None and test(text)
+            )
+            decided.update(itertools.islice(found, 1))
+        whys = {group: [r.why for r in self.rules if r.group == group] for group in self._groups}
+        return {
+            group: (decided[group], ", ".join(dict.fromkeys(filter(None, why))))
+            for group, why in whys.items()
+        }
+
+    def _judge(self, key: _Key) -> _Verdict:
+        symbol, subjects = key[0], _subjects(key)
         if self._program is None:
             enabled = [rule for rule in self.rules if self._groups.get(rule.group, True)]
             self._program = _compile(enabled)
@@ -262,6 +278,13 @@ class Filters:
         self._program = None
         self._verdicts.clear()
         self._stacks.clear()
+
+
+def _subjects(key: _Key) -> tuple[str | None, ...]:
+    symbol, module, file = key
+    if symbol is None:
+        return None, None, module, file
+    return function_name(symbol), trait_name(symbol), module, file
 
 
 def _compile(rules: Sequence[Rule]) -> list[_Test]:

@@ -21,7 +21,7 @@ from tracelloc.show.presentation.memoryparts import (
     kept_sentences,
     large_items,
 )
-from tracelloc.show.presentation.objects import count_trouble, type_suspects, type_title
+from tracelloc.show.presentation.objects import count_trouble, type_place, type_suspects
 from tracelloc.show.presentation.processfacts import Account, account
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_percent, format_size, plural, printable
@@ -105,14 +105,17 @@ def untraced_growth(snapshot: Snapshot, found: Account | None = None) -> Alert |
     if untraced < _NOTABLE_BYTES:
         return None
     why, advice, short_advice = _where(snapshot, memory, found, share)
-    percent = format_percent(share, 0)
-    said = "" if short_advice in why else f"; {short_advice}"
+    untraced_share = format_percent(1 - share, 0)
+    said = f"; {short_advice}"
+    if f"{why} (O)" == f"is {short_advice}":
+        said = " (O)"
+    elif short_advice in why:
+        said = ""
     return Alert(
         why,
-        f"only {percent} of memory growth is traced, {format_size(untraced)} are not: {why}; "
-        f"{advice}",
-        f"only {percent} of growth traced: {why}{said}",
-        f"{percent} of growth traced: {short_advice}",
+        f"{untraced_share} of memory growth ({format_size(untraced)}) {why}; {advice}",
+        f"{untraced_share} of the growth {why}{said}",
+        f"{untraced_share} of the growth: {short_advice}",
     )
 
 
@@ -125,9 +128,9 @@ def _where(
     rest = anonymous - round(found.growth_bytes * share)
     if files > max(rest, shared):
         return (
-            "pages of mapped files became resident",
+            "is file pages, not heap",
             "the kernel can drop them (pmap -X PID)",
-            "pages of mapped files",
+            "file pages",
         )
     if shared > rest:
         return _of_shared_memory(snapshot, memory)
@@ -136,11 +139,11 @@ def _where(
         trouble = count_trouble(snapshot) if runtime.counts_objects else None
         more = f"; {trouble}" if trouble else ""
         if runtime.counts_objects and (types := type_suspects(snapshot)):
-            title = type_title(types[0])
+            title = f"{runtime.name} objects: {type_place(types[0])}"
             rate = f"{format_size(round(types[0].bytes_per_min))}/min"
-            advice = f"most of it is {title}, {rate} (the view Objects, --show objects)"
-            return runtime.heap, f"{advice}{more}", f"{title} (O: Objects)"
-        return runtime.heap, f"{runtime.advice}{more}", runtime.short_advice
+            advice = f"they grow by {rate} (the view Objects, --show objects)"
+            return f"is {title}", f"{advice}{more}", f"{title} (O)"
+        return f"is not malloc's: {runtime.heap}", f"{runtime.advice}{more}", runtime.short_advice
     return _of_the_rest(snapshot, memory)
 
 
@@ -149,10 +152,10 @@ def _of_shared_memory(snapshot: Snapshot, memory: MemoryUsage) -> tuple[str, str
     usage = snapshot.usage
     items = [] if usage is None else large_items(usage.account, MemoryPart.SHARED)
     if not items:
-        return "shared memory has grown", "pmap -X PID shows which", "shared memory (pmap -X PID)"
+        return "is shared memory", "pmap -X PID shows which", "shared memory (pmap -X PID)"
     name = printable(items[0][0])
     advice = "--mmap traces mappings" if memory.mapped_bytes is None else "pmap -X PID lists it"
-    return f"shared memory has grown, mostly {name}", advice, f"shared memory: {name}"
+    return f"is shared memory, mostly {name}", advice, f"shared memory: {name}"
 
 
 def _of_the_rest(snapshot: Snapshot, memory: MemoryUsage) -> tuple[str, str, str]:
@@ -160,12 +163,12 @@ def _of_the_rest(snapshot: Snapshot, memory: MemoryUsage) -> tuple[str, str, str
     grown = grown_part(snapshot)
     if grown is MemoryPart.STACKS:
         return (
-            "stacks of threads have grown",
+            "is stacks of threads",
             "ls /proc/PID/task lists the threads",
             "thread stacks",
         )
     if memory.mapped_bytes is None:
-        what = "memory that the program maps itself"
+        what = "is memory that the program maps itself"
         # Without a walk, what a malloc library keeps can't be told from other memory.
         is_walked = snapshot.usage is not None and bool(snapshot.usage.arenas)
         if grown is None or (snapshot.events and not is_walked):
@@ -173,7 +176,7 @@ def _of_the_rest(snapshot: Snapshot, memory: MemoryUsage) -> tuple[str, str, str
         advice = "--mmap traces mappings"
         return what, advice, advice
     return (
-        "fragmentation, caches of the malloc library, thread stacks or an unknown allocator",
+        "is fragmentation, caches of the malloc library, thread stacks or an unknown allocator",
         "--allocators FILE names its functions",
         "fragmentation or an unknown allocator",
     )
@@ -183,12 +186,12 @@ def _high_cost(snapshot: Snapshot) -> Alert | None:
     cost = tracing_cost(snapshot)
     if cost is None or not cost.is_high:
         return None
-    what = f"while traced, the program needs {cost.times} times the CPU time"
+    what = f"while traced, the program needs {cost.times} the CPU time"
     return Alert(
         "cost",
         f"{what}: tracelloc help cost says what makes it less",
         f"{what} (tracelloc help cost)",
-        f"tracing: CPU ×{cost.times}",
+        f"target slowed {cost.times}",
     )
 
 
@@ -253,15 +256,15 @@ class TracingCost:
 
     @property
     def short(self) -> str:
-        """Formats ``tracing 8 % of a core (CPU ×1.2)``."""
-        return f"tracing {_percent_of_core(self.cores)} of a core (CPU ×{self.times})"
+        """Formats ``tracer 8 % CPU, target slowed 1.2×``."""
+        return f"tracer {_percent_of_core(self.cores)} CPU, target slowed {self.times}"
 
     @property
     def sentence(self) -> str:
         """The cost as a clause in words."""
         return (
             f"tracing takes about {_percent_of_core(self.cores)} of one core; the program needs "
-            f"{self.times} times the CPU time"
+            f"{self.times} the CPU time"
         )
 
     @property
@@ -271,14 +274,14 @@ class TracingCost:
 
     @property
     def times(self) -> str:
-        """The factor as text, as exact as it is known: ``1.2``, ``2.4 or more``."""
+        """The factor as text, as exact as it is known: ``1.2×``, ``≥ 2.4×``."""
         if self.factor >= _MOST_TIMES:
             # The error of the estimates is as large as the remaining CPU time.
-            return f"{_MOST_TIMES:.0f} or more"
+            return f"≥ {_MOST_TIMES:.0f}×"
         if self.factor >= _HIGH_FACTOR:
             # A program pays more for traps than a small process does.
-            return f"{self.factor:.1f} or more"
-        return f"{self.factor:.{2 if self.factor < 1.095 else 1}f}"
+            return f"≥ {self.factor:.1f}×"
+        return f"{self.factor:.{2 if self.factor < 1.095 else 1}f}×"
 
 
 def _percent_of_core(cores: float) -> str:

@@ -18,7 +18,7 @@ from tracelloc.model.blocks import (
 from tracelloc.model.codefiles import base_name
 from tracelloc.show.presentation.blocktypes import class_text
 from tracelloc.show.tables import json_of
-from tracelloc.text import amount, format_duration, format_percent, format_size, printable
+from tracelloc.text import amount, format_duration, format_percent, format_size, plural, printable
 
 WHOLE: Final = 0.999  # Below this part of the heap, a report says what it does not include
 _LEAST_KEPT: Final = 0.01  # Share of the blocks that a keeper must keep to be named
@@ -44,16 +44,22 @@ def root_text(root: HeapRoot) -> str:
 
 
 def step_text(step: PathStep) -> str:
-    """Formats a step of a path: ``app::Session ×31,204``, ``block of 56 B ×3``."""
+    """Formats a step of a path: ``app::Session ×31,204``, ``3 blocks of 56 B``."""
     name = class_text(step.class_name)
     if not name:
-        name = f"block of {format_size(step.usable_bytes)}" if step.usable_bytes else "other block"
+        what = plural(step.count, "block") if step.count > 1 else "block"
+        return (
+            f"{what} of {format_size(step.usable_bytes)}" if step.usable_bytes else f"other {what}"
+        )
     return f"{name} ×{step.count:,}" if step.count > 1 else name
 
 
 def path_text(path: HolderPath) -> str:
-    """Formats a path: ``app::g_sessions (server) → block of 56 B ×3 → app::Session ×31,204``."""
-    return " → ".join([root_text(path.root), *map(step_text, path.steps)])
+    """Formats a path: ``app::g_sessions (server) → 3 blocks of 56 B → app::Session ×31,204``."""
+    steps = [*map(step_text, path.steps)]
+    # Memory of no known purpose says nothing about the blocks that it points to.
+    is_told = path.root.kind is not RootKind.MAPPING or not steps
+    return " → ".join([root_text(path.root), *steps] if is_told else steps)
 
 
 def blocks_text(blocks: BlockSum) -> str:
@@ -98,7 +104,7 @@ def retained_by_message(found: BlockHolders, now_s: float) -> Iterator[str]:
         return
     heap = found.heap
     is_whole = heap.coverage >= WHOLE and not heap.swapped_bytes and not heap.pointers_left_out
-    note = "" if is_whole else " (a part of the memory was not searched)"
+    note = "" if is_whole else "; search incomplete"
     if now_s - heap.time_s >= _OLD_S:
         note += f" (found {format_duration(now_s - heap.time_s)} ago)"
     if (
@@ -115,11 +121,12 @@ def retained_by_message(found: BlockHolders, now_s: float) -> Iterator[str]:
         of_root = [path for path in found.paths if path.root == keeper.root]
         main = max(of_root, key=lambda path: path.blocks.size_bytes, default=None)
         text = root_text(keeper.root) if main is None else _counted(main, found)
+    if keeper.held.count < found.blocks.count:
+        text += f", {_share_text(keeper.held, found.blocks)}"
     freed = format_size(keeper.retained.size_bytes)
-    yield (
-        f"{_share_text(keeper.held, found.blocks)} is kept by {text}; "
-        f"freeing that would free {freed}{note}"
-    )
+    if freed != format_size(found.blocks.size_bytes):
+        text += f"; freeing that frees {freed}"
+    yield f"held by {text}{note}"
 
 
 def keeping_root_text(found: BlockHolders | None) -> str:

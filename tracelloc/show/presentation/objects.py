@@ -148,11 +148,22 @@ def type_title(suspect: TypeSuspect) -> str:
     return suspect.name if holder is None else f"{suspect.name} ← {holder.path}"
 
 
+def type_place(suspect: TypeSuspect) -> str:
+    """Formats a type and its holder as a place: ``app.Session in app.CACHE``."""
+    holder = main_holder(suspect)
+    path = "" if holder is None else f" in {holder.path.removesuffix('[…]')}"
+    return printable(f"{suspect.name}{path}")
+
+
 def type_sentences(suspect: TypeSuspect) -> Iterator[str]:
     """Yields sentences on a type's growth, its parts and its holders; safe to print."""
     growth = suspect.growth
-    objects = f"{plural(suspect.count, 'object')} of {suspect.name}"
-    yield printable(f"{objects}, {_pace(growth)}{_parts(suspect.parts)}")
+    holder, grower = main_holder(suspect), suspect.grower
+    objects = f"{suspect.count:,} {suspect.name} ({_pace(growth)})"
+    if holder is not None and holder.type_name:
+        objects += f" in the {holder.type_name} {holder.path.removesuffix('[…]')}"
+    last = "" if grower is None else f"; last added by {grower_text(grower)}"
+    yield printable(f"{objects}{_parts(suspect.parts)}{last}")
     native = suspect.native
     if native is not None:
         rate = format_size(round(native.bytes_per_min))
@@ -160,8 +171,6 @@ def type_sentences(suspect: TypeSuspect) -> Iterator[str]:
             f"with native memory in proportion to them: +{rate}/min from "
             f"{plural(len(native.stacks), 'call stack')}, called by {grower_text(native.caller)}"
         )
-    if suspect.grower is not None:
-        yield printable(f"what keeps them was last enlarged by {grower_text(suspect.grower)}")
     holders = suspect.holders
     if holders is None or not holders.sample_count:
         yield "their holders are not known"
@@ -172,7 +181,7 @@ def type_sentences(suspect: TypeSuspect) -> Iterator[str]:
         if number and share < _NOTABLE_SHARE:
             break
         of = f" of {looked_at} looked at" if not number else ""
-        yield f"kept by {holder_text(holder)}: {format_percent(share, 0)}{of}"
+        yield f"held by {holder_text(holder)}: {format_percent(share, 0)}{of}"
 
 
 def _pace(growth: GrowingType) -> str:

@@ -21,7 +21,6 @@ from tracelloc.text import (
     NS_PER_S,
     about_of,
     format_duration,
-    format_percent,
     format_size,
     plural,
     printable,
@@ -29,6 +28,7 @@ from tracelloc.text import (
 )
 from tracelloc.verdict.parameters import P
 
+_STRONG: Final = 0.9
 _SURE: Final = 0.5  # Least confidence at which a leak is reported without *probably*
 NOTHING_YET: Final = "no allocations seen yet: is the target idle?"
 
@@ -131,25 +131,30 @@ def suspect_ranks(snapshot: Snapshot) -> I64:
 
 
 def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
-    """Formats ``leaking 9.50 KiB/min for 10 m, confidence 97 %``; ``about`` marks estimates.
+    """Formats ``leaking 9.50 KiB/min for 10 m, evidence: strong``; ``about`` marks estimates.
 
     A leak with low confidence is reported as probable.
     """
     since_s = max(0, now_ns - judgement.since_ns) / NS_PER_S
-    confidence = format_percent(judgement.confidence, 0)
+    evidence = _evidence_word(judgement.confidence)
     word = judgement.verdict.value
     if judgement.verdict is Verdict.LEAKING:
-        sure = f", confidence {confidence}"
+        sure = f", evidence: {evidence}"
         if judgement.confidence < _SURE:
             word = f"probably {word}"
     else:
         sure = ", possible leak"
         if judgement.confidence:
-            sure += f" (confidence {confidence})"
+            sure += f" (evidence: {evidence})"
     return (
         f"{word} {about}{format_size(round(judgement.rate_bytes_per_min))}/min "
         f"for {format_duration(since_s)}{sure}"
     )
+
+
+def _evidence_word(confidence: float) -> str:
+    """Returns ``strong``, ``fair`` or ``weak``: a confidence is no probability."""
+    return "strong" if confidence >= _STRONG else "fair" if confidence >= _SURE else "weak"
 
 
 def sentences(named: NamedSuspect) -> Iterator[str]:
@@ -251,6 +256,8 @@ def parting_lines(snapshot: Snapshot, namer: Namer, most: int) -> Iterator[str]:
     left_out = len(suspects) - len(chosen)
     if left_out:
         yield plural(left_out, "more suspect")
+    if lost := lost_bytes(snapshot)[1]:
+        yield f"{Verdict.LOST.value}: {format_size(lost)} from before tracing"
     if not suspects and snapshot.elapsed_ns >= P.unreachable_first_s * NS_PER_S:
         yield from _growing_lines(snapshot, namer, most)
 

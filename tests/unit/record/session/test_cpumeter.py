@@ -30,27 +30,27 @@ def test_processors_in_use_over_ten_seconds() -> None:
 
 def test_a_large_share_of_hardly_anything_is_no_harm() -> None:
     idle = replace(watched(100.0).snapshot(), cpu_cores=0.002, overhead=Overhead(90.0, 0.8, ()))
-    assert tracing_cost(idle).short == "tracing 0.2 % of a core (CPU ×5.0 or more)"
+    assert tracing_cost(idle).short == "tracer 0.2 % CPU, target slowed ≥ 5.0×"
     assert overhead_line(idle).endswith(
-        "tracing takes about 0.2 % of one core; the program needs 5.0 or more times the CPU time"
+        "tracing takes about 0.2 % of one core; the program needs ≥ 5.0× the CPU time"
     )
     assert tracing_cost(replace(idle, cpu_cores=None)) is None
     mostly = tracing_cost(replace(idle, overhead=Overhead(90.0, 1.0, ())))
-    assert mostly.short.endswith("(CPU ×10 or more)")
+    assert mostly.short.endswith("target slowed ≥ 10×")
     busy = replace(idle, cpu_cores=1.5, overhead=Overhead(9e4, 0.05, ()))
-    assert "tracing 7.5 % of a core (CPU ×1.05)" in str(tracing_cost(busy).short)  # type: ignore[union-attr]
+    assert "tracer 7.5 % CPU, target slowed 1.05×" in str(tracing_cost(busy).short)  # type: ignore[union-attr]
 
 
 def test_a_high_cost_is_an_alert_with_what_to_do() -> None:
     """From twice the CPU time on, if it is a notable part of a processor."""
     busy = replace(watched(100.0).snapshot(), cpu_cores=0.9, overhead=Overhead(9e4, 0.6, ()))
     alert = alert_of(busy)
-    assert alert.short == "tracing: CPU ×2.5 or more"
+    assert alert.short == "target slowed ≥ 2.5×"
     assert alert.clause == (
-        "while traced, the program needs 2.5 or more times the CPU time (tracelloc help cost)"
+        "while traced, the program needs ≥ 2.5× the CPU time (tracelloc help cost)"
     )
     assert alert.sentence.endswith(": tracelloc help cost says what makes it less")
-    assert overhead_line(busy).endswith(" times the CPU time (less: tracelloc help cost)")
+    assert overhead_line(busy).endswith("× the CPU time (less: tracelloc help cost)")
     for harmless in (Overhead(9e4, 0.49, ()), Overhead(9e4, None, ())):
         assert alert_of(replace(busy, overhead=harmless)) is None
     assert alert_of(replace(busy, cpu_cores=0.3)) is None

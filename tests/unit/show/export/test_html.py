@@ -309,7 +309,7 @@ def test_suspects_stand_above_and_lead_to_their_frames(chrome: Chrome, tmp_path:
     assert [entry.split(" leaking ")[0].split(" growing ")[0] for entry in shown] == [
         hostile_name, "session_new",
     ]  # fmt: skip
-    assert "confidence" in shown[0]
+    assert "evidence:" in shown[0]
     assert "sum of 12 stacks that share session_new" in shown[1]
     chrome.key("i")
     chrome.evaluate(f"{buttons}[0].click()")

@@ -63,7 +63,7 @@ def test_all_is_said_only_if_it_is_all() -> None:
 
 def test_shared_blocks_name_other_roots() -> None:
     keeper = Keeper(SESSIONS, None, 0, BlockSum(4, 300), BlockSum(4, 300), PATH)
-    text = "app::g_sessions (server) → block of 56 B ×3 → Session"
+    text = "app::g_sessions (server) → 3 blocks of 56 B → Session"
     assert top_keeper_text(keeper) == text
     assert top_keeper_text(replace(keeper, is_shared=True)) == f"{text}; also other roots"
     others = (HeapRoot(RootKind.KERNEL, "timers"), HeapRoot(RootKind.KERNEL, "epoll(7)"))
@@ -93,12 +93,12 @@ def test_blocks_without_a_keeper() -> None:
     assert headline.endswith("Session: 208 B in 2 blocks, which keep 300 B in 3 blocks")
     assert sentence == "no single root keeps most of these"
     assert row.split(maxsplit=5)[2:] == [
-        "1", "300", "B", "app::g_sessions (server) → block of 56 B ×3 → Session"
+        "1", "300", "B", "app::g_sessions (server) → 3 blocks of 56 B → Session"
     ]  # fmt: skip
     assert end == ""
 
 
-TEXT = "app::g_sessions (server) → block of 56 B ×3 → Session"
+TEXT = "app::g_sessions (server) → 3 blocks of 56 B → Session"
 
 
 def sentence(found: BlockHolders) -> str:
@@ -107,26 +107,29 @@ def sentence(found: BlockHolders) -> str:
 
 
 def test_who_keeps_a_suspect() -> None:
-    freed = "freeing that would free 156 KiB"
-    assert sentence(KEPT) == f"all of it is kept by {TEXT}; {freed}"
+    freed = "freeing that frees 156 KiB"
+    assert sentence(KEPT) == f"held by {TEXT}; {freed}"
     found = replace(KEPT, keepers=(replace(KEPT.keepers[0], held=BlockSum(999, 103_999)),))
-    assert sentence(found) == f"most of it (99 %) is kept by {TEXT}; {freed}"
+    assert sentence(found) == f"held by {TEXT}, most of it (99 %); {freed}"
+    mapped = replace(PATH, root=HeapRoot(RootKind.MAPPING, "anonymous memory"))
+    path = replace(found, keepers=(replace(found.keepers[0], root=mapped.root),), paths=(mapped,))
+    assert sentence(path).startswith("held by 3 blocks of 56 B → Session, most of it")
     found = replace(found, paths=(replace(PATH, root=HeapRoot(RootKind.KERNEL, "timers")),))
-    assert sentence(found) == f"most of it (99 %) is kept by app::g_sessions (server); {freed}"
+    assert sentence(found) == f"held by app::g_sessions (server), most of it (99 %); {freed}"
     assert not list(retained_by_message(replace(KEPT, blocks=BlockSum()), 0))
 
 
 def test_limits_of_findings_are_said() -> None:
     (text,) = retained_by_message(KEPT, KEPT.heap.time_s + 240)
-    assert text.endswith("freeing that would free 156 KiB (found 4 m ago)")
+    assert text.endswith("freeing that frees 156 KiB (found 4 m ago)")
     text = sentence(replace(KEPT, is_sample=True))
     assert "app::g_sessions (server) → block of 56 B → Session; freeing" in text
     found = replace(KEPT, heap=replace(HEAP, swapped_bytes=4096))
-    assert sentence(found).endswith("156 KiB (a part of the memory was not searched)")
+    assert sentence(found).endswith("156 KiB; search incomplete")
     keeper = replace(KEPT.keepers[0], step=PathStep("", 4096, 1), address=0x5000)
     assert sentence(replace(KEPT, keepers=(keeper,))) == (
-        "all of it is kept by the block of 4.00 KiB at 0x5000, to which several roots lead, "
-        "such as app::g_sessions (server); freeing that would free 156 KiB"
+        "held by the block of 4.00 KiB at 0x5000, to which several roots lead, such as "
+        "app::g_sessions (server); freeing that frees 156 KiB"
     )
 
 

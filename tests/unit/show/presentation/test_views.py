@@ -130,7 +130,7 @@ def test_text(table: LiveTable) -> None:
     ]
     assert lines[10] == "     0: 400 B in 2 allocations, in leaf;x ← mid\\x0a\\x1b[31mdle"
     assert lines[-3] == (
-        "==> 1,234 events/s, tracing takes about 4.6 % of one core; the program needs 1.1 times "
+        "==> 1,234 events/s, tracing takes about 4.6 % of one core; the program needs 1.1× "
         "the CPU time, "
         "slow if called: reallocarray in libc.so.6"
     )

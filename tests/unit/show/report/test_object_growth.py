@@ -133,13 +133,15 @@ def test_rows_of_types_among_the_suspects() -> None:
         'at=/srv/app/sessions.py native=0B/min grown_by="remember() (sessions.py:92)"'
     ) in [line.partition(" server ")[2] for line in text_report(snapshot, namer, 5)]
     text = text_report(snapshot, namer, 5)
-    assert "      what keeps them was last enlarged by remember() (sessions.py:92)" in text
-    assert "      900 objects of app.sessions.Session, +600/min, with dict +600/min" in text
     assert (
-        "      kept by app.sessions.RECENT[…] in dict (/srv/app/sessions.py): 90 % of "
+        "      900 app.sessions.Session (+600/min) in the dict app.sessions.RECENT, with dict "
+        "+600/min; last added by remember() (sessions.py:92)"
+    ) in text
+    assert (
+        "      held by app.sessions.RECENT[…] in dict (/srv/app/sessions.py): 90 % of "
         "200 new objects looked at"
     ) in text
-    assert "      kept by serve() pending[…] in list (/srv/app/main.py:9): 10 %" in text
+    assert "      held by serve() pending[…] in list (/srv/app/main.py:9): 10 %" in text
     leaking, growing_count = verdict_counts(plain)
     assert leaking is not None
     assert growing_count is not None
