@@ -1,13 +1,15 @@
 """Rows that stand for several stacks, which Enter expands.
 
 Stacks that leak or grow together are one row, and so are blocks from before tracing, stacks with
-equal names, and stacks of a single block each that have no verdict yet.
+equal names and verdicts, and stacks of a single block each that have no verdict yet. Other rows
+with equal texts say what differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Final
+import re
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from typing import Final, cast
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from tracelloc.dataclass import dataclass, field
 from tracelloc.model.figures import I64, Mask
 from tracelloc.model.verdicts import CODE_OF, VERDICTS, Suspect, Verdict
 from tracelloc.show.presentation.sharedframes import STACKS_NAMED, shared_function
+from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.show.presentation.suspects import (
     folded_title,
     lost_bytes,
@@ -27,6 +30,7 @@ from tracelloc.ui.view import ViewSelection
 
 _MOST_NAMED: Final = 64  # Most groups that are named after their shared frame
 _LEAST_OTHERS: Final = 3
+_COUNT: Final = re.compile(r" ×[\d,]+ stacks")
 # Share of the live bytes from which a single block has a row of its own.
 _OTHERS_SHARE: Final = 0.01
 
@@ -55,6 +59,8 @@ class Grouping:
 
     order: Sequence[Hashable]
     inside: frozenset[int] = frozenset()
+    # Of rows with equal texts, what differs: `` via strdup``, ``, 64 B each``
+    notes: Mapping[Hashable, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class _RowStacks:
 
     stacks: I64
     starts: I64  # Where each row's stacks begin. The rows of suspects come first.
-    suspects: Sequence[Suspect]
+    suspects: Sequence[Sequence[Suspect]]
     titles: Sequence[str]  # Titles of the rows after those of the suspects
 
     def sorted_by(self, order: I64, ranks: I64, weights: I64) -> I64:
@@ -100,15 +106,51 @@ def grouped(selection: ViewSelection, order: I64, ranks: I64, weights: I64, most
             members = key.members.tolist()
             rows[at + 1 : at + 1] = members
             inside.update(members)
-    return Grouping(rows, frozenset(inside))
+    return Grouping(rows, frozenset(inside), _what_differs(selection, rows[:_MOST_NAMED], inside))
+
+
+def _what_differs(
+    selection: ViewSelection, rows: Sequence[Hashable], inside: Container[int]
+) -> dict[Hashable, str]:
+    labels, notes = selection.names.labels, dict[Hashable, str]()
+    same: dict[str, list[tuple[Hashable, int]]] = {}
+    for key in rows:
+        stack = key.stack if isinstance(key, GroupKey) else cast(int, key)
+        if key not in inside and labels.fresh[stack]:
+            text = _COUNT.sub("", key.title[2:]) if isinstance(key, GroupKey) else labels[stack]
+            same.setdefault(text, []).append((key, stack))
+    for found in same.values():
+        kinds = [
+            [_hidden_callee(selection, stack) for _, stack in found],
+            [_block_size(selection, stack) for _, stack in found],
+        ]
+        kinds.append(["".join(pair) for pair in zip(*kinds, strict=True)])
+        words = max(kinds, key=lambda each: len(set(each)))
+        if len(set(words)) > 1:
+            notes |= {key: word for (key, _), word in zip(found, words, strict=True)}
+    return notes
+
+
+def _hidden_callee(selection: ViewSelection, stack: int) -> str:
+    """Returns the hidden function that the shown one calls, as a note."""
+    named = selection.namer.stack(selection.snapshot, stack)
+    count = next((at for at, hidden in enumerate(named.hidden) if not hidden), 0)
+    symbol = named.frames[count - 1].symbol if count else None
+    return f" via {clean(shorten(symbol))}" if symbol else ""
+
+
+def _block_size(selection: ViewSelection, stack: int) -> str:
+    count = int(selection.figures.live_count[stack])
+    mean = round(int(selection.figures.live_bytes[stack]) / max(count, 1))
+    return f", {format_size(mean)} each" if count > 1 else f", {format_size(mean)}"
 
 
 def _rows_of(selection: ViewSelection, order: I64) -> _RowStacks:
     rest = np.zeros(len(selection.snapshot.totals), np.bool_)
     rest[order] = True
     suspects, parts = [], []
-    for suspect, members in _suspects(selection, rest.copy()):
-        suspects.append(suspect)
+    for several, members in _suspects(selection, rest.copy()):
+        suspects.append(several)
         parts.append((members, np.zeros(1, np.int64)))
         rest[members] = False
     order, titles = order[rest[order]], []
@@ -137,12 +179,19 @@ def _rows_of(selection: ViewSelection, order: I64) -> _RowStacks:
     return _RowStacks(stacks, np.concatenate(starts), suspects, titles)
 
 
-def _suspects(selection: ViewSelection, listed: Mask) -> Iterable[tuple[Suspect, I64]]:
+def _suspects(selection: ViewSelection, listed: Mask) -> Iterator[tuple[list[Suspect], I64]]:
+    """Yields the suspects of each row with their stacks: those with equal names are one row."""
+    labels, rows = selection.names.labels, dict[Hashable, list[tuple[Suspect, I64]]]()
     for suspect in suspects_of(selection.snapshot):
         members = np.array([each.stack for each in suspect.members], np.int64)
         members = members[listed[members]]
-        if len(members) > 1:
-            yield suspect, members
+        names = set(labels.numbers[members].tolist())
+        is_named = len(names) == 1 and labels.fresh[members].all()
+        key = (names.pop(), suspect.judgement.verdict) if is_named else id(suspect)
+        rows.setdefault(key, []).append((suspect, members))
+    for found in rows.values():
+        if len(stacks := np.concatenate([members for _, members in found])) > 1:
+            yield [suspect for suspect, _ in found], stacks
 
 
 def _are_old(selection: ViewSelection) -> Mask:
@@ -185,8 +234,9 @@ def _by_name(selection: ViewSelection, stacks: I64) -> tuple[I64, I64]:
 def _key(selection: ViewSelection, rows: _RowStacks, row: int) -> GroupKey:
     members, verdicts = rows.members(row), selection.verdicts
     verdict: Verdict | None
-    if is_one := row < len(rows.suspects):
-        suspect = rows.suspects[row]
+    several = rows.suspects[row] if row < len(rows.suspects) else ()
+    if is_one := len(several) == 1:
+        suspect = several[0]
         lead = int(members[0]) if suspect.frame is None else suspect.frame
         title = _title(selection, suspect, len(members), named=row < _MOST_NAMED)
         verdict, rate = suspect.judgement.verdict, round(suspect.judgement.rate_bytes_per_min)
@@ -194,7 +244,7 @@ def _key(selection: ViewSelection, rows: _RowStacks, row: int) -> GroupKey:
         lead, rate = -1 - int(members.min()), int(selection.growth[members].sum())
         verdict = None if verdicts is None else VERDICTS[verdicts[members[0]]]
         at = row - len(rows.suspects)
-        if at < len(rows.titles):
+        if 0 <= at < len(rows.titles):
             title = rows.titles[at]
         else:
             title = folded_title(selection.names.labels[int(members[0])], len(members))

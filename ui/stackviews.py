@@ -119,13 +119,10 @@ def figure_columns(selection: ViewSelection) -> Figures:
 class StackCells:
     """The cells of the view of stacks, by row key and column."""
 
-    def __init__(
-        self, selection: ViewSelection, columns: Figures, inside: frozenset[int] = frozenset()
-    ) -> None:
-        """``inside``: stacks that are rows of an expanded group."""
+    def __init__(self, selection: ViewSelection, columns: Figures, grouping: Grouping) -> None:
         self._selection = selection
         self._columns = columns
-        self._inside = inside
+        self._grouping = grouping
         self._special: dict[str, Callable[[GroupKey | int], Cell]] = {
             "name": self._name,
             "verdict": lambda key: verdict_cell(self._verdict(key)),
@@ -152,10 +149,11 @@ class StackCells:
 
     def _name(self, key: GroupKey | int) -> Cell:
         search = self._selection.settings.search
+        note = self._grouping.notes.get(key, "")
         if isinstance(key, GroupKey):
-            return name_cell(key.title, search)
-        mark = "  └ " if key in self._inside else ""
-        return name_cell(mark + self._selection.names.labels.shown(key), search)
+            return name_cell(_with_note(key.title, note), search)
+        mark = "  └ " if key in self._grouping.inside else ""
+        return name_cell(mark + _with_note(self._selection.names.labels.shown(key), note), search)
 
     def _verdict(self, key: GroupKey | int) -> Verdict | None:
         if isinstance(key, GroupKey):
@@ -186,6 +184,11 @@ class StackCells:
         return "ended" if number < 0 else target_name(self._selection.trace.snapshot_of(number))
 
 
+def _with_note(title: str, note: str) -> str:
+    first, arrow, rest = title.partition(" ← ")
+    return f"{first}{note}{arrow}{rest}"
+
+
 def _stacks_of(key: GroupKey | int) -> I64:
     return key.members if isinstance(key, GroupKey) else np.array([key])
 
@@ -200,7 +203,7 @@ def stack_rows(selection: ViewSelection) -> TableRows:
     else:
         grouping = Grouping(_sorted_stacks(selection, columns)[:MOST_ROWS].tolist())
     order = grouping.order[:MOST_ROWS]
-    cells = StackCells(selection, columns, grouping.inside)
+    cells = StackCells(selection, columns, grouping)
     why = "" if order else selection.why_empty
     without: tuple[str, ...] = ("change",) if selection.change is None else ("share", "bytes")
     if selection.snapshot.merged is None:

@@ -131,6 +131,59 @@ async def test_blocks_from_before_tracing_are_one_row(source: FakeSource) -> Non
         assert list(table.order[at + 1 : at + 4]) == [first, first + 1, first + 2]
 
 
+async def test_rows_of_equal_texts_say_what_differs(tmp_path: Path) -> None:
+    """A hidden callee or the size of the blocks; suspects that differ in nothing are one row."""
+    callees = ["strdup", None, None]
+    stacks = {
+        n: [
+            *([(callee, "/usr/lib/libc.so.6", None, None)] if callee else []),
+            ("note_new", APP, "/src/pipe.c", 4), ("serve", APP, None, None),
+            (f"f{n}", APP, None, None),
+        ]
+        for n, callee in enumerate(callees, 1)
+    }  # fmt: skip
+    stacks = {
+        n: [*calls[:-1], ("serve", APP, None, None), calls[-1]] for n, calls in stacks.items()
+    }
+    source = FakeSource(stacks, tmp_path)
+    for stack, size in ((1, 64), (2, 64), (3, 4096)):
+        source.allocate_many(stack, size, 3)
+    for _ in range(6):
+        source.pass_second()
+    verdicts = Verdict.BUSY, Verdict.CACHE, Verdict.START_UP
+
+    def with_verdicts(one: Snapshot) -> Snapshot:
+        codes = one.findings.codes.copy()
+        codes[1:4] = [CODE_OF[verdict] for verdict in verdicts]
+        sites = replace(one.findings.sites, code=codes)
+        return replace(one, findings=replace(one.findings, sites=sites))
+
+    source.change = with_verdicts
+    async with live(source) as (app, _pilot):
+        rows = [line for line in text_of(app) if " note_new (pipe.c:4)" in line]
+        assert sorted(row.partition("note_new")[2] for row in rows) == [
+            " (pipe.c:4) via strdup, 64 B each ← serve",
+            " (pipe.c:4), 4.00 KiB each ← serve",
+            " (pipe.c:4), 64 B each ← serve",
+        ]
+
+
+def with_knots(one: Snapshot) -> Snapshot:
+    """Two suspects of two stacks each, all of one name."""
+    whole = with_twins(one).findings.suspects[0]
+    members = [tuple(Member(n, 1e5, 0.5) for n in pair) for pair in ((1, 2), (3, 4))]
+    suspects = tuple(replace(whole, members=pair) for pair in members)
+    return replace(one, findings=replace(one.findings, suspects=suspects))
+
+
+async def test_suspects_of_equal_names_are_one_row(tmp_path: Path) -> None:
+    async with live(many_callers(tmp_path, 4, change=with_knots)) as (app, _pilot):
+        (line,) = (line for line in text_of(app) if "▸ leaf" in line)
+        assert " ".join(line.split()[4:]) == (
+            "+391 KiB ▲ growing 6 s ▸ leaf (a.c:3) ×4 stacks ← serve"
+        )
+
+
 TWINS = 1, 2
 
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 import numpy as np
 
 from tracelloc.model.verdicts import CODE_OF, VERDICTS, Verdict
+from tracelloc.show.filters import NamedStack
 from tracelloc.ui.groups import GroupKey, grouped
 from tracelloc.ui.stacknames import Labels
 from tracelloc.ui.view import ViewSelection
@@ -25,13 +26,16 @@ def selection_of(rng: np.random.Generator) -> tuple[ViewSelection, dict[str, Any
     }
     verdicts = rng.choice([CODE_OF[Verdict.DECIDING], CODE_OF[Verdict.BUSY]], STACKS)
     selection = SimpleNamespace(
-        snapshot=SimpleNamespace(totals=range(STACKS), findings=None),
+        snapshot=SimpleNamespace(
+            totals=range(STACKS), findings=None, are_earlier=np.zeros(STACKS, np.bool_)
+        ),
         settings=SimpleNamespace(expanded=frozenset()),
         figures=SimpleNamespace(**figures),
         change=None,
         growth=rng.integers(-9, 9, STACKS),
         verdicts=verdicts,
         names=SimpleNamespace(labels=labels),
+        namer=SimpleNamespace(stack=lambda *_: NamedStack((), ())),
     )
     return cast(ViewSelection, selection), figures
 
