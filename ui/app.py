@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from textual.app import App
 from textual.await_complete import AwaitComplete
@@ -17,6 +18,7 @@ from textual.screen import Screen
 
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import TracellocError
+from tracelloc.startup import not_ignored
 from tracelloc.text import printable
 from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.details import DetailScreen
@@ -276,6 +278,32 @@ class LiveApp(App[int]):
         """Calls a method of the recording's ``Player``, given its name."""
         if self.state.player is not None:
             getattr(self.state.player, what)(*arguments)
+
+
+ResultT = TypeVar("ResultT")
+
+
+class ScreenApp(App[ResultT]):
+    """An application that only shows one screen; its result is that of the screen."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "tracelloc"
+    COMMANDS = {Commands}  # noqa: RUF012 - as Textual has it
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+p", "command_palette", "Commands", tooltip="Commands and themes"),
+    ]
+
+    def __init__(self, screen: Screen[ResultT]) -> None:
+        super().__init__(driver_class=TerminalDriver)
+        keep_readable(self)
+        self._only = screen
+
+    def on_mount(self) -> None:
+        """Shows the screen; a signal closes it, like Esc."""
+        loop = asyncio.get_running_loop()
+        for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
+            loop.add_signal_handler(number, self.exit)
+        self.push_screen(self._only, self.exit)
 
 
 def failure_of(app: LiveApp) -> None:

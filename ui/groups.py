@@ -205,10 +205,9 @@ def _are_old(selection: ViewSelection) -> Mask:
 
 
 def _old_title(selection: ViewSelection, old: I64) -> str:
-    size = format_size(int(selection.figures.live_bytes[old].sum()))
     lost = lost_bytes(selection.snapshot)[1]
-    part = f", {format_size(lost)} of it lost" if lost else ""
-    return f"{size} from before tracing{part} ({plural(len(old), 'size')})"
+    part = f", {format_size(lost)} lost" if lost else ""
+    return f"from before tracing{part} ({plural(len(old), 'size')})"
 
 
 def _are_others(selection: ViewSelection) -> Mask:

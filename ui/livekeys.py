@@ -28,7 +28,7 @@ LIVE_KEYS: Final = bindings(
         ("s", "sort", "Sort", "Sort by the next column"),
         ("S", "reverse", "Reverse", "Reverse the order"),
         ("t", "sort_by('bytes')", "Live bytes", "Sort by live bytes"),
-        ("a", "sort_by('count')", "Blocks", "Sort by blocks"),
+        ("a", "sort_by('count')", "Block count", "Sort by blocks"),
         ("p", "sort_by('growth')", "Growth", "Sort by growth per minute"),
         ("r", "sort_by('rate')", "Rate", "Sort by allocations per second"),
         ("A", "sort_by('age')", "Age", "Sort by age"),

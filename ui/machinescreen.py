@@ -10,15 +10,18 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from tracelloc.machine.machinememory import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
 from tracelloc.machine.machinetext import by_growth, by_size, by_urgency, headline, hints
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import format_estimate, format_size, plural, signed_size
 from tracelloc.ui.dialogs import Dialog
+from tracelloc.ui.helpscreen import HelpScreen
 from tracelloc.ui.keyfooter import KeyFooter
+from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picker import RefreshedScreen
+from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tableview import Cell, CommandCell, Table, TableRows, clean, crop, growth_cell
 
 Words = Sequence[str]  # The words of a command line of tracelloc
@@ -27,14 +30,15 @@ _COLUMNS: Final[Columns[Any]] = (
     Column("memory", "memory", 9),
     Column("limit", "limit", 9, from_width=98, sorts=False),
     Column("1m", "growth/min", 13, sorts=False),
-    Column("10m", "10m", 12, from_width=78, sorts=False),
-    Column("60m", "60m", 12, from_width=118, sorts=False),
-    Column("for", "growing for", 11, sorts=False),
+    Column("10m", "10m", 12, from_width=98, sorts=False),
+    Column("60m", "60m", 12, from_width=132, sorts=False),
+    Column("for", "growing for", 11, from_width=76, sorts=False),
     Column("left", "limit reached in", 16, from_width=112, sorts=False),
     Column("pid", "pid", 7, sorts=False),
     Column("name", "command", 0, sorts=False),
 )
 _UNKNOWN: Final = "–"
+_LEFT_OUT: Final = "limit", "60m", "for", "left", "pid"  # Columns that need a value
 _GROWTH: Final = "1m", "10m", "60m"  # Columns of growth, in the order of the windows
 # Sentence and subcommand of what can be done about a process; about a group, only the first.
 _ACTIONS: Final = (
@@ -75,13 +79,25 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
     MachineScreen {
         & #machine-title { height: 1; text-style: bold; padding: 0 1; }
         & #machine-list { height: 1fr; }
+        & #machine-search { border: none; height: 1; padding: 0 1; display: none; }
         & #machine-note { height: 1; padding: 0 1; color: $text-muted; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,escape", "dismiss(None)", "Quit"),
         Binding("tab", "switch", "Groups", priority=True, tooltip="Processes or control groups"),
-        Binding("s", "sort", "Sort", tooltip="Sort by growth or by memory"),
+        *bindings(
+            "machine",
+            (
+                ("s", "sort", "Sort", "Sort by the next column: growth or memory"),
+                ("t", "sort_by('bytes')", "Memory", "Sort by memory"),
+                ("p", "sort_by('growth')", "Growth", "Sort by growth per minute"),
+                ("slash", "search", "Search", "Search commands and groups (regex)"),
+                ("question_mark", "help", "Help", "All keys"),
+                ("q", "dismiss(None)", "Quit", "Quit"),
+                ("escape", "back", "Back", "Clear the search, then leave"),
+            ),
+            shown={"s", "slash", "question_mark", "q"},
+        ),
     ]
 
     def __init__(self, refresh: Callable[[], MachineMemory], *, refresh_s: float) -> None:
@@ -92,9 +108,12 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
 
     def compose(self) -> ComposeResult:
         yield Static("tracelloc top", id="machine-title", markup=False)
-        yield Table(_COLUMNS, id="machine-list")
+        rows = Table(_COLUMNS, id="machine-list")
+        rows.name_enter("Actions")
+        yield rows
         yield Static(id="machine-note", markup=False)
-        yield KeyFooter(show_command_palette=False)
+        yield Input(placeholder="regex for commands and groups (Esc clear)", id="machine-search")
+        yield KeyFooter(show_command_palette=False, compact=True)
 
     def show(self, found: MachineMemory) -> None:
         self._machine = found
@@ -110,15 +129,24 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
 
     def _rows(self, machine: MachineMemory) -> TableRows:
         items: dict[Hashable, ProcessMemory | GroupMemory]
+        search = Search(self.query_one(Input).value)
         if self._shows_groups:
             key = _by_memory if self._by_size else by_urgency
-            items = {group.path: group for group in sorted(machine.groups, key=key)}
+            items = {
+                group.path: group
+                for group in sorted(machine.groups, key=key)
+                if search.matches(group.name)
+            }
         else:
             order = sorted(machine.processes, key=by_size if self._by_size else by_growth)
-            items = {process.pid: process for process in order}
+            items = {process.pid: process for process in order if search.matches(process.arguments)}
         return TableRows(
             list(items), lambda key, column: _cell(items[key], column),
-            "memory" if self._by_size else "1m", empty="There is none.",
+            "memory" if self._by_size else "1m", empty="none (Esc clears the search)",
+            without=[
+                name for name in _LEFT_OUT
+                if all(_cell(item, name) == _UNKNOWN for item in items.values())
+            ],
         )  # fmt: skip
 
     @on(Table.Moved)
@@ -145,8 +173,34 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
         self._show()
 
     def action_sort(self) -> None:
-        self._by_size = not self._by_size
+        self.action_sort_by("growth" if self._by_size else "bytes")
+
+    def action_sort_by(self, name: str) -> None:
+        self._by_size = name == "bytes"
         self._show()
+
+    def action_search(self) -> None:
+        line = self.query_one(Input)
+        line.display = True
+        line.focus()
+
+    def action_back(self) -> None:
+        line = self.query_one(Input)
+        if not line.display:
+            self.dismiss(None)
+        line.value, line.display = "", False
+        self.query_one(Table).focus()
+
+    def action_help(self) -> None:
+        self.app.push_screen(HelpScreen(self))
+
+    @on(Input.Changed)
+    def _search(self) -> None:
+        self._show()
+
+    @on(Input.Submitted)
+    def _keep_search(self) -> None:
+        self.query_one(Table).focus()
 
     @on(Table.SortAsked)
     def _sort_by_memory(self) -> None:
@@ -180,7 +234,8 @@ def _cell(item: ProcessMemory | GroupMemory, column: str) -> Cell:
         name, pid = CommandCell(clean(item.arguments)), str(item.pid)
         limit_bytes = left_s = None
     else:
-        name, pid = CommandCell(clean(f"{item.name}, {plural(item.processes, 'process')}")), ""
+        name = CommandCell(clean(f"{item.name}, {plural(item.processes, 'process')}"))
+        pid = _UNKNOWN
         limit_bytes, left_s = item.limit_bytes, item.limit_in_s
     return {
         "memory": format_size(item.trend.size_bytes),

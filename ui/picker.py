@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 from rich.text import Text
 from textual import on, work
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Input, Static
@@ -17,10 +15,7 @@ from textual.worker import get_current_worker
 
 from tracelloc.model.processlist import ProcessInfo, matching_processes
 from tracelloc.show.tables import Column, Columns
-from tracelloc.startup import not_ignored
 from tracelloc.text import format_duration, format_size, plural, signed_size
-from tracelloc.ui.contrast import keep_readable
-from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import LIST_KEYS
 from tracelloc.ui.tableview import (
@@ -217,22 +212,3 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
             search.value = ""
         else:
             self.dismiss(None)
-
-
-class ScreenApp(App[ResultT]):
-    """An application that only shows one screen; its result is that of the screen."""
-
-    CSS_PATH = "app.tcss"
-    TITLE = "tracelloc"
-
-    def __init__(self, screen: Screen[ResultT]) -> None:
-        super().__init__(driver_class=TerminalDriver)
-        keep_readable(self)
-        self._only = screen
-
-    def on_mount(self) -> None:
-        """Shows the screen; a signal closes it, like Esc."""
-        loop = asyncio.get_running_loop()
-        for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
-            loop.add_signal_handler(number, self.exit)
-        self.push_screen(self._only, self.exit)

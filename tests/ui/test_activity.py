@@ -108,8 +108,8 @@ async def test_threads(source: FakeSource) -> None:
         assert works[102].freed_by_others_count == HANDED
         # live, thread, blocks, allocated, freed, for others, by others
         assert line_with(app, " 104 ").split()[:3] == ["0", "B", "104"]
-        assert "9.77 KiB    9.77 KiB        0 B  [ended]" in line_with(app, " 104 ")
-        assert f"{HANDED * 4} KiB   9.77 KiB  worker-1" in line_with(app, "worker-1")
+        assert "9.77 KiB          9.77 KiB              0 B  [ended]" in line_with(app, " 104 ")
+        assert f"{HANDED * 4} KiB         9.77 KiB  worker-1" in line_with(app, "worker-1")
         view.move_to(list(view.order).index(101))
         await tick(app, pilot)
         assert "101 worker-1: 9.77 KiB to 104 [ended], 360 KiB from 102 worker-2" in line_with(

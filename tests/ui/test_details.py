@@ -45,7 +45,7 @@ async def test_who_holds_its_blocks(source: FakeSource) -> None:
     async with live(source, (160, 40)) as (app, pilot):
         assert "held by app::g_sessions (server)" in shown(app)
         await press(app, pilot, "enter")
-        assert "kept by app::g_sessions (server)" in shown(app)
+        assert "held by app::g_sessions (server)" in shown(app)
 
 
 async def test_the_pane_takes_what_the_table_leaves(source: FakeSource) -> None:

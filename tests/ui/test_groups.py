@@ -122,7 +122,7 @@ async def test_blocks_from_before_tracing_are_one_row(source: FakeSource) -> Non
     source.change = with_old
     async with live(source, (200, 60)) as (app, pilot):
         row = line_with(app, "▸")
-        assert row.endswith("▸ 1.00 MiB from before tracing, 64 B of it lost (3 sizes)")
+        assert row.endswith("▸ from before tracing, 64 B lost (3 sizes)")
         assert "lost" in row.split("▸")[0]
         assert "64 B lost from before tracing" in shown(app)
         table = app.screen.query_one("#stacks", Table)

@@ -54,7 +54,7 @@ async def test_palette_has_no_twins(app: LiveApp, pilot: Pilot[int], source: Fak
     await until(app, pilot, lambda: "M Mark" in prompts(found))
     await press(app, pilot, "escape", "enter", "ctrl+p")
     found = app.screen.query_one(CommandList)
-    await until(app, pilot, lambda: "H Hide" in prompts(found))
+    await until(app, pilot, lambda: "H Hide frame" in prompts(found))
     assert "M Mark" not in prompts(found)
     await press(app, pilot, *"hide", "enter")
     await until(app, pilot, lambda: bool(source.filters.added))

@@ -224,7 +224,7 @@ async def test_only_some_verdicts(app: LiveApp, pilot: Pilot[int]) -> None:
         "busy": [],
         "start-up": ["append_log", "dns::Message::decode"],
         "deciding or unknown": [],
-        "lost or earlier": [],
+        "lost or before": [],
     }.items():
         await press(app, pilot, "V")
         assert f"only {said} (V)" in line_with(app, "1 Stacks")
@@ -245,7 +245,7 @@ async def test_suspects_come_first(app: LiveApp, pilot: Pilot[int], source: Fake
     source.allocate(LOG, 10 << 20)
     await tick(app, pilot)
     assert rows(app)[:2] == ["record_request", "append_log"]
-    assert "1 growing 187 KiB/min" in line_with(app, "Heap")
+    assert "1 growing, 187 KiB/min" in line_with(app, "Heap")
     await press(app, pilot, "t")
     assert rows(app)[:2] == ["append_log", "record_request"]
     await press(app, pilot, "v")

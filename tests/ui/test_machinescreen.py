@@ -129,3 +129,29 @@ def test_commands_run_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     ]  # fmt: skip
     assert asked.read() == ""
     assert next(chosen, None) is None
+
+
+@on_screen(size=(120, 40))
+async def test_search_help_and_keys_are_those_of_the_trace(
+    app: ViewApp, pilot: Pilot[None]
+) -> None:
+    screen, result = await opened(app, pilot)
+    titles = text_of(app)[1]
+    assert "limit" not in titles, "no process has one"
+    assert "10m" in titles
+    assert "/ Search ? Help q Quit" in text_of(app)[-1]
+    await pilot.press("slash", *"my.qld", "enter")
+    assert "mysqld" in text_of(app)[2]
+    assert "shopd" not in "".join(text_of(app)[2:])
+    await pilot.press("question_mark")
+    assert app.screen is not screen
+    await pilot.press("q")
+    assert app.screen is screen
+    await pilot.press("escape")
+    assert "shopd" in "".join(text_of(app)[2:])
+    await pilot.press("t", "tab")
+    await pilot.pause()
+    assert "limit reached in" in text_of(app)[1]
+    assert "pid" not in text_of(app)[1]
+    await pilot.press("q")
+    assert result == [None]

@@ -7,9 +7,9 @@ import sys
 from contextlib import closing
 
 from tracelloc.machine.processes import ProcessReader
+from tracelloc.ui.app import ScreenApp
 from tracelloc.ui.driver import restored_terminal
 from tracelloc.ui.machinescreen import MachineScreen
-from tracelloc.ui.picker import ScreenApp
 
 
 def show_machine(interval_s: float) -> None:

@@ -30,9 +30,9 @@ from tracelloc.show.recording.times import find_moment
 from tracelloc.show.report.trace import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import Invoker, invoker
-from tracelloc.ui.app import REFRESH_S, LiveApp, failure_of
+from tracelloc.ui.app import REFRESH_S, LiveApp, ScreenApp, failure_of
 from tracelloc.ui.driver import restored_terminal
-from tracelloc.ui.picker import PickerScreen, ScreenApp
+from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.recorded import RecordedApp, RecordedSource
 from tracelloc.ui.sourcefiles import SourceFiles
 from tracelloc.ui.view import TraceFacts

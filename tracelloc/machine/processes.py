@@ -21,9 +21,11 @@ from tracelloc.machine.history import GrowthHistory
 from tracelloc.machine.machinememory import WINDOWS_S, MachineMemory, MemoryKind, ProcessMemory
 from tracelloc.record.process.identity import command_line, user_name
 from tracelloc.record.process.procfs import PROC
+from tracelloc.system.confined import CONFINE
 from tracelloc.system.memorylimits import MemoryGroup, memory_group, numbers_in
 
 _LARGEST_BYTES: Final = 4096
+_WORKER: Final = f" -I -S -c {CONFINE[:32]}"  # In the command lines of tracelloc's workers
 # Lines of the file; no name in it has a line feed.
 _KINDS: Final = re.compile(
     rb"\nRssAnon:\s*(\d+) kB\nRssFile:\s*(\d+) kB\nRssShmem:\s*(\d+) kB\n"
@@ -54,7 +56,7 @@ class ProcessReader:
         self._root = root
         self._clock_s = clock_s
         self._watched: dict[int, _Watched] = {}
-        self._others: set[int] = set()  # Kernel threads
+        self._others: set[int] = set()  # Kernel threads, and workers of tracelloc
         self._history = GrowthHistory(len(MemoryKind))
         self._groups = groups or GroupReader()
         self._began_s: float | None = None
@@ -105,7 +107,7 @@ class ProcessReader:
                 self._watched[pid] = watched
                 continue
             os.close(file)
-            if b"\nKthread:\t1" in status:
+            if b"\nKthread:\t1" in status or _kinds_in(status) is not None:
                 self._others.add(pid)
         return unread
 
@@ -117,7 +119,7 @@ class ProcessReader:
             return b""
 
     def _meet(self, pid: int, file: int, status: bytes, now_s: float) -> _Watched | None:
-        """Reads a new process's constant properties. Returns None if it has no memory."""
+        """Reads a new process's constant properties. None: it has no memory, or is a worker."""
         kinds = _kinds_in(status)
         if kinds is None:
             return None
@@ -126,6 +128,8 @@ class ProcessReader:
             arguments, user = command_line(directory), user_name(os.fstat(file).st_uid)
         except OSError:
             arguments = user = ""
+        if _WORKER in arguments:
+            return None
         name = _name_in(status)
         return _Watched(
             file, b"", self._history.add(now_s), name, kinds,
@@ -149,8 +153,11 @@ class ProcessReader:
             else:  # another program is executed: it has a history of its own
                 self._history.remove(watched.row)
                 again = self._meet(pid, watched.file, status, now_s)
-                assert again is not None
-                self._watched[pid] = again
+                if again is None:
+                    os.close(watched.file)
+                    del self._watched[pid]
+                else:
+                    self._watched[pid] = again
 
     def _processes(self) -> list[ProcessMemory]:
         rows = [each.row for each in self._watched.values()]

@@ -75,7 +75,7 @@ def explain(sites: Sites, row: int, moment: JudgingBasis) -> str:
     if moment.kernel_queue and may_be_in_kernel and not is_unproven:
         return f"{sentence}, but requests of {moment.kernel_queue} in the kernel may hold some"
     if verdict is Verdict.GROWING and sites.unreachable[row] >= P.unreachable_least:
-        return f"{sentence} so far"
+        return sentence.replace(" are unreachable", " are unreachable so far")
     return f"{sentence} so far" if verdict in _REASSURING and watched_s < P.so_far_s else sentence
 
 
