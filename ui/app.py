@@ -299,7 +299,6 @@ class ScreenApp(App[ResultT]):
         self._only = screen
 
     def on_mount(self) -> None:
-        """Shows the screen; a signal closes it, like Esc."""
         loop = asyncio.get_running_loop()
         for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
             loop.add_signal_handler(number, self.exit)

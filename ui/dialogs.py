@@ -242,7 +242,7 @@ class TimeDialog(Dialog[float]):
 _FORMATS: Final = sorted(EXPORTERS, key=lambda suffix: suffix != ".html")
 
 
-class CancelledError(Exception):
+class ExportCancelledError(Exception):
     """The user left the dialog, so no file is written."""
 
 
@@ -319,12 +319,12 @@ class ExportDialog(Dialog[None]):
             indices = [stat.index for stat in stats]
             while not self._namer.prepare(self._snapshot, indices, _NAMES_S):
                 if worker.is_cancelled:
-                    raise CancelledError
+                    raise ExportCancelledError
                 self._tell(f"reading symbols, {self._namer.waiting:,} addresses left")
             written, said_s = 0, time.monotonic()
             for piece in output.exporter(self._snapshot, self._namer):
                 if worker.is_cancelled:
-                    raise CancelledError
+                    raise ExportCancelledError
                 written += len(piece)
                 if time.monotonic() - said_s > _PROGRESS_S:
                     said_s = time.monotonic()
@@ -333,7 +333,7 @@ class ExportDialog(Dialog[None]):
 
         try:
             output.write(pieces())
-        except CancelledError:
+        except ExportCancelledError:
             return
         except TracellocError as error:
             self._tell(f"error: {error}", done=True)
