@@ -17,6 +17,7 @@ from tracelloc.machine.history import GrowthHistory
 from tracelloc.machine.machinememory import MachineMemory, MemoryKind
 from tracelloc.machine.machinetext import by_growth, by_size, machine_json, machine_lines
 from tracelloc.machine.processes import ProcessReader
+from tracelloc.system.confined import CONFINE
 
 MIB = 1 << 20
 STATUS = """Name:\t{name}
@@ -94,6 +95,15 @@ def test_memory_by_kind(machine: Machine) -> None:
     )
     assert (found.total_bytes, found.available_bytes) == (4 * MIB, MIB)
     assert (found.swap_bytes, found.swap_used_bytes) == (2 * MIB, 3 * MIB // 2)
+
+
+def test_workers_are_left_out(machine: Machine) -> None:
+    machine.set(7, anonymous=100)
+    machine.set(8, "python", anonymous=100)
+    line = "\0".join(["python", "-I", "-S", "-c", CONFINE, "4711"])
+    (machine.proc / "8/cmdline").write_text(line)
+    for _ in range(2):
+        assert [process.pid for process in machine.look(1).processes] == [7]
 
 
 def test_growth_over_one_ten_and_sixty_minutes(machine: Machine) -> None:

@@ -193,3 +193,17 @@ def test_a_child_and_what_it_executes(tmp_path: Path) -> None:
     assert other == replace(expected, exec_count=1, executable="/opt/worker")
     (directory / "comm").unlink()
     assert renamed_target(process, other, 2) == replace(other, exec_count=2)
+
+
+def test_how_a_process_ended_is_known_until_its_parent_has_waited() -> None:
+    def ended(how: str) -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(["sh", "-c", how])
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        return child
+
+    for how, said in {"exit 0": "", "exit 3": " (status 3)", "kill -TERM $$": " (SIGTERM)"}.items():
+        child = ended(how)
+        assert Process(child.pid).how_ended() == said
+        child.wait()
+        assert Process(child.pid).how_ended() == ""
+    assert Process(os.getpid()).how_ended() == ""

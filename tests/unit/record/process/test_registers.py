@@ -3,6 +3,7 @@
 import os
 import struct
 import subprocess
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.command import options
 from tracelloc.command.commandline import parse_command_line
 from tracelloc.errors import MalformedError, TargetError, UnsupportedError
-from tracelloc.record.kernel.registers import row_dtype, threads_in
+from tracelloc.record.kernel.registers import RegisterReader, row_dtype, threads_in
 from tracelloc.record.process import procfs, ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.ptrace import NO_CALL, Registers
@@ -27,6 +28,17 @@ from tracelloc.record.sources.injected import functions
 from tracelloc.record.sources.preloaded import sharedarea
 from tracelloc.record.worker import codefilereader
 from tracelloc.record.worker.questions import QUESTIONS
+
+
+def test_a_search_that_outlives_the_trace_reads_no_registers() -> None:
+    reader = object.__new__(RegisterReader)
+    reader._lock = threading.Lock()
+    reader._programs = SimpleNamespace(loaded={"read_registers": 9}, close=None)
+    reader._programs.close = reader._programs.loaded.clear
+    reader.close()
+    with pytest.raises(OSError, match="the trace has ended"):
+        reader.read(Process(os.getpid()))
+
 
 ARM_POINTER = 0xFFFF_A000_0700
 
