@@ -291,7 +291,7 @@ def test_workers_together(targets: Targets, tmp_path: Path) -> None:
         assert terminal_export(terminal, "all.json", tmp_path, size) == requests
 
         gone = ask("quit")
-        terminal.wait_for("of 1 ended")
+        terminal.wait_for("1 ended, ")
         terminal.press("T")
         terminal.wait_for(f"{workers} running processes")
         left = requests - served[gone]
