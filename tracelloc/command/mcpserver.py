@@ -124,16 +124,13 @@ class _Server:
             try:
                 text, failed = self._tools.call(name, arguments, watch), False
             except CallCancelledError:
-                return
+                text, failed = "", True
             except (ToolError, TracellocError, OSError, ValueError) as error:
                 text, failed = str(error)[:1000], True
-            finally:
-                del self._calls[number]
-            content = [{"type": "text", "text": text}]
             if not is_cancelled.is_set():
-                self._send(
-                    {"id": number, "result": finish({"content": content, "isError": failed})}
-                )
+                result = {"content": [{"type": "text", "text": text}], "isError": failed}
+                self._send({"id": number, "result": finish(result)})
+            del self._calls[number]
 
         thread = Thread(target=run, name=f"call {number}"[:40])
         self._calls[number] = thread, is_cancelled

@@ -192,6 +192,9 @@ def test_a_server_listens_while_tools_run() -> None:
             assert answer == told
         client.send(method="notifications/cancelled", params={"requestId": 1})
         client.send(id=3, method="tools/call", params={"name": "heap", "arguments": {"pid": 1}})
+        client.send(id=4, method="ping")
+        while (answer := client.hear()).get("id") != 4:
+            assert answer == told
         tools.may_end.set()
         while (answer := client.hear()).get("id") != 3:
             assert answer == told, "no answer to what was cancelled"
