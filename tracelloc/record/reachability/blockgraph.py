@@ -19,12 +19,12 @@ from tracelloc.record.heapwalk.ranges import BlockRanges, PackedBlocks
 from tracelloc.record.heapwalk.walk import walk_heap
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.regions import Region, variables_of
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.heaproots import RootParts, RootReader, Titles, parts_of, rank_of
-from tracelloc.record.reachability.links import NO_ROOT, Links
+from tracelloc.record.reachability.links import MARKED, NO_ROOT, Links
+from tracelloc.record.reachability.newerblocks import growth_of, pointers_of, room_of, scan_memory
 from tracelloc.record.reachability.rootnames import NamedWords, name_words
 from tracelloc.record.reachability.roots import DEAD, QUIET, MemoryKinds, kinds_of
 from tracelloc.system.memorylimits import closest_limit
@@ -35,10 +35,7 @@ U32 = npt.NDArray[np.uint32]
 _PIECE_BYTES: Final = 1 << 20  # Bytes read at once: the target's mappings can't change meanwhile
 _BLOCK_BYTES: Final = 110  # Memory taken per block, with two pointers to each
 _LINK_BYTES: Final = 24  # Memory taken per pointer
-# Bytes of variables that are copied before the walk, to be compared later.
-_MOST_VARIABLE_BYTES: Final = 32 << 20
 _MOST_LINKS: Final = 1 << 30
-_IN_PAGE: Final = np.uint64(4095)
 AT_ONCE: Final = 1 << 18  # Blocks of which figures are computed at the same time
 _SMALL: Final = 1 << 19  # Bytes: smaller blocks have a kind for each multiple of 8
 
@@ -103,7 +100,6 @@ def read_graph(
     reader = PieceReader(RemoteMemory(thread))
     regions = reader.regions()
     time_s = time.time()
-    before = list(_variables(reader, regions))
     tally = ClassTally(regions, keeps_blocks=True)
     heap = walk_heap(reader, tally)
     blocks = BlockRanges.in_use(heap)
@@ -111,19 +107,13 @@ def read_graph(
     titles = Titles(whole)
     threads = roots.threads(whole)
     parts = parts_of(regions, threads, titles)
-    links = Links(blocks.starts, blocks.reaches, most)
+    links = Links(blocks.starts, blocks.reaches, most, growth=growth_of(regions, heap))
     for root, words in roots.words(whole, threads, titles):
         links.scan(np.ascontiguousarray(words), 8, parts.number(root))
-    kinds = kinds_of(thread, reader, heap)
+    kinds = kinds_of(thread, reader, heap).without(room_of(heap))
     for piece in _pieces(reader, kinds, parts):
         check()
-        _scan(reader, links, piece)
-    first_break, last_break = _program_break(regions), _program_break(reader.regions())
-    for address, words in before:
-        is_same = words == reader.words(address, 8 * len(words))
-        is_break = (words >= first_break) & (words <= last_break) & (words & _IN_PAGE == 0)
-        words[is_same | is_break] = 0
-        _scan_changed(links, kinds, parts, address, words)
+        scan_memory(reader, links, piece)
     notes, coverage = list(heap.notes), heap.coverage
     del heap
     if roots.missing:
@@ -131,10 +121,8 @@ def read_graph(
             f"registers were not searched ({roots.missing}): blocks that only they hold "
             "have no holder, and thread-local variables no names"
         )
-    # By the number of a root, or the address of a pointer if that tells the root.
-    origins, held = np.empty(links.root_count, np.uint64), np.empty(links.root_count, np.uint32)
-    links.roots(origins, held)
-    words = np.unique(origins[origins > len(parts.roots)])
+    origins, held = pointers_of(reader, links, blocks, len(parts.roots) + 1)
+    words = np.unique(origins[(origins > len(parts.roots)) & (origins < MARKED)])
     named = name_words(space, parts, words)
     notes += named.notes
     resident = read_resident(whole)
@@ -164,45 +152,6 @@ def _room_for_links(blocks: int, memory_bytes: int | None) -> int:
     return min((free_bytes - needed) // _LINK_BYTES + 2 * blocks + 1024, _MOST_LINKS)
 
 
-def _variables(reader: PieceReader, regions: list[Region]) -> Iterator[tuple[int, U64]]:
-    """Yields (address, words) of modules' variables, copied before the heap is walked.
-
-    A variable that points to the newest block of a list leads to a later one after the walk, which
-    the walk has not seen.
-    """
-    left_bytes = _MOST_VARIABLE_BYTES
-    for region in variables_of(regions):
-        size_bytes = region.end - region.start
-        left_bytes -= size_bytes
-        if left_bytes >= 0:
-            yield region.start, reader.words(region.start, size_bytes)
-
-
-def _program_break(regions: list[Region]) -> np.uint64:
-    """Returns the heap's end: the C library stores it, and it points to no block."""
-    return np.uint64(max((r.end for r in regions if r.path == "[heap]"), default=0))
-
-
-def _scan_changed(
-    links: Links, kinds: MemoryKinds, parts: RootParts, address: int, before: U64
-) -> None:
-    """Scans the copies of variables that have changed since they were copied.
-
-    In ``before``, the copies, words that have not changed are 0.
-    """
-    changed = np.flatnonzero(before)
-    if not len(changed):
-        return
-    run = address + 8 * int(changed[0]), address + 8 * (int(changed[-1]) + 1)
-    for start, end, kind in kinds.split([run]):
-        # The malloc library's own variables pointed to free memory, where blocks are now.
-        if kind == DEAD:
-            continue
-        for low, high, root in parts.split(start, end):
-            words = before[(low - address) // 8 : (high - address) // 8]
-            links.scan(np.ascontiguousarray(words), low, root)
-
-
 # Start, end, root for `Links.scan`, and whether pointers need not be aligned.
 _Piece = tuple[int, int, int, bool]
 
@@ -222,27 +171,17 @@ def _pieces(reader: PieceReader, kinds: MemoryKinds, parts: RootParts) -> Iterat
                     yield address, stop, root, areas[number].is_code
 
 
-def _scan(reader: PieceReader, links: Links, piece: _Piece) -> None:
-    start, end, root, is_code = piece
-    words = np.empty((end - start) // 8 + 1, np.uint64)
-    size_bytes = reader.memory.fetch(np.array([[start, end - start]], np.uint64), words)
-    for shift in range(8 if is_code else 1):
-        shifted = words.view(np.uint8)[shift : shift + size_bytes // 8 * 8]
-        links.scan(shifted.view(np.uint64), start, root)
-
-
 def _connect(
-    links: Links, count: int, parts: RootParts, named: NamedWords, pointers: tuple[U64, U32]
+    links: Links, count: int, parts: RootParts, named: NamedWords, pointers: tuple[U64, U64]
 ) -> tuple[U32, U32]:
-    """Returns the graph's ``begins`` and ``targets``. ``pointers``: origins of the pointers from
-    roots, and the blocks to which they lead.
-    """
+    """Returns the graph's ``begins`` and ``targets``. ``pointers``: see ``pointers_of``."""
     origins, held = pointers
     numbers = origins.copy()
     is_word = np.isin(numbers, named.addresses)
     at = np.searchsorted(named.addresses, numbers[is_word])
     numbers[is_word] = named.numbers[at]
     first, top = count - 1, count + len(parts.roots)
+    numbers[origins >= MARKED] -= np.uint64(MARKED + first)
     outer = np.array(list(named.wholes.values()), np.uint64)
     inner = np.array(list(named.wholes), np.uint64)
     is_part = np.zeros(len(parts.roots) + 1, np.bool_)
@@ -256,7 +195,7 @@ def _connect(
     )
     order = np.argsort(sources, kind="stable")
     nodes = np.concatenate([sources[order], np.full(len(others), top, np.uint64)])
-    leads = np.concatenate([held.astype(np.uint64), inner + np.uint64(first % (1 << 64))])[order]
+    leads = np.concatenate([held, inner + np.uint64(first % (1 << 64))])[order]
     leads = np.concatenate([leads, others.astype(np.uint64)])
     begins = np.zeros(top + 2, np.uint32)
     targets = np.empty(links.edge_count + len(nodes), np.uint32)

@@ -20,6 +20,10 @@ cdef enum:
 
 cdef uint64_t LEAST_ROOM = 1024
 
+cdef uint64_t MARK = <uint64_t>1 << 63
+
+MARKED = MARK
+"""Marks what has a pointer as a block, not a root; what it leads to as an address, not a block."""
 NO_ROOT = -1
 BY_ADDRESS = 0
 """Instead of a root's number: words outside blocks count for nothing; or with their addresses."""
@@ -36,25 +40,33 @@ cdef class Links:
     cdef readonly Py_ssize_t edge_count
     """Pointers from blocks to other blocks."""
     cdef Py_ssize_t edge_room
-    cdef uint64_t* words  # pairs: root's number or address of a pointer, the block it leads to
+    # Pairs: root's number or address of a pointer, or `MARK` and its block; the block it leads to,
+    # or `MARK` and the address.
+    cdef uint64_t* words
     cdef readonly Py_ssize_t root_count
-    """Pointers from roots to blocks."""
+    """Pointers from roots to blocks, and all to memory in which there may be blocks by now."""
+    cdef BlockIndex growth  # where that memory is, in `held`
+    cdef const uint64_t[:, ::1] held
     cdef Py_ssize_t root_room, most
-    cdef readonly Py_ssize_t left_out
+    cdef public Py_ssize_t left_out
     """Pointers for which there was no room."""
     cdef uint32_t* last_root  # of each block: the last root that led to it, not by address
 
     def __cinit__(
         self, const uint64_t[::1] starts, const uint64_t[::1] ends, Py_ssize_t most,
-        int address_bits=native_bits(),
+        int address_bits=native_bits(), const uint64_t[:, ::1] growth=None,
     ):
         """Takes blocks, sorted, without overlaps. ``most``: limit of pointers of each kind.
 
-        ``address_bits``: those of user-space addresses.
+        ``address_bits``: those of user-space addresses. ``growth``: starts, and ends, of memory in
+        which there may be blocks by now, sorted.
         """
         cdef Py_ssize_t count = starts.shape[0]
         self.starts, self.ends, self.most = starts, ends, most
         self.address_mask = (<uint64_t>1 << address_bits) - 1
+        if growth is not None and growth.shape[1]:
+            self.growth.starts, self.growth.ends = &growth[0, 0], &growth[1, 0]
+            self.growth.count, self.held = growth.shape[1], growth
         self.last_root = <uint32_t*>calloc(count + 1, sizeof(uint32_t))
         if not self.last_root:
             raise MemoryError
@@ -78,10 +90,14 @@ cdef class Links:
         cdef uint64_t word, here, first, last, edge, before = ~<uint64_t>0
         cdef uint64_t mask = self.address_mask
         cdef Py_ssize_t likely[BATCH]
+        cdef bint is_in_block
         if not count:
             return
         with nogil:
             first, last = self.starts[0], self.ends[count - 1]
+            if self.growth.count:
+                first = min(first, self.growth.starts[0])
+                last = max(last, self.growth.ends[self.growth.count - 1])
             source = first_after(&self.index, address) - 1
             while at < words.shape[0]:
                 # Blocks lie anywhere: what is needed of some of them is loaded at the same time.
@@ -96,13 +112,19 @@ cdef class Links:
                 for number in range(n):
                     prefetch_block(&self.index, words[likely[number]] & mask)
                 for number in range(n):
-                    target = block_at(&self.index, words[likely[number]] & mask)
-                    if target < 0:
+                    word = words[likely[number]] & mask
+                    target = block_at(&self.index, word)
+                    if target < 0 and not self.may_be_new(word):
                         continue
                     here = address + 8 * likely[number]
                     while source + 1 < count and self.starts[source + 1] <= here:
                         source += 1
-                    if source >= 0 and here < self.ends[source]:
+                    is_in_block = source >= 0 and here < self.ends[source]
+                    if target < 0:
+                        if is_in_block or root >= 0:
+                            here = <uint64_t>root if root > 0 else here
+                            self.note(MARK | <uint64_t>source if is_in_block else here, MARK | word)
+                    elif is_in_block:
                         edge = <uint64_t>source << 32 | <uint64_t>target
                         if source != target and edge != before:
                             before = edge
@@ -125,7 +147,11 @@ cdef class Links:
         self.edges[2 * self.edge_count + 1] = target
         self.edge_count += 1
 
-    cdef inline void note(self, uint64_t origin, Py_ssize_t target) noexcept nogil:
+    cdef inline bint may_be_new(self, uint64_t word) noexcept nogil:
+        cdef Py_ssize_t at = first_after(&self.growth, word) - 1
+        return at >= 0 and word < self.growth.ends[at]
+
+    cdef inline void note(self, uint64_t origin, uint64_t target) noexcept nogil:
         cdef void* grown = NULL
         if self.root_count == self.root_room // 2:
             grown = self.grow(self.words, &self.root_room)
@@ -134,7 +160,7 @@ cdef class Links:
                 return
             self.words = <uint64_t*>grown
         self.words[2 * self.root_count] = origin
-        self.words[2 * self.root_count + 1] = <uint64_t>target
+        self.words[2 * self.root_count + 1] = target
         self.root_count += 1
 
     cdef void* grow(self, void* held, Py_ssize_t* room) noexcept nogil:
@@ -147,12 +173,14 @@ cdef class Links:
                 room[0] = wider
         return grown
 
-    def roots(self, uint64_t[::1] origins, uint32_t[::1] targets):
-        """Fills in all pointers from roots: each root's number or address, and the block."""
+    def roots(self, uint64_t[::1] origins, uint64_t[::1] targets):
+        """Fills in the pointers of ``root_count``: each root's number or address, and the block.
+
+        If there may be blocks by now in memory, origins and targets may be ``MARKED``.
+        """
         cdef Py_ssize_t at
         for at in range(self.root_count):
-            origins[at] = self.words[2 * at]
-            targets[at] = <uint32_t>self.words[2 * at + 1]
+            origins[at], targets[at] = self.words[2 * at], self.words[2 * at + 1]
 
     def graph(
         self,

@@ -35,7 +35,7 @@ from tracelloc.show.tables import (
 )
 from tracelloc.text import format_size, plural, printable
 
-_NO_ROOT: Final = "no root leads to them: newer than the search, or lost (tracelloc leaks)"
+_NO_ROOT: Final = "no root leads to them: moved during the search, or lost (tracelloc leaks)"
 _HOLDERS_MISSING: Final = ("holders may be missing: {}",) * 3
 _LOST_MISSING: Final = (
     "there may be more: {}, and the rest counts as pointing to whatever it holds addresses of",
@@ -55,7 +55,7 @@ def top_holder_lines(target: Target, found: TopHolders) -> Iterator[str]:
     if found.other_count:
         rows.append((found.others, f"{found.other_count:,} more"))
     if found.heap.unreached.count:
-        rows.append((found.heap.unreached, _NO_ROOT))
+        rows.append((found.heap.unreached, _no_root(found.heap)))
     title = "kept by: so much would be freed with it, unless other roots are named"
     yield from table_lines(sum_columns(title), rows)
     yield ""
@@ -81,8 +81,14 @@ def holder_lines_of(target: Target, what: str, found: BlockHolders) -> Iterator[
     if rows:
         yield from table_lines(columns, rows, more=found.more_paths)
     if found.unreached.count:
-        yield row_line(columns, (found.unreached, _NO_ROOT))
+        yield row_line(columns, (found.unreached, _no_root(found.heap)))
     yield ""
+
+
+def _no_root(heap: HeapCoverage) -> str:
+    """Says that no root leads to blocks: they may be lost if nothing was left out of the search."""
+    is_whole = not any(_missing_holders(heap))
+    return _NO_ROOT if is_whole else "no root that could be searched leads to them"
 
 
 def _missing_holders(heap: HeapCoverage) -> Iterator[str]:

@@ -13,7 +13,7 @@ from tracelloc.record.reachability.foldedpaths import (
     follow,
     pointers_to,
 )
-from tracelloc.record.reachability.links import BY_ADDRESS, NO_ROOT, Links
+from tracelloc.record.reachability.links import BY_ADDRESS, MARKED, NO_ROOT, Links
 
 NONE = 0xFFFFFFFF
 Pairs = list[tuple[int, int]]
@@ -236,10 +236,26 @@ def test_pointers_between_blocks_and_from_roots() -> None:
     links.scan(words[24:25], BASE + 192, 5)
     links.scan(words[24:25], BASE + 200, 5)
     links.scan(words[24:25], BASE + 208, BY_ADDRESS)
-    origins, held = np.empty(2, np.uint64), np.empty(2, np.uint32)
+    origins, held = np.empty((2, 2), np.uint64)
     links.roots(origins, held)
     assert (origins.tolist(), held.tolist()) == ([5, BASE + 208], [1, 1])
     assert connected(links, [(3, 1), (4, 3)], 5) == [[1], [2], [], [1], [3]]
+
+
+def test_pointers_to_memory_in_which_blocks_may_be_by_now() -> None:
+    starts, growth = np.array([BASE], np.uint64), np.array([[BASE + 64], [BASE + 256]], np.uint64)
+    links = Links(starts, starts + np.uint64(64), 1000, growth=growth)
+    words = np.array([BASE + 63, BASE + 64, BASE + 255, BASE + 256], np.uint64)
+    for address, root in ((BASE, NO_ROOT), (BASE + 64, 5), (BASE + 96, BY_ADDRESS)):
+        links.scan(words, address, root)
+    links.scan(words, BASE + 128, NO_ROOT)
+    found = np.empty((2, links.root_count), np.uint64)
+    links.roots(*found)
+    first, last = MARKED + BASE + 64, MARKED + BASE + 255
+    assert found.T.tolist() == [
+        [MARKED, first], [MARKED, last], [5, 0], [5, first], [5, last],
+        [BASE + 96, 0], [BASE + 104, first], [BASE + 112, last],
+    ]  # fmt: skip
 
 
 def test_pointers_that_do_not_fit() -> None:
