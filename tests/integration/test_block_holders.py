@@ -68,18 +68,18 @@ def kept(keeper: Keeper) -> tuple[str, int, int]:
     ("what", "count", "keepers", "paths"),
     [
         ("app::Session", 3000, [("app::g_sessions", 6000)],
-         ["app::g_sessions (holdings.cpp:30) → block of 56 B ×3,000 → app::Session ×3,000"]),
+         ["app::g_sessions (holdings.cpp:30) → 3,000 blocks of 56 B → app::Session ×3,000"]),
         ("Shape", 300, [("app::g_shapes", 301)] * 2,
          ["app::g_shapes (holdings.cpp:32) → block of 2.35 KiB → app::Shape ×300"]),
         ("*::Tile", 200, [("app::t_tiles", 202)],
-         [f"{TILES} → block of 808 B ×2 → app::Tile ×200"]),
+         [f"{TILES} → 2 blocks of 808 B → app::Tile ×200"]),
         ("Joint", 250, [("app::g_owner", 253)] * 2,
          ["app::g_owner (holdings.cpp:35) → block of 56 B → block of 1.96 KiB → app::Joint ×250",
           "app::g_owner (holdings.cpp:35) → block of 56 B → block of 1.18 KiB → app::Joint ×150"]),
-        ("208", 1000, [("nodes", 1000)], ["nodes (holdings.cpp:48) → block of 216 B ×1,000"]),
-        ("256", 512, [("table", 1024)], ["table (holdings.cpp:49) → block of 264 B ×512"]),
+        ("208", 1000, [("nodes", 1000)], ["nodes (holdings.cpp:48) → 1,000 blocks of 216 B"]),
+        ("256", 512, [("table", 1024)], ["table (holdings.cpp:49) → 512 blocks of 264 B"]),
         ("424", 512, [("table", 1024)],
-         ["table (holdings.cpp:49) → block of 264 B ×512 → block of 424 B ×512"]),
+         ["table (holdings.cpp:49) → 512 blocks of 264 B → 512 blocks of 424 B"]),
     ],
 )  # fmt: skip
 def test_who_keeps_blocks(
@@ -98,7 +98,7 @@ def test_a_hash_table_that_nobody_else_knows(finder: HolderFinder) -> None:
     """A few values may be behind the first node of all, which the table itself points to."""
     found = find(finder, "app::Value")
     assert [kept(keeper) for keeper in found.keepers] == [("app::g_cache", 1001, 500)]
-    nodes = "block of 3.93 KiB → block of 24 B ×499"
+    nodes = "block of 3.93 KiB → 499 blocks of 24 B"
     assert paths_of(found)[0] == f"app::g_cache (holdings.cpp:31) → {nodes} → app::Value ×499"
     assert sum(path.blocks.count for path in found.paths) == 500
 
@@ -107,7 +107,7 @@ def test_a_list_that_only_a_stack_holds(finder: HolderFinder) -> None:
     found = find(finder, "376")
     path = found.paths[0]
     assert path.root.kind is RootKind.STACK
-    assert paths_of(found)[0] == "stack of thread N (stacker) → block of 376 B ×700"
+    assert paths_of(found)[0] == "stack of thread N (stacker) → 700 blocks of 376 B"
     assert path.retained.count == 700
     assert found.blocks.count == 700
     (keeper,) = found.keepers
@@ -188,7 +188,7 @@ def test_text_and_json(target: Target) -> None:
     )
     assert lines[2].split(maxsplit=3) == [
         "3.07", "MiB", "6,000",
-        "app::g_sessions (holdings.cpp:30) → block of 56 B ×3,000 → app::Session ×3,000",
+        "app::g_sessions (holdings.cpp:30) → 3,000 blocks of 56 B → app::Session ×3,000",
     ]  # fmt: skip
     assert re.search(r" \d+ more$", lines[4])
     done = run_tracelloc("holders", "-p", target.pid, "Session", "--json")
@@ -213,7 +213,7 @@ def test_jemalloc(program: Path, targets: Targets) -> None:
         found = find(finder, "Session")
         assert [kept(keeper) for keeper in found.keepers] == [("app::g_sessions", 6000, 3000)]
         assert paths_of(found) == [
-            "app::g_sessions (holdings.cpp:30) → block of 48 B ×3,000 → app::Session ×3,000"
+            "app::g_sessions (holdings.cpp:30) → 3,000 blocks of 48 B → app::Session ×3,000"
         ]
         tiles = find(finder, "Tile")
         assert [kept(keeper)[:2] for keeper in tiles.keepers] == [("app::t_tiles", 202)]
