@@ -327,7 +327,7 @@ def test_samples() -> None:
         assert judgement.survivors == pytest.approx(leaked, abs=4 * leaked**0.5)
         assert f"(at least {judgement.survivors:,} sampled blocks)" in judgement.evidence
         sure.append(judgement.confidence)
-        assert "sampled blocks allocated" in stack_judgement(seen.findings, 2).evidence
+        assert "sampled blocks are freed" in stack_judgement(seen.findings, 2).evidence
     assert sure == sorted(set(sure), reverse=True)
 
 
