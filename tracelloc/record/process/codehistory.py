@@ -7,7 +7,7 @@ one, they have artificial ones. So stored stacks are equal wherever a library wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final
 
 from tracelloc.model.codefiles import FileId, Mapping
@@ -41,24 +41,31 @@ class CodeHistory:
 
         ``mappings``: those of the process at one time; ``build_id`` returns that of one's file.
         """
-        shifts = []
-        for mapping in mappings:
-            if mapping.executable and mapping.is_file:
-                place = self._place_of(mapping, build_id)
-                if place.start != mapping.start:
-                    shifts.append((mapping.start, mapping.end, place.start - mapping.start))
+        shifts, code = [], [m for m in mappings if m.executable and m.is_file]
+        now = {mapping.file_id for mapping in code}
+        for mapping in code:
+            place = self._place_of(mapping, now, build_id)
+            if place.start != mapping.start:
+                shifts.append((mapping.start, mapping.end, place.start - mapping.start))
         return shifts
 
     def find(self, address: int) -> Mapping | None:
         """Returns the mapping to which an address in a stored stack belongs; None if unknown."""
         return self._map.find(address)
 
-    def _place_of(self, mapping: Mapping, build_id: Callable[[Mapping], str | None]) -> Mapping:
+    def _place_of(
+        self, mapping: Mapping, now: Container[FileId], build_id: Callable[[Mapping], str | None]
+    ) -> Mapping:
         part = mapping.offset, mapping.end - mapping.start
         place = self._places.get((mapping.file_id, *part))
         if place is not None:
             return place
-        alike = [one for (_, *other), one in self._places.items() if tuple(other) == part]
+        # A copy of a file that is mapped as well is another one.
+        alike = [
+            one
+            for (file_id, *other), one in self._places.items()
+            if tuple(other) == part and file_id not in now
+        ]
         own_id = build_id(mapping) if alike else None
         place = next((m for m in alike if own_id is not None and build_id(m) == own_id), None)
         if place is None:
@@ -68,8 +75,8 @@ class CodeHistory:
                 by = _FIRST_ARTIFICIAL + (self._count % _MOST_NUMBERS << _NUMBER_SHIFT)
                 place = mapping._replace(start=mapping.start + by, end=mapping.end + by)
                 self._count += 1
+            self._map = AddressMap([*others, place])
         self._places[mapping.file_id, *part] = place
-        self._map = AddressMap(self._places.values())
         return place
 
 
