@@ -118,9 +118,11 @@ def test_javascript_between_native_functions(targets: Targets, tmp_path: Path) -
         for name in whole
         for kind in ("through", "in")
     ]
-    assert blocks
-    for block in blocks:
-        names = [frame["symbol"] for frame in block["stack"]]
+    stacks = [[frame["symbol"] or "" for frame in block["stack"]] for block in blocks]
+    # Some of the first ones may be cut short, and say so.
+    stacks = [names for names in stacks if not names[-1].startswith("[partial")]
+    assert stacks
+    for names in stacks:
         own = [name for name in names if name in {*expected, "innermost"}]
         assert own[::-1] == [*expected, "innermost"]
 
