@@ -119,7 +119,7 @@ def _what_differs(
         if key not in inside and labels.fresh[stack]:
             text = _COUNT.sub("", key.title[2:]) if isinstance(key, GroupKey) else labels[stack]
             same.setdefault(text, []).append((key, stack))
-    for found in same.values():
+    for found in (rows for rows in same.values() if len(rows) > 1):
         kinds = [
             [_hidden_callee(selection, stack) for _, stack in found],
             [_block_size(selection, stack) for _, stack in found],

@@ -188,6 +188,7 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
         line = self.query_one(Input)
         if not line.display:
             self.dismiss(None)
+            return
         line.value, line.display = "", False
         self.query_one(Table).focus()
 

@@ -133,11 +133,12 @@ def _find_bins(reader: PieceReader, region: Region, regions: list[Region]) -> li
     # Every start at which all of the 127 pairs may be bins.
     may_be = empty.copy()
     may_be[:-1] |= plausible[:-1] & plausible[1:]
-    starts = np.arange(2, max(2, len(words) - 2 * _BINS - 11))
+    fits = np.zeros(len(words), np.bool_)
     for parity in (0, 1):
         others = np.append(0, np.cumsum(~may_be[parity::2]))
-        mine = starts[starts % 2 == parity]
-        starts = np.setdiff1d(starts, mine[others[mine // 2 + _BINS] > others[mine // 2]])
+        whole = others[_BINS:] == others[:-_BINS]
+        fits[parity::2][: len(whole)] = whole
+    starts = np.flatnonzero(fits[2 : max(2, len(words) - 2 * _BINS - 11)]) + 2
     return [
         region.start + 8 * at
         for at in starts.tolist()
@@ -204,6 +205,7 @@ def find_parameters(
         is_base = heap[0].start <= base < heap[-1].end if heap else base == 0 and bin_count == 64
         if is_base:
             is_first = bool(heap) and base == heap[0].start
+            # request2size, csize2tidx
             fits = bin_count == (max(most_bytes + 23, 32) // 16 * 16 - 17) // 16 + 1
             found.append((is_first, fits, base, begin + 8 * at))
     return MallocParameters(*max(found)[2:]) if found else None
