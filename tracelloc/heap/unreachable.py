@@ -11,12 +11,13 @@ kernel, say). A stack for which that has happened often is not said to lose bloc
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.dataclass import dataclass, field, replace
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import F64, I64, U64, Mask
 
@@ -30,6 +31,7 @@ _REFUTED_LEAST: Final = 3
 # Share of a stack's blocks that counted as lost which those must be: a busy program may move a
 # pointer past two searches now and then.
 _REFUTED_SHARE: Final = 0.1
+NO_OBJECTS: Final[Mapping[int, int]] = MappingProxyType({})
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -93,6 +95,9 @@ class SearchResult(NamedTuple):
     swapped_bytes: int
     # Kernel queue whose requests may (have) point(ed) to blocks: "io_uring", "AIO"; or empty
     kernel_queue: str = ""
+    # By stack, the lowest stack of those that allocate parts of the same objects; stacks without
+    # others are left out.
+    objects: Mapping[int, int] = NO_OBJECTS
 
 
 _NO_SEARCH: Final = SearchResult(
@@ -129,7 +134,10 @@ class SearchComparison:
             lost = lost[~was_known[lost]]
         self._new.append(blocks.select(lost))
 
-    def result(self, *, swapped_bytes: int = 0, kernel_queue: str = "") -> SearchResult:
+    def result(
+        self, *, swapped_bytes: int = 0, kernel_queue: str = "",
+        objects: Mapping[int, int] = NO_OBJECTS,
+    ) -> SearchResult:  # fmt: skip
         """Returns the result. All old blocks must have been added: missing ones count as freed.
 
         Changes nothing, so that only ``accept`` needs the lock if one thread calls both.
@@ -154,7 +162,7 @@ class SearchComparison:
         refuted[: len(last.refuted)] += last.refuted
         return SearchResult(
             self._asked, blocks.select(kept), said[kept], lost, newest_ns, refuted, swapped_bytes,
-            kernel_queue or last.kernel_queue,
+            kernel_queue or last.kernel_queue, objects,
         )  # fmt: skip
 
 
@@ -170,9 +178,6 @@ class UnreachableBlocks:
     moves: bool = False  # Whether the collector moves objects that point to blocks
     # Stacks of which a root keeps the blocks that are not lost, by the last search for holders.
     kept_stacks: frozenset[int] = frozenset()
-    # By stack, the lowest stack of those that allocate parts of the same objects, by the last
-    # search; stacks without others are left out.
-    objects: Mapping[int, int] = field(default_factory=dict)
     _last: SearchResult = _NO_SEARCH
     # What is computed once per search, as it takes a while for very many blocks: see `last_counts`
     # and `table`, whose edges come first.
@@ -188,6 +193,11 @@ class UnreachableBlocks:
     def kernel_queue(self) -> str:
         """Kernel queue whose requests may point to blocks: "io_uring", "AIO", or empty."""
         return self._last.kernel_queue
+
+    @property
+    def objects(self) -> Mapping[int, int]:
+        """Stacks that allocate parts of the same objects, see ``SearchResult``."""
+        return self._last.objects
 
     def comparison(self) -> SearchComparison:
         """Returns a comparison with earlier searches, which one thread may use without a lock."""

@@ -115,6 +115,11 @@ class Sites:
     def select(self, rows: Rows) -> Sites:
         return Sites(*(getattr(self, field.name)[rows] for field in fields(self)))
 
+    def growing(self) -> Rows:
+        """Returns the rows of sites that leak or grow, the fastest first."""
+        rows = np.flatnonzero(self.have((Verdict.LEAKING, Verdict.GROWING)))
+        return rows[np.argsort(-self.rate_bytes_per_min[rows], kind="stable")]
+
     def have(self, verdicts: Iterable[Verdict]) -> Mask:
         """Returns a mask of the sites that have one of these verdicts."""
         found: Mask = np.isin(self.code, [CODE_OF[verdict] for verdict in verdicts])

@@ -75,7 +75,7 @@ def explain(sites: Sites, row: int, moment: JudgingBasis) -> str:
     if moment.kernel_queue and may_be_in_kernel and not is_unproven:
         return f"{sentence}, but requests of {moment.kernel_queue} in the kernel may hold some"
     if verdict is Verdict.GROWING and sites.unreachable[row] >= P.unreachable_least:
-        return sentence.replace(" are unreachable", " are unreachable so far")
+        return f"live bytes are rising; {_unreachable(sites, row, ' so far')}"
     return f"{sentence} so far" if verdict in _REASSURING and watched_s < P.so_far_s else sentence
 
 
@@ -90,10 +90,10 @@ def _counted_sampled(count: float) -> str:
     return f"at least {count:,} sampled block{'' if count == 1 else 's'}"
 
 
-def _unreachable(sites: Sites, row: int) -> str:
+def _unreachable(sites: Sites, row: int, until: str = "") -> str:
     lost, asked = int(sites.unreachable[row]), int(max(sites.asked[row], sites.unreachable[row]))
     of = f"{lost:,} of {asked:,}" if lost < asked else f"all {asked:,}"
-    return f"{of} old blocks are unreachable: no pointer to them is left"
+    return f"{of} old blocks are unreachable{until}: no pointer to them is left"
 
 
 def _leaking(sites: Sites, row: int, blocks: Blocks) -> str:

@@ -132,14 +132,13 @@ class Judge:
         # If blocks are sampled, only frees of samples are reported, and lost.
         freed = int(census.born.sum() - census.alive.sum())
         clean_ns = self._gaps.clean_from_ns() or moment.start_ns
+        kept = () if unreachable is None else unreachable.kept_stacks
         return Circumstances(
             loss_share=losses.frees / max(freed, 1) if self._gaps.are_lasting else 0.0,
             loss_floor=_loss_floor(census, losses.proven),
             clean_from_s=(clean_ns - moment.start_ns) / NS_PER_S,
             onset_s=self._stacks.onsets(np.arange(census.stacks)),
-            keeps=np.isin(np.arange(census.stacks), list(unreachable.kept_stacks))
-            if unreachable is not None
-            else np.zeros(census.stacks, np.bool_),
+            keeps=np.isin(np.arange(census.stacks), list(kept)),
             sampled=moment.sampled,
             searched=unreachable is not None,
             refused=unreachable is not None and unreachable.is_refused,
@@ -150,8 +149,9 @@ class Judge:
         self, groups: list[Group], objects: Mapping[int, int], look: JudgedStacks
     ) -> list[Group]:
         """Joins groups and growing stacks that allocate the parts of one object."""
-        grows = look.sites.have((Verdict.LEAKING, Verdict.GROWING))
-        rows = _without(np.flatnonzero(grows & (look.sites.confidence > 0)), groups)
+        rows = look.sites.growing()
+        rows = rows[np.isin(rows, list(objects)) & (look.sites.confidence[rows] > 0)]
+        rows = _without(rows, groups)
         units = [(group.stacks, group.sites) for group in groups]
         units += [(row, look.sites.select(row)) for row in rows[:, None]]
         parts: dict[int, list[tuple[Rows, Sites]]] = {}

@@ -351,8 +351,8 @@ def test_the_parts_of_one_object_are_one_suspect() -> None:
             old = blocks.select(births_s <= time_s - 10)
             comparison = unreachable.comparison()
             comparison.add(old, np.zeros(len(old), np.bool_))
-            unreachable.accept(comparison.result())
-            unreachable.objects = {1: 1, 2: 1, 3: 1} if time_s > 60 else {}
+            objects = {1: 1, 2: 1, 3: 1} if time_s > 60 else {}
+            unreachable.accept(comparison.result(objects=objects))
         return unreachable
 
     names = ["new/parse/one/main", "copy/read/two/main", "grow/log/three/main"]

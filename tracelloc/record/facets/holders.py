@@ -19,7 +19,6 @@ from tracelloc.errors import PrivilegeError, UnsupportedError
 from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import BlockHolders, BlockSum, RootKind, SuspectHolders
 from tracelloc.model.figures import U64
-from tracelloc.model.verdicts import Verdict
 from tracelloc.record.facets.facet import OLD_NS, Facet, InspectedProcess, InspectionBudget
 from tracelloc.record.reachability.blockholders import HolderFinder
 from tracelloc.text import NS_PER_S
@@ -134,9 +133,9 @@ def growing_stacks(one: InspectedProcess) -> dict[int, list[int]]:
     if findings is None:
         return {}
     sites = findings.sites
-    is_large = sites.alive_bytes >= _LEAST_SHARE * sites.alive_bytes.sum()
-    rows = np.flatnonzero(sites.have((Verdict.LEAKING, Verdict.GROWING)) & is_large)
-    order = rows[np.argsort(-sites.rate_bytes_per_min[rows], kind="stable")].tolist()
+    rows = sites.growing()
+    is_large = sites.alive_bytes[rows] >= _LEAST_SHARE * sites.alive_bytes.sum()
+    order = rows[is_large].tolist()
     groups = [[member.stack for member in each.members] for each in findings.suspects]
     groups += [[stack] for stack in order if stack not in findings.suspect_of]
     if not groups:

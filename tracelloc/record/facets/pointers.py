@@ -17,7 +17,6 @@ import numpy as np
 from tracelloc.errors import PrivilegeError
 from tracelloc.heap.unreachable import SearchResult, UnreachableBlocks
 from tracelloc.model.figures import I64
-from tracelloc.model.verdicts import Verdict
 from tracelloc.record.facets.facet import OLD_NS, Facet, InspectionBudget
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
@@ -46,7 +45,6 @@ class PointersFacet(Facet[SearchResult]):
     final_errors = PrivilegeError, OSError  # If memory can't be read now, it can't be read later
 
     _asked: UnreachableBlocks
-    _objects: dict[int, int]
 
     def give_up(self) -> None:
         """Makes verdicts rely on the history of blocks alone, without pointer searches."""
@@ -89,20 +87,17 @@ class PointersFacet(Facet[SearchResult]):
         for some in old_blocks():
             comparison.add(some, found.are_reachable(some.address))
             parts.add(some)
-        self._objects = parts.find(RemoteMemory(whole), process.stacks_at)
-        return comparison.result(swapped_bytes=found.swapped_bytes, kernel_queue=queue)
+        objects = parts.find(RemoteMemory(whole), process.stacks_at)
+        return comparison.result(
+            swapped_bytes=found.swapped_bytes, kernel_queue=queue, objects=objects
+        )
 
     def _growing_stacks(self) -> I64:
         """Returns the stacks that grow, the fastest ones if there are many."""
         findings = self.process.findings
-        if findings is None:
-            return np.empty(0, np.int64)
-        sites = findings.sites
-        grow = np.flatnonzero(sites.have((Verdict.LEAKING, Verdict.GROWING)))
-        order = np.argsort(-sites.rate_bytes_per_min[grow], kind="stable")
-        return grow[order[:_MOST_STACKS]]
+        found = np.empty(0, np.int64) if findings is None else findings.sites.growing()
+        return found[:_MOST_STACKS]
 
     def accept(self, result: SearchResult) -> None:
         """Adds a search to the heap's unreachable blocks, for verdicts."""
         self._asked.accept(result)
-        self._asked.objects = self._objects

@@ -48,6 +48,8 @@ class ObjectParts:
         Raises TargetError, PrivilegeError.
         """
         blocks, count = Blocks.concatenate(self._parts), len(self._stacks)
+        if count < 2:
+            return {}
         words, was_read = memory.read(blocks.address, _READ_BYTES)
         ends = np.arange(8, _READ_BYTES + 1, 8, dtype=np.uint64)
         is_inside = was_read[:, None] & (ends <= blocks.size[:, None])
