@@ -31,7 +31,7 @@ _STEADY_S: Final = 60.0  # From then on, rates have a minute behind them
 
 @dataclass
 class Course:
-    """What reports said of one program. Times are in seconds since the attach."""
+    """The suspects of one program over time. Times are in seconds since the attach."""
 
     mode: str
     true_rate: float  # Bytes per minute

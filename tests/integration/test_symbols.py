@@ -4,13 +4,13 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.commands import background, outcome, run
-from tests.harness import TARGETS, Builder, Targets, Tracelloc, tracelloc_command
+from tests.harness import TARGETS, Builder, Targets, Tracelloc, tracelloc_command, wait_until
 
 
 def wait_for_block(tracer: Tracelloc, size: int) -> None:
@@ -94,6 +94,13 @@ process.stdout.write('ready\\n');
 """
 
 
+def whole_stacks(report: dict[str, Any]) -> list[list[str]]:
+    """Names in the stacks of a kind of blocks. Some of the first ones are partial, and say so."""
+    blocks = [b for b in report["top_allocations"] if b["size_bytes"] == 70001]
+    stacks = [[frame["symbol"] or "" for frame in block["stack"]] for block in blocks]
+    return [names for names in stacks if not names[-1].startswith("[partial")]
+
+
 @pytest.mark.long
 @pytest.mark.bpf
 def test_javascript_between_native_functions(targets: Targets, tmp_path: Path) -> None:
@@ -107,23 +114,23 @@ def test_javascript_between_native_functions(targets: Targets, tmp_path: Path) -
     )
     target = targets.start(shutil.which("node") or "node", *flags, script, cwd=tmp_path)
     try:
-        tracer = Tracelloc("-p", target.pid, "--json", "--top", 400, "--interval", 60)
-        for _ in range(10):
+        tracer = Tracelloc("-p", target.pid, "--json", "--top", 400, "--interval", 1)
+
+        def are_there() -> bool:
             assert target.ask("go") == "done"
-            time.sleep(0.2)
+            return any(whole_stacks(report) for report in tracer.reports()[-1:])
+
+        wait_until(are_there, 0.2)
         assert tracer.stop() == 0
     finally:
         Path(f"/tmp/perf-{target.pid}.map").unlink(missing_ok=True)
-    blocks = [b for b in tracer.last()["top_allocations"] if b["size_bytes"] == 70001]
     whole = "Proxy", "Sort", "Replace", "Reviver", "Map"
     expected = [
         f"{kind}{name.replace('Reviver', 'Json') if kind == 'through' else name}"
         for name in whole
         for kind in ("through", "in")
     ]
-    stacks = [[frame["symbol"] or "" for frame in block["stack"]] for block in blocks]
-    # Some of the first ones may be cut short, and say so.
-    stacks = [names for names in stacks if not names[-1].startswith("[partial")]
+    stacks = whole_stacks(tracer.last())
     assert stacks
     for names in stacks:
         own = [name for name in names if name in {*expected, "innermost"}]

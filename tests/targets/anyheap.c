@@ -38,6 +38,14 @@ static void churn(int number)
     }
 }
 
+// The sizes that have bins of their own.
+static const struct {
+    size_t first, last, step;
+} bins[] = {
+    {24, 1016, 16},          {1064, 3112, 64},        {3624, 10792, 512},
+    {12328, 45096, 4096},    {65576, 163880, 32768},  {262184, 786472, 262144},
+};
+
 // A free chunk of every size that has a bin of its own, each between blocks that stay.
 static void fill_bins(void)
 {
@@ -45,18 +53,9 @@ static void fill_bins(void)
     size_t sizes[200];
     int count = 0;
 
-    for (size_t size = 24; size <= 1016; size += 16)
-        sizes[count++] = size;
-    for (size_t size = 1064; size <= 3112; size += 64)
-        sizes[count++] = size;
-    for (size_t size = 3624; size <= 10792; size += 512)
-        sizes[count++] = size;
-    for (size_t size = 12328; size <= 45096; size += 4096)
-        sizes[count++] = size;
-    for (size_t size = 65576; size <= 163880; size += 32768)
-        sizes[count++] = size;
-    for (size_t size = 262184; size <= 786472; size += 262144)
-        sizes[count++] = size;
+    for (size_t n = 0; n < sizeof(bins) / sizeof(*bins); n++)
+        for (size_t size = bins[n].first; size <= bins[n].last; size += bins[n].step)
+            sizes[count++] = size;
     for (int n = 0; n < count; n++)
         for (int m = 0; m < 9; m++) { // seven of them stay in the thread's cache
             one[n][m] = malloc(sizes[n]);

@@ -172,8 +172,9 @@ class AgentTools:
                     process.wait(_ENDING_S)
                 process.kill()
                 raise
-            errors, text = (os.pread(file.fileno(), _KEPT_BYTES, 0).decode(errors="replace")
-                            for file in (err, out))  # fmt: skip
+            begin = max(0, os.fstat(err.fileno()).st_size - _KEPT_BYTES)
+            errors, text = (os.pread(file.fileno(), _KEPT_BYTES, at).decode(errors="replace")
+                            for file, at in ((err, begin), (out, 0)))  # fmt: skip
         if process.returncode not in statuses:
             last = errors.strip().rpartition("\n")[2] or f"its status is {process.returncode}"
             raise ToolError(last.removeprefix("tracelloc: "))

@@ -11,7 +11,7 @@ def mapped(start: int, inode: int) -> Mapping:
 
 
 def stored(history: CodeHistory, mapping: Mapping) -> int:
-    """What a return address in the mapping becomes."""
+    """A return address in the mapping, as stored stacks have it."""
     shifts = history.shifts_of([mapping], lambda one: IDS[one.inode])
     (frame,) = as_stored((mapping.start + 0x10,), shifts)
     return frame

@@ -31,7 +31,7 @@ def objects(stacks: list[int], pointers: list[tuple[int, int]]) -> dict[int, int
     return parts.find(RemoteMemory(Process(os.getpid())), stacks_at)
 
 
-def test_an_object_with_two_parts_and_a_stranger() -> None:
+def test_an_object_with_two_parts_beside_other_blocks() -> None:
     stacks = [5, 7, 9, 4] * COUNT
     pointers = [
         (n + source, n + target)
