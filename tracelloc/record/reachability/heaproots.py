@@ -33,16 +33,17 @@ class ThreadData:
 
 
 _U64: Final = np.uint64
-# Standard streams of glibc and Rust: pointers in their buffers are stale.
-_STREAMS: Final = (
+# Standard streams of glibc and Rust: pointers in their buffers are stale. The heap's end: blocks
+# may be there by now.
+_STALE: Final = (
     "_IO_2_1_stdin_", "_IO_2_1_stdout_", "_IO_2_1_stderr_",
-    "std::io::stdio::STDOUT", "std::io::stdio::stdin::INSTANCE",
+    "std::io::stdio::STDOUT", "std::io::stdio::stdin::INSTANCE", "__curbrk",
 )  # fmt: skip
 _RANKS: Final = {
     RootKind.VARIABLE: 0, RootKind.MODULE: 0, RootKind.THREAD_LOCAL: 0, RootKind.MAPPING: 1,
     RootKind.KERNEL: 2, RootKind.STACK: 4, RootKind.REGISTERS: 5,
 }  # fmt: skip
-_STREAM_RANK: Final = 3
+_STALE_RANK: Final = 3
 _NEW: Final = HeapRoot(RootKind.MAPPING, "memory mapped during the search")
 # The part of the heap that the walk has not seen: mostly newer blocks, as in `_NEW`.
 _HEAP: Final = HeapRoot(RootKind.MAPPING, "[heap]")
@@ -54,7 +55,7 @@ def rank_of(root: HeapRoot) -> int:
     """Returns how good a root is as the beginning of a path: the lowest of ``RANKS`` is best."""
     if root in (_NEW, _HEAP):
         return _NEW_RANK
-    return _STREAM_RANK if root.name in _STREAMS else _RANKS[root.kind]
+    return _STALE_RANK if root.name in _STALE else _RANKS[root.kind]
 
 
 def is_borrower(root: HeapRoot) -> bool:
@@ -62,7 +63,7 @@ def is_borrower(root: HeapRoot) -> bool:
 
     Most other pointers from such a root are stale, or others hold the block.
     """
-    return rank_of(root) >= _STREAM_RANK
+    return rank_of(root) >= _STALE_RANK
 
 
 class _Threads:
