@@ -7,6 +7,7 @@ nothing points to, its objects. A new facet is a module with a ``Facet``, its li
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ _NO_REGISTERS: Final = (
 )
 # CPU time limit of one inspection; enough to search about 200 GiB for pointers.
 _MOST_CPU_NS: Final = 60 * NS_PER_S
+
+LARGE_HEAP_BYTES: Final = 256 << 20  # RSS of processes whose heaps take long to read
 
 T = TypeVar("T")
 
@@ -70,6 +73,8 @@ class FacetContext:
     reads_memory: bool = True  # Whether tracelloc may read the processes' memory
     reads_registers: bool = False  # Whether registers are searched for pointers
     debug: bool = False
+    # Held by who reads a large heap: the memory that this takes is not taken several times.
+    large_heap: threading.Lock = field(default_factory=threading.Lock)
     _root_words: RootWords | None = None
 
     def root_words(self) -> RootWords | None:

@@ -13,7 +13,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from tracelloc.record.facets.facet import Facet, FacetContext, InspectionBudget
+from tracelloc.record.facets.facet import (
+    LARGE_HEAP_BYTES,
+    Facet,
+    FacetContext,
+    InspectionBudget,
+)
 from tracelloc.record.tasks.memorybudget import MemoryStage, return_freed_memory
 from tracelloc.text import NS_PER_S
 
@@ -51,6 +56,7 @@ class Schedule:
                 late = TimeoutError(f"it takes more than {_LONGEST_NS // NS_PER_S} s")
                 self._fail(facet, late)
                 facet.give_up()
+                self._context.large_heap = threading.Lock()
             self._working = None
         self._not_before_ns = now_ns + _LOOK_NS
         due = [facet for facet in facets if self._is_due(facet, now_ns)]
@@ -64,6 +70,10 @@ class Schedule:
 
     def _begin(self, facet: Facet[Any], now_ns: int) -> None:
         done: Future[None] = Future()
+        turn = self._context.large_heap
+        is_large = (facet.process.process.rss_bytes() or 0) >= LARGE_HEAP_BYTES
+        if is_large and not turn.acquire(blocking=False):
+            return
         facet.begin(now_ns)
         self._working = facet, done
 
@@ -75,6 +85,8 @@ class Schedule:
                     facet.give_up()
             finally:
                 return_freed_memory()
+                if is_large:
+                    turn.release()
                 done.set_result(None)
 
         threading.Thread(target=work, name=self.kind.task, daemon=True).start()

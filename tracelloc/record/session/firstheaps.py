@@ -9,7 +9,8 @@ from functools import partial
 from typing import Final
 
 from tracelloc.errors import UnsupportedError
-from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.facets.facet import LARGE_HEAP_BYTES
+from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.earlierblocks import (
     EARLIER_BLOCKS,
     EarlierBlockReader,
@@ -18,12 +19,11 @@ from tracelloc.record.session.earlierblocks import (
 )
 from tracelloc.record.session.tracee import Tracee
 from tracelloc.record.tasks.memorybudget import return_freed_memory
-from tracelloc.record.tasks.supervision import Supervisor
 from tracelloc.text import format_size
 
-LARGE_HEAP_BYTES: Final = 256 << 20  # RSS of processes whose heaps take long to read
 _WALKS: Final = 2  # How often a heap is read, most often
 _PROGRESS_S: Final = 5.0  # From one line about progress to the next
+_TURN_S: Final = 60.0  # How long another large heap is waited for
 
 
 class ReadProgress:
@@ -60,15 +60,14 @@ class FirstHeaps:
 
     def __init__(
         self,
-        config: TraceConfig,
-        supervisor: Supervisor,
-        lock: threading.RLock,
+        context: TraceContext,
         drain: Callable[[], None],
         account: Callable[[Tracee], None],
     ) -> None:
-        """``lock`` guards the heaps; ``drain``, called with it, applies all pending events."""
-        self._config, self._supervisor = config, supervisor
-        self._lock, self._drain, self._account = lock, drain, account
+        """``drain``, called with the context's lock, applies all pending events."""
+        self._config, self._supervisor = context.config, context.supervisor
+        self._lock, self._turn = context.lock, context.facets.large_heap
+        self._drain, self._account = drain, account
         # Processes whose blocks from before tracing are still being read
         self._reading: set[int] = set()
         self._is_stopped = False
@@ -76,11 +75,10 @@ class FirstHeaps:
     def begin(self, tracee: Tracee) -> threading.Thread:
         """Reads a process's heap as it is now, on a new thread, which is returned."""
 
-        def read() -> None:
+        def read(size_bytes: int) -> None:
             pid = tracee.process.pid
             if self._config.can_count_earlier:
                 self._reading.add(pid)
-                size_bytes = tracee.process.rss_bytes() or 0
                 if size_bytes >= LARGE_HEAP_BYTES:
                     self._supervisor.say(
                         f"reading the heap of process {pid}, {format_size(size_bytes)}: a later "
@@ -93,7 +91,16 @@ class FirstHeaps:
                 return_freed_memory()
             self._account(tracee)
 
-        thread = threading.Thread(target=read, name="heap", daemon=True)
+        def read_in_turn() -> None:
+            size_bytes = tracee.process.rss_bytes() or 0
+            has_turn = size_bytes >= LARGE_HEAP_BYTES and self._turn.acquire(timeout=_TURN_S)
+            try:
+                read(size_bytes)
+            finally:
+                if has_turn:
+                    self._turn.release()
+
+        thread = threading.Thread(target=read_in_turn, name="heap", daemon=True)
         thread.start()
         return thread
 

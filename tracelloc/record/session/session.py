@@ -28,7 +28,7 @@ from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
 from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.record.abi import ForkFlag
-from tracelloc.record.facets.facet import FacetContext
+from tracelloc.record.facets.facet import LARGE_HEAP_BYTES, FacetContext
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import require_measuring
 from tracelloc.record.kernel.registers import ThreadRegisters
@@ -39,7 +39,7 @@ from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import TraceConfig, TraceContext
 from tracelloc.record.session.eventcosts import FollowCosts
-from tracelloc.record.session.firstheaps import LARGE_HEAP_BYTES, FirstHeaps
+from tracelloc.record.session.firstheaps import FirstHeaps
 from tracelloc.record.session.pace import Pace
 from tracelloc.record.session.parts import Parts, leaks_at_exit
 from tracelloc.record.session.probeset import find_allocators
@@ -108,9 +108,7 @@ class Session:
         self.parts = Parts(self._lock, self._drain, sources, self.processes)
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._upkeep = Upkeep(context, self.processes)
-        self._first_heaps = FirstHeaps(
-            config, supervisor, self._lock, self._drain_all, self._upkeep.inspect_at_ends
-        )
+        self._first_heaps = FirstHeaps(context, self._drain_all, self._upkeep.inspect_at_ends)
 
     @property
     def root(self) -> Tracee:

@@ -15,7 +15,7 @@ from tests.unit.stage import Stages
 from tracelloc.model.blocks import SuspectHolders
 from tracelloc.model.heapusage import HeapUsage, HeapUsages
 from tracelloc.model.objects import ObjectFindings
-from tracelloc.record.facets import allfacets, objects
+from tracelloc.record.facets import allfacets, objects, schedule
 from tracelloc.record.facets.facet import Facet, InspectionBudget
 from tracelloc.record.facets.objects import ObjectsFacet
 from tracelloc.record.session import tracee, upkeep
@@ -76,6 +76,21 @@ def test_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     for at_s in range(10, 16):
         lab.run_due(at_s, *every)
     assert done == [0, 1, 2, 0, 1, 2]
+
+
+def test_large_heaps_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one = Lab(WeatherFacet, monkeypatch), Traced()
+    facet = lab.facet(one)
+    with lab.context.large_heap:
+        lab.run_due(10, one)
+        monkeypatch.setattr(schedule, "LARGE_HEAP_BYTES", 0)
+        lab.run_due(12, one)
+        assert facet.looks == 1  # type: ignore[attr-defined]
+    facet.work = lambda _: done.append(lab.context.large_heap.locked())  # type: ignore[attr-defined]
+    done: list[bool] = []
+    lab.run_due(16, one)
+    lab.run_due(18, one)
+    assert done == [True, True]
 
 
 def test_what_took_long_is_not_repeated_soon(monkeypatch: pytest.MonkeyPatch) -> None:
