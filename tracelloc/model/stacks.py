@@ -114,6 +114,18 @@ class CallStacks:
         ended: Mask = self._flags[: self._count] & np.uint16(flag) != 0
         return ended
 
+    def pass_through(self, edges: U64) -> Mask:
+        """Returns a mask of the stacks with a frame in some memory, by index.
+
+        ``edges``: where ranges of memory begin and end, ascending.
+        """
+        starts, depths = self._starts[: self._count], self._depths[: self._count]
+        is_inside = np.searchsorted(edges, self._frames[: self._used], side="right") & 1
+        before = np.concatenate([[0], np.cumsum(is_inside)])
+        starts = np.maximum(starts, 0)  # `depths` is 0 where no frames are known
+        found: Mask = before[starts + depths] > before[starts]
+        return found
+
     @property
     def are_cut(self) -> Mask:
         """Returns a mask of stacks that may stand for many call sites: cut, or not captured."""

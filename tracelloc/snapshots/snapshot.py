@@ -113,6 +113,8 @@ class ProcessStatus:
     # Results of inspecting the process's memory, by facet (`FACET_RESULTS`); results that do not
     # exist yet are missing.
     facets: Mapping[str, Any] = field(default_factory=dict)
+    # Stacks through code that a runtime compiled without frame pointers: frames may be missing.
+    unsure_stacks: int = 0
     # How stacks are unwound through each code file, in words.
     stack_methods: Mapping[str, str] = field(default_factory=dict)
     # Names of threads by thread id; empty unless threads or blocks are wanted.

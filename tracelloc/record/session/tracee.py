@@ -372,6 +372,19 @@ class Tracee:
             self._runtimes = ids, runtimes_of(modules, self._options)
         return self._runtimes[1]
 
+    def _unsure_stacks(self) -> int:
+        if not any(runtime.frames_option for runtime in self.runtimes()):
+            return 0
+        edges = np.array([
+            edge
+            for each in self.space.mappings
+            if each.executable and not each.path
+            for edge in (each.start, each.end)
+        ], np.uint64)  # fmt: skip
+        is_used = self.heap.table.totals.allocated_count > 0
+        is_unsure = self.heap.stacks.pass_through(edges)[: len(is_used)]
+        return int(np.count_nonzero(is_unsure & is_used[: len(is_unsure)]))
+
     def _options(self) -> str:
         """Returns what the process was started with, as far as runtimes take options from it."""
         options = [self.process.initial_value(name) for name in _JAVA_OPTIONS]
@@ -411,6 +424,7 @@ class Tracee:
             findings=self.findings,
             gaps=self.gaps.gaps,
             facets=results,
+            unsure_stacks=self._unsure_stacks(),
             stack_methods=self.source.methods(),
             thread_names=outside.thread_names,
         )

@@ -188,6 +188,7 @@ class TraceMerger:
             broken_stacks=count_used(stacks.have(StackFlag.BROKEN | StackFlag.UNREADABLE)),
             partial_allocations=int(totals.allocated_count[stacks.are_partial[:count]].sum()),
             unknown_stacks=count_used(stacks.are_unknown),
+            unsure_stacks=sum(one.unsure_stacks for one in ones),
             top_blocks=BlockSelection(
                 int(totals.live_count.sum()), int(totals.live_bytes.sum()), ()
             ),

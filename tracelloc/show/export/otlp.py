@@ -40,7 +40,7 @@ _FIGURES: Final = (LIVE_BYTES, LIVE_COUNT, ALLOCATED_BYTES, ALLOCATED_COUNT)
 # Report keys that count losses.
 _COUNTS: Final = (
     "lost_events", "unmatched_frees", "overflows", "truncated_stacks", "broken_stacks",
-    "partial_allocations", "unknown_stacks",
+    "unsure_stacks", "partial_allocations", "unknown_stacks",
 )  # fmt: skip
 # Frame types by the text in place of a file; frames of other files are native.
 _FRAME_TYPES: Final = {"[Python]": "cpython"}

@@ -77,6 +77,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         ],
         "truncated_stacks": snapshot.truncated_stacks,
         "broken_stacks": snapshot.broken_stacks,
+        "unsure_stacks": snapshot.unsure_stacks,
         "partial_allocations": snapshot.partial_allocations,
         "unknown_stacks": snapshot.unknown_stacks,
         "rss_bytes": snapshot.rss_bytes,

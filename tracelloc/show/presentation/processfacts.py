@@ -336,6 +336,8 @@ def losses_line(snapshot: Snapshot) -> str:
     ]
     if snapshot.broken_stacks:
         parts.append(plural(snapshot.broken_stacks, "broken stack"))
+    if snapshot.unsure_stacks:
+        parts.append(f"{plural(snapshot.unsure_stacks, 'stack')} that may lack compiled frames")
     if count := snapshot.partial_allocations:
         share = count / max(int(snapshot.totals.allocated_count.sum()), 1)
         what = f"{about_of(snapshot.sample_bytes)}{plural(count, 'allocation')}"

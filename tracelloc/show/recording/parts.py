@@ -27,7 +27,8 @@ _NOT_FACTS: Final = {
     "blocks", "usable", "threads", "facets",
 }  # fmt: skip
 _FACT_TYPES: Final = {n: t for n, t in types_of(Snapshot).items() if n not in _NOT_FACTS}
-_LATER_FACTS: Final = frozenset({"earlier", "gaps"})  # Facts that old recordings don't have
+# Facts that old recordings don't have
+_LATER_FACTS: Final = frozenset({"earlier", "gaps", "unsure_stacks"})
 _FACET: Final = "facet "  # Begins the names of facts that are results of facets
 # Types of objects that are kept one by one: the largest, and those that have grown most.
 _MOST_TYPES: Final = 100

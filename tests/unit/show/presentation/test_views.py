@@ -140,6 +140,8 @@ def test_text(table: LiveTable) -> None:
         "1 unpaired return, at least 1 and at most 2 live allocations, bytes unknown"
     )
     assert losses_line(snapshot) in lines[-2]
+    unsure = losses_line(replace(snapshot, unsure_stacks=2))
+    assert ", 1 broken stack, 2 stacks that may lack compiled frames, 2 alloc" in unsure
 
 
 def test_sampled_figures_are_marked() -> None:
