@@ -99,7 +99,13 @@ long | nightly) # compilers and programs of some size
     ;;
 esac
 case $1 in
-nightly) need prometheus has promtool ;;
+nightly)
+    need prometheus has promtool
+    need cmake has ctest
+    need meson has meson
+    need automake has automake
+    need cargo has cargo
+    ;;
 cross) need_cross ;;
 kernels)
     need_cross

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, as_nobody
+from tests.harness import PATIENCE_S, TARGETS, Builder, as_nobody, tracelloc_command
 from tracelloc.show.export.checks import relative_path
 
 # Direct bytes and blocks, indirect bytes and blocks, by the functions that call `allocate`.
@@ -169,6 +169,24 @@ def test_libraries_that_were_closed(public: Path, builder: Builder, how: str) ->
     }
     (run,) = json.loads(file.read_text())["runs"]
     assert len(run["results"]) == len(names)
+
+
+def test_files_of_several_programs(public: Path, program: Path) -> None:
+    """Each has its own, by name and PID; as CTest calls it, too."""
+    found = public / "each"
+    found.mkdir()
+    for words in (["run", "--leaks", "--top=1"], ["run", "--leaks", "--"]):
+        command = tracelloc_command(*words, program, "indirect")
+        command.insert(command.index("run"), f"--log-file={found}/%n.%p.log")
+        done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+        assert done.returncode == 3, done.stderr
+    files = sorted(found.iterdir())
+    assert len(files) == 2
+    for file in files:
+        name, pid, _ = file.name.split(".")
+        assert name == "endings"
+        first, *_ = file.read_text().splitlines()
+        assert first.startswith(f"=={pid}== 64 bytes in 1 blocks are definitely lost")
 
 
 def test_what_cannot_be_checked(public: Path, builder: Builder) -> None:

@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: list[str], began_s: float) -> int:
+    if arguments and arguments[0].startswith("--log-file="):
+        arguments = _in_our_order(arguments)
     if arguments and arguments[0] in subcommand_names():
         _take_interrupts()
         return _run_subcommand(arguments[0], arguments[1:])
@@ -47,6 +49,17 @@ def _command(arguments: list[str], began_s: float) -> int:
         return _run(given, began_s)
     finally:
         STARTUP.end()
+
+
+def _in_our_order(arguments: list[str]) -> list[str]:
+    """Reorders what CTest calls to check memory: --log-file=F run --leaks [OPTION...] CMD [ARG...].
+
+    See ``cmCTestMemCheckHandler`` in CMake's sources: it does so for valgrind.
+    """
+    log, *rest = arguments
+    at = next((n for n, word in enumerate(rest) if n and not word.startswith("-")), len(rest))
+    before = rest[1:at] if rest[at - 1 : at] == ["--"] else [*rest[1:at], "--"]
+    return [*rest[:1], log, *before, *rest[at:]]
 
 
 def _run_subcommand(name: str, arguments: list[str]) -> int:

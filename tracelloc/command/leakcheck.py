@@ -21,8 +21,8 @@ from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel.capabilities import check_machine
 from tracelloc.show.alerts.rules import FAILED_STATUS
 from tracelloc.show.alerts.suppressions import is_matched, read_patterns
-from tracelloc.show.export.checks import github_lines, junit, sarif
-from tracelloc.show.export.outputfile import check_output, write_output
+from tracelloc.show.export import checks
+from tracelloc.show.export.outputfile import check_output, filled_in, write_output
 from tracelloc.show.report.pointers import LeakReport, NamedLeak, joined_leaks, leak_report_lines
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import printable
@@ -45,15 +45,21 @@ class LeakCheck:
     """The front-end of ``run --leaks``: waits for the program's end, then reports leaks."""
 
     def __init__(
-        self, suppressions: Sequence[Path], sarif: Path | None, junit: Path | None, top: int
+        self,
+        suppressions: Sequence[Path],
+        top: int,
+        *,
+        sarif: Path | None = None,
+        junit: Path | None = None,
+        log: Path | None = None,
     ) -> None:
         """Raises TracellocError if suppressions can't be read or a file can't be written."""
         self.messages: Messages = FewMessages()
-        self._sarif, self._junit, self._top = sarif, junit, top
+        self._files = {sarif: checks.sarif, junit: checks.junit, log: checks.ctest_log}
+        self._top = top
         self._patterns = read_patterns(suppressions)
-        for path in (sarif, junit):
-            if path is not None:
-                check_output(path)
+        for path in filter(None, self._files):
+            check_output(path)
 
     def show(self, run: Run) -> None:
         """Returns at the end of the program, or when a signal asks for the end."""
@@ -74,14 +80,14 @@ class LeakCheck:
         else:
             _print(leak_report_lines(report, self._top))
             if os.environ.get("GITHUB_ACTIONS"):
-                _print(github_lines(report))
+                _print(checks.github_lines(report))
         if report.leaks:
             run.status = FAILED_STATUS
-        if self._sarif is not None:
-            write_output(self._sarif, [sarif(report).encode(errors="replace")])
-        if self._junit is not None:
-            text = junit(report, found.problem)
-            write_output(self._junit, [text.encode(errors="replace")])
+        for path, format_report in self._files.items():
+            if path is not None:
+                name = printable(report.target.command).replace("/", "_")
+                file = filled_in(path, report.target.pid, trace.root.time_s, name)
+                write_output(file, [format_report(report).encode(errors="replace")])
 
     def _named(self, run: Run, trace: TraceSnapshot, found: ExitLeaks) -> LeakReport:
         snapshot = trace.root

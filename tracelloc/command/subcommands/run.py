@@ -29,10 +29,13 @@ def _add_arguments(parser: ArgumentParser) -> None:
         action="append", type=Path, default=[])
     add("--top N", "call stacks to list (default 20); the files have all", type=count_type,
         default=20)
-    add("--sarif FILE", "also write the leaks as SARIF 2.1.0, for code scanning", type=Path)
+    add("--sarif FILE", "also write the leaks as SARIF 2.1.0, for code scanning; here and below, "
+        "%%p is the program's PID and %%n its name", type=Path)
     # For the plug-in of pytest: answers its requests, and follows the Python that runs the tests.
     parser.add_argument("--tests", action="store_true", help=SUPPRESS)
     add("--junit FILE", "also write the result as JUnit XML", type=Path)
+    add("--log-file FILE", "also write the report for CTest, which counts what it finds there",
+        type=Path)
 # fmt: on
 
 
@@ -52,7 +55,9 @@ def _run(given: Namespace) -> int:
         return serve_tests(line, given.suppressions)
     from tracelloc.command.leakcheck import LeakCheck, check_leaks
 
-    check = LeakCheck(given.suppressions, given.sarif, given.junit, given.top)
+    check = LeakCheck(
+        given.suppressions, given.top, sarif=given.sarif, junit=given.junit, log=given.log_file
+    )
     return check_leaks(line, check)
 
 

@@ -1,4 +1,4 @@
-"""Results of leak checks for continuous integration: SARIF, JUnit, and GitHub's annotations.
+"""Results of leak checks for continuous integration: SARIF, JUnit, CTest, GitHub's annotations.
 
 Formats: SARIF 2.1.0 (OASIS); the JUnit XML that Jenkins, GitLab and others read; GitHub Actions,
 "Workflow commands". Text comes from the program and is escaped.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
 from tracelloc import __version__
@@ -20,6 +22,7 @@ from tracelloc.show.report.pointers import LeakReport, NamedLeak, leak_report_li
 from tracelloc.text import printable
 
 _RULE: Final = "memory-leak"
+_ROOT: Final = "CHECKOUT"  # What paths in SARIF are relative to
 _MOST_ANNOTATIONS: Final = 10  # GitHub shows no more errors of one step
 
 
@@ -31,7 +34,11 @@ def sarif(report: LeakReport) -> str:
         "fullDescription": {"text": "At the end of the program, nothing pointed to these blocks."},
     }
     driver = {"name": "tracelloc", "version": __version__, "rules": [rule]}
-    run = {"tool": {"driver": driver}, "results": [_result(one) for one in report.leaks]}
+    run = {
+        "tool": {"driver": driver},
+        "originalUriBaseIds": {_ROOT: {"uri": f"{_checkout().as_uri()}/"}},
+        "results": [_result(one) for one in report.leaks],
+    }
     schema = "https://json.schemastore.org/sarif-2.1.0.json"
     return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
@@ -45,6 +52,7 @@ def _result(one: NamedLeak) -> dict[str, Any]:
             "message": {"text": "allocated in"},
             "frames": [{"location": _location(frame)} for frame in one.stack.frames],
         }],
+        "partialFingerprints": {"callStack/v1": _fingerprint(one)},
         "properties": {
             "direct_bytes": one.leak.direct.size_bytes,
             "direct_blocks": one.leak.direct.count,
@@ -60,25 +68,52 @@ def _result(one: NamedLeak) -> dict[str, Any]:
 def _location(frame: Frame) -> dict[str, Any]:
     location: dict[str, Any] = {"message": {"text": printable(frame_name(frame))}}
     if frame.file is not None:
-        place: dict[str, Any] = {"artifactLocation": {"uri": relative_path(frame.file)}}
+        path = relative_path(frame.file)
+        uri = quote(path) if not path.startswith("/") else Path(path).as_uri()
+        artifact = {"uri": uri} if uri.startswith("file:") else {"uri": uri, "uriBaseId": _ROOT}
+        place: dict[str, Any] = {"artifactLocation": artifact}
         if frame.line:
             place["region"] = {"startLine": frame.line}
         location["physicalLocation"] = place
     return location
 
 
+def _fingerprint(one: NamedLeak) -> str:
+    """Returns what stays if lines move: a hash of the call stack's functions."""
+    names = "\n".join(frame_name(frame) for frame in one.stack.frames)
+    return blake2b(names.encode(errors="replace"), digest_size=16).hexdigest()
+
+
+def _checkout() -> Path:
+    """Returns the folder to which code hosts relate paths."""
+    if workspace := os.environ.get("GITHUB_WORKSPACE"):
+        return Path(workspace).absolute()
+    here = Path.cwd()
+    return next((each for each in (here, *here.parents) if (each / ".git").exists()), here)
+
+
 def relative_path(file: str) -> str:
-    """Returns a source file's path, relative to the current directory if it is below."""
-    path = os.path.normpath(file)
-    here = f"{Path.cwd()}/"
-    return printable(path.removeprefix(here))
+    """Returns a source file's path, relative to the checkout if it is there."""
+    return printable(os.path.normpath(file).removeprefix(f"{_checkout()}/"))
 
 
-def junit(report: LeakReport, problem: str = "") -> str:
-    """Returns a JUnit report: the check as one test case, with a failure for each leak.
+def ctest_log(report: LeakReport) -> str:
+    """Returns the report with a line per leak of which CTest's memory check knows that it is one.
 
-    ``problem``: why the program could not be checked.
+    For valgrind's lines, see ``cmCTestMemCheckHandler`` in CMake's sources.
     """
+    count = len(report.leaks)
+    lines = [
+        f"=={report.target.pid}== {one.leak.blocks.size_bytes:,} bytes in "
+        f"{one.leak.blocks.count:,} blocks are definitely lost in loss record {n:,} of {count:,}"
+        for n, one in enumerate(report.leaks, 1)
+    ]
+    return "\n".join([*lines, *leak_report_lines(report, count), report.found.problem, ""])
+
+
+def junit(report: LeakReport) -> str:
+    """Returns a JUnit report: the check as one test case, with a failure for each leak."""
+    problem = report.found.problem
     name = quoteattr(f"leaks of {printable(report.target.command)}")
     failures = len(report.leaks)
     counts = f'name="tracelloc" tests="1" failures="{min(failures, 1)}" errors="{bool(problem):d}"'

@@ -109,7 +109,7 @@ class _PatientStream(io.RawIOBase):
         super().close()
 
 
-_PLACEHOLDER: Final = re.compile("%([pt%])")
+_PLACEHOLDER: Final = re.compile("%([pnt%])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +174,8 @@ def write_output(path: Path, content: Iterable[bytes]) -> None:
         raise TracellocError(f"{path} could not be written: {error.strerror}", hint=hint) from error
 
 
-def filled_in(path: Path, pid: int, time_s: float) -> Path:
-    """Returns a path with the PID and the time in place of ``%p`` and ``%t``."""
-    texts = {"p": str(pid), "%": "%"}
+def filled_in(path: Path, pid: int, time_s: float, name: str = "%n") -> Path:
+    """Returns a path with the PID, the program's name and the time for ``%p``, ``%n``, ``%t``."""
+    texts = {"p": str(pid), "n": name, "%": "%"}
     texts["t"] = time.strftime("%Y%m%d-%H%M%S", time.localtime(time_s))
     return Path(_PLACEHOLDER.sub(lambda match: texts[match[1]], str(path)))

@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from tests.unit.profiles import frame
 from tracelloc.model.blocks import BlockSum
 from tracelloc.model.lostmemory import ExitLeaks, LeakedStack
 from tracelloc.model.process import Target
-from tracelloc.show.export.checks import github_lines, junit, sarif
+from tracelloc.show.export.checks import ctest_log, github_lines, junit, sarif
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.report.pointers import LeakReport, NamedLeak, joined_leaks, leak_report_lines
 
@@ -35,8 +37,54 @@ def test_the_line_is_that_of_the_innermost_shown_frame() -> None:
     )
     (result,) = json.loads(sarif(report(leak(1))))["runs"][0]["results"]
     place = result["locations"][0]["physicalLocation"]
-    assert place["artifactLocation"]["uri"] == "src/a,b:c%.cpp"
+    assert place["artifactLocation"] == {"uri": "src/a%2Cb%3Ac%25.cpp", "uriBaseId": "CHECKOUT"}
     assert place["region"] == {"startLine": 3}
+
+
+def test_paths_are_relative_to_the_checkout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its root is above the current directory, or where GitHub says; other files are elsewhere."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "build").mkdir()
+    monkeypatch.chdir(tmp_path / "build")
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    files = [str(tmp_path / "src" / "a b.c"), "/usr/include/x.h"]
+
+    def places() -> tuple[str, list[dict[str, str]]]:
+        frames = [replace(frame("f"), file=file, line=3) for file in files]
+        found = NamedLeak(leak(1).leak, NamedStack(frames, [False] * 2))
+        (run,) = json.loads(sarif(report(found)))["runs"]
+        stack = run["results"][0]["stacks"][0]["frames"]
+        uris = [one["location"]["physicalLocation"]["artifactLocation"] for one in stack]
+        return run["originalUriBaseIds"]["CHECKOUT"]["uri"], uris
+
+    root = {"uri": "src/a%20b.c", "uriBaseId": "CHECKOUT"}, {"uri": "file:///usr/include/x.h"}
+    assert places() == (f"{tmp_path.as_uri()}/", list(root))
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path / "src"))
+    assert places()[1][0] == {"uri": "a%20b.c", "uriBaseId": "CHECKOUT"}
+
+
+def test_a_leak_stays_the_same_if_lines_move() -> None:
+    def fingerprint(one: NamedLeak) -> str:
+        (result,) = json.loads(sarif(report(one)))["runs"][0]["results"]
+        return result["partialFingerprints"]["callStack/v1"]
+
+    moved = [replace(each, line=99, address=5) for each in leak(1).stack.frames]
+    assert fingerprint(NamedLeak(leak(2).leak, NamedStack(moved, [True, False]))) == (
+        fingerprint(leak(1))
+    )
+    assert fingerprint(leak(1, "g")) != fingerprint(leak(1))
+
+
+def test_ctest_counts_the_leaks() -> None:
+    lines = ctest_log(report(leak(1), leak(2, "g", indirect=1))).splitlines()
+    assert lines[:3] == [
+        "==42== 10 bytes in 1 blocks are definitely lost in loss record 1 of 2",
+        "==42== 30 bytes in 2 blocks are definitely lost in loss record 2 of 2",
+        "==> shop (42): leaked 40 bytes in 3 blocks, of 900 bytes in 9 blocks in use at its end",
+    ]
+    assert "definitely" not in ctest_log(report())
 
 
 def test_hostile_names() -> None:
@@ -53,7 +101,9 @@ def test_hostile_names() -> None:
 def test_no_leaks_and_no_check() -> None:
     suite = ElementTree.fromstring(junit(report()))
     assert (suite.get("failures"), suite.get("errors"), len(suite[0])) == ("0", "0", 0)
-    suite = ElementTree.fromstring(junit(report(), "it did not end & more"))
+    suite = ElementTree.fromstring(
+        junit(replace(report(), found=ExitLeaks(problem="it did not end & more")))
+    )
     assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
     assert suite[0][0].get("message") == "it did not end & more"
 
