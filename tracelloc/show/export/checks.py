@@ -10,10 +10,10 @@ import json
 import os
 from collections.abc import Iterator
 from hashlib import blake2b
+from html import escape
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
-from xml.sax.saxutils import escape, quoteattr
 
 from tracelloc import __version__
 from tracelloc.model.frames import Frame
@@ -114,20 +114,20 @@ def ctest_log(report: LeakReport) -> str:
 def junit(report: LeakReport) -> str:
     """Returns a JUnit report: the check as one test case, with a failure for each leak."""
     problem = report.found.problem
-    name = quoteattr(f"leaks of {printable(report.target.command)}")
+    name = escape(f"leaks of {printable(report.target.command)}")
     failures = len(report.leaks)
     counts = f'name="tracelloc" tests="1" failures="{min(failures, 1)}" errors="{bool(problem):d}"'
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         f"<testsuite {counts}>",
-        f'<testcase classname="tracelloc" name={name}>',
+        f'<testcase classname="tracelloc" name="{name}">',
     ]
     if problem:
-        lines.append(f"<error message={quoteattr(_plain(problem))}/>")
+        lines.append(f'<error message="{escape(_plain(problem))}"/>')
     elif failures:
         text = "\n".join(leak_report_lines(report, failures))
-        first = quoteattr(_plain(next(leak_report_lines(report, 0))))
-        lines.append(f"<failure message={first}>{escape(_plain(text))}</failure>")
+        first = escape(_plain(next(leak_report_lines(report, 0))))
+        lines.append(f'<failure message="{first}">{escape(_plain(text))}</failure>')
     lines += ["</testcase>", "</testsuite>", ""]
     return "\n".join(lines)
 
