@@ -40,6 +40,10 @@ _SOURCE_BYTES: Final = 4 << 20
 _OPERANDS: Final = "file!", "before!", "after!", "what"
 # How many files commands read, after their names: figures of others may lie
 _READ_FILES: Final = {"report": 1, "diff": 2}
+_BLOCKS: Final = re.compile(
+    r"^==> [\d,]+ top allocations out .*?(?=^==>)", re.DOTALL | re.MULTILINE
+)
+_VERDICT: Final = "leaks are called after about a minute: trace with seconds=60 while it works"
 _NAMED: Final = re.compile(r"\(([^()\s:]+):\d+\)")  # Source files in the text of a command
 
 
@@ -240,7 +244,10 @@ class AgentTools:
         line = "record", "-p", pid, "-o", path, "--duration", f"{seconds}s"
         self.command(*line, whole_s=seconds)
         cut = f"{seconds} s is the most, not {asked_s} s\n" if asked_s > seconds else ""
-        return f"{cut}recording: {path}\n{self.command('report', path, '--top', 5)}"
+        report = _BLOCKS.sub("", self.command("report", path, "--top", 5))
+        if " suspect=" not in report:
+            cut += f"no suspect yet: {_VERDICT}\n"
+        return f"{cut}recording: {path}\n{report}"
 
     def check(self, given: dict[str, Any]) -> str:
         """Runs a program, and reports what it leaked at its end."""

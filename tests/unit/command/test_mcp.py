@@ -109,6 +109,20 @@ def test_what_touches_needs_permission_and_confirmation(tools: QuietTools) -> No
     )
 
 
+def test_a_trace_is_of_stacks_and_says_when_a_verdict_comes() -> None:
+    """The largest single blocks say nothing that the stacks do not."""
+    block, stack = (
+        "==> 2 top allocations out of 1,234 for a total of 9 B\n    0x10: 9 B\n",
+        "==> 1 top",
+    )
+    for suspect in ("pid=42 suspect=leaking\n", ""):
+        tools = QuietTools("42", output=f"{suspect}{block}{stack} allocators\n")
+        text = tools.call("trace", {"pid": 42, "confirm": True})
+        assert text.endswith(f".rec\n{suspect}{stack} allocators\n")
+        assert text.startswith("recording: " if suspect else "no suspect yet: leaks are called")
+        tools.close()
+
+
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
