@@ -22,7 +22,6 @@ from tracelloc.record.runtimes.cpython.census import CensusTaker, TypeNames
 from tracelloc.record.runtimes.cpython.codeobjects import CodeObjects
 from tracelloc.record.runtimes.cpython.frames import FrameCodes, running_frames
 from tracelloc.record.runtimes.cpython.interpreter import _PLACES, CPython
-from tracelloc.record.runtimes.cpython.pools import TooManyPools
 from tracelloc.record.runtimes.cpython.types import Types
 from tracelloc.record.runtimes.runtimesupport import UnsupportedRuntime
 
@@ -294,10 +293,12 @@ def play(data: bytes) -> int:
     censuses._types = types = Types(memory)
     censuses._names = TypeNames(memory, types)
     looked_at = 0
-    with suppress(TargetError, TooManyPools, UnsupportedRuntime):
+    with suppress(TargetError, UnsupportedRuntime):
         now = censuses.take_census(keep=True, most_bytes=1 << 20)
         assert all(one.count > 0 for one in now.types)
         found = censuses.take_found()
+        if found is None:  # more than that: they were read in pieces
+            return looked_at
         python = _Python(memory, minor)
         names = [one.name for one in now.types[:12]]
         graph = holders._Graph(found, running_frames(python, FrameCodes(python)), python, names)

@@ -12,6 +12,7 @@ from tracelloc.record.facets import objects
 from tracelloc.record.facets.objects import ObjectsFacet
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.cpython import census
 from tracelloc.record.runtimes.cpython.holders import CYCLE, UNCOLLECTED
 from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
 from tracelloc.record.session.config import TraceConfig
@@ -88,13 +89,24 @@ def test_garbage_is_not_growth(targets: Targets, watch_of: Watches) -> None:
     assert garbage.count > 2 * kept.count
 
 
-def test_what_would_take_too_much_memory_is_not_read(targets: Targets, watch_of: Watches) -> None:
-    watch = watch_of(targets.start(PYTHON, TARGETS / "holders.py").pid)
+def test_what_would_take_too_much_memory_is_read_in_pieces(
+    targets: Targets, watch_of: Watches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The figures are the same, to the last object; holders are not found, which is said."""
+    monkeypatch.setattr(census, "_POOLS_AT_ONCE", 7)
+    target = targets.start(PYTHON, TARGETS / "holders.py")
+    watch, whole = watch_of(target.pid), watch_of(target.pid)
     watch.most_bytes = 1 << 20
-    watch.update_findings()
-    assert watch.findings.now is None
-    assert "arenas are too much to be read (--max-memory)" in str(watch.findings.trouble)
-    assert not watch.is_growing
+    for _ in range(2):
+        watch.update_findings()
+        whole.update_findings()
+        now, other = watch.findings.now, whole.findings.now
+        assert now.types == other.types
+        assert (now.block_count, now.block_bytes) == (other.block_count, other.block_bytes)
+        assert "too much to be searched for holders (--max-memory)" in now.no_holders
+        assert not other.no_holders
+        target.ask("dict 100")
+    assert watch.findings.holders == {}
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ class ObjectCensus:
     block_count: int
     block_bytes: int
     changed_pools: int  # Pools that changed while they were read
+    no_holders: str = ""  # Why holders can't be found; empty if they can
 
     @property
     def count(self) -> int:

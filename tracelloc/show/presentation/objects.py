@@ -220,6 +220,7 @@ def census_facts(
         "blocks": now.block_count,
         "block_bytes": now.block_bytes,
         "changed_pools": now.changed_pools,
+        "no_holders": now.no_holders or None,
         "types": table_json(type_columns(now, first), growths(now, first)),
         "holders": [{"type": name, **_holders(found)} for name, found in holders.items()],
     }

@@ -71,6 +71,8 @@ def objects_part(given: Request) -> SectionContent:
     lines += [f"    {line}" for line in type_table(now, first, top)]
     for name, holders in list(found.holders.items())[:top]:
         lines += [f"    {line}" for line in holder_lines(name, holders, is_new=True)]
+    if now.no_holders:
+        lines.append(f"==> {printable(now.no_holders)}")
     return SectionContent(lines, facts)
 
 
@@ -94,6 +96,8 @@ def text_census(
     yield from type_table(now, first, top)
     for name, found in (holders or {}).items():
         yield from holder_lines(name, found, is_new=now is not first)
+    if now.no_holders:
+        yield f"==> {printable(now.no_holders)}"
     yield ""
 
 

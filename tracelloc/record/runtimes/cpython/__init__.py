@@ -16,8 +16,9 @@ from tracelloc.record.runtimes.cpython.census import CensusTaker, FoundObjects
 from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
 from tracelloc.record.runtimes.cpython.interpreter import CPython, find_cpython
 from tracelloc.record.runtimes.cpython.pools import pool_ranges
-from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
+from tracelloc.record.runtimes.cpython.watch import POOL_MEMORY, PythonObjectWatch
 from tracelloc.record.runtimes.known import is_python_name
+from tracelloc.system.memorylimits import default_budget
 
 
 class PythonObjectCounter:
@@ -40,7 +41,7 @@ class PythonObjectCounter:
         """Takes a census. Raises TargetError, PrivilegeError."""
         # Without Python, the census says so.
         self._search.has_python()
-        now = self._censuses.take_census(keep=True)
+        now = self._censuses.take_census(keep=True, most_bytes=default_budget() // POOL_MEMORY)
         self._found = self._censuses.take_found()
         return now
 

@@ -19,9 +19,11 @@ from typing import Final
 import numpy as np
 
 from tracelloc.dataclass import dataclass, field
+from tracelloc.model.figures import F64
 from tracelloc.model.objects import ObjectCensus, TypeCount
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.runtimes.cpython.blocks import Addresses
 from tracelloc.record.runtimes.cpython.large import (
     TABLE,
     UNCOUNTED,
@@ -30,13 +32,21 @@ from tracelloc.record.runtimes.cpython.large import (
     read_large,
     table_bytes,
 )
-from tracelloc.record.runtimes.cpython.pools import I64, PoolBlocks, read_blocks
+from tracelloc.record.runtimes.cpython.pools import (
+    POOL_BYTES,
+    PoolBlocks,
+    find_pools,
+    read_blocks,
+)
 from tracelloc.record.runtimes.cpython.types import HEAP_TYPE, Objects, TypeObject, Types
+from tracelloc.text import format_size
 
 _KEY: Final = re.compile(rb"__module__\0")
 _MOST_ENTRIES: Final = 1 << 12
 # Most bytes of a string before its text: 48, from 3.12 on 40; with some room.
 _STRING_BYTES: Final = 56
+_POOLS_AT_ONCE: Final = (16 << 20) // POOL_BYTES
+_NO_HOLDERS: Final = "{} of Python's objects are too much to be searched for holders (--max-memory)"
 
 
 @dataclass(slots=True)
@@ -130,11 +140,43 @@ class CensusTaker:
     def take_census(self, *, keep: bool = False, most_bytes: int | None = None) -> ObjectCensus:
         """Counts all objects of the process by type.
 
-        ``keep``: keeps objects for ``take_found``. ``most_bytes``: limit of the pools to read.
-        Raises TargetError, PrivilegeError, TooManyPools.
+        ``keep``: keeps objects for ``take_found``. ``most_bytes``: most of the pools to read at a
+        time; if there are more, nothing is kept. Raises TargetError, PrivilegeError.
         """
         time_s, begin_s = self._now_s(), time.monotonic()
-        found = self._find(most_bytes)
+        pools, every, seen = find_pools(self._memory), Addresses(), Addresses()
+        every.add(pools, 0)
+        is_whole = most_bytes is None or len(pools) * POOL_BYTES <= most_bytes
+        at_once = len(pools) or 1 if is_whole else _POOLS_AT_ONCE
+        sums = np.zeros((2, 0))
+        count, size_bytes, changed = 0, 0, 0
+        for first in range(0, len(pools) or 1, at_once):
+            found = self._find(pools[first : first + at_once], every, seen)
+            blocks = found.blocks
+            more = self._sums(found)
+            sums = np.pad(sums, ((0, 0), (0, more.shape[1] - sums.shape[1]))) + more
+            count, size_bytes = count + len(blocks.at), size_bytes + int(blocks.size_bytes.sum())
+            changed += blocks.changed
+            self._last = found if keep and is_whole else None
+            del found, blocks
+        return ObjectCensus(
+            time_s, time.monotonic() - begin_s, self._by_name(sums), count, size_bytes, changed,
+            "" if is_whole else _NO_HOLDERS.format(format_size(len(pools) * POOL_BYTES)),
+        )  # fmt: skip
+
+    def _find(self, pools: U64, every: Addresses, seen: Addresses) -> FoundObjects:
+        blocks = read_blocks(self._memory, pools, every)
+        objects = self._types.find_objects(blocks)
+        large = read_large(self._memory, self._types, blocks, objects, seen)
+        return FoundObjects(self._memory, self._types, self._names, blocks, objects, large)
+
+    def take_found(self) -> FoundObjects | None:
+        """Returns the objects of the last census, with their memory, once; None: not kept."""
+        found, self._last = self._last, None
+        return found
+
+    def _sums(self, found: FoundObjects) -> F64:
+        """Returns numbers and bytes of objects, by type number."""
         blocks, objects, large = found.blocks, found.objects, found.large
         of = np.concatenate([objects.type, large.type])
         uncounted = self._names.named(*UNCOUNTED)
@@ -142,30 +184,12 @@ class CensusTaker:
         sizes = np.concatenate([blocks.size_bytes[objects.block], large_bytes])
         table_words = np.concatenate([blocks.words[objects.at + TABLE], large.words[:, TABLE]])
         sizes += table_bytes(self._memory, self._types, blocks, of, table_words)
-        self._last = found if keep else None
-        return ObjectCensus(
-            time_s,
-            time.monotonic() - begin_s,
-            self._by_name(of, sizes),
-            len(blocks.at),
-            int(blocks.size_bytes.sum()),
-            blocks.changed,
-        )
+        count = len(self._types.known)
+        weights = sizes.astype(np.float64)
+        return np.stack([np.bincount(of, None, count), np.bincount(of, weights, count)])
 
-    def _find(self, most_bytes: int | None = None) -> FoundObjects:
-        blocks = read_blocks(self._memory, most_bytes)
-        objects = self._types.find_objects(blocks)
-        large = read_large(self._memory, self._types, blocks, objects)
-        return FoundObjects(self._memory, self._types, self._names, blocks, objects, large)
-
-    def take_found(self) -> FoundObjects:
-        """Returns the objects of the last census, with their memory; may be called once."""
-        found, self._last = self._last or self._find(), None
-        return found
-
-    def _by_name(self, of: I64, sizes: U64) -> tuple[TypeCount, ...]:
-        counts = np.bincount(of)
-        size_bytes = np.bincount(of, sizes.astype(np.float64))
+    def _by_name(self, figures: F64) -> tuple[TypeCount, ...]:
+        counts, size_bytes = figures
         sums: dict[str, tuple[int, int]] = {}
         for number in np.flatnonzero(counts).tolist():
             name = self._names.name_of(number)

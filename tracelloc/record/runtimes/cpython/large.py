@@ -44,15 +44,14 @@ class LargeObjects:
 
 
 def read_large(
-    memory: RemoteMemory, types: Types, blocks: PoolBlocks, objects: Objects
+    memory: RemoteMemory, types: Types, blocks: PoolBlocks, objects: Objects, seen: Addresses
 ) -> LargeObjects:
-    """Reads Python objects that are too large for pools.
+    """Reads Python objects that are too large for pools, unless their heads were ``seen``.
 
     Finds only objects that the collector tracks. Raises TargetError, PrivilegeError.
     """
     heads = objects.at[types.with_flag(_HAVE_GC)[objects.type]] - HEAD_BYTES // 8
     pointers = np.concatenate([blocks.words[heads], blocks.words[heads + 1]])
-    seen = Addresses()
     found_types, found_words = [np.empty(0, np.int64)], [np.empty((0, 5), np.uint64)]
     found_at = [np.empty(0, np.uint64)]
     for _ in range(_MOST_ROUNDS):

@@ -21,7 +21,6 @@ from tracelloc.dataclass import dataclass
 from tracelloc.record.process.memory import PAGE_BYTES, U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.runtimes.cpython.blocks import Addresses, find_blocks
-from tracelloc.text import format_size
 
 I64 = npt.NDArray[np.int64]
 
@@ -47,11 +46,12 @@ class PoolBlocks:
     changed: int  # Pools that changed while they were read: their blocks are approximate
     pools: Addresses  # Numbers of the pools, by address
     addresses: U64  # Addresses of the pools, by their numbers
+    every: Addresses  # All pools of the process, by address
 
     def beyond(self, pointers: U64, seen: Addresses) -> U64:
         """Returns new addresses outside pools among ``pointers``, and adds them to ``seen``."""
         found = np.empty(len(pointers), np.uint64)
-        return found[: seen.fresh(pointers, self.pools, found)]
+        return found[: seen.fresh(pointers, self.every, found)]
 
     def locate(self, addresses: U64) -> I64:
         """Returns the index of each address in ``words``; -1 if it is not in a pool."""
@@ -60,16 +60,8 @@ class PoolBlocks:
         return at
 
 
-class TooManyPools(Exception):  # noqa: N818 - nothing fails for it
-    """Raised if the pools exceed the memory limit; the message is for users."""
-
-
-def read_blocks(memory: RemoteMemory, most_bytes: int | None = None) -> PoolBlocks:
-    """Reads all pools, and finds the blocks in use. Raises as ``find_pools``, or TooManyPools."""
-    addresses = find_pools(memory)
-    if most_bytes is not None and len(addresses) * POOL_BYTES > most_bytes:
-        size = format_size(len(addresses) * POOL_BYTES)
-        raise TooManyPools(f"{size} of Python's arenas are too much to be read (--max-memory)")
+def read_blocks(memory: RemoteMemory, addresses: U64, every: Addresses) -> PoolBlocks:
+    """Reads some pools, and finds the blocks in use. ``every``: all pools of the process."""
     contents, was_read = memory.read(addresses, POOL_BYTES)
     addresses, contents = addresses[was_read], contents[was_read]
     words = np.zeros(len(addresses) * _POOL_WORDS + 8, np.uint64)
@@ -81,7 +73,7 @@ def read_blocks(memory: RemoteMemory, most_bytes: int | None = None) -> PoolBloc
     at, size_bytes = _without_debug_hooks(words, at[:count].copy(), size_bytes[:count].copy())
     pools = Addresses()
     pools.add(addresses, 0)
-    return PoolBlocks(words, at, size_bytes, changed, pools, addresses)
+    return PoolBlocks(words, at, size_bytes, changed, pools, addresses, every)
 
 
 def _without_debug_hooks(words: U64, at: I64, size_bytes: U64) -> tuple[I64, U64]:

@@ -24,7 +24,6 @@ from tracelloc.record.runtimes.cpython.census import CensusTaker
 from tracelloc.record.runtimes.cpython.growth import TypeHistory
 from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
 from tracelloc.record.runtimes.cpython.paths import ITEMS, KEYS
-from tracelloc.record.runtimes.cpython.pools import TooManyPools
 from tracelloc.verdict.parameters import P
 from tracelloc.verdict.unreachable import doubles_memory
 
@@ -33,7 +32,7 @@ _MOST_TYPES: Final = 12
 _HOLDERS_S: Final = 60.0  # Time after which holders are searched for again
 _FRESH_S: Final = 5.0  # Oldest census that a report accepts as current
 _MINUTE_S: Final = 60.0
-_POOL_MEMORY: Final = 4  # Bytes that a census and a search for holders need for each byte of pools
+POOL_MEMORY: Final = 4  # Bytes that a census and a search for holders need for each byte of pools
 
 
 class PythonObjectWatch:
@@ -91,23 +90,25 @@ class PythonObjectWatch:
         except TargetError as error:
             if self.findings is None:
                 self.findings = ObjectFindings(trouble=str(error))
-        except (PrivilegeError, TooManyPools, MemoryError, OSError) as error:
+        except (PrivilegeError, MemoryError, OSError) as error:
             self.findings = ObjectFindings(trouble=str(error) or type(error).__name__)
 
     def _count(self) -> None:
-        most_bytes = None if self.most_bytes is None else self.most_bytes // _POOL_MEMORY
+        most_bytes = None if self.most_bytes is None else self.most_bytes // POOL_MEMORY
         now = self._censuses.take_census(keep=True, most_bytes=most_bytes)
         if not now.block_count:
             raise TargetError(f"process {self._process.pid} is about to end")
         self._history.add_census(now)
         self.on_census(now)
         found = self._censuses.take_found()
-        if self._first is None or self._before is None:
-            self._first, self._before = now, ObjectAddresses(found)
+        self._first = self._first or now
+        if found is not None and self._before is None:
+            self._before = ObjectAddresses(found)
         growing = self._history.growing()
         wanted = [one.name for one in growing[:_MOST_TYPES]]
         names, searched_s = self._searched
-        if not names.issuperset(wanted) or (wanted and now.time_s - searched_s > _HOLDERS_S):
+        is_due = not names.issuperset(wanted) or now.time_s - searched_s > _HOLDERS_S
+        if found is not None and wanted and is_due:
             keepers = frozenset(one.name for one in growing)
             self._holders = self._search.find(found, wanted, self._before, keepers)
             self._searched = frozenset(wanted), now.time_s
