@@ -35,6 +35,7 @@ _COLUMNS: Final[Columns[Any]] = (
     Column("for", "growing for", 11, from_width=76, sorts=False),
     Column("left", "limit reached in", 16, from_width=112, sorts=False),
     Column("pid", "pid", 7, sorts=False),
+    Column("kind", "kind", 11, left=True, from_width=98, sorts=False),
     Column("name", "command", 0, sorts=False),
 )
 _UNKNOWN: Final = "–"
@@ -244,6 +245,7 @@ def _cell(item: ProcessMemory | GroupMemory, column: str) -> Cell:
         "limit": _UNKNOWN if limit_bytes is None else format_size(limit_bytes),
         "left": _UNKNOWN if left_s is None else format_estimate(left_s),
         "pid": pid,
+        "kind": item.trend.kind.title,
         "name": name,
     }[column]
 

@@ -6,8 +6,10 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,10 +26,12 @@ from tests.harness import (
 )
 from tests.integration.test_follow import assert_family, by_process, kept
 from tracelloc.machine.groups import find_group, members_of
+from tracelloc.machine.machinememory import MemoryKind, MemoryTrend
+from tracelloc.machine.processes import ProcessReader
 
 pytestmark = pytest.mark.bpf
 
-SIZE = 200
+SIZE, MIB = 200, 1 << 20
 
 
 class ControlGroup:
@@ -264,3 +268,39 @@ def test_a_caught_program_runs_if_the_tracer_is_killed(builder: Builder, tmp_pat
 def await_state(pid: int, state: str) -> None:
     """Waits until a process is in a state, as /proc/PID/stat names it."""
     wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == state)
+
+
+def test_a_log_is_no_growth(builder: Builder, group: ControlGroup, tmp_path: Path) -> None:
+    """Page cache fills a group; its limit is not forecast by that. Other memory counts at once."""
+    program = (
+        "import sys\nprint('ready', flush=True)\nfor line in sys.stdin:\n"
+        "  size = int(line) << 20\n"
+        "  if size: open(sys.argv[1], 'wb').write(bytes(size))\n"
+        "  else: kept = b'x' * (8 << 20)\n"
+        "  print('done', flush=True)\n"
+    )
+    if os.statvfs(tmp_path).f_fsid == os.statvfs("/dev/shm").f_fsid:
+        pytest.skip("temporary files are in memory")
+    now_s = 0.0
+    with (
+        Target([sys.executable, "-uc", program, tmp_path / "log"]) as target,
+        closing(ProcessReader(clock_s=lambda: now_s)) as reader,
+    ):
+        group.take(target.pid)
+
+        def trend(*orders: str) -> MemoryTrend:
+            nonlocal now_s
+            for order in orders:
+                target.ask(order)
+            now_s += 60
+            found = reader.read_memory().groups
+            return next(each.trend for each in found if each.path.endswith(group.path.name))
+
+        trend()
+        full = trend("64")
+        assert full.kinds[MemoryKind.PAGE_CACHE] >= 64 * MIB
+        assert abs(full.rate) < 2 * MIB
+        grown = trend("0")
+        assert 8 * MIB <= grown.rate < 9 * MIB
+        assert grown.kind is MemoryKind.ANONYMOUS
+    wait_until(lambda: not (group.path / "cgroup.procs").read_text())

@@ -22,20 +22,28 @@ from tracelloc.ui.machinescreen import MachineScreen
 from tracelloc.ui.tableview import Table
 
 SHOP = ProcessMemory(
-    4242, "shopd", "/opt/shop/bin/shopd --port 8080", "www", (164 * MIB, 0, 0, 0, 0),
-    MemoryTrend(164 * MIB, (12 * MIB, 11 * MIB, None), 720), MemoryKind.ANONYMOUS, "/docker/a",
+    4242, "shopd", "/opt/shop/bin/shopd --port 8080", "www",
+    MemoryTrend(
+        {MemoryKind.ANONYMOUS: 164 * MIB}, (12 * MIB, 11 * MIB, None), 720, MemoryKind.ANONYMOUS
+    ),
+    "/docker/a",
 )  # fmt: skip
 DATABASE = ProcessMemory(
-    900, "mysqld", "/usr/sbin/mysqld", "mysql", (1240 * MIB, 0, 0, 0, 0),
-    MemoryTrend(1240 * MIB, (0, -MIB, -2 * MIB)), None, "/mysql.service",
+    900, "mysqld", "/usr/sbin/mysqld", "mysql",
+    MemoryTrend({MemoryKind.ANONYMOUS: 1240 * MIB}, (0, -MIB, -2 * MIB)), "/mysql.service",
 )  # fmt: skip
 CONTAINER = GroupMemory(
-    "/docker/a", "container 3f2a90d1c0de", 2, MemoryTrend(171 * MIB, (12 * MIB, 11 * MIB, None)),
+    "/docker/a", "container 3f2a90d1c0de", 2,
+    MemoryTrend({MemoryKind.ANONYMOUS: 171 * MIB}, (12 * MIB, 11 * MIB, None), 720),
     256 * MIB, 85 * MIB,
 )  # fmt: skip
 UNIT = GroupMemory(
-    "/mysql.service", "mysql.service", 1, MemoryTrend(1300 * MIB, (0, 0, None)), None, None
-)
+    "/mysql.service", "mysql.service", 1,
+    MemoryTrend(
+        {MemoryKind.ANONYMOUS: 1240 * MIB, MemoryKind.PAGE_CACHE: 60 * MIB}, (0, 0, None)
+    ),
+    None, None,
+)  # fmt: skip
 MACHINE = MachineMemory(
     1_795_650_000.0, 725.0, 24 << 30, 15 << 30, 0, 0, (DATABASE, SHOP), (UNIT, CONTAINER)
 )

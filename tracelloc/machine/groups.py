@@ -15,15 +15,15 @@ from typing import Final
 
 from tracelloc.errors import TargetError
 from tracelloc.machine.history import GrowthHistory
-from tracelloc.machine.machinememory import GroupMemory
+from tracelloc.machine.machinememory import GROUP_KINDS, GroupMemory
 from tracelloc.record.process.identity import POD
 from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.system.memorylimits import (
     CGROUPS,
     MemoryGroup,
     group_and_ancestors,
+    group_kinds,
     group_limit,
-    group_usage,
     memory_group,
 )
 from tracelloc.text import printable
@@ -114,7 +114,7 @@ class GroupReader:
 
     def __init__(self, root: Path = CGROUPS) -> None:
         self._root = root
-        self._history = GrowthHistory(1)
+        self._history = GrowthHistory(GROUP_KINDS)
         self._rows: dict[MemoryGroup, int] = {}
 
     def read_groups(self, now_s: float, groups: Iterable[MemoryGroup]) -> list[GroupMemory]:
@@ -125,17 +125,15 @@ class GroupReader:
                 counts[group._replace(path=above)] += count
         used = {}
         for group in counts:
-            size_bytes = group_usage(group, self._root)
-            if size_bytes is not None:
-                used[group] = size_bytes
+            kinds = group_kinds(group, self._root)
+            if kinds is not None:
+                used[group] = kinds
         for group in self._rows.keys() - used.keys():
             self._history.remove(self._rows.pop(group))
         for group in used.keys() - self._rows.keys():
             self._rows[group] = self._history.add(now_s)
         rows = [self._rows[group] for group in used]
-        self._history.record(
-            now_s, dict(zip(rows, ([size] for size in used.values()), strict=True))
-        )
+        self._history.record(now_s, dict(zip(rows, used.values(), strict=True)))
         found = []
         for group, trend in zip(used, self._history.trends(rows), strict=True):
             limit, name = group_limit(group, self._root), name_of(group.path)

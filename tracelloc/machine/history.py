@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.machine.machinememory import WINDOWS_S, MemoryTrend
+from tracelloc.machine.machinememory import WINDOWS_S, MemoryKind, MemoryTrend
 
 LONGEST_S: Final = 3700.0
 _LEAST_S: Final = 10.0  # Growth in less time says nothing
@@ -21,6 +21,11 @@ _DIP: Final = 0.25
 # By how much something may shrink without a pause: a part of what it has grown by since then.
 _LEAST_DIP_BYTES: Final = 64 << 10
 _LEAST_GROWTH_BYTES: Final = 256 << 10  # Less counts as no growth
+# Growth has ended if in this part of its time, or so many seconds if that is less, it was slower
+# than so much of its average.
+_PAUSE: Final = 0.125
+_LEAST_PAUSE_S: Final = 30.0
+_SLOWER: Final = 0.1
 
 Figures = npt.NDArray[np.int64]
 
@@ -28,9 +33,11 @@ Figures = npt.NDArray[np.int64]
 class GrowthHistory:
     """Samples of bytes, with a row per process or group while it exists."""
 
-    def __init__(self, columns: int) -> None:
-        """``columns``: number of figures per row, whose sum is the row's size."""
-        self._columns = columns
+    def __init__(self, kinds: Sequence[MemoryKind]) -> None:
+        """``kinds``: what the figures of a row are."""
+        self._kinds = kinds
+        # The columns that count as growth
+        self._grow = np.array([not kind.is_reclaimable for kind in kinds])
         self._times: list[float] = []
         self._samples: list[Figures] = []
         self._born: list[float] = []
@@ -51,7 +58,7 @@ class GrowthHistory:
 
     def record(self, time_s: float, figures: dict[int, Sequence[int]]) -> None:
         """Adds a sample: the figures of all rows at ``time_s``, which must increase."""
-        sample = np.zeros((len(self._born), self._columns), np.int64)
+        sample = np.zeros((len(self._born), len(self._kinds)), np.int64)
         for row, values in figures.items():
             sample[row] = values
         self._times.append(time_s)
@@ -72,28 +79,29 @@ class GrowthHistory:
         self._samples = [self._samples[index] for index in kept]
 
     def _before(
-        self, rows: Sequence[int], window_s: float
+        self, rows: Sequence[int], window_s: float | npt.NDArray[np.float64]
     ) -> tuple[npt.NDArray[np.float64], Figures]:
-        """Returns times and figures of rows a window ago, or of their first samples.
+        """Returns times and figures of rows a window (or one each) ago, or of their first samples.
 
-        Shapes: (rows,), (rows, columns).
+        Shapes: (rows,), (rows, columns); figures of reclaimable kinds are 0.
         """
         chosen = np.asarray(rows, np.intp)
         times = np.asarray(self._times)
         born = np.asarray(self._born)[chosen]
         ago = np.searchsorted(times, times[-1] - window_s, side="right") - 1
         indices = np.maximum(ago, np.searchsorted(times, born))
-        figures = np.empty((len(chosen), self._columns), np.int64)
+        figures = np.empty((len(chosen), len(self._kinds)), np.int64)
         for index in np.unique(indices):
             of_index = indices == index
-            figures[of_index] = self._samples[index][chosen[of_index]]
+            figures[of_index] = self._samples[index][chosen[of_index]] * self._grow
         return times[indices], figures
 
     def trends(self, rows: Sequence[int]) -> list[MemoryTrend]:
         """Returns how the memory of each row has changed until the last sample."""
         if not rows:
             return []
-        now = self._samples[-1][np.asarray(rows, np.intp)]
+        sizes = self._samples[-1][np.asarray(rows, np.intp)]
+        now = sizes * self._grow
         rates: list[list[int | None]] = []
         for window_s in WINDOWS_S:
             times, then = self._before(rows, window_s)
@@ -104,42 +112,41 @@ class GrowthHistory:
                 round(each) if is_long else None
                 for each, is_long in zip(rate.tolist(), (seconds >= least_s).tolist(), strict=True)
             ])  # fmt: skip
+        grown = now - self._before(rows, WINDOWS_S[1])[1]
         return [
-            MemoryTrend(int(size), tuple(growth), since)
-            for size, since, *growth in zip(
-                now.sum(axis=1), self._growing_s(rows), *rates, strict=True
+            MemoryTrend(
+                dict(zip(self._kinds, figures, strict=True)), tuple(growth), since,
+                self._kinds[column] if by[column] > 0 else None,
             )
-        ]
-
-    def most_grown(self, rows: Sequence[int], window_s: float) -> list[int | None]:
-        """Returns the column of each row that has grown most in the window; None: none has."""
-        if not rows:
-            return []
-        _, then = self._before(rows, window_s)
-        grown = self._samples[-1][np.asarray(rows, np.intp)] - then
-        most = grown.argmax(axis=1).tolist()
-        return [
-            column if by > 0 else None
-            for column, by in zip(most, grown.max(axis=1).tolist(), strict=True)
-        ]
+            for figures, since, column, by, *growth in zip(
+                sizes.tolist(), self._growing_s(rows), grown.argmax(axis=1).tolist(),
+                grown.tolist(), *rates, strict=True,
+            )
+        ]  # fmt: skip
 
     def _growing_s(self, rows: Sequence[int]) -> list[float]:
         """Returns for how long each row has grown without a pause; 0 if it does not grow.
 
-        That is the longest time until now in which no dip was larger than a part of the growth.
+        That is the longest time until now in which no dip was larger than a part of the growth,
+        unless growth has ended meanwhile.
         """
         chosen = np.asarray(rows, np.intp)
         born = np.asarray(self._born)[chosen]
-        now = self._samples[-1][chosen].sum(axis=1)
+        now = self._samples[-1][chosen][:, self._grow].sum(axis=1)
         least, since = now.copy(), np.full(len(chosen), self._times[-1])
         deepest = np.zeros(len(chosen), np.int64)
         for time_s, sample in zip(self._times[-2::-1], self._samples[-2::-1], strict=True):
             (living,) = np.nonzero(born <= time_s)
-            sizes = sample[chosen[living]].sum(axis=1)
+            sizes = sample[chosen[living]][:, self._grow].sum(axis=1)
             np.maximum.at(deepest, living, sizes - least[living])
             grown = now[living] - sizes
             is_start = (grown >= _LEAST_GROWTH_BYTES) & (sizes <= least[living])
             is_start &= deepest[living] <= np.maximum(_DIP * grown, _LEAST_DIP_BYTES)
             least[living] = np.minimum(least[living], sizes)
             since[living[is_start]] = time_s
-        return [float(each) for each in self._times[-1] - since]
+        growing_s = self._times[-1] - since
+        recent_s, rates = np.maximum(_LEAST_PAUSE_S, _PAUSE * growing_s), []
+        for window_s in (growing_s, recent_s):
+            times, then = self._before(rows, window_s)
+            rates.append((now - then.sum(axis=1)) / np.maximum(self._times[-1] - times, 1.0))
+        return [float(each) for each in np.where(rates[1] > _SLOWER * rates[0], growing_s, 0.0)]

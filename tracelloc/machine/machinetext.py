@@ -46,14 +46,15 @@ def machine_lines(machine: MachineMemory, rows: Sequence[ProcessMemory], top: in
     yield headline(machine)
     yield (
         f"{'memory':>10} {'swapped':>9} {'growth/min:1m':>13} {'10m':>11} {'60m':>11} "
-        f"{'for':>8} {'pid':>8}  command"
+        f"{'for':>8} {'pid':>8}  {'kind':11}  command"
     )
     for process in rows[:top]:
-        swapped = process.kinds[list(MemoryKind).index(MemoryKind.SWAPPED)]
+        swapped = process.trend.kinds[MemoryKind.SWAPPED]
         yield (
             f"{format_size(process.trend.size_bytes):>10} "
             f"{format_size(swapped) if swapped else _UNKNOWN:>9} "
-            f"{_rates(process.trend)} {process.pid:>8}  {_cropped(process.arguments)}"
+            f"{_rates(process.trend)} {process.pid:>8}  {process.trend.kind.title:11}  "
+            f"{_cropped(process.arguments)}"
         )
     yield from _rest(len(rows) - top)
     yield from _groups(machine.groups, top)
@@ -88,7 +89,7 @@ def _groups(groups: Sequence[GroupMemory], top: int) -> Iterator[str]:
         return
     yield (
         f"{'memory':>10} {'limit':>9} {'growth/min:1m':>13} {'10m':>11} {'60m':>11} "
-        f"{'for':>8} {'limit in':>8}  control group"
+        f"{'for':>8} {'limit in':>8}  {'kind':11}  control group"
     )
     for group in sorted(groups, key=by_urgency)[:top]:
         limit = _UNKNOWN if group.limit_bytes is None else format_size(group.limit_bytes)
@@ -96,7 +97,8 @@ def _groups(groups: Sequence[GroupMemory], top: int) -> Iterator[str]:
         left = _UNKNOWN if left_s is None else format_estimate(left_s)
         yield (
             f"{format_size(group.trend.size_bytes):>10} {limit:>9} {_rates(group.trend)} "
-            f"{left:>8}  {printable(group.name)}, {plural(group.processes, 'process')}"
+            f"{left:>8}  {group.trend.kind.title:11}  {printable(group.name)}, "
+            f"{plural(group.processes, 'process')}"
         )
     yield from _rest(len(groups) - top)
 
@@ -132,7 +134,7 @@ def hints(rows: Sequence[ProcessMemory]) -> Iterator[str]:
 
 
 def _advice(process: ProcessMemory) -> str:
-    kind = process.growing_kind
+    kind = process.trend.growing_kind
     if kind in (MemoryKind.ANONYMOUS, MemoryKind.SWAPPED):
         return f", {kind.value}: tracelloc -p {process.pid} shows what allocates it"
     if kind is None:
@@ -163,11 +165,6 @@ def _process_json(process: ProcessMemory) -> dict[str, Any]:
         "user": process.user,
         "group": process.group or None,
         **_trend_json(process.trend),
-        **{
-            f"{kind.name.lower()}_bytes": size
-            for kind, size in zip(MemoryKind, process.kinds, strict=True)
-        },
-        "growing_kind": process.growing_kind and process.growing_kind.name.lower(),
     }
 
 
@@ -189,4 +186,6 @@ def _trend_json(trend: MemoryTrend) -> dict[str, Any]:
         "memory_bytes": trend.size_bytes,
         **{f"growth_{name}_bytes_per_min": rate for name, rate in rates},
         "growing_s": round(trend.growing_s, 3),
+        **{f"{kind.name.lower()}_bytes": size for kind, size in trend.kinds.items()},
+        "growing_kind": trend.growing_kind and trend.growing_kind.name.lower(),
     }

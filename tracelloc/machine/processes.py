@@ -18,7 +18,7 @@ from typing import Final
 from tracelloc.dataclass import dataclass
 from tracelloc.machine.groups import GroupReader
 from tracelloc.machine.history import GrowthHistory
-from tracelloc.machine.machinememory import WINDOWS_S, MachineMemory, MemoryKind, ProcessMemory
+from tracelloc.machine.machinememory import PROCESS_KINDS, MachineMemory, ProcessMemory
 from tracelloc.record.process.identity import command_line, user_name
 from tracelloc.record.process.procfs import PROC
 from tracelloc.system.confined import CONFINE
@@ -57,7 +57,7 @@ class ProcessReader:
         self._clock_s = clock_s
         self._watched: dict[int, _Watched] = {}
         self._others: set[int] = set()  # Kernel threads, and workers of tracelloc
-        self._history = GrowthHistory(len(MemoryKind))
+        self._history = GrowthHistory(PROCESS_KINDS)
         self._groups = groups or GroupReader()
         self._began_s: float | None = None
         self._groups_read_s = 0.0
@@ -162,14 +162,12 @@ class ProcessReader:
     def _processes(self) -> list[ProcessMemory]:
         rows = [each.row for each in self._watched.values()]
         trends = self._history.trends(rows)
-        most = self._history.most_grown(rows, WINDOWS_S[1])
-        kinds = list(MemoryKind)
         return [
             ProcessMemory(
-                pid, each.name.decode(errors="replace"), each.arguments, each.user, each.kinds,
-                trend, None if column is None else kinds[column], each.group.path,
+                pid, each.name.decode(errors="replace"), each.arguments, each.user, trend,
+                each.group.path,
             )
-            for (pid, each), trend, column in zip(self._watched.items(), trends, most, strict=True)
+            for (pid, each), trend in zip(self._watched.items(), trends, strict=True)
         ]  # fmt: skip
 
 
@@ -185,7 +183,7 @@ def _name_in(text: bytes) -> bytes:
 
 
 def _kinds_in(text: bytes) -> tuple[int, ...] | None:
-    """Returns the bytes of each kind of memory in a status file; None: it has no memory."""
+    """Returns the bytes of `PROCESS_KINDS` in a status file; None: it has no memory."""
     found = _KINDS.search(text)
     if found is None:
         return None

@@ -26,7 +26,12 @@ class Subject:
     processes: tuple[ProcessMemory, ...]  # One, or all in the group, the fastest growing first
     trend: MemoryTrend
     limit_bytes: int  # The closest limit, or the machine's memory
-    used_share: float  # Used share of the limit; memory that the kernel could drop is not used
+    used_bytes: int  # Memory; of a group, without what the kernel can reclaim
+
+    @property
+    def used_share(self) -> float:
+        """The used share of the limit."""
+        return self.used_bytes / max(self.limit_bytes, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +72,9 @@ def _is_named(group: GroupMemory, pattern: str) -> bool:
 def _group_subject(target: WatchTarget, group: GroupMemory, machine: MachineMemory) -> Subject:
     inside = [process for process in machine.processes if is_in(process, group.path)]
     limit = group.limit_bytes or machine.total_bytes
-    used = group.trend.size_bytes if group.free_bytes is None else limit - group.free_bytes
     return Subject(
         target, f"{target.name} {group.path}", group.name, group.path,
-        tuple(sorted(inside, key=by_growth)), group.trend, limit, used / max(limit, 1),
+        tuple(sorted(inside, key=by_growth)), group.trend, limit, group.trend.used_bytes,
     )  # fmt: skip
 
 
@@ -88,7 +92,7 @@ def _process_subject(
     limit = min([*limits, machine.total_bytes])
     return Subject(
         target, f"{target.name} {process.pid}", process.command, process.group, (process,),
-        process.trend, limit, process.trend.size_bytes / max(limit, 1),
+        process.trend, limit, process.trend.size_bytes,
     )  # fmt: skip
 
 
@@ -131,4 +135,4 @@ class RuleBook:
             return subject.trend.rate
         if rule.quantity == "pressure":
             return self._pressure(subject.group)
-        return subject.used_share if rule.is_share else subject.trend.size_bytes
+        return subject.used_share if rule.is_share else subject.used_bytes

@@ -2,14 +2,15 @@
 
 Limits are those of the memory controller of cgroups, version 2 (memory.max, the kernel's
 cgroup-v2.rst) or 1 (memory.limit_in_bytes, cgroup-v1/memory.rst), of a process's own
-group and its ancestors, and the machine's memory (proc_meminfo(5)). Page cache that can be
-dropped (inactive_file) does not count as used.
+group and its ancestors, and the machine's memory (proc_meminfo(5)). What the kernel can reclaim,
+page cache and caches of file systems, does not count as used.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,18 +27,32 @@ _UNLIMITED: Final = 1 << 62  # cgroup version 1 reports no limit as a number nea
 
 
 class _Version(NamedTuple):
-    """Names of a cgroup version: folders of groups, files, a key of droppable memory."""
+    """Names of a cgroup version: folders of groups, files, keys of memory.stat by kind."""
 
     folders: tuple[str, ...]
     limit: str
     usage: str
-    droppable: str
+    reclaimable: tuple[str, ...]
+    anonymous: str
+    shared: str
+    # What each byte of page cache takes in the kernel (buffer heads, tree nodes), if memory.stat
+    # does not say what the kernel can reclaim of its own memory.
+    cache_overhead: float = 0.0
+
+    def reclaimable_bytes(self, stat: Mapping[str, int]) -> int:
+        """Returns what the kernel can reclaim from a group with these numbers in memory.stat."""
+        found = sum(stat.get(key, 0) for key in self.reclaimable)
+        return found + round(self.cache_overhead * found)
 
 
 _VERSION_1: Final = _Version(
-    ("memory",), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-)
-_VERSION_2: Final = _Version(("", "unified"), "memory.max", "memory.current", "inactive_file")
+    ("memory",), "memory.limit_in_bytes", "memory.usage_in_bytes",
+    ("total_inactive_file", "total_active_file"), "total_rss", "total_shmem", 1 / 32,
+)  # fmt: skip
+_VERSION_2: Final = _Version(
+    ("", "unified"), "memory.max", "memory.current",
+    ("inactive_file", "active_file", "slab_reclaimable"), "anon", "shmem",
+)  # fmt: skip
 
 
 class MemoryGroup(NamedTuple):
@@ -77,12 +92,22 @@ def memory_group(process: Path) -> MemoryGroup:
     return found
 
 
-def group_usage(group: MemoryGroup, cgroups: Path = CGROUPS) -> int | None:
-    """Returns the bytes that a group and groups below it use; None without a controller."""
+def group_kinds(group: MemoryGroup, cgroups: Path = CGROUPS) -> tuple[int, int, int, int] | None:
+    """Returns the memory of a group and groups below it, in bytes; None without a controller.
+
+    It is anonymous, shared (tmpfs, too), reclaimable (page cache), and the rest: the kernel's.
+    """
+    version = group.version
     for directory in group.directories(cgroups):
-        usage = _number(directory / group.version.usage)
-        if usage is not None:
-            return usage
+        left = _number(directory / version.usage)
+        if left is not None:
+            stat, sizes = numbers_in(directory / "memory.stat"), []
+            kinds = stat.get(version.anonymous, 0), stat.get(version.shared, 0)
+            for size in (*kinds, version.reclaimable_bytes(stat)):
+                sizes.append(min(left, size))
+                left -= sizes[-1]
+            anonymous, shared, reclaimable = sizes
+            return anonymous, shared, reclaimable, left
     return None
 
 
@@ -107,8 +132,8 @@ def _limit_in(group: Path, version: _Version) -> MemoryLimit | None:
     size, usage = _number(group / version.limit), _number(group / version.usage)
     if size is None or usage is None or size >= _UNLIMITED:
         return None
-    droppable = numbers_in(group / "memory.stat").get(version.droppable, 0)
-    return MemoryLimit("cgroup", size, max(0, size - max(0, usage - droppable)))
+    reclaimable = version.reclaimable_bytes(numbers_in(group / "memory.stat"))
+    return MemoryLimit("cgroup", size, max(0, size - max(0, usage - reclaimable)))
 
 
 def _read_text(path: Path) -> str:

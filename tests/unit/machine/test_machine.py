@@ -19,7 +19,7 @@ from tracelloc.machine.machinetext import by_growth, by_size, machine_json, mach
 from tracelloc.machine.processes import ProcessReader
 from tracelloc.system.confined import CONFINE
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 STATUS = """Name:\t{name}
 State:\tS (sleeping)
 Kthread:\t0
@@ -85,10 +85,11 @@ def test_memory_by_kind(machine: Machine) -> None:
     machine.set(7, anonymous=100, files=20, shared=3, swapped=50, page_tables=1)
     found = machine.look()
     (process,) = found.processes
-    assert [size >> 10 for size in process.kinds] == [100, 20, 3, 50, 1]
+    assert [size >> 10 for size in process.trend.kinds.values()] == [100, 20, 3, 50, 1]
     assert process.trend.size_bytes == 174 << 10
+    assert process.trend.used_bytes == 154 << 10
     assert process.trend.growth == (None, None, None)
-    assert (process.command, process.arguments, process.growing_kind) == (
+    assert (process.command, process.arguments, process.trend.growing_kind) == (
         "server",
         "/bin/server -x",
         None,
@@ -116,7 +117,7 @@ def test_growth_over_one_ten_and_sixty_minutes(machine: Machine) -> None:
         machine.set(7, anonymous=size)
         found = machine.look(20)
     (process,) = found.processes
-    assert process.growing_kind is MemoryKind.ANONYMOUS
+    assert process.trend.growing_kind is MemoryKind.ANONYMOUS
     assert process.trend.growth == (
         60 << 10, 60 << 10, pytest.approx((10 * 60 + 50 * 6) / 60 * 1024, rel=0.05)
     )  # fmt: skip
@@ -150,6 +151,33 @@ def test_growth_goes_on_over_small_dips(machine: Machine) -> None:
     assert trends[9].growing_s == 0
 
 
+def test_growth_ends() -> None:
+    """After a pause of half a minute, or of an eighth of its time; steps are no pauses."""
+    history = GrowthHistory([MemoryKind.ANONYMOUS])
+    grows, steps = history.add(0), history.add(0)
+    seen: list[tuple[float, float]] = []
+    for second in range(0, 401, 5):
+        figures = {grows: [min(second, 80) << 16], steps: [second // 30 << 20]}
+        history.record(second, figures)
+        both = history.trends([grows, steps])
+        seen.append((both[0].growing_s, both[1].growing_s))
+    assert [growing for growing, _ in seen[16:24]] == [80, 85, 90, 95, 100, 105, 0, 0]
+    assert all(growing == 0 for growing, _ in seen[22:])
+    assert [growing for _, growing in seen[7:]] == list(range(35, 401, 5))
+
+
+def test_what_the_kernel_can_reclaim_is_no_growth(machine: Machine) -> None:
+    for step in range(25):
+        machine.set(7, "mapped", files=500 * step)
+        machine.set(8, "files", files=500 * step, anonymous=10_000 + 100 * step)
+        found = machine.look(5)
+    trends = {process.pid: process.trend for process in found.processes}
+    assert (trends[7].rate, trends[7].growing_s, trends[7].growing_kind) == (0, 0, None)
+    assert trends[7].kind is MemoryKind.FILES
+    assert trends[8].rate == 1200 << 10
+    assert trends[8].kind is MemoryKind.ANONYMOUS
+
+
 def test_a_pid_that_is_used_again_is_another_process(machine: Machine) -> None:
     machine.set(7, anonymous=1000)
     machine.look()
@@ -175,7 +203,7 @@ def test_another_program_begins_anew(machine: Machine) -> None:
 
 
 def test_an_hour_takes_few_samples() -> None:
-    history = GrowthHistory(1)
+    history = GrowthHistory([MemoryKind.SHARED])
     row = history.add(0)
     for second in range(0, 20_000, 5):
         history.record(second, {row: [second]})
@@ -241,19 +269,22 @@ def test_a_group_is_found_by_what_people_call_it(machine: Machine) -> None:
 @pytest.mark.parametrize("version_1", [False, True])
 def test_groups(machine: Machine, version_1: bool) -> None:
     """One with a limit, one with a name; others are not listed. Those above count as well."""
-    folder, limit, used, droppable = (
-        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    folder, limit, used, prefix, anonymous = (
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_", "total_rss")
         if version_1
-        else ("", "memory.max", "memory.current", "inactive_file")
+        else ("", "memory.max", "memory.current", "", "anon")
     )
 
-    def put(path: str, usage: int, most: int | None) -> None:
+    def put(path: str, usage: int, most: int | None, cache: int = 32 * KIB) -> None:
         directory = machine.groups / folder / path
         directory.mkdir(parents=True, exist_ok=True)
         none = str((1 << 63) - 4096) if version_1 else "max"
         (directory / limit).write_text(f"{none if most is None else most}\n")
         (directory / used).write_text(f"{usage}\n")
-        (directory / "memory.stat").write_text(f"cache 5\n{droppable} {MIB}\n")
+        (directory / "memory.stat").write_text(
+            f"cache 5\n{anonymous} {2 * MIB}\n{prefix}shmem {MIB}\n{prefix}inactive_file {cache}\n"
+            f"{prefix}active_file {cache}\nslab_reclaimable {2 * KIB}\n"
+        )
 
     machine.set(7, group="/limited/own", version_1=version_1, anonymous=1)
     machine.set(8, group="/a/x.service", version_1=version_1, anonymous=1)
@@ -262,16 +293,25 @@ def test_groups(machine: Machine, version_1: bool) -> None:
         put("limited", (5 + minute) * MIB, 10 * MIB)
         put("limited/own", 2 * MIB, None)
         put("a", 4 * MIB, None)
-        put("a/x.service", 4 * MIB, None)
+        put("a/x.service", (8 + 5 * minute) * MIB, None, (2 + 2 * minute) * MIB)
         found = machine.look(60 * minute)
     groups = {group.name: group for group in found.groups}
     assert groups.keys() == {"/limited", "x.service"}
     limited, unit = groups["/limited"], groups["x.service"]
     assert (limited.processes, unit.processes) == (2, 1)
-    assert (limited.limit_bytes, limited.free_bytes) == (10 * MIB, 5 * MIB)
+    # 64 KiB of page cache, and 2 KiB of the kernel's for it: told, or known from experience
+    assert (limited.limit_bytes, limited.free_bytes) == (10 * MIB, 4 * MIB + 66 * KIB)
     assert limited.trend.growth[0] == MIB
-    assert limited.limit_in_s == 300
+    assert limited.trend.growing_kind is MemoryKind.KERNEL
+    assert limited.limit_in_s == pytest.approx(60 * (4 + 66 / 1024))
     assert (unit.limit_bytes, unit.limit_in_s) == (None, None)
+    reclaimable = 8 * MIB + (8 * MIB // 32 if version_1 else 2 * KIB)
+    assert list(unit.trend.kinds.values()) == [
+        2 * MIB, MIB, reclaimable, 10 * MIB - reclaimable,
+    ]  # fmt: skip
+    assert unit.trend.size_bytes == 13 * MIB
+    assert unit.trend.used_bytes == 13 * MIB - reclaimable
+    assert unit.trend.kind is MemoryKind.KERNEL
     assert [process.group for process in found.processes if process.pid == 7] == ["/limited/own"]
 
 
@@ -284,7 +324,7 @@ def test_the_report_says_what_grows_and_what_to_do(machine: Machine) -> None:
     for step in range(25):
         machine.set(7, "leaky", anonymous=10_000 + 100 * step)
         machine.set(8, "s\x1b[2J", shared=50_000 + 20 * step)
-        machine.set(9, "files", files=500 * step)
+        machine.set(9, "tables", page_tables=500 * step)
         found = machine.look(5)
     rows = sorted(found.processes, key=by_growth)
     assert [process.pid for process in rows] == [9, 7, 8]
@@ -294,13 +334,13 @@ def test_the_report_says_what_grows_and_what_to_do(machine: Machine) -> None:
         "3 processes, 3.00 MiB of 4.00 MiB in use, 1.50 MiB of 2.00 MiB swap, watched 2 m"
     )
     assert [" ".join(line.split()) for line in lines[1:5]] == [
-        "memory swapped growth/min:1m 10m 60m for pid command",
-        "11.7 MiB – +5.86 MiB – – 2 m 9 /bin/files -x",
-        "12.1 MiB – +1.17 MiB – – 2 m 7 /bin/leaky -x",
+        "memory swapped growth/min:1m 10m 60m for pid kind command",
+        "11.7 MiB – +5.86 MiB – – 2 m 9 page tables /bin/tables -x",
+        "12.1 MiB – +1.17 MiB – – 2 m 7 anonymous /bin/leaky -x",
         "… 1 more",
     ]
     assert lines[5:] == [
-        f"files (9) has grown by 5.86 MiB {_FOR}, pages of mapped files: {_MAPS.format(9)}",
+        f"tables (9) has grown by 5.86 MiB {_FOR}, page tables: {_MAPS.format(9)}",
         f"leaky (7) has grown by 1.17 MiB {_FOR}, memory without a file: {_ALLOCATES}",
         f"s\\x1b[2J (8) has grown by 240 KiB {_FOR}, shared memory: {_MAPS.format(8)}",
         "",
@@ -340,7 +380,7 @@ def test_real_processes() -> None:
         def look() -> tuple[int, ...]:
             found = {process.pid: process for process in reader.read_memory().processes}
             assert os.getpid() in found
-            return found[target.pid].kinds
+            return tuple(found[target.pid].trend.kinds.values())
 
         first = look()
         assert target.ask("grow") == "grown"
