@@ -18,8 +18,8 @@ from tracelloc.show.presentation.memoryparts import (
     CHANGE,
     SHARE,
     PartRow,
-    kept_sentences,
     large_items,
+    memory_sentences,
     part_rows,
 )
 from tracelloc.show.presentation.profile import Metric
@@ -213,23 +213,23 @@ COLUMNS: Final[Columns[PartRow]] = (
     SHARE,
     Column("bar", "", 12, lambda row: row.share, Bar, left=True, from_width=80, sorts=False),
     Column(
-        "name", "resident memory", 0, lambda row: row.part.value if row.part else "",
-        descending=False,
+        "name", "resident memory", 0, lambda row: row.title, descending=False,
+        draw=lambda row: clean(row.title),
     ),
 )  # fmt: skip
 
 
 def resident_rows(selection: ViewSelection) -> TableRows:
-    """Returns a row per part of resident memory, whose key is the part."""
+    """Returns a row per part of resident memory and large item, whose key is both."""
     snapshot = selection.snapshot
     usage, first = snapshot.usage, snapshot.first_usage
     if usage is None:
         return no_rows(_why_empty(selection))
     before = NO_ACCOUNT if first is None else first.account
-    rows = {row.part: row for row in part_rows(usage.account, before)}
+    rows = {(row.part, row.item): row for row in part_rows(usage.account, before)}
 
     def text(key: Hashable | None) -> list[str]:
-        part = key if isinstance(key, MemoryPart) else None
+        part = key[0] if isinstance(key, tuple) else None
         return list(islice(_sentences(snapshot, part), _MOST_SENTENCES))
 
     return sorted_rows(rows, COLUMNS, selection.settings.sorting, text=text)
@@ -251,7 +251,7 @@ def _sentences(snapshot: Snapshot, part: MemoryPart | None) -> Iterator[str]:
     if part is not None and items:
         named = ", ".join(f"{name} {format_size(size)}" for name, size in items)
         yield clean(f"{part.value}: {named}")
-    yield from map(clean, kept_sentences(usage))
+    yield from map(clean, memory_sentences(usage, snapshot.first_usage))
     yield from map(clean, usage.notes)
 
 

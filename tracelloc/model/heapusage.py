@@ -20,17 +20,31 @@ class MemoryPart(Enum):
     TOP = "free at the ends of arenas"
     OWN = "data of the malloc library"
     RUNTIME = "heap of a language runtime"
+    CODE = "generated code"
     OTHER = "other memory without a file"
     STACKS = "stacks of threads"
     DATA = "variables of programs and libraries"
     FILES = "pages of mapped files"
     SHARED = "shared memory"
+    AGAIN = "shared memory at further addresses"
     TRACELLOC = "tracelloc's library and probes"
 
 
 KEPT_PARTS = MemoryPart.CACHED, MemoryPart.FREE, MemoryPart.TOP  # Free, but still resident
 # All parts that a walk of the heap tells apart.
 HEAP_PARTS = (MemoryPart.IN_USE, *KEPT_PARTS, MemoryPart.OWN)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFigures:
+    """The heap of a language runtime by its own counters, in bytes, at its last collection."""
+
+    name: str
+    used_bytes: int
+    committed_bytes: int
+    limit_bytes: int
+    metaspace_used_bytes: int
+    metaspace_committed_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,15 @@ class MemoryAccount:
     page_table_bytes: int = 0  # Size of the kernel's page tables for the process
     huge_bytes: int = 0  # Resident memory without a file in transparent huge pages
     hugetlb_bytes: int = 0  # Memory in pages of hugetlbfs, which does not count as resident
+    device_bytes: int = 0  # Mapped memory of devices, which does not count as resident
+    devices: tuple[str, ...] = ()  # The files of that
+    runtime: RuntimeFigures | None = None
+    stacks: int = 0  # Number of threads' stacks; 0 if they can't be told from each other
+    threads: int = 0  # Number of living threads, without the first one, whose stack has no end
+    stack_space_bytes: int = 0  # Address space of the stacks
+    # Resident anonymous bytes that other processes have, too, since a fork: by part, the heap's
+    # under `IN_USE`.
+    inherited: Mapping[MemoryPart, int] = field(default_factory=dict)
 
     @property
     def rss_bytes(self) -> int:
@@ -69,7 +92,7 @@ class MemoryAccount:
     @property
     def anonymous_bytes(self) -> int:
         """Resident bytes without a file: heap, stacks and other anonymous memory."""
-        with_file = MemoryPart.FILES, MemoryPart.SHARED, MemoryPart.TRACELLOC
+        with_file = MemoryPart.FILES, MemoryPart.SHARED, MemoryPart.AGAIN, MemoryPart.TRACELLOC
         return self.rss_bytes - sum(self.parts.get(part, 0) for part in with_file)
 
 

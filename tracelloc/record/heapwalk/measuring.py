@@ -34,7 +34,7 @@ from tracelloc.record.heapwalk.arenas import (
 )
 from tracelloc.record.heapwalk.chunks import MOST_PAGE_BLOCKS, ArenaTally
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally, StacksAt
-from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
+from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader, merged
 from tracelloc.record.heapwalk.walk import walk_heap, while_alive
 from tracelloc.record.process.memory import PAGE_BYTES, U64, RemoteMemory
 from tracelloc.record.process.procfs import Process
@@ -234,14 +234,11 @@ def _usage(arena: Arena, tally: ArenaTally) -> ArenaUsage:
 
 
 def _pages(heap: WalkedHeap) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(each for arena in heap.arenas for each in arena.stretches()):
-        low, high = first & -PAGE_BYTES, -(-last // PAGE_BYTES) * PAGE_BYTES
-        if found and low <= found[-1][1]:
-            found[-1] = found[-1][0], max(high, found[-1][1])
-        else:
-            found.append((low, high))
-    return found
+    return merged(
+        (first & -PAGE_BYTES, -(-last // PAGE_BYTES) * PAGE_BYTES)
+        for arena in heap.arenas
+        for first, last in arena.stretches()
+    )
 
 
 def _sizes(heap: WalkedHeap) -> tuple[SizeUsage, ...]:

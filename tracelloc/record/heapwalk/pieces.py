@@ -15,6 +15,17 @@ from tracelloc.record.process.memory import PAGE_BYTES, U64, RemoteMemory
 from tracelloc.record.process.regions import Region, read_regions
 
 
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns sorted, disjoint ranges (start, end) with the same addresses."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class AddressRuns:
     """Sorted, disjoint runs of addresses, which tell how many bytes of a range are in a run."""

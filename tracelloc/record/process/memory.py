@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import mmap
+import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,12 +15,14 @@ import numpy.typing as npt
 
 from tracelloc.errors import PrivilegeError, TargetError, privilege_hint
 from tracelloc.record.process.procfs import Process
+from tracelloc.system.memorylimits import numbers_in
 from tracelloc.system.syscalls import read_process, scan_pages
 
 U64 = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
 PAGE_BYTES: Final = mmap.PAGESIZE
+_FEW_SHARED_KIB: Final = 64  # Shared pages whose copies do no harm
 _MOST_PIECES: Final = 1024  # UIO_MAXIOV, include/uapi/linux/uio.h
 # Most contiguous regions per request. The kernel collects so many at a time
 # (`pagemap_scan_init_bounce_buffer`, fs/proc/task_mmu.c). If it is asked for more, its answer may
@@ -34,11 +38,16 @@ _SWAPPED: Final = np.uint64(1 << 62)  # A page is swapped out
 
 
 class RemoteMemory:
-    """A process's memory, read by process_vm_readv(2)."""
+    """A process's memory, read by process_vm_readv(2), or by its file if it has shared pages.
+
+    Since Linux 5.19, process_vm_readv(2) makes the process a copy of each page that it shares with
+    another process since a fork (`gup_must_unshare`, mm/internal.h); /proc/PID/mem does not.
+    """
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self._pagemap = Path(process.directory) / "pagemap"
+        self._shares: bool | None = None  # Whether there are such pages; None: not known yet
 
     def present_pages(self, start: int, end: int) -> Mask:
         """Returns a mask of a mapping's pages that are in memory: reading others faults them in."""
@@ -112,14 +121,35 @@ class RemoteMemory:
         ``pieces`` has rows of (address, bytes), at most 1,024. Returns the number of bytes read.
         Raises TargetError, PrivilegeError.
         """
+        if self._shares is None:
+            kib = numbers_in(self.process.memory_directory / "smaps_rollup")
+            self._shares = kib.get("Pss_Anon", 0) + _FEW_SHARED_KIB < kib.get("Anonymous", 0)
         try:
+            if self._shares:
+                return self._read_file(pieces, into)
             return read_process(self.process.pid, pieces, into)
         except OSError as error:
-            if error.errno == errno.ESRCH:
+            if error.errno in (errno.ESRCH, errno.ENOENT):
                 raise TargetError(f"process {self.process.pid} has ended") from error
-            if error.errno == errno.EPERM:
+            if error.errno in (errno.EPERM, errno.EACCES):
                 raise _refused(self.process) from error
             return 0
+
+    def _read_file(self, pieces: U64, into: U64) -> int:
+        view, got, count = into.reshape(-1).view(np.uint8).data, 0, 1
+        file = os.open(self.process.memory_directory / "mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError, OverflowError):  # a piece that can't be read
+                for start, size in pieces.tolist():
+                    count = os.preadv(file, [view[got : got + size]], start)
+                    got += count
+                    if count < size:
+                        break
+        finally:
+            os.close(file)
+        if not count:
+            raise ProcessLookupError(errno.ESRCH, "it has ended")
+        return got
 
     def read(self, addresses: U64, size_bytes: int) -> tuple[U64, Mask]:
         """Reads a piece per address; returns (a row of 8-byte words per piece, mask of rows read).

@@ -15,12 +15,14 @@ from typing import Final, NamedTuple
 from tracelloc.record.process.procfs import Process
 
 _HEADER: Final = re.compile(
-    rb"^([0-9a-f]+)-([0-9a-f]+) (\S{4}) [0-9a-f]+ (\S+) (\d+)[ ]*(.*)$", re.ASCII
+    rb"^([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) (\S+) (\d+)[ ]*(.*)$", re.ASCII
 )
 _FIELDS: Final = {
     b"Rss": 0, b"Anonymous": 1, b"AnonHugePages": 2, b"Swap": 3, b"Private_Hugetlb": 4,
-    b"Shared_Hugetlb": 4,
+    b"Shared_Hugetlb": 4, b"Pss": 5, b"Shared_Clean": 6, b"Shared_Dirty": 6,
 }  # fmt: skip
+_SUMS: Final = 7
+_DEVICE_FLAGS: Final = {b"io", b"pf"}
 
 
 class Region(NamedTuple):
@@ -69,6 +71,7 @@ class MappingUsage(NamedTuple):
     start: int
     end: int
     rights: str
+    offset: int
     device: str  # Major and minor number of the file's device, in hexadecimal: `00:01`
     inode: int
     path: str  # May contain any bytes that a file's name can have
@@ -77,6 +80,9 @@ class MappingUsage(NamedTuple):
     huge_bytes: int  # Resident memory in transparent huge pages
     swapped_bytes: int
     hugetlb_bytes: int
+    pss_bytes: int  # Resident memory, each page divided by how often it is mapped
+    shared_bytes: int  # Resident memory that is mapped more than once
+    is_of_device: bool  # Whether it is memory of a device, which is not counted
     # Whether the process may have installed guard pages in the mapping (MADV_GUARD_INSTALL).
     may_have_guards: bool
 
@@ -86,31 +92,33 @@ def read_mapping_usages(process: Process) -> Iterator[MappingUsage]:
     header: re.Match[bytes] | None = None
     path, link = map(os.fsencode, process.program_paths() or ("", ""))
     links = {path: link}
-    sums, guards = [0] * 5, False
+    sums, flags = [0] * _SUMS, set[bytes]()
     with (process.memory_directory / "smaps").open("rb") as lines:
         for line in lines:
             name, colon, rest = line.partition(b":")
             if colon and (field := _FIELDS.get(name)) is not None:
                 sums[field] += int(rest.split()[0]) << 10
             elif name == b"VmFlags":
-                guards = b"gu" in rest.split()
+                flags = set(rest.split())
             elif found := _HEADER.match(line):
                 if header is not None:
-                    yield _usage(header, links, sums, guards)
-                header, sums, guards = found, [0] * 5, False
+                    yield _usage(header, links, sums, flags)
+                header, sums, flags = found, [0] * _SUMS, set()
     if header is not None:
-        yield _usage(header, links, sums, guards)
+        yield _usage(header, links, sums, flags)
 
 
 def _usage(
-    header: re.Match[bytes], links: Mapping[bytes, bytes], sums: list[int], guards: bool
+    header: re.Match[bytes], links: Mapping[bytes, bytes], sums: list[int], flags: set[bytes]
 ) -> MappingUsage:
-    start, end, rights, device, inode, path = header.groups()
+    start, end, rights, offset, device, inode, path = header.groups()
     name = links.get(path, path).decode(errors="backslashreplace")
-    rss, anonymous, huge, swapped, hugetlb = sums
+    rss, anonymous, huge, swapped, hugetlb, pss, shared = sums
+    is_of_device = bool(int(inode)) and not _DEVICE_FLAGS.isdisjoint(flags)
     return MappingUsage(
-        int(start, 16), int(end, 16), rights.decode(), device.decode(), int(inode), name,
-        rss, anonymous, huge, swapped, hugetlb, guards,
+        int(start, 16), int(end, 16), rights.decode(), int(offset, 16), device.decode(),
+        int(inode), name, rss, anonymous, huge, swapped, hugetlb, pss, shared, is_of_device,
+        b"gu" in flags,
     )  # fmt: skip
 
 

@@ -133,6 +133,12 @@ def _by_name(name: str) -> Runtime | None:
     return next((runtime for names, runtime in _KNOWN if re.fullmatch(names, name)), None)
 
 
+def runtime_name(name: str) -> str | None:
+    """Returns the name of the runtime that a file with this name belongs to, if any."""
+    runtime = _by_name(name)
+    return None if runtime is None else runtime.name
+
+
 def counts_objects(name: str) -> bool:
     """Whether a file's name is that of a runtime whose objects tracelloc counts."""
     runtime = _by_name(name)

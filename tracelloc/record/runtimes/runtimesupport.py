@@ -9,7 +9,6 @@ from tracelloc.model.frames import RuntimeFrame
 from tracelloc.model.objects import Holders, ObjectCensus, ObjectFindings
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Module
-from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 
@@ -109,12 +108,6 @@ class RuntimeSupport(Protocol):
 
     def watch(self, process: Process, space: AddressSpace) -> ObjectWatch:
         """Returns a watch of a traced program's objects, which does nothing without the runtime."""
-
-    def own_heap(self, memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
-        """Returns a name for the contents of the runtime's own memory, and its (start, end) ranges.
-
-        There are no ranges without the runtime. Raises TargetError, PrivilegeError.
-        """
 
     def counter(self, process: Process) -> ObjectCounter:
         """Returns a counter of the objects of any process."""

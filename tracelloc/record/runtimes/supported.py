@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from tracelloc.record.mallocs.discovery import Module
-from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython import CPYTHON
@@ -48,15 +47,6 @@ def find_runtime(space: AddressSpace) -> MergedRuntime | None:
 def watch_objects(process: Process, space: AddressSpace) -> list[ObjectWatch]:
     """Returns watches of a traced program's objects, one for each supported runtime."""
     return [runtime.watch(process, space) for runtime in SUPPORTED]
-
-
-def runtime_heap(memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
-    """Returns a name for a runtime's own memory, and its ranges. Raises as ``own_heap``."""
-    for runtime in SUPPORTED:
-        name, ranges = runtime.own_heap(memory)
-        if ranges:
-            return name, ranges
-    return "", []
 
 
 def object_counter(process: Process) -> ObjectCounter:

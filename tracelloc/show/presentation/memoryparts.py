@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -33,10 +34,14 @@ _MOST_ITEMS: Final = 3
 _LEAST_ITEM_SHARE: Final = 0.05  # Share of a part from which an item is named
 _LEAST_CHANGE_BYTES: Final = 1 << 20
 _MOST_CHANGES: Final = 4
+_LEAST_RATE_S: Final = 10.0
+_STACK_CACHE: Final = 40 << 20
 _MANY_ARENAS: Final = 3
 _OLD_S: Final = 15.0  # Age from which an account says how old it is
 # The parts of the process's own resident memory.
 OWN_PARTS: Final = tuple(part for part in MemoryPart if part is not MemoryPart.TRACELLOC)
+# Parts whose large items have rows.
+_SPLIT_PARTS: Final = MemoryPart.RUNTIME, MemoryPart.OTHER, MemoryPart.SHARED
 _NAMED_PARTS: Final = (MemoryPart.RUNTIME, MemoryPart.OTHER, MemoryPart.FILES, MemoryPart.SHARED)
 
 
@@ -99,9 +104,11 @@ def account_age(snapshot: Snapshot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PartRow:
-    """A row of the table of resident memory: one part, or the sum."""
+    """A row of the table of resident memory: one part, a large item of one, or the sum."""
 
     part: MemoryPart | None  # None: all resident memory
+    item: str  # Name of the item; empty for a part without its items that have rows
+    title: str
     size_bytes: int
     change_bytes: int  # Change since the earlier account
     share: float | None  # The part of resident memory; None for all of it
@@ -121,13 +128,26 @@ SHARE: Final[Column[PartRow]] = Column(
 
 
 def part_rows(account: MemoryAccount, before: MemoryAccount = NO_ACCOUNT) -> list[PartRow]:
-    """Returns a row per part of RSS, with its change since ``before``, unless both are 0."""
+    """Returns a row per part of RSS, with its change since ``before``, unless both are 0.
+
+    Large items of what a runtime, the program or other processes have made are rows of their own.
+    """
     total, rows = max(account.own_bytes, 1), []
     for part in OWN_PARTS:
-        size_bytes, was = account.parts.get(part, 0), before.parts.get(part, 0)
-        if size_bytes or was:
-            text = part_title(account, part)
-            rows.append(PartRow(part, size_bytes, size_bytes - was, size_bytes / total, text))
+        items, earlier = (dict(each.items.get(part, ())) for each in (account, before))
+        size, was = account.parts.get(part, 0), before.parts.get(part, 0)
+        least = _LEAST_ITEM_SHARE * total if part in _SPLIT_PARTS else math.inf
+        sizes = {name: (n, earlier.get(name, 0)) for name, n in items.items() if n >= least}
+        title = f"other {part.value}" if sizes else part.value
+        text = title if sizes else part_title(account, part)
+        sizes[""] = (
+            size - sum(n for n, _ in sizes.values()),
+            was - sum(n for _, n in sizes.values()),
+        )
+        for name, (now, then) in sizes.items():
+            row = [f"{part.value}: {printable(name)}"] * 2 if name else [title, text]
+            if now or then:
+                rows.append(PartRow(part, name, row[0], now, now - then, now / total, row[1]))
     return rows
 
 
@@ -137,7 +157,7 @@ def part_lines(account: MemoryAccount, before: MemoryAccount | None = None) -> I
     name: Column[PartRow] = Column("part", "resident memory", 0, lambda row: row.text)
     before = before or NO_ACCOUNT
     total, change = account.own_bytes, account.own_bytes - before.own_bytes
-    rss = PartRow(None, total, change, None, f"RSS{_beside(account)}")
+    rss = PartRow(None, "", "RSS", total, change, None, f"RSS{_beside(account)}")
     return table_lines([BYTES, SHARE, *changes, name], [*part_rows(account, before), rss])
 
 
@@ -162,6 +182,7 @@ def _beside(account: MemoryAccount) -> str:
         (account.swapped_bytes, "swapped out"),
         (account.page_table_bytes, "of page tables"),
         (account.hugetlb_bytes, "of reserved huge pages"),
+        (account.device_bytes, f"of devices ({printable(', '.join(account.devices))})"),
         (account.parts.get(MemoryPart.TRACELLOC, 0), MemoryPart.TRACELLOC.value),
     )
     words = [f"{format_size(size)} {what}" for size, what in beside if size]
@@ -169,6 +190,58 @@ def _beside(account: MemoryAccount) -> str:
     if account.huge_bytes:
         text += f", {format_size(account.huge_bytes)} of it in transparent huge pages"
     return f"{text}; besides, {', '.join(words)}" if words else text
+
+
+def account_sentences(usage: HeapUsage, first: HeapUsage | None = None) -> Iterator[str]:
+    """Yields sentences on a runtime's heap, ended threads' stacks, and what was inherited."""
+    account, runtime = usage.account, usage.account.runtime
+    if runtime is not None:
+        yield (
+            f"{runtime.name}: {format_size(runtime.used_bytes)} used, "
+            f"{format_size(runtime.committed_bytes)} of {format_size(runtime.limit_bytes)} "
+            f"committed; metaspace {format_size(runtime.metaspace_used_bytes)} used, "
+            f"{format_size(runtime.metaspace_committed_bytes)} committed, at the last collection"
+        )
+    ended, size_bytes = account.stacks - account.threads, account.parts.get(MemoryPart.STACKS, 0)
+    # glibc keeps no more address space for new threads (glibc.pthread.stack_cache_size)
+    unused = account.stack_space_bytes * ended // max(account.stacks, 1)
+    are_lost = unused > _STACK_CACHE
+    least = max(_LEAST_KEPT_BYTES, _LEAST_ITEM_SHARE * account.own_bytes)
+    if ended > 0 and (are_lost or size_bytes >= least):
+        threads = plural(account.threads + 1, "thread")
+        why = "of threads that were never joined" if are_lost else "kept for new threads"
+        yield (
+            f"{format_size(size_bytes)} in {plural(account.stacks, 'stack')} "
+            f"({format_size(account.stack_space_bytes)} of address space), "
+            f"{threads} {'live' if account.threads else 'lives'}: {ended:,} stacks are {why}"
+        )
+    inherited = sum(account.inherited.values())
+    if inherited >= max(_LEAST_CHANGE_BYTES, _LEAST_ITEM_SHARE * account.anonymous_bytes):
+        yield from _inherited(usage, first, inherited)
+
+
+def _inherited(usage: HeapUsage, first: HeapUsage | None, shared: int) -> Iterator[str]:
+    account = usage.account
+    private = account.anonymous_bytes - shared
+    rate = ""
+    if first is not None and usage.time_s - first.time_s >= _LEAST_RATE_S:
+        before = first.account.anonymous_bytes - sum(first.account.inherited.values())
+        per_min = round((private - before) * 60 / (usage.time_s - first.time_s))
+        rate = f", {signed_size(per_min)} a minute"
+    parts = sorted(account.inherited.items(), key=lambda row: -row[1])[:_MOST_ITEMS]
+    names = {MemoryPart.IN_USE: "the heap"}
+    words = ", ".join(f"{format_size(n)} in {names.get(part, part.value)}" for part, n in parts)
+    yield (
+        f"{format_size(private)} of {format_size(account.anonymous_bytes)} without a file is no "
+        f"longer shared with the parent or its children{rate}: copied or new since the fork; "
+        f"still shared: {words}"
+    )
+
+
+def memory_sentences(usage: HeapUsage, first: HeapUsage | None = None) -> Iterator[str]:
+    """Yields all sentences on a process's memory. ``first``: an earlier usage, for rates."""
+    yield from account_sentences(usage, first)
+    yield from kept_sentences(usage)
 
 
 def kept_sentences(usage: HeapUsage) -> Iterator[str]:
@@ -217,7 +290,11 @@ def _cures(usage: HeapUsage, kept: int) -> Iterator[str]:
     parts = usage.account.parts
     if libraries == {MallocLibrary.GLIBC}:
         if usage.trimmable_bytes is not None and usage.trimmable_bytes >= kept / 2:
-            yield "the program can call malloc_trim(0) whenever it has freed much"
+            yield (
+                "-XX:TrimNativeHeapInterval=5000 makes the JVM call it (JDK 17.0.9 and newer)"
+                if usage.account.runtime
+                else "the program can call malloc_trim(0) whenever it has freed much"
+            )
         if parts.get(MemoryPart.CACHED, 0) >= kept / 2:
             yield "GLIBC_TUNABLES=glibc.malloc.tcache_count=0 in the environment: no thread caches"
         if parts.get(MemoryPart.TOP, 0) >= kept / 2 and len(usage.arenas) > _MANY_ARENAS:
@@ -236,9 +313,17 @@ def account_facts(usage: HeapUsage) -> dict[str, Any]:
     account, pinned = usage.account, usage.pinned
     return {
         "parts": {part.name.lower(): account.parts.get(part, 0) for part in MemoryPart},
+        "items": [
+            {"part": part.name.lower(), "name": name, "bytes": size}
+            for part, items in account.items.items()
+            for name, size in items
+        ],
+        "inherited": [
+            {"part": part.name.lower(), "bytes": size} for part, size in account.inherited.items()
+        ],
         "rss_bytes": account.rss_bytes,
         "kept_bytes": account.kept_bytes,
-        **json_of(account, {"parts": None, "items": None}),
+        **json_of(account, dict.fromkeys(("parts", "items", "inherited"))),
         "pinned_bytes": pinned.kept_bytes,
         "pinning_blocks": pinned.blocks.count,
         "trimmable_bytes": usage.trimmable_bytes,

@@ -31,7 +31,7 @@ from tracelloc.model.losses import Counter, LossCounts
 from tracelloc.model.process import MemoryLimit, MemoryUsage
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.histograms import TotalWaste, Waste, total_waste
-from tracelloc.show.presentation.memoryparts import account_facts, growth_by_parts, kept_sentences
+from tracelloc.show.presentation.memoryparts import account_facts, growth_by_parts, memory_sentences
 from tracelloc.show.presentation.suspects import suspects_of
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
@@ -239,7 +239,7 @@ def memory_lines(snapshot: Snapshot) -> Iterator[str]:
     if found is not None:
         yield found.sentence
     if snapshot.usage is not None:
-        yield from kept_sentences(snapshot.usage)
+        yield from memory_sentences(snapshot.usage, snapshot.first_usage)
     ahead = forecast(snapshot)
     if ahead is not None:
         yield ahead.sentence

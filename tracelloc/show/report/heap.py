@@ -17,7 +17,7 @@ from tracelloc.model.process import Target
 from tracelloc.model.verdicts import Findings
 from tracelloc.show.presentation.blockholders import missing_lines
 from tracelloc.show.presentation.blocktypes import class_text, readable_class
-from tracelloc.show.presentation.memoryparts import account_facts, kept_sentences, part_lines
+from tracelloc.show.presentation.memoryparts import account_facts, memory_sentences, part_lines
 from tracelloc.show.presentation.naming import stack_title
 from tracelloc.show.report.content import Entry, Request, SectionContent
 from tracelloc.show.tables import (
@@ -72,7 +72,7 @@ def heap_lines(target: Target, heap: HeapUsage, top: int) -> Iterator[str]:
     text += f", {format_size(heap.free_resident_bytes)} free but resident"
     yield headline(heap.time_s, target, text)
     yield from part_lines(heap.account)
-    yield from kept_sentences(heap)
+    yield from memory_sentences(heap)
     swapped_bytes = heap.account.swapped_bytes
     yield from missing_lines(_MISSING, heap.coverage, heap.notes, swapped_bytes=swapped_bytes)
     for arena in heap.arenas:

@@ -1,16 +1,24 @@
 """What reports say of the parts of resident memory."""
 
 from dataclasses import replace
+from typing import Any
 
 from tests.unit.memoryusages import MIB, arena, usage
 from tests.unit.show.presentation.test_memory import with_memory
 from tracelloc.model.blocks import BlockSum
-from tracelloc.model.heapusage import HeapUsage, HeapUsages, MemoryPart, PinnedPages
+from tracelloc.model.heapusage import (
+    HeapUsage,
+    HeapUsages,
+    MemoryPart,
+    PinnedPages,
+    RuntimeFigures,
+)
 from tracelloc.model.process import MallocLibrary
 from tracelloc.show.presentation.alerts import alert_of
 from tracelloc.show.presentation.memoryparts import (
     account_age,
     account_facts,
+    account_sentences,
     kept_sentences,
     part_lines,
 )
@@ -136,6 +144,90 @@ def test_why_memory_is_kept() -> None:
     assert list(kept_sentences(jemalloc))[-1].startswith("MALLOC_CONF=background_thread:true")
     assert not list(kept_sentences(usage(in_use=5, free=3)))
     assert not list(kept_sentences(usage(in_use=90, free=10)))
+
+
+def runtime_account(heap: int, before: int = 0) -> HeapUsage:
+    """A program of 100 MiB whose Java heap takes ``heap`` MiB, and other items little."""
+    found = usage(in_use=10, runtime=heap + 1, other=80 - heap, shared=9)
+    items = {
+        MemoryPart.RUNTIME: (("Java heap", heap * MIB), ("Java metaspace", MIB)),
+        MemoryPart.OTHER: (("glibc: \x1b", (80 - heap) * MIB),),
+        MemoryPart.SHARED: (("memfd:a", 4 * MIB), ("memfd:b", 3 * MIB)),
+    }
+    return replace(found, account=replace(found.account, items=items))
+
+
+def test_large_items_have_rows() -> None:
+    lines = list(part_lines(runtime_account(60).account, runtime_account(50).account))
+    assert [line.split("  ")[-1] for line in lines[1:-1]] == [
+        "heap blocks in use",
+        "heap of a language runtime: Java heap",
+        "other heap of a language runtime",
+        "other memory without a file: glibc: \\x1b",
+        "shared memory (memfd:a 4.00 MiB, memfd:b 3.00 MiB)",
+    ]
+    assert "  60.0 MiB   60.0 %    +10.0 MiB  heap of a language runtime: Java heap" in lines
+    assert "  1.00 MiB    1.0 %          0 B  other heap of a language runtime" in lines
+    facts = account_facts(runtime_account(60))
+    assert facts["items"][0] == {"part": "runtime", "name": "Java heap", "bytes": 60 * MIB}
+    assert len(facts["items"]) == 5
+
+
+def sentences(first: HeapUsage | None = None, *, time_s: float = 0.0, **fields: Any) -> list[str]:
+    found = usage(time_s, in_use=80, stacks=20)
+    found = replace(found, account=replace(found.account, **fields))
+    return list(account_sentences(found, first))
+
+
+def test_what_a_jvm_says() -> None:
+    figures = RuntimeFigures("Java heap", 3 * MIB, 4 * MIB, 8 * MIB, MIB, 2 * MIB)
+    assert sentences(runtime=figures) == [
+        (
+            "Java heap: 3.00 MiB used, 4.00 MiB of 8.00 MiB committed; metaspace 1.00 MiB used, "
+            "2.00 MiB committed, at the last collection"
+        )
+    ]
+    peak = usage(in_use=20, free=80, trimmable_bytes=79 * MIB)
+    peak = replace(peak, account=replace(peak.account, runtime=figures))
+    assert list(kept_sentences(peak))[-1].startswith(
+        "-XX:TrimNativeHeapInterval=5000 makes the JVM"
+    )
+    assert account_facts(peak)["runtime"]["used_bytes"] == 3 * MIB
+
+
+def test_stacks_of_ended_threads() -> None:
+    """Up to 40 MiB of address space are kept for new threads."""
+    assert sentences(stacks=5, threads=5, stack_space_bytes=96 * MIB) == []
+    assert sentences(stacks=5, threads=1, stack_space_bytes=50 * MIB) == [
+        (
+            "20.0 MiB in 5 stacks (50.0 MiB of address space), 2 threads live: 4 stacks are kept "
+            "for new threads"
+        )
+    ]
+    assert sentences(stacks=12, threads=0, stack_space_bytes=96 * MIB) == [
+        (
+            "20.0 MiB in 12 stacks (96.0 MiB of address space), 1 thread lives: 12 stacks are of "
+            "threads that were never joined"
+        )
+    ]
+
+
+def test_what_is_shared_since_a_fork() -> None:
+    """It has had 40 of 100 MiB for itself, and has 70 half a minute later."""
+    first = usage(0.0, in_use=80, stacks=20)
+    inherited = {MemoryPart.IN_USE: 60 * MIB}
+    first = replace(first, account=replace(first.account, inherited=inherited))
+    inherited = {MemoryPart.IN_USE: 28 * MIB, MemoryPart.STACKS: 2 * MIB}
+    words = (
+        "70.0 MiB of 100 MiB without a file is no longer shared with the parent or its children{}: "
+        "copied or new since the fork; still shared: 28.0 MiB in the heap, 2.00 MiB in stacks of "
+        "threads"
+    )
+    assert sentences(first, time_s=30.0, inherited=inherited) == [
+        words.format(", +60.0 MiB a minute")
+    ]
+    assert sentences(first, time_s=9.0, inherited=inherited) == [words.format("")]
+    assert sentences(inherited={MemoryPart.IN_USE: 4 * MIB}) == []
 
 
 def test_json() -> None:

@@ -27,7 +27,13 @@ from tracelloc.model.blocks import (
     SuspectHolders,
 )
 from tracelloc.model.events import EventKind
-from tracelloc.model.heapusage import HeapUsages, PinnedPages, PinningStack
+from tracelloc.model.heapusage import (
+    HeapUsages,
+    MemoryPart,
+    PinnedPages,
+    PinningStack,
+    RuntimeFigures,
+)
 from tracelloc.model.losses import Gap
 from tracelloc.model.process import (
     FollowCounts,
@@ -125,6 +131,10 @@ def whole_snapshot() -> tuple[Snapshot, Namer]:
     pins = PinningStack(stack, 2 << 20, BlockSum(3, 300))
     pinned = PinnedPages(3 << 20, BlockSum(4, 400), ((100, BlockSum(4, 400)),), (pins,))
     now = usage(snapshot.time_s, pinned=pinned, in_use=30, free=20, other=30)
+    inherited = {MemoryPart.IN_USE: 1 << 20}
+    runtime = RuntimeFigures("Java heap", 1, 2, 3, 4, 5)
+    account = replace(now.account, inherited=inherited, runtime=runtime, devices=("nvidia0",))
+    now = replace(now, account=account)
     return replace(
         snapshot,
         allocators=(replace(libc, not_probed=(unseen,)),),

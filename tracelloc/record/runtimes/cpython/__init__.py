@@ -9,13 +9,11 @@ from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.objects import Holders, ObjectCensus
 from tracelloc.record.mallocs.discovery import Module
-from tracelloc.record.process.memory import RemoteMemory
-from tracelloc.record.process.procfs import Process, parse_maps
+from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.census import CensusTaker, FoundObjects
 from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
 from tracelloc.record.runtimes.cpython.interpreter import CPython, find_cpython
-from tracelloc.record.runtimes.cpython.pools import pool_ranges
 from tracelloc.record.runtimes.cpython.watch import POOL_MEMORY, PythonObjectWatch
 from tracelloc.record.runtimes.known import is_python_name
 from tracelloc.system.memorylimits import default_budget
@@ -84,12 +82,6 @@ class CPythonSupport:
     def watch(self, process: Process, space: AddressSpace) -> PythonObjectWatch:
         """Returns a watch of a traced Python program's objects."""
         return PythonObjectWatch(process, space)
-
-    def own_heap(self, memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
-        """Returns a name for the pools of objects, and (start, end) of their memory."""
-        mappings = parse_maps(memory.process.maps_text()).values()
-        has_python = any(is_python_name(base_name(mapping.path)) for mapping in mappings)
-        return "Python's small objects", pool_ranges(memory) if has_python else []
 
     def counter(self, process: Process) -> PythonObjectCounter:
         return PythonObjectCounter(process)
