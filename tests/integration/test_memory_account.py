@@ -351,7 +351,7 @@ def test_heaps_of_runtimes(name: str, tmp_path: Path) -> None:
         account = usage_when_idle(process.pid)
         process.kill()
     assert least * told <= dict(account.items[MemoryPart.RUNTIME])[title] <= most * told
-    # Ruby maps 4 MiB for its types' classes, whatever the program does.
+    # Ruby has another mapping of 4 MiB, whatever the program does.
     assert account.parts[MemoryPart.OTHER] <= max(0.1 * account.rss_bytes, 4.5 * MIB)
 
 

@@ -97,7 +97,7 @@ def _zend_chunks(memory: RemoteMemory, mappings: _Mappings) -> _Ranges:
             if not block:
                 break
             start, size, block = memory.read(np.array([block], np.uint64), 24)[0][0].tolist()
-            if start % _ZEND_CHUNK or not 0 < size < _LARGEST:
+            if start % _ZEND_CHUNK or start >> 60 or not 0 < size < _LARGEST:
                 break
             found.append((start, start + size))
     return found
