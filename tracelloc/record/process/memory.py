@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ U64 = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
 PAGE_BYTES: Final = mmap.PAGESIZE
+_CHECK_EVERY_S: Final = 10.0
 _FEW_SHARED_KIB: Final = 64  # Shared pages whose copies do no harm
 _MOST_PIECES: Final = 1024  # UIO_MAXIOV, include/uapi/linux/uio.h
 # Most contiguous regions per request. The kernel collects so many at a time
@@ -47,7 +49,8 @@ class RemoteMemory:
     def __init__(self, process: Process) -> None:
         self.process = process
         self._pagemap = Path(process.directory) / "pagemap"
-        self._shares: bool | None = None  # Whether there are such pages; None: not known yet
+        self._shares = False  # Whether there are such pages
+        self._check_s = 0.0  # When to look for them again: the process may fork
 
     def present_pages(self, start: int, end: int) -> Mask:
         """Returns a mask of a mapping's pages that are in memory: reading others faults them in."""
@@ -121,7 +124,8 @@ class RemoteMemory:
         ``pieces`` has rows of (address, bytes), at most 1,024. Returns the number of bytes read.
         Raises TargetError, PrivilegeError.
         """
-        if self._shares is None:
+        if (now_s := time.monotonic()) >= self._check_s:
+            self._check_s = now_s + _CHECK_EVERY_S
             kib = numbers_in(self.process.memory_directory / "smaps_rollup")
             self._shares = kib.get("Pss_Anon", 0) + _FEW_SHARED_KIB < kib.get("Anonymous", 0)
         try:
