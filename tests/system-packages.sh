@@ -105,6 +105,9 @@ nightly)
     need meson has meson
     need automake has automake
     need cargo has cargo
+    need ruby has ruby
+    need erlang-base has erl
+    need_any "openjdk-17-jdk-headless openjdk-21-jdk-headless default-jdk-headless" has javac
     ;;
 cross) need_cross ;;
 kernels)

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -334,14 +333,17 @@ RUNTIMES: dict[str, tuple[str, str, str, float, float]] = {
 }
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("node", "php", "go")),
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("ruby", "erl")),
+    ],
+)
 def test_heaps_of_runtimes(name: str, tmp_path: Path) -> None:
     """The parts add up; the runtime's own figure beside, and hardly anything is left."""
     title, command, program, least, most = RUNTIMES[name]
     words = [*command.split(), program]
-    if not shutil.which(words[0]):
-        pytest.skip(f"there is no {words[0]}")
     if name == "go":
         (tmp_path / "kept.go").write_text(program)
         words = [str(tmp_path / "kept")]
@@ -355,11 +357,9 @@ def test_heaps_of_runtimes(name: str, tmp_path: Path) -> None:
     assert account.parts[MemoryPart.OTHER] <= max(0.1 * account.rss_bytes, 4.5 * MIB)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("collector", ["G1", "Serial", "Parallel", "Z", "Shenandoah"])
 def test_java(collector: str, tmp_path: Path) -> None:
-    if not shutil.which("java"):
-        pytest.skip("there is no java")
     (tmp_path / "Kept.java").write_text(JAVA)
     words = ["java", f"-XX:+Use{collector}GC", "-Xmx128m", "Kept.java"]
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "cwd": tmp_path}
