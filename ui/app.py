@@ -126,6 +126,30 @@ class Commands(Provider):
                 yield Hit(score, each.title, each.run, help=each.help)
 
 
+ResultT = TypeVar("ResultT")
+
+
+class TerminalApp(App[ResultT]):
+    """An application with commands, whose text is readable in each theme."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "tracelloc"
+    COMMANDS = {Commands}  # noqa: RUF012 - as Textual has it
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+p", "command_palette", "Commands", tooltip="Commands and themes"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(driver_class=TerminalDriver)
+        keep_readable(self)
+
+    def quit_by_signals(self) -> None:
+        """Makes SIGTERM and SIGHUP quit like the key."""
+        loop = asyncio.get_running_loop()
+        for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
+            loop.add_signal_handler(number, self.exit)
+
+
 REFRESH_S = 0.5  # Time between two snapshots that the screen shows
 
 
@@ -147,15 +171,11 @@ class RefresherFailed(Message):
     failure: BaseException
 
 
-class LiveApp(App[int]):
+class LiveApp(TerminalApp[int]):
     """The application that shows one trace. Its result: a PID to trace next, or None."""
 
-    CSS_PATH = "app.tcss"
-    TITLE = "tracelloc"
-    COMMANDS = {Commands}  # noqa: RUF012 - as Textual has it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c,ctrl+q", "ask('leave')", "Quit", show=False, priority=True, tooltip="Quit"),
-        Binding("ctrl+p", "command_palette", "Commands", tooltip="Commands and themes"),
         Binding("ctrl+z", "suspend_process", show=False, priority=True, tooltip="Suspend"),
     ]
 
@@ -171,8 +191,7 @@ class LiveApp(App[int]):
         """``readers``: called when their descriptors become readable. If ``interval_s`` is None,
         snapshots are taken only on demand.
         """
-        super().__init__(driver_class=TerminalDriver)
-        keep_readable(self)
+        super().__init__()
         self.journal = Journal(warnings)
         self.refresher = Refresher(
             source,
@@ -280,28 +299,15 @@ class LiveApp(App[int]):
             getattr(self.state.player, what)(*arguments)
 
 
-ResultT = TypeVar("ResultT")
-
-
-class ScreenApp(App[ResultT]):
+class ScreenApp(TerminalApp[ResultT]):
     """An application that only shows one screen; its result is that of the screen."""
 
-    CSS_PATH = "app.tcss"
-    TITLE = "tracelloc"
-    COMMANDS = {Commands}  # noqa: RUF012 - as Textual has it
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+p", "command_palette", "Commands", tooltip="Commands and themes"),
-    ]
-
     def __init__(self, screen: Screen[ResultT]) -> None:
-        super().__init__(driver_class=TerminalDriver)
-        keep_readable(self)
+        super().__init__()
         self._only = screen
 
     def on_mount(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
-            loop.add_signal_handler(number, self.exit)
+        self.quit_by_signals()
         self.push_screen(self._only, self.exit)
 
 

@@ -192,18 +192,11 @@ class ChartView(LineView[ChartContent]):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "C",
-            "app.ask('toggle_chart')",
-            "Functions/stacks",
-            tooltip="Chart functions, or call stacks",
-        )
+        Binding("C", "app.ask('toggle_chart')", "Functions/stacks", tooltip="Functions, or stacks")
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
-        self._content = ChartContent()
-        self._drawing: Drawing = []
+    _content = ChartContent()
+    _drawing: Sequence[Sequence[tuple[str, str]]] = ()
 
     def show(self, content: ChartContent, *, at_once: bool = False) -> None:
         """Replaces the layers at once, even while a key is pressed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
@@ -72,12 +72,10 @@ class FlameView(NodesView):
     footer_lines = 2
     row_cursor = False
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
-        self.colouring = "module"  # What the colour of a box says: that, or `growth`
-        self.zoomed = ROOT  # The node that takes the whole width
-        self._selected = ROOT
-        self._levels: list[Level] = []
+    colouring = "module"  # What the colour of a box says: that, or `growth`
+    zoomed = ROOT  # The node that takes the whole width
+    _selected = ROOT
+    _levels: Sequence[Level] = ()
 
     # Data.
 

@@ -10,11 +10,9 @@ from typing import Any, ClassVar
 from rich.segment import Segment
 from rich.text import Text
 from textual import events
-from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tracelloc.dataclass import dataclass
 from tracelloc.model.process import RUNNING_PROCESSES
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import Limits
@@ -60,12 +58,6 @@ _SOON_S = 3600.0  # Forecasts of less than this are highlighted
 class HeaderLines(Widget):
     """The widget of two header lines, or three on narrow screens, with clickable words."""
 
-    @dataclass
-    class WordClicked(Message):
-        """A word of the header was clicked, to get its meaning."""
-
-        word: str
-
     def __init__(self, facts: TraceFacts, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._facts = facts
@@ -77,12 +69,13 @@ class HeaderLines(Widget):
         self._picture, self._state = picture, state
         self.refresh()
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
+        """Explains the word that was clicked."""
         lines = self.render().plain.split("\n")
         line = lines[event.y] if event.y < len(lines) else ""
         for word in _WORD.finditer(line):
             if word.start() <= event.x < word.end():
-                self.post_message(self.WordClicked(word[0]))
+                await self.run_action(f"app.ask('show_help', {word[0]!r})")
 
     def render(self) -> Text:
         if self._picture is None:
@@ -302,12 +295,6 @@ class TabLine(Widget):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"tabs--active", "tabs--note"}
 
-    @dataclass
-    class Clicked(Message):
-        """A tab was clicked."""
-
-        view: View[Any]
-
     def __init__(self, views: Sequence[View[Any]], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._views = views
@@ -349,12 +336,13 @@ class TabLine(Widget):
             segments.append(Segment(notes, style))
         return Strip(segments).adjust_cell_length(width, base)
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
+        """Shows the view whose tab was clicked."""
         left = 0
         for view, label in self._labels(self.size.width):
             left += len(label)
             if event.x < left:
-                self.post_message(self.Clicked(view))
+                await self.run_action(f"screen.view({view.name!r})")
                 return
 
 

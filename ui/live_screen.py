@@ -12,8 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingsMap, BindingType
 from textual.containers import Vertical
 from textual.message import Message
-from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Input
+from textual.widgets import ContentSwitcher
 
 from tracelloc.show.analysis.differences import ALL
 from tracelloc.show.presentation.symboladvice import generated_advice
@@ -37,6 +36,7 @@ from tracelloc.ui.picture import Picture
 from tracelloc.ui.player import LIVE_ONLY, PLAYER_KEYS
 from tracelloc.ui.plot import curves_of
 from tracelloc.ui.processview import PROCESSES
+from tracelloc.ui.searchline import SearchableScreen, SearchLine
 from tracelloc.ui.spanplot import SpanPlot, plot_flags
 from tracelloc.ui.stackviews import verdict_lines, verdict_text
 from tracelloc.ui.state import State
@@ -61,6 +61,12 @@ _KEYS: frozenset[str] = frozenset(binding.key for binding in LIVE_KEYS)
 _FRAMING: int = 2  # Lines of a pane for its border and its columns' names
 
 
+# What Esc resets, one after another, with the values that leave nothing out.
+_OPEN: dict[str, Any] = {
+    "verdicts": (), "difference": None, "limits": ALL, "span": None, "baseline": None,
+}  # fmt: skip
+
+
 class Views(ContentSwitcher, FreelySized):
     """The widgets of all views; only the active one is shown."""
 
@@ -76,16 +82,7 @@ class Middle(Vertical):
         self.post_message(self.Resized())
 
 
-class SearchLine(Input):
-    """The input line for searches."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "submit", "Keep the search"),
-        Binding("escape", "screen.back", "Clear it"),
-    ]
-
-
-class LiveScreen(Screen[None]):
+class LiveScreen(SearchableScreen[None]):
     """The main screen: changes settings and draws pictures, computes nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*LIVE_KEYS]
@@ -127,7 +124,7 @@ class LiveScreen(Screen[None]):
             pane.low = 0
             pane.border_title = "stack of the selected row"
             yield pane
-        yield SearchLine(placeholder="regex for names, files, modules (Esc clear)", id="search")
+        yield SearchLine(placeholder="regex for names, files, modules (Esc clear)")
         yield KeyFooter(show_command_palette=False, compact=True)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -245,14 +242,6 @@ class LiveScreen(Screen[None]):
         )
         self.set_focus(self.view)
 
-    @on(HeaderLines.WordClicked)
-    def _explain(self, message: HeaderLines.WordClicked) -> None:
-        self.state.show_help(message.word)
-
-    @on(TabLine.Clicked)
-    def _tab_chosen(self, message: TabLine.Clicked) -> None:
-        self._go_to(message.view, self.settings)
-
     @on(SpanPlot.Selected)
     def _span_chosen(self, message: SpanPlot.Selected) -> None:
         if message.span is not None:
@@ -333,45 +322,18 @@ class LiveScreen(Screen[None]):
 
     # --- search ---
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "search":
-            return not isinstance(self.focused, Input)
-        return super().check_action(action, parameters)
-
-    def action_search(self) -> None:
-        line = self.query_one("#search", Input)
-        # Immediately, not at Textual's next style update: keys may already be queued.
-        line.display = True
-        self.set_focus(line)
-
-    @on(Input.Changed, "#search")
-    def _search_changed(self, message: Input.Changed) -> None:
+    @on(SearchLine.Changed)
+    def _search_changed(self, message: SearchLine.Changed) -> None:
         self.state.change(search=message.value)
-
-    @on(Input.Submitted, "#search")
-    def _close_search(self) -> None:
-        line = self.query_one("#search", Input)
-        if not line.value:
-            line.display = False
-        self.set_focus(self.view)
 
     def action_back(self) -> None:
         """Resets one thing: search, verdicts, difference, limits, baseline, then the tab."""
-        line = self.query_one("#search", Input)
         settings = self.settings
-        if line.display:
-            line.value = ""
-            self._close_search()
-        elif settings.verdicts:
-            self.state.change(verdicts=())
-        elif settings.difference is not None:
-            self.state.change(difference=None)
-        elif not settings.limits.is_open:
-            self.state.change(limits=ALL)
-        elif settings.span is not None:
-            self.state.change(span=None)
-        elif settings.baseline is not None:
-            self.state.change(baseline=None)
+        narrowed = [name for name, all_ in _OPEN.items() if getattr(settings, name) != all_]
+        if self.clear_search():
+            return
+        if narrowed:
+            self.state.change(**{narrowed[0]: _OPEN[narrowed[0]]})
         elif settings.function is not None and settings.view is FUNCTIONS:
             self.state.change(function=None)
         elif settings.view is not self.state.views[0]:

@@ -10,7 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from tracelloc.machine.machinememory import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
 from tracelloc.machine.machinetext import by_growth, by_size, by_urgency, headline, hints
@@ -21,6 +21,7 @@ from tracelloc.ui.helpscreen import HelpScreen
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picker import RefreshedScreen
+from tracelloc.ui.searchline import SearchableScreen, SearchLine
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tableview import Cell, CommandCell, Table, TableRows, clean, crop, growth_cell
 
@@ -73,14 +74,15 @@ class ActionDialog(Dialog["Words | None"]):
         self.dismiss([*subcommand, *self._target])
 
 
-class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
+class MachineScreen(
+    RefreshedScreen[MachineMemory, "Words | None"], SearchableScreen["Words | None"]
+):
     """Lists processes or control groups; the result is a command line to run, or None."""
 
     DEFAULT_CSS = """
     MachineScreen {
         & #machine-title { height: 1; text-style: bold; padding: 0 1; }
         & #machine-list { height: 1fr; }
-        & #machine-search { border: none; height: 1; padding: 0 1; display: none; }
         & #machine-note { height: 1; padding: 0 1; color: $text-muted; }
     }
     """
@@ -113,13 +115,14 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
         rows.name_enter("Actions")
         yield rows
         yield Static(id="machine-note", markup=False)
-        yield Input(placeholder="regex for commands and groups (Esc clear)", id="machine-search")
+        yield SearchLine(placeholder="regex for commands and groups (Esc clear)")
         yield KeyFooter(show_command_palette=False, compact=True)
 
     def show(self, found: MachineMemory) -> None:
         self._machine = found
         self._show()
 
+    @on(SearchLine.Changed)
     def _show(self) -> None:
         if self._machine is None:
             return
@@ -130,7 +133,7 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
 
     def _rows(self, machine: MachineMemory) -> TableRows:
         items: dict[Hashable, ProcessMemory | GroupMemory]
-        search = Search(self.query_one(Input).value)
+        search = Search(self.query_one(SearchLine).value)
         if self._shows_groups:
             key = _by_memory if self._by_size else by_urgency
             items = {
@@ -180,29 +183,12 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
         self._by_size = name == "bytes"
         self._show()
 
-    def action_search(self) -> None:
-        line = self.query_one(Input)
-        line.display = True
-        line.focus()
-
     def action_back(self) -> None:
-        line = self.query_one(Input)
-        if not line.display:
+        if not self.clear_search():
             self.dismiss(None)
-            return
-        line.value, line.display = "", False
-        self.query_one(Table).focus()
 
     def action_help(self) -> None:
         self.app.push_screen(HelpScreen(self))
-
-    @on(Input.Changed)
-    def _search(self) -> None:
-        self._show()
-
-    @on(Input.Submitted)
-    def _keep_search(self) -> None:
-        self.query_one(Table).focus()
 
     @on(Table.SortAsked)
     def _sort_by_memory(self) -> None:

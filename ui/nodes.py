@@ -231,18 +231,11 @@ class NodesView(LineView[Nodes]):
     """A widget that shows ``Nodes``; subclasses define the drawing and the selected node."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "w",
-            "screen.metric",
-            "Weight",
-            tooltip=f"By {', '.join(metric.value for metric in Metric)}",
-        ),
+        Binding("w", "screen.metric", "Weight", tooltip=f"By {', '.join(m.value for m in Metric)}"),
         Binding("o", "open", "Stack", tooltip="Open the heaviest stack through the function"),
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
-        self._data = _NOTHING
+    _data = _NOTHING
 
     @property
     def selected(self) -> int:

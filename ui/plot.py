@@ -278,7 +278,7 @@ def curves_of(points: HeapPoints) -> list[Curve]:
     return curves
 
 
-def _changes(before: Drawing, now: Drawing) -> Iterator[Region]:
+def _changes(before: Sequence[Sequence[tuple[str, str]]], now: Drawing) -> Iterator[Region]:
     is_equal = [len(line) for line in before] == [len(line) for line in now]
     for y, line in enumerate(now):
         found = [x for x, cell in enumerate(line) if not is_equal or cell != before[y][x]]
@@ -290,19 +290,13 @@ class Plot(Widget):
     """The widget that shows the plot."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "plot--axis",
-        "plot--heap",
-        "plot--kept",
-        "plot--rss",
-        "plot--mark",
-    }
+        "plot--axis", "plot--heap", "plot--kept", "plot--rss", "plot--mark",
+    }  # fmt: skip
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
-        # The time of day at a moment; None: times are told from now
-        self.clock: Callable[[int], str] | None = None
-        self._draw: Callable[[int, int], Drawing] | None = None
-        self._drawing: Drawing = []
+    # The time of day at a moment; None: times are told from now
+    clock: Callable[[int], str] | None = None
+    _draw: Callable[[int, int], Drawing] | None = None
+    _drawing: Sequence[Sequence[tuple[str, str]]] = ()
 
     def show(
         self, curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import signal
 import time
 from typing import Final
 
@@ -20,7 +18,6 @@ from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording.joined import AnyRecording
 from tracelloc.show.recording.times import count_words
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.startup import not_ignored
 from tracelloc.system.invoker import invoker
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import LiveApp
@@ -136,7 +133,4 @@ class RecordedApp(LiveApp):
     """The application that shows a recording; there is nothing to detach from."""
 
     def on_mount(self) -> None:
-        """Makes SIGTERM and SIGHUP quit like the key."""
-        loop = asyncio.get_running_loop()
-        for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
-            loop.add_signal_handler(number, self.exit)
+        self.quit_by_signals()

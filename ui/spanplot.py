@@ -44,14 +44,12 @@ class SpanPlot(Plot, can_focus=False):
 
         time_ns: int
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
-        self._curves: Sequence[Curve] = ()
-        self._flags: Sequence[tuple[str, int]] = ()
-        self._start_ns = self._end_ns = 0
-        self._cursor_ns: int | None = None  # Position of the cursor while keys select a span
-        self._begin_ns: int | None = None  # Start of the span, once it is set
-        self._dragged_from: int | None = None  # The column where the mouse button was pressed
+    _curves: Sequence[Curve] = ()
+    _flags: Sequence[tuple[str, int]] = ()
+    _start_ns = _end_ns = 0
+    _cursor_ns: int | None = None  # Position of the cursor while keys select a span
+    _begin_ns: int | None = None  # Start of the span, once it is set
+    _dragged_from: int | None = None  # The column where the mouse button was pressed
 
     def show(
         self, curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int

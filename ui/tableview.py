@@ -225,16 +225,25 @@ def sorted_rows(
     **more: Any,
 ) -> TableRows:
     """Returns at most ``most`` rows by key, sorted by a column; equal rows keep their order."""
-    by_key = {column.key: column for column in columns}
-    value = by_key[sorting.column].value
+    value = next(column.value for column in columns if column.key == sorting.column)
     order = sorted(items, key=lambda key: value(items[key]), reverse=sorting.descending)[:most]
+    shown = {"sorted_by": sorting.column, "descending": sorting.descending, **more}
+    return rows_of(order, items.get, columns, **shown)
+
+
+def rows_of(
+    order: Sequence[Any], find: Callable[[Any], R | None], columns: Columns[R], **more: Any
+) -> TableRows:
+    """Returns rows by key, in their order. ``find``: the row of a key; ``more``: other fields."""
+    by_key = {column.key: column for column in columns}
 
     def cell(key: Hashable, column: str) -> Cell:
         # The order of rows may be older than the rows; a new one comes soon.
-        found: Cell = by_key[column].cell(items[key]) if key in items else ""
+        row = find(key)
+        found: Cell = "" if row is None else by_key[column].cell(row)
         return found
 
-    return TableRows(order, cell, sorting.column, sorting.descending, **more)
+    return TableRows(order, cell, **more)
 
 
 class Table(LineView[TableRows]):

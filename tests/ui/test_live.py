@@ -41,6 +41,7 @@ from tracelloc.ui.dialogs import ExportDialog, QuitDialog
 from tracelloc.ui.lineview import LIST_KEYS
 from tracelloc.ui.live_screen import LIVE_KEYS, LiveScreen, view_keys
 from tracelloc.ui.picker import PickerScreen
+from tracelloc.ui.searchline import SearchLine
 from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.state import MOST_MARKS
 from tracelloc.ui.tableview import GROWING, Table, growth_cell
@@ -57,7 +58,7 @@ def rows(app: LiveApp) -> list[str]:
 
 
 async def type_search(app: LiveApp, pilot: Pilot[int], words: str) -> None:
-    app.screen.query_one("#search", Input).value = words
+    app.screen.query_one(SearchLine).value = words
     await settle(app, pilot)
 
 
@@ -133,7 +134,7 @@ async def test_search(app: LiveApp, pilot: Pilot[int]) -> None:
     assert "160 B" not in shown(app)
     await press(app, pilot, "1", "escape")
     assert rows(app) == BY_BYTES
-    assert not app.screen.query_one("#search", Input).display
+    assert not app.screen.query_one(SearchLine).display
     # Hidden frames, files and modules are found as well.
     for words, found in {
         "finish_grow": ["dns::Message::decode"],
