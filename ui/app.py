@@ -29,6 +29,7 @@ from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.state import State
+from tracelloc.ui.terminal import signal_colours
 from tracelloc.ui.view import Journal, TraceSource
 
 # The command palette's content: what the keys of the screen below it do, by all their names.
@@ -129,9 +130,15 @@ class Commands(Provider):
 ResultT = TypeVar("ResultT")
 
 
+def show_plainly() -> None:
+    """Makes all screens plain, in ASCII, for screen readers."""
+    TerminalApp.is_plain = TerminalDriver.is_plain = True
+
+
 class TerminalApp(App[ResultT]):
     """An application with commands, whose text is readable in each theme."""
 
+    is_plain: ClassVar[bool] = False  # Whether there are no boxes and no animation
     CSS_PATH = "app.tcss"
     TITLE = "tracelloc"
     COMMANDS = {Commands}  # noqa: RUF012 - as Textual has it
@@ -142,6 +149,19 @@ class TerminalApp(App[ResultT]):
     def __init__(self) -> None:
         super().__init__(driver_class=TerminalDriver)
         keep_readable(self)
+        self.set_class(self.is_plain, "plain")
+        if self.is_plain:
+            self.animation_level = "none"
+
+    def watch_theme(self) -> None:
+        """Makes styles in red, green and yellow those of the theme's texts."""
+        colours = signal_colours(self.current_theme, self.ansi_theme)
+        self.ansi_theme_dark = self.ansi_theme_light = colours
+
+    def get_key_display(self, binding: Binding) -> str:
+        """Returns a key's name, in ASCII if nothing else can be shown."""
+        is_return = TerminalDriver.is_plain and binding.key == "enter"
+        return "Enter" if is_return else super().get_key_display(binding)
 
     def quit_by_signals(self) -> None:
         """Makes SIGTERM and SIGHUP quit like the key."""

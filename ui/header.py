@@ -35,6 +35,8 @@ from tracelloc.text import (
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.spanplot import span_note
 from tracelloc.ui.tableview import (
+    GROWING,
+    SHRINKING,
     VERDICT_STYLES,
     arrow,
     clean,
@@ -46,12 +48,12 @@ from tracelloc.ui.tableview import (
 from tracelloc.ui.view import TraceFacts, View
 from tracelloc.verdict.parameters import P
 
-_BAD = "bold red"
 ALERT = "bold reverse"
-_GAP = "   "
+_GAP = "  "
 # Factor of the CPU time, processors, and share of the ring from which costs are shown.
 _NOTABLE_FACTOR, _NOTABLE_CORES, _NOTABLE_RING = 1.2, 0.05, 0.5
 _WORD = re.compile("[A-Za-z]{3,}")  # What the help may explain
+_LEAKS = 23  # Width of the number of leaks and their rate
 _SOON_S = 3600.0  # Forecasts of less than this are highlighted
 
 
@@ -119,8 +121,11 @@ def _first(picture: Picture, facts: TraceFacts, state: str, width: int) -> Text:
     ]  # fmt: skip
     if state:
         left.append(Text(f" {state} ", "bold reverse"))
+    # What comes and goes is here, where it moves nothing else.
     right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]
     right += _overhead(picture)
+    rare = _ended(snapshot), _lost_before(snapshot), _forecast(picture.header.forecast)
+    right += [part for part in rare if part is not None]
     right += _lost(snapshot)
     # If there is too little room, the least important parts are dropped first.
     for drop in (2, 0):
@@ -152,7 +157,7 @@ def _overhead(picture: Picture) -> list[Text]:
     if cost is not None and cost.factor >= _NOTABLE_FACTOR and cost.cores >= _NOTABLE_CORES:
         parts.append(Text(cost.short))
     if share >= _NOTABLE_RING:
-        parts.append(Text(f"ring {format_percent(share, 0)} full", _BAD if share > 0.8 else ""))
+        parts.append(Text(f"ring {format_percent(share, 0)} full", GROWING if share > 0.8 else ""))
     return parts or [Text("overhead low")]
 
 
@@ -160,7 +165,7 @@ def _lost(snapshot: Snapshot) -> list[Text]:
     lost = snapshot.losses.events
     if snapshot.count_bounds is not None:
         least, most = snapshot.count_bounds
-        return [Text(f"lost {lost:,}, {least:,} to {most:,} blocks live", _BAD)]
+        return [Text(f"lost {lost:,}, {least:,} to {most:,} blocks live", GROWING)]
     counts = {
         "ring overflows": snapshot.losses.overflows,
         "lost": lost,
@@ -171,33 +176,33 @@ def _lost(snapshot: Snapshot) -> list[Text]:
         for what, count in counts.items()
         if count
     ]
-    return [Text(", ".join(words), _BAD if lost else "")] if words else []
+    return [Text(", ".join(words), GROWING if lost else "")] if words else []
 
 
 def _figures(picture: Picture) -> list[Text]:
+    """Returns figures of fixed widths: each one stays where it is."""
     figures, snapshot = picture.header, picture.snapshot
     about = about_of(snapshot.sample_bytes)
     heap = Text.assemble(
         ("Heap ", "dim"), (f"{about}{format_size(snapshot.live_bytes):>8}", "bold")
     )
     growth = int(snapshot.growth_per_min.sum())
-    style = _BAD if growth > 0 else "green" if growth < 0 else ""
-    parts = [
-        heap.append(f" {arrow(growth)} {signed_size(growth)}/min", style),
-        _ended(snapshot),
-        _leaks(snapshot),
-        _lost_before(snapshot),
+    style = GROWING if growth > 0 else SHRINKING if growth < 0 else ""
+    blocks = f"{about}{plural(snapshot.live_count, 'block')}"
+    leaks = _leaks(snapshot)
+    leaks.pad_right(max(0, _LEAKS - leaks.cell_len))
+    return [
+        heap.append(f" {arrow(growth)} {signed_size(growth):>9}/min", style),
+        leaks,
         _resident(picture),
-        _forecast(figures.forecast),
-        Text(f"{about}{plural(snapshot.live_count, 'block')} {arrow(figures.count_growth)}"),
+        Text(f"{blocks:>13} {arrow(figures.count_growth)}"),
         Text(
             f"alloc {short_count(figures.allocations_per_s):>5}/s  "
             f"free {short_count(figures.frees_per_s):>5}/s"
         ),
-        Text(plural(snapshot.live_stacks, "stack")),
-        _peak(snapshot, about),
+        Text(f"{plural(snapshot.live_stacks, 'stack'):>9}"),
+        *_peak(snapshot, about),
     ]
-    return [part for part in parts if part is not None]
 
 
 def _ended(snapshot: Snapshot) -> Text | None:
@@ -208,8 +213,8 @@ def _ended(snapshot: Snapshot) -> Text | None:
     return Text(f"{merged.ended_count:,} ended, {unfreed} unfreed", "dim")
 
 
-def _leaks(snapshot: Snapshot) -> Text | None:
-    """Returns the number of leaks and their rate, or when verdicts will be known; or None."""
+def _leaks(snapshot: Snapshot) -> Text:
+    """Returns the number of leaks and their rate, or when verdicts will be known."""
     judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
     types = type_suspects(snapshot)
     for verdict, words in ((Verdict.LEAKING, "leak"), (Verdict.GROWING, "growing")):
@@ -225,7 +230,7 @@ def _leaks(snapshot: Snapshot) -> Text | None:
     left_s = P.first_verdict_s - snapshot.elapsed_ns / NS_PER_S
     if left_s > 0 and snapshot.events:
         return Text(f"verdict in {format_duration(math.ceil(left_s))}", "dim")
-    return None
+    return Text("no leak so far" if snapshot.events else "no events so far", "dim")
 
 
 def _lost_before(snapshot: Snapshot) -> Text | None:
@@ -234,14 +239,15 @@ def _lost_before(snapshot: Snapshot) -> Text | None:
     return Text(words, VERDICT_STYLES[Verdict.LOST]) if lost else None
 
 
-def _peak(snapshot: Snapshot, about: str) -> Text | None:
+def _peak(snapshot: Snapshot, about: str) -> list[Text]:
     peak = snapshot.peak
     if peak is None:
-        return None
+        return []
     # Short peaks while the ring was full are unknown.
     least = "at least " if snapshot.losses.overflows else ""
     ago_s = max(0, snapshot.now_ns - peak.time_ns) / NS_PER_S
-    return Text(f"peak {least}{about}{format_size(peak.size_bytes)} {format_duration(ago_s)} ago")
+    size = f"{least}{about}{format_size(peak.size_bytes)}"
+    return [Text(f"peak {size} {format_duration(ago_s)} ago")]
 
 
 def _resident(picture: Picture) -> Text:
@@ -251,7 +257,7 @@ def _resident(picture: Picture) -> Text:
     memory = picture.snapshot.memory
     if rss_bytes is None and memory is not None:
         words, rss_bytes = "last RSS", memory.now.rss
-    text = Text("RSS ended" if rss_bytes is None else f"{words} {format_size(rss_bytes)}")
+    text = Text("RSS ended" if rss_bytes is None else f"{words} {format_size(rss_bytes):>8}")
     if account is not None and account.traced_share is not None:
         share = account.traced_share
         traced = "all" if share >= 0.9995 else format_percent(share)
@@ -262,7 +268,7 @@ def _resident(picture: Picture) -> Text:
 def _forecast(forecast: Forecast | None) -> Text | None:
     if forecast is None:
         return None
-    style = _BAD if forecast.left_s < _SOON_S else ""
+    style = GROWING if forecast.left_s < _SOON_S else ""
     return Text(f"{forecast.limit.what} full in {format_estimate(forecast.left_s)}", style)
 
 

@@ -19,6 +19,7 @@ from tracelloc.model.verdicts import Verdict
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import printable, signed_size
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece, RowMessage, wrapped
+from tracelloc.ui.terminal import HAS_FEW_COLOURS
 
 if TYPE_CHECKING:
     from tracelloc.ui.view import Sorting
@@ -33,13 +34,14 @@ _WORTH: Final = 11
 WIDE: Final = 150  # Width of a table from which columns of paths get more room
 # Characters considered per available cell; any further ones would be combining ones.
 _PER_CELL: Final = 4
-GROWING: Final = "bold red"
+# A shade of gray in place of red would be weaker than plain text.
+GROWING: Final = "bold" if HAS_FEW_COLOURS else "bold red"
 SHRINKING: Final = "green"
 # Styles of verdicts; others are dim.
 VERDICT_STYLES: Final = {
-    Verdict.LEAKING: "bold red",
-    Verdict.GROWING: "yellow",
-    Verdict.LOST: "red",
+    Verdict.LEAKING: "bold reverse" if HAS_FEW_COLOURS else "bold red",
+    Verdict.GROWING: "bold" if HAS_FEW_COLOURS else "yellow",
+    Verdict.LOST: "bold" if HAS_FEW_COLOURS else "red",
 }
 _HARMLESS: Final = (Verdict.CACHE, Verdict.BUSY, Verdict.START_UP, Verdict.EARLIER)
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"

@@ -269,7 +269,7 @@ async def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> N
         # 532 KiB of 1 MiB; a MiB a minute into 40 MiB.
         line = line_with(app, "Heap")
         assert "RSS 24.0 MiB (+1.00 MiB, 52.0 % explained)" in line
-        assert "cgroup full in 40 m" in line
+        assert "cgroup full in 40 m" in text_of(app)[0]
         await press(app, pilot, "8")
         assert "limit of 64.0 MiB is reached in 40 m" in line_with(app, "memory growth")
 

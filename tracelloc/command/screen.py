@@ -30,7 +30,7 @@ from tracelloc.show.recording.times import find_moment
 from tracelloc.show.report.trace import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import Invoker, invoker
-from tracelloc.ui.app import REFRESH_S, LiveApp, ScreenApp, failure_of
+from tracelloc.ui.app import REFRESH_S, LiveApp, ScreenApp, failure_of, show_plainly
 from tracelloc.ui.driver import restored_terminal
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.recorded import RecordedApp, RecordedSource
@@ -180,6 +180,8 @@ class _ScreenMessages(Messages):
 
 def run_screen(options: Options) -> int:
     """Traces with a screen until the user leaves. Raises TracellocError."""
+    if options.plain:
+        show_plainly()
     for name in ("COLUMNS", "LINES"):
         # The terminal knows its size, and tells when it changes; these don't.
         os.environ.pop(name, None)
@@ -214,6 +216,8 @@ def run_screen(options: Options) -> int:
 
 def open_recording(given: argparse.Namespace) -> None:
     """Shows a recording until the user leaves. Raises TracellocError."""
+    if given.plain:
+        show_plainly()
     for name in ("COLUMNS", "LINES"):
         # The terminal knows its size, and tells when it changes; these don't.
         os.environ.pop(name, None)
