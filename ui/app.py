@@ -252,7 +252,7 @@ class LiveApp(TerminalApp[int]):
         self.refresher.close()
 
     def on_picture_ready(self, message: PictureReady) -> None:
-        self.state.picture = message.picture
+        self.state.take_picture(message.picture)
         began_s = time.perf_counter()
         try:
             # The screen below a dialog stays visible; those below a full screen don't.

@@ -39,7 +39,7 @@ from tracelloc.ui.processview import PROCESSES
 from tracelloc.ui.searchline import SearchableScreen, SearchLine
 from tracelloc.ui.spanplot import SpanPlot, plot_flags
 from tracelloc.ui.stackviews import verdict_lines, verdict_text
-from tracelloc.ui.state import State
+from tracelloc.ui.state import OLD_S, State
 from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import Settings, TraceFacts, View
@@ -126,6 +126,16 @@ class LiveScreen(SearchableScreen[None]):
             yield pane
         yield SearchLine(placeholder="regex for names, files, modules (Esc clear)")
         yield KeyFooter(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        self.set_interval(1.0, self._show_age)
+
+    def _show_age(self) -> None:
+        """Dims what is old, and says how old."""
+        is_old = self.state.age_s >= OLD_S
+        if self.picture is not None and (is_old or self.has_class("old")):
+            self.set_class(is_old, "old")
+            self.query_one(HeaderLines).show(self.picture, self.state.condition)
 
     def on_resize(self, event: events.Resize) -> None:
         width, height = event.size

@@ -6,6 +6,7 @@ runs in the drawing thread, except for jobs passed to the refresher's thread.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -22,7 +23,7 @@ from tracelloc.show.filters.rules import Rule
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.sourcelisting import ListedFunction, listed_function
 from tracelloc.show.tables import Column
-from tracelloc.text import NS_PER_S, plural
+from tracelloc.text import NS_PER_S, format_duration, plural
 from tracelloc.ui.chart import CHART
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.dialogs import ExportDialog, FilterDialog, LimitsDialog, QuitDialog
@@ -53,6 +54,7 @@ VIEWS: Final[tuple[View[Any], ...]] = (
 
 
 MOST_MARKS: Final = 16  # Number of marks that are kept, the newest ones
+OLD_S: Final = 3.0  # Age from which the snapshot on the screen is marked as old
 # After this tracing time quitting asks first, as unwritten data would be lost.
 _ASKED_FROM_S: Final = 60.0
 
@@ -73,6 +75,7 @@ class State:
         self.player = None if source.recorded is None else Player(self, source.recorded, refresher)
         # Whether the shown process stays as more come
         self.has_chosen_process = not source.has_many or self.player is not None
+        self._renewed_s = 0.0  # When the picture's snapshot came
         self._last_process = 0
         self._marks_set = 0
         self._refresher = refresher
@@ -82,7 +85,21 @@ class State:
         """The condition that the header shows: frozen, ended, or a recording's time."""
         if self.player is not None:
             return self.player.condition()
-        return self.ended or ("FROZEN (space)" if self.frozen else "")
+        old = f"{format_duration(int(self.age_s))} old" if self.age_s >= OLD_S else ""
+        return self.ended or ("FROZEN (space)" if self.frozen else old)
+
+    @property
+    def age_s(self) -> float:
+        """How long no new snapshot has come; 0 if none is to come."""
+        is_live = self.player is None and self._refresher.interval_s is not None
+        is_waiting = is_live and not self.ended and not self.frozen and self.picture is not None
+        return time.monotonic() - self._renewed_s if is_waiting else 0.0
+
+    def take_picture(self, picture: Picture) -> None:
+        """Keeps the newest picture, and notes when its snapshot came."""
+        if self.picture is None or picture.snapshot is not self.picture.snapshot:
+            self._renewed_s = time.monotonic()
+        self.picture = picture
 
     def change(self, **fields: Any) -> None:
         """Changes some settings, given as ``Settings`` fields, and requests a picture."""

@@ -1,6 +1,7 @@
 """The live view, key by key, on fixed data."""
 
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -486,3 +487,19 @@ async def test_suspects_stay_first(app: LiveApp, pilot: Pilot[int], source: Fake
     assert "cache_lookup" in rows(app)[1]
     await press(app, pilot, "s")
     assert "cache_lookup" in rows(app)[0], "by change"
+
+
+@on_live_screen((80, 24))
+async def test_old_data_are_dim_and_say_so(app: LiveApp, pilot: Pilot[int]) -> None:
+    assert app.state.age_s == 0.0
+    app.refresher.interval_s = 1e9
+    app.state._renewed_s = time.monotonic() - 12.5
+    app.screen._show_age()
+    await pilot.pause()
+    assert " 12 s old " in text_of(app)[0]
+    assert app.screen.has_class("old")
+    app.state._renewed_s = time.monotonic()
+    app.screen._show_age()
+    await pilot.pause()
+    assert "old" not in text_of(app)[0]
+    assert not app.screen.has_class("old")

@@ -298,7 +298,8 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         config = replace(options.trace, selection=selection, memory=budget)
         with signals.beginning():
             session = stack.enter_context(closing(start.begin(config, say)))
-        STARTUP.end()
+        if not STARTUP.has_frame:
+            STARTUP.end()
         # What there is by now stays to the end, and little garbage is older than a moment: the
         # screen waits while all objects are looked at.
         gc.freeze()

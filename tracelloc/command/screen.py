@@ -29,6 +29,7 @@ from tracelloc.show.recording.joined import open_recordings
 from tracelloc.show.recording.times import find_moment
 from tracelloc.show.report.trace import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import Invoker, invoker
 from tracelloc.ui.app import REFRESH_S, LiveApp, ScreenApp, failure_of, show_plainly
 from tracelloc.ui.driver import restored_terminal
@@ -120,6 +121,7 @@ class Screen:
         if signals.is_ending:
             return
         try:
+            STARTUP.leave_frame()
             with restored_terminal():
                 result = app.run()
         finally:
