@@ -153,6 +153,9 @@ class TerminalApp(App[ResultT]):
         if self.is_plain:
             self.animation_level = "none"
 
+    def on_mount(self) -> None:
+        self.watch_theme()
+
     def watch_theme(self) -> None:
         """Makes styles in red, green and yellow those of the theme's texts."""
         colours = signal_colours(self.current_theme, self.ansi_theme)

@@ -16,7 +16,7 @@ from tracelloc.show.presentation.calltree import Step, shown_frames
 from tracelloc.text import about_of, format_percent, format_size
 from tracelloc.ui.functions import FUNCTIONS, FunctionKey
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece
-from tracelloc.ui.plot import LABELS, Canvas, Drawing, nice_ceiling, styled_runs
+from tracelloc.ui.plot import Canvas, Drawing, draw_stack, nice_ceiling, styled_runs
 from tracelloc.ui.tableview import clean, crop, fit, right
 from tracelloc.ui.timeline import Gaps, are_in_gaps
 from tracelloc.ui.view import Settings, TraceSource, View, ViewSelection
@@ -152,17 +152,12 @@ def draw_layers(content: ChartContent, width: int, height: int) -> Drawing:
         np.interp(canvas.edges_ns(), content.times_ns, layer.bytes) for layer in content.layers
     ]
     tops = np.cumsum(np.maximum(values, 0), axis=0)
-    highest = nice_ceiling(float(tops[-1].max()))
+    highest = nice_ceiling(float(tops[-1].max()), canvas.lines)
     canvas.draw_axes(highest)
     cells = np.rint(tops / highest * canvas.lines).astype(int)
     cells[:, are_in_gaps(content.gaps, canvas.edges_ns())] = 0
     cells[:, canvas.used :] = 0
-    for x in range(canvas.columns):
-        below = 0
-        for number, top in enumerate(cells[:, x].tolist()):
-            for y in range(below, top):
-                canvas.put(LABELS + x, canvas.lines - 1 - y, _mark(content, number), _style(number))
-            below = top
+    draw_stack(canvas, cells, [(_mark(content, n), _style(n)) for n in range(len(cells))])
     return canvas.rows
 
 

@@ -194,6 +194,7 @@ def _figures(picture: Picture) -> list[Text]:
     return [
         heap.append(f" {arrow(growth)} {signed_size(growth):>9}/min", style),
         leaks,
+        *_objects(snapshot),
         _resident(picture),
         Text(f"{blocks:>13} {arrow(figures.count_growth)}"),
         Text(
@@ -231,6 +232,12 @@ def _leaks(snapshot: Snapshot) -> Text:
     if left_s > 0 and snapshot.events:
         return Text(f"verdict in {format_duration(math.ceil(left_s))}", "dim")
     return Text("no leak so far" if snapshot.events else "no events so far", "dim")
+
+
+def _objects(snapshot: Snapshot) -> list[Text]:
+    """Returns what Python's own allocator has in use, by the last census."""
+    census = None if snapshot.objects is None else snapshot.objects.now
+    return [] if census is None else [Text(f"objects {format_size(census.block_bytes):>8}")]
 
 
 def _lost_before(snapshot: Snapshot) -> Text | None:

@@ -181,7 +181,7 @@ class LiveScreen(SearchableScreen[None]):
         if series is not None:
             plot = self.query_one(SpanPlot)
             plot.clock = None if line is None else line.clock
-            plot.show(curves_of(series), flags, start_ns, end_ns)
+            plot.show(curves_of(series, snapshot), flags, start_ns, end_ns)
 
     @property
     def view(self) -> LineView[Any]:
