@@ -23,7 +23,7 @@ from tracelloc.text import printable
 from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver
-from tracelloc.ui.lineview import LIST_KEYS
+from tracelloc.ui.lineview import LIST_KEYS, LineView
 from tracelloc.ui.live_screen import LiveScreen
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
@@ -70,15 +70,10 @@ class Command:
     """One line of the command palette: an action and the key that also runs it."""
 
     word: str  # What the action does, in a word
-    key: str  # Key that does the same
+    title: str  # The key that does the same, and the word
     help: str  # Sentence about the action
-    others: str  # Synonyms
     run: Callable[[], Any]
-
-    @property
-    def title(self) -> str:
-        """The text of the line: the key and the action's word."""
-        return f"{self.key:<5} {self.word}"
+    others: str = ""  # Synonyms
 
     def is_called(self, text: str) -> bool:
         """Whether a word of the description or of the synonyms begins with the text."""
@@ -97,29 +92,23 @@ def commands_of(screen: Screen[Any]) -> Iterator[Command]:
         if action in seen or not enabled or not is_ours or "palette" in action:
             continue
         seen.add(action)
-        word, key = binding.description or help_text, app.get_key_display(binding)
-        yield Command(
-            word,
-            key,
-            help_text,
-            SYNONYMS.get(action, ""),
-            partial(app.run_action, binding.action, namespace),
-        )
+        word = binding.description or help_text
+        title = f"{app.get_key_display(binding):<5} {word}"
+        run: Callable[[], Any] = partial(app.run_action, binding.action, namespace)
+        yield Command(word, title, help_text, run, SYNONYMS.get(action, ""))
     for title, help_text, run, _ in App.get_system_commands(app, screen):
         if title in _OF_TEXTUAL:
-            yield Command(title, "", help_text, "", run)
+            yield Command(title, f"{'':<5} {title}", help_text, run)
 
 
 class Commands(Provider):
     """Finds commands by the text that is typed into the palette."""
 
     async def discover(self) -> Hits:
-        """Yields all commands, those of the footer first."""
         for each in commands_of(self.screen):
             yield DiscoveryHit(each.title, each.run, help=each.help)
 
     async def search(self, query: str) -> Hits:
-        """Yields the commands that match."""
         matcher = self.matcher(query)
         for each in commands_of(self.screen):
             score = max(matcher.match(each.word), _BY_OTHER_WORDS * each.is_called(query.strip()))
@@ -167,7 +156,6 @@ class TerminalApp(App[ResultT]):
         return "Enter" if is_return else super().get_key_display(binding)
 
     def quit_by_signals(self) -> None:
-        """Makes SIGTERM and SIGHUP quit like the key."""
         loop = asyncio.get_running_loop()
         for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
             loop.add_signal_handler(number, self.exit)
@@ -185,13 +173,6 @@ class PictureReady(Message):
     def can_replace(self, message: Message) -> bool:
         """A newer picture replaces one that is still queued."""
         return isinstance(message, PictureReady)
-
-
-@dataclass
-class RefresherFailed(Message):
-    """The refresher has failed; there will be no more pictures."""
-
-    failure: BaseException
 
 
 class LiveApp(TerminalApp[int]):
@@ -219,8 +200,8 @@ class LiveApp(TerminalApp[int]):
         self.refresher = Refresher(
             source,
             self.journal,
-            lambda picture: self._tell(PictureReady(picture)),
-            lambda failure: self._tell(RefresherFailed(failure)),
+            self._tell,
+            self._fail,
             interval_s,
         )
         self.state = State(self, source, self.refresher)
@@ -229,10 +210,10 @@ class LiveApp(TerminalApp[int]):
         self._readers = dict(readers or {})
         self._duration_s = duration_s
 
-    def _tell(self, message: PictureReady | RefresherFailed) -> None:
-        """Posts a message from the refresher's thread; it is dropped once the loop is gone."""
+    def _tell(self, picture: Picture) -> None:
+        """Posts a picture from the refresher's thread; it is dropped once the loop is gone."""
         try:
-            self.post_message(message)
+            self.post_message(PictureReady(picture))
         except RuntimeError:
             self.refresher.shown()
 
@@ -277,10 +258,10 @@ class LiveApp(TerminalApp[int]):
         self.journal.note_cost(picture.settings.view, picture.computing_s, drawing_s)
         self.refresher.shown()
 
-    def on_refresher_failed(self, message: RefresherFailed) -> None:
-        """Exits and keeps the exception, as there will be no more pictures."""
-        self.failure = message.failure
-        self.exit()
+    def _fail(self, failure: BaseException) -> None:
+        """Keeps the exception of the refresher's thread and exits: no more pictures will come."""
+        self.failure = failure
+        self.call_later(self.exit)
 
     def _print_error_renderables(self) -> None:
         """Prints no traceback: Textual's would contain names that come from the target."""
@@ -306,7 +287,6 @@ class LiveApp(TerminalApp[int]):
         self.refresher.ask(self.state.settings, tick=True)
 
     def action_ask(self, what: str, *arguments: Any) -> None:
-        """Calls a method of ``State``, given its name."""
         getattr(self.state, what)(*arguments)
 
     def action_suspend_process(self) -> None:
@@ -316,8 +296,11 @@ class LiveApp(TerminalApp[int]):
         else:
             super().action_suspend_process()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        # Home and End are also keys of inputs and of the chart.
+        return action != "play" or isinstance(self.focused, LineView)
+
     def action_play(self, what: str, *arguments: Any) -> None:
-        """Calls a method of the recording's ``Player``, given its name."""
         if self.state.player is not None:
             getattr(self.state.player, what)(*arguments)
 

@@ -136,10 +136,9 @@ class DetailScreen(Screen[None]):
     def _show_bars(self) -> None:
         if self.details is not None:
             found = self.details.figures
-            sizes = bar_rows(found.sizes, size_label, self._measure)
-            self.query_one("#detail-sizes", Table).show(sizes)
-            ages = bar_rows(found.ages, age_label, self._measure)
-            self.query_one("#detail-ages", Table).show(ages)
+            shown = {"sizes": (found.sizes, size_label), "ages": (found.ages, age_label)}
+            for name, bins in shown.items():
+                self.query_one(f"#detail-{name}", Table).show(bar_rows(*bins, self._measure))
 
     @on(Table.SortAsked)
     def _measure_asked(self, message: Table.SortAsked) -> None:
@@ -162,7 +161,6 @@ class DetailScreen(Screen[None]):
 
     @property
     def frame(self) -> Frame | None:
-        """The frame under the cursor."""
         key = self.query_one("#frames", Table).key
         if not isinstance(key, int) or key >= len(self._lines):
             return None

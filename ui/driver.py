@@ -142,12 +142,10 @@ class GuardedStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Writes the text, or drops it if the reader is gone."""
         self._guard(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        """Flushes, if the terminal still exists."""
         self._guard(self._stream.flush)
 
     def _guard(self, call: Callable[..., object], *arguments: str) -> None:
@@ -176,7 +174,6 @@ class KeyParser(XTermParser):
     _waits: bool = False
 
     def feed(self, data: str) -> Iterable[Message]:
-        """Returns the events of characters that were read."""
         pieces = []
         for at, character in enumerate(data):
             waits = data[at - 1] == _ESCAPE if at else self._waits
@@ -222,7 +219,6 @@ class TerminalDriver(LinuxDriver):
             keep_theme(self._app.theme)
 
     def write(self, data: str) -> None:
-        """Writes the part of the output that changes the screen."""
         if self.is_plain:
             data = data.translate(ASCII)
         if self._size != self._app.size:

@@ -6,6 +6,7 @@ import bisect
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
+from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
 from tracelloc.model.codefiles import base_name
@@ -138,7 +139,11 @@ class FlameView(NodesView):
         if width < 4:
             # Too narrow for a name, but a match is still highlighted.
             return (EDGE + found).ljust(width)[:width]
-        return fit(EDGE + found + self._data.tree.steps[node].name, width)
+        nodes = self._data
+        name = f"{EDGE}{found}{nodes.tree.steps[node].name}"
+        share, figure = format_percent(nodes.share(node)), nodes.figure(nodes.weight(node))
+        choices = f"{name}  {share}, {figure}", f"{name}  {share}"
+        return fit(next((text for text in choices if cell_len(text) <= width), name), width)
 
     def _style(self, node: int, row: int) -> str:
         style = self._colour(node, row)
@@ -189,7 +194,6 @@ class FlameView(NodesView):
     # Walking.
 
     def select(self, node: int) -> None:
-        """Moves the cursor to a node and scrolls it into view."""
         self._selected = node
         self.move_to(int(self._data.tree.depth[node]))
 
@@ -244,7 +248,6 @@ class FlameView(NodesView):
             self.zoom(self._selected)
 
     def zoom(self, node: int) -> None:
-        """Draws a node over the whole width."""
         self.zoomed = node
         self.rows_changed()
         self.show_cursor()

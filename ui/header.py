@@ -72,7 +72,6 @@ class HeaderLines(Widget):
         self.refresh()
 
     async def on_click(self, event: events.Click) -> None:
-        """Explains the word that was clicked."""
         lines = self.render().plain.split("\n")
         line = lines[event.y] if event.y < len(lines) else ""
         for word in _WORD.finditer(line):
@@ -143,9 +142,11 @@ def _first(picture: Picture, facts: TraceFacts, state: str, width: int) -> Text:
 def target_name(snapshot: Snapshot) -> str:
     """Formats the shown processes: ``server (4711)``, ``all 8 processes``."""
     if snapshot.merged is not None:
-        count = f"{snapshot.merged.process_count:,}"
-        running = snapshot.target.number == RUNNING_PROCESSES
-        return f"{count} running processes" if running else f"all {count} processes"
+        count, ended = snapshot.merged.process_count, snapshot.merged.ended_count
+        if snapshot.target.number == RUNNING_PROCESSES:
+            return f"{count:,} running processes"
+        parts = f": {count - ended:,} running, {ended:,} ended" if ended else ""
+        return f"all {count:,} processes{parts}"
     pid = snapshot.target.pid
     return clean(snapshot.target.command) + (f" ({pid})" if pid else "")
 
@@ -211,7 +212,7 @@ def _ended(snapshot: Snapshot) -> Text | None:
     if merged is None or not merged.ended_count:
         return None
     unfreed = format_size(merged.ended_bytes) if merged.ended_bytes else "nothing"
-    return Text(f"{merged.ended_count:,} ended, {unfreed} unfreed", "dim")
+    return Text(f"{unfreed} unfreed by ended ones", "dim")
 
 
 def _leaks(snapshot: Snapshot) -> Text:
@@ -304,7 +305,7 @@ def _justify(left: list[Text], right: list[Text], width: int) -> Text:
 
 
 class TabLine(Widget):
-    """Tabs in a single line. On narrow screens, the last ones show only their keys."""
+    """Tabs in a line, and notes on modes below. On narrow screens, the last ones are keys only."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"tabs--active", "tabs--note"}
 
@@ -319,11 +320,10 @@ class TabLine(Widget):
             self._active, self._notes = active, notes
             self.refresh()
 
-    def _labels(self, width: int) -> list[tuple[View[Any], str]]:
+    def _labels(self, room: int) -> list[tuple[View[Any], str]]:
         full = [(view, f" {view.key} {view.title} ") for view in self._views]
         tight = [(view, label if view is self._active else label[:-1]) for view, label in full]
         bare = [(view, label if view is self._active else f" {view.key} ") for view, label in full]
-        room = width - min(len(self._notes) + 3, 40) if self._notes else width
         shorter = (tight[:whole] + bare[whole:] for whole in range(len(full), 0, -1))
         for labels in (full, *shorter):
             if sum(len(label) for _, label in labels) <= room:
@@ -334,23 +334,18 @@ class TabLine(Widget):
         width = self.size.width
         base = self.rich_style
         if y:
-            return Strip.blank(width, base)
+            style = self.get_component_rich_style("tabs--note")
+            return Strip([Segment(f" {crop(self._notes, width - 1)}", style)]).adjust_cell_length(
+                width, base
+            )
         active = self.get_component_rich_style("tabs--active")
         labels = self._labels(width)
         segments = [
             Segment(label, active if view is self._active else base) for view, label in labels
         ]
-        room = width - sum(len(label) for _, label in labels) - 2
-        if self._notes and room >= 8:
-            notes = crop(self._notes, room)
-            style = self.get_component_rich_style("tabs--note")
-            space = Strip([Segment(notes)]).cell_length
-            segments.append(Segment(" " * (room - space + 1), base))
-            segments.append(Segment(notes, style))
         return Strip(segments).adjust_cell_length(width, base)
 
     async def on_click(self, event: events.Click) -> None:
-        """Shows the view whose tab was clicked."""
         left = 0
         for view, label in self._labels(self.size.width):
             left += len(label)
@@ -360,9 +355,11 @@ class TabLine(Widget):
 
 
 def notes_of(picture: Picture) -> str:
-    """Returns the notes at the right of the tabs."""
+    """Returns the notes below the tabs."""
     settings = picture.settings
-    notes = _limits(settings.limits)
+    notes, peak = _limits(settings.limits), picture.snapshot.peak
+    if settings.shows_peak and peak is not None:
+        notes += [f"at the {part.plain}" for part in _peak(picture.snapshot, "")]
     if settings.view.follows_metric and settings.metric is not Metric.BYTES:
         notes.append(f"by {settings.metric.value} (w)")
     if settings.baseline is not None:

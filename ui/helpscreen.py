@@ -123,19 +123,16 @@ class HelpScreen(Dialog[None], SearchableScreen[None]):
             yield SearchLine(placeholder="words of keys and terms (Esc shows all)")
 
     def on_mount(self) -> None:
-        """Shows all lines, or those with the words that were asked for."""
         self._show()
         if self._words:
             self.query_one(SearchLine).value = self._words
             self.on_input_submitted()
 
     def action_back(self) -> None:
-        """Shows all lines again; closes the help if it does so already."""
         if not self.clear_search():
             self.dismiss()
 
     def on_resize(self) -> None:
-        """Wraps the lines to the new width."""
         self._show()
 
     @on(SearchLine.Changed)

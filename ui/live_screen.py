@@ -11,7 +11,6 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingsMap, BindingType
 from textual.containers import Vertical
-from textual.message import Message
 from textual.widgets import ContentSwitcher
 
 from tracelloc.show.analysis.differences import ALL
@@ -42,7 +41,7 @@ from tracelloc.ui.stackviews import verdict_lines, verdict_text
 from tracelloc.ui.state import OLD_S, State
 from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.tree import TREE
-from tracelloc.ui.view import Settings, TraceFacts, View
+from tracelloc.ui.view import Settings, Span, TraceFacts, View
 
 NARROW: int = 100  # Width below which the header has three lines and the plot fewer
 FLAT: int = 16  # Height below which there is no plot; there is none below `SLIM` columns either
@@ -74,12 +73,9 @@ class Views(ContentSwitcher, FreelySized):
 class Middle(Vertical):
     """The active view, and below it the stack of the cursor's row."""
 
-    class Resized(Message):
-        """The size of the view and the stack below it has changed."""
-
-    def on_resize(self) -> None:
+    async def on_resize(self) -> None:
         """Has the screen divide the lines between view and stack again."""
-        self.post_message(self.Resized())
+        await self.run_action("screen.refit")
 
 
 class LiveScreen(SearchableScreen[None]):
@@ -131,7 +127,6 @@ class LiveScreen(SearchableScreen[None]):
         self.set_interval(1.0, self._show_age)
 
     def _show_age(self) -> None:
-        """Dims what is old, and says how old."""
         is_old = self.state.age_s >= OLD_S
         if self.picture is not None and (is_old or self.has_class("old")):
             self.set_class(is_old, "old")
@@ -158,7 +153,9 @@ class LiveScreen(SearchableScreen[None]):
             self.set_class(picture.header.alert is not None, "alert")
             self.query_one(HeaderLines).show(picture, self.state.condition)
             self._show_plot(picture)
-            self.query_one(TabLine).show(self.settings.view, notes_of(picture))
+            notes = notes_of(picture)
+            self.set_class(bool(notes), "noted")
+            self.query_one(TabLine).show(self.settings.view, notes)
             if picture.settings.view is self.settings.view:
                 same = before is not None and _order_of(before) == _order_of(picture)
                 self.view.show(picture.content, at_once=not same)
@@ -185,7 +182,6 @@ class LiveScreen(SearchableScreen[None]):
 
     @property
     def view(self) -> LineView[Any]:
-        """The active view's widget."""
         return self.query_one(f"#{self.settings.view.name}", LineView)
 
     def _show_pane(self, picture: Picture) -> None:
@@ -216,8 +212,7 @@ class LiveScreen(SearchableScreen[None]):
         rows = max(self.view.row_count(), _EMPTY)
         return max(least, middle.size.height - rows - 1)
 
-    @on(Middle.Resized)
-    def _refit(self) -> None:
+    def action_refit(self) -> None:
         if self.picture is not None:
             self._show_pane(self.picture)
 
@@ -252,19 +247,17 @@ class LiveScreen(SearchableScreen[None]):
         )
         self.set_focus(self.view)
 
-    @on(SpanPlot.Selected)
-    def _span_chosen(self, message: SpanPlot.Selected) -> None:
-        if message.span is not None:
-            if self.state.player is None:
-                self.state.change(span=message.span)
-            else:
-                self.state.player.compare(message.span)
+    def action_choose_span(self, begin_ns: int = 0, end_ns: int = 0) -> None:
+        player, span = self.state.player, Span(begin_ns, end_ns)
+        if end_ns and player is None:
+            self.state.change(span=span)
+        elif end_ns and player is not None:
+            player.compare(span)
         self.set_focus(self.view)
 
-    @on(SpanPlot.TimeClicked)
-    def _time_clicked(self, message: SpanPlot.TimeClicked) -> None:
+    def action_go_to(self, time_ns: int) -> None:
         if self.state.player is not None:
-            self.state.player.go_to_ns(message.time_ns)
+            self.state.player.go_to_ns(time_ns)
 
     def on_screen_resume(self) -> None:
         if self.state.picture is not None and self.picture is not self.state.picture:
@@ -315,9 +308,9 @@ class LiveScreen(SearchableScreen[None]):
         self.action_sort_by(str(message.key))
 
     def action_sort(self) -> None:
-        keys = [column.key for column in self._columns()]
-        now = self.settings.sorting.column
-        self.action_sort_by(keys[(keys.index(now) + 1) % len(keys)] if keys else "")
+        keys = [column.key for column in self._columns() if column.key != "peak"]
+        at = keys.index(now) if (now := self.settings.sorting.column) in keys else -1
+        self.action_sort_by(keys[(at + 1) % len(keys)] if keys else "")
 
     def action_sort_by(self, name: str) -> None:
         """Sorts by a column; switches to the first view if the active one has no such column."""
@@ -371,7 +364,6 @@ class LiveScreen(SearchableScreen[None]):
         self._go_to(self.settings.view, self.state.next_processes())
 
     def action_ended(self) -> None:
-        """Lists ended processes one by one, or as one line per parent."""
         if PROCESSES in self.state.views:
             shows_ended = not self.settings.shows_ended
             self._go_to(PROCESSES, replace(self.settings, shows_ended=shows_ended))

@@ -31,6 +31,7 @@ LIVE_KEYS: Final = bindings(
         ("a", "sort_by('count')", "Block count", "Sort by blocks"),
         ("p", "sort_by('growth')", "Growth", "Sort by growth per minute"),
         ("r", "sort_by('rate')", "Rate", "Sort by allocations per second"),
+        ("X", "sort_by('peak')", "Peak", "Show what was live at the heap's peak"),
         ("A", "sort_by('age')", "Age", "Sort by age"),
         ("v", "sort_by('verdict')", "Verdict", "Sort leak suspects first, then by live bytes"),
         ("V", "app.ask('next_verdicts')", "Suspects",
@@ -59,7 +60,7 @@ LIVE_KEYS: Final = bindings(
         ("escape", "back", "Back", "One step back"),
     ),
     shown={"l", "M", "d", "e", "slash", "question_mark", "q"},
-    first="slash",
+    first=("slash",),
 )
 # fmt: on
 

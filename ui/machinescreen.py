@@ -79,13 +79,6 @@ class MachineScreen(
 ):
     """Lists processes or control groups; the result is a command line to run, or None."""
 
-    DEFAULT_CSS = """
-    MachineScreen {
-        & #machine-title { height: 1; text-style: bold; padding: 0 1; }
-        & #machine-list { height: 1fr; }
-        & #machine-note { height: 1; padding: 0 1; color: $text-muted; }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "switch", "Groups", priority=True, tooltip="Processes or control groups"),
         *bindings(
@@ -110,11 +103,11 @@ class MachineScreen(
         self._by_size = False
 
     def compose(self) -> ComposeResult:
-        yield Static("tracelloc top", id="machine-title", markup=False)
-        rows = Table(_COLUMNS, id="machine-list")
+        yield Static("tracelloc top", id="title", markup=False)
+        rows = Table(_COLUMNS, id="list")
         rows.name_enter("Actions")
         yield rows
-        yield Static(id="machine-note", markup=False)
+        yield Static(id="note", markup=False)
         yield SearchLine(placeholder="regex for commands and groups (Esc clear)")
         yield KeyFooter(show_command_palette=False, compact=True)
 
@@ -127,7 +120,7 @@ class MachineScreen(
         if self._machine is None:
             return
         title = headline(self._machine).removeprefix("==> ")
-        self.query_one("#machine-title", Static).update(crop(title, max(self.size.width - 2, 0)))
+        self.say("title", title)
         self.query_one(Table).show(self._rows(self._machine), at_once=True)
         self._say_hint()
 
@@ -161,8 +154,7 @@ class MachineScreen(
             text = next(iter(hints([chosen])), chosen.arguments)
         elif chosen is not None:
             text = chosen.path
-        note = self.query_one("#machine-note", Static)
-        note.update(crop(clean(text), max(self.size.width - 2, 0)))
+        self.say("note", clean(text))
 
     def _chosen(self) -> ProcessMemory | GroupMemory | None:
         key, machine = self.query_one(Table).key, self._machine

@@ -117,7 +117,6 @@ class Canvas:
 
     @property
     def has_room(self) -> bool:
-        """Whether the plot is large enough to be drawn."""
         return self.columns >= 8 and self.lines >= 2
 
     def edges_ns(self) -> F64:
@@ -131,7 +130,6 @@ class Canvas:
             self.rows[y][x] = (character, style)
 
     def write(self, x: int, y: int, text: str, style: str) -> None:
-        """Draws text from left to right."""
         for offset, character in enumerate(text):
             self.put(x + offset, y, character, style)
 

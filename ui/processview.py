@@ -47,7 +47,6 @@ class ProcessLine:
 
     @property
     def is_process(self) -> bool:
-        """Whether the row stands for a single process."""
         return isinstance(self.key, int) and self.key >= 0
 
 

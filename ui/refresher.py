@@ -101,13 +101,11 @@ class Refresher:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was requested is on the screen."""
         with self._changed:
             asked = self._jobs or self._tick or self._settings != self._done
             return not asked and not self._in_flight and not self._busy
 
     def close(self) -> None:
-        """Ends the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -31,7 +31,6 @@ class SearchableScreen(Screen[ResultT], Generic[ResultT]):
 
     @property
     def view(self) -> LineView[Any]:
-        """The list that is searched."""
         return self.query_one(LineView)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

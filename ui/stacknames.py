@@ -194,7 +194,6 @@ class Names:
         return word
 
     def found(self, search: Search, order: Iterable[int]) -> Mask:
-        """Returns which of the stacks have a frame that the search matches."""
         indices = list(order)
         text, hits = self._found
         if text != search.text:

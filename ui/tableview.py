@@ -153,7 +153,6 @@ class TitleCell(str):
     __slots__ = ()
 
     def within(self, width: int) -> str:
-        """Returns as many parts of the title as ``width`` has room for."""
         if len(self) <= width:
             return str(self)
         first, arrow, _ = self.partition(" ← ")
@@ -169,7 +168,6 @@ class PathCell(str):
     __slots__ = ()
 
     def within(self, width: int) -> str:
-        """Returns the last ``width`` characters."""
         return str(self) if len(self) <= width else f"{CUT}{self[len(self) - width + 1 :]}"
 
 
@@ -179,7 +177,6 @@ class CommandCell(str):
     __slots__ = ()
 
     def within(self, width: int) -> str:
-        """Returns the command line, shortened if it does not fit."""
         if len(self) <= width:
             return str(self)
         return " ".join(word.rpartition("/")[2] or word for word in self.split(" "))
@@ -274,12 +271,10 @@ class Table(LineView[TableRows]):
 
     @property
     def without(self) -> Collection[str]:
-        """Keys of columns that are left out."""
         return self._rows.without
 
     @property
     def order(self) -> Sequence[Hashable]:
-        """The keys of the rows, in their order on the screen."""
         return self._rows.order
 
     def show(self, content: TableRows, *, at_once: bool = False) -> None:

@@ -46,9 +46,7 @@ class _Ascii(dict[int, str]):
     """A table for ``str.translate``; other characters become as many ``?`` as they take cells."""
 
     def __missing__(self, code: int) -> str:
-        text = chr(code)
-        self[code] = text if code < 128 else "?" * get_character_cell_size(text)
-        return self[code]
+        return chr(code) if code < 128 else "?" * get_character_cell_size(chr(code))
 
 
 _PLAIN: Final = (

@@ -158,7 +158,6 @@ class TreeView(NodesView):
             self.move_to(next((r for r, (n, _) in enumerate(self._rows) if n == parent), 0))
 
     def chosen(self) -> None:
-        """Expands or collapses the node; a leaf opens its stack."""
         node = self.selected
         if not self._weighty(node):
             self.action_open()

@@ -66,6 +66,12 @@ async def type_search(app: LiveApp, pilot: Pilot[int], words: str) -> None:
 BY_BYTES = ["record_request", "cache_lookup", "append_log", "dns::Message::decode"]
 
 
+def notes(app: LiveApp) -> str:
+    """The line below the tabs."""
+    lines = text_of(app)
+    return lines[1 + next(at for at, line in enumerate(lines) if line.startswith(" 1 Stacks"))]
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @on_live_screen()
 async def test_first_screen(app: LiveApp, pilot: Pilot[int], size: tuple[int, int]) -> None:
@@ -127,7 +133,7 @@ async def test_search(app: LiveApp, pilot: Pilot[int]) -> None:
     await type_search(app, pilot, "cache|append")
     assert rows(app) == ["cache_lookup", "append_log"]
     await press(app, pilot, "enter")
-    assert "2 stacks match" in line_with(app, "1 Stacks")
+    assert "2 stacks match" in notes(app)
     # The keys are the table's again, and the view goes on obeying.
     await press(app, pilot, "2")
     assert set(rows(app)) == {"cache_lookup", "append_log"}
@@ -173,7 +179,7 @@ async def test_baseline(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> 
     await tick(app, pilot)
     assert rows(app) == ["cache_lookup"]
     assert "777 B" in line_with(app, "cache_lookup (")
-    assert "since baseline (b)" in line_with(app, "1 Stacks")
+    assert "since baseline (b)" in notes(app)
     await press(app, pilot, "2")
     assert rows(app) == ["cache_lookup"]
     await press(app, pilot, "1", "b")
@@ -195,11 +201,11 @@ async def test_marks_and_differences(app: LiveApp, pilot: Pilot[int], source: Fa
     await tick(app, pilot)
     assert any("┆m1" in line and "┆m2" in line for line in text_of(app))
     await press(app, pilot, "d")
-    assert "change m2 → now" in line_with(app, "1 Stacks")
+    assert "change m2 → now" in notes(app)
     assert rows(app) == ["cache_lookup"]
     assert "+2.93 KiB" in line_with(app, "cache_lookup (")
     await press(app, pilot, "d")
-    assert "change m1 → m2" in line_with(app, "1 Stacks")
+    assert "change m1 → m2" in notes(app)
     assert rows(app) == ["record_request"]
     assert "+1000 B" in line_with(app, "record_request (")
     await press(app, pilot, "d")
@@ -229,7 +235,7 @@ async def test_only_some_verdicts(app: LiveApp, pilot: Pilot[int]) -> None:
         "lost or before": [],
     }.items():
         await press(app, pilot, "V")
-        assert f"only {said} (V)" in line_with(app, "1 Stacks")
+        assert f"only {said} (V)" in notes(app)
         assert rows(app) == found, said
         await press(app, pilot, "2")
         assert set(rows(app)) == set(found)
@@ -317,7 +323,7 @@ async def test_one_thread_alone_is_not_a_limit(
 @on_live_screen()
 async def test_threads(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "m")
-    assert "thread 101" in line_with(app, "1 Stacks")
+    assert "thread 101" in notes(app)
     assert rows(app) == ["record_request", "append_log"]
     await press(app, pilot, "greater_than_sign")
     assert rows(app) == ["record_request", "cache_lookup"]
@@ -336,7 +342,7 @@ async def test_threads(app: LiveApp, pilot: Pilot[int]) -> None:
 async def test_limits(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "L", *"100s", "enter")
     assert app.state.settings.limits.min_age_ns == 100 * 10**9
-    assert "age ≥ 1 m 40 s" in line_with(app, "1 Stacks")
+    assert "age ≥ 1 m 40 s" in notes(app)
     assert rows(app) == ["record_request", "append_log", "dns::Message::decode"]
     await press(app, pilot, "L", "tab", "tab", *"4k", "enter")
     assert rows(app) == ["append_log", "dns::Message::decode"]
@@ -356,7 +362,7 @@ async def test_limits(app: LiveApp, pilot: Pilot[int]) -> None:
 async def test_filters(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     await press(app, pilot, "n")
     assert "finish_grow" in rows(app)[-1]
-    assert "filters off (n)" in line_with(app, "1 Stacks")
+    assert "filters off (n)" in notes(app)
     await press(app, pilot, "n")
     assert rows(app) == BY_BYTES
     await press(app, pilot, "f")
@@ -503,3 +509,12 @@ async def test_old_data_are_dim_and_say_so(app: LiveApp, pilot: Pilot[int]) -> N
     await pilot.pause()
     assert "old" not in text_of(app)[0]
     assert not app.screen.has_class("old")
+
+
+@on_live_screen((120, 40))
+async def test_the_table_of_the_heaps_peak(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "X")
+    assert "at the peak 581 KiB" in text_of(app)[10]
+    assert "at peak ▼" in text_of(app)[11]
+    await press(app, pilot, "v")
+    assert "at peak" not in shown(app)
