@@ -51,7 +51,6 @@ class ScreenChanges:
         self._painted_s = time.monotonic()
 
     def forget(self) -> None:
-        """Forgets the known content, as after a change of the size."""
         self._lines.clear()
         self._latest.clear()
         self._painted_s = time.monotonic()

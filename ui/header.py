@@ -191,7 +191,7 @@ def _figures(picture: Picture) -> list[Text]:
     style = GROWING if growth > 0 else SHRINKING if growth < 0 else ""
     blocks = f"{about}{plural(snapshot.live_count, 'block')}"
     leaks = _leaks(snapshot)
-    leaks.pad_right(max(0, _LEAKS - leaks.cell_len))
+    leaks = Text.assemble(leaks, " " * (_LEAKS - leaks.cell_len))
     return [
         heap.append(f" {arrow(growth)} {signed_size(growth):>9}/min", style),
         leaks,

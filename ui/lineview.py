@@ -65,7 +65,6 @@ class RowMessage(Message):
 
     @property
     def control(self) -> LineView[Any]:
-        """The list that sent it."""
         return self.view
 
 
@@ -175,7 +174,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         self.post_message(self.Moved(self, self.key))
 
     def chosen(self) -> None:
-        """Reports that the cursor's row was chosen, by Enter or a double click."""
         if self.key is not None:
             self.post_message(self.Chosen(self, self.key))
 

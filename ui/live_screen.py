@@ -11,6 +11,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingsMap, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.widgets import ContentSwitcher
 
 from tracelloc.show.analysis.differences import ALL
@@ -193,7 +194,10 @@ class LiveScreen(SearchableScreen[None]):
             return
         group = self.view.key if isinstance(self.view.key, GroupKey) else None
         verdict = verdict_text(details, picture.snapshot, group)
-        pane.border_title = verdict if verdict.plain else "stack of the selected row"
+        # The colours of a title are those of its style sheet, not of the terminal.
+        style = f"{verdict.style}".replace("red", "$text-error").replace("yellow", "$text-warning")
+        title = Content.styled(verdict.plain or "stack of the selected row", style)
+        pane.border_title = title
         lines = lines_of(details.stack, details.figures.index, everything=False)
         notes: list[str | Text] = [*verdict_lines(details, max(self.size.width - 2, 20), group)]
         room = self._pane_room()

@@ -128,7 +128,7 @@ class MachineScreen(
         items: dict[Hashable, ProcessMemory | GroupMemory]
         search = Search(self.query_one(SearchLine).value)
         if self._shows_groups:
-            key = _by_memory if self._by_size else by_urgency
+            key = (lambda g: (-g.trend.size_bytes, g.path)) if self._by_size else by_urgency
             items = {
                 group.path: group
                 for group in sorted(machine.groups, key=key)
@@ -201,10 +201,6 @@ class MachineScreen(
     def _leave(self, words: Words | None) -> None:
         if words is not None:
             self.dismiss(words)
-
-
-def _by_memory(group: GroupMemory) -> tuple[int, str]:
-    return -group.trend.size_bytes, group.path
 
 
 def _cell(item: ProcessMemory | GroupMemory, column: str) -> Cell:

@@ -167,7 +167,6 @@ class Pictures:
                 yield analysis.mark(one, "")
 
     def mark(self, trace: TraceSnapshot, settings: Settings, name: str) -> Mark:
-        """Returns a mark of another snapshot than the shown one."""
         return analysis.mark(self._shown(trace, settings), name)
 
     def _shown(self, trace: TraceSnapshot, settings: Settings) -> Snapshot:

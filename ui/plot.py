@@ -120,7 +120,6 @@ class Canvas:
         return self.columns >= 8 and self.lines >= 2
 
     def edges_ns(self) -> F64:
-        """Returns the time at which each column ends."""
         return self.start_ns + np.arange(1.0, self.columns + 1.0) * self.step_ns
 
     def put(self, x: int, y: int, character: str, style: str, *, behind: bool = False) -> None:
@@ -215,9 +214,7 @@ def draw_plot(
             names[0] = curve.name
             continue
         if curve.style == "plot--leak":
-            part = np.nan_to_num(np.fmin(values, lines[0][1]) + 0 * lines[0][1])
-            cells = np.ceil(part / top * canvas.lines).astype(int)[np.newaxis, : canvas.used]
-            draw_stack(canvas, cells, [("█", curve.style)])
+            _colour_part(canvas, np.nan_to_num(lines[0][1]) / top * canvas.lines, heights, curve)
             continue
         if number:
             _draw_line(canvas, heights.tolist(), canvas.lines, curve.style)
@@ -256,6 +253,15 @@ def draw_stack(
             for y in range(below, top):
                 canvas.put(LABELS + x, canvas.lines - 1 - y, mark, style)
             below = top
+
+
+def _colour_part(canvas: Canvas, heights: F64, parts: F64, curve: Curve) -> None:
+    """Gives the lower part of an area the style of its curve, to the nearest cell."""
+    for x, (height, part) in enumerate(zip(heights.tolist(), parts.tolist(), strict=True)):
+        for below in range(math.ceil(height)):
+            y = canvas.lines - 1 - below
+            if y >= 0 and part + 0.5 > (below + min(height, below + 1)) / 2:
+                canvas.put(LABELS + x, y, canvas.rows[y][LABELS + x][0], curve.style)
 
 
 def _draw_area(canvas: Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:

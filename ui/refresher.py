@@ -94,7 +94,6 @@ class Refresher:
         self.set_frozen(True)
 
     def shown(self) -> None:
-        """Tells the thread that the last picture is on the screen."""
         with self._changed:
             self._in_flight = False
             self._changed.notify_all()

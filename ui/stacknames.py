@@ -73,7 +73,6 @@ class Labels(dict[int, str]):
         self.fresh[stack] = True
 
     def grow(self, stacks: int) -> None:
-        """Makes room for the labels of ``stacks`` stacks."""
         more = stacks - len(self.fresh)
         self.fresh = np.pad(self.fresh, (0, more))
         self.numbers = np.pad(self.numbers, (0, more))

@@ -36,9 +36,8 @@ _LAST_ANSWER: Final = re.compile(rb"\x1b\[\?[\d;]*c")
 _BACKGROUND: Final = re.compile(rb"\x1b\]11;rgba?:([\da-f]+)/([\da-f]+)/([\da-f]+)", re.IGNORECASE)
 _LIGHT: Final = 0.4  # Luminance from which a background is light
 # Whether colours may not be told apart: there are none, or only the 16 of the terminal.
-HAS_FEW_COLOURS: Final = "NO_COLOR" in os.environ or Console(force_terminal=True).color_system in (
-    None,
-    "standard",
+HAS_FEW_COLOURS: Final = "NO_COLOR" in os.environ or (
+    "TERM" in os.environ and Console(force_terminal=True).color_system in (None, "standard")
 )
 
 

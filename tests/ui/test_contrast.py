@@ -2,6 +2,7 @@
 
 import os
 import termios
+import tty
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,7 @@ def test_ascii_and_light_backgrounds() -> None:
 def test_the_terminals_background(answer: bytes, light: bool) -> None:
     its, ours = os.openpty()
     try:
+        tty.setraw(ours)  # no echo
         before = termios.tcgetattr(ours)
         os.write(its, answer)
         assert is_light(ours) is light
