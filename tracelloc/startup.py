@@ -54,7 +54,7 @@ def _occupy(number: int, flags: int) -> None:
 
 # The terminal's alternate screen with an empty table below the cursor (xterm's control sequences).
 _FRAME: Final = (
-    "\x1b[?1049h\x1b[H\x1b[J\r\n\n\x1b[7m 1 Stacks \x1b[m\r\n"
+    "\x1b[?1049h\x1b[H\x1b[J\r\n\n\x1b[7m Stacks \x1b[m\r\n"
     "          live    growth/min  verdict    allocated in\r\n\n"
     " the first rows follow when the probes are loaded\x1b[H"
 )
