@@ -32,7 +32,7 @@ IMAGES = ROOT / "img"
 STATE = IMAGES / "sources.sha256"
 RECORDING = ROOT / "tests/data/demo/leaky.rec"
 SOURCES = ("ui", "tracelloc/show/export/web", "tests/data/demo")
-SIZE = (120, 33)
+SIZE = (120, 40)
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
@@ -46,10 +46,11 @@ def sources_hash() -> str:
     return digest.hexdigest()
 
 
-def draw_screen(path: Path, recording: RecordedTrace, namers: Namers) -> None:
+def draw_screen(path: Path, recording: RecordedTrace, namers: Namers, theme: str) -> None:
     """Draws the screen as SVG, with the leak's stack open."""
 
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        app.theme = theme
         await press(app, pilot)
         await pilot.pause()
         svg = app.export_screenshot(title="tracelloc")
@@ -84,7 +85,8 @@ def main() -> int:
     time.tzset()
     recording = RecordedTrace(RECORDING)
     namers = Namers(recording, Filters([shipped_rules()]))
-    draw_screen(IMAGES / "live.svg", recording, namers)
+    draw_screen(IMAGES / "live.svg", recording, namers, "textual-dark")
+    draw_screen(IMAGES / "live-light.svg", recording, namers, "textual-light")
     draw_page(IMAGES / "flamegraph.png", recording, namers)
     STATE.write_text(f"{sources_hash()}\n")
     return 0

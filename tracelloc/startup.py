@@ -52,16 +52,36 @@ def _occupy(number: int, flags: int) -> None:
         os.close(nothing)
 
 
+# The terminal's alternate screen with an empty table below the cursor (xterm's control sequences).
+_FRAME: Final = (
+    "\x1b[?1049h\x1b[H\x1b[J\r\n\n\x1b[7m Stacks \x1b[m\r\n"
+    "          live    growth/min  verdict    allocated in\r\n\n"
+    " the first rows follow when the probes are loaded\x1b[H"
+)
+_NO_FRAME: Final = "\x1b[?1049l"
+
+
 class StatusLine:
     """A line in which each text takes the place of the last one, from ``begin`` to ``end``."""
 
     def __init__(self) -> None:
-        self._is_on = False
+        self._is_on = self.has_frame = False
 
-    def begin(self, text: str) -> None:
-        """Shows the first text."""
+    def begin(self, text: str, *, frame: bool = False) -> None:
+        """Shows the first text; ``frame``: at the top of the screen that comes."""
         self._is_on = sys.stderr is not None and sys.stderr.isatty()
+        self.has_frame = frame and self._is_on
+        self._write(_FRAME)
         self.note(text)
+
+    def _write(self, frame: str) -> None:
+        if self.has_frame:
+            with suppress(OSError, ValueError):
+                print(frame, end="", file=sys.stderr, flush=True)
+
+    def leave_frame(self) -> None:
+        """Leaves the frame to the screen that takes its place; the line has ended."""
+        self._is_on = self.has_frame = False
 
     def note(self, text: str) -> None:
         """Shows the current step, as printable text, between ``begin`` and ``end`` only."""
@@ -74,7 +94,8 @@ class StatusLine:
         if self._is_on:
             with suppress(OSError, ValueError):
                 clear_status()
-        self._is_on = False
+        self._write(_NO_FRAME)
+        self._is_on = self.has_frame = False
 
 
 # glibc's malloc.h

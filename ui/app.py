@@ -23,12 +23,13 @@ from tracelloc.text import printable
 from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver
-from tracelloc.ui.lineview import LIST_KEYS
+from tracelloc.ui.lineview import LIST_KEYS, LineView
 from tracelloc.ui.live_screen import LiveScreen
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.state import State
+from tracelloc.ui.terminal import signal_colours
 from tracelloc.ui.view import Journal, TraceSource
 
 # The command palette's content: what the keys of the screen below it do, by all their names.
@@ -69,15 +70,10 @@ class Command:
     """One line of the command palette: an action and the key that also runs it."""
 
     word: str  # What the action does, in a word
-    key: str  # Key that does the same
+    title: str  # The key that does the same, and the word
     help: str  # Sentence about the action
-    others: str  # Synonyms
     run: Callable[[], Any]
-
-    @property
-    def title(self) -> str:
-        """The text of the line: the key and the action's word."""
-        return f"{self.key:<5} {self.word}"
+    others: str = ""  # Synonyms
 
     def is_called(self, text: str) -> bool:
         """Whether a word of the description or of the synonyms begins with the text."""
@@ -96,34 +92,73 @@ def commands_of(screen: Screen[Any]) -> Iterator[Command]:
         if action in seen or not enabled or not is_ours or "palette" in action:
             continue
         seen.add(action)
-        word, key = binding.description or help_text, app.get_key_display(binding)
-        yield Command(
-            word,
-            key,
-            help_text,
-            SYNONYMS.get(action, ""),
-            partial(app.run_action, binding.action, namespace),
-        )
+        word = binding.description or help_text
+        title = f"{app.get_key_display(binding):<5} {word}"
+        run: Callable[[], Any] = partial(app.run_action, binding.action, namespace)
+        yield Command(word, title, help_text, run, SYNONYMS.get(action, ""))
     for title, help_text, run, _ in App.get_system_commands(app, screen):
         if title in _OF_TEXTUAL:
-            yield Command(title, "", help_text, "", run)
+            yield Command(title, f"{'':<5} {title}", help_text, run)
 
 
 class Commands(Provider):
     """Finds commands by the text that is typed into the palette."""
 
     async def discover(self) -> Hits:
-        """Yields all commands, those of the footer first."""
         for each in commands_of(self.screen):
             yield DiscoveryHit(each.title, each.run, help=each.help)
 
     async def search(self, query: str) -> Hits:
-        """Yields the commands that match."""
         matcher = self.matcher(query)
         for each in commands_of(self.screen):
             score = max(matcher.match(each.word), _BY_OTHER_WORDS * each.is_called(query.strip()))
             if score > 0:
                 yield Hit(score, each.title, each.run, help=each.help)
+
+
+ResultT = TypeVar("ResultT")
+
+
+def show_plainly() -> None:
+    """Makes all screens plain, in ASCII, for screen readers."""
+    TerminalApp.is_plain = TerminalDriver.is_plain = True
+
+
+class TerminalApp(App[ResultT]):
+    """An application with commands, whose text is readable in each theme."""
+
+    is_plain: ClassVar[bool] = False  # Whether there are no boxes and no animation
+    CSS_PATH = "app.tcss"
+    TITLE = "tracelloc"
+    COMMANDS = {Commands}  # noqa: RUF012 - as Textual has it
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+p", "command_palette", "Commands", tooltip="Commands and themes"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(driver_class=TerminalDriver)
+        keep_readable(self)
+        self.set_class(self.is_plain, "plain")
+        if self.is_plain:
+            self.animation_level = "none"
+
+    def on_mount(self) -> None:
+        self.watch_theme()
+
+    def watch_theme(self) -> None:
+        """Makes styles in red, green and yellow those of the theme's texts."""
+        colours = signal_colours(self.current_theme, self.ansi_theme)
+        self.ansi_theme_dark = self.ansi_theme_light = colours
+
+    def get_key_display(self, binding: Binding) -> str:
+        """Returns a key's name, in ASCII if nothing else can be shown."""
+        is_return = TerminalDriver.is_plain and binding.key == "enter"
+        return "Enter" if is_return else super().get_key_display(binding)
+
+    def quit_by_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
+            loop.add_signal_handler(number, self.exit)
 
 
 REFRESH_S = 0.5  # Time between two snapshots that the screen shows
@@ -140,22 +175,11 @@ class PictureReady(Message):
         return isinstance(message, PictureReady)
 
 
-@dataclass
-class RefresherFailed(Message):
-    """The refresher has failed; there will be no more pictures."""
-
-    failure: BaseException
-
-
-class LiveApp(App[int]):
+class LiveApp(TerminalApp[int]):
     """The application that shows one trace. Its result: a PID to trace next, or None."""
 
-    CSS_PATH = "app.tcss"
-    TITLE = "tracelloc"
-    COMMANDS = {Commands}  # noqa: RUF012 - as Textual has it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c,ctrl+q", "ask('leave')", "Quit", show=False, priority=True, tooltip="Quit"),
-        Binding("ctrl+p", "command_palette", "Commands", tooltip="Commands and themes"),
         Binding("ctrl+z", "suspend_process", show=False, priority=True, tooltip="Suspend"),
     ]
 
@@ -171,14 +195,13 @@ class LiveApp(App[int]):
         """``readers``: called when their descriptors become readable. If ``interval_s`` is None,
         snapshots are taken only on demand.
         """
-        super().__init__(driver_class=TerminalDriver)
-        keep_readable(self)
+        super().__init__()
         self.journal = Journal(warnings)
         self.refresher = Refresher(
             source,
             self.journal,
-            lambda picture: self._tell(PictureReady(picture)),
-            lambda failure: self._tell(RefresherFailed(failure)),
+            self._tell,
+            self._fail,
             interval_s,
         )
         self.state = State(self, source, self.refresher)
@@ -187,10 +210,10 @@ class LiveApp(App[int]):
         self._readers = dict(readers or {})
         self._duration_s = duration_s
 
-    def _tell(self, message: PictureReady | RefresherFailed) -> None:
-        """Posts a message from the refresher's thread; it is dropped once the loop is gone."""
+    def _tell(self, picture: Picture) -> None:
+        """Posts a picture from the refresher's thread; it is dropped once the loop is gone."""
         try:
-            self.post_message(message)
+            self.post_message(PictureReady(picture))
         except RuntimeError:
             self.refresher.shown()
 
@@ -213,7 +236,7 @@ class LiveApp(App[int]):
         self.refresher.close()
 
     def on_picture_ready(self, message: PictureReady) -> None:
-        self.state.picture = message.picture
+        self.state.take_picture(message.picture)
         began_s = time.perf_counter()
         try:
             # The screen below a dialog stays visible; those below a full screen don't.
@@ -235,10 +258,10 @@ class LiveApp(App[int]):
         self.journal.note_cost(picture.settings.view, picture.computing_s, drawing_s)
         self.refresher.shown()
 
-    def on_refresher_failed(self, message: RefresherFailed) -> None:
-        """Exits and keeps the exception, as there will be no more pictures."""
-        self.failure = message.failure
-        self.exit()
+    def _fail(self, failure: BaseException) -> None:
+        """Keeps the exception of the refresher's thread and exits: no more pictures will come."""
+        self.failure = failure
+        self.call_later(self.exit)
 
     def _print_error_renderables(self) -> None:
         """Prints no traceback: Textual's would contain names that come from the target."""
@@ -264,7 +287,6 @@ class LiveApp(App[int]):
         self.refresher.ask(self.state.settings, tick=True)
 
     def action_ask(self, what: str, *arguments: Any) -> None:
-        """Calls a method of ``State``, given its name."""
         getattr(self.state, what)(*arguments)
 
     def action_suspend_process(self) -> None:
@@ -274,34 +296,24 @@ class LiveApp(App[int]):
         else:
             super().action_suspend_process()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        # Home and End are also keys of inputs and of the chart.
+        return action != "play" or isinstance(self.focused, LineView)
+
     def action_play(self, what: str, *arguments: Any) -> None:
-        """Calls a method of the recording's ``Player``, given its name."""
         if self.state.player is not None:
             getattr(self.state.player, what)(*arguments)
 
 
-ResultT = TypeVar("ResultT")
-
-
-class ScreenApp(App[ResultT]):
+class ScreenApp(TerminalApp[ResultT]):
     """An application that only shows one screen; its result is that of the screen."""
 
-    CSS_PATH = "app.tcss"
-    TITLE = "tracelloc"
-    COMMANDS = {Commands}  # noqa: RUF012 - as Textual has it
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+p", "command_palette", "Commands", tooltip="Commands and themes"),
-    ]
-
     def __init__(self, screen: Screen[ResultT]) -> None:
-        super().__init__(driver_class=TerminalDriver)
-        keep_readable(self)
+        super().__init__()
         self._only = screen
 
     def on_mount(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
-            loop.add_signal_handler(number, self.exit)
+        self.quit_by_signals()
         self.push_screen(self._only, self.exit)
 
 

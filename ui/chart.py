@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 from textual.binding import Binding, BindingType
 
 from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.figures import I64
-from tracelloc.show.presentation.calltree import Step, shown_frames
 from tracelloc.text import about_of, format_percent, format_size
-from tracelloc.ui.functions import FUNCTIONS, FunctionKey
+from tracelloc.ui.functions import COUNTING, FUNCTIONS, FunctionKey, Functions
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece
-from tracelloc.ui.plot import LABELS, Canvas, Drawing, nice_ceiling, styled_runs
+from tracelloc.ui.plot import Canvas, Drawing, draw_stack, nice_ceiling, styled_runs
 from tracelloc.ui.tableview import clean, crop, fit, right
 from tracelloc.ui.timeline import Gaps, are_in_gaps
 from tracelloc.ui.view import Settings, TraceSource, View, ViewSelection
@@ -25,9 +22,6 @@ _LAYERS: Final = 6  # Most functions or stacks that get their own layer
 # Fill characters that distinguish layers without colors; the last one means "all others".
 _MARKS: Final = "█▓▒░╱╲·"
 _LEAST_LINES: Final = 5  # Height below which no chart is drawn, in lines
-# Time limit for naming stacks per picture; stacks without a name count as "others".
-_NAMING_S: Final = 0.05
-_UNNAMED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +46,6 @@ class ChartContent:
     is_recorded: bool = False
 
 
-class _Owners:
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-        self._numbers: dict[Step, int] = {}
-        self._of: npt.NDArray[np.intp] = np.zeros(0, np.intp)
-        self._version: tuple[int, int] | None = None
-
-    def function_numbers(self, selection: ViewSelection, order: I64) -> npt.NDArray[np.intp]:
-        """Returns the number of each stack's function; stacks are named in the given order."""
-        stacks, namer = len(selection.snapshot.totals), selection.namer
-        if self._version != namer.version:
-            self._version = namer.version
-            self._of = np.full(stacks, _UNNAMED, np.intp)
-        elif (more := stacks - len(self._of)) > 0:
-            self._of = np.pad(self._of, (0, more), constant_values=_UNNAMED)
-        end_s = time.monotonic() + _NAMING_S
-        for count, stack in enumerate(order[self._of[order] == _UNNAMED].tolist()):
-            if count % 64 == 63 and time.monotonic() > end_s:
-                break
-            self._of[stack] = self._number(selection, stack)
-        return self._of
-
-    def _number(self, selection: ViewSelection, stack: int) -> int:
-        named = selection.namer.stack(selection.snapshot, stack)
-        name, frame = next(shown_frames(named), ("[no call stack]", None))
-        step = Step(name, None if frame is None else frame.module)
-        number = self._numbers.setdefault(step, len(self.steps))
-        if number == len(self.steps):
-            self.steps.append(step)
-        return number
-
-
 def _held(selection: ViewSelection) -> tuple[list[int], I64]:
     snapshot = selection.snapshot
     times, held = snapshot.history.held()
@@ -96,7 +58,7 @@ def _held(selection: ViewSelection) -> tuple[list[int], I64]:
 
 def chart_content(_source: TraceSource) -> Callable[[ViewSelection], ChartContent]:
     """Returns a function that computes layers. Limits select stacks: past blocks are unknown."""
-    owners = _Owners()
+    functions = Functions()
 
     def content(selection: ViewSelection) -> ChartContent:
         settings, stacks = selection.settings, selection.stacks
@@ -116,16 +78,14 @@ def chart_content(_source: TraceSource) -> Callable[[ViewSelection], ChartConten
                 name = selection.names.label(selection.snapshot, stack)
                 layers.append(Layer(stack, name, held[:, stack]))
         else:
-            numbers = owners.function_numbers(selection, order)[stacks]
-            # The last column collects the stacks without a name.
-            numbers[numbers == _UNNAMED] = len(owners.steps)
-            sums = np.zeros((len(held), len(owners.steps) + 1), np.int64)
-            for summed, then in zip(sums, charted, strict=True):
-                np.add.at(summed, numbers, then)
-            peaks = sums[:, :-1].max(axis=0)
+            columns = functions.columns(replace(selection, unsearched=order))
+            steps = functions.steps
+            sums = np.array([columns.own(row, len(steps)) for row in held[:, columns.stacks]])
+            peaks = sums.max(axis=0)
+            peaks[functions.number(COUNTING)] = 0  # among all others until they are counted
             for number in np.argsort(-peaks, kind="stable")[:_LAYERS].tolist():
-                step = owners.steps[number]
                 if peaks[number]:
+                    step = steps[number]
                     layers.append(Layer(FunctionKey(step), clean(step.name), sums[:, number]))
         rest = charted.sum(axis=1) - sum(layer.bytes for layer in layers)
         if rest.any():
@@ -152,17 +112,12 @@ def draw_layers(content: ChartContent, width: int, height: int) -> Drawing:
         np.interp(canvas.edges_ns(), content.times_ns, layer.bytes) for layer in content.layers
     ]
     tops = np.cumsum(np.maximum(values, 0), axis=0)
-    highest = nice_ceiling(float(tops[-1].max()))
+    highest = nice_ceiling(float(tops[-1].max()), canvas.lines)
     canvas.draw_axes(highest)
     cells = np.rint(tops / highest * canvas.lines).astype(int)
     cells[:, are_in_gaps(content.gaps, canvas.edges_ns())] = 0
     cells[:, canvas.used :] = 0
-    for x in range(canvas.columns):
-        below = 0
-        for number, top in enumerate(cells[:, x].tolist()):
-            for y in range(below, top):
-                canvas.put(LABELS + x, canvas.lines - 1 - y, _mark(content, number), _style(number))
-            below = top
+    draw_stack(canvas, cells, [(_mark(content, n), _style(n)) for n in range(len(cells))])
     return canvas.rows
 
 
@@ -192,18 +147,11 @@ class ChartView(LineView[ChartContent]):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "C",
-            "app.ask('toggle_chart')",
-            "Functions/stacks",
-            tooltip="Chart functions, or call stacks",
-        )
+        Binding("C", "app.ask('toggle_chart')", "Functions/stacks", tooltip="Functions, or stacks")
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
-        self._content = ChartContent()
-        self._drawing: Drawing = []
+    _content = ChartContent()
+    _drawing: Sequence[Sequence[tuple[str, str]]] = ()
 
     def show(self, content: ChartContent, *, at_once: bool = False) -> None:
         """Replaces the layers at once, even while a key is pressed."""

@@ -43,13 +43,9 @@ def readable(colour: _Triplet, behind: _Triplet) -> _Triplet:
         return colour
     end = max(0, 255, key=lambda level: contrast((level, level, level), behind))
     for step in range(1, _STEPS + 1):
-        moved = (
-            round(colour[0] + (end - colour[0]) * step / _STEPS),
-            round(colour[1] + (end - colour[1]) * step / _STEPS),
-            round(colour[2] + (end - colour[2]) * step / _STEPS),
-        )
-        if contrast(moved, behind) >= LEAST:
-            return moved
+        red, green, blue = (round(part + (end - part) * step / _STEPS) for part in colour)
+        if contrast((red, green, blue), behind) >= LEAST:
+            return red, green, blue
     return end, end, end
 
 
@@ -59,12 +55,9 @@ def _readable_style(style: Style, background: _Triplet) -> Style:
     if front is None or front.triplet is None or (back is not None and back.triplet is None):
         # The terminal's own colours are unknown here.
         return style
-    behind: _Triplet = background
-    if back is not None and back.triplet is not None:
-        behind = back.triplet.red, back.triplet.green, back.triplet.blue
-    own = front.triplet.red, front.triplet.green, front.triplet.blue
-    moved = readable(own, behind)
-    if moved == own:
+    behind = background if back is None or back.triplet is None else back.triplet
+    moved = readable(front.triplet, behind)
+    if moved == front.triplet:
         return style
     return style + Style(color=Color.from_triplet(ColorTriplet(*moved)))
 
@@ -73,7 +66,6 @@ class ContrastFilter(LineFilter):
     """A filter of drawn segments that makes text readable, but leaves lines and bars."""
 
     def apply(self, segments: list[Segment], background: TextualColor) -> list[Segment]:
-        """Adjusts segments so that their colours contrast with the background."""
         behind = background.rgb
         return [
             segment

@@ -27,13 +27,20 @@ from tracelloc.text import (
     format_size,
     signed_size,
 )
-from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, frame_rows, lines_of, rule_for
+from tracelloc.ui.frames import (
+    FRAME_COLUMNS,
+    FrameLine,
+    frame_rows,
+    lines_of,
+    rule_for,
+    source_lines,
+)
 from tracelloc.ui.histogramviews import age_label, bar_rows, histogram_columns, size_label
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Picture, SelectedStack
 from tracelloc.ui.plot import Curve, Plot
-from tracelloc.ui.sourcefiles import ColouredSource, open_editor
+from tracelloc.ui.sourcefiles import open_editor
 from tracelloc.ui.stackviews import verdict_reasons, verdict_text
 from tracelloc.ui.tableview import Table, arrow, crop
 from tracelloc.ui.view import Sorting
@@ -42,7 +49,7 @@ if TYPE_CHECKING:
     from tracelloc.ui.state import State
 
 _REASON_LINES: Final = 2
-_AROUND: Final = 2  # Source lines shown before and after the frame's line
+_SOURCE_LINES: Final = 5
 
 
 class DetailScreen(Screen[None]):
@@ -129,10 +136,9 @@ class DetailScreen(Screen[None]):
     def _show_bars(self) -> None:
         if self.details is not None:
             found = self.details.figures
-            sizes = bar_rows(found.sizes, size_label, self._measure)
-            self.query_one("#detail-sizes", Table).show(sizes)
-            ages = bar_rows(found.ages, age_label, self._measure)
-            self.query_one("#detail-ages", Table).show(ages)
+            shown = {"sizes": (found.sizes, size_label), "ages": (found.ages, age_label)}
+            for name, bins in shown.items():
+                self.query_one(f"#detail-{name}", Table).show(bar_rows(*bins, self._measure))
 
     @on(Table.SortAsked)
     def _measure_asked(self, message: Table.SortAsked) -> None:
@@ -155,7 +161,6 @@ class DetailScreen(Screen[None]):
 
     @property
     def frame(self) -> Frame | None:
-        """The frame under the cursor."""
         key = self.query_one("#frames", Table).key
         if not isinstance(key, int) or key >= len(self._lines):
             return None
@@ -173,7 +178,7 @@ class DetailScreen(Screen[None]):
             except OSError as error:
                 text = Text(f"cannot read source: {error.strerror} (--sources OLD=NEW)", "dim")
             else:
-                text = source_text(frame.file, lines, frame.line)
+                text = source_text(lines, frame)
         widget = self.query_one("#source", Static)
         widget.border_title = Text(crop(title, max(10, self.size.width - 4)))
         widget.update(text)
@@ -209,18 +214,19 @@ class DetailScreen(Screen[None]):
 
     @on(Table.Chosen, "#frames")
     def action_edit(self) -> None:
-        frame = self.frame
-        if frame is None or frame.file is None:
-            self.app.notify("No source for this frame", timeout=2)
-            return
-        open_editor(self.app, frame.file, frame.line or 1)
+        if (frame := self._frame_with_file()) is not None:
+            open_editor(self.app, frame.file or "", frame.line or 1)
 
     def action_list_source(self) -> None:
+        if (frame := self._frame_with_file()) is not None:
+            self.state.open_source(listed_function(frame))
+
+    def _frame_with_file(self) -> Frame | None:
         frame = self.frame
-        if frame is None or frame.file is None:
-            self.app.notify("No source for this frame", timeout=2)
-            return
-        self.state.open_source(listed_function(frame))
+        if frame is not None and frame.file is not None:
+            return frame
+        self.app.notify("No source for this frame", timeout=2)
+        return None
 
 
 def _title(details: SelectedStack, picture: Picture, condition: str, width: int) -> Text:
@@ -287,16 +293,10 @@ def _age(age_ns: int | None) -> str:
     return "-" if age_ns is None else format_duration(age_ns / NS_PER_S)
 
 
-def source_text(path: str, lines: list[str], line: int) -> Text:
-    """Returns a file's lines around the given one, which is marked."""
-    if not 1 <= line <= len(lines):
+def source_text(lines: list[str], frame: Frame) -> Text:
+    """Returns a file's lines around that of a frame, which is marked."""
+    try:
+        shown = source_lines(lines, frame, _SOURCE_LINES)
+    except IndexError:
         return Text(f"the file has only {len(lines)} lines: it is a different version", "dim")
-    first, last = max(1, line - _AROUND), min(len(lines), line + _AROUND)
-    shown = [
-        Text.assemble(
-            (f"›{number:>6}  " if number == line else f" {number:>6}  ", "bold"), coloured
-        )
-        for number, coloured in ColouredSource(path, lines).lines(first, last)
-    ]
-    shown[line - first].stylize("bold")
     return Text("\n", no_wrap=True, overflow="ellipsis").join(shown)

@@ -111,7 +111,6 @@ class LimitsDialog(Dialog[Limits]):
 
     @on(Input.Submitted)
     def apply(self) -> None:
-        """Applies the typed limits, or shows why one of them is invalid."""
         found: dict[str, int | None] = {}
         for name, _, _ in _FIELDS:
             text = self.query_one(f"#{name}", Input).value.strip()
@@ -133,13 +132,11 @@ class FilterDialog(Dialog[None]):
     """Lists the filter groups and the added rules, to switch and delete them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "switch_group", "Switch", tooltip="Switch the group", id="filters.space"),
-        Binding("n", "all", "All", tooltip="Switch all groups on or off", id="filters.all"),
-        Binding(
-            "delete,backspace", "drop", "Delete", tooltip="Delete the added rule", id="filters.drop"
-        ),
-        Binding("W", "save", "Save", tooltip="Write added rules to your file", id="filters.save"),
-        Binding("f,q", "dismiss", "Close", tooltip="Close", id="filters.close"),
+        Binding("space", "switch_group", "Switch", tooltip="Switch the group"),
+        Binding("n", "all", "All", tooltip="Switch all groups on or off"),
+        Binding("delete,backspace", "drop", "Delete", tooltip="Delete the added rule"),
+        Binding("W", "save", "Save", tooltip="Write added rules to your file"),
+        Binding("f,q", "dismiss", "Close", tooltip="Close"),
     ]
 
     def __init__(

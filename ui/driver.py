@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, TextIO
+from typing import Any, ClassVar, Final, TextIO
 
 from rich.cells import get_character_cell_size
 from textual._xterm_parser import XTermParser
@@ -26,6 +26,8 @@ from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.geometry import Size
 from textual.message import Message
+
+from tracelloc.ui.terminal import ASCII, first_theme, keep_theme, wants_ascii
 
 # A movement to (line, column), and what is written there.
 _PIECE: Final = re.compile(r"\x1b\[(\d+);(\d+)H((?:\x1b\[[\d;]*m|[^\x00-\x1f\x7f])*)(?:\r?\n)?")
@@ -49,7 +51,6 @@ class ScreenChanges:
         self._painted_s = time.monotonic()
 
     def forget(self) -> None:
-        """Forgets the known content, as after a change of the size."""
         self._lines.clear()
         self._latest.clear()
         self._painted_s = time.monotonic()
@@ -140,12 +141,10 @@ class GuardedStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Writes the text, or drops it if the reader is gone."""
         self._guard(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        """Flushes, if the terminal still exists."""
         self._guard(self._stream.flush)
 
     def _guard(self, call: Callable[..., object], *arguments: str) -> None:
@@ -174,7 +173,6 @@ class KeyParser(XTermParser):
     _waits: bool = False
 
     def feed(self, data: str) -> Iterable[Message]:
-        """Returns the events of characters that were read."""
         pieces = []
         for at, character in enumerate(data):
             waits = data[at - 1] == _ESCAPE if at else self._waits
@@ -198,14 +196,30 @@ linux_driver.XTermParser = KeyParser  # type: ignore[attr-defined]
 class TerminalDriver(LinuxDriver):
     """Writes only changes, and ends the application when its terminal is gone."""
 
+    is_plain: ClassVar[bool] = wants_ascii()  # Whether it writes ASCII only
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._file: Any = GuardedStream(self._file, self._end)
         self._changes = ScreenChanges()
         self._size: Size | None = None
+        self._theme: str | None = None  # The theme that the screen began with
+
+    def start_application_mode(self) -> None:
+        """Begins with the theme that the user has chosen, or that suits the terminal."""
+        if self._theme is None:
+            self._theme = self._app.theme = first_theme(self.fileno, self._app.available_themes)
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Keeps the theme if the user has chosen another one."""
+        super().close()
+        if self._app.theme != self._theme:
+            keep_theme(self._app.theme)
 
     def write(self, data: str) -> None:
-        """Writes the part of the output that changes the screen."""
+        if self.is_plain:
+            data = data.translate(ASCII)
         if self._size != self._app.size:
             self._size = self._app.size
             self._changes.forget()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
+from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
 from tracelloc.model.codefiles import base_name
@@ -72,12 +73,10 @@ class FlameView(NodesView):
     footer_lines = 2
     row_cursor = False
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
-        self.colouring = "module"  # What the colour of a box says: that, or `growth`
-        self.zoomed = ROOT  # The node that takes the whole width
-        self._selected = ROOT
-        self._levels: list[Level] = []
+    colouring = "module"  # What the colour of a box says: that, or `growth`
+    zoomed = ROOT  # The node that takes the whole width
+    _selected = ROOT
+    _levels: Sequence[Level] = ()
 
     # Data.
 
@@ -140,7 +139,11 @@ class FlameView(NodesView):
         if width < 4:
             # Too narrow for a name, but a match is still highlighted.
             return (EDGE + found).ljust(width)[:width]
-        return fit(EDGE + found + self._data.tree.steps[node].name, width)
+        nodes = self._data
+        name = f"{EDGE}{found}{nodes.tree.steps[node].name}"
+        share, figure = format_percent(nodes.share(node)), nodes.figure(nodes.weight(node))
+        choices = f"{name}  {share}, {figure}", f"{name}  {share}"
+        return fit(next((text for text in choices if cell_len(text) <= width), name), width)
 
     def _style(self, node: int, row: int) -> str:
         style = self._colour(node, row)
@@ -191,7 +194,6 @@ class FlameView(NodesView):
     # Walking.
 
     def select(self, node: int) -> None:
-        """Moves the cursor to a node and scrolls it into view."""
         self._selected = node
         self.move_to(int(self._data.tree.depth[node]))
 
@@ -246,7 +248,6 @@ class FlameView(NodesView):
             self.zoom(self._selected)
 
     def zoom(self, node: int) -> None:
-        """Draws a node over the whole width."""
         self.zoomed = node
         self.rows_changed()
         self.show_cursor()

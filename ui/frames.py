@@ -103,6 +103,8 @@ def first_line(lines: list[FrameLine]) -> int:
 def source_lines(text: Sequence[str], frame: Frame, most: int) -> list[Text]:
     """Formats a frame's source line, among others if there is room. May raise IndexError."""
     number, file = frame.line or 0, frame.file or ""
+    if not 1 <= number <= len(text):
+        raise IndexError(number)
     source = ColouredSource(file, text)
     if most < _FEW_LINES:
         hot = source.line(number)

@@ -38,7 +38,7 @@ COLUMNS: Final[Columns[Any]] = (
 _BUDGET_S: Final = 0.05  # Time limit per picture for naming stacks
 _AT_ONCE: Final = 256  # Stacks that are named between two looks at the time
 # Stands for the functions of stacks that are named in the next picture.
-_COUNTING: Final = Step("[not counted yet]", None)
+COUNTING: Final = Step("[not counted yet]", None)
 _NO_STACK: Final = NamedStack((), ())
 
 
@@ -118,7 +118,7 @@ class Functions:
             self._frames.clear()
         left = self._find_paths(selection)
         selection.names.pending += left
-        number = self.number(_COUNTING)
+        number = self.number(COUNTING)
         uncounted = _Path(_NO_STACK, (number,), (number,), version)
         paths = [self._paths.get(index, uncounted) for index in stacks.tolist()]
         found = _Columns(stacks, paths)

@@ -10,11 +10,9 @@ from typing import Any, ClassVar
 from rich.segment import Segment
 from rich.text import Text
 from textual import events
-from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tracelloc.dataclass import dataclass
 from tracelloc.model.process import RUNNING_PROCESSES
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import Limits
@@ -37,6 +35,8 @@ from tracelloc.text import (
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.spanplot import span_note
 from tracelloc.ui.tableview import (
+    GROWING,
+    SHRINKING,
     VERDICT_STYLES,
     arrow,
     clean,
@@ -48,23 +48,17 @@ from tracelloc.ui.tableview import (
 from tracelloc.ui.view import TraceFacts, View
 from tracelloc.verdict.parameters import P
 
-_BAD = "bold red"
 ALERT = "bold reverse"
-_GAP = "   "
+_GAP = "  "
 # Factor of the CPU time, processors, and share of the ring from which costs are shown.
 _NOTABLE_FACTOR, _NOTABLE_CORES, _NOTABLE_RING = 1.2, 0.05, 0.5
 _WORD = re.compile("[A-Za-z]{3,}")  # What the help may explain
+_LEAKS = 23  # Width of the number of leaks and their rate
 _SOON_S = 3600.0  # Forecasts of less than this are highlighted
 
 
 class HeaderLines(Widget):
     """The widget of two header lines, or three on narrow screens, with clickable words."""
-
-    @dataclass
-    class WordClicked(Message):
-        """A word of the header was clicked, to get its meaning."""
-
-        word: str
 
     def __init__(self, facts: TraceFacts, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -77,12 +71,12 @@ class HeaderLines(Widget):
         self._picture, self._state = picture, state
         self.refresh()
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         lines = self.render().plain.split("\n")
         line = lines[event.y] if event.y < len(lines) else ""
         for word in _WORD.finditer(line):
             if word.start() <= event.x < word.end():
-                self.post_message(self.WordClicked(word[0]))
+                await self.run_action(f"app.ask('show_help', {word[0]!r})")
 
     def render(self) -> Text:
         if self._picture is None:
@@ -126,8 +120,11 @@ def _first(picture: Picture, facts: TraceFacts, state: str, width: int) -> Text:
     ]  # fmt: skip
     if state:
         left.append(Text(f" {state} ", "bold reverse"))
+    # What comes and goes is here, where it moves nothing else.
     right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]
     right += _overhead(picture)
+    rare = _ended(snapshot), _lost_before(snapshot), _forecast(picture.header.forecast)
+    right += [part for part in rare if part is not None]
     right += _lost(snapshot)
     # If there is too little room, the least important parts are dropped first.
     for drop in (2, 0):
@@ -145,9 +142,11 @@ def _first(picture: Picture, facts: TraceFacts, state: str, width: int) -> Text:
 def target_name(snapshot: Snapshot) -> str:
     """Formats the shown processes: ``server (4711)``, ``all 8 processes``."""
     if snapshot.merged is not None:
-        count = f"{snapshot.merged.process_count:,}"
-        running = snapshot.target.number == RUNNING_PROCESSES
-        return f"{count} running processes" if running else f"all {count} processes"
+        count, ended = snapshot.merged.process_count, snapshot.merged.ended_count
+        if snapshot.target.number == RUNNING_PROCESSES:
+            return f"{count:,} running processes"
+        parts = f": {count - ended:,} running, {ended:,} ended" if ended else ""
+        return f"all {count:,} processes{parts}"
     pid = snapshot.target.pid
     return clean(snapshot.target.command) + (f" ({pid})" if pid else "")
 
@@ -159,7 +158,7 @@ def _overhead(picture: Picture) -> list[Text]:
     if cost is not None and cost.factor >= _NOTABLE_FACTOR and cost.cores >= _NOTABLE_CORES:
         parts.append(Text(cost.short))
     if share >= _NOTABLE_RING:
-        parts.append(Text(f"ring {format_percent(share, 0)} full", _BAD if share > 0.8 else ""))
+        parts.append(Text(f"ring {format_percent(share, 0)} full", GROWING if share > 0.8 else ""))
     return parts or [Text("overhead low")]
 
 
@@ -167,7 +166,7 @@ def _lost(snapshot: Snapshot) -> list[Text]:
     lost = snapshot.losses.events
     if snapshot.count_bounds is not None:
         least, most = snapshot.count_bounds
-        return [Text(f"lost {lost:,}, {least:,} to {most:,} blocks live", _BAD)]
+        return [Text(f"lost {lost:,}, {least:,} to {most:,} blocks live", GROWING)]
     counts = {
         "ring overflows": snapshot.losses.overflows,
         "lost": lost,
@@ -178,33 +177,34 @@ def _lost(snapshot: Snapshot) -> list[Text]:
         for what, count in counts.items()
         if count
     ]
-    return [Text(", ".join(words), _BAD if lost else "")] if words else []
+    return [Text(", ".join(words), GROWING if lost else "")] if words else []
 
 
 def _figures(picture: Picture) -> list[Text]:
+    """Returns figures of fixed widths: each one stays where it is."""
     figures, snapshot = picture.header, picture.snapshot
     about = about_of(snapshot.sample_bytes)
     heap = Text.assemble(
         ("Heap ", "dim"), (f"{about}{format_size(snapshot.live_bytes):>8}", "bold")
     )
     growth = int(snapshot.growth_per_min.sum())
-    style = _BAD if growth > 0 else "green" if growth < 0 else ""
-    parts = [
-        heap.append(f" {arrow(growth)} {signed_size(growth)}/min", style),
-        _ended(snapshot),
-        _leaks(snapshot),
-        _lost_before(snapshot),
+    style = GROWING if growth > 0 else SHRINKING if growth < 0 else ""
+    blocks = f"{about}{plural(snapshot.live_count, 'block')}"
+    leaks = _leaks(snapshot)
+    leaks = Text.assemble(leaks, " " * (_LEAKS - leaks.cell_len))
+    return [
+        heap.append(f" {arrow(growth)} {signed_size(growth):>9}/min", style),
+        leaks,
+        *_objects(snapshot),
         _resident(picture),
-        _forecast(figures.forecast),
-        Text(f"{about}{plural(snapshot.live_count, 'block')} {arrow(figures.count_growth)}"),
+        Text(f"{blocks:>13} {arrow(figures.count_growth)}"),
         Text(
             f"alloc {short_count(figures.allocations_per_s):>5}/s  "
             f"free {short_count(figures.frees_per_s):>5}/s"
         ),
-        Text(plural(snapshot.live_stacks, "stack")),
-        _peak(snapshot, about),
+        Text(f"{plural(snapshot.live_stacks, 'stack'):>9}"),
+        *_peak(snapshot, about),
     ]
-    return [part for part in parts if part is not None]
 
 
 def _ended(snapshot: Snapshot) -> Text | None:
@@ -212,11 +212,11 @@ def _ended(snapshot: Snapshot) -> Text | None:
     if merged is None or not merged.ended_count:
         return None
     unfreed = format_size(merged.ended_bytes) if merged.ended_bytes else "nothing"
-    return Text(f"{merged.ended_count:,} ended, {unfreed} unfreed", "dim")
+    return Text(f"{unfreed} unfreed by ended ones", "dim")
 
 
-def _leaks(snapshot: Snapshot) -> Text | None:
-    """Returns the number of leaks and their rate, or when verdicts will be known; or None."""
+def _leaks(snapshot: Snapshot) -> Text:
+    """Returns the number of leaks and their rate, or when verdicts will be known."""
     judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
     types = type_suspects(snapshot)
     for verdict, words in ((Verdict.LEAKING, "leak"), (Verdict.GROWING, "growing")):
@@ -232,7 +232,13 @@ def _leaks(snapshot: Snapshot) -> Text | None:
     left_s = P.first_verdict_s - snapshot.elapsed_ns / NS_PER_S
     if left_s > 0 and snapshot.events:
         return Text(f"verdict in {format_duration(math.ceil(left_s))}", "dim")
-    return None
+    return Text("no leak so far" if snapshot.events else "no events so far", "dim")
+
+
+def _objects(snapshot: Snapshot) -> list[Text]:
+    """Returns what Python's own allocator has in use, by the last census."""
+    census = None if snapshot.objects is None else snapshot.objects.now
+    return [] if census is None else [Text(f"objects {format_size(census.block_bytes):>8}")]
 
 
 def _lost_before(snapshot: Snapshot) -> Text | None:
@@ -241,14 +247,15 @@ def _lost_before(snapshot: Snapshot) -> Text | None:
     return Text(words, VERDICT_STYLES[Verdict.LOST]) if lost else None
 
 
-def _peak(snapshot: Snapshot, about: str) -> Text | None:
+def _peak(snapshot: Snapshot, about: str) -> list[Text]:
     peak = snapshot.peak
     if peak is None:
-        return None
+        return []
     # Short peaks while the ring was full are unknown.
     least = "at least " if snapshot.losses.overflows else ""
     ago_s = max(0, snapshot.now_ns - peak.time_ns) / NS_PER_S
-    return Text(f"peak {least}{about}{format_size(peak.size_bytes)} {format_duration(ago_s)} ago")
+    size = f"{least}{about}{format_size(peak.size_bytes)}"
+    return [Text(f"peak {size} {format_duration(ago_s)} ago")]
 
 
 def _resident(picture: Picture) -> Text:
@@ -258,7 +265,7 @@ def _resident(picture: Picture) -> Text:
     memory = picture.snapshot.memory
     if rss_bytes is None and memory is not None:
         words, rss_bytes = "last RSS", memory.now.rss
-    text = Text("RSS ended" if rss_bytes is None else f"{words} {format_size(rss_bytes)}")
+    text = Text("RSS ended" if rss_bytes is None else f"{words} {format_size(rss_bytes):>8}")
     if account is not None and account.traced_share is not None:
         share = account.traced_share
         traced = "all" if share >= 0.9995 else format_percent(share)
@@ -269,7 +276,7 @@ def _resident(picture: Picture) -> Text:
 def _forecast(forecast: Forecast | None) -> Text | None:
     if forecast is None:
         return None
-    style = _BAD if forecast.left_s < _SOON_S else ""
+    style = GROWING if forecast.left_s < _SOON_S else ""
     return Text(f"{forecast.limit.what} full in {format_estimate(forecast.left_s)}", style)
 
 
@@ -298,15 +305,9 @@ def _justify(left: list[Text], right: list[Text], width: int) -> Text:
 
 
 class TabLine(Widget):
-    """Tabs in a single line. On narrow screens, the last ones show only their keys."""
+    """Tabs in a line, and notes on modes below. On narrow screens, the last ones are keys only."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"tabs--active", "tabs--note"}
-
-    @dataclass
-    class Clicked(Message):
-        """A tab was clicked."""
-
-        view: View[Any]
 
     def __init__(self, views: Sequence[View[Any]], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -319,11 +320,10 @@ class TabLine(Widget):
             self._active, self._notes = active, notes
             self.refresh()
 
-    def _labels(self, width: int) -> list[tuple[View[Any], str]]:
+    def _labels(self, room: int) -> list[tuple[View[Any], str]]:
         full = [(view, f" {view.key} {view.title} ") for view in self._views]
         tight = [(view, label if view is self._active else label[:-1]) for view, label in full]
         bare = [(view, label if view is self._active else f" {view.key} ") for view, label in full]
-        room = width - min(len(self._notes) + 3, 40) if self._notes else width
         shorter = (tight[:whole] + bare[whole:] for whole in range(len(full), 0, -1))
         for labels in (full, *shorter):
             if sum(len(label) for _, label in labels) <= room:
@@ -334,34 +334,32 @@ class TabLine(Widget):
         width = self.size.width
         base = self.rich_style
         if y:
-            return Strip.blank(width, base)
+            style = self.get_component_rich_style("tabs--note")
+            return Strip([Segment(f" {crop(self._notes, width - 1)}", style)]).adjust_cell_length(
+                width, base
+            )
         active = self.get_component_rich_style("tabs--active")
         labels = self._labels(width)
         segments = [
             Segment(label, active if view is self._active else base) for view, label in labels
         ]
-        room = width - sum(len(label) for _, label in labels) - 2
-        if self._notes and room >= 8:
-            notes = crop(self._notes, room)
-            style = self.get_component_rich_style("tabs--note")
-            space = Strip([Segment(notes)]).cell_length
-            segments.append(Segment(" " * (room - space + 1), base))
-            segments.append(Segment(notes, style))
         return Strip(segments).adjust_cell_length(width, base)
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         left = 0
         for view, label in self._labels(self.size.width):
             left += len(label)
             if event.x < left:
-                self.post_message(self.Clicked(view))
+                await self.run_action(f"screen.view({view.name!r})")
                 return
 
 
 def notes_of(picture: Picture) -> str:
-    """Returns the notes at the right of the tabs."""
+    """Returns the notes below the tabs."""
     settings = picture.settings
-    notes = _limits(settings.limits)
+    notes, peak = _limits(settings.limits), picture.snapshot.peak
+    if settings.shows_peak and peak is not None:
+        notes += [f"at the {part.plain}" for part in _peak(picture.snapshot, "")]
     if settings.view.follows_metric and settings.metric is not Metric.BYTES:
         notes.append(f"by {settings.metric.value} (w)")
     if settings.baseline is not None:

@@ -14,12 +14,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.dom import DOMNode
 from textual.screen import Screen
-from textual.widgets import Input
 
 from tracelloc.show.manual import text_of
 from tracelloc.show.tables import Column, Columns
 from tracelloc.ui.dialogs import Dialog
 from tracelloc.ui.lineview import wrapped
+from tracelloc.ui.searchline import SearchableScreen, SearchLine
 from tracelloc.ui.tableview import Cell, Heading, Table, TableRows
 
 
@@ -84,12 +84,12 @@ def _rows_of(line: Hashable, width: int, room: int) -> Iterator[Hashable]:
         yield " " * number or term, text
 
 
-class HelpScreen(Dialog[None]):
+class HelpScreen(Dialog[None], SearchableScreen[None]):
     """Lists the keys of the focused widget, its screen and the application."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,q", "dismiss", "Close", tooltip="Close the help"),
-        Binding("slash", "find", "Search", tooltip="Search the help"),
+        Binding("slash", "search", "Search", tooltip="Search the help"),
         Binding("escape", "back", "Close", tooltip="Show all again, or close the help"),
     ]
 
@@ -120,42 +120,24 @@ class HelpScreen(Dialog[None]):
         with Vertical(classes="box") as box:
             box.border_title = "Help (/ search, Esc close)"
             yield Table(columns)
-            yield Input(placeholder="words of keys and terms (Esc shows all)", id="find")
+            yield SearchLine(placeholder="words of keys and terms (Esc shows all)")
 
     def on_mount(self) -> None:
-        """Shows all lines, or those with the words that were asked for."""
-        self._show(self._words.lower())
+        self._show()
         if self._words:
-            self.action_find()
-            self.query_one("#find", Input).value = self._words
-            self.query_one(Table).focus()
-
-    def action_find(self) -> None:
-        line = self.query_one("#find", Input)
-        line.display = True
-        line.focus()
+            self.query_one(SearchLine).value = self._words
+            self.on_input_submitted()
 
     def action_back(self) -> None:
-        """Shows all lines again; closes the help if it does so already."""
-        line = self.query_one("#find", Input)
-        if not line.display:
+        if not self.clear_search():
             self.dismiss()
-        line.value, line.display = "", False
-        self.query_one(Table).focus()
-
-    @on(Input.Submitted)
-    def _keep_search(self) -> None:
-        self.query_one(Table).focus()
-
-    @on(Input.Changed)
-    def _find(self, message: Input.Changed) -> None:
-        self._show(message.value.lower())
 
     def on_resize(self) -> None:
-        """Wraps the lines to the new width."""
-        self._show(self.query_one("#find", Input).value.lower())
+        self._show()
 
-    def _show(self, words: str) -> None:
+    @on(SearchLine.Changed)
+    def _show(self) -> None:
+        words = self.query_one(SearchLine).value.lower()
         room = max(16, min(_WIDTH, self.app.size.width * 96 // 100) - _FRAMING - self._width)
 
         def cell(key: Hashable, column: str) -> Cell:

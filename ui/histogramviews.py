@@ -191,39 +191,31 @@ def _make_ages(selection: ViewSelection) -> TableRows:
 
 
 def _only_sizes(key: tuple[int, int | None, int], settings: Settings) -> Settings:
-    low, high, _ = key
-    limits = replace(settings.limits, min_size_bytes=low, max_size_bytes=high)
+    limits = replace(settings.limits, min_size_bytes=key[0], max_size_bytes=key[1])
     return replace(settings, limits=limits)
 
 
 def _only_ages(key: tuple[int, int | None, int], settings: Settings) -> Settings:
-    low, end, _ = key
-    last = None if end is None else end - 1
-    return replace(settings, limits=replace(settings.limits, min_age_ns=low, max_age_ns=last))
+    last = None if key[1] is None else key[1] - 1
+    return replace(settings, limits=replace(settings.limits, min_age_ns=key[0], max_age_ns=last))
 
 
-SIZES: Final = View(
-    name="sizes",
-    title="Sizes",
-    key="5",
-    maker=_make_sizes,
-    widget=lambda: Table(histogram_columns("size")),
-    choose=_only_sizes,
-    enter_action="Only these",
-    sorting=_BY_BYTES,
-    exists=is_live,
-)
-AGES: Final = View(
-    name="ages",
-    title="Ages",
-    key="6",
-    maker=lambda _source: _make_ages,
-    widget=lambda: Table(histogram_columns("age")),
-    choose=_only_ages,
-    enter_action="Only these",
-    sorting=_BY_BYTES,
-    exists=is_live,
-)
+def _histogram(what: str, key: str, maker: Any, choose: Any) -> View[TableRows]:
+    return View(
+        name=f"{what}s",
+        title=f"{what}s".title(),
+        key=key,
+        maker=maker,
+        widget=lambda: Table(histogram_columns(what)),
+        choose=choose,
+        enter_action="Only these",
+        sorting=_BY_BYTES,
+        exists=is_live,
+    )
+
+
+SIZES: Final = _histogram("size", "5", _make_sizes, _only_sizes)
+AGES: Final = _histogram("age", "6", lambda _source: _make_ages, _only_ages)
 
 
 def thread_columns(about: str = "") -> Columns[ThreadRow]:

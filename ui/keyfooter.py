@@ -44,7 +44,6 @@ class KeyFooter(Footer):
         return focused is not None and focused.check_consume_key(key, key_to_character(key))
 
     def compose(self) -> ComposeResult:
-        """Adds the keys that fit, and notes them."""
         if not self._bindings_ready:
             return
         self._composed = width, shown = self._shown()

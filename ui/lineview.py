@@ -38,16 +38,19 @@ LIST_KEYS: Final = (
 
 
 def bindings(
-    screen: str, keys: Iterable[tuple[str, str, str, str]], shown: Container[str], first: str = ""
+    screen: str,
+    keys: Iterable[tuple[str, str, str, str]],
+    shown: Container[str],
+    first: Container[str] = (),
 ) -> list[Binding]:
     """Returns a screen's bindings from (key, action, word, sentence); ``shown``: in the footer.
 
-    ``first``: a key that acts before the focused widget, as it moves the focus for later keys.
+    ``first``: keys that act before the focused widget.
     """
     return [
         Binding(
             key, action, short, show=key in shown, tooltip=long, id=f"{screen}.{key}",
-            priority=key == first,
+            priority=key in first,
         )
         for key, action, short, long in keys
     ]  # fmt: skip
@@ -62,7 +65,6 @@ class RowMessage(Message):
 
     @property
     def control(self) -> LineView[Any]:
-        """The list that sent it."""
         return self.view
 
 
@@ -143,7 +145,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
 
     @property
     def footer_lines(self) -> int:
-        """Number of lines below the rows."""
         return 0
 
     def show(self, content: Content, *, at_once: bool = False) -> None:
@@ -156,11 +157,9 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         return None
 
     def row_count(self) -> int:
-        """Returns the current number of rows."""
         raise NotImplementedError
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
-        """Returns one row's pieces, from left to right."""
         raise NotImplementedError
 
     def fixed_line(self, line: int, width: int) -> Iterable[Piece]:
@@ -172,11 +171,9 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         return ""
 
     def moved(self) -> None:
-        """Reports that the cursor is on another row."""
         self.post_message(self.Moved(self, self.key))
 
     def chosen(self) -> None:
-        """Reports that the cursor's row was chosen, by Enter or a double click."""
         if self.key is not None:
             self.post_message(self.Chosen(self, self.key))
 
@@ -196,7 +193,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
 
     @property
     def page_rows(self) -> int:
-        """Number of rows that fit."""
         return max(1, self.size.height - self.header_lines - self.footer_lines)
 
     def when_free(self, show: Callable[[], None], *, at_once: bool = False) -> None:
@@ -215,7 +211,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
             self.when_free(show)
 
     def hold(self) -> None:
-        """Keeps the rows in place for a short time."""
         self._held_until_s = self.now_s() + HOLD_S
 
     @property
@@ -284,7 +279,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         self.show_vertical_scrollbar = self.vertical_scrollbar.display = shown
 
     def move_to(self, row: int) -> None:
-        """Moves the cursor to a row and scrolls it into view."""
         row = min(max(row, 0), max(self.row_count() - 1, 0))
         if row != self.cursor:
             self.cursor = row
@@ -301,7 +295,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
             self._scroll_rows(self.cursor - self.page_rows + 1)
 
     def center_cursor(self) -> None:
-        """Scrolls the cursor's row to the middle."""
         self._scroll_rows(max(0, self.cursor - self.page_rows // 2))
 
     def _scroll_rows(self, top: int) -> None:
@@ -329,7 +322,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         return Segment(text, base + over)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Draws some of the visible lines."""
         # Textual computes this property on each access.
         self._base = self.rich_style
         return super().render_lines(crop)
@@ -379,7 +371,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         self.move_to(self.cursor + step)
 
     def action_page(self, step: int) -> None:
-        """Moves the cursor by as many rows as fit."""
         self.move_to(self.cursor + step * self.page_rows)
 
     def action_edge(self, step: int) -> None:

@@ -11,9 +11,8 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingsMap, BindingType
 from textual.containers import Vertical
-from textual.message import Message
-from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Input
+from textual.content import Content
+from textual.widgets import ContentSwitcher
 
 from tracelloc.show.analysis.differences import ALL
 from tracelloc.show.presentation.symboladvice import generated_advice
@@ -37,12 +36,13 @@ from tracelloc.ui.picture import Picture
 from tracelloc.ui.player import LIVE_ONLY, PLAYER_KEYS
 from tracelloc.ui.plot import curves_of
 from tracelloc.ui.processview import PROCESSES
+from tracelloc.ui.searchline import SearchableScreen, SearchLine
 from tracelloc.ui.spanplot import SpanPlot, plot_flags
 from tracelloc.ui.stackviews import verdict_lines, verdict_text
-from tracelloc.ui.state import State
+from tracelloc.ui.state import OLD_S, State
 from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.tree import TREE
-from tracelloc.ui.view import Settings, TraceFacts, View
+from tracelloc.ui.view import Settings, Span, TraceFacts, View
 
 NARROW: int = 100  # Width below which the header has three lines and the plot fewer
 FLAT: int = 16  # Height below which there is no plot; there is none below `SLIM` columns either
@@ -61,6 +61,12 @@ _KEYS: frozenset[str] = frozenset(binding.key for binding in LIVE_KEYS)
 _FRAMING: int = 2  # Lines of a pane for its border and its columns' names
 
 
+# What Esc resets, one after another, with the values that leave nothing out.
+_OPEN: dict[str, Any] = {
+    "verdicts": (), "difference": None, "limits": ALL, "span": None, "baseline": None,
+}  # fmt: skip
+
+
 class Views(ContentSwitcher, FreelySized):
     """The widgets of all views; only the active one is shown."""
 
@@ -68,24 +74,12 @@ class Views(ContentSwitcher, FreelySized):
 class Middle(Vertical):
     """The active view, and below it the stack of the cursor's row."""
 
-    class Resized(Message):
-        """The size of the view and the stack below it has changed."""
-
-    def on_resize(self) -> None:
+    async def on_resize(self) -> None:
         """Has the screen divide the lines between view and stack again."""
-        self.post_message(self.Resized())
+        await self.run_action("screen.refit")
 
 
-class SearchLine(Input):
-    """The input line for searches."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "submit", "Keep the search"),
-        Binding("escape", "screen.back", "Clear it"),
-    ]
-
-
-class LiveScreen(Screen[None]):
+class LiveScreen(SearchableScreen[None]):
     """The main screen: changes settings and draws pictures, computes nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*LIVE_KEYS]
@@ -127,8 +121,17 @@ class LiveScreen(Screen[None]):
             pane.low = 0
             pane.border_title = "stack of the selected row"
             yield pane
-        yield SearchLine(placeholder="regex for names, files, modules (Esc clear)", id="search")
+        yield SearchLine(placeholder="regex for names, files, modules (Esc clear)")
         yield KeyFooter(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        self.set_interval(1.0, self._show_age)
+
+    def _show_age(self) -> None:
+        is_old = self.state.age_s >= OLD_S
+        if self.picture is not None and (is_old or self.has_class("old")):
+            self.set_class(is_old, "old")
+            self.query_one(HeaderLines).show(self.picture, self.state.condition)
 
     def on_resize(self, event: events.Resize) -> None:
         width, height = event.size
@@ -151,7 +154,9 @@ class LiveScreen(Screen[None]):
             self.set_class(picture.header.alert is not None, "alert")
             self.query_one(HeaderLines).show(picture, self.state.condition)
             self._show_plot(picture)
-            self.query_one(TabLine).show(self.settings.view, notes_of(picture))
+            notes = notes_of(picture)
+            self.set_class(bool(notes), "noted")
+            self.query_one(TabLine).show(self.settings.view, notes)
             if picture.settings.view is self.settings.view:
                 same = before is not None and _order_of(before) == _order_of(picture)
                 self.view.show(picture.content, at_once=not same)
@@ -174,11 +179,10 @@ class LiveScreen(Screen[None]):
         if series is not None:
             plot = self.query_one(SpanPlot)
             plot.clock = None if line is None else line.clock
-            plot.show(curves_of(series), flags, start_ns, end_ns)
+            plot.show(curves_of(series, snapshot), flags, start_ns, end_ns)
 
     @property
     def view(self) -> LineView[Any]:
-        """The active view's widget."""
         return self.query_one(f"#{self.settings.view.name}", LineView)
 
     def _show_pane(self, picture: Picture) -> None:
@@ -190,7 +194,10 @@ class LiveScreen(Screen[None]):
             return
         group = self.view.key if isinstance(self.view.key, GroupKey) else None
         verdict = verdict_text(details, picture.snapshot, group)
-        pane.border_title = verdict if verdict.plain else "stack of the selected row"
+        # The colours of a title are those of its style sheet, not of the terminal.
+        style = f"{verdict.style}".replace("red", "$text-error").replace("yellow", "$text-warning")
+        title = Content.styled(verdict.plain or "stack of the selected row", style)
+        pane.border_title = title
         lines = lines_of(details.stack, details.figures.index, everything=False)
         notes: list[str | Text] = [*verdict_lines(details, max(self.size.width - 2, 20), group)]
         room = self._pane_room()
@@ -209,8 +216,7 @@ class LiveScreen(Screen[None]):
         rows = max(self.view.row_count(), _EMPTY)
         return max(least, middle.size.height - rows - 1)
 
-    @on(Middle.Resized)
-    def _refit(self) -> None:
+    def action_refit(self) -> None:
         if self.picture is not None:
             self._show_pane(self.picture)
 
@@ -245,27 +251,17 @@ class LiveScreen(Screen[None]):
         )
         self.set_focus(self.view)
 
-    @on(HeaderLines.WordClicked)
-    def _explain(self, message: HeaderLines.WordClicked) -> None:
-        self.state.show_help(message.word)
-
-    @on(TabLine.Clicked)
-    def _tab_chosen(self, message: TabLine.Clicked) -> None:
-        self._go_to(message.view, self.settings)
-
-    @on(SpanPlot.Selected)
-    def _span_chosen(self, message: SpanPlot.Selected) -> None:
-        if message.span is not None:
-            if self.state.player is None:
-                self.state.change(span=message.span)
-            else:
-                self.state.player.compare(message.span)
+    def action_choose_span(self, begin_ns: int = 0, end_ns: int = 0) -> None:
+        player, span = self.state.player, Span(begin_ns, end_ns)
+        if end_ns and player is None:
+            self.state.change(span=span)
+        elif end_ns and player is not None:
+            player.compare(span)
         self.set_focus(self.view)
 
-    @on(SpanPlot.TimeClicked)
-    def _time_clicked(self, message: SpanPlot.TimeClicked) -> None:
+    def action_go_to(self, time_ns: int) -> None:
         if self.state.player is not None:
-            self.state.player.go_to_ns(message.time_ns)
+            self.state.player.go_to_ns(time_ns)
 
     def on_screen_resume(self) -> None:
         if self.state.picture is not None and self.picture is not self.state.picture:
@@ -316,9 +312,9 @@ class LiveScreen(Screen[None]):
         self.action_sort_by(str(message.key))
 
     def action_sort(self) -> None:
-        keys = [column.key for column in self._columns()]
-        now = self.settings.sorting.column
-        self.action_sort_by(keys[(keys.index(now) + 1) % len(keys)] if keys else "")
+        keys = [column.key for column in self._columns() if column.key != "peak"]
+        at = keys.index(now) if (now := self.settings.sorting.column) in keys else -1
+        self.action_sort_by(keys[(at + 1) % len(keys)] if keys else "")
 
     def action_sort_by(self, name: str) -> None:
         """Sorts by a column; switches to the first view if the active one has no such column."""
@@ -333,45 +329,18 @@ class LiveScreen(Screen[None]):
 
     # --- search ---
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "search":
-            return not isinstance(self.focused, Input)
-        return super().check_action(action, parameters)
-
-    def action_search(self) -> None:
-        line = self.query_one("#search", Input)
-        # Immediately, not at Textual's next style update: keys may already be queued.
-        line.display = True
-        self.set_focus(line)
-
-    @on(Input.Changed, "#search")
-    def _search_changed(self, message: Input.Changed) -> None:
+    @on(SearchLine.Changed)
+    def _search_changed(self, message: SearchLine.Changed) -> None:
         self.state.change(search=message.value)
-
-    @on(Input.Submitted, "#search")
-    def _close_search(self) -> None:
-        line = self.query_one("#search", Input)
-        if not line.value:
-            line.display = False
-        self.set_focus(self.view)
 
     def action_back(self) -> None:
         """Resets one thing: search, verdicts, difference, limits, baseline, then the tab."""
-        line = self.query_one("#search", Input)
         settings = self.settings
-        if line.display:
-            line.value = ""
-            self._close_search()
-        elif settings.verdicts:
-            self.state.change(verdicts=())
-        elif settings.difference is not None:
-            self.state.change(difference=None)
-        elif not settings.limits.is_open:
-            self.state.change(limits=ALL)
-        elif settings.span is not None:
-            self.state.change(span=None)
-        elif settings.baseline is not None:
-            self.state.change(baseline=None)
+        narrowed = [name for name, all_ in _OPEN.items() if getattr(settings, name) != all_]
+        if self.clear_search():
+            return
+        if narrowed:
+            self.state.change(**{narrowed[0]: _OPEN[narrowed[0]]})
         elif settings.function is not None and settings.view is FUNCTIONS:
             self.state.change(function=None)
         elif settings.view is not self.state.views[0]:
@@ -399,7 +368,6 @@ class LiveScreen(Screen[None]):
         self._go_to(self.settings.view, self.state.next_processes())
 
     def action_ended(self) -> None:
-        """Lists ended processes one by one, or as one line per parent."""
         if PROCESSES in self.state.views:
             shows_ended = not self.settings.shows_ended
             self._go_to(PROCESSES, replace(self.settings, shows_ended=shows_ended))

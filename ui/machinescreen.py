@@ -10,7 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from tracelloc.machine.machinememory import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
 from tracelloc.machine.machinetext import by_growth, by_size, by_urgency, headline, hints
@@ -21,6 +21,7 @@ from tracelloc.ui.helpscreen import HelpScreen
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picker import RefreshedScreen
+from tracelloc.ui.searchline import SearchableScreen, SearchLine
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tableview import Cell, CommandCell, Table, TableRows, clean, crop, growth_cell
 
@@ -73,17 +74,11 @@ class ActionDialog(Dialog["Words | None"]):
         self.dismiss([*subcommand, *self._target])
 
 
-class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
+class MachineScreen(
+    RefreshedScreen[MachineMemory, "Words | None"], SearchableScreen["Words | None"]
+):
     """Lists processes or control groups; the result is a command line to run, or None."""
 
-    DEFAULT_CSS = """
-    MachineScreen {
-        & #machine-title { height: 1; text-style: bold; padding: 0 1; }
-        & #machine-list { height: 1fr; }
-        & #machine-search { border: none; height: 1; padding: 0 1; display: none; }
-        & #machine-note { height: 1; padding: 0 1; color: $text-muted; }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "switch", "Groups", priority=True, tooltip="Processes or control groups"),
         *bindings(
@@ -108,31 +103,32 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
         self._by_size = False
 
     def compose(self) -> ComposeResult:
-        yield Static("tracelloc top", id="machine-title", markup=False)
-        rows = Table(_COLUMNS, id="machine-list")
+        yield Static("tracelloc top", id="title", markup=False)
+        rows = Table(_COLUMNS, id="list")
         rows.name_enter("Actions")
         yield rows
-        yield Static(id="machine-note", markup=False)
-        yield Input(placeholder="regex for commands and groups (Esc clear)", id="machine-search")
+        yield Static(id="note", markup=False)
+        yield SearchLine(placeholder="regex for commands and groups (Esc clear)")
         yield KeyFooter(show_command_palette=False, compact=True)
 
     def show(self, found: MachineMemory) -> None:
         self._machine = found
         self._show()
 
+    @on(SearchLine.Changed)
     def _show(self) -> None:
         if self._machine is None:
             return
         title = headline(self._machine).removeprefix("==> ")
-        self.query_one("#machine-title", Static).update(crop(title, max(self.size.width - 2, 0)))
+        self.say("title", title)
         self.query_one(Table).show(self._rows(self._machine), at_once=True)
         self._say_hint()
 
     def _rows(self, machine: MachineMemory) -> TableRows:
         items: dict[Hashable, ProcessMemory | GroupMemory]
-        search = Search(self.query_one(Input).value)
+        search = Search(self.query_one(SearchLine).value)
         if self._shows_groups:
-            key = _by_memory if self._by_size else by_urgency
+            key = (lambda g: (-g.trend.size_bytes, g.path)) if self._by_size else by_urgency
             items = {
                 group.path: group
                 for group in sorted(machine.groups, key=key)
@@ -158,8 +154,7 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
             text = next(iter(hints([chosen])), chosen.arguments)
         elif chosen is not None:
             text = chosen.path
-        note = self.query_one("#machine-note", Static)
-        note.update(crop(clean(text), max(self.size.width - 2, 0)))
+        self.say("note", clean(text))
 
     def _chosen(self) -> ProcessMemory | GroupMemory | None:
         key, machine = self.query_one(Table).key, self._machine
@@ -180,29 +175,12 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
         self._by_size = name == "bytes"
         self._show()
 
-    def action_search(self) -> None:
-        line = self.query_one(Input)
-        line.display = True
-        line.focus()
-
     def action_back(self) -> None:
-        line = self.query_one(Input)
-        if not line.display:
+        if not self.clear_search():
             self.dismiss(None)
-            return
-        line.value, line.display = "", False
-        self.query_one(Table).focus()
 
     def action_help(self) -> None:
         self.app.push_screen(HelpScreen(self))
-
-    @on(Input.Changed)
-    def _search(self) -> None:
-        self._show()
-
-    @on(Input.Submitted)
-    def _keep_search(self) -> None:
-        self.query_one(Table).focus()
 
     @on(Table.SortAsked)
     def _sort_by_memory(self) -> None:
@@ -223,10 +201,6 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
     def _leave(self, words: Words | None) -> None:
         if words is not None:
             self.dismiss(words)
-
-
-def _by_memory(group: GroupMemory) -> tuple[int, str]:
-    return -group.trend.size_bytes, group.path
 
 
 def _cell(item: ProcessMemory | GroupMemory, column: str) -> Cell:

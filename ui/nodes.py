@@ -73,23 +73,18 @@ class Nodes:
         return found
 
     def parent(self, node: int) -> int:
-        """Returns the parent of a node; the root's parent is the root."""
         return int(self.tree.parent[node])
 
     def weight(self, node: int) -> int:
-        """Returns the weight of a node, including its children."""
         return int(self.totals[node])
 
     def figure(self, value: int) -> str:
-        """Formats a weight in the metric's unit."""
         return self.about + self.metric.unit.format(value)
 
     def below(self, node: int) -> int:
-        """Returns the weight of a node's children alone."""
         return int(self.totals[node]) - max(int(self.tree.own[self.metric][node]), 0)
 
     def share(self, node: int) -> float:
-        """Returns a node's share of the root's weight."""
         return int(self.totals[node]) / max(int(self.totals[ROOT]), 1)
 
     def path(self, node: int) -> Path:
@@ -231,22 +226,14 @@ class NodesView(LineView[Nodes]):
     """A widget that shows ``Nodes``; subclasses define the drawing and the selected node."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "w",
-            "screen.metric",
-            "Weight",
-            tooltip=f"By {', '.join(metric.value for metric in Metric)}",
-        ),
+        Binding("w", "screen.metric", "Weight", tooltip=f"By {', '.join(m.value for m in Metric)}"),
         Binding("o", "open", "Stack", tooltip="Open the heaviest stack through the function"),
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
-        self._data = _NOTHING
+    _data = _NOTHING
 
     @property
     def selected(self) -> int:
-        """Number of the node under the cursor."""
         raise NotImplementedError
 
     def _take(self, nodes: Nodes) -> None:

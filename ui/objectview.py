@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -43,7 +43,6 @@ from tracelloc.ui.view import Sorting, View, ViewSelection
 
 _MOST_ROWS: Final = 5000
 _NO_VERDICTS: Final[Mapping[str, Verdict]] = {}
-_LINES: Final = 4  # Lines below the rows: sentences on the type, and the holders of its objects
 
 
 def type_columns(
@@ -142,7 +141,7 @@ def object_rows(selection: ViewSelection) -> TableRows:
     return sorted_rows(
         rows, type_columns(minutes, verdicts), settings.sorting, _MOST_ROWS,
         empty="no type matches the search (Esc shows all)",
-        footer=[_line(found, snapshot, number) for number in range(_LINES)],
+        text=lambda key: list(_lines(found, snapshot, key)),
     )  # fmt: skip
 
 
@@ -156,17 +155,8 @@ def _why_empty(snapshot: Snapshot) -> str:
     return "objects are being counted… (not with --no-search)"
 
 
-def _line(
-    found: ObjectFindings, snapshot: Snapshot, number: int
-) -> Callable[[Hashable | None], str]:
-    def line(key: Hashable | None) -> str:
-        lines = list(_lines(found, snapshot, key.name if isinstance(key, TypeKey) else ""))
-        return f" {lines[number]}" if number < len(lines) else ""
-
-    return line
-
-
-def _lines(found: ObjectFindings, snapshot: Snapshot, name: str) -> Iterator[str]:
+def _lines(found: ObjectFindings, snapshot: Snapshot, key: Hashable | None) -> Iterator[str]:
+    name = key.name if isinstance(key, TypeKey) else ""
     assert found.now is not None
     assert found.first is not None
     since = format_duration(found.now.time_s - found.first.time_s)

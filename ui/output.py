@@ -23,10 +23,8 @@ from tracelloc.ui.view import TraceFacts, TraceSource, View, ViewSelection
 class TextLines(LineView[Sequence[str]]):
     """A widget for lines of printable text, wrapped to its width."""
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
-        self._lines: Sequence[str] = ()
-        self._folded: list[str] = []
+    _lines: Sequence[str] = ()
+    _folded: Sequence[str] = ()
 
     def show(self, content: Sequence[str], *, at_once: bool = False) -> None:
         self._lines = content
@@ -34,13 +32,11 @@ class TextLines(LineView[Sequence[str]]):
 
     def rows_changed(self) -> None:
         width = max(self.width, 1)
-        self._folded = []
-        for line in self._lines:
-            if cell_len(line) <= width:
-                self._folded.append(line)
-            else:
-                parts = Text(line).wrap(self.app.console, width)
-                self._folded += [part.plain for part in parts]
+        wrapped = (
+            [Text(line)] if cell_len(line) <= width else Text(line).wrap(self.app.console, width)
+            for line in self._lines
+        )
+        self._folded = [part.plain for parts in wrapped for part in parts]
         super().rows_changed()
 
     def row_count(self) -> int:

@@ -72,15 +72,21 @@ def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> TableRows:
 
 
 def _state(info: ProcessInfo) -> str:
-    if not info.known:
-        return "…"
-    if info.trouble is not None:
-        return info.trouble.value
-    return info.allocator or ""
+    known = info.allocator or "" if info.trouble is None else info.trouble.value
+    return known if info.known else "…"
 
 
 class RefreshedScreen(Screen[ResultT], Generic[Found, ResultT]):
     """A screen whose content is read at intervals, in a thread of its own."""
+
+    DEFAULT_CSS = """
+    RefreshedScreen {
+        & #title { height: 1; text-style: bold; padding: 0 1; }
+        & #typed { border: none; height: 1; padding: 0 1; }
+        & #list { height: 1fr; }
+        & #note { height: 1; padding: 0 1; color: $text-muted; }
+    }
+    """
 
     def __init__(self, refresh: Callable[[], Found], refresh_s: float) -> None:
         """``refresh_s``: seconds between reads; 0: read only once, for screenshots."""
@@ -91,6 +97,10 @@ class RefreshedScreen(Screen[ResultT], Generic[Found, ResultT]):
 
     def show(self, found: Found) -> None:
         raise NotImplementedError
+
+    def say(self, where: str, text: str) -> None:
+        """Writes a line: the title, or the note."""
+        self.query_one(f"#{where}", Static).update(crop(text, max(self.size.width - 2, 0)))
 
     def on_mount(self) -> None:
         self._look_again()
@@ -116,14 +126,6 @@ class RefreshedScreen(Screen[ResultT], Generic[Found, ResultT]):
 class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
     """Lists processes; the result is the chosen PID, or None."""
 
-    DEFAULT_CSS = """
-    PickerScreen {
-        & #picker-title { height: 1; text-style: bold; padding: 0 1; }
-        & #picker-search { border: none; height: 1; padding: 0 1; }
-        & #picker-list { height: 1fr; }
-        & #picker-note { height: 1; padding: 0 1; color: $text-muted; }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Clear/quit", tooltip="Clear the search, then leave"),
         *(
@@ -148,12 +150,12 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
         self._infos: list[ProcessInfo] = []
 
     def compose(self) -> ComposeResult:
-        yield Static("tracelloc: which process?", id="picker-title", markup=False)
-        yield Input(placeholder="type to search", id="picker-search", select_on_focus=False)
-        rows = Table(_COLUMNS, id="picker-list")
+        yield Static("tracelloc: which process?", id="title", markup=False)
+        yield Input(placeholder="type to search", id="typed", select_on_focus=False)
+        rows = Table(_COLUMNS, id="list")
         rows.can_focus = False
         yield rows
-        yield Static(id="picker-note", markup=False)
+        yield Static(id="note", markup=False)
         yield KeyFooter(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -173,23 +175,21 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
         count = plural(len(self._infos), "process")
         note = f"   ({self._note})" if self._note else ""
         title = f"tracelloc: which process?   {len(shown)} of {count}{crop(note, 200)}"
-        self.query_one("#picker-title", Static).update(title)
+        self.say("title", title)
 
     @property
     def current(self) -> ProcessInfo | None:
-        """The process under the cursor."""
         pid = self.query_one(Table).key
         return next((info for info in self._infos if info.pid == pid), None)
 
     @on(Table.Moved)
     def _say_all(self) -> None:
-        info, note = self.current, self.query_one("#picker-note", Static)
-        text = ""
+        info, text = self.current, ""
         if info is not None:
             state = _state(info)
             state = state if info.trouble is None else f"cannot be traced ({state})"
             text = f"{state}: {info.arguments}"
-        note.update(crop(text, max(self.size.width - 2, 0)))
+        self.say("note", text)
 
     def action_list(self, what: str, step: int) -> None:
         """Moves the list's cursor while the search has the focus."""
@@ -206,7 +206,6 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
             self.app.bell()  # the note says why
 
     def action_back(self) -> None:
-        """Clears the search; closes the screen if the search is empty."""
         search = self.query_one(Input)
         if search.value:
             search.value = ""

@@ -167,7 +167,6 @@ class Pictures:
                 yield analysis.mark(one, "")
 
     def mark(self, trace: TraceSnapshot, settings: Settings, name: str) -> Mark:
-        """Returns a mark of another snapshot than the shown one."""
         return analysis.mark(self._shown(trace, settings), name)
 
     def _shown(self, trace: TraceSnapshot, settings: Settings) -> Snapshot:
@@ -253,21 +252,11 @@ class Pictures:
         if settings.search:
             found = stacks[process.names.found(Search(settings.search), stacks.tolist())]
         return ViewSelection(
-            trace=trace,
-            snapshot=snapshot,
-            settings=settings,
-            namer=process.namer,
-            figures=figures,
-            change=change,
-            growth=growth_rates(snapshot),
-            verdicts=verdicts,
-            unsearched=stacks,
-            stacks=found,
-            names=process.names,
-            ring_share=self._ring_share,
-            journal=self._journal,
+            trace, snapshot, settings, process.namer, figures, change,
+            growth=growth_rates(snapshot), verdicts=verdicts, unsearched=stacks, stacks=found,
+            names=process.names, ring_share=self._ring_share, journal=self._journal,
             line=self._line,
-        )
+        )  # fmt: skip
 
     @property
     def _line(self) -> TimeLine | None:

@@ -32,8 +32,8 @@ PLAYER_KEYS: Final = bindings(
          "Go back by a twentieth of the recording"),
         ("right_curly_bracket", "app.play('page', 1)", "Page forward",
          "Go forward by a twentieth of the recording"),
-        ("left_parenthesis", "app.play('edge', -1)", "First", "Go to the first snapshot"),
-        ("right_parenthesis", "app.play('edge', 1)", "Last",
+        ("home,left_parenthesis", "app.play('edge', -1)", "First", "Go to the first snapshot"),
+        ("end,right_parenthesis", "app.play('edge', 1)", "Last",
          "Go to the last snapshot and follow new ones"),
         ("at", "app.play('ask_time')", "Go to", "Go to a time: 03:15, +90m, -5m"),
         ("space", "app.play('toggle')", "Play", "Play the recording in a minute, or stop"),
@@ -41,6 +41,7 @@ PLAYER_KEYS: Final = bindings(
          "Choose two times on the chart and show what changed between them"),
     ),
     shown={"left_square_bracket", "right_square_bracket", "space", "x"},
+    first=("home,left_parenthesis", "end,right_parenthesis"),
 )
 # fmt: on
 # Keys that need a live trace.
@@ -91,11 +92,9 @@ class Player:
         self._refresher.ask(self._state.settings, tick=True)
 
     def step(self, count: int) -> None:
-        """Goes back or forward by snapshots."""
         self._go(self._index + count)
 
     def page(self, sign: int) -> None:
-        """Goes back or forward by a page."""
         self._go(self._moved(self._index, sign, _PAGES))
 
     def _moved(self, index: int, sign: int, parts: int) -> int:
@@ -106,7 +105,6 @@ class Player:
         return max(found, index + 1) if sign > 0 else min(found, index - 1)
 
     def edge(self, sign: int) -> None:
-        """Goes to the first or last snapshot."""
         self._go(0 if sign < 0 else len(self.line.uptimes_s) - 1)
 
     def go_to_ns(self, time_ns: int) -> None:
@@ -131,7 +129,6 @@ class Player:
         self._state.app.push_screen(dialog, go_to_time)
 
     def toggle(self) -> None:
-        """Starts playback, from the beginning if at the end, or stops it."""
         if self._timer is not None:
             self._stop()
             self._refresher.ask(self._state.settings, tick=True)

@@ -18,6 +18,9 @@ from textual.widget import Widget
 
 from tracelloc.dataclass import dataclass
 from tracelloc.model.figures import HeapPoints
+from tracelloc.model.verdicts import Verdict
+from tracelloc.show.presentation.suspects import suspects_of
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, format_duration
 
 F64 = npt.NDArray[np.float64]
@@ -25,6 +28,7 @@ F64 = npt.NDArray[np.float64]
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 _FAR: Final = 4
+_NEAR: Final = 0.5  # Free part of a limit below which the limit has a line
 _NOTABLE_SHARE: Final = 0.1  # Part of resident memory from which kept memory has a curve
 LABELS: Final = 9  # Width of the labels at the left, including the axis, in cells
 BEHIND: Final = 6  # Width of the curves' names at the right, in cells
@@ -38,6 +42,7 @@ class Curve:
     time_ns: Sequence[int] | npt.NDArray[np.int64]  # Times of the values, CLOCK_MONOTONIC
     values: Sequence[int] | npt.NDArray[np.int64]  # Values in bytes; negative ones are unknown
     style: str  # Component class of the curve
+    is_whole: bool = False  # Whether the axis reaches its highest value, however high
 
 
 _APART: Final = 18  # Least columns from one time on the axis to the next
@@ -68,26 +73,24 @@ def column_ns(length_ns: int, columns: int, *, fits: bool) -> float:
 Drawing = list[list[tuple[str, str]]]  # Rows of (character, name of the style)
 
 
-def nice_ceiling(value: float) -> float:
-    """Returns the next higher round size: 1, 1.25, 1.5, 2, … 800 times a power of 1024."""
-    if value <= 1:
-        return 1.0
+def nice_ceiling(value: float, lines: int) -> float:
+    """Returns the height of a plot up to ``value`` or more, with a round size for each line."""
+    value = max(value, lines)
     unit = 1024.0 ** int(math.log(value, 1024))
-    for scale in (1, 10, 100):
-        for factor in (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8):
-            if value <= factor * scale * unit:
-                return factor * scale * unit
-    return unit * 1024
+    sizes = (
+        lines * factor * scale * unit
+        for scale in (0.01, 0.1, 1, 10, 100, 1000)
+        for factor in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+    )
+    return next(size for size in sizes if value <= size and (unit > 1 or size % lines == 0))
 
 
-def axis_label(value: float) -> str:
-    """Formats a value for the axis: ``250 MiB``, ``0``."""
-    if value < 1:
-        return "0"
-    power = min(int(math.log(value, 1024) + 1e-9), len(_UNITS) - 1)
-    number = value / 1024**power
-    text = f"{number:.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"
-    return f"{text} {_UNITS[power]}"
+def axis_label(value: float, top: float) -> str:
+    """Formats a value for an axis, in the unit of its highest one: ``250 MiB``, ``0.5 GiB``."""
+    power = min(int(math.log(max(top, 1), 1024) + 1e-9), len(_UNITS) - 1)
+    # 1200 B are round, 1.172 KiB are not.
+    power -= power > 0 and len(f"{top / 1024**power:.4g}") > 4
+    return f"{value / 1024**power:.4g} {_UNITS[power]}"
 
 
 def styled_runs(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -114,11 +117,9 @@ class Canvas:
 
     @property
     def has_room(self) -> bool:
-        """Whether the plot is large enough to be drawn."""
         return self.columns >= 8 and self.lines >= 2
 
     def edges_ns(self) -> F64:
-        """Returns the time at which each column ends."""
         return self.start_ns + np.arange(1.0, self.columns + 1.0) * self.step_ns
 
     def put(self, x: int, y: int, character: str, style: str, *, behind: bool = False) -> None:
@@ -128,7 +129,6 @@ class Canvas:
             self.rows[y][x] = (character, style)
 
     def write(self, x: int, y: int, text: str, style: str) -> None:
-        """Draws text from left to right."""
         for offset, character in enumerate(text):
             self.put(x + offset, y, character, style)
 
@@ -138,9 +138,9 @@ class Canvas:
         ``clock``: returns the time of day; if None, times are relative to now.
         """
         for y in range(self.lines):
-            if y % 2 == 0 and self.lines - y >= 2:
+            if (self.lines - y) % 2 == 0:
                 value = top * (self.lines - y) / self.lines
-                self.write(0, y, axis_label(value).rjust(LABELS - 1), "plot--axis")
+                self.write(0, y, axis_label(value, top).rjust(LABELS - 1), "plot--axis")
                 self.put(LABELS - 1, y, "┤", "plot--axis")
             else:
                 self.put(LABELS - 1, y, "│", "plot--axis")
@@ -201,8 +201,10 @@ def draw_plot(
     known = [values[~np.isnan(values)] for _, values in lines]
     highest = [float(values.max()) if len(values) else 0.0 for values in known]
     # A curve so high that the area would look flat is left out; an arrow points to it.
-    shown = [value for value in highest if value <= _FAR * highest[0]] if highest[0] else highest
-    top = nice_ceiling(max(shown, default=1))
+    far = _FAR * highest[0] or math.inf
+    pairs = zip(curves, highest, strict=True)
+    shown = [value for curve, value in pairs if curve.is_whole or value <= far]
+    top = nice_ceiling(max(shown, default=1), canvas.lines)
     canvas.draw_axes(top, clock)
     names: dict[int, str] = {}
     for number, (curve, values) in enumerate(lines):
@@ -210,6 +212,9 @@ def draw_plot(
         if highest[number] > top:
             canvas.write(width - BEHIND + 1, 0, f"{curve.name} ↑"[: BEHIND - 1], curve.style)
             names[0] = curve.name
+            continue
+        if curve.style == "plot--leak":
+            _colour_part(canvas, np.nan_to_num(lines[0][1]) / top * canvas.lines, heights, curve)
             continue
         if number:
             _draw_line(canvas, heights.tolist(), canvas.lines, curve.style)
@@ -236,6 +241,27 @@ def _write_name(canvas: Canvas, names: dict[int, str], curve: Curve, y: int) -> 
     free = [row for row in (y, y - 1, y + 1) if row not in names and row >= 0]
     names[free[0]] = curve.name
     canvas.write(len(canvas.rows[0]) - BEHIND + 1, free[0], curve.name, curve.style)
+
+
+def draw_stack(
+    canvas: Canvas, tops: npt.NDArray[np.int_], layers: Sequence[tuple[str, str]]
+) -> None:
+    """Draws layers, each (character, style), in whole cells up to their tops in each column."""
+    for x in range(tops.shape[1]):
+        below = 0
+        for (mark, style), top in zip(layers, tops[:, x].tolist(), strict=True):
+            for y in range(below, top):
+                canvas.put(LABELS + x, canvas.lines - 1 - y, mark, style)
+            below = top
+
+
+def _colour_part(canvas: Canvas, heights: F64, parts: F64, curve: Curve) -> None:
+    """Gives the lower part of an area the style of its curve, to the nearest cell."""
+    for x, (height, part) in enumerate(zip(heights.tolist(), parts.tolist(), strict=True)):
+        for below in range(math.ceil(height)):
+            y = canvas.lines - 1 - below
+            if y >= 0 and part + 0.5 > (below + min(height, below + 1)) / 2:
+                canvas.put(LABELS + x, y, canvas.rows[y][LABELS + x][0], curve.style)
 
 
 def _draw_area(canvas: Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
@@ -266,19 +292,38 @@ def _draw_line(canvas: Canvas, heights: Sequence[float], plot_height: int, style
         before = y
 
 
-def curves_of(points: HeapPoints) -> list[Curve]:
-    """Returns the curves of live bytes and resident memory, and of kept memory if it is much."""
+def curves_of(points: HeapPoints, snapshot: Snapshot) -> list[Curve]:
+    """Returns the curves of live bytes and resident memory, and of others that matter."""
+    # Objects of Python lie beside the heap of malloc.
+    has_others = any(runtime.counts_objects for runtime in snapshot.runtimes)
     curves = [
         Curve("heap", points.time_ns, points.live_bytes, "plot--heap"),
-        Curve("RSS", points.time_ns, points.rss_bytes, "plot--rss"),
+        Curve("RSS", points.time_ns, points.rss_bytes, "plot--rss", is_whole=has_others),
     ]
     most_kept = max(points.kept_bytes, default=0)
     if most_kept > 0 and most_kept >= _NOTABLE_SHARE * points.rss_bytes.max():
         curves.insert(1, Curve("kept", points.time_ns, points.kept_bytes, "plot--kept"))
+    leaks = [
+        member.stack
+        for suspect in suspects_of(snapshot)
+        if suspect.judgement.verdict is Verdict.LEAKING
+        for member in suspect.members
+    ]
+    if leaks:
+        times, held = snapshot.history.series(np.array(leaks))
+        now = int(snapshot.totals.live_bytes[leaks].sum())
+        held, times = [*held, now], [*times, snapshot.now_ns]
+        if points.time_ns[-1] > snapshot.now_ns:  # of a recording
+            held, times = [*held, -1], [*times, snapshot.now_ns + 1]
+        curves.insert(1, Curve("leak", times, held, "plot--leak"))
+    limit = None if snapshot.memory is None else snapshot.memory.limit
+    if limit is not None and limit.free_bytes < _NEAR * limit.size_bytes:
+        sizes = np.full(len(points), limit.size_bytes)
+        curves.append(Curve("limit", points.time_ns, sizes, "plot--limit"))
     return curves
 
 
-def _changes(before: Drawing, now: Drawing) -> Iterator[Region]:
+def _changes(before: Sequence[Sequence[tuple[str, str]]], now: Drawing) -> Iterator[Region]:
     is_equal = [len(line) for line in before] == [len(line) for line in now]
     for y, line in enumerate(now):
         found = [x for x, cell in enumerate(line) if not is_equal or cell != before[y][x]]
@@ -290,19 +335,14 @@ class Plot(Widget):
     """The widget that shows the plot."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "plot--axis",
-        "plot--heap",
-        "plot--kept",
+        "plot--axis", "plot--heap", "plot--kept", "plot--leak", "plot--limit", "plot--mark",
         "plot--rss",
-        "plot--mark",
-    }
+    }  # fmt: skip
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
-        # The time of day at a moment; None: times are told from now
-        self.clock: Callable[[int], str] | None = None
-        self._draw: Callable[[int, int], Drawing] | None = None
-        self._drawing: Drawing = []
+    # The time of day at a moment; None: times are told from now
+    clock: Callable[[int], str] | None = None
+    _draw: Callable[[int, int], Drawing] | None = None
+    _drawing: Sequence[Sequence[tuple[str, str]]] = ()
 
     def show(
         self, curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int

@@ -47,7 +47,6 @@ class ProcessLine:
 
     @property
     def is_process(self) -> bool:
-        """Whether the row stands for a single process."""
         return isinstance(self.key, int) and self.key >= 0
 
 
@@ -247,8 +246,7 @@ def _sentences(snapshot: Snapshot, part: MemoryPart | None) -> Iterator[str]:
     ago = format_duration(max(0.0, snapshot.time_s - usage.time_s))
     rss = format_size(usage.account.own_bytes)
     yield f"RSS {rss}, examined {ago} ago; changes since tracing began"
-    items = [] if part is None else large_items(usage.account, part)
-    if part is not None and items:
+    if part is not None and (items := large_items(usage.account, part)):
         named = ", ".join(f"{name} {format_size(size)}" for name, size in items)
         yield clean(f"{part.value}: {named}")
     yield from map(clean, memory_sentences(usage, snapshot.first_usage))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import signal
 import time
 from typing import Final
 
@@ -20,11 +18,10 @@ from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording.joined import AnyRecording
 from tracelloc.show.recording.times import count_words
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.startup import not_ignored
 from tracelloc.system.invoker import invoker
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.sourcefiles import SourceFiles
+from tracelloc.ui.sourcefiles import lines_of_file
 from tracelloc.ui.timeline import F64, Gaps, TimeLine, find_gaps
 from tracelloc.ui.view import LastOutput, TraceFacts
 
@@ -61,7 +58,6 @@ class RecordedSource:
         self.has_python = any(one.objects is not None for one in self._newest.processes)
         self.has_many = self._newest.follow is not None or len(self._newest.processes) > 1
         self.facts = _facts_of(recording, self._newest.root)
-        self._files = SourceFiles()
 
     def go_to(self, uptime_s: float) -> None:
         """Selects the last snapshot up to an uptime in seconds. Any thread may call this."""
@@ -114,7 +110,7 @@ class RecordedSource:
 
     def read_source(self, _target: Target, path: str) -> list[str]:
         """Returns the lines of a source file on this machine. Raises OSError."""
-        return self._files.read(None, path)
+        return lines_of_file(None, path)
 
 
 def _facts_of(recording: AnyRecording, root: Snapshot) -> TraceFacts:
@@ -136,7 +132,4 @@ class RecordedApp(LiveApp):
     """The application that shows a recording; there is nothing to detach from."""
 
     def on_mount(self) -> None:
-        """Makes SIGTERM and SIGHUP quit like the key."""
-        loop = asyncio.get_running_loop()
-        for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
-            loop.add_signal_handler(number, self.exit)
+        self.quit_by_signals()

@@ -40,7 +40,7 @@ class Refresher:
         self.pictures = Pictures(source, journal, asked=self._repeat)
         self._publish = publish
         self._fail = fail
-        self._interval_s = interval_s
+        self.interval_s = interval_s
         self._changed = threading.Condition()
         self._settings: Settings | None = None
         self._tick = False
@@ -94,20 +94,17 @@ class Refresher:
         self.set_frozen(True)
 
     def shown(self) -> None:
-        """Tells the thread that the last picture is on the screen."""
         with self._changed:
             self._in_flight = False
             self._changed.notify_all()
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was requested is on the screen."""
         with self._changed:
             asked = self._jobs or self._tick or self._settings != self._done
             return not asked and not self._in_flight and not self._busy
 
     def close(self) -> None:
-        """Ends the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -165,7 +162,7 @@ class Refresher:
                     activity = [(one.events, one.rss_bytes) for one in trace.processes]
                     intervals = _IDLE_PAUSE if activity == before else 1
                     pause_s = min(_PAUSE * (time.thread_time() - began_cpu_s), _LONGEST_PAUSE_S)
-                    next_s = now_s + max(intervals * (self._interval_s or 0.0), pause_s)
+                    next_s = now_s + max(intervals * (self.interval_s or 0.0), pause_s)
             self._look_s = 2 * self._look_s if self._naming else _FIRST_LOOK_S
             self._naming, self._made_s = picture.is_naming, time.monotonic()
             with self._changed:
@@ -182,7 +179,7 @@ class Refresher:
 
     def _left_s(self, next_s: float) -> float | None:
         """Returns the seconds until the next snapshot; None: no periodic snapshot is due."""
-        if self._interval_s is None or (self._frozen and not self._naming):
+        if self.interval_s is None or (self._frozen and not self._naming):
             return None
         # While the last picture waits to be drawn, only ``shown`` can wake the thread.
         return None if self._in_flight else max(0.0, next_s - time.monotonic())

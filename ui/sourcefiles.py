@@ -24,25 +24,6 @@ _BLOCK: Final = 200  # Lines that are coloured at once: a file may have a hundre
 _BEFORE: Final = 60  # Lines before a block that are read, too: a comment may have begun there
 
 
-class SourceFiles:
-    """Reads source files in a process's root directory or on this machine, with a cache."""
-
-    def __init__(self) -> None:
-        self._read: dict[tuple[int | None, str], list[str] | OSError] = {}
-
-    def read(self, pid: int | None, path: str) -> list[str]:
-        """Returns a file's lines; the root directory of ``pid`` is tried first. Raises OSError."""
-        key = pid, path
-        if key not in self._read:
-            if len(self._read) >= _MOST:
-                self._read.clear()
-            self._read[key] = read_source(*key)
-        found = self._read[key]
-        if isinstance(found, OSError):
-            raise found
-        return found
-
-
 def read_source(pid: int | None, path: str) -> list[str] | OSError:
     """Returns the lines of a source file, or the error that prevents reading it."""
     last: OSError = FileNotFoundError(2, "No such file or directory")
@@ -56,6 +37,17 @@ def read_source(pid: int | None, path: str) -> list[str] | OSError:
         except OSError as error:
             last = error
     return last
+
+
+_cached = lru_cache(_MOST)(read_source)
+
+
+def lines_of_file(pid: int | None, path: str) -> list[str]:
+    """Returns a file's lines; the root directory of ``pid`` is tried first. Raises OSError."""
+    found = _cached(pid, path)
+    if isinstance(found, OSError):
+        raise found
+    return found
 
 
 class ColouredSource:

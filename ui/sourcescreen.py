@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
@@ -20,18 +20,29 @@ from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.sourcefiles import ColouredSource, open_editor
-from tracelloc.ui.tableview import Cell, Table, TableRows, clean, crop, short_count
+from tracelloc.ui.tableview import Cell, Table, clean, crop, rows_of, short_count
 
 if TYPE_CHECKING:
     from tracelloc.ui.state import State
 
-COLUMNS: Columns[Any] = (
-    Column("own", "own", 11, sorts=False),
-    Column("bytes", "own + callees", 13, sorts=False),
-    Column("count", "blocks", 8, from_width=70, sorts=False),
-    Column("line", "line", 6, sorts=False),
-    Column("source", "source", 0, sorts=False),
-)
+
+def _columns(about: str = "", source: Callable[[int], Cell] = str) -> Columns[Any]:
+    """Returns the columns of rows (number, figures or None). ``about``: the mark of estimates."""
+
+    def figure(name: str, write: Callable[[int], str]) -> Callable[[Any], str]:
+        def draw(row: tuple[int, Any]) -> str:
+            value = 0 if row[1] is None else getattr(row[1], name)
+            return about + write(value) if value else ""
+
+        return draw
+
+    return (
+        Column("own", "own", 11, draw=figure("own_bytes", format_size), sorts=False),
+        Column("bytes", "own + callees", 13, draw=figure("bytes", format_size), sorts=False),
+        Column("count", "blocks", 8, draw=figure("count", short_count), from_width=70, sorts=False),
+        Column("line", "line", 6, lambda row: row[0], sorts=False),
+        Column("source", "source", 0, lambda row: row[0], source, sorts=False),
+    )
 
 
 class SourceScreen(Screen[None]):
@@ -65,7 +76,7 @@ class SourceScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Static("", id="title", markup=False)
-        lines = Table(COLUMNS, id="listing")
+        lines = Table(_columns(), id="listing")
         lines.name_enter("Stack")
         yield lines
         yield KeyFooter(show_command_palette=False, compact=True)
@@ -98,10 +109,12 @@ class SourceScreen(Screen[None]):
             self.query_one("#title", Static).update(self._title(picture))
             about = about_of(picture.snapshot.sample_bytes)
             first = bisect.bisect_left(self._numbers, listing.heaviest_line)
+            columns = _columns(about, self._source_cell)
             table.show(
-                TableRows(
+                rows_of(
                     self._numbers,
-                    lambda key, column: self._cell(listing, about, key, column),
+                    lambda number: (number, listing.lines.get(number)),
+                    columns,
                     first=min(first, max(len(self._numbers) - 1, 0)),
                     empty=self._trouble or "no live block was allocated through this function",
                 ),
@@ -147,26 +160,11 @@ class SourceScreen(Screen[None]):
             line.truncate(max(1, width), overflow="ellipsis")
         return Text("\n").join(line for line in lines if line.plain)
 
-    def _cell(self, listing: SourceListing, about: str, key: Hashable, column: str) -> Cell:
-        assert isinstance(key, int)
-        figures = listing.lines.get(key)
-        if column == "line":
-            return str(key)
-        if column == "source":
-            return self._source_cell(key, is_hot=figures is not None)
-        if figures is None:
-            return ""
-        if column == "own":
-            return about + format_size(figures.own_bytes) if figures.own_bytes else ""
-        if column == "bytes":
-            return about + format_size(figures.bytes)
-        return about + short_count(figures.count)
-
-    def _source_cell(self, number: int, *, is_hot: bool) -> Cell:
-        if number > len(self._source):
+    def _source_cell(self, number: int) -> Cell:
+        if number > len(self._source) or self._listing is None:
             return ""
         text = self._coloured.line(number)
-        text.stylize("bold" if is_hot else "dim")
+        text.stylize("bold" if number in self._listing.lines else "dim")
         return text
 
     # --- keys ---

@@ -8,9 +8,7 @@ from typing import ClassVar, Final
 
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.message import Message
 
-from tracelloc.dataclass import dataclass
 from tracelloc.text import NS_PER_S, format_duration, format_size
 from tracelloc.ui.plot import BEHIND, LABELS, Curve, Plot, column_ns
 from tracelloc.ui.view import Settings, Span
@@ -32,26 +30,12 @@ class SpanPlot(Plot, can_focus=False):
         Binding("escape,q", "leave", "Cancel", tooltip="Cancel"),
     ]
 
-    @dataclass
-    class Selected(Message):
-        """A span was selected; None: the selection was cancelled."""
-
-        span: Span | None
-
-    @dataclass
-    class TimeClicked(Message):
-        """A time on the plot was clicked."""
-
-        time_ns: int
-
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
-        self._curves: Sequence[Curve] = ()
-        self._flags: Sequence[tuple[str, int]] = ()
-        self._start_ns = self._end_ns = 0
-        self._cursor_ns: int | None = None  # Position of the cursor while keys select a span
-        self._begin_ns: int | None = None  # Start of the span, once it is set
-        self._dragged_from: int | None = None  # The column where the mouse button was pressed
+    _curves: Sequence[Curve] = ()
+    _flags: Sequence[tuple[str, int]] = ()
+    _start_ns = _end_ns = 0
+    _cursor_ns: int | None = None  # Position of the cursor while keys select a span
+    _begin_ns: int | None = None  # Start of the span, once it is set
+    _dragged_from: int | None = None  # The column where the mouse button was pressed
 
     def show(
         self, curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int
@@ -92,24 +76,24 @@ class SpanPlot(Plot, can_focus=False):
             self._draw_again()
 
     def action_choose(self) -> None:
-        """Sets the start of the span at the cursor; the second time its end."""
         if self._begin_ns is None:
             self._begin_ns = self._cursor_ns
             self._draw_again()
         elif self._cursor_ns is not None:
             first, last = sorted((self._begin_ns, self._cursor_ns))
-            self._end(Span(first, last) if first < last else None)
+            self._end(*((first, last) if first < last else ()))
 
     def action_leave(self) -> None:
-        self._end(None)
+        self._end()
 
     def on_blur(self) -> None:
         if self._cursor_ns is not None:
             self._forget()
 
-    def _end(self, span: Span | None) -> None:
+    def _end(self, *span: int) -> None:
+        """Reports the selected span to the screen; nothing: the selection was cancelled."""
         self._forget()
-        self.post_message(self.Selected(span))
+        self.call_later(self.run_action, f"screen.choose_span{span}")
 
     def _forget(self) -> None:
         self._cursor_ns = self._begin_ns = self._dragged_from = None
@@ -150,9 +134,9 @@ class SpanPlot(Plot, can_focus=False):
         is_click = self._dragged_from == event.x - LABELS
         if is_click:
             self._forget()
-            self.post_message(self.TimeClicked(first))
+            self.call_later(self.run_action, f"screen.go_to({first})")
         else:
-            self._end(Span(first, last))
+            self._end(first, last)
 
     def _dragged_to(self, column: int) -> tuple[int, int]:
         assert self._dragged_from is not None

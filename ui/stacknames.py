@@ -73,7 +73,6 @@ class Labels(dict[int, str]):
         self.fresh[stack] = True
 
     def grow(self, stacks: int) -> None:
-        """Makes room for the labels of ``stacks`` stacks."""
         more = stacks - len(self.fresh)
         self.fresh = np.pad(self.fresh, (0, more))
         self.numbers = np.pad(self.numbers, (0, more))
@@ -194,7 +193,6 @@ class Names:
         return word
 
     def found(self, search: Search, order: Iterable[int]) -> Mask:
-        """Returns which of the stacks have a frame that the search matches."""
         indices = list(order)
         text, hits = self._found
         if text != search.text:

@@ -16,6 +16,7 @@ from tracelloc.model.figures import I64
 from tracelloc.model.verdicts import VERDICTS, Verdict
 from tracelloc.show.analysis.differences import BlockOrder, list_blocks
 from tracelloc.show.presentation.blockholders import retained_by_message
+from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.suspects import headline, sentences, suspect_ranks
 from tracelloc.show.tables import Column, Columns
 from tracelloc.snapshots.snapshot import Snapshot
@@ -51,9 +52,13 @@ from tracelloc.ui.view import Settings, Sorting, TraceSource, View, ViewSelectio
 _REASON_LINES: Final = 2
 # Most rows of a table: nobody scrolls further, and searches cover all stacks.
 MOST_ROWS: Final = 10_000
+# Columns that are left out beside changes, as they are none.
+_NOT_CHANGES: Final = "share", "bytes", "count", "rate", "age", "temporary", "history"
 STACK_COLUMNS: Final[Columns[Any]] = (
     Column("change", "change", 13),
     Column("bytes", "live", 13),
+    # Shown only if rows are sorted by it: then the table is of the heap's peak.
+    Column("peak", "at peak", 13, from_width=1 << 16),
     Column("share", "share", 6, from_width=132, sorts=False),
     Column("count", "blocks", 9, from_width=96),
     Column("growth", "growth/min", 12),
@@ -104,6 +109,7 @@ def figure_columns(selection: ViewSelection) -> Figures:
     return {
         "change": (change if change is not None else figures.live_bytes, signed_size),
         "bytes": (figures.live_bytes, lambda value: about + format_size(value)),
+        "peak": (Metric.PEAK.column(snapshot), lambda value: about + format_size(value)),
         "count": (figures.live_count, lambda value: f"{about}{value:,}"),
         "growth": (selection.growth, signed_size),
         "share": (figures.share, format_percent),
@@ -132,7 +138,6 @@ class StackCells:
         }
 
     def cell(self, key: Hashable, column: str) -> Cell:
-        """Returns the content of a row in a column."""
         assert isinstance(key, GroupKey | int)
         last = key.members.max() if isinstance(key, GroupKey) else key
         # After a step back in a recording, rows may still be those of later stacks.
@@ -205,7 +210,7 @@ def stack_rows(selection: ViewSelection) -> TableRows:
     order = grouping.order[:MOST_ROWS]
     cells = StackCells(selection, columns, grouping)
     why = "" if order else selection.why_empty
-    without: tuple[str, ...] = ("change",) if selection.change is None else ("share", "bytes")
+    without: tuple[str, ...] = ("change",) if selection.change is None else _NOT_CHANGES
     if selection.snapshot.merged is None:
         without += ("process",)
     if selection.snapshot.blocks is None:

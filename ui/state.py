@@ -6,6 +6,7 @@ runs in the drawing thread, except for jobs passed to the refresher's thread.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -22,7 +23,7 @@ from tracelloc.show.filters.rules import Rule
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.sourcelisting import ListedFunction, listed_function
 from tracelloc.show.tables import Column
-from tracelloc.text import NS_PER_S, plural
+from tracelloc.text import NS_PER_S, format_duration, plural
 from tracelloc.ui.chart import CHART
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.dialogs import ExportDialog, FilterDialog, LimitsDialog, QuitDialog
@@ -53,6 +54,7 @@ VIEWS: Final[tuple[View[Any], ...]] = (
 
 
 MOST_MARKS: Final = 16  # Number of marks that are kept, the newest ones
+OLD_S: Final = 3.0  # Age from which the snapshot on the screen is marked as old
 # After this tracing time quitting asks first, as unwritten data would be lost.
 _ASKED_FROM_S: Final = 60.0
 
@@ -73,6 +75,7 @@ class State:
         self.player = None if source.recorded is None else Player(self, source.recorded, refresher)
         # Whether the shown process stays as more come
         self.has_chosen_process = not source.has_many or self.player is not None
+        self._renewed_s = 0.0  # When the picture's snapshot came
         self._last_process = 0
         self._marks_set = 0
         self._refresher = refresher
@@ -82,14 +85,25 @@ class State:
         """The condition that the header shows: frozen, ended, or a recording's time."""
         if self.player is not None:
             return self.player.condition()
-        return self.ended or ("FROZEN (space)" if self.frozen else "")
+        old = f"{format_duration(int(self.age_s))} old" if self.age_s >= OLD_S else ""
+        return self.ended or ("FROZEN (space)" if self.frozen else old)
+
+    @property
+    def age_s(self) -> float:
+        """How long no new snapshot has come; 0 if none is to come."""
+        is_live = self.player is None and self._refresher.interval_s is not None
+        is_waiting = is_live and not self.ended and not self.frozen and self.picture is not None
+        return time.monotonic() - self._renewed_s if is_waiting else 0.0
+
+    def take_picture(self, picture: Picture) -> None:
+        if self.picture is None or picture.snapshot is not self.picture.snapshot:
+            self._renewed_s = time.monotonic()
+        self.picture = picture
 
     def change(self, **fields: Any) -> None:
-        """Changes some settings, given as ``Settings`` fields, and requests a picture."""
         self.replace_settings(replace(self.settings, **fields))
 
     def replace_settings(self, new: Settings) -> None:
-        """Replaces all settings, and requests a picture if they differ."""
         if new != self.settings:
             self.has_chosen_process |= new.process != self.settings.process
             self.settings = new
@@ -105,7 +119,6 @@ class State:
         self.change(sortings={**self.settings.sortings, name: new})
 
     def next_metric(self) -> None:
-        """Draws flame graph and tree by the next metric."""
         # Processes have their peaks at different times: there is no joint one.
         together = self.settings.process < 0
         metrics = [metric for metric in Metric if not (together and metric is Metric.PEAK)]
@@ -118,7 +131,6 @@ class State:
         self.change(verdicts=VERDICT_CHOICES[at % len(VERDICT_CHOICES)])
 
     def toggle_chart(self) -> None:
-        """Switches the chart between functions and call stacks."""
         self.change(charts_stacks=not self.settings.charts_stacks)
 
     def ask_limits(self) -> None:
@@ -185,7 +197,6 @@ class State:
     # --- moments ---
 
     def toggle_baseline(self) -> None:
-        """Sets a baseline, so that only later blocks are shown; or removes it."""
         if self.settings.baseline is not None:
             self.change(baseline=None)
         elif self.picture is not None:
@@ -193,7 +204,6 @@ class State:
             self.app.notify("Only blocks allocated from now on (b shows all)", timeout=3)
 
     def set_mark(self) -> None:
-        """Sets a mark at the time of the snapshot on the screen."""
         if self.picture is None:
             return
         self._marks_set += 1
@@ -203,7 +213,6 @@ class State:
         self.app.notify(f"Mark {mark.name} set (d shows changes since)", timeout=2)
 
     def choose_span(self) -> None:
-        """Lets keys select a span of time on the plot."""
         line = None if self.picture is None else self.picture.line
         at_ns = None if line is None else round(float(line.uptimes_s[line.index]) * NS_PER_S)
         if not self.app.screen.query_one(SpanPlot).begin(at_ns):
@@ -226,7 +235,6 @@ class State:
         self.change(difference=choices[at])
 
     def toggle_freeze(self) -> None:
-        """Freezes or resumes the screen; tracing continues."""
         self.frozen = not self.frozen
         self._refresher.set_frozen(self.frozen)
 
@@ -244,13 +252,11 @@ class State:
         self._refresher.run_job(guarded)
 
     def toggle_filters(self) -> None:
-        """Switches all groups and added rules off or on."""
         on = not self.settings.filters_on
         self.change(filters_on=on)
         self.change_filters(lambda filters: filters.set_enabled(on))
 
     def save_rules(self, rules: Sequence[Rule]) -> None:
-        """Writes rules to the user's own file."""
         try:
             path = append_rules(self.source.invoker, rules)
         except TracellocError as error:
@@ -274,7 +280,6 @@ class State:
         self.app.push_screen(DetailScreen(self, stack))
 
     def open_source(self, function: ListedFunction) -> None:
-        """Opens the screen of a function's source."""
         self.change(listed_function=function)
         self.app.push_screen(SourceScreen(self, function))
 
@@ -294,17 +299,14 @@ class State:
                 self.open_source(listed_function(frame))
 
     def ask_export(self) -> None:
-        """Opens the dialog."""
         if self.picture is not None:
             picture = self.picture
             self.app.push_screen(ExportDialog(picture.snapshot, picture.namer.copy()))
 
     def show_help(self, words: str = "") -> None:
-        """Opens the help, on all keys and terms or on those with these words."""
         self.app.push_screen(HelpScreen(self.app.screen, words))
 
     def copy_stack(self) -> None:
-        """Copies the selected stack to the terminal's clipboard (OSC 52)."""
         details = None if self.picture is None else self.picture.details
         if details is not None:
             self.app.copy_to_clipboard(stack_text(details.stack))

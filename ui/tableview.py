@@ -19,6 +19,7 @@ from tracelloc.model.verdicts import Verdict
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import printable, signed_size
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece, RowMessage, wrapped
+from tracelloc.ui.terminal import HAS_FEW_COLOURS
 
 if TYPE_CHECKING:
     from tracelloc.ui.view import Sorting
@@ -33,13 +34,14 @@ _WORTH: Final = 11
 WIDE: Final = 150  # Width of a table from which columns of paths get more room
 # Characters considered per available cell; any further ones would be combining ones.
 _PER_CELL: Final = 4
-GROWING: Final = "bold red"
+# A shade of gray in place of red would be weaker than plain text.
+GROWING: Final = "bold" if HAS_FEW_COLOURS else "bold red"
 SHRINKING: Final = "green"
 # Styles of verdicts; others are dim.
 VERDICT_STYLES: Final = {
-    Verdict.LEAKING: "bold red",
-    Verdict.GROWING: "yellow",
-    Verdict.LOST: "red",
+    Verdict.LEAKING: "bold reverse" if HAS_FEW_COLOURS else "bold red",
+    Verdict.GROWING: "bold" if HAS_FEW_COLOURS else "yellow",
+    Verdict.LOST: "bold" if HAS_FEW_COLOURS else "red",
 }
 _HARMLESS: Final = (Verdict.CACHE, Verdict.BUSY, Verdict.START_UP, Verdict.EARLIER)
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
@@ -151,7 +153,6 @@ class TitleCell(str):
     __slots__ = ()
 
     def within(self, width: int) -> str:
-        """Returns as many parts of the title as ``width`` has room for."""
         if len(self) <= width:
             return str(self)
         first, arrow, _ = self.partition(" ← ")
@@ -167,7 +168,6 @@ class PathCell(str):
     __slots__ = ()
 
     def within(self, width: int) -> str:
-        """Returns the last ``width`` characters."""
         return str(self) if len(self) <= width else f"{CUT}{self[len(self) - width + 1 :]}"
 
 
@@ -177,7 +177,6 @@ class CommandCell(str):
     __slots__ = ()
 
     def within(self, width: int) -> str:
-        """Returns the command line, shortened if it does not fit."""
         if len(self) <= width:
             return str(self)
         return " ".join(word.rpartition("/")[2] or word for word in self.split(" "))
@@ -225,16 +224,25 @@ def sorted_rows(
     **more: Any,
 ) -> TableRows:
     """Returns at most ``most`` rows by key, sorted by a column; equal rows keep their order."""
-    by_key = {column.key: column for column in columns}
-    value = by_key[sorting.column].value
+    value = next(column.value for column in columns if column.key == sorting.column)
     order = sorted(items, key=lambda key: value(items[key]), reverse=sorting.descending)[:most]
+    shown = {"sorted_by": sorting.column, "descending": sorting.descending, **more}
+    return rows_of(order, items.get, columns, **shown)
+
+
+def rows_of(
+    order: Sequence[Any], find: Callable[[Any], R | None], columns: Columns[R], **more: Any
+) -> TableRows:
+    """Returns rows by key, in their order. ``find``: the row of a key; ``more``: other fields."""
+    by_key = {column.key: column for column in columns}
 
     def cell(key: Hashable, column: str) -> Cell:
         # The order of rows may be older than the rows; a new one comes soon.
-        found: Cell = by_key[column].cell(items[key]) if key in items else ""
+        row = find(key)
+        found: Cell = "" if row is None else by_key[column].cell(row)
         return found
 
-    return TableRows(order, cell, sorting.column, sorting.descending, **more)
+    return TableRows(order, cell, **more)
 
 
 class Table(LineView[TableRows]):
@@ -263,12 +271,10 @@ class Table(LineView[TableRows]):
 
     @property
     def without(self) -> Collection[str]:
-        """Keys of columns that are left out."""
         return self._rows.without
 
     @property
     def order(self) -> Sequence[Hashable]:
-        """The keys of the rows, in their order on the screen."""
         return self._rows.order
 
     def show(self, content: TableRows, *, at_once: bool = False) -> None:

@@ -72,7 +72,6 @@ class TimeLine:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the last snapshot is shown."""
         return self.index == len(self.uptimes_s) - 1
 
     def find(self, uptime_s: float) -> int:

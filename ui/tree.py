@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
@@ -28,22 +28,14 @@ class TreeView(NodesView):
         Binding("left", "close_node", "Collapse", tooltip="Collapse, or go to the parent"),
         Binding("asterisk,plus", "open_all", "Expand all", tooltip="Expand all of 1 % or more"),
         Binding("minus", "close_all", "Collapse all", tooltip="Collapse all functions"),
-        Binding(
-            "enter",
-            "choose",
-            "Expand/collapse",
-            show=False,
-            tooltip="Expand, collapse, or open the stack",
-        ),
+        Binding("enter", "choose", show=False, tooltip="Expand, collapse, or open the stack"),
     ]
     header_lines = 1
     footer_lines = 1
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
-        self._open: set[int] = set()
-        self._touched = False
-        self._rows: list[tuple[int, int]] = []
+    _open: Set[int] = frozenset()
+    _touched = False
+    _rows: Sequence[tuple[int, int]] = ()
 
     # Data.
 
@@ -72,7 +64,7 @@ class TreeView(NodesView):
 
     def _flatten(self, selected: int) -> None:
         indents = {ROOT: 0}
-        self._rows = []
+        rows: list[tuple[int, int]] = []
         waiting = [ROOT] if self._data.weight(ROOT) else []
         while waiting:
             node = waiting.pop()
@@ -82,7 +74,8 @@ class TreeView(NodesView):
                 parent = self._data.parent(node)
                 parts = parent == ROOT or len(self._weighty(parent)) > 1
                 indents[node] = indents[parent] + parts
-            self._rows.append((node, indents[node]))
+            rows.append((node, indents[node]))
+        self._rows = rows
         places = {node: row for row, (node, _) in enumerate(self._rows)}
         while selected not in places and selected != ROOT:
             selected = self._data.parent(selected)
@@ -148,24 +141,23 @@ class TreeView(NodesView):
         if node in self._open:
             self.move_to(self.cursor + 1)
             return
-        self._open.add(node)
-        below = node
+        opened, below = {node}, node
         while len(children := self._weighty(below)) == 1:
             below = children[0]
-            self._open.add(below)
+            opened.add(below)
+        self._open |= opened
         self._touch(node)
 
     def action_close_node(self) -> None:
         node = self.selected
         if node in self._open and self._weighty(node) and node != ROOT:
-            self._open.discard(node)
+            self._open -= {node}
             self._touch(node)
         else:
             parent = self._data.parent(node)
             self.move_to(next((r for r, (n, _) in enumerate(self._rows) if n == parent), 0))
 
     def chosen(self) -> None:
-        """Expands or collapses the node; a leaf opens its stack."""
         node = self.selected
         if not self._weighty(node):
             self.action_open()
@@ -178,14 +170,9 @@ class TreeView(NodesView):
         """Expands every node below the cursor with a share of ``_WORTH_OPENING`` or more."""
         waiting = [self.selected]
         while waiting:
-            node = waiting.pop()
-            if node == self.selected or self._data.share(node) >= _WORTH_OPENING:
-                self._open.add(node)
-                waiting.extend(
-                    child
-                    for child in self._weighty(node)
-                    if self._data.share(child) >= _WORTH_OPENING
-                )
+            self._open |= {node := waiting.pop()}
+            weighty = self._weighty(node)
+            waiting += [n for n in weighty if self._data.share(n) >= _WORTH_OPENING]
         self._touch(self.selected)
 
     def action_close_all(self) -> None:
@@ -193,7 +180,7 @@ class TreeView(NodesView):
         self._touch(self.selected)
 
 
-def _carried_over(old: Nodes, opened: set[int], new: Nodes) -> set[int]:
+def _carried_over(old: Nodes, opened: Set[int], new: Nodes) -> set[int]:
     """Returns the nodes of a new tree with the same paths as the old tree's open nodes.
 
     Parents have lower numbers than their children.

@@ -219,6 +219,11 @@ class Settings:
         return self.view.follows_metric and self.metric.figure.of_freed and self.all_limits.is_open
 
     @property
+    def shows_peak(self) -> bool:
+        """Whether the table is of the stacks that had live blocks at the heap's peak."""
+        return self.sorting.column == "peak" and self.all_limits.is_open
+
+    @property
     def narrows_stacks(self) -> bool:
         """Whether a search, verdict or difference leaves out whole stacks."""
         return bool(self.search or self.verdicts) or self.difference is not None
@@ -236,11 +241,9 @@ class Journal:
         self.costs: dict[str, deque[tuple[float, float]]] = {}
 
     def say(self, text: str) -> None:
-        """Adds a message with the time of day."""
         self.messages.append(f"{time.strftime('%H:%M:%S')} {text}")
 
     def note_cost(self, view: View[Any], work_s: float, drawing_s: float) -> None:
-        """Adds the times of one picture."""
         self.costs.setdefault(view.name, deque(maxlen=_COSTS)).append((work_s, drawing_s))
 
 
@@ -339,5 +342,7 @@ def listed_stacks(
         listed, weight = change, np.abs(change)
     elif settings.shows_freed:
         listed = weight = settings.metric.column(snapshot)
+    elif settings.shows_peak:
+        listed = weight = Metric.PEAK.column(snapshot)
     rows = np.flatnonzero(listed)
     return rows[np.argsort(-weight[rows], kind="stable")]

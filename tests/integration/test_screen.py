@@ -54,7 +54,7 @@ def test_a_walk(target: Target, tmp_path: Path) -> None:
         terminal.wait_for(r"^ allocated \d")
         # The program's own source is there to be read.
         terminal.wait_for(r"chain\.c:\d+")
-        terminal.wait_for(r"^› +\d+ .*;")
+        terminal.wait_for(r"^→ +\d+ .*;")
         terminal.press("Escape")
         terminal.wait_for("1 Stacks")
         terminal.press("5")
@@ -184,11 +184,11 @@ def test_picker_and_back(target: Target, tmp_path: Path) -> None:
         terminal.type(f"{target.pid}")
         terminal.wait_for(rf"^› *{target.pid} .* malloc in libc")
         terminal.press("Enter")
-        terminal.wait_for(rf"chain-\w+ \({target.pid}\)|\({target.pid}\)   libc")
+        terminal.wait_for(rf"chain-\w+ \({target.pid}\)|\({target.pid}\)  libc")
         terminal.press("P")
         terminal.wait_for("which process.*Esc goes back")
         terminal.press("Escape")
-        terminal.wait_for(rf"\({target.pid}\)   libc")
+        terminal.wait_for(rf"\({target.pid}\)  libc")
         assert terminal.quit() == 0
 
 
@@ -291,7 +291,7 @@ def test_workers_together(targets: Targets, tmp_path: Path) -> None:
         assert terminal_export(terminal, "all.json", tmp_path, size) == requests
 
         gone = ask("quit")
-        terminal.wait_for("1 ended, ")
+        terminal.wait_for(": 3 running, 1 ended")
         terminal.press("T")
         terminal.wait_for(f"{workers} running processes")
         left = requests - served[gone]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
@@ -11,7 +12,15 @@ from tracelloc.ui.app import LiveApp
 from tracelloc.ui.chart import ChartView
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.functions import FUNCTIONS
-from tracelloc.ui.plot import BEHIND, LABELS, Canvas, Curve, draw_plot
+from tracelloc.ui.plot import (
+    BEHIND,
+    LABELS,
+    Canvas,
+    Curve,
+    axis_label,
+    draw_plot,
+    nice_ceiling,
+)
 from tracelloc.ui.sourcescreen import SourceScreen
 
 MARKS = dict(zip(LIVE, "█▓▒░", strict=True))  # By function, the one with the highest peak first
@@ -35,8 +44,8 @@ async def test_layers_are_as_high_as_what_they_had(app: LiveApp, pilot: Pilot[in
     await press(app, pilot, "C")
     lines = chart_of(app)
     axis = next(at for at, line in enumerate(lines) if line.startswith("       0┼"))
-    assert lines[0].startswith(" 600 KiB┤")
-    per_row = 600 * 1024 / axis
+    assert lines[1].startswith(" 550 KiB┤")
+    per_row = 25 * 1024
     now = column(lines, max(len(line) for line in lines[:axis]) - 1)
     height = 0.0
     for name, mark in MARKS.items():
@@ -117,3 +126,26 @@ def test_a_step_is_drawn_in_the_column_that_ends_with_it() -> None:
     rows = draw_plot([curve], [], 0, 10 * NS_PER_S, width=LABELS + 10 + BEHIND, height=5)
     lines = ["".join(cell for cell, _ in row[LABELS : LABELS + 10]) for row in rows]
     assert lines[:4] == ["    ██████"] * 2 + ["██████████"] * 2
+
+
+def test_leaks_have_their_color_within_the_heap() -> None:
+    """A leak of 3 of 4 MiB, a limit nearby, and unknown values in between."""
+    heap = Curve("heap", [0, 4 * NS_PER_S, 6 * NS_PER_S], [4 << 20, -1, 4 << 20], "plot--heap")
+    leak = Curve("leak", [0], [3 << 20], "plot--leak")
+    limit = Curve("limit", [0], [8 << 20], "plot--limit")
+    size = {"width": LABELS + 10 + BEHIND, "height": 5}
+    rows = draw_plot([heap, leak, limit], [], 0, 10 * NS_PER_S, **size)
+    styles = [[style for _, style in row[LABELS : LABELS + 10]] for row in rows]
+    assert styles[0] == ["plot--limit"] * 10
+    assert styles[2] == [*["plot--leak"] * 3, "", "", *["plot--leak"] * 5]
+    assert "8 MiB" in "".join(text for text, _ in rows[0])
+
+
+@pytest.mark.parametrize(
+    ("value", "lines", "labels"),
+    [(581 << 10, 6, ["600 KiB", "400 KiB", "200 KiB"]), (1023, 4, ["1200 B", "600 B"]),
+     (1.3 * 2**30, 6, ["1.5 GiB", "1 GiB", "0.5 GiB"]), (0, 4, ["4 B", "2 B"])],
+)  # fmt: skip
+def test_ticks_are_round_and_in_one_unit(value: float, lines: int, labels: list[str]) -> None:
+    top = nice_ceiling(value, lines)
+    assert [axis_label(top * n / lines, top) for n in range(lines, 0, -2)] == labels

@@ -1,9 +1,13 @@
 """Everything can be read, in every theme and without colours."""
 
+import os
+import termios
+import tty
 from pathlib import Path
 
 import pytest
 from rich.segment import Segment
+from textual._ansi_theme import MONOKAI
 from textual.color import Color
 from textual.filter import LineFilter
 from textual.pilot import Pilot
@@ -12,6 +16,14 @@ from textual.theme import BUILTIN_THEMES
 from tests.ui.source import drive, press, shop
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.contrast import LEAST, contrast, luminance, readable
+from tracelloc.ui.terminal import (
+    ASCII,
+    first_theme,
+    is_light,
+    keep_theme,
+    signal_colours,
+    wants_ascii,
+)
 
 pytestmark = pytest.mark.long
 
@@ -83,3 +95,43 @@ def test_contrast_is_that_of_the_standard() -> None:
     for behind in ((30, 30, 30), (128, 128, 128), (250, 240, 230), (0, 0, 255)):
         for front in ((59, 59, 59), (255, 0, 0), (0, 128, 0), behind):
             assert contrast(readable(front, behind), behind) >= LEAST
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_one_red(theme: str) -> None:
+    shades = BUILTIN_THEMES[theme].to_color_system().generate()
+    found = signal_colours(BUILTIN_THEMES[theme], MONOKAI)
+    assert tuple(found.ansi_colors[1]) == Color.parse(shades["text-error"]).rgb
+
+
+def test_ascii_and_light_backgrounds() -> None:
+    assert wants_ascii({"LANG": "C"})
+    assert not wants_ascii({"LANG": "C", "LC_ALL": "en_US.UTF-8"})
+    assert not wants_ascii({})
+    assert "│█▲ 漢 é".translate(ASCII) == "|#^ ?? ?"
+
+
+@pytest.mark.parametrize(
+    ("answer", "light"),
+    [(b"\x1b]11;rgb:ffff/fafa/f0f0\x1b\\\x1b[?62c", True), (b"\x1b[?62;4c", False),
+     (b"\x1b]11;rgb:12/12/12\x07\x1b[?1c", False)],
+)  # fmt: skip
+def test_the_terminals_background(answer: bytes, light: bool) -> None:
+    its, ours = os.openpty()
+    try:
+        tty.setraw(ours)  # no echo
+        before = termios.tcgetattr(ours)
+        os.write(its, answer)
+        assert is_light(ours) is light
+        assert os.read(its, 64).endswith(b"\x1b]11;?\x1b\\\x1b[c")
+        assert termios.tcgetattr(ours) == before
+    finally:
+        os.close(its)
+        os.close(ours)
+
+
+def test_the_chosen_theme_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert first_theme(os.open(os.devnull, os.O_RDONLY), BUILTIN_THEMES) == "textual-dark"
+    keep_theme("nord")
+    assert first_theme(-1, BUILTIN_THEMES) == "nord"

@@ -1,5 +1,7 @@
 """One stack in full, its keys, and the rules they make."""
 
+from dataclasses import replace
+
 import pytest
 from textual.pilot import Pilot
 
@@ -28,7 +30,7 @@ async def test_picture(app: LiveApp, pilot: Pilot[int], size: tuple[int, int]) -
 async def test_figures_and_source(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     # The source follows the cursor.
     await press(app, pilot, "enter", "down")
-    assert "›    95  int line_95;" in shown(app)
+    assert "→ 95  int line_95;" in shown(app)
     # Figures go on, the stack stays, whatever rows do behind it.
     source.allocate(4, 10 << 20)
     source.allocate(LEAK, 160)
@@ -159,7 +161,8 @@ def test_rules_of_frames() -> None:
 
 
 def test_source_lines() -> None:
-    text = source_text("a.c", ["a", "\x1b[31mb\tc", "d"], 2).plain
+    text = source_text(["a", "\x1b[31mb\tc", "d"], replace(frame("b"), file="a.c", line=2)).plain
     assert "\x1b" not in text
-    assert text.splitlines()[1].startswith("›     2  \\x1b[31mb")
-    assert "a different version" in source_text("a.c", ["a"], 9).plain
+    assert text.splitlines()[1].startswith("→ 2  \\x1b[31mb")
+    later = replace(frame("b"), file="a.c", line=9)
+    assert "a different version" in source_text(["a"], later).plain

@@ -1,6 +1,7 @@
 """The live view, key by key, on fixed data."""
 
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from tracelloc.ui.dialogs import ExportDialog, QuitDialog
 from tracelloc.ui.lineview import LIST_KEYS
 from tracelloc.ui.live_screen import LIVE_KEYS, LiveScreen, view_keys
 from tracelloc.ui.picker import PickerScreen
+from tracelloc.ui.searchline import SearchLine
 from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.state import MOST_MARKS
 from tracelloc.ui.tableview import GROWING, Table, growth_cell
@@ -57,11 +59,17 @@ def rows(app: LiveApp) -> list[str]:
 
 
 async def type_search(app: LiveApp, pilot: Pilot[int], words: str) -> None:
-    app.screen.query_one("#search", Input).value = words
+    app.screen.query_one(SearchLine).value = words
     await settle(app, pilot)
 
 
 BY_BYTES = ["record_request", "cache_lookup", "append_log", "dns::Message::decode"]
+
+
+def notes(app: LiveApp) -> str:
+    """The line below the tabs."""
+    lines = text_of(app)
+    return lines[1 + next(at for at, line in enumerate(lines) if line.startswith(" 1 Stacks"))]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -125,7 +133,7 @@ async def test_search(app: LiveApp, pilot: Pilot[int]) -> None:
     await type_search(app, pilot, "cache|append")
     assert rows(app) == ["cache_lookup", "append_log"]
     await press(app, pilot, "enter")
-    assert "2 stacks match" in line_with(app, "1 Stacks")
+    assert "2 stacks match" in notes(app)
     # The keys are the table's again, and the view goes on obeying.
     await press(app, pilot, "2")
     assert set(rows(app)) == {"cache_lookup", "append_log"}
@@ -133,7 +141,7 @@ async def test_search(app: LiveApp, pilot: Pilot[int]) -> None:
     assert "160 B" not in shown(app)
     await press(app, pilot, "1", "escape")
     assert rows(app) == BY_BYTES
-    assert not app.screen.query_one("#search", Input).display
+    assert not app.screen.query_one(SearchLine).display
     # Hidden frames, files and modules are found as well.
     for words, found in {
         "finish_grow": ["dns::Message::decode"],
@@ -171,7 +179,7 @@ async def test_baseline(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> 
     await tick(app, pilot)
     assert rows(app) == ["cache_lookup"]
     assert "777 B" in line_with(app, "cache_lookup (")
-    assert "since baseline (b)" in line_with(app, "1 Stacks")
+    assert "since baseline (b)" in notes(app)
     await press(app, pilot, "2")
     assert rows(app) == ["cache_lookup"]
     await press(app, pilot, "1", "b")
@@ -193,11 +201,11 @@ async def test_marks_and_differences(app: LiveApp, pilot: Pilot[int], source: Fa
     await tick(app, pilot)
     assert any("┆m1" in line and "┆m2" in line for line in text_of(app))
     await press(app, pilot, "d")
-    assert "change m2 → now" in line_with(app, "1 Stacks")
+    assert "change m2 → now" in notes(app)
     assert rows(app) == ["cache_lookup"]
     assert "+2.93 KiB" in line_with(app, "cache_lookup (")
     await press(app, pilot, "d")
-    assert "change m1 → m2" in line_with(app, "1 Stacks")
+    assert "change m1 → m2" in notes(app)
     assert rows(app) == ["record_request"]
     assert "+1000 B" in line_with(app, "record_request (")
     await press(app, pilot, "d")
@@ -227,7 +235,7 @@ async def test_only_some_verdicts(app: LiveApp, pilot: Pilot[int]) -> None:
         "lost or before": [],
     }.items():
         await press(app, pilot, "V")
-        assert f"only {said} (V)" in line_with(app, "1 Stacks")
+        assert f"only {said} (V)" in notes(app)
         assert rows(app) == found, said
         await press(app, pilot, "2")
         assert set(rows(app)) == set(found)
@@ -268,7 +276,7 @@ async def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> N
         # 532 KiB of 1 MiB; a MiB a minute into 40 MiB.
         line = line_with(app, "Heap")
         assert "RSS 24.0 MiB (+1.00 MiB, 52.0 % explained)" in line
-        assert "cgroup full in 40 m" in line
+        assert "cgroup full in 40 m" in text_of(app)[0]
         await press(app, pilot, "8")
         assert "limit of 64.0 MiB is reached in 40 m" in line_with(app, "memory growth")
 
@@ -315,7 +323,7 @@ async def test_one_thread_alone_is_not_a_limit(
 @on_live_screen()
 async def test_threads(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "m")
-    assert "thread 101" in line_with(app, "1 Stacks")
+    assert "thread 101" in notes(app)
     assert rows(app) == ["record_request", "append_log"]
     await press(app, pilot, "greater_than_sign")
     assert rows(app) == ["record_request", "cache_lookup"]
@@ -334,7 +342,7 @@ async def test_threads(app: LiveApp, pilot: Pilot[int]) -> None:
 async def test_limits(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "L", *"100s", "enter")
     assert app.state.settings.limits.min_age_ns == 100 * 10**9
-    assert "age ≥ 1 m 40 s" in line_with(app, "1 Stacks")
+    assert "age ≥ 1 m 40 s" in notes(app)
     assert rows(app) == ["record_request", "append_log", "dns::Message::decode"]
     await press(app, pilot, "L", "tab", "tab", *"4k", "enter")
     assert rows(app) == ["append_log", "dns::Message::decode"]
@@ -354,7 +362,7 @@ async def test_limits(app: LiveApp, pilot: Pilot[int]) -> None:
 async def test_filters(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     await press(app, pilot, "n")
     assert "finish_grow" in rows(app)[-1]
-    assert "filters off (n)" in line_with(app, "1 Stacks")
+    assert "filters off (n)" in notes(app)
     await press(app, pilot, "n")
     assert rows(app) == BY_BYTES
     await press(app, pilot, "f")
@@ -485,3 +493,28 @@ async def test_suspects_stay_first(app: LiveApp, pilot: Pilot[int], source: Fake
     assert "cache_lookup" in rows(app)[1]
     await press(app, pilot, "s")
     assert "cache_lookup" in rows(app)[0], "by change"
+
+
+@on_live_screen((80, 24))
+async def test_old_data_are_dim_and_say_so(app: LiveApp, pilot: Pilot[int]) -> None:
+    assert app.state.age_s == 0.0
+    app.refresher.interval_s = 1e9
+    app.state._renewed_s = time.monotonic() - 12.5
+    app.screen._show_age()
+    await pilot.pause()
+    assert " 12 s old " in text_of(app)[0]
+    assert app.screen.has_class("old")
+    app.state._renewed_s = time.monotonic()
+    app.screen._show_age()
+    await pilot.pause()
+    assert "old" not in text_of(app)[0]
+    assert not app.screen.has_class("old")
+
+
+@on_live_screen((120, 40))
+async def test_the_table_of_the_heaps_peak(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "X")
+    assert "at the peak 581 KiB" in text_of(app)[10]
+    assert "at peak ▼" in text_of(app)[11]
+    await press(app, pilot, "v")
+    assert "at peak" not in shown(app)

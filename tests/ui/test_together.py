@@ -100,10 +100,10 @@ async def test_the_first_row_is_all_of_them(app: LiveApp, pilot: Pilot[int]) -> 
     assert table.order[:2] == [ALL_PROCESSES, RUNNING_PROCESSES]
     await press(app, pilot, "home", "enter")
     assert app.state.settings.process == ALL_PROCESSES
-    assert "all 6 processes" in text_of(app)[0]
+    assert "all 6 processes: 3 running, 3 ended" in text_of(app)[0]
     header = " ".join(text_of(app)[1:3])
     assert f"Heap  {format_size(EVERY)}" in header
-    assert f"3 ended, {format_size(50_021)} unfreed" in header
+    assert f"{format_size(50_021)} unfreed by ended ones" in text_of(app)[0]
     assert f"total RSS {format_size(42 * MIB)}" in header
     leak = row(app, "record_request")
     assert format_size(ALL_LEAK) in leak

@@ -27,6 +27,11 @@ def test_the_line(
     captured = capsys.readouterr()
     assert captured.err == ("".join(texts) if is_terminal else "")
     assert captured.out == ""
+    line.begin("attaching", frame=True)
+    assert line.has_frame is is_terminal
+    line.end()
+    drawn = capsys.readouterr().err
+    assert drawn.startswith("\x1b[?1049h") == drawn.endswith("\x1b[?1049l") == is_terminal
 
 
 @pytest.mark.parametrize(

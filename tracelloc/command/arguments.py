@@ -346,6 +346,12 @@ def add_names(group: Any) -> None:
     add_sources(group)
 
 
+def add_plain(group: Any) -> None:
+    """Adds ``--plain``, for every command with a screen."""
+    add_option(group, "--plain", "a screen in ASCII, without boxes, chart and animation, for "
+        "screen readers")
+
+
 def add_sources(group: Any) -> None:
     """Adds ``--sources``, for every command that shows or records source lines."""
     add_option(group, "--sources OLD=NEW", "look in directory NEW for source files that were "
@@ -356,6 +362,7 @@ def _add_rest(group: Any) -> None:
     add = partial(add_option, group)
     add("-h --help", "show the common options and exit", action=_ShowHelp)
     add("--help-all", "show all options and exit", action=_ShowHelp)
+    add_plain(group)
     add("--debug", "show tracebacks and compiler messages")
     add("--version", "show the version and exit", action="version",
         version=f"tracelloc {__version__}")

@@ -44,7 +44,8 @@ def _command(arguments: list[str], began_s: float) -> int:
         _take_interrupts()
         return _run_subcommand(arguments[0], arguments[1:])
     given = parse_command_line(arguments, terminal=has_screen())
-    STARTUP.begin(what_begins(given))
+    is_attaching = given.mode is Mode.TUI and not given.command and not given.waits
+    STARTUP.begin(what_begins(given), frame=is_attaching and given.pid is not None)
     try:
         return _run(given, began_s)
     finally:

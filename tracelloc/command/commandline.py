@@ -52,6 +52,7 @@ class Options(argparse.Namespace):
     name: str | None
     group_name: str | None
     waits: bool
+    plain: bool
     follow: frozenset[str] | None  # Names of the commands to follow; empty: all
     as_root: bool
     program_output: Path | None

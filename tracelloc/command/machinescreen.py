@@ -7,13 +7,15 @@ import sys
 from contextlib import closing
 
 from tracelloc.machine.processes import ProcessReader
-from tracelloc.ui.app import ScreenApp
+from tracelloc.ui.app import ScreenApp, show_plainly
 from tracelloc.ui.driver import restored_terminal
 from tracelloc.ui.machinescreen import MachineScreen
 
 
-def show_machine(interval_s: float) -> None:
+def show_machine(interval_s: float, *, plain: bool = False) -> None:
     """Shows all processes until the user leaves; commands chosen there run in between."""
+    if plain:
+        show_plainly()
     with closing(ProcessReader()) as reader:
         while True:
             with restored_terminal():

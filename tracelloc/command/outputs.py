@@ -18,6 +18,7 @@ from tracelloc.show.presentation.combined import joined_profile, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import METRICS
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.startup import STARTUP
 from tracelloc.system.safefiles.writing import open_output, output_users
 from tracelloc.text import (
     clear_status,
@@ -121,6 +122,8 @@ class Messages:
         """Writes a message on a line of its own."""
         # The terminal may be gone; that must not keep files from being written.
         with suppress(OSError):
+            if STARTUP.has_frame:
+                STARTUP.end()
             print(f"tracelloc: {message}", file=sys.stderr, flush=True)
 
     def say_above_progress(self, message: str) -> None:

@@ -16,7 +16,7 @@ from tracelloc.command.commandline import Options, what_begins
 from tracelloc.command.lifecycle import start_of
 from tracelloc.command.options import completed
 from tracelloc.command.outputs import Messages
-from tracelloc.command.run import Run, trace
+from tracelloc.command.run import Run, say_suspects, trace
 from tracelloc.command.targets import with_target
 from tracelloc.errors import TracellocError
 from tracelloc.show.export.outputfile import filled_in
@@ -159,10 +159,12 @@ class Recorder:
         finally:
             self.close()
         path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
+        say_suspects(run, trace, self.messages)
         self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
         count = plural(writer.count, "snapshot")
         count += f" ({self._missed:,} missed)" if self._missed else ""
         self.messages.say(f"recorded {count} in {path}, {size}")
+        self.messages.say(f"to see it: tracelloc open {path}")
 
 
 def record(given: Options, begin: Callable[[], Recorder]) -> int:

@@ -34,6 +34,7 @@ from tracelloc.show.alerts.watching import Watch
 from tracelloc.show.filters.files import load_filters
 from tracelloc.show.presentation.facts import found_lines
 from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.presentation.suspects import parting_lines
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user, invoker
@@ -45,6 +46,21 @@ LAST_PATIENCE_S: Final = 30.0
 HURRY_PATIENCE_S: Final = 4.0  # How long they wait for them while somebody waits for us to end
 # New objects, and rounds of younger ones, before each of gc's generations is looked at.
 _GARBAGE_THRESHOLDS: Final = 2000, 10, 10
+
+
+_MOST_SUSPECTS: Final = 3  # Suspects of each process that are named at the end
+
+
+def say_suspects(run: Run, trace: TraceSnapshot, messages: Messages) -> list[str]:
+    """Writes the strongest suspects of all processes; returns these lines."""
+    lines = []
+    for one in trace.processes:
+        whose = f"process {one.target.pid}: " if len(trace.processes) > 1 else ""
+        namer = run.namers.namer_of(one.target)
+        lines += [whose + line for line in parting_lines(one, namer, _MOST_SUSPECTS)]
+    for line in lines:
+        messages.say(line)
+    return lines
 
 
 class FrontEnd(Protocol):
@@ -298,7 +314,8 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         config = replace(options.trace, selection=selection, memory=budget)
         with signals.beginning():
             session = stack.enter_context(closing(start.begin(config, say)))
-        STARTUP.end()
+        if not STARTUP.has_frame:
+            STARTUP.end()
         # What there is by now stays to the end, and little garbage is older than a moment: the
         # screen waits while all objects are looked at.
         gc.freeze()

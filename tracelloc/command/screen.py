@@ -11,7 +11,7 @@ from typing import Final
 from tracelloc.command.commandline import Options
 from tracelloc.command.lifecycle import start_of
 from tracelloc.command.outputs import Messages, open_report
-from tracelloc.command.run import Run, trace
+from tracelloc.command.run import Run, say_suspects, trace
 from tracelloc.errors import TracellocError
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Target
@@ -24,17 +24,17 @@ from tracelloc.show.filters.files import load_filters
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.packageadvice import SymbolAdvice
 from tracelloc.show.presentation.processfacts import losses_line
-from tracelloc.show.presentation.suspects import parting_lines
 from tracelloc.show.recording.joined import open_recordings
 from tracelloc.show.recording.times import find_moment
 from tracelloc.show.report.trace import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import Invoker, invoker
-from tracelloc.ui.app import REFRESH_S, LiveApp, ScreenApp, failure_of
+from tracelloc.ui.app import REFRESH_S, LiveApp, ScreenApp, failure_of, show_plainly
 from tracelloc.ui.driver import restored_terminal
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.recorded import RecordedApp, RecordedSource
-from tracelloc.ui.sourcefiles import SourceFiles
+from tracelloc.ui.sourcefiles import lines_of_file
 from tracelloc.ui.view import TraceFacts
 
 # Time limit for reading the usable sizes of a snapshot's blocks: a key may wait for it.
@@ -63,7 +63,6 @@ class LiveSource:
         )
         self.writes_files = bool(run.options.outputs)
         self._advice = SymbolAdvice()
-        self._files = SourceFiles()
 
     def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
         """Takes a new snapshot of all processes."""
@@ -80,7 +79,7 @@ class LiveSource:
 
     def read_source(self, target: Target, path: str) -> list[str]:
         """Returns the lines of a source file, from the process's root directory or tracelloc's."""
-        return self._files.read(target.pid, path)
+        return lines_of_file(target.pid, path)
 
 
 class Screen:
@@ -120,6 +119,7 @@ class Screen:
         if signals.is_ending:
             return
         try:
+            STARTUP.leave_frame()
             with restored_terminal():
                 result = app.run()
         finally:
@@ -129,20 +129,11 @@ class Screen:
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
         """Prints a summary below the closed screen: suspects, totals, how to keep the trace."""
-        lines = []
-        for one in trace.processes:
-            whose = f"process {one.target.pid}: " if len(trace.processes) > 1 else ""
-            namer = run.namers.namer_of(one.target)
-            lines += [whose + line for line in parting_lines(one, namer, _MOST_SUSPECTS)]
-        for line in lines:
-            self.messages.say(line)
+        lines = say_suspects(run, trace, self.messages)
         losses = losses_line(trace.root).replace(", 0 truncated stacks", "")
         self.messages.say(f"{progress_line(trace)}; {losses}")
         if lines and not run.options.outputs:
             self.messages.say("nothing was saved: use -o FILE.html, or tracelloc record")
-
-
-_MOST_SUSPECTS: Final = 3  # Suspects of each process that are named when the screen is left
 
 
 def _facts_of(run: Run) -> TraceFacts:
@@ -180,6 +171,8 @@ class _ScreenMessages(Messages):
 
 def run_screen(options: Options) -> int:
     """Traces with a screen until the user leaves. Raises TracellocError."""
+    if options.plain:
+        show_plainly()
     for name in ("COLUMNS", "LINES"):
         # The terminal knows its size, and tells when it changes; these don't.
         os.environ.pop(name, None)
@@ -214,6 +207,8 @@ def run_screen(options: Options) -> int:
 
 def open_recording(given: argparse.Namespace) -> None:
     """Shows a recording until the user leaves. Raises TracellocError."""
+    if given.plain:
+        show_plainly()
     for name in ("COLUMNS", "LINES"):
         # The terminal knows its size, and tells when it changes; these don't.
         os.environ.pop(name, None)

@@ -51,6 +51,11 @@ class Invoker:
         """The path of the user's own file of filter rules, which may not exist."""
         return self.config / "tracelloc" / "filters.toml"
 
+    @property
+    def theme(self) -> Path:
+        """The path of the file that names the theme of the user's screen."""
+        return self.config / "tracelloc" / "theme"
+
 
 def invoker(environment: Mapping[str, str] = os.environ) -> Invoker:
     """Returns the user who called tracelloc, or called sudo to run it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
-from tracelloc.command.arguments import add_at, add_names, add_recordings
+from tracelloc.command.arguments import add_at, add_names, add_plain, add_recordings
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import UsageError
 
@@ -17,6 +17,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_recordings(parser)
     add_at(parser, "the snapshot to begin with")
     add_names(parser)
+    add_plain(parser)
 
 
 def _run(given: Namespace) -> None:

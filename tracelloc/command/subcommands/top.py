@@ -12,7 +12,13 @@ from contextlib import closing
 from functools import partial
 from typing import Final
 
-from tracelloc.command.arguments import add_option, count_type, duration_type, positive_type
+from tracelloc.command.arguments import (
+    add_option,
+    add_plain,
+    count_type,
+    duration_type,
+    positive_type,
+)
 from tracelloc.command.processargument import report_numbers
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines
@@ -31,6 +37,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add("--top N", "rows of each table (default 10)", type=count_type, default=10)
     add("--sort BY", "growth (default): what grows fastest first; memory: what is largest",
         choices=_SORTS, default=_SORTS[0])
+    add_plain(parser)
     add("--json", "one line of JSON for each report, all processes")
 # fmt: on
 
@@ -45,7 +52,7 @@ def _run(given: Namespace) -> None:
     if has_screen() and not (given.text or given.json or given.count):
         from tracelloc.command.machinescreen import show_machine
 
-        show_machine(given.interval or _SCREEN_S)
+        show_machine(given.interval or _SCREEN_S, plain=given.plain)
         return
     key = by_growth if given.sort == "growth" else by_size
     with closing(ProcessReader()) as reader:
