@@ -74,9 +74,6 @@ class ThreadLayout:
     # they end at the thread pointer.
     program_offset: int | None
     record_bytes: int  # Most bytes of the C library's record of a thread (`struct pthread`)
-    # Indices of words from the thread pointer on that hold the thread pointer; empty: the first
-    # word leads to the thread's vector of modules.
-    self_words: tuple[int, ...]
     # Members of the kernel's `struct thread_struct` that lead to the thread pointer.
     kernel_field: tuple[str, ...]
 

@@ -38,9 +38,7 @@ _GENERAL: Final = GeneralRegisters(
     thread_pointer="fs_base",
 )  # fmt: skip
 # The record has 2,304 bytes in glibc, and begins with `tcbhead_t` (nptl/tls.h).
-_THREADS: Final = ThreadLayout(
-    program_offset=None, record_bytes=1 << 12, self_words=(0, 2), kernel_field=("fsbase",)
-)
+_THREADS: Final = ThreadLayout(program_offset=None, record_bytes=1 << 12, kernel_field=("fsbase",))
 # `uc_mcontext` of `struct rt_sigframe` (arch/x86/include/asm/sigframe.h).
 _SIGNAL_FRAME: Final = SignalFrame(
     {

@@ -23,9 +23,8 @@ from tracelloc.model.codefiles import CodePlace, Mapping
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.regions import Region
-from tracelloc.record.reachability import exitleaks, heaproots
+from tracelloc.record.reachability import heaproots
 from tracelloc.record.reachability.blockbits import BlockBits, place_shift, select_words
-from tracelloc.record.reachability.exitleaks import is_thread_data
 from tracelloc.record.reachability.links import Links
 from tracelloc.record.runtimes.cpython import pools
 from tracelloc.record.unwinding import framechecker
@@ -247,32 +246,6 @@ def test_memory_of_threads_data(on_machine: OnMachine, machine: Architecture) ->
     told = [(a, b) for a, b, owner in parts.split(region.start, region.end) if owner == 0]
     variables, record = machine.threads.variables(POINTER, 1 << 16), machine.threads.record(POINTER)
     assert told == [(min(variables[0], record[0]), max(variables[1], record[1]))]
-
-
-def test_the_data_of_ended_threads(on_machine: OnMachine) -> None:
-    """A record that points to itself, or a vector that leads to the thread's variables."""
-    vector = POINTER + (1 << 30)
-    on_machine(AARCH64, exitleaks)
-
-    def read(words: dict[int, int], address: int, size_bytes: int) -> bytes:
-        places = range(address, address + size_bytes, 8)
-        found = [words[place] for place in places if place in words]
-        return struct.pack(f"<{len(found)}Q", *found)
-
-    def is_data(machine: Architecture, head: tuple[int, ...], entry: int | None = None) -> bool:
-        words = {POINTER + 8 * n: word for n, word in enumerate(head)}
-        if entry is not None:
-            words[vector + 16] = entry
-        return is_thread_data(partial(read, words), POINTER, machine.threads)
-
-    assert is_data(X86_64, (POINTER, 1, POINTER))
-    assert not is_data(X86_64, (POINTER, 1, POINTER + 8))
-    assert not is_data(X86_64, (POINTER, 1))
-    assert is_data(AARCH64, (vector, 0, 0), POINTER + 16)
-    assert not is_data(AARCH64, (vector, 0, 0), POINTER - 16)
-    assert not is_data(AARCH64, (vector, 0, 0), POINTER + (1 << 20))
-    assert not is_data(AARCH64, (vector, 0, 0))
-    assert not is_data(AARCH64, (vector,), POINTER + 16)
 
 
 # -- pages

@@ -42,7 +42,7 @@ _GENERAL: Final = GeneralRegisters(
 # Two words of the C library's (`tcbhead_t`), then the program's variables. The record has 1,856
 # bytes in glibc 2.41.
 _THREADS: Final = ThreadLayout(
-    program_offset=16, record_bytes=1 << 11, self_words=(), kernel_field=("uw", "tp_value")
+    program_offset=16, record_bytes=1 << 11, kernel_field=("uw", "tp_value")
 )
 # siginfo, ucontext up to `uc_mcontext`, which is aligned to 16 bytes, and its fault address.
 _REGISTERS_AT: Final = 128 + 176 + 8

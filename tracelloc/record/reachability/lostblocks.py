@@ -27,6 +27,7 @@ from tracelloc.record.process.regions import read_regions
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.blockbits import BlockBits
+from tracelloc.record.reachability.deadmemory import unused_parts
 from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, LostStructures
 from tracelloc.record.reachability.roots import RootWords, kernel_queue, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
@@ -106,9 +107,10 @@ class LostBlockSearch:
         maps_text = self._process.maps_text()
         regions = read_regions(maps_text)
         log = WordLog(regions, list(searched_areas(maps_text)), candidates)
-        reader = LoggingReader(memory, log)
         tally = ClassTally(regions)
-        heap = walk_heap(reader, tally)
+        heap = walk_heap(LoggingReader(memory, log), tally)
+        reader = PieceReader(memory)
+        unused = unused_parts(reader, heap)
         blocks = None if candidates is None else candidates.still_in_use(heap)
         bits, in_use = BlockBits(MOST_EDGES, unit_bits=unit_bits(heap)), _NONE
         for some in BlockRanges.some_in_use(heap) if blocks is None else [blocks]:
@@ -117,7 +119,7 @@ class LostBlockSearch:
             in_use += BlockSum(len(some.starts), int(some.size_bytes().sum()))
         scanner = MemoryScanner(memory, bits, others=None if blocks is None else heap)
         scanner.mark(self._root_words.read(self._whole))
-        scanner.scan_all(kinds_of(self._process, reader, heap), log)
+        scanner.scan_all(kinds_of(self._process, reader, heap, unused), log)
         bits.finish()
         found = []
         for some in BlockRanges.some_in_use(heap) if blocks is None else [blocks]:

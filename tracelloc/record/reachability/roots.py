@@ -22,6 +22,7 @@ from tracelloc.record.kernel.registers import RegisterReader
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region
+from tracelloc.record.reachability.deadmemory import ended_stacks
 
 _EPOLL_DATA: Final = re.compile(r"^tfd:.* data: *([0-9a-f]+)", re.MULTILINE)  # proc_pid_fdinfo(5)
 # proc_pid_timers(5).
@@ -90,15 +91,25 @@ class MemoryKinds:
 
 
 def kinds_of(
-    process: Process, reader: PieceReader, heap: WalkedHeap, roots: Ranges = ()
+    process: Process,
+    reader: PieceReader,
+    heap: WalkedHeap | None,
+    unused: Ranges,
+    roots: Ranges = (),
 ) -> MemoryKinds:
-    """Returns which memory of a process is a root, given the walked heap.
+    """Returns which memory of a process is a root, given the walked heap; None: not walkable.
 
-    ``roots``: ranges of the heap that are roots nevertheless.
+    ``unused``: see ``unused_parts``. ``roots``: ranges of the heap that are roots nevertheless.
     """
+    regions = reader.regions()
     return MemoryKinds.merge(
-        [stretch for arena in heap.arenas for stretch in arena.stretches()],
-        heap.metadata + dead_stacks(process, reader.regions()),
+        [stretch for arena in heap.arenas for stretch in arena.stretches()] if heap else [],
+        [
+            *(heap.metadata if heap else ()),
+            *unused,
+            *dead_stacks(process, regions),
+            *ended_stacks(reader, regions),
+        ],
         roots,
     )
 

@@ -26,7 +26,8 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.blockbits import BlockBits
-from tracelloc.record.reachability.roots import QUIET, ROOT, MemoryKinds, Ranges, kinds_of
+from tracelloc.record.reachability.deadmemory import unused_parts
+from tracelloc.record.reachability.roots import QUIET, ROOT, MemoryKinds, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
 
 MOST_EDGES: Final = 1 << 26  # Most pointers between blocks that are stored: 512 MiB
@@ -45,16 +46,14 @@ class PointerSearch:
         may_go_on: Callable[[], bool] = lambda: True,
         *,
         root_words: Callable[[], U64] | None = None,
-        dead: Ranges = (),
         most_edges: int = MOST_EDGES,
     ) -> None:
         """``some_blocks`` yields the blocks, some at a time, in any order.
 
         ``process``: one of its threads that has not ended, and so has memory. ``root_words``: reads
-        the roots that are not in memory. ``dead``: memory that is no root. ``is_whole`` is False if
-        ``may_go_on``, which is called after each MiB, returned False. ``most_edges``: how many
-        pointers between blocks are stored, 8 bytes each. Raises TargetError, PrivilegeError,
-        OSError and MemoryError.
+        the roots that are not in memory. ``is_whole`` is False if ``may_go_on``, which is called
+        after each MiB, returned False. ``most_edges``: how many pointers between blocks are stored,
+        8 bytes each. Raises TargetError, PrivilegeError, OSError and MemoryError.
         """
         reader = PieceReader(RemoteMemory(process))
         heap = _walked(reader)
@@ -62,9 +61,9 @@ class PointerSearch:
         self.swapped_bytes = 0
         """Memory that is swapped out in which there may be pointers to blocks: in roots, and in
         blocks that are reachable."""
+        unused = [] if heap is None else unused_parts(reader, heap)
         roots = self._add_blocks(heap, some_blocks)
-        kinds = MemoryKinds() if heap is None else kinds_of(process, reader, heap, roots)
-        kinds = kinds.without(dead) if dead else kinds
+        kinds = kinds_of(process, reader, heap, unused, roots)
         del heap
         scanner = MemoryScanner(reader.memory, self.bits, may_go_on=may_go_on)
         if root_words is not None:

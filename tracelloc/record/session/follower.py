@@ -36,8 +36,8 @@ _LONGEST_PAUSE_S: Final = 0.02
 _NUDGE_S: Final = 0.05
 
 
-# Gets the threads of a process while they are stopped, and the thread pointers of ended ones.
-UseThreads = Callable[[Sequence[ThreadRegisters], Sequence[int]], None]
+# Gets the threads of a process while they are stopped.
+UseThreads = Callable[[Sequence[ThreadRegisters]], None]
 
 
 class Watcher(Protocol):
@@ -64,11 +64,8 @@ class Watcher(Protocol):
     def trapped(self, thread_id: int) -> bool | None:
         """Called when a thread has stopped at a breakpoint. Returns as ``Session.trapped``."""
 
-    def exiting(self, pid: int, threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> None:
-        """Called when a process ends by itself; threads and memory stay until this returns.
-
-        ``ended``: thread pointers of threads that have already ended.
-        """
+    def exiting(self, pid: int, threads: Sequence[ThreadRegisters]) -> None:
+        """Called when a process ends by itself; threads and memory stay until this returns."""
 
     def ended(self, pid: int, status: int) -> None:
         """Called when a process has ended; ``status`` is that of waitpid(2)."""
@@ -227,8 +224,7 @@ class Follower:
             with Urgency():
                 try:
                     threads.stop()
-                    ended = [] if self._exits is None else list(self._exits.ended)
-                    use(threads.registers(), ended)
+                    use(threads.registers())
                 except BaseException as error:  # noqa: BLE001 - raised again by who is waiting
                     done.set_exception(error)
                 else:
@@ -370,7 +366,7 @@ class Follower:
         pid = self._process_of(thread_id)
         held = self._exits.hold(pid, thread_id)
         if held.is_end:
-            watcher.exiting(pid, held.threads, self._exits.ended)
+            watcher.exiting(pid, held.threads)
         for each in held.ids:
             with suppress(ProcessLookupError):
                 ptrace.resume(each)

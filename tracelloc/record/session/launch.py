@@ -127,8 +127,8 @@ class Launch:
         """
         found: list[ExitLeaks] = []
 
-        def search(threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> None:
-            leaks = self.session.parts.find_leaks(threads, ended)
+        def search(threads: Sequence[ThreadRegisters]) -> None:
+            leaks = self.session.parts.find_leaks(threads)
             found.extend([] if leaks is None else [leaks])
 
         for _ in range(_SEARCHES):

@@ -48,9 +48,7 @@ class Parts:
             self._drain_reported()
             return self._processes.root.part()
 
-    def find_leaks(
-        self, threads: Sequence[ThreadRegisters], ended: Sequence[int]
-    ) -> ExitLeaks | None:
+    def find_leaks(self, threads: Sequence[ThreadRegisters]) -> ExitLeaks | None:
         """Finds blocks of the last part that nothing points to. All threads must be stopped.
 
         Returns None if a thread was stopped while it reported an event: later events are unknown.
@@ -58,7 +56,7 @@ class Parts:
         with self._lock:
             self._drain_reported()
             is_whole = self._sources.are_quiet
-        return leaks_at_exit(self._processes.root, self._lock, threads, ended) if is_whole else None
+        return leaks_at_exit(self._processes.root, self._lock, threads) if is_whole else None
 
     def _drain_reported(self) -> None:
         for _ in range(_MOST_DRAINS):
@@ -67,11 +65,11 @@ class Parts:
 
 
 def leaks_at_exit(
-    checked: Tracee, lock: threading.RLock, threads: Sequence[ThreadRegisters], ended: Sequence[int]
+    checked: Tracee, lock: threading.RLock, threads: Sequence[ThreadRegisters]
 ) -> ExitLeaks:
     """Finds leaks of an ending process, or why not. All its events must have been applied.
 
-    ``lock`` guards the process; ``threads`` and ``ended``: see ``find_leaks``.
+    ``lock`` guards the process; ``threads``: see ``find_leaks``.
     """
     with lock:
         problem = checked.why_incomplete()
@@ -79,6 +77,6 @@ def leaks_at_exit(
     if problem:
         return ExitLeaks(problem=problem)
     try:
-        return find_leaks(checked.process, blocks, threads, ended)
+        return find_leaks(checked.process, blocks, threads)
     except (TracellocError, OSError, MemoryError) as error:
         return ExitLeaks(problem=reason_of(error))

@@ -313,13 +313,13 @@ class Session:
         with self._lock:
             return self._probes.take_trap(thread_id)
 
-    def exiting(self, pid: int, threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> None:
+    def exiting(self, pid: int, threads: Sequence[ThreadRegisters]) -> None:
         """Handles the end of the launched, stopped program: searches for leaks, if wanted."""
         if self._config.checks_exit and pid == self.root.process.pid:
             with self._lock:
                 self._sources.set_live(False)
                 self._drain_rest()
-            self.exit_leaks = leaks_at_exit(self.root, self._lock, threads, ended)
+            self.exit_leaks = leaks_at_exit(self.root, self._lock, threads)
 
     def loaded(self, pid: int) -> bool:
         """Handles changed mappings of a process. Returns whether to go on following it.

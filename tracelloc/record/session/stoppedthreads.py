@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import deque
 from contextlib import suppress
 from typing import Final
 
@@ -28,7 +27,6 @@ _OTHERS_S: Final = 1.0  # How long the other threads of a process may take to en
 _CALLER_S: Final = 0.2
 _LOOK_AGAIN_S: Final = 0.0002
 _SIGNAL_BITS: Final = 0x7F
-_MOST_ENDED: Final = 1 << 16  # Ended threads that are remembered, the newest ones
 
 
 @dataclass(slots=True)
@@ -47,9 +45,8 @@ class ExitStops:
     """Tells which stops of threads at their ends are a process's end; for the follower."""
 
     def __init__(self) -> None:
-        # Thread pointers of threads that have ended by themselves
-        self.ended: deque[int] = deque(maxlen=_MOST_ENDED)
-        self.ending: set[int] = set()  # Ids of such threads that still exist
+        # Ids of threads that are ending by themselves
+        self.ending: set[int] = set()
         self._exit = native().system_call("exit")  # A thread ends by itself (exit(2))
         self._exit_group = native().system_call("exit_group")
 
@@ -60,7 +57,7 @@ class ExitStops:
         process = Process(pid)
         is_last = not self._running(process, held)
         if call == self._exit and not is_last:
-            self.ended.append(held.threads.pop().thread_pointer)
+            held.threads.pop()
             self.ending.add(thread_id)
             return held
         if ptrace.event_message(thread_id) & _SIGNAL_BITS:
