@@ -142,6 +142,50 @@ def test_jemalloc(program: str, targets: Targets) -> None:
     assert 0.98 * total <= found["lost_blocks"] <= total
 
 
+@pytest.fixture(scope="module")
+def dead_words(builder: Builder) -> str:
+    return str(builder.c("deadwords", "-pthread"))
+
+
+@pytest.mark.parametrize("where", ["stack", "unjoined", "pool", "table", "buffer"])
+def test_pointers_in_dead_memory(dead_words: str, targets: Targets, where: str) -> None:
+    """Stacks of ended threads and unused parts of C libraries' blocks keep nothing."""
+    target = targets.start(dead_words, where)
+    await_pauses(target.pid, 1)
+    before = resident_bytes(target.pid), page_faults(target.pid)
+    assert groups_of(search(target.pid)) == {("block", "", 1000): (100, 1, 1, 100)}
+    assert (resident_bytes(target.pid), page_faults(target.pid)) == before
+
+
+@pytest.mark.parametrize(
+    ("where", "threads"), [("live", 2), ("own", 1), ("context", 1), ("stream", 1)]
+)
+def test_memory_that_seems_dead(
+    dead_words: str, targets: Targets, where: str, threads: int
+) -> None:
+    """A stack in use again, a program's own memory, a coroutine's stack, bytes to be written."""
+    target = targets.start(dead_words, where)
+    await_pauses(target.pid, threads)
+    found = search(target.pid)
+    assert (found["lost_blocks"], found["probably_lost_blocks"]) == (0, 0)
+    assert found["in_use_blocks"] > 100
+
+
+def test_pointers_in_unwritten_memory(dead_words: str, targets: Targets) -> None:
+    """They decide no exit status, and are listed apart."""
+    target = targets.start(dead_words, "unwritten")
+    await_pauses(target.pid, 1)
+    found = search(target.pid)
+    assert (found["lost_blocks"], found["probably_lost_blocks"]) == (0, 100)
+    assert [(group["usable_bytes"], group["blocks"]) for group in found["probable"]] == [
+        (1000, 100)
+    ]
+    text = run_tracelloc("leaks", "-p", target.pid).stdout
+    assert ": nothing lost of " in text
+    assert "98.4 KiB in 100 blocks more probably lost\n" in text
+    assert "probably lost: only unwritten memory points to it\n" in text
+
+
 def test_a_clean_program(targets: Targets) -> None:
     code = "kept = {n: bytes(600) for n in range(3000)}; print('ready', flush=True); input()"
     done = run_tracelloc("leaks", "-p", targets.start("/usr/bin/python3", "-c", code).pid)

@@ -53,6 +53,9 @@ class LostMemory:
     swapped_bytes: int = 0  # Bytes of the process that are swapped out, and were not searched
     # Pointers not stored for want of memory: the blocks that they lead to count as reachable.
     pointers_left_out: int = 0
+    # Blocks to which only unwritten blocks point: their words are most likely stale.
+    probably_lost: BlockSum = field(default_factory=BlockSum)
+    probable: tuple[LostGroup, ...] = ()  # As ``groups``, of these blocks
     notes: tuple[str, ...] = ()  # Gaps in the search; may contain names from the target
 
 

@@ -88,6 +88,7 @@ def test_json_of_records() -> None:
         "in_use_blocks": 9, "in_use_bytes": 900, "lost_blocks": 3, "lost_bytes": 120,
         "known_blocks": 0, "known_bytes": 0, "suppressed_blocks": 0, "suppressed_bytes": 0,
         "searches": 2, "coverage": 1.0, "swapped_bytes": 0, "pointers_left_out": 0, "gaps": [],
+        "probably_lost_blocks": 0, "probably_lost_bytes": 0, "probable": [],
         "groups": [
             {
                 "shape": "list", "class": "app::Node", "usable_bytes": 56, "structures": 2,

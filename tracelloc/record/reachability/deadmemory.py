@@ -14,16 +14,17 @@ Words in it are stale, and no roots. It is found by structures that prove themse
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
 from tracelloc.model.codefiles import base_name
+from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.arenas import WalkedHeap
-from tracelloc.record.heapwalk.pieces import PieceReader
+from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges, are_in_use
-from tracelloc.record.process.memory import U64
+from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.regions import Region, variables_of
 
 _LIBRARIES: Final = re.compile(r"ld[-.]|lib(c|pthread)[-.]|libstdc\+\+")
@@ -38,6 +39,7 @@ _BEFORE_NODE: Final = 704  # Most bytes of a thread's record before the list nod
 _RECORD_ROOM: Final = 1 << 16  # Most bytes from the list node to the end of the stack
 _POOL_MUTEX_WORDS: Final = 5  # Before a pool's pointers; zeros while nobody holds it
 _POOL_BYTES: Final = range(1 << 10, 1 << 24)
+_MOST_POOLS: Final = 16
 _MOST_PIECES: Final = 1 << 12
 _TABLE_HEADER_BYTES: Final = 32
 _TABLE_ALIGNMENT: Final = 128
@@ -45,6 +47,9 @@ _ELEMENT_BYTES: Final = 32  # `struct dl_find_object_internal`
 _STREAM_MAGIC: Final = np.uint64(0xFBAD)
 _STREAM_BYTES: Final = 120
 _USER_BUFFER: Final = 1  # Flag of a stream: the program owns its buffer
+
+_LEAST_UNWRITTEN: Final = 1024  # Smaller blocks hardly hide anything
+_LINKS_BYTES: Final = 16  # Both links of a free chunk
 
 _Range = tuple[int, int]
 
@@ -68,10 +73,12 @@ def ended_stacks(reader: PieceReader, regions: list[Region]) -> Iterator[_Range]
     Raises OSError, TargetError and PrivilegeError.
     """
     edges = np.array([(r.start, r.end) for r in regions if r.is_anonymous], np.uint64).reshape(-1)
+    steps = iter(range(_MOST_THREADS))
     for start, words, _ in _variables(reader, regions):
         is_inside = np.searchsorted(edges, words, side="right") % 2 == 1
         for at in np.flatnonzero(is_inside[:-1] & is_inside[1:])[:_MOST_TRIED].tolist():
-            yield from _ended_in_list(reader, start + 8 * at, *words[at : at + 2].tolist())
+            node, last = words[at : at + 2].tolist()
+            yield from _ended_in_list(reader, steps, start + 8 * at, (node, last))
 
 
 def _variables(reader: PieceReader, regions: list[Region]) -> Iterator[tuple[int, U64, bool]]:
@@ -88,16 +95,18 @@ def _variables(reader: PieceReader, regions: list[Region]) -> Iterator[tuple[int
             yield region.start, words, is_static or bool(_LOADER.match(name))
 
 
-def _ended_in_list(reader: PieceReader, head: int, node: int, last: int) -> list[_Range]:
-    """Returns the stacks of ended threads in a list, given its head and what that points to.
+def _ended_in_list(
+    reader: PieceReader, steps: Iterator[int], head: int, ends: tuple[int, int]
+) -> list[_Range]:
+    """Returns the stacks of ended threads in a list, given its head, first and last node.
 
     The list of stacks that are a program's own memory is refused: it has the main thread's record,
     which tells of no stack.
     """
-    before, found = head, list[_Range]()
-    for _ in range(_MOST_THREADS):
+    node, before, found = ends[0], head, list[_Range]()
+    for _ in steps:
         if node == head:
-            return found if before == last else []
+            return found if before == ends[1] else []
         record = reader.words(node, _RECORD_BYTES) if node & 7 == 0 else np.zeros(3, np.uint64)
         low = _stack_of(record, node)
         if record[1] != before or not low:
@@ -122,7 +131,7 @@ def _free_in_pools(reader: PieceReader, heap: WalkedHeap, words: U64) -> Iterato
     first, arena, size = words[:-2], words[1:-1], words[2:]
     fits = (size >= _POOL_BYTES.start) & (size < _POOL_BYTES.stop) & (first - arena < size)
     fits &= (arena > 0) & ((first | arena) & np.uint64(15) == 0)
-    for at in np.flatnonzero(fits)[:_MOST_TRIED].tolist():
+    for at in np.flatnonzero(fits)[:_MOST_POOLS].tolist():
         start, end = int(arena[at]), int(arena[at] + size[at])
         mutex = words[max(0, at - _POOL_MUTEX_WORDS) : at]
         if not mutex.any() and 0 <= _end_of_block(heap, start) - end < _TABLE_ALIGNMENT:
@@ -159,8 +168,7 @@ def _unused_in_tables(reader: PieceReader, heap: WalkedHeap, words: U64) -> Iter
 def _stream_buffers(
     reader: PieceReader, heap: WalkedHeap, start: int, words: U64
 ) -> Iterator[_Range]:
-    is_magic = words >> np.uint64(16) == _STREAM_MAGIC
-    wanted = [start + 8 * at for at in np.flatnonzero(is_magic).tolist()]
+    wanted = [start + 8 * at for at in np.flatnonzero(_are_streams(words)).tolist()]
     wanted += np.unique(words[are_in_use(heap, words)]).tolist()
     seen: set[int] = set()
     while wanted and len(seen) < _MOST_PIECES:
@@ -169,7 +177,7 @@ def _stream_buffers(
             continue
         seen.add(at)
         stream = reader.words(at, _STREAM_BYTES)
-        if stream[0] >> np.uint64(16) != _STREAM_MAGIC:
+        if not _are_streams(stream[:1])[0]:
             continue
         flags, unread, read_end, _, written, write_end, _, base, end, *_ = stream.tolist()
         wanted.append(int(stream[13]))  # the stream that was opened before
@@ -180,6 +188,59 @@ def _stream_buffers(
             if base <= low <= high <= end:
                 yield base + 7 & -8, low & -8
                 base = max(base, high)
+
+
+def _are_streams(words: U64) -> Mask:
+    """Returns a mask of words that may be the first one of a stream: its flags."""
+    found: Mask = words >> np.uint64(16) & np.uint64(0xFFFF) == _STREAM_MAGIC
+    return found
+
+
+def unwritten_blocks(
+    reader: PieceReader, heap: WalkedHeap, unused: Sequence[_Range]
+) -> BlockRanges:
+    """Returns glibc's larger blocks that still begin as what they were: free memory in a list.
+
+    The program has hardly written to them since: what they hold is most likely stale. Blocks with
+    ``unused`` parts are left out: their structure is known. Raises OSError, TargetError and
+    PrivilegeError.
+    """
+    stretches = [
+        stretch
+        for arena in heap.arenas
+        if arena.library is MallocLibrary.GLIBC
+        for stretch in arena.stretches()
+    ]
+    pages = AddressRuns.read_resident(
+        reader.memory, [(start & ~_PAGE, (end + _PAGE) & ~_PAGE) for start, end in stretches]
+    )
+    edges = np.array(sorted(stretches), np.uint64).reshape(-1)
+    found = [BlockRanges.concatenate([])]
+    for some in BlockRanges.some_in_use(heap) if len(edges) else ():
+        starts, is_large = some.starts, some.usable_bytes() >= _LEAST_UNWRITTEN
+        ends = pages.ends[np.searchsorted(pages.starts, starts, side="right") - 1]
+        rows = np.flatnonzero(is_large & (ends > starts) & (ends - starts >= _LINKS_BYTES))
+        links, was_read = reader.memory.read(starts[rows], _LINKS_BYTES)
+        may_be = was_read & (links & np.uint64(15) == 0).all(axis=1) & (links > _PAGE).all(axis=1)
+        rows, links = rows[may_be], links[may_be]
+        is_chunk = np.searchsorted(edges, links, side="right") % 2 == 1
+        others = np.unique(links[~is_chunk])[:_MOST_TRIED].tolist()
+        bins = [link for link in others if _is_bin(reader, link)]
+        is_bin = np.isin(links, np.array(bins, np.uint64))
+        found.append(some.select(rows[(is_bin | is_chunk).all(axis=1) & is_bin.any(axis=1)]))
+    blocks = BlockRanges.concatenate(found)
+    known = np.sort(np.array([start for start, _ in unused], np.uint64))
+    first, last = (np.searchsorted(known, places) for places in (blocks.starts, blocks.reaches))
+    return blocks.select(first == last)
+
+
+def _is_bin(reader: PieceReader, head: int) -> bool:
+    """Whether the list of free chunks at an address leads back to it (``bin_at``, malloc.c)."""
+    forth, back = reader.words(head + 16, _LINKS_BYTES).tolist()
+    return all(
+        link == head or (link > 0 and link & 7 == 0 and reader.word(link + place) == head)
+        for link, place in ((forth, 24), (back, 16))
+    )
 
 
 def _end_of_block(heap: WalkedHeap, start: int) -> int:

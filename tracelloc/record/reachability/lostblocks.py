@@ -21,21 +21,23 @@ from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap, while_alive
-from tracelloc.record.process.memory import RemoteMemory
+from tracelloc.record.process.memory import Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import read_regions
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.blockbits import BlockBits
-from tracelloc.record.reachability.deadmemory import unused_parts
+from tracelloc.record.reachability.deadmemory import unused_parts, unwritten_blocks
 from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, LostStructures
 from tracelloc.record.reachability.roots import RootWords, kernel_queue, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
 from tracelloc.record.reachability.search import MOST_EDGES, unit_bits
+from tracelloc.record.reachability.structures import gather
 from tracelloc.record.reachability.wordlog import LoggingReader, WordLog
 
 _NONE: Final = BlockSum()
 _MOST_SEARCHES: Final = 5
+_PIECE_BYTES: Final = 1 << 20
 # Time between the beginnings of searches: a pointer that moved has come to rest.
 _APART_S: Final = 0.5
 
@@ -46,8 +48,17 @@ class _Search:
     notes: list[str]
     tally: ClassTally
     lost: BlockRanges
+    unwritten: BlockRanges  # Blocks in which pointers did not count
     bits: BlockBits
     searched: BlockSum  # All blocks that the search looked for pointers to
+
+
+@dataclass(slots=True)
+class _Found:
+    lost: BlockSum
+    groups: tuple[LostGroup, ...]
+    known: BlockSum
+    suppressed: BlockSum
 
 
 class LostBlockSearch:
@@ -111,6 +122,8 @@ class LostBlockSearch:
         heap = walk_heap(LoggingReader(memory, log), tally)
         reader = PieceReader(memory)
         unused = unused_parts(reader, heap)
+        unwritten = unwritten_blocks(reader, heap, unused)
+        unused += _ranges(unwritten)
         blocks = None if candidates is None else candidates.still_in_use(heap)
         bits, in_use = BlockBits(MOST_EDGES, unit_bits=unit_bits(heap)), _NONE
         for some in BlockRanges.some_in_use(heap) if blocks is None else [blocks]:
@@ -127,24 +140,18 @@ class LostBlockSearch:
             bits.are_reachable(some.starts, reachable)
             found.append(some.select(reachable == 0) if reachable.any() else some)
         lost = BlockRanges.concatenate(found)
-        return _Search(heap.coverage, list(heap.notes), tally, lost, bits, in_use)
+        return _Search(heap.coverage, list(heap.notes), tally, lost, unwritten, bits, in_use)
 
     def _report(
         self, search: _Search, in_use: BlockSum, searches: int, *, is_settled: bool
     ) -> LostMemory:
         reader = PieceReader(RemoteMemory(self._process))
-        gone = search.lost
-        lost = LostBlocks(gone.starts, gone.size_bytes(), gone.overhead_bytes)
-        links = BlockLinks.among(search.bits, lost.starts)
-        structures = LostStructures.gather(reader, search.tally, lost, links)
-        is_old = np.isin(lost.starts[structures.firsts], self._known, assume_unique=True)
-        self._known = lost.starts
-        suppressed, groups = BlockSum(), []
-        for group in structures.groups(~is_old):
-            if self._is_suppressed(group):
-                suppressed += group.blocks
-            else:
-                groups.append(self._with_contents(reader, group))
+        is_probable = _are_led_to(reader, search)
+        sure, probable = (
+            self._gather(reader, search, search.lost.select(rows))
+            for rows in (~is_probable, is_probable)
+        )
+        self._known = search.lost.starts
         resident = read_resident(self._whole)
         notes = search.notes
         if self._root_words.missing:
@@ -165,19 +172,55 @@ class LostBlockSearch:
         return LostMemory(
             time_s=time.time(),
             in_use=in_use,
-            lost=BlockSum(len(lost.starts), int(lost.size_bytes.sum())),
-            groups=tuple(groups),
+            lost=sure.lost,
+            groups=sure.groups,
             searches=searches,
-            known=structures.counts.sum(is_old),
-            suppressed=suppressed,
+            known=sure.known,
+            suppressed=sure.suppressed,
             coverage=search.coverage,
             swapped_bytes=resident.swapped if resident else 0,
             pointers_left_out=search.bits.edges_left_out,
+            probably_lost=probable.lost,
+            probable=probable.groups,
             notes=tuple(notes),
         )
+
+    def _gather(self, reader: PieceReader, search: _Search, blocks: BlockRanges) -> _Found:
+        lost = LostBlocks(blocks.starts, blocks.size_bytes(), blocks.overhead_bytes)
+        links = BlockLinks.among(search.bits, lost.starts)
+        structures = LostStructures.gather(reader, search.tally, lost, links)
+        is_old = np.isin(lost.starts[structures.firsts], self._known, assume_unique=True)
+        suppressed, groups = BlockSum(), []
+        for group in structures.groups(~is_old):
+            if self._is_suppressed(group):
+                suppressed += group.blocks
+            else:
+                groups.append(self._with_contents(reader, group))
+        total = BlockSum(len(lost.starts), int(lost.size_bytes.sum()))
+        return _Found(total, tuple(groups), structures.counts.sum(is_old), suppressed)
 
     def _with_contents(self, reader: PieceReader, group: LostGroup) -> LostGroup:
         size_bytes = min(self._contents_bytes, group.usable_bytes) & ~7
         if not size_bytes:
             return group
         return replace(group, contents=reader.words(group.example, size_bytes).tobytes())
+
+
+def _ranges(blocks: BlockRanges) -> list[tuple[int, int]]:
+    return list(zip(blocks.starts.tolist(), blocks.reaches.tolist(), strict=True))
+
+
+def _are_led_to(reader: PieceReader, search: _Search) -> Mask:
+    """Returns a mask of the lost blocks to which blocks lead that the program has not written."""
+    lost, found = search.lost, np.zeros(len(search.lost.starts), np.bool_)
+    sources = search.unwritten.select(~np.isin(search.unwritten.starts, lost.starts))
+    for start, end in _ranges(sources) if len(found) else ():
+        for at in range(start, end, _PIECE_BYTES):
+            words = reader.words(at, min(end - at, _PIECE_BYTES) & ~7)
+            rows = np.searchsorted(lost.starts, words, side="right") - 1
+            found[rows[(rows >= 0) & (words < lost.reaches[rows])]] = True
+    links, firsts = BlockLinks.among(search.bits, lost.starts), np.flatnonzero(found)
+    structure, kinds = np.zeros((2, len(found)), np.uint32)
+    about = np.zeros((len(firsts), 4), np.uint32)
+    gather(links.begins, links.targets, firsts.astype(np.uint32), kinds, structure, about)
+    return structure < len(firsts)

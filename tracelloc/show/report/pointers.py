@@ -142,18 +142,27 @@ def leak_lines(target: Target, found: LostMemory, top: int) -> Iterator[str]:
         yield f"{blocks_text(found.known)} of them were reported before"
     if found.suppressed.count:
         yield f"{blocks_text(found.suppressed)} of them are suppressed"
+    yield from _group_lines(found.groups, top, "lost: nothing points to it")
+    if found.probably_lost.count:
+        yield f"{blocks_text(found.probably_lost)} more probably lost"
+    yield from _group_lines(
+        found.probable, top, "probably lost: only unwritten memory points to it"
+    )
+    yield ""
+
+
+def _group_lines(groups: Sequence[LostGroup], top: int, title: str) -> Iterator[str]:
     rows = [
         (group.blocks, f"{group.example:#x}", group.contents, describe(group))
-        for group in found.groups[:top]
+        for group in groups[:top]
     ]
-    if rest := found.groups[top:]:
+    if rest := groups[top:]:
         others = sum((group.blocks for group in rest), BlockSum())
         rows.append((others, "", b"", plural(len(rest), "more group")))
     example: Column[Any] = Column("example", "the first one at", 18, lambda row: row[1])
-    columns = sum_columns("lost: nothing points to it", example)
+    columns = sum_columns(title, example)
     if rows:
         yield from table_lines(columns, rows, below=lambda row: readable_contents(row[2], 24))
-    yield ""
 
 
 def leaks_json(target: Target, found: LostMemory) -> str:
