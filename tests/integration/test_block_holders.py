@@ -309,3 +309,36 @@ def test_a_map_that_grows_meanwhile(targets: Targets) -> None:
     # A node, and a session. A branch of the tree may be missing that has been moved meanwhile.
     assert min(counts) >= 90_000
     assert max(counts) >= 100_000
+
+
+RUNTIMES = {
+    "python3": (
+        "Python's small objects (tracelloc objects)",
+        "-c",
+        "kept = [[bytes(600)] for _ in range(9000)]; print('ready', flush=True); input()",
+    ),
+    "node": (
+        "heap of V8",
+        "-e",
+        "for (a = []; a.length < 99;) a.push(Buffer.alloc(6e5)); console.log('ready'); repl.start()",
+    ),
+    "ruby": (
+        "heap of Ruby",
+        "-e",
+        "$kept = [*1..9000].map { |n| n.to_s * 200 }; puts 'ready'; $stdout.flush; gets",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["python3", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("node", "ruby"))],
+)
+def test_a_runtimes_own_heap_has_a_name(targets: Targets, program: str) -> None:
+    path = shutil.which(program, path="/usr/bin")
+    if path is None:
+        pytest.skip(f"there is no {program}")
+    name, *arguments = RUNTIMES[program]
+    target = targets.start(path, *arguments)
+    text = run_tracelloc("holders", "-p", target.pid, "--top", 20).stdout
+    assert f"  {name} → " in text, text

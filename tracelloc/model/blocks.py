@@ -266,6 +266,7 @@ class RootKind(Enum):
     STACK = "stack"
     REGISTERS = "registers"
     KERNEL = "kernel"  # Data that the program has given to the kernel
+    RUNTIME = "runtime"  # The heap of a language's runtime
     MAPPING = "mapping"  # Memory of no other kind
 
 

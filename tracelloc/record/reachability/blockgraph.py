@@ -26,6 +26,7 @@ from tracelloc.record.reachability.deadmemory import unused_parts
 from tracelloc.record.reachability.heaproots import RootParts, RootReader, Titles, parts_of, rank_of
 from tracelloc.record.reachability.links import MARKED, NO_ROOT, Links
 from tracelloc.record.reachability.newerblocks import growth_of, pointers_of, room_of, scan_memory
+from tracelloc.record.reachability.ownmemory import own_memory
 from tracelloc.record.reachability.rootnames import NamedWords, name_words
 from tracelloc.record.reachability.roots import DEAD, QUIET, MemoryKinds, kinds_of
 from tracelloc.system.memorylimits import closest_limit
@@ -108,6 +109,8 @@ def read_graph(
     titles = Titles(whole)
     threads = roots.threads(whole)
     parts = parts_of(regions, threads, titles)
+    for name, ranges in own_memory(space, reader):
+        parts.name_anonymous(name, ranges)
     links = Links(blocks.starts, blocks.reaches, most, growth=growth_of(regions, heap))
     for root, words in roots.words(whole, threads, titles):
         links.scan(np.ascontiguousarray(words), 8, parts.number(root))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -40,10 +40,11 @@ _STALE: Final = (
     "std::io::stdio::STDOUT", "std::io::stdio::stdin::INSTANCE", "__curbrk",
 )  # fmt: skip
 _RANKS: Final = {
-    RootKind.VARIABLE: 0, RootKind.MODULE: 0, RootKind.THREAD_LOCAL: 0, RootKind.MAPPING: 1,
-    RootKind.KERNEL: 2, RootKind.STACK: 4, RootKind.REGISTERS: 5,
+    RootKind.VARIABLE: 0, RootKind.MODULE: 0, RootKind.THREAD_LOCAL: 0, RootKind.RUNTIME: 1,
+    RootKind.MAPPING: 1, RootKind.KERNEL: 2, RootKind.STACK: 4, RootKind.REGISTERS: 5,
 }  # fmt: skip
 _STALE_RANK: Final = 3
+_ANONYMOUS: Final = HeapRoot(RootKind.MAPPING, "anonymous memory")
 _NEW: Final = HeapRoot(RootKind.MAPPING, "memory mapped during the search")
 # The part of the heap that the walk has not seen: mostly newer blocks, as in `_NEW`.
 _HEAP: Final = HeapRoot(RootKind.MAPPING, "[heap]")
@@ -139,6 +140,19 @@ class RootParts:
             self._cut(min(max(end for _, end in ranges), region.end), owner)
         self._cut(region.end, 1)
 
+    def name_anonymous(self, name: str, ranges: Iterable[tuple[int, int]]) -> None:
+        """Names parts of memory that is anonymous otherwise."""
+        owner, nameless = self.number(HeapRoot(RootKind.RUNTIME, name)), self.number(_ANONYMOUS)
+        for edges in ranges:
+            for edge in edges:
+                at = bisect_left(self._cuts, edge)
+                if self._cuts[at : at + 1] != [edge]:
+                    self._cuts.insert(at, edge)
+                    self._owners.insert(at, self._owners[at - 1])
+            for at in range(*(bisect_left(self._cuts, edge) for edge in edges)):
+                if self._owners[at][0] == nameless:
+                    self._owners[at] = owner, self._owners[at][1]
+
     def _cut(self, address: int, owner: int, *, is_told_apart: bool = False) -> None:
         if address <= self._cuts[-1]:
             self._owners[-1] = owner, is_told_apart
@@ -155,7 +169,7 @@ def thread_data_root(thread_id: int, title: str) -> HeapRoot:
 
 def mapping_root(region: Region) -> HeapRoot:
     """Returns the root for a whole mapping; mappings without a name share one root."""
-    return HeapRoot(RootKind.MAPPING, region.path or "anonymous memory")
+    return HeapRoot(RootKind.MAPPING, region.path) if region.path else _ANONYMOUS
 
 
 def is_data(region: Region, before: Region | None, *, after_data: bool) -> bool:

@@ -54,7 +54,7 @@ class _Search:
 
 
 @dataclass(slots=True)
-class _Found:
+class _FoundGroups:
     lost: BlockSum
     groups: tuple[LostGroup, ...]
     known: BlockSum
@@ -185,7 +185,7 @@ class LostBlockSearch:
             notes=tuple(notes),
         )
 
-    def _gather(self, reader: PieceReader, search: _Search, blocks: BlockRanges) -> _Found:
+    def _gather(self, reader: PieceReader, search: _Search, blocks: BlockRanges) -> _FoundGroups:
         lost = LostBlocks(blocks.starts, blocks.size_bytes(), blocks.overhead_bytes)
         links = BlockLinks.among(search.bits, lost.starts)
         structures = LostStructures.gather(reader, search.tally, lost, links)
@@ -197,7 +197,7 @@ class LostBlockSearch:
             else:
                 groups.append(self._with_contents(reader, group))
         total = BlockSum(len(lost.starts), int(lost.size_bytes.sum()))
-        return _Found(total, tuple(groups), structures.counts.sum(is_old), suppressed)
+        return _FoundGroups(total, tuple(groups), structures.counts.sum(is_old), suppressed)
 
     def _with_contents(self, reader: PieceReader, group: LostGroup) -> LostGroup:
         size_bytes = min(self._contents_bytes, group.usable_bytes) & ~7
