@@ -206,8 +206,10 @@ def test_text_and_json(target: Target) -> None:
     assert "no block in use is an object of a class Nothing; tracelloc heap" in done.stderr
 
 
-def test_jemalloc(program: Path, targets: Targets) -> None:
-    target = targets.start(program, env=os.environ | {"LD_PRELOAD": JEMALLOC})
+@pytest.mark.parametrize("name", ["jemalloc", "mimalloc"])
+def test_other_malloc_libraries(program: Path, targets: Targets, name: str) -> None:
+    library = LIBRARIES / f"lib{name}.so.2"
+    target = targets.start(program, env=os.environ | {"LD_PRELOAD": str(library)})
     await_pauses(target.pid, 3)
     with closing(HolderFinder(Process(target.pid))) as finder:
         found = find(finder, "Session")
@@ -320,7 +322,7 @@ RUNTIMES = {
     "node": (
         "heap of V8",
         "-e",
-        "for (a = []; a.length < 99;) a.push(Buffer.alloc(6e5)); console.log('ready'); repl.start()",
+        "for (a = []; !a[98];) a.push(Buffer.alloc(6e5)); console.log('ready'); repl.start()",
     ),
     "ruby": (
         "heap of Ruby",

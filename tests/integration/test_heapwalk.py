@@ -193,14 +193,26 @@ def test_jemalloc_with_slabs_of_seven_pages(targets: Targets, size: int) -> None
     assert 10_000 <= found[usable] < 10_100
 
 
-def test_another_library_is_refused_by_name(targets: Targets) -> None:
+def test_mimalloc(targets: Targets) -> None:
+    """Blocks that other threads have freed are free, even if the owner does not know it yet."""
     (library,) = LIBRARIES.glob("libmimalloc.so.*.*")
+    target = targets.c("visited", env=os.environ | {"LD_PRELOAD": str(library)})
+    for _ in range(2):
+        heap = heap_of(target)
+        (arena,) = (arena for arena in heap["arenas"] if arena["library"] == "mimalloc")
+        assert heap["notes"] == []
+        assert [arena["in_use_blocks"], arena["in_use_bytes"]] == json.loads(target.ask("info"))
+        assert arena["in_use_blocks"] > 9000
+
+
+def test_another_library_is_refused_by_name(targets: Targets) -> None:
+    library = next(LIBRARIES.glob("libtcmalloc_minimal.so.*"))
     target = targets.cpp(
         "heapusage", flags=("-pthread",), env=os.environ | {"LD_PRELOAD": str(library)}
     )
     done = run_tracelloc("heap", "-p", target.pid, status=1)
     (line,) = set(done.stderr.splitlines()) - {"tracelloc: walking the heap…"}
-    assert f"the heap of mimalloc ({library.name}) can't be walked" in line
+    assert f"the heap of tcmalloc ({library.name}) can't be walked" in line
 
 
 INTERESTING = (0, 1, 17, 33, 0x291, 0x313, (1 << 64) - 1, 1 << 47, (1 << 63) + 17, 4097)

@@ -130,9 +130,10 @@ def test_without_the_right_to_use_bpf(program: str, targets: Targets) -> None:
     assert done.returncode == 3
 
 
-def test_jemalloc(program: str, targets: Targets) -> None:
-    library = str(LIBRARIES / "libjemalloc.so.2")
-    target = targets.start(program, env=os.environ | {"LD_PRELOAD": library})
+@pytest.mark.parametrize("name", ["jemalloc", "mimalloc"])
+def test_other_malloc_libraries(program: str, targets: Targets, name: str) -> None:
+    library = next(LIBRARIES.glob(f"lib{name}.so.2"))
+    target = targets.start(program, env=os.environ | {"LD_PRELOAD": str(library)})
     await_pauses(target.pid, 1)
     found = search(target.pid)
     # Its size classes are others, so some groups are one here.

@@ -31,6 +31,7 @@ from tracelloc.show.presentation.memoryparts import account_sentences
 MIB = 1 << 20
 BLOCKS, BLOCK, CHUNK, EVERY = 20_000, 1000, 1008, 32
 ATTEMPTS = 10
+TCMALLOC = next(LIBRARIES.glob("libtcmalloc_minimal.so.*")).name
 MIMALLOC = next((path.name for path in LIBRARIES.glob("libmimalloc.so.*.*")), "libmimalloc.so")
 
 
@@ -188,14 +189,15 @@ PERL = '$| = 1; $a{$_} = "x" x ($_ % 500) for 1..50000; print "idle\\n"; <STDIN>
         (["/usr/bin/perl", "-e", PERL], {}),
         (["/usr/bin/perl", "-e", PERL], {"LD_PRELOAD": "libjemalloc.so.2"}),
         (["/usr/bin/perl", "-e", PERL], {"LD_PRELOAD": MIMALLOC}),
+        (["/usr/bin/perl", "-e", PERL], {"LD_PRELOAD": TCMALLOC}),
     ],
-    ids=["python", "python-malloc", "perl", "jemalloc", "mimalloc"],
+    ids=["python", "python-malloc", "perl", "jemalloc", "mimalloc", "tcmalloc"],
 )
 def test_parts_add_up(command: list[str], environment: dict[str, str]) -> None:
     with running(*command, **environment) as pid:
         usage = usage_of(pid)
         parts = usage.account.parts
-        if environment.get("LD_PRELOAD") == MIMALLOC:
+        if environment.get("LD_PRELOAD") == TCMALLOC:
             assert "can't be walked" in usage.notes[0]
             assert MemoryPart.IN_USE not in parts
             assert parts[MemoryPart.OTHER] > 10 * MIB

@@ -181,6 +181,15 @@ class WalkedHeap:
         return part_seen(self.arenas)
 
 
+def joined(entries: U64) -> U64:
+    """Sorts entries; where a run ends and the next one begins at once, the end is no entry."""
+    entries = np.sort(entries)
+    same = np.zeros(len(entries), np.bool_)
+    same[1:] = entries[1:] & ADDRESS_BITS == entries[:-1] & ADDRESS_BITS
+    kept: U64 = entries[~(same & (entries & STATE_BITS == BlockState.END))]
+    return kept
+
+
 def user_offset(arena: Arena) -> int:
     """Returns the bytes from an entry's address to the address that the program got."""
     return 16 if arena.library is MallocLibrary.GLIBC else 0

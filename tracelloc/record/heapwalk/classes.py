@@ -22,7 +22,7 @@ from tracelloc.model.heapusage import ClassUsage, StackClass
 from tracelloc.record.heapwalk.arenas import ADDRESS_BITS, STATE_BITS, BlockState
 from tracelloc.record.heapwalk.chunks import words_within
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.process.memory import U64, Mask
+from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.regions import Region
 
 Rows = npt.NDArray[np.intp]
@@ -54,6 +54,16 @@ class ClassTally:
         used &= self.are_tables(firsts)
         sizes = (entries[rows[used] + 1] & ADDRESS_BITS) - addresses[used]
         self.add(firsts[used], sizes, addresses[used] + np.uint64(16))
+
+    def add_entries(self, memory: RemoteMemory, entries: U64) -> None:
+        """Adds the blocks in use of a heap whose blocks have no headers."""
+        used = np.flatnonzero(entries & STATE_BITS == BlockState.IN_USE)
+        addresses = entries & ADDRESS_BITS
+        for some in np.array_split(used, max(1, len(used) >> 16)):
+            firsts, was_read = memory.read(addresses[some], 8)
+            good = was_read & self.are_tables(firsts[:, 0])
+            sizes = addresses[some + 1] - addresses[some]
+            self.add(firsts[good, 0], sizes[good], addresses[some][good])
 
     def are_tables(self, words: U64) -> Mask:
         """Returns a mask of words that may be addresses of virtual tables."""

@@ -32,6 +32,7 @@ from tracelloc.record.heapwalk.arenas import (
     BlockState,
     NotWalkableError,
     WalkedHeap,
+    joined,
 )
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
@@ -68,7 +69,7 @@ _FILE_PIECE_BYTES: Final = 1 << 20
 _LONGEST_MATCH_BYTES: Final = 128
 _MOST_FILES: Final = 1 << 12
 # Whether files may have jemalloc linked into them: reading their data to find out takes long.
-_HAVE_IT: Final[dict[tuple[FileId, str], bool]] = {}
+_HAVE_IT: Final[dict[tuple[FileId, str, bytes], bool]] = {}
 
 
 class _Tree(NamedTuple):
@@ -126,13 +127,7 @@ def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
         raise _refusal(reader, next((r for r in regions if _is_named(r)), None))
     entries = extents.entries()
     stacks = _mark_cached(reader, regions, entries)
-    used = np.flatnonzero(entries & np.uint64(7) == BlockState.IN_USE)
-    addresses = entries & ADDRESS_BITS
-    for some in np.array_split(used, max(1, len(used) >> 16)):
-        firsts, was_read = reader.memory.read(addresses[some], 8)
-        good = was_read & tally.are_tables(firsts[:, 0])
-        sizes = addresses[some + 1] - addresses[some]
-        tally.add(firsts[good, 0], sizes[good], addresses[some][good])
+    tally.add_entries(reader.memory, entries)
     arena = Arena("all arenas", MallocLibrary.JEMALLOC, 0).add(entries)
     arena.system_bytes = arena.seen_bytes
     # Descriptions lead to the first block of each extent, arenas to where extents were, and caches
@@ -212,7 +207,7 @@ def _search_file(
 def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None:
     data = [n for n, r in enumerate(regions[:-1]) if r.rights.startswith("rw") and r.inode]
     named = [n for n in data if _is_named(regions[n])]
-    for n in named or _with_jemalloc(reader.memory.process, regions, data):
+    for n in named or regions_with(reader.memory.process, regions, data, _MESSAGE_START):
         bss = regions[n + 1]
         follows = bss.start == regions[n].end and not bss.inode and not bss.path.startswith("[")
         if not follows:
@@ -236,20 +231,26 @@ def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None
     return None
 
 
-def _with_jemalloc(process: Process, regions: list[Region], numbers: list[int]) -> list[int]:
-    """Selects the regions whose files may have jemalloc linked into them."""
+def regions_with(
+    process: Process, regions: list[Region], numbers: list[int], pattern: re.Pattern[bytes]
+) -> list[int]:
+    """Selects the regions whose files may have a library linked into them, by a text in it."""
     maps = process.maps()
     mappings = ((n, maps.find(regions[n].start)) for n in numbers)
-    return [n for n, mapping in mappings if mapping is not None and _may_have_it(process, mapping)]
+    return [
+        n
+        for n, mapping in mappings
+        if mapping is not None and _may_have_it(process, mapping, pattern)
+    ]
 
 
-def _may_have_it(process: Process, mapping: Mapping) -> bool:
-    key = mapping.file_id, mapping.path
+def _may_have_it(process: Process, mapping: Mapping, pattern: re.Pattern[bytes]) -> bool:
+    key = mapping.file_id, mapping.path, pattern.pattern
     if key not in _HAVE_IT:
         if len(_HAVE_IT) >= _MOST_FILES:
             _HAVE_IT.clear()
         try:
-            _HAVE_IT[key] = _search_file(process, mapping, _MESSAGE_START) is not None
+            _HAVE_IT[key] = _search_file(process, mapping, pattern) is not None
         except (OSError, TargetError):
             _HAVE_IT[key] = True
     return _HAVE_IT[key]
@@ -373,12 +374,7 @@ class _Extents:
             self.base[kept] | np.uint64(BlockState.FREE),
             (self.base[kept] + self.size_bytes[kept]) | end,
         ])  # fmt: skip
-        entries = np.sort(entries)
-        # Where one ends and the next begins at once, the end is no entry.
-        same = np.zeros(len(entries), np.bool_)
-        same[1:] = entries[1:] & ADDRESS_BITS == entries[:-1] & ADDRESS_BITS
-        needed: U64 = entries[~(same & (entries & np.uint64(7) == BlockState.END))]
-        return needed
+        return joined(entries)
 
     def _bitmaps(self, slabs: npt.NDArray[np.intp], counts: I64) -> Mask:
         """Returns a mask of the slabs' free regions, from the bitmap that fits the free count."""

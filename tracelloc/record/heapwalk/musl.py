@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.model.process import MallocLibrary
-from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
+from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap, joined
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
 from tracelloc.record.process.memory import U64
@@ -52,12 +52,7 @@ def walk_musl(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     if not groups:
         return None
     entries = _entries_of(slots, groups)
-    used = np.flatnonzero(entries & np.uint64(7) == BlockState.IN_USE)
-    addresses = entries & ~np.uint64(7)
-    firsts, was_read = reader.memory.read(addresses[used], 8)
-    is_table = was_read & tally.are_tables(firsts[:, 0])
-    sizes = addresses[used + 1] - addresses[used]
-    tally.add(firsts[is_table, 0], sizes[is_table], addresses[used][is_table])
+    tally.add_entries(reader.memory, entries)
     arena = Arena("heap", MallocLibrary.MUSL, 0).add(entries)
     arena.system_bytes = arena.seen_bytes
     return WalkedHeap([arena], areas)
@@ -101,8 +96,4 @@ def _entries_of(slots: dict[int, tuple[int, BlockState]], groups: list[int]) -> 
     at = inside[inside >= 0]
     holds = np.array(groups, np.uint64)[inside >= 0] < starts[at] + sizes[at]
     states[at[holds]] = BlockState.OWN
-    entries = np.sort(np.concatenate([starts | states, (starts + sizes) | np.uint64(7)]))
-    same = np.zeros(len(entries), np.bool_)
-    same[1:] = entries[1:] & ~np.uint64(7) == entries[:-1] & ~np.uint64(7)
-    kept: U64 = entries[~(same & (entries & np.uint64(7) == BlockState.END))]
-    return kept
+    return joined(np.concatenate([starts | states, (starts + sizes) | np.uint64(BlockState.END)]))

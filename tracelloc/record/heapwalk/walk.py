@@ -11,6 +11,7 @@ from tracelloc.record.heapwalk.arenas import NotWalkableError, WalkedHeap
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.glibc import walk_glibc
 from tracelloc.record.heapwalk.jemalloc import walk_jemalloc
+from tracelloc.record.heapwalk.mimalloc import walk_mimalloc
 from tracelloc.record.heapwalk.musl import walk_musl
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.mallocs.families import FAMILIES
@@ -30,7 +31,7 @@ def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:
     """
     found: list[WalkedHeap] = []
     refused: list[NotWalkableError] = []
-    for walk in (walk_glibc, walk_jemalloc, walk_musl):
+    for walk in (walk_glibc, walk_jemalloc, walk_mimalloc, walk_musl):
         if walk is walk_musl and found:
             break
         try:
@@ -50,7 +51,7 @@ def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:
         raise NotWalkableError(
             f"the heap of {names} can't be walked"
             if names
-            else "it has no heap of glibc, jemalloc or musl, or has not used it yet",
+            else "it has no heap of glibc, jemalloc, mimalloc or musl, or has not used it yet",
             hint="tracelloc -p PID --mmap traces what is allocated or mapped from now on",
         )
     heap = found[0]

@@ -192,7 +192,6 @@ MIMALLOC: Final = Family(
         }
     ),
     markers=("mi_malloc",),
-    unwalkable="libmimalloc",
     unseen={
         **{
             f"mi_{heap}{name}": _MI_INLINED

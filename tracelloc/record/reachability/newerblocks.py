@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.arenas import NotWalkableError, WalkedHeap
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
@@ -42,7 +43,8 @@ def growth_of(regions: list[Region], heap: WalkedHeap) -> U64:
 def room_of(heap: WalkedHeap) -> list[tuple[int, int]]:
     """Returns the memory into which arenas of glibc grow: newer blocks, which are read later."""
     begins = {first: at + _GROWTH_BYTES for at, first in heap.metadata if at % _GROWTH_BYTES == 0}
-    stretches = (run for arena in heap.arenas for run in arena.stretches())
+    arenas = (each for each in heap.arenas if each.library is MallocLibrary.GLIBC)
+    stretches = (run for arena in arenas for run in arena.stretches())
     return [(end, begins[start]) for start, end in stretches if end < begins.get(start, 0)]
 
 

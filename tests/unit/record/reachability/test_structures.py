@@ -7,7 +7,10 @@ import pytest
 
 from tests.marked import bits_of
 from tracelloc.model.lostmemory import Shape
+from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
 from tracelloc.record.reachability.lostgroups import BlockLinks, _shapes
+from tracelloc.record.reachability.newerblocks import room_of
 from tracelloc.record.reachability.roots import DEAD, QUIET, ROOT, MemoryKinds
 from tracelloc.record.reachability.structures import components, gather
 
@@ -140,3 +143,17 @@ def test_split_agrees_with_a_look_at_each_address() -> None:
         parts = list(MemoryKinds.merge(quiet, dead).split(runs))
         assert {at: kind for first, last, kind in parts for at in range(first, last)} == wanted
         assert all(first < last for first, last, _ in parts)
+
+
+@pytest.mark.parametrize(
+    ("library", "room"),
+    [(MallocLibrary.GLIBC, [((1 << 26) + 4096, 1 << 27)]), (MallocLibrary.MIMALLOC, [])],
+)
+def test_only_arenas_of_glibc_grow_in_place(
+    library: MallocLibrary, room: list[tuple[int, int]]
+) -> None:
+    """Another library's data at a multiple of 64 MiB says nothing of the memory behind it."""
+    start = (1 << 26) + 64
+    ends = [start | BlockState.IN_USE, (1 << 26) + 4096 | BlockState.END]
+    arena = Arena("arena", library, 0).add(np.array(ends, np.uint64))
+    assert room_of(WalkedHeap([arena], [(1 << 26, start)])) == room

@@ -1,0 +1,101 @@
+// Allocates with mimalloc, in several threads that free each other's blocks as well. Asked "info", it
+// says how many blocks of how many bytes mimalloc itself finds in use.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+
+#include "command.h"
+
+enum { THREADS = 4, BLOCKS = 6000 };
+
+typedef int visit_block(const void *heap, const void *area, void *block, size_t size, void *sums);
+typedef int visit_blocks(const void *heap, int all, visit_block *visit, void *sums);
+
+static pthread_barrier_t together;
+static visit_blocks *visit;
+static void (*collect)(int force);
+static void *(*own_heap)(void), *(*all_heap)(void), *blocks[THREADS][BLOCKS];
+static size_t sums[THREADS + 1][2];
+
+static int add(const void *heap, const void *area, void *block, size_t size, void *total)
+{
+	size_t *to = total;
+
+	(void)heap, (void)area;
+	to[0] += block != NULL;
+	to[1] += block ? size : 0;
+	return 1;
+}
+
+// Version 3 has one heap for all threads. Version 2 leaves what other threads have freed to the owner.
+static void count(size_t *to)
+{
+	collect(0);
+	if (own_heap || to == sums[THREADS])
+		visit(own_heap ? own_heap() : all_heap(), 1, add, to);
+}
+
+static size_t random_size(unsigned *seed)
+{
+	unsigned kind = rand_r(seed) % 1000, number = rand_r(seed);
+
+	return 1 + number % (kind == 0 ? 64 << 20 : kind < 10 ? 1 << 20 : kind < 200 ? 20000 : 600);
+}
+
+static void *run(void *number)
+{
+	unsigned me = (unsigned)(size_t)number, seed = me + 1;
+
+	for (int n = 0; n < BLOCKS; n++) {
+		blocks[me][n] = malloc(random_size(&seed));
+		if (n > 100 && rand_r(&seed) % 3) {
+			int gone = rand_r(&seed) % n;
+
+			free(blocks[me][gone]);
+			blocks[me][gone] = NULL;
+		}
+	}
+	pthread_barrier_wait(&together);
+	for (int n = 0; n < BLOCKS; n++)
+		if (n % 3 == 0)
+			free(blocks[(me + 1) % THREADS][n]);
+	for (;;) {
+		pthread_barrier_wait(&together);
+		count(sums[me]);
+		pthread_barrier_wait(&together);
+	}
+	return NULL;
+}
+
+int main(void)
+{
+	char line[64];
+	pthread_t thread;
+
+	collect = dlsym(RTLD_DEFAULT, "mi_collect");
+	visit = dlsym(RTLD_DEFAULT, "mi_heap_visit_blocks");
+	own_heap = dlsym(RTLD_DEFAULT, "mi_heap_get_default");
+	all_heap = dlsym(RTLD_DEFAULT, "mi_heap_main");
+	if (!collect || !visit || !(own_heap || all_heap))
+		return 1;
+	pthread_barrier_init(&together, NULL, THREADS + 1);
+	for (size_t n = 0; n < THREADS; n++)
+		pthread_create(&thread, NULL, run, (void *)n);
+	pthread_barrier_wait(&together);
+	say("ready\n");
+	for (;;) {
+		char answer[64];
+		size_t total[2] = { 0, 0 };
+
+		hear(line, sizeof(line));
+		pthread_barrier_wait(&together);
+		count(sums[THREADS]);
+		pthread_barrier_wait(&together);
+		for (int n = 0; n <= THREADS; n++)
+			for (int at = 0; at < 2; at++) {
+				total[at] += sums[n][at];
+				sums[n][at] = 0;
+			}
+		snprintf(answer, sizeof(answer), "[%zu, %zu]\n", total[0], total[1]);
+		say(answer);
+	}
+}
