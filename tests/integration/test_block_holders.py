@@ -320,12 +320,12 @@ RUNTIMES = {
         "kept = [[bytes(600)] for _ in range(9000)]; print('ready', flush=True); input()",
     ),
     "node": (
-        "heap of V8",
+        "V8 heap",
         "-e",
         "for (a = []; !a[98];) a.push(Buffer.alloc(6e5)); console.log('ready'); repl.start()",
     ),
     "ruby": (
-        "heap of Ruby",
+        "Ruby heap pages",
         "-e",
         "$kept = [*1..9000].map { |n| n.to_s * 200 }; puts 'ready'; $stdout.flush; gets",
     ),

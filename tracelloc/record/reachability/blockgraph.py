@@ -19,6 +19,7 @@ from tracelloc.record.heapwalk.ranges import BlockRanges, PackedBlocks
 from tracelloc.record.heapwalk.walk import walk_heap
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.regions import read_mapping_usages
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.reachability.areas import searched_areas
@@ -26,9 +27,9 @@ from tracelloc.record.reachability.deadmemory import unused_parts
 from tracelloc.record.reachability.heaproots import RootParts, RootReader, Titles, parts_of, rank_of
 from tracelloc.record.reachability.links import MARKED, NO_ROOT, Links
 from tracelloc.record.reachability.newerblocks import growth_of, pointers_of, room_of, scan_memory
-from tracelloc.record.reachability.ownmemory import own_memory
 from tracelloc.record.reachability.rootnames import NamedWords, name_words
 from tracelloc.record.reachability.roots import DEAD, QUIET, MemoryKinds, kinds_of
+from tracelloc.record.runtimes.ownheaps import runtime_heaps
 from tracelloc.system.memorylimits import closest_limit
 from tracelloc.text import format_size
 
@@ -109,8 +110,9 @@ def read_graph(
     titles = Titles(whole)
     threads = roots.threads(whole)
     parts = parts_of(regions, threads, titles)
-    for name, ranges in own_memory(space, reader):
-        parts.name_anonymous(name, ranges)
+    for name, ranges in runtime_heaps(reader.memory, list(read_mapping_usages(thread))):
+        command = " (tracelloc objects)" if "Python" in name else ""
+        parts.name_anonymous(f"{name}{command}", ranges)
     links = Links(blocks.starts, blocks.reaches, most, growth=growth_of(regions, heap))
     for root, words in roots.words(whole, threads, titles):
         links.scan(np.ascontiguousarray(words), 8, parts.number(root))
