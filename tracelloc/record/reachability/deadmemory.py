@@ -216,10 +216,11 @@ def unwritten_blocks(
     )
     edges = np.array(sorted(stretches), np.uint64).reshape(-1)
     found = [BlockRanges.concatenate([])]
-    for some in BlockRanges.some_in_use(heap) if len(edges) else ():
+    for some in BlockRanges.some_in_use(heap) if len(pages.starts) else ():
         starts, is_large = some.starts, some.usable_bytes() >= _LEAST_UNWRITTEN
         ends = pages.ends[np.searchsorted(pages.starts, starts, side="right") - 1]
-        rows = np.flatnonzero(is_large & (ends > starts) & (ends - starts >= _LINKS_BYTES))
+        is_there = (starts >= pages.starts[0]) & (ends >= starts + np.uint64(_LINKS_BYTES))
+        rows = np.flatnonzero(is_large & is_there)
         links, was_read = reader.memory.read(starts[rows], _LINKS_BYTES)
         may_be = was_read & (links & np.uint64(15) == 0).all(axis=1) & (links > _PAGE).all(axis=1)
         rows, links = rows[may_be], links[may_be]
