@@ -28,15 +28,15 @@ def parts(
     machine: str,
     trace_mappings: bool = False,
     python: bool = False,
-    otel: bool = False,
+    usdt: bool = False,
 ) -> tuple[str, ...]:
     """Source files, each after those that it depends on.
 
     ``use_rows``: walk stacks by call-frame information, else by frame pointers. ``machine``: the
     kernel's name of the processor, such as ``x86_64``. ``python``:
-    merge Python frames into stacks. ``otel``: report allocations from OpenTelemetry's probes.
+    merge Python frames into stacks. ``usdt``: report allocations from USDT probes.
     """
-    reports = ("otel.bpf.c",) if otel else ()
+    reports = ("usdt.bpf.c",) if usdt else ()
     mappings = ("mappings.bpf.c",) if trace_mappings else ()
     rows = "row.h", "window.h", "memo.h", f"step_{machine}.h", "walk_rows.h"
     walk = rows if use_rows else ("walk_fp.h",)
@@ -65,7 +65,7 @@ def source_text(
     machine: str,
     trace_mappings: bool = False,
     python: bool = False,
-    otel: bool = False,
+    usdt: bool = False,
 ) -> str:
     """All parts as one C text. Raises OSError if a file is missing."""
     text = ["#include <uapi/linux/ptrace.h>"]
@@ -74,7 +74,7 @@ def source_text(
         machine=machine,
         trace_mappings=trace_mappings,
         python=python,
-        otel=otel,
+        usdt=usdt,
     ):
         lines = (directory() / part).read_text(encoding="utf-8").splitlines()
         text.append(f'#line 1 "{part}"')

@@ -96,38 +96,3 @@ static __always_inline void fill_others(struct pt_regs *ctx, u64 *registers)
 	registers[8] = ctx->regs[27];
 	registers[9] = ctx->regs[28];
 }
-
-/* The registers by their numbers in the cookies of OpenTelemetry probes (event.h). */
-#define OTEL_REGISTERS \
-	REGISTER(0, regs[0]); \
-	REGISTER(1, regs[1]); \
-	REGISTER(2, regs[2]); \
-	REGISTER(3, regs[3]); \
-	REGISTER(4, regs[4]); \
-	REGISTER(5, regs[5]); \
-	REGISTER(6, regs[6]); \
-	REGISTER(7, regs[7]); \
-	REGISTER(8, regs[8]); \
-	REGISTER(9, regs[9]); \
-	REGISTER(10, regs[10]); \
-	REGISTER(11, regs[11]); \
-	REGISTER(12, regs[12]); \
-	REGISTER(13, regs[13]); \
-	REGISTER(14, regs[14]); \
-	REGISTER(15, regs[15]); \
-	REGISTER(16, regs[16]); \
-	REGISTER(17, regs[17]); \
-	REGISTER(18, regs[18]); \
-	REGISTER(19, regs[19]); \
-	REGISTER(20, regs[20]); \
-	REGISTER(21, regs[21]); \
-	REGISTER(22, regs[22]); \
-	REGISTER(23, regs[23]); \
-	REGISTER(24, regs[24]); \
-	REGISTER(25, regs[25]); \
-	REGISTER(26, regs[26]); \
-	REGISTER(27, regs[27]); \
-	REGISTER(28, regs[28]); \
-	REGISTER(29, regs[29]); \
-	REGISTER(30, regs[30]); \
-	REGISTER(31, sp);

@@ -157,24 +157,34 @@ enum function_kind {
 #define COOKIE_SIZE_SHIFT 44
 
 /*
- * The cookie of a probe on allocations that a program itself reports (otel.bpf.c). It holds, for
- * each argument from the first one on, the number of a register (ax, bx, cx, dx, si, di, bp, sp,
- * r8 … r15; 64-bit Arm: x0 … x30, sp), whether the argument is in memory, and its distance from the
- * register's address.
+ * Where an argument of a USDT probe is (usdt.bpf.c): the sum of `constant`, of a register and of
+ * another one shifted, or what is in memory at that address. Registers are numbers of words in
+ * struct pt_regs.
  */
-#define OTEL_PLACE_BITS 21
-#if defined(__aarch64__) || defined(__TARGET_ARCH_arm64)
-#define OTEL_REGISTER 0x1f
-#define OTEL_IN_MEMORY 0x20
-#define OTEL_DISPLACEMENT_BITS 15 /* the upper ones */
-#else
-#define OTEL_REGISTER 0xf
-#define OTEL_IN_MEMORY 0x10
-#define OTEL_DISPLACEMENT_BITS 16 /* the upper ones */
-#endif
+#define USDT_NO_REGISTER 0xff
+struct usdt_argument {
+	__u64 constant;
+	__u8 base;      /* a register, or USDT_NO_REGISTER */
+	__u8 index;     /* likewise */
+	__u8 shift;     /* of the index, in bits */
+	__u8 in_memory; /* whether the sum is an address */
+	__u8 skip_bits; /* low bits of the sum that are not part of the argument */
+	__u8 bytes;     /* 1 to 8; 0: there is no such argument, its value is 0 */
+	__u8 is_signed;
+	__u8 unused;
+};
+
+/* Where the arguments of one place of a probe are. Its cookie is the index in map `usdt_probes`. */
+struct usdt_probe {
+	struct usdt_argument pointer;
+	struct usdt_argument size;
+	struct usdt_argument weight; /* bytes that the block stands for */
+	struct usdt_argument device; /* number of the GPU */
+};
+#define USDT_PROBES 4096
 
 /*
- * The size in `size_tag` of such an event. The lower bits are the weight, the number of blocks
+ * The size in `size_tag`, if a program weighs what it reports. The lower bits are the weight, the number of blocks
  * that this block represents: (1 + mantissa / 2^12) * 2^exponent, with the mantissa in the lowest
  * bits. The upper bits are the block's size.
  */
@@ -242,6 +252,7 @@ struct python_stack {
 	__u16 flags;
 	__u32 image;
 	__u64 code_id; /* id of the native stack */
+	__u64 device;  /* 1 + number of the GPU that has the block; 0: none */
 	__u64 words[2 * PYTHON_FRAMES];
 };
 

@@ -43,7 +43,7 @@ static __always_inline u64 name_code(struct pt_regs *ctx, struct control *words,
 	if (n > MAX_FRAMES + 1)
 		n = MAX_FRAMES + 1;
 #ifdef PYTHON
-	if (space->python.interpreter)
+	if (has_words(space, call))
 		scratch->stack.flags |= STACK_CODE;
 #endif
 	if (!hand_over(words, &scratch->stack, n))
@@ -70,8 +70,8 @@ static __always_inline u64 capture_stack(struct pt_regs *ctx, struct control *wo
 	}
 	stack_id = name_code(ctx, words, space, call, scratch);
 #ifdef PYTHON
-	if (space->python.interpreter && stack_id)
-		stack_id = name_python(space, scratch, stack_id);
+	if (has_words(space, call) && stack_id)
+		stack_id = name_python(space, call, scratch, stack_id);
 #endif
 	release_scratch(scratch);
 	return stack_id;

@@ -141,6 +141,7 @@ struct call {
 	struct spilled taken; /* while TAKING_KEPT */
 	__u64 result;  /* the call's block or mapping, while it is reported */
 #ifdef PYTHON
+	__u64 device;  /* 1 + number of the GPU that has the block; 0: none */
 	__u32 python_scratch; /* 1 + number of the scratch memory with its Python frames, or 0 */
 	__u32 python_walked;  /* 1: the frames were walked; the reporting program is called again */
 	__u64 python_thread; /* CPython's record of the thread; 0 if unknown */
@@ -247,6 +248,11 @@ BPF_F_TABLE("hash", struct pair_key, struct pair_sums, pairs, MAX_PAIRS, MAP_NO_
 /* enum python_program -> the programs that walk Python frames and those that they return to
    (python.h). User space fills one such map for each kind of link. */
 BPF_TABLE("prog", u32, u32, python_programs, PYTHON_PROGRAMS);
+#endif
+
+#ifdef USDT
+/* The cookie of a probe -> where its arguments are. Written by user space through mmap. */
+BPF_F_TABLE("array", u32, struct usdt_probe, usdt_probes, USDT_PROBES, MAP_MMAPABLE);
 #endif
 
 #ifdef TRACE_MAPPINGS

@@ -221,14 +221,14 @@ static __always_inline bool walk_frames(struct space *space, struct scratch *scr
 	begin_count(&frames, PYTHON_CHUNK, PYTHON_STEPS);
 	COUNTED(i, &frames, PYTHON_CHUNK, PYTHON_STEPS) {
 		u32 n = *(volatile u16 *)&stack->n_words;
-		u64 *pair = &stack->words[(n - 1) & (2 * PYTHON_FRAMES - 2)];
+		u64 *pair = &stack->words[(n - 2) & (2 * PYTHON_FRAMES - 2)];
 		u64 at = *frame;
 
 		if (!at) {
 			flags = stack->flags;
 			goto walked;
 		}
-		if (n > 2 * PYTHON_FRAMES) {
+		if (n > 2 * PYTHON_FRAMES + 1) {
 			flags = STACK_PYTHON | STACK_TRUNCATED;
 			goto walked;
 		}
@@ -394,7 +394,7 @@ int name_python_frames(struct pt_regs *ctx)
 		u64 n = *(volatile u64 *)&scratch->python_named;
 		u64 *pair = &scratch->python.words[2 * n & (2 * PYTHON_FRAMES - 2)];
 
-		if (2 * n + 1 >= *(volatile u16 *)&scratch->python.n_words)
+		if (2 * n + 2 >= *(volatile u16 *)&scratch->python.n_words)
 			goto named;
 		*(volatile u64 *)&scratch->python_named = n + 1;
 		if (pair[0] & ~7ULL)

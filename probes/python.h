@@ -21,10 +21,16 @@ static __always_inline void hash_word(struct scratch *scratch, u64 word)
 	*hash = mix(*hash, word);
 }
 
+/* Whether a struct python_stack has more to say of the call than its native stack. */
+static __always_inline bool has_words(struct space *space, struct call *call)
+{
+	return space->python.interpreter | call->device;
+}
+
 /* No frames of Python are known yet. */
 static __always_inline void forget_frames(struct scratch *scratch)
 {
-	scratch->python.n_words = 1;
+	scratch->python.n_words = 2;
 	scratch->python.flags = STACK_PYTHON | STACK_UNREADABLE;
 	scratch->python_frame = PYTHON_NOT_BEGUN;
 	scratch->python_hash = 0;
@@ -80,7 +86,8 @@ static __always_inline struct scratch *walked_scratch(struct call *call)
  * The id of the stack of this code with the frames of Python that were walked before, which is
  * handed over if user space does not have it yet.
  */
-static __always_inline u64 name_python(struct space *space, struct scratch *scratch, u64 code_id)
+static __always_inline u64 name_python(struct space *space, struct call *call,
+				       struct scratch *scratch, u64 code_id)
 {
 	struct python_stack *stack;
 	u64 nothing = 0;
@@ -91,11 +98,15 @@ static __always_inline u64 name_python(struct space *space, struct scratch *scra
 	asm volatile("" : "+r"(space), "+r"(scratch));
 	stack = &scratch->python;
 
+	if (!space->python.interpreter)
+		stack->flags = STACK_PYTHON;
 	if (stack->flags & STACK_UNREADABLE)
 		count(COUNTER_LOST_PYTHON_FRAMES);
 	stack->code_id = code_id;
+	stack->device = call->device;
 	hash_word(scratch, stack->flags);
 	hash_word(scratch, code_id);
+	hash_word(scratch, call->device);
 	id = *(volatile u64 *)&scratch->python_hash;
 	if (!id)
 		id = 1;
@@ -104,8 +115,8 @@ static __always_inline u64 name_python(struct space *space, struct scratch *scra
 	stack->stack_id = id;
 	stack->image = space->image;
 	n = *(volatile u16 *)&stack->n_words;
-	if (n > 2 * PYTHON_FRAMES + 1)
-		n = 2 * PYTHON_FRAMES + 1;
+	if (n > 2 * PYTHON_FRAMES + 2)
+		n = 2 * PYTHON_FRAMES + 2;
 	if (stacks.ringbuf_output(stack, offsetof(struct python_stack, code_id) + n * sizeof(u64),
 				  BPF_RB_NO_WAKEUP))
 		count(COUNTER_LOST_STACKS);

@@ -48,7 +48,7 @@ static __always_inline void count_pair(u32 image, u32 parity, const struct spill
 	struct pair_sums none = {};
 	struct pair_sums *sums;
 
-#if defined(SAMPLE_BYTES) || defined(OTEL)
+#if defined(SAMPLE_BYTES) || defined(USDT_WEIGHTS)
 	key.size = block->size;
 #endif
 	sums = pairs.lookup(&key);

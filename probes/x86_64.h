@@ -51,22 +51,3 @@ static __always_inline void fill_others(struct pt_regs *ctx, u64 *registers)
 	registers[3] = ctx->r14;
 	registers[4] = ctx->r15;
 }
-
-/* The registers by their numbers in the cookies of OpenTelemetry probes (event.h). */
-#define OTEL_REGISTERS \
-	REGISTER(0, ax); \
-	REGISTER(1, bx); \
-	REGISTER(2, cx); \
-	REGISTER(3, dx); \
-	REGISTER(4, si); \
-	REGISTER(5, di); \
-	REGISTER(6, bp); \
-	REGISTER(7, sp); \
-	REGISTER(8, r8); \
-	REGISTER(9, r9); \
-	REGISTER(10, r10); \
-	REGISTER(11, r11); \
-	REGISTER(12, r12); \
-	REGISTER(13, r13); \
-	REGISTER(14, r14); \
-	REGISTER(15, r15);

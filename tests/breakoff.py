@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelloc.record.mallocs.discovery import EVERYTHING
-from tracelloc.record.mallocs.otel import allocators_in
+from tracelloc.record.mallocs.usdt import allocators_in
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace

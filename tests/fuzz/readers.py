@@ -30,9 +30,9 @@ from tracelloc.files.elf.debugfiles import debug_link, embedded_symbols
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import Miss
-from tracelloc.record.mallocs.discovery import Module, discover
-from tracelloc.record.mallocs.families import JEMALLOC_MARKERS, LIBC, OPERATORS
-from tracelloc.record.mallocs.otel import otel_allocators
+from tracelloc.record.mallocs.discovery import MallocChoice, Module, discover
+from tracelloc.record.mallocs.families import JEMALLOC_MARKERS, LIBC, OPERATORS, PROVIDERS
+from tracelloc.record.mallocs.usdt import allocators_in
 from tracelloc.record.probe_points.placement import plan_probes
 from tracelloc.record.process.processlist import parse_stat
 from tracelloc.record.process.procfs import AddressMap, Process, parse_maps
@@ -78,7 +78,9 @@ def _note(name: bytes, arguments: bytes) -> bytes:
     return head + content + bytes(-len(content) % 4)
 
 
-NOTES = _note(b"alloc\0", b"8@%rdi -8@-24(%rsp) 8@0x10(%r12)\0") + _note(b"free\0", b"8@%rax\0")
+NOTES = _note(b"alloc\0", b"8@%rdi -4@-24(%rsp,%rax,4) 8@0x10+x(%rip)\0") + _note(
+    b"free\0", b"8@%rax\0"
+)
 
 
 def _elf(data: bytes) -> None:
@@ -221,6 +223,7 @@ def _usdt(data: bytes) -> None:
     """Notes of USDT probes."""
     sections = [MadeSection(".note.stapsdt", data, kind=7), MadeSection(".stapsdt.base", b"\0")]
     elf = ElfFile(elf_bytes(sections))
+    CodeFileReader(elf).usdt_providers()
     with suppress(ValueError):
         CodeFileReader(elf).usdt("otel_memory")
     elf.close()
@@ -303,7 +306,7 @@ def _discovered(worker: FileWorker) -> None:
         file = TargetFile(os.memfd_create("file"), "/file", worker)
         module = Module(("0:0", 1), "/file", file.open_path, file)
         plan_probes(discover([module]))
-        plan_probes(otel_allocators([module]))
+        plan_probes(allocators_in([module], MallocChoice(providers=PROVIDERS)))
         for name in ("_r_debug", "malloc"):
             file.find_object(name)
             file.parts(name)

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.bpf, pytest.mark.long]
 NOT_RUN = {
     "make install": "installs packages",
     "tracelloc open": "needs a terminal: test_record opens recordings",
-    "sudo tracelloc -p 1234 --source otel": "needs a program that reports: test_otel has one",
+    "sudo tracelloc -p 1234 --source usdt": "needs a program that reports: test_usdt has one",
     "make lint": "is run beside the tests, on the whole tree",
     "make test": "would run this test",
     "make long": "is run beside this test, on the whole tree",

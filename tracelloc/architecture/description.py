@@ -122,9 +122,12 @@ class Architecture:
 
     # The registers of a function's first integer arguments, in order, by capstone's names.
     argument_registers: tuple[str, ...]
-    # The 64-bit registers in USDT notes, by their numbers in the probes' cookies.
-    usdt_registers: tuple[str, ...]
-    # A 64-bit USDT argument: groups `register`, or `base` and maybe `displacement`.
+    # The registers in USDT notes by name: (its word in `struct pt_regs`, the bits of it that are
+    # below the named part, bytes of that part).
+    usdt_registers: Mapping[str, tuple[int, int, int]]
+    usdt_counter: str  # The name of the program counter among them
+    # A USDT argument: groups `register`, `constant`, or `base`, `index` (with a `scale`, or a
+    # `shift` in bits) and `displacement`.
     usdt_argument: re.Pattern[str]
     dwarf: DwarfRegisters
     # The DWARF numbers of the registers in a miss (`enum miss_register`, probes/event.h), in their

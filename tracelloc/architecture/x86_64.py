@@ -136,6 +136,25 @@ def _indirect_call_length(code: bytes) -> int:
     return length + (0, 1, 4)[mode]
 
 
+# The words of `struct pt_regs` (asm/ptrace.h).
+_PT_REGS: Final = (
+    *("r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8"),
+    *("ax", "cx", "dx", "si", "di", "orig_ax", "ip", "cs", "flags", "sp", "ss"),
+)
+
+
+def _usdt_registers() -> dict[str, tuple[int, int, int]]:
+    found: dict[str, tuple[int, int, int]] = {}
+    for word, name in enumerate(_PT_REGS):
+        names = [f"r{name}", f"e{name}", name, f"{name.removesuffix('x')}l"]
+        if name[1:].isdigit():
+            names = [name, f"{name}d", f"{name}w", f"{name}b"]
+        found |= {each: (word, 0, 8 >> at) for at, each in enumerate(names)}
+        if name in ("ax", "bx", "cx", "dx"):
+            found[f"{name[0]}h"] = word, 8, 1
+    return found
+
+
 X86_64: Final = Architecture(
     name="x86_64",
     title="x86-64",
@@ -143,13 +162,11 @@ X86_64: Final = Architecture(
     elf_machine=62,
     elf_name="EM_X86_64",
     argument_registers=("rdi", "rsi", "rdx", "rcx", "r8", "r9"),  # AMD64 supplement, 3.2.3
-    usdt_registers=(
-        "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp",
-        *(f"r{number}" for number in range(8, 16)),
-    ),
+    usdt_registers=_usdt_registers(),
+    usdt_counter="rip",
     usdt_argument=re.compile(
-        r"-?8@(?:%(?P<register>r\w+)|(?P<displacement>-?(?:0x[0-9a-f]{1,8}|\d{1,9}))?"
-        r"\(%(?P<base>r\w+)\))"
+        r"%(?P<register>\w+)|\$(?P<constant>[-+\w]+)|(?P<displacement>[-+\w.$]*)"
+        r"(?:\((?:%(?P<base>\w+))?(?:,%(?P<index>\w+)(?:,(?P<scale>[1248]))?)?\))?"
     ),
     dwarf=_DWARF,
     miss_registers=(16, 7, 6, 3, 12, 13, 14, 15),

@@ -203,7 +203,8 @@ def add_tracing(group: Any) -> None:
     add("--malloc NAME|PATH", "trace only the malloc library in files whose name contains NAME, "
         "or in PATH (default: all that are found)")
     group.add_argument("--allocator", dest="malloc", help=argparse.SUPPRESS)
-    add("--allocators FILE", "TOML file with functions of custom allocators to trace (repeatable)",
+    add("--allocators FILE", "TOML file with functions of custom allocators, and providers of USDT "
+        "probes, to trace (repeatable)",
         dest="allocators_paths", type=Path, **_SEVERAL)
     add("--mmap", "also trace memory that the program maps itself (mmap, mremap, sbrk), in whole "
         "pages, reported separately from blocks", dest="trace_mappings", action="store_true")
@@ -223,6 +224,14 @@ def add_tracing(group: Any) -> None:
     add("--no-search", "do not read the program's memory: neither search it for pointers to old "
         "blocks, nor count Python's objects; verdicts take longer and are less certain",
         dest="reads_memory", action="store_false")
+
+
+def _source(text: str) -> str:
+    if text == "otel":
+        raise ValueError("otel is gone: --source usdt:otel_memory does the same")
+    if text not in ("auto", "usdt") and not (text.startswith("usdt:") and text != "usdt:"):
+        raise ValueError(f"{text!r} is not usdt, and not usdt: with the name of a provider")
+    return text
 
 
 def add_probes(group: Any) -> None:
@@ -245,10 +254,10 @@ def add_probes(group: Any) -> None:
     hidden("--overflow-entries", dest="spill_entries", default=1 << 18,
         type=_whole(0, 1 << 24, "more than {} entries are not supported"))
     hidden("--max-stall", dest="max_stall_s", type=duration_type, default=1.0)
-    add("--source", "otel: use the samples that the program itself reports through "
-        "OpenTelemetry's probes otel_memory:alloc and free (default: only if nothing else can be "
-        "probed)",
-        choices=["auto", "otel"], default="auto")
+    add("--source usdt[:NAME]", "read the allocations that the program itself reports by the USDT "
+        "probes of a provider: otel_memory (OpenTelemetry's samples), pytorch (memory of GPUs), or "
+        "one of --allocators (default: only if nothing else can be probed)",
+        type=type_of(_source), default="auto")
     add("--preload", "use the preloaded library instead of probes: on, where possible; auto "
         "(default), where possible and nothing else needs probes, such as functions of Python; "
         "off; inject, which puts it into the running process",

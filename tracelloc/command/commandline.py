@@ -210,13 +210,17 @@ def _check_source(given: Options) -> None:
         "--sample": given.sample_bytes is not None,
         "--mmap": given.trace_mappings,
         "--malloc": given.malloc is not None,
-        "--allocators": bool(given.allocators_paths),
         f"--preload={given.preload}": given.preload in ("on", "inject"),
         "--max-overhead": given.max_overhead is not None,
     }
     excluded = next((name for name, is_asked in asked.items() if is_asked), None)
-    if given.source == "otel" and excluded is not None:
-        raise UsageError(f"--source=otel excludes {excluded}: the program decides what it reports")
+    if given.source != "auto" and excluded is not None:
+        raise UsageError(f"--source excludes {excluded}: the program decides what it reports")
+    if given.source == "usdt" and (given.command or given.waits or given.group_name is not None):
+        raise UsageError(
+            "--source=usdt takes what a running process reports",
+            hint="--source=usdt:NAME names the provider of one that is not known yet",
+        )
 
 
 def _check_preload(given: Options) -> None:

@@ -1,7 +1,7 @@
-"""Allocators that the user names: ``[[allocator]]`` tables of a TOML file.
+"""Allocators that the user names: ``[[allocator]]`` and ``[[provider]]`` tables of a TOML file.
 
-They are pools, arenas and wrappers that tracelloc does not know. ``docs/allocators.md`` has an
-example, and describes all keys.
+They are pools, arenas and wrappers that tracelloc does not know, and providers of USDT probes.
+``docs/allocators.md`` has examples, and describes all keys.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from tracelloc.errors import UsageError
-from tracelloc.record.mallocs.discovery import CustomAllocator, CustomFunction
+from tracelloc.model.process import Space
+from tracelloc.record.mallocs.discovery import CustomAllocator, CustomFunction, MallocChoice
+from tracelloc.record.mallocs.families import PROVIDERS, Provider
 from tracelloc.record.mallocs.signatures import SIZES, FunctionKind, Signature
 from tracelloc.show.filters.files import given_text, own_text
 from tracelloc.show.filters.rules import TomlTables, nearest
@@ -33,14 +35,19 @@ KINDS: Final = {
 _MOST_ARGUMENTS: Final = 6
 # Default argument positions; other kinds use the first arguments.
 _USUAL: Final = {FunctionKind.POSIX_MEMALIGN: (1, 3)}
-_TABLE_KEYS: Final = ("name", "module", "functions")
+_TABLE_KEYS: Final = ("name", "module", "functions", "space")
+_PROVIDER_KEYS: Final = ("name", "alloc", "free", "space")
+# The arguments of a provider's probes, by the key of the probe; the first ones must be given.
+_PROBES: Final = {"alloc": ("pointer", "size", "weight", "device"), "free": ("pointer",)}
+_MOST_PROBE_ARGUMENTS: Final = 12
+Custom = CustomAllocator | Provider
 _FUNCTION_KEYS: Final = ("name", "kind", "throws")
 _SIZE_BYTES: Final = "size_bytes"
 
 
 def load_custom_allocators(
     paths: Iterable[Path], who: Invoker
-) -> tuple[tuple[CustomAllocator, ...], list[str]]:
+) -> tuple[tuple[Custom, ...], list[str]]:
     """Reads files, and the user's own. Returns (allocators, warnings). Raises UsageError."""
     own = who.config / "tracelloc" / "allocators.toml"
     text, warnings = own_text(own, who)
@@ -50,22 +57,77 @@ def load_custom_allocators(
     return tuple(custom), warnings
 
 
-def parse_custom_allocators(text: str, name: str) -> list[CustomAllocator]:
+def choose(choice: MallocChoice, custom: Iterable[Custom], source: str) -> MallocChoice:
+    """Returns the choice with what files name, and the providers of ``--source``. UsageError.
+
+    Allocators of GPU memory are traced alone, if ``--malloc`` names them.
+    """
+    providers = {one.name: one for one in (*PROVIDERS, *custom) if isinstance(one, Provider)}
+    name = source.partition(":")[2]
+    if name and name not in providers:
+        raise UsageError(f"--source={source}: no such provider", hint=nearest(name, providers))
+    wanted = () if source == "auto" else tuple(providers.values())
+    functions = tuple(
+        one
+        for one in custom
+        if isinstance(one, CustomAllocator) and (one.space is Space.HOST or one.name == choice.only)
+    )
+    return replace(choice, custom=functions, providers=(providers[name],) if name else wanted)
+
+
+def parse_custom_allocators(text: str, name: str) -> list[Custom]:
     """Reads a TOML text; ``name`` stands for the file in errors. Raises UsageError."""
-    tables = TomlTables(text, name, "allocator")
-    return [
-        _allocator(entry, partial(tables.fail_at, at)) for at, entry in enumerate(tables.entries)
-    ]
+    found: list[Custom] = []
+    kinds = ("allocator", _TABLE_KEYS, _allocator), ("provider", _PROVIDER_KEYS, _provider)
+    for table, keys, parse in kinds:
+        tables = TomlTables(text, name, table, "allocator", "provider")
+        for at, entry in enumerate(tables.entries):
+            fail = partial(tables.fail_at, at)
+            for key in entry:
+                if key not in keys:
+                    fail(key, f"unknown key {key!r}", nearest(key, keys))
+            for key in ("name", "module"):
+                if not isinstance(entry.get(key, "*"), str):
+                    fail(key, f"{key} must be a string")
+            spaces = [space.value for space in Space]
+            if entry.get("space", spaces[0]) not in spaces:
+                fail("space", f"space must be one of {', '.join(spaces)}")
+            found.append(parse(entry, fail))
+    return found
+
+
+def _provider(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> Provider:
+    """Parses one table ``[[provider]]``. ``fail(key, what, hint)`` raises UsageError."""
+    if not entry.get("name"):
+        fail("name", "name is missing")
+    names, numbers = [], []
+    for key, roles in _PROBES.items():
+        probe = entry.get(key)
+        if not isinstance(probe, dict) or not isinstance(probe.get("probe"), str):
+            fail(key, f'{key} must be a table such as {{ probe = "{key}", pointer = 1 }}')
+        names.append(probe["probe"])
+        numbers.append({role: number for role, number in probe.items() if role != "probe"})
+        for role in dict.fromkeys((*roles[:2], *numbers[-1])):
+            if role not in roles:
+                fail(key, f"{key}: unknown key {role!r}", nearest(role, roles))
+            number = numbers[-1].get(role)
+            if type(number) is not int or not 1 <= number <= _MOST_PROBE_ARGUMENTS:
+                most = _MOST_PROBE_ARGUMENTS
+                fail(key, f"{key}: {role} must be the number of an argument, 1 to {most}")
+    if names[0] == names[1]:
+        fail("free", "alloc and free must be two probes")
+    return Provider(
+        entry["name"],
+        space=Space(entry.get("space", "host")),
+        alloc=names[0],
+        free=names[1],
+        arguments=numbers[0],
+        freed=numbers[1]["pointer"],
+    )
 
 
 def _allocator(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> CustomAllocator:
     """Parses one table ``[[allocator]]``. ``fail(key, what, hint)`` raises UsageError."""
-    for key in entry:
-        if key not in _TABLE_KEYS:
-            fail(key, f"unknown key {key!r}", nearest(key, _TABLE_KEYS))
-    for key in ("name", "module"):
-        if not isinstance(entry.get(key, "*"), str):
-            fail(key, f"{key} must be a string")
     functions = entry.get("functions")
     if not isinstance(functions, list) or not functions:
         fail("functions", "functions must list at least one function")
@@ -78,7 +140,8 @@ def _allocator(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> CustomAl
             found.append(_function(function))
         except UsageError as wrong:
             fail("functions", f"{where}: {wrong.message}", wrong.hint)
-    return CustomAllocator(entry.get("name", "pool"), entry.get("module", "*"), tuple(found))
+    space = Space(entry.get("space", "host"))
+    return CustomAllocator(entry.get("name", "pool"), entry.get("module", "*"), tuple(found), space)
 
 
 def _function(entry: dict[str, Any]) -> CustomFunction:

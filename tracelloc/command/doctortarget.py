@@ -12,7 +12,7 @@ from tracelloc.heap.usable import main_library
 from tracelloc.model.codefiles import base_name
 from tracelloc.record.mallocs.discovery import EVERYTHING, Module, discover
 from tracelloc.record.mallocs.foundlibraries import describe_allocators
-from tracelloc.record.mallocs.otel import allocators_in
+from tracelloc.record.mallocs.usdt import allocators_in
 from tracelloc.record.probe_points.placement import ProbePlan, plan_probes
 from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.procfs import VDSO, Process

@@ -84,7 +84,7 @@ def _config_of(given: Options) -> TraceConfig:
         spares_runtimes=given.preload == "auto",
         counts_earlier=given.earlier == "on",
     )
-    return config.with_otel if given.source == "otel" else config
+    return config if given.source == "auto" else replace(config, use_library=False)
 
 
 def _listen_of(given: Options) -> ListenAddress | None:

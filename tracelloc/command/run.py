@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from tracelloc.command.commandline import Options
-from tracelloc.command.customallocators import load_custom_allocators
+from tracelloc.command.customallocators import choose, load_custom_allocators
 from tracelloc.command.failures import report_failure
 from tracelloc.command.lifecycle import Signals, Start
 from tracelloc.command.outputs import Messages, write_files
@@ -310,8 +310,10 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         prepare_workers(budget.worker_bytes, say)
         DEBUG_SERVERS.tell = say
         stack.callback(close_workers)
-        selection = replace(options.trace.selection, custom=custom)
+        selection = choose(options.trace.selection, custom, options.source)
         config = replace(options.trace, selection=selection, memory=budget)
+        if len(selection.providers) == 1:
+            config = config.with_provider(selection.providers[0])
         with signals.beginning():
             session = stack.enter_context(closing(start.begin(config, say)))
         if not STARTUP.has_frame:

@@ -129,6 +129,13 @@ class UnseenFunction:
     reason: str
 
 
+class Space(Enum):
+    """Where blocks are: bytes of different spaces are never added up."""
+
+    HOST = "host"
+    GPU = "gpu"
+
+
 @dataclass(frozen=True, slots=True)
 class FoundLibrary:
     """One family of allocator functions in one file, and which of them are probed."""
@@ -139,6 +146,7 @@ class FoundLibrary:
     not_probed: tuple[UnseenFunction, ...]
     # The malloc library that implements the functions; None if they call another one for blocks.
     library: MallocLibrary | None = None
+    space: Space = Space.HOST
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,10 +176,25 @@ COOKIE_SLOT_MASK: Final = 0xFF
 COOKIE_PLACE_SHIFT: Final = 32
 COOKIE_PLACE_MASK: Final = 0xFFF
 COOKIE_SIZE_SHIFT: Final = 44  # Bits of a probe's cookie (`COOKIE_` in `probes/event.h`)
-OTEL_PLACE_BITS: Final = 21
-OTEL_IN_MEMORY: Final = len(native().usdt_registers)
-# Bits of the cookies of OpenTelemetry probes (`OTEL_` in `probes/event.h`).
-OTEL_DISPLACEMENT_BITS: Final = OTEL_PLACE_BITS - OTEL_IN_MEMORY.bit_length()
+
+USDT_PROBES: Final = 4096  # Elements of map `usdt_probes`
+USDT_NO_REGISTER: Final = 0xFF
+# `struct usdt_argument`.
+USDT_ARGUMENT_FIELDS: Final = [
+    ("constant", "<u8"),
+    ("base", "u1"),
+    ("index", "u1"),
+    ("shift", "u1"),
+    ("in_memory", "u1"),
+    ("skip_bits", "u1"),
+    ("bytes", "u1"),
+    ("is_signed", "u1"),
+    ("unused", "u1"),
+]
+# `struct usdt_probe`.
+USDT_PROBE_FIELDS: Final = [
+    (role, USDT_ARGUMENT_FIELDS) for role in ("pointer", "size", "weight", "device")
+]
 
 
 class EventRingNumber(IntEnum):

@@ -47,6 +47,7 @@ ALIASES: Final = {
     "key": "screen", "tui": "screen", "text": "reports", "log": "reports", "exit": "reports",
     "lane": "preload", "library": "preload", "ld_preload": "preload", "follow": "processes",
     "jemalloc": "allocators", "malloc": "allocators", "lost": "exactness",
+    "usdt": "allocators", "gpu": "allocators", "pytorch": "allocators",
     "overhead": "cost", "slow": "cost", "debuginfo": "symbols", "names": "symbols",
     "sarif": "ci", "junit": "ci", "ctest": "ci", "cargo": "ci", "memray": "pytest", "mcp": "agents",
     "prometheus": "watch", "grafana": "watch", "oom": "watch", "daemonset": "watch",

@@ -30,6 +30,7 @@ from tracelloc.model.process import (
     MemoryUsage,
     Overhead,
     Runtime,
+    Space,
     Target,
     TemporaryPolicy,
 )
@@ -193,6 +194,11 @@ class Snapshot(ProcessStatus):
     def sample_bytes(self) -> int | None:
         """Mean distance of samples in bytes; totals are estimates then. None: exact totals."""
         return self.totals.sample_bytes
+
+    @property
+    def space(self) -> Space:
+        """Where the blocks are: nothing of the process's own memory is compared with a GPU's."""
+        return next((each.space for each in self.allocators), Space.HOST)
 
     @property
     def live_bytes(self) -> int:

@@ -116,7 +116,10 @@ TOO_SHORT = "between 1s and a day"
         ("--program-output x -- true", "redirect the program's own output"),
         ("-p 1 --wait", "--wait needs -n NAME or --group NAME"),
         ("--group a -p 1", "-p and --group both name a process"),
-        *((f"-p 1 --source otel {option}{value}", f"--source=otel excludes {option}")
+        ("-p 1 --source otel", "otel is gone: --source usdt:otel_memory does the same"),
+        ("-p 1 --source usdt:", "'usdt:' is not usdt, and not usdt: with the name of a provider"),
+        ("--source usdt -- ls", "--source=usdt:NAME names the provider"),
+        *((f"-p 1 --source usdt {option}{value}", f"--source excludes {option}")
           for option, value in (("--sample", "=1m"), ("--mmap", ""), ("--malloc", "=libc"),
                                 ("--preload", "=on"))),
     ],

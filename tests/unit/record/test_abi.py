@@ -36,7 +36,7 @@ def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     wanted = [f"EVENT_{name}" for name in ("SIZE_BITS", "KIND_MASK", "PARITY_BIT", "LAP_BIT")]
     for prefix, enum in ENUMS:
         wanted += [prefix + member.name for member in enum]
-    wanted += ["COUNTERS", "TAG_BITS", "ROW_SALT_BITS", "PYTHON_ENTRY", *COOKIE_BITS, *OTEL_BITS]
+    wanted += ["COUNTERS", "TAG_BITS", "ROW_SALT_BITS", "PYTHON_ENTRY", *COOKIE_BITS, *USDT_BITS]
     for struct, fields in STRUCTS.items():
         wanted.append(f"sizeof(struct {struct})")
         for name, _ in fields:
@@ -54,14 +54,14 @@ ENUMS: list[tuple[str, EnumMeta]] = [
 ]  # fmt: skip
 COOKIE_PARTS = "THROWS ARGUMENT_SHIFT ARGUMENT_BITS PLACE_SHIFT PLACE_MASK SIZE_SHIFT"
 COOKIE_BITS = [f"COOKIE_{name}" for name in COOKIE_PARTS.split()]
-OTEL_BITS = ("OTEL_PLACE_BITS", "OTEL_IN_MEMORY", "OTEL_DISPLACEMENT_BITS",
-             "WEIGHT_MANTISSA_BITS", "WEIGHT_BITS")  # fmt: skip
+USDT_BITS = ("USDT_PROBES", "USDT_NO_REGISTER", "WEIGHT_MANTISSA_BITS", "WEIGHT_BITS")
 PYTHON_CODE = ("code", "pieces", "object", "name", "file", "lines")
 STRUCTS = {
     "event": EVENT_FIELDS, "position": abi.POSITION_FIELDS, "spill_key": abi.SPILL_KEY_FIELDS,
     "spilled": abi.SPILLED_FIELDS, "pair_key": PAIR_KEY_FIELDS, "pair_sums": PAIR_SUMS_FIELDS,
     "stack": abi.STACK_HEAD_FIELDS, "control": abi.CONTROL_FIELDS, "miss": abi.MISS_FIELDS,
     "space": abi.SPACE_FIELDS, "python": abi.PYTHON_FIELDS,
+    "usdt_argument": abi.USDT_ARGUMENT_FIELDS, "usdt_probe": abi.USDT_PROBE_FIELDS,
 }  # fmt: skip
 
 
@@ -102,9 +102,9 @@ def test_every_program_is_loaded() -> None:
     assert set(re.findall(r"^int (\w+)\(u64 \*arguments", source, re.MULTILINE)) == set(
         bpf.TRACEPOINTS
     )
-    source = (probes.directory() / "otel.bpf.c").read_text()
+    source = (probes.directory() / "usdt.bpf.c").read_text()
     reports = re.findall(r"^int (\w+)\(struct pt_regs", source, re.MULTILINE)
-    assert set(reports) == set(bpf.OTEL_PROGRAMS) - set(programs)
+    assert set(reports) == set(bpf.USDT_PROGRAMS) - set(programs)
 
 
 def test_constants(c_side: dict[str, int]) -> None:
@@ -113,7 +113,7 @@ def test_constants(c_side: dict[str, int]) -> None:
     assert c_side["EVENT_PARITY_BIT"] == EVENT_PARITY_BIT
     assert c_side["EVENT_LAP_BIT"] == EVENT_LAP_BIT
     assert c_side["COUNTERS"] == len(Counter)
-    for name in (*COOKIE_BITS, *OTEL_BITS):
+    for name in (*COOKIE_BITS, *USDT_BITS):
         assert c_side[name] == getattr(events if hasattr(events, name) else abi, name), name
     assert c_side["PYTHON_ENTRY"] == abi.PYTHON_ENTRY
     code = c_side["offsetof(struct python_code, code)"]

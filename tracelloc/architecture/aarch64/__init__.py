@@ -120,10 +120,15 @@ AARCH64: Final = Architecture(
     elf_machine=183,
     elf_name="EM_AARCH64",
     argument_registers=tuple(f"x{number}" for number in range(8)),  # AAPCS64, 6.8.2
-    usdt_registers=(*(f"x{number}" for number in range(31)), "sp"),
+    usdt_registers={
+        **{f"{kind}{n}": (n, 0, size) for n in range(31) for kind, size in (("x", 8), ("w", 4))},
+        "sp": (31, 0, 8),
+        "pc": (32, 0, 8),
+    },
+    usdt_counter="pc",
     usdt_argument=re.compile(
-        r"-?8@(?:(?P<register>x\d\d?|sp)|\[(?P<base>x\d\d?|sp)"
-        r"(?:, ?#?(?P<displacement>-?(?:0x[0-9a-f]{1,8}|\d{1,9})))?\])"
+        r"(?P<register>[xw]\d\d?|sp)|#?(?P<constant>[-+]?\d\w*)|\[(?P<base>x\d\d?|sp)(?:, ?(?:"
+        r"(?P<index>x\d\d?)(?:, ?lsl #?(?P<shift>[0-3]))?|#?(?P<displacement>[-+]?\d\w*)))?\]"
     ),
     dwarf=_DWARF,
     miss_registers=(32, 31, 29, *range(19, 29)),

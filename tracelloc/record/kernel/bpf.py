@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dataclass import replace
 from tracelloc.errors import UnsupportedError
 from tracelloc.heap import sampling
 from tracelloc.model.events import EVENT_DTYPE, NO_EVENTS, EventBatch, Events, Miss, SentStacks
@@ -28,13 +29,14 @@ from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.kernel.trials import is_missed_by_links, usable_methods
 from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, FREE_PROGRAM, MAPPING_PROGRAM
-from tracelloc.record.probe_points.placement import ProbePoint
+from tracelloc.record.probe_points.placement import Arguments, ProbePoint
 from tracelloc.startup import STARTUP
 
 WALKER: Final = "walk_python"
 NAMER: Final = "name_python_frames"  # In `probes/python.bpf.c`
 _CALLERS: Final = {
     ALLOCATOR_PROGRAM: abi.PythonProgram.ALLOCATOR,
+    "usdt_alloc": abi.PythonProgram.ALLOCATOR,
     MAPPING_PROGRAM: abi.PythonProgram.MAPPING,
 }
 
@@ -65,8 +67,8 @@ PROGRAMS: Final = (
     "do_nothing",
 )
 
-# Uprobe programs for programs that report their own allocations: `probes/otel.bpf.c`.
-OTEL_PROGRAMS: Final = ("otel_alloc", "otel_free", "loader_changes", "do_nothing")
+# Uprobe programs for programs that report their own allocations: `probes/usdt.bpf.c`.
+USDT_PROGRAMS: Final = ("usdt_alloc", "usdt_free", "loader_changes", "do_nothing")
 # Programs that run for every process, and their raw tracepoints; the second is attached only if
 # children are followed.
 TRACEPOINTS: Final = {"process_execs": "sched_process_exec", "process_forks": "task_newtask"}
@@ -92,7 +94,7 @@ class Capture:
         self._methods = usable_methods() if method is None else [method]
         self._has_attached = False
         self._loaded_for: Method | None = None
-        self._names = OTEL_PROGRAMS if config.otel else PROGRAMS
+        self._names = USDT_PROGRAMS if config.usdt else PROGRAMS
         if config.trace_mappings:
             self._names = (*self._names, MAPPING_PROGRAM)
         self._bpf = Programs(
@@ -131,6 +133,10 @@ class Capture:
         self._rings.append(ring)
         kept = self._bpf.map_fd("kept_stacks") if config.spill_entries else None
         self._stacks = StackDrain(ring, self._control, kept, config.max_frames)
+        self._places: dict[Arguments, int] = {}
+        if config.usdt:
+            places = self._shared("usdt_probes", np.dtype(abi.USDT_PROBE_FIELDS), abi.USDT_PROBES)
+            self._usdt_probes = places
         if config.sample_bytes is not None:
             lengths = sampling.gaps(config.sample_bytes)
             self._shared("gaps", lengths.dtype, len(lengths))[:] = lengths
@@ -166,6 +172,7 @@ class Capture:
 
     def attach(self, pid: int, points: Sequence[ProbePoint]) -> Attachment:
         """Attaches probes by the first method that works, or none. Raises TracellocError."""
+        points = [replace(p, cookie=self._place(p.arguments)) if p.arguments else p for p in points]
         while not self._has_attached:
             if len(self._methods) > 1 and is_missed_by_links(pid):
                 self._methods = [Method.PERF]
@@ -180,6 +187,16 @@ class Capture:
                 self._has_attached = True
                 return attachment
         return Attachment(self.method, pid, points, self.program)
+
+    def _place(self, arguments: Arguments) -> int:
+        """Returns the index of a description in map `usdt_probes`; equal ones share it."""
+        number = self._places.setdefault(arguments, len(self._places))
+        if number >= abi.USDT_PROBES:
+            raise UnsupportedError(f"it has arguments in more than {abi.USDT_PROBES:,} places")
+        for role, where in arguments:
+            for name in where.__slots__:
+                self._usdt_probes[role][name][number] = getattr(where, name)
+        return number
 
     def load(self) -> None:
         """Loads every program for the current method, once. Raises UnsupportedError."""

@@ -47,15 +47,14 @@ class CaptureConfig:
     # are lost.
     spill_entries: int = 1 << 18
     trace_mappings: bool = False  # Whether mmap and related calls are traced
-    # Whether tracelloc reads the events that programs report for OpenTelemetry's profiler, instead
-    # of probing functions.
-    otel: bool = False
+    usdt: bool = False  # Whether programs' own reports are read, instead of probing functions
+    weighted: bool = False  # Whether these are samples with weights
     runtime_frames: bool = False  # Whether stacks have functions of runtimes, such as CPython
 
     @property
     def table_sample_bytes(self) -> int | None:
         """Mean distance between samples for ``LiveTable``, in bytes; None: not sampled."""
-        return sampling.GIVEN if self.otel else self.sample_bytes
+        return sampling.GIVEN if self.weighted else self.sample_bytes
 
     @property
     def ring_slots(self) -> int:
@@ -102,8 +101,10 @@ class CaptureConfig:
             flags.append(f"-DMAX_SPACES={self.max_spaces}")
         if iterates:
             flags += CFLAGS
-        if self.otel:
-            flags.append("-DOTEL")
+        if self.usdt:
+            flags.append("-DUSDT")
+        if self.weighted:
+            flags.append("-DUSDT_WEIGHTS")
         if self.runtime_frames:
             flags.append("-DPYTHON")
         if self.spill_entries:
@@ -122,6 +123,6 @@ class CaptureConfig:
             machine=native().name,
             trace_mappings=self.trace_mappings,
             python=self.runtime_frames,
-            otel=self.otel,
+            usdt=self.usdt,
         )
         return compiled(text, self.cflags(iterates=iterates), probes.kernel_headers(), debug=debug)

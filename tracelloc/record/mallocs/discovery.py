@@ -13,13 +13,14 @@ from typing import Final
 
 from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.codefiles import FileId, base_name, is_c_library
-from tracelloc.model.process import UnseenFunction
+from tracelloc.model.process import Space, UnseenFunction
 from tracelloc.record.mallocs.families import (
     FAMILIES,
     JEMALLOC_MARKERS,
     MAPPINGS,
     OPERATORS,
     Family,
+    Provider,
     jemalloc,
 )
 from tracelloc.record.mallocs.signatures import OUTER_FREE, FunctionKind, Signature
@@ -91,6 +92,7 @@ class CustomAllocator:
     name: str
     module: str  # A glob on the base name of files, or on their path if it has a slash
     functions: tuple[CustomFunction, ...]
+    space: Space = Space.HOST  # Where the blocks are
 
     def family_in(self, path: str, elf: TargetFile) -> Family | None:
         """Returns the allocator's functions in this file; None if there are none."""
@@ -100,7 +102,9 @@ class CustomAllocator:
         for function in self.functions:
             for name in elf.names_like(function.pattern):
                 found.setdefault(name, function.signature)
-        return Family(self.name, found, tuple(found), by_user=True) if found else None
+        if not found:
+            return None
+        return Family(self.name, found, tuple(found), by_user=True, space=self.space)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,8 @@ class MallocChoice:
     # User-defined allocators, which take precedence over known families.
     custom: tuple[CustomAllocator, ...] = ()
     mappings: bool = False  # Whether mmap and related calls are traced too
-    otel: bool = False  # Traces only allocations that programs report to OpenTelemetry's profiler
+    # Traces only allocations that programs report as one of these (`record/mallocs/usdt.py`).
+    providers: tuple[Provider, ...] = ()
 
 
 EVERYTHING: Final = MallocChoice()

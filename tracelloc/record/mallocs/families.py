@@ -12,6 +12,7 @@ from typing import Final
 
 from tracelloc.dataclass import dataclass, field
 from tracelloc.heap.usable import LIBC_FAMILY
+from tracelloc.model.process import Space
 from tracelloc.record.mallocs.signatures import (
     ALLOC,
     ALLOC_2,
@@ -39,14 +40,12 @@ class Family:
     unseen: Mapping[str, str] = field(default_factory=dict)
     by_user: bool = False  # Whether the user has defined the family
     unwalkable: str = ""  # Beginning of file names whose heap can't be walked; empty if it can
+    space: Space = Space.HOST  # Where the blocks are
 
 
 def _named(names: Mapping[Signature, str]) -> dict[str, Signature]:
     return {name: signature for signature, many in names.items() for name in many.split()}
 
-
-# Allocations that a program reports to OpenTelemetry's profiler (`record/mallocs/otel.py`).
-OTEL: Final = Family("otel_memory", {}, ())
 
 # malloc and related functions. Names with leading underscores are glibc's or musl's.
 LIBC: Final = Family(
@@ -217,4 +216,32 @@ MAPPINGS: Final = Family(
     },
     markers=("mmap",),
     unseen={"brk": "it does not say where the break was; what sbrk moves is seen"},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Provider(Family):
+    """The probes with which a library reports allocations it has made and frees it will make."""
+
+    functions: Mapping[str, Signature] = field(default_factory=dict)
+    markers: tuple[str, ...] = ()
+    alloc: str = "alloc"  # Name of the probe
+    free: str = "free"
+    # The number of each argument of `alloc`, counted from 1, by its role (`ROLES`).
+    arguments: Mapping[str, int] = field(default_factory=dict)
+    freed: int = 1  # The number of the argument of `free` that is the pointer
+
+    def arguments_of(self, probe: str) -> Mapping[str, int]:
+        """Returns the numbers of a probe's arguments by role."""
+        return self.arguments if probe == self.alloc else {"pointer": self.freed}
+
+
+# ``otel_memory`` samples, with weights: design document 00003 of
+# https://github.com/open-telemetry/opentelemetry-ebpf-profiler. ``pytorch`` reports the memory of
+# tensors on GPUs (c10/cuda/CUDACachingAllocator.cpp).
+PROVIDERS: Final = (
+    Provider("otel_memory", arguments={"pointer": 1, "size": 2, "weight": 3}),
+    Provider(
+        "pytorch", alloc="malloc", arguments={"pointer": 1, "device": 2, "size": 3}, space=Space.GPU
+    ),
 )

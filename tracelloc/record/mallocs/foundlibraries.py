@@ -9,7 +9,7 @@ from tracelloc.errors import privilege_hint
 from tracelloc.model.codefiles import base_name, is_c_library
 from tracelloc.model.process import FoundLibrary, MallocLibrary
 from tracelloc.record.mallocs.discovery import Allocator, Module
-from tracelloc.record.mallocs.families import FAMILIES, LIBC, MAPPINGS, OPERATORS, OTEL, Family
+from tracelloc.record.mallocs.families import FAMILIES, LIBC, MAPPINGS, OPERATORS, Family, Provider
 from tracelloc.record.worker.targetfile import TargetFile
 
 _BY_FAMILY: Final = {library.value: library for library in MallocLibrary}
@@ -33,7 +33,7 @@ def library_of(family: Family, path: str, elf: TargetFile) -> MallocLibrary | No
         return MallocLibrary.OTHER
     if family.name in _BY_FAMILY:
         return _BY_FAMILY[family.name]
-    if family is OTEL:
+    if isinstance(family, Provider):
         return None
     defined = elf.find_functions(_BY_FUNCTION)
     for name, library in _BY_FUNCTION.items():
@@ -55,6 +55,7 @@ def describe_allocators(allocators: Iterable[Allocator]) -> tuple[FoundLibrary, 
             functions=tuple(function.names[0] for function in allocator.functions),
             not_probed=allocator.unseen,
             library=library_of(allocator.family, allocator.module.path, allocator.module.elf),
+            space=allocator.family.space,
         )
         for allocator in allocators
     )

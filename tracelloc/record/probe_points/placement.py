@@ -11,6 +11,7 @@ from typing import Final
 
 from tracelloc.architecture import native
 from tracelloc.dataclass import dataclass, replace
+from tracelloc.files.elf.usdt import UsdtArgument
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import UnseenFunction
 from tracelloc.record import abi
@@ -20,10 +21,10 @@ from tracelloc.record.mallocs.discovery import (
     AllocatorFunction,
     Module,
 )
-from tracelloc.record.mallocs.families import FAMILIES, LIBC, OPERATORS, OTEL, Family, jemalloc
-from tracelloc.record.mallocs.otel import ARGUMENTS, PROVIDER, usable_places
+from tracelloc.record.mallocs.families import FAMILIES, LIBC, OPERATORS, Family, Provider, jemalloc
 from tracelloc.record.mallocs.signatures import FREE_PROGRAM
-from tracelloc.record.worker.codefilereader import Offsets, UsdtPlace
+from tracelloc.record.mallocs.usdt import usable_places
+from tracelloc.record.worker.codefilereader import Offsets
 from tracelloc.record.worker.targetfile import TargetFile
 
 # The function that dynamic linkers call before and after they change mappings (glibc
@@ -33,7 +34,6 @@ LOADER_HOOK: Final = "_dl_debug_state"
 _MARKER_COUNTER: Final = "tracelloc_preload_awaited"
 # Only functions that may throw have probes at their exits.
 _EXIT_COOKIE: Final = abi.FunctionCode.EXIT | abi.COOKIE_THROWS
-_OTEL_PROGRAMS: Final = {"free": "otel_free", "alloc": "otel_alloc"}
 # Bytes at a function's beginning that are searched for an emulated instruction.
 _HEAD_BYTES: Final = 64
 _LONGEST_FUNCTION: Final = 64 << 10  # Longest function that is searched for branches, in bytes
@@ -42,6 +42,10 @@ EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
 _KNOWN_NAMES: Final = frozenset(
     name for family in (*FAMILIES, jemalloc(""), OPERATORS) for name in family.functions
 )
+
+
+# Where arguments are, by role: the fields of `struct usdt_probe`.
+Arguments = tuple[tuple[str, UsdtArgument], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class ProbePoint:
     is_single_stepped: bool = False  # Whether the kernel single-steps the instruction there
     # File offset of a 16-bit counter of the attached probes in each process; 0 if there is none.
     counter_offset: int = 0
+    arguments: Arguments = ()  # Of a USDT probe: `Capture` makes a cookie of them
 
     @property
     def is_exit(self) -> bool:
@@ -78,12 +83,12 @@ class ProbePlan:
 
 def plan_probes(allocators: Iterable[Allocator]) -> ProbePlan:
     """Plans the probes for some allocators."""
-    points: dict[tuple[str, int, int], ProbePoint] = {}
+    points: dict[tuple[str, int, int | str], ProbePoint] = {}
     kept = []
     allocators = list(allocators)
     for allocator in allocators:
-        if allocator.family is OTEL:
-            points.update(((p.open_path, p.offset, p.cookie), p) for p in otel_points(allocator))
+        if isinstance(allocator.family, Provider):
+            points.update(((p.open_path, p.offset, p.program), p) for p in usdt_points(allocator))
             kept.append(allocator)
             continue
         path, elf = allocator.module.open_path, allocator.module.elf
@@ -244,29 +249,22 @@ def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[Pro
     return points
 
 
-def otel_points(allocator: Allocator) -> Iterator[ProbePoint]:
-    """Yields probes on a file's own reports of allocations (OpenTelemetry); frees first."""
-    module = allocator.module
-    for name, program in _OTEL_PROGRAMS.items():
-        for place in usable_places(module.elf.usdt(PROVIDER), name):
+def usdt_points(allocator: Allocator) -> Iterator[ProbePoint]:
+    """Yields probes on a file's own reports of allocations; frees first."""
+    module, provider = allocator.module, allocator.family
+    assert isinstance(provider, Provider)
+    places = module.elf.usdt(provider.name)
+    for name, program in ((provider.free, "usdt_free"), (provider.alloc, "usdt_alloc")):
+        for place in usable_places(places, name, provider):
+            found = (
+                (role, place.arguments[n - 1]) for role, n in provider.arguments_of(name).items()
+            )
             yield ProbePoint(
                 module.open_path,
                 place.offset,
                 program,
-                f"{PROVIDER}:{name} in {base_name(module.path)}",
-                cookie=_otel_cookie(place),
+                f"{provider.name}:{name} in {base_name(module.path)}",
                 is_single_stepped=place.nop_bytes > 1,
                 counter_offset=place.semaphore,
+                arguments=tuple((role, each) for role, each in found if each is not None),
             )
-
-
-def _otel_cookie(place: UsdtPlace) -> int:
-    assert place.arguments is not None
-    cookie = 0
-    low_bits = abi.OTEL_PLACE_BITS - abi.OTEL_DISPLACEMENT_BITS
-    used = place.arguments[: ARGUMENTS[place.name]]
-    for number, (register, in_memory, distance) in enumerate(used):
-        code = register | (abi.OTEL_IN_MEMORY if in_memory else 0)
-        code |= (distance & (1 << abi.OTEL_DISPLACEMENT_BITS) - 1) << low_bits
-        cookie |= code << number * abi.OTEL_PLACE_BITS
-    return cookie

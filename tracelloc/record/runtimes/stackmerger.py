@@ -15,6 +15,7 @@ import numpy as np
 from tracelloc.dataclass import dataclass
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
+from tracelloc.model.frames import RuntimeFrame
 from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.process.space import AddressSpace
@@ -31,6 +32,7 @@ class _Waiting:
     stack_id: int
     code_id: int
     groups: list[Frames]
+    device: Frames  # An artificial frame, outermost
     flags: StackFlag
     looks: int = 0
 
@@ -103,9 +105,10 @@ class StackMerger:
     def merge_sent(self, sent: SentStacks) -> None:
         """Merges stacks with a runtime's frames: ``struct python_stack``."""
         for stack_id, flags, words in sent.rows():
-            groups = self._groups(words[1:])
+            groups = self._groups(words[2:])
+            device = self._device(words[1] - 1) if words[1] else ()
             how = StackFlag(flags) & ~StackFlag.PYTHON
-            self._waiting.append(_Waiting(stack_id, words[0], groups, how))
+            self._waiting.append(_Waiting(stack_id, words[0], groups, device, how))
         self.settle()
 
     def settle(self) -> None:
@@ -120,8 +123,12 @@ class StackMerger:
             if code is None:
                 # The code was lost; the runtime's frames are better than nothing.
                 code = (), StackFlag.LOST_MISS
-            frames = self._merged(*code, one.groups)
+            frames = self._merged(*code, one.groups) + one.device
             self._stacks.add(one.stack_id, frames, code[1] | one.flags)
+
+    def _device(self, number: int) -> Frames:
+        frame = RuntimeFrame(f"[GPU {number}]", runtime="device")
+        return (self._space.files.runtime_frames.address(frame),)
 
     def _groups(self, words: Sequence[int]) -> list[Frames]:
         if self.runtime is None:

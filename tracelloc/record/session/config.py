@@ -10,6 +10,7 @@ from tracelloc.record.facets.facet import FacetContext
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.mallocs.discovery import EVERYTHING, MallocChoice
+from tracelloc.record.mallocs.families import Provider
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.eventsource import Sources
 from tracelloc.record.tasks.memorybudget import MemoryBudget
@@ -64,7 +65,7 @@ class TraceConfig:
 
         All frees must be reported, and the blocks must be of the libraries that are traced.
         """
-        is_whole = self.capture.sample_bytes is None and not self.capture.otel
+        is_whole = self.capture.sample_bytes is None and not self.capture.usdt
         everything = self.selection.only is None
         return self.counts_earlier and self.reads_memory and is_whole and everything
 
@@ -77,19 +78,21 @@ class TraceConfig:
         """Settings that need no privileges, for a program that tracelloc starts: a copy."""
         return replace(self, use_library=True, spares_runtimes=False, without_probes=True)
 
-    @property
-    def with_otel(self) -> TraceConfig:
-        """A copy that reads the allocations that the program itself reports."""
-        capture = replace(self.capture, otel=True, sample_bytes=None, runtime_frames=False)
-        selection = replace(self.selection, otel=True, mappings=False)
+    def with_provider(self, provider: Provider) -> TraceConfig:
+        """Returns a copy that reads the allocations that the program itself reports."""
+        weighted = "weight" in provider.arguments
+        capture = replace(self.capture, usdt=True, weighted=weighted, sample_bytes=None)
+        selection = replace(self.selection, providers=(provider,), mappings=False)
         return replace(self, capture=capture, selection=selection, use_library=False)
 
-    def with_runtime_frames(self, wanted: bool) -> TraceConfig:
-        """Returns a copy of the settings, with or without frames of runtimes in stacks.
+    @property
+    def has_devices(self) -> bool:
+        """Whether the probes add the number of a GPU to stacks, as they add runtimes' frames."""
+        return any("device" in one.arguments for one in self.selection.providers)
 
-        Stacks never have such frames if programs report their allocations themselves.
-        """
-        wanted = wanted and not self.capture.otel
+    def with_runtime_frames(self, wanted: bool) -> TraceConfig:
+        """Returns a copy of the settings, with or without frames of runtimes in stacks."""
+        wanted = wanted or self.has_devices
         return replace(self, capture=replace(self.capture, runtime_frames=wanted))
 
 

@@ -15,7 +15,7 @@ from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.kernel.trials import Trial, trial_passes
 from tracelloc.record.mallocs.discovery import Allocator, MallocChoice, Module
 from tracelloc.record.mallocs.foundlibraries import describe_allocators, why_no_allocator
-from tracelloc.record.mallocs.otel import allocators_in, why_no_reports
+from tracelloc.record.mallocs.usdt import allocators_in, why_no_reports
 from tracelloc.record.probe_points.placement import (
     ProbePlan,
     ProbePoint,
@@ -55,9 +55,10 @@ def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
             check_bits(process)
     except TargetError as error:
         return error
-    if selection.otel:
+    if selection.providers:
         return TargetError(
-            f"process {process.pid} does not report allocations: {why_no_reports(space.modules)}",
+            f"process {process.pid} does not report allocations: "
+            + why_no_reports(space.modules, selection.providers),
             hint="leave --source out to probe its malloc library",
         )
     if selection.only is not None:
@@ -109,7 +110,8 @@ class ProbeSet:
 
         Raises TracellocError, and has then attached nothing in these files.
         """
-        if self._source.has_probes and not self._selection.otel:  # else there is no return probe
+        # Probes on reports have no return probes.
+        if self._source.has_probes and not self._selection.providers:
             check_survival(self._space.process)
         withheld = self._withheld
         planned = plan_probes(allocators_in(modules, self._selection))

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.record.kernel.bpf import Capture
-from tracelloc.record.mallocs.otel import PROVIDER, allocators_in, otel_allocators
+from tracelloc.record.mallocs.families import PROVIDERS
+from tracelloc.record.mallocs.usdt import allocators_in, provider_in
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.supported import has_supported, supported_names
@@ -32,10 +33,17 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
         modules = find_allocators(space, config.selection)
     except TargetError as error:
         modules = space.modules
-        if config.without_probes or config.selection.only or not otel_allocators(modules):
+        if config.without_probes or config.selection.only or config.selection.providers:
             raise
-        say(f"{error.message}: its own sampled reports are used instead ({PROVIDER}:alloc)")
-        config = config.with_otel
+        provider = provider_in(modules, PROVIDERS)
+        if provider is None:
+            raise
+        say(f"{error.message}: its own reports are used instead ({provider.name}:{provider.alloc})")
+        config = config.with_provider(provider)
+    if config.selection.providers and not config.capture.usdt:
+        provider = provider_in(modules, config.selection.providers)
+        assert provider is not None
+        config = config.with_provider(provider)
     may_have_runtime = not config.without_probes and (config.follow or has_supported(modules))
     config = config.with_runtime_frames(may_have_runtime)
     if config.spares_runtimes and not area_mappings(space.mappings):
@@ -124,6 +132,8 @@ def _probes(
         capture.load()
     except UnsupportedError as error:
         capture.close()
+        if config.has_devices:
+            raise
         say(f"stacks have no frames of {supported_names()}: {error}")
         return _probes(config.with_runtime_frames(False), say, running)
     except BaseException:

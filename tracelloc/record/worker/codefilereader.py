@@ -22,8 +22,9 @@ from tracelloc.files.cfi.module import Cfi, function_parts
 from tracelloc.files.cfi.unwindsections import unwind_sections
 from tracelloc.files.elf import ElfFile, Segment
 from tracelloc.files.elf.file import DynamicNames
-from tracelloc.files.elf.usdt import usdt_probes
-from tracelloc.record.worker.questions import Signed, question
+from tracelloc.files.elf.usdt import UsdtArgument, usdt_probes, usdt_providers
+from tracelloc.record import abi
+from tracelloc.record.worker.questions import question
 
 if TYPE_CHECKING:
     from tracelloc.files.machinecode.codepaths import CodeReader
@@ -72,9 +73,7 @@ class UsdtPlace:
     name: str  # Name of the probe
     offset: int
     semaphore: int  # Offset of the counter of attached probes; 0 if there is none
-    # Each argument: (number of a register, whether the argument is in memory, offset from the
-    # register's target); None if one is elsewhere.
-    arguments: tuple[tuple[int, bool, Signed], ...] | None
+    arguments: tuple[UsdtArgument | None, ...]  # None: where probes can't read one
     nop_bytes: int  # Length of the nop at the place; 0 if there is none
     is_harmful: bool  # Whether a uprobe on that nop is harmful
 
@@ -97,8 +96,14 @@ def _are_within(
 
 
 def _have_registers(found: Sequence[UsdtPlace], _: str) -> bool:
-    count = len(native().usdt_registers)
-    return all(number < count for place in found for number, *_ in place.arguments or ())
+    words = {word for word, *_ in native().usdt_registers.values()} | {abi.USDT_NO_REGISTER}
+    used = (argument for place in found for argument in place.arguments if argument is not None)
+    return all(
+        {each.base, each.index} <= words
+        and max(each.shift, each.skip_bits) < 64
+        and 1 <= each.bytes <= 8
+        for each in used
+    )
 
 
 class CodeFileReader:
@@ -171,6 +176,11 @@ class CodeFileReader:
             found.append(None if place is None else (place.offset, place.is_single_stepped))
         return found
 
+    @question()
+    def usdt_providers(self) -> Sequence[str]:
+        """Returns the names of the providers of the file's USDT probes."""
+        return usdt_providers(self.elf)
+
     @question(_have_registers)
     def usdt(self, provider: str) -> Sequence[UsdtPlace]:
         """Returns the places of a provider's USDT probes in the file. Raises ValueError."""
@@ -181,8 +191,9 @@ class CodeFileReader:
             if offset is None or semaphore is None:
                 continue
             nop_bytes, is_harmful = self._code_rules.nop_at(self.elf.read(offset, _ENTRY_BYTES))
-            arguments = None if probe.arguments is None else tuple(probe.arguments)
-            found.append(UsdtPlace(probe.name, offset, semaphore, arguments, nop_bytes, is_harmful))
+            found.append(
+                UsdtPlace(probe.name, offset, semaphore, probe.arguments, nop_bytes, is_harmful)
+            )
         return found
 
     @cached_property

@@ -170,6 +170,7 @@ class TargetFile(FileHandle, SegmentedFile):
     thread_cache_drain = asked_once(CodeFileReader.thread_cache_drain, None)
     makes_filters = asked_once(CodeFileReader.makes_filters, otherwise=False)
     offsets = asked_once(CodeFileReader.offsets, None)
+    usdt_providers = asked_once(CodeFileReader.usdt_providers, ())
 
     def parts(self, name: str) -> list[range]:
         """Returns the parts into which a compiler split a function; none without a symbol."""

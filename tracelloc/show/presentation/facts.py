@@ -54,6 +54,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "elapsed_s": round(snapshot.elapsed_ns / NS_PER_S, 3),
         "completeness": completeness_facts(snapshot),
         "sample_bytes": snapshot.sample_bytes,
+        "space": snapshot.space.value,
         "live_bytes": snapshot.live_bytes,
         "live_allocations": snapshot.live_count,
         "live_stacks": snapshot.live_stacks,
@@ -266,4 +267,4 @@ def unseen_lines(found: Iterable[FoundLibrary]) -> Iterator[str]:
 
 def found_json(found: Iterable[FoundLibrary]) -> list[dict[str, Any]]:
     """Returns the traced libraries as JSON values."""
-    return [json_of(each, {"family": "name", "library": None}) for each in found]
+    return [json_of(each, {"family": "name", "library": None, "space": None}) for each in found]

@@ -8,6 +8,7 @@ import pytest
 from tests.commands import run
 from tests.distributions import file_of
 from tests.unit.armfiles import assemble, check_figures, library
+from tests.unit.files.elf.test_usdt import at, held
 from tests.unit.references import open_cfi, open_elf
 from tracelloc.files.cfi.module import function_parts
 from tracelloc.files.elf.plt import plt_functions
@@ -122,16 +123,18 @@ _start: nop
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("8@x0 -8@x1", ((0, False, 0), (1, False, 0))), ("8@sp", ((31, False, 0),)),
-        ("8@[sp]", ((31, True, 0),)), ("8@[sp, 16] 8@x30", ((31, True, 16), (30, False, 0))),
-        ("-8@[x29, -24]  8@[x19,8]", ((29, True, -24), (19, True, 8))),
-        ("8@[sp, 0x10]", ((31, True, 16),)), ("8@[sp, #32]", ((31, True, 32),)),
-        ("", ()), ("4@w1", None), ("8@w1", None), ("8@7", None), ("8@x31", None),
-        ("8@[x0, x1]", None), ("8@[sp, 32768]", None), ("8@%rdi", None), ("8@[sp, 16", None),
-        ("8@x0 [", None), ("8@[sp 16]", None), ("8@xzr", None),
+        ("8@x0 -8@x1", (held(0), held(1, -8))), ("8@sp", (held(31),)), ("-4@w1", (held(1, -4),)),
+        ("8@[sp]", (at(31),)), ("8@[sp, 16] 8@x30", (at(31, 16), held(30))),
+        ("-4@[x29, -24]  8@[x19,8]", (at(29, -24, size=-4), at(19, 8))), ("", ()),
+        ("8@[sp, 0x10]", (at(31, 16),)), ("8@[sp, #32]", (at(31, 32),)),
+        ("-8@-7", (at(constant=-7, memory=False, size=-8),)), ("8@w1", (held(1, 4),)),
+        ("8@[x0, x1]", (at(0, index=1),)), ("8@[x0, x1, lsl 3]", (at(0, index=1, shift=3),)),
+        ("8@x31", (None,)), ("8@%rdi", (None,)), ("8@xzr", (None,)),
+        ("8@[sp, 16", (None, at(constant=16, memory=False))),
+        ("8@x0 [", (held(0), None)), ("8@[sp 16]", (None,)), ("8@d0 4@w2", (None, held(2, 4))),
     ],
 )  # fmt: skip
-def test_usdt_arguments(text: str, expected: tuple | None, tmp_path: Path) -> None:
+def test_usdt_arguments(text: str, expected: tuple, tmp_path: Path) -> None:
     (found,) = usdt_probes(open_elf(assemble(tmp_path, NOTE.format(arguments=text))), "otel_memory")
     assert (found.address, found.arguments) == (0x400, expected)
 

@@ -9,24 +9,48 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import run
 from tests.unit.events import A, F, records
 from tests.unit.hostile import MadeSection, elf_bytes
 from tracelloc import probes
+from tracelloc.errors import TargetError
 from tracelloc.files.elf import ElfFile
-from tracelloc.files.elf.usdt import usdt_probes
+from tracelloc.files.elf.usdt import UsdtArgument, usdt_probes, usdt_providers
 from tracelloc.files.machinecode.probeoffsets import nop_at
 from tracelloc.heap.sampling import GIVEN, weighed
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import WEIGHT_BITS
-from tracelloc.record.abi import OTEL_DISPLACEMENT_BITS, OTEL_IN_MEMORY, OTEL_PLACE_BITS
-from tracelloc.record.mallocs.discovery import Module
-from tracelloc.record.mallocs.otel import otel_allocators, why_no_reports
-from tracelloc.record.probe_points.placement import otel_points
+from tracelloc.record.mallocs.discovery import MallocChoice, Module
+from tracelloc.record.mallocs.families import PROVIDERS
+from tracelloc.record.mallocs.usdt import allocators_in, provider_in, why_no_reports
+from tracelloc.record.probe_points.placement import usdt_points
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.show.analysis.differences import amounts
 
-RDI, RSP, R12 = 5, 7, 12
+OTEL = MallocChoice(providers=PROVIDERS[:1])
+# Words of struct pt_regs.
+R15, R12, RBP, RBX, R8, RAX, RDX, RSI, RDI, RIP, RSP = 0, 3, 4, 5, 9, 10, 12, 13, 14, 16, 19
+NO = 0xFF
+
+
+def at(
+    base: int = NO,
+    constant: int = 0,
+    *,
+    index: int = NO,
+    shift: int = 0,
+    memory: bool = True,
+    size: int = 8,
+    skip: int = 0,
+) -> UsdtArgument:
+    """Below 0: a signed one."""
+    constant &= (1 << 64) - 1
+    return UsdtArgument(constant, base, index, shift, memory, skip, abs(size), size < 0)
+
+
+def held(register: int, size: int = 8, skip: int = 0) -> UsdtArgument:
+    return at(register, memory=False, size=size, skip=skip)
 
 
 def note(
@@ -75,8 +99,8 @@ def test_notes() -> None:
     assert [(p.name, p.address, p.semaphore) for p in found] == [
         ("alloc", 0x400800, 0x400200), ("free", 0x1234, 0),
     ]  # fmt: skip
-    assert found[0].arguments == ((RDI, False, 0), (4, False, 0), (3, False, 0))
-    assert found[1].arguments == ((RSP, True, -24),)
+    assert found[0].arguments == (held(RDI), held(RSI), held(RDX, -8))
+    assert found[1].arguments == (at(RSP, -24),)
 
 
 def test_files_that_were_moved() -> None:
@@ -90,16 +114,67 @@ def test_files_that_were_moved() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("8@%rax", (0, False, 0)), ("-8@%r15", (15, False, 0)), ("8@(%r12)", (R12, True, 0)),
-        ("8@0x10(%rbp)", (6, True, 16)), ("8@-32768(%rbp)", (6, True, -32768)),
-        ("8@32768(%rbp)", None), ("4@%eax", None), ("8@%eax", None), ("-8@$5", None),
-        ("8@x(%rip)", None), ("8@8(%rax,%rbx,2)", None), ("8@%rip", None), ("8@", None),
-        ("8@999999999999(%rax)", None), ("\udcff", None),
+        ("8@%rax", held(RAX)), ("-8@%r15", held(R15, -8)), ("8@(%r12)", at(R12)),
+        ("4@%eax", held(RAX, 4)), ("-2@%ax", held(RAX, -2)), ("-1@%al", held(RAX, -1)),
+        ("1@%ah", held(RAX, 1, skip=8)), ("-4@%r8d", held(R8, -4)), ("2@%r8w", held(R8, 2)),
+        ("1@%r8b", held(R8, 1)), ("1@%sil", held(RSI, 1)), ("8@%eax", held(RAX, 4)),
+        ("%ebx", held(RBX, 4)), ("-4@$5", at(constant=5, memory=False, size=-4)),
+        ("8@$-0x10", at(constant=-16, memory=False)), ("8@0x10(%rbp)", at(RBP, 16)),
+        ("-8@56(%rsp)", at(RSP, 56, size=-8)), ("8@-3000000(%rbp)", at(RBP, -3000000)),
+        ("-4@8(%rax,%rbx,2)", at(RAX, 8, index=RBX, shift=1, size=-4)),
+        ("8@(,%rbx,8)", at(index=RBX, shift=3)), ("8@(%rax,%rbx)", at(RAX, index=RBX)),
+        ("2@4096", at(constant=4096, size=2)), ("8f@%xmm0", None), ("8@%xmm0", None),
+        ("8@x(%rip)", None), ("8@16(%rip)", None), ("8@%rip", None), ("8@", None), ("@", None),
+        ("3@%rax", None), ("8@(%eax)", None), ("8@%fs:16", None), ("8@-8+4-(%rax)", None),
+        ("8@99999999999999999999999(%rax)", None), ("8@(%rax,%rbx,3)", None), ("\udcff", None),
     ],
 )  # fmt: skip
-def test_places_of_arguments(text: str, expected: tuple | None) -> None:
+def test_places_of_arguments(text: str, expected: UsdtArgument | None) -> None:
     (found,) = probes_in(note(arguments=text.encode(errors="ignore").decode() or "?"))
-    assert found.arguments == (None if expected is None else (expected,))
+    assert found.arguments == (expected,)
+
+
+VARIABLES = """
+#include "usdt.h"
+USDT_COUNTER(p, n);
+static long table[4] = {1, 2, 3, 4};
+int main(void) {
+    __asm__ volatile(USDT_NOTE(p, n, "-8@table(%%rip) 8@16+table(%%rip) 8@table+8 8@$table")
+                     : : "r"(table));
+}
+"""
+
+
+def test_variables(tmp_path: Path) -> None:
+    """Where a file is mapped follows from where its probe is hit."""
+    (tmp_path / "main.c").write_text(VARIABLES)
+    headers = Path(__file__).parents[3] / "targets"
+    command = ["gcc", "-I", headers, "main.c", "-o", "main"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    elf = ElfFile((tmp_path / "main").read_bytes())
+    (found,) = usdt_probes(elf, "p")
+    address = elf.find_object("table")
+    assert address is not None
+    away = address - found.address
+    assert found.arguments == (
+        at(RIP, away, size=-8), at(RIP, away + 16), at(RIP, away + 8), at(RIP, away, memory=False)
+    )  # fmt: skip
+
+
+def test_real_notes() -> None:
+    """All that readelf finds, on this machine's libraries; in `make nightly` those of postgres."""
+    paths = map(Path, ("/usr/bin/python3", "/lib/x86_64-linux-gnu/libstdc++.so.6",
+                       "/usr/lib/postgresql/15/bin/postgres"))  # fmt: skip
+    seen = 0
+    for path in filter(Path.exists, paths):
+        listed = run("readelf", "-nW", path)
+        elf = ElfFile(path.read_bytes())
+        found = [probe for name in usdt_providers(elf) for probe in usdt_probes(elf, name)]
+        lines = [line.split() for line in listed.splitlines() if " Arguments: " in line + " "]
+        assert sorted(len(line) - 1 for line in lines) == sorted(len(p.arguments) for p in found)
+        assert all(each is not None for probe in found for each in probe.arguments), path
+        seen += len(found)
+    assert seen
 
 
 def test_hostile_notes() -> None:
@@ -116,15 +191,16 @@ def module(data: bytes) -> Module:
 
 def test_points() -> None:
     free = note("free", "8@-8(%rsp)", addresses=(0x400801, 0, 0))
-    (allocator,) = otel_allocators([module(file_of(note(), free, code=b"\x90\x66\x90"))])
+    made = [module(file_of(note(), free, code=b"\x90\x66\x90"))]
+    (allocator,) = allocators_in(made, OTEL)
     assert [f.names for f in allocator.functions] == [("alloc",), ("free",)]
-    second, first = otel_points(allocator)
-    assert (first.program, first.offset, first.counter_offset) == ("otel_alloc", 0x800, 0x200)
-    assert (second.program, second.offset, second.counter_offset) == ("otel_free", 0x801, 0)
+    second, first = usdt_points(allocator)
+    assert (first.program, first.offset, first.counter_offset) == ("usdt_alloc", 0x800, 0x200)
+    assert (second.program, second.offset, second.counter_offset) == ("usdt_free", 0x801, 0)
     assert (first.is_single_stepped, second.is_single_stepped) == (False, True)
-    assert [first.cookie >> n * OTEL_PLACE_BITS & 0x1F for n in range(3)] == [RDI, 4, 3]
-    low_bits = OTEL_PLACE_BITS - OTEL_DISPLACEMENT_BITS
-    assert second.cookie == RSP | OTEL_IN_MEMORY | (-8 & 0xFFFF) << low_bits
+    roles = dict(first.arguments)
+    assert roles == {"pointer": held(RDI), "size": held(RSI), "weight": held(RDX, -8)}
+    assert second.arguments == (("pointer", at(RSP, -8)),)
 
 
 @pytest.mark.parametrize(
@@ -134,20 +210,32 @@ def test_points() -> None:
         (b"\x66\x2e\x0f\x1f\x84\0\0\0\0\0", "8@%rdi 8@%rsi 8@%rdx", "five bytes or more"),
         (b"\xc3", "8@%rdi 8@%rsi 8@%rdx", "there is no nop"),
         (b"\x90", "8@%rdi 8@%rsi", "arguments are where they can't be read"),
-        (b"\x90", "8@%rdi 8@%rsi 8@$7", "arguments are where they can't be read"),
+        (b"\x90", "8@%rdi 8@%rsi 8@%xmm7", "arguments are where they can't be read"),
     ],
 )
 def test_what_is_refused(code: bytes, arguments: str, why: str) -> None:
     found = [module(file_of(note(arguments=arguments), code=code))]
-    assert otel_allocators(found) == []
-    assert why in why_no_reports(found)
+    assert allocators_in(found, OTEL) == []
+    assert why in why_no_reports(found, OTEL.providers)
 
 
 def test_none_is_known() -> None:
     found = [module(file_of(note("mmap")))]
-    assert otel_allocators(found) == []
-    assert "not known" in why_no_reports(found)
-    assert why_no_reports([module(file_of())]) == "it has no probes otel_memory:alloc"
+    assert provider_in(found, PROVIDERS) is None
+    assert "not known" in why_no_reports(found, PROVIDERS)
+    wanted = "it has no probes otel_memory:alloc or pytorch:malloc"
+    assert why_no_reports([module(file_of())], PROVIDERS) == wanted
+    other = module(file_of(note("mmap", provider="a\x1b[2J"), note("mmap", provider="libc")))
+    assert why_no_reports([other], PROVIDERS) == wanted + r", only those of a\x1b[2J, libc"
+
+
+def test_several_providers() -> None:
+    torch = note("malloc", "-8@%rbp -1@%al -8@%r12", provider="pytorch")
+    both = [module(file_of(note())), module(file_of(torch))]
+    for files, provider in zip(both, PROVIDERS, strict=True):
+        assert provider_in([files], PROVIDERS) is provider
+    with pytest.raises(TargetError, match="as otel_memory and pytorch, which are not one sum"):
+        provider_in(both, PROVIDERS)
 
 
 def test_nops() -> None:
@@ -161,9 +249,9 @@ def test_nops() -> None:
 @pytest.fixture(scope="module")
 def in_c(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The probes' own arithmetic."""
-    text = (probes.directory() / "otel.bpf.c").read_text()
-    text = text[text.index("static __always_inline u32 otel_bits") :]
-    text = text[: text.index("/* The program has allocated")]
+    text = (probes.directory() / "usdt.bpf.c").read_text()
+    text = text[text.index("static __always_inline u32 bit_length") :]
+    text = text[: text.index("/* Reads what is reported")]
     head = (
         "#include <linux/types.h>\n#include <stdbool.h>\n#define __always_inline inline\n"
         'typedef __u64 u64;\ntypedef __u32 u32;\n#include "event.h"\n'
@@ -234,6 +322,6 @@ def test_the_table_counts_by_weight(in_c: ctypes.CDLL) -> None:
 
 
 def test_both_sides_of_the_c_file_are_the_sources() -> None:
-    assert "otel.bpf.c" in probes.parts(use_rows=True, machine="x86_64", otel=True)
-    assert "otel.bpf.c" not in probes.parts(use_rows=True, machine="x86_64")
-    assert Path(probes.directory() / "otel.bpf.c").exists()
+    assert "usdt.bpf.c" in probes.parts(use_rows=True, machine="x86_64", usdt=True)
+    assert "usdt.bpf.c" not in probes.parts(use_rows=True, machine="x86_64")
+    assert Path(probes.directory() / "usdt.bpf.c").exists()

@@ -18,6 +18,7 @@ from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.command import options
 from tracelloc.command.commandline import parse_command_line
 from tracelloc.errors import MalformedError, TargetError, UnsupportedError
+from tracelloc.files.elf.usdt import UsdtArgument
 from tracelloc.record.kernel.registers import RegisterReader, row_dtype, threads_in
 from tracelloc.record.process import procfs, ptrace
 from tracelloc.record.process.procfs import Process
@@ -213,10 +214,11 @@ def test_shadow_stacks(on_machine: OnMachine, tmp_path: Path) -> None:
 
 def test_registers_in_usdt_notes(on_machine: OnMachine) -> None:
     """An untrusted number is one of the machine's."""
-    answer = [["free", 16, 0, [[31, True, -8], [15, False, 0]], 4, False]]
+    place = [[8, 31, 255, 0, True, 0, 8, False], None]
+    answer = [["free", 16, 0, place, 4, False]]
     on_machine(X86_64, codefilereader)
     with pytest.raises(MalformedError):
         QUESTIONS["usdt"].answer(answer, b"", ["otel_memory"])
     on_machine(AARCH64, codefilereader)
     (place,) = QUESTIONS["usdt"].answer(answer, b"", ["otel_memory"])
-    assert place.arguments == ((31, True, -8), (15, False, 0))
+    assert place.arguments == (UsdtArgument(8, 31, 255, 0, True, 0, 8, is_signed=False), None)

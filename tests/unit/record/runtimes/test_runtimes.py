@@ -102,7 +102,7 @@ class Merger(StackMerger):
 
 
 def sent(stack_id: int, code_id: int, *lines: int) -> SentStacks:
-    return sent_stacks((stack_id, StackFlag.PYTHON, (code_id, *lines)))
+    return sent_stacks((stack_id, StackFlag.PYTHON, (code_id, 0, *lines)))
 
 
 def stack(merger: Merger, stack_id: int) -> tuple[list[int | str], StackFlag]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import run
-from tests.harness import Builder, Targets, Tracelloc, run_tracelloc, wait_until
+from tests.harness import TARGETS, Builder, Targets, Tracelloc, run_tracelloc, wait_until
 from tests.integration.test_attach import WAYS
 from tests.integration.test_record import Recorder, reports
 from tests.unit.otlpmessages import decoded_file, resource_of, sums
@@ -41,7 +41,7 @@ def assert_equal(report: dict, books: Books) -> None:
 @pytest.mark.parametrize("attach", WAYS)
 def test_books(targets: Targets, attach: str) -> None:
     target = targets.c("reporter", 4, 20_000)
-    options = ["--source", "otel", "--json", "--top", 100, "--attach", attach]
+    options = ["--source", "usdt", "--json", "--top", 100, "--attach", attach]
     tracer = Tracelloc("-p", target.pid, *options)
     # Each place that an alloc probe has raises the counter.
     assert target.ask("counters") in ("4 1", "1 1")
@@ -61,7 +61,7 @@ def test_wherever_arguments_are(builder: Builder, targets: Targets, flags: tuple
     program = builder.c("reporter", *flags)
     assert ("(%rbp)" in run("readelf", "-n", program)) == (len(flags) == 2)
     target = targets.start(program, 2, 5000)
-    options = ["--source", "otel", "--json", "--top", 100]
+    options = ["--source", "usdt", "--json", "--top", 100]
     tracer = Tracelloc("-p", target.pid, *options)
     books = json.loads(target.ask("run"))
     assert_equal(tracer.final_report(), books)
@@ -69,7 +69,7 @@ def test_wherever_arguments_are(builder: Builder, targets: Targets, flags: tuple
 
 def test_more_than_the_ring_holds(targets: Targets) -> None:
     target = targets.c("reporter", 4, 60_000)
-    options = ["--source", "otel", "--json", "--top", 100, "--events-size", "4k"]
+    options = ["--source", "usdt", "--json", "--top", 100, "--events-size", "4k"]
     tracer = Tracelloc("-p", target.pid, *options)
     books = json.loads(target.ask("run"))
     assert tracer.final_report()["overflow_map_events"] > 0
@@ -79,7 +79,7 @@ def test_more_than_the_ring_holds(targets: Targets) -> None:
 def test_recordings(targets: Targets, tmp_path: Path) -> None:
     target = targets.c("reporter", 2, 5000)
     path = tmp_path / "heap.rec"
-    recorder = Recorder(path, "-p", target.pid, "--source", "otel")
+    recorder = Recorder(path, "-p", target.pid, "--source", "usdt")
     books = json.loads(target.ask("run"))
     assert recorder.end() == 0
     live = sum(size for site, (_, size) in books.items() if site != "all")
@@ -97,7 +97,7 @@ def test_recordings(targets: Targets, tmp_path: Path) -> None:
 
 def test_counters_drop_when_we_are_killed(targets: Targets) -> None:
     target = targets.c("reporter", 1, 100)
-    options = ["-p", target.pid, "--source", "otel", "--json"]
+    options = ["-p", target.pid, "--source", "usdt", "--json"]
     tracer = Tracelloc(*options)
     target.ask("run")
     assert target.ask("counters") != "0 0"
@@ -109,7 +109,7 @@ def test_counters_drop_when_we_are_killed(targets: Targets) -> None:
 
 def test_forked_children_live(targets: Targets) -> None:
     target = targets.c("reporter", 1, 100)
-    tracer = Tracelloc("-p", target.pid, "--source", "otel", "--json")
+    tracer = Tracelloc("-p", target.pid, "--source", "usdt", "--json")
     target.ask("run")
     assert target.ask("fork") == "20"
     assert tracer.stop() == 0
@@ -124,31 +124,40 @@ def test_when_there_is_nothing_else(targets: Targets) -> None:
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 100)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
-    assert "its own sampled reports are used instead" in "".join(tracer.messages)
+    assert "its own reports are used instead" in "".join(tracer.messages)
     report = tracer.last()
     assert report["live_bytes"] == sum(size for site, (_, size) in books.items() if site != "all")
 
 
 def test_harmful_places_and_programs_without_probes_are_refused(targets: Targets) -> None:
     target = targets.c("reporter", 1, 100, flags=(NOP5,))
-    result = run_tracelloc("-p", target.pid, "--source", "otel", "--text", status=1)
+    result = run_tracelloc("-p", target.pid, "--source", "usdt", "--text", status=1)
     assert "a nop of five bytes or more" in result.stderr
     assert "leave --source out" in result.stderr
     assert target.ask("counters") == "0 0"
     target = targets.c("chain")
-    result = run_tracelloc("-p", target.pid, "--source", "otel", "--text", status=1)
-    assert "has no probes otel_memory:alloc; leave --source out" in result.stderr
+    result = run_tracelloc("-p", target.pid, "--source", "usdt", "--text", status=1)
+    assert "has no probes otel_memory:alloc or pytorch:malloc; leave --source out" in result.stderr
 
 
 def test_programs_that_are_started(builder: Builder, tmp_path: Path) -> None:
     """From the first allocation on, with the children that they fork."""
     path = tmp_path / "reports"
     command = [builder.c("reporter"), 2, 1000]
-    options = ["--source", "otel", "--follow", "--json", "--interval", "1h", "--report", path]
+    options = [
+        "--source",
+        "usdt:otel_memory",
+        "--follow",
+        "--json",
+        "--interval",
+        "1h",
+        "--report",
+        path,
+    ]
     orders = tmp_path / "orders"
     orders.write_text("run\nfork\n")
     with orders.open() as stream:
-        result = run_tracelloc(*options, "--top", 100, "--", *command, stdin=stream)
+        result = run_tracelloc(*options, "--report", path, "--", *command, stdin=stream)
     assert result.returncode == 0, result.stderr
     _, books, whole = result.stdout.splitlines()
     assert whole == "20"
@@ -160,3 +169,82 @@ def test_programs_that_are_started(builder: Builder, tmp_path: Path) -> None:
         assert (one["live_bytes"], one["unmatched_frees"], one["lost_events"]) == (live, 0, 0)
     # 100 blocks that stand for three each.
     assert {child["frees"] for child in children} == {300}
+
+
+@pytest.fixture(scope="module")
+def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stand-in of PyTorch's library for GPUs."""
+    library = tmp_path_factory.mktemp("cuda") / "libc10_cuda.so"
+    run("gcc", "-shared", "-fPIC", "-O1", "-Wall", "-o", library, TARGETS / "cudastandin.c")
+    return library
+
+
+def devices_of(report: dict) -> dict[str, dict[str, list[int]]]:
+    """As tensors.py says it; every stack has the functions of Python, and the GPU outermost."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for entry in report["top_allocators"]:
+        *names, device = [frame["symbol"] for frame in entry["stack"]]
+        assert names[:2] in (["report_malloc", "standin_malloc"], ["standin_malloc", "ffi_call"])
+        (function,) = {"weights", "activations", "gradients"} & set(names)
+        assert names.index(function) < names.index("train") < names.index("<module>")
+        number = device.removeprefix("[GPU ").removesuffix("]")
+        found.setdefault(function, {})[number] = [entry["allocations"], entry["bytes"]]
+    return found
+
+
+@pytest.mark.parametrize("attach", WAYS)
+def test_tensors(targets: Targets, cuda: Path, attach: str) -> None:
+    """From the middle of the run on, by device and function of Python."""
+    target = targets.start("/usr/bin/python3", TARGETS / "tensors.py", cuda)
+    assert target.ask("counters") == "0 0"
+    options = ["--source", "usdt", "--json", "--top", 99, "--attach", attach]
+    tracer = Tracelloc("-p", target.pid, *options)
+    assert target.ask("counters") == "1 1"
+    target.ask("20")
+    books = json.loads(target.ask("1000"))
+    assert tracer.stop() == 0
+    assert target.ask("counters") == "0 0"
+    report = tracer.last()
+    assert {cause: n for cause, n in report["lost"].items() if n} == {}
+    found = devices_of(report)
+    for function, by_device in books.items():
+        for device, (count, size_bytes) in by_device.items():
+            expected = [count, size_bytes] if count else None
+            assert found.get(function, {}).get(device) == expected, (function, device)
+    assert report["live_bytes"] == sum(size for one in books.values() for _, size in one.values())
+    # That of the block from before.
+    assert report["unmatched_frees"] == 1
+    assert report["sample_bytes"] is None
+    assert (report["allocations"], report["frees"]) == (1020 * 2 + 8, 1020 * 2 - 16)
+
+
+def test_names_of_providers(targets: Targets, cuda: Path, tmp_path: Path) -> None:
+    target = targets.start("/usr/bin/python3", TARGETS / "tensors.py", cuda)
+    options = ["-p", target.pid, "--text"]
+    result = run_tracelloc(*options, "--source", "usdt:otel_memory", status=1)
+    assert "no probes otel_memory:alloc, only those of" in result.stderr
+    assert "pytorch" in result.stderr
+    result = run_tracelloc(*options, "--source", "usdt:pytorhc", status=2)
+    assert "--source=usdt:pytorhc: no such provider; did you mean 'pytorch'?" in result.stderr
+
+
+OWN = """
+[[provider]]
+name = "pytorch"
+alloc = { probe = "malloc", pointer = 1, size = 3 }
+free = { probe = "free", pointer = 1 }
+"""
+
+
+def test_providers_of_files(targets: Targets, cuda: Path, tmp_path: Path) -> None:
+    """One of the same name takes precedence: here, without devices."""
+    target = targets.start("/usr/bin/python3", TARGETS / "tensors.py", cuda)
+    (tmp_path / "own.toml").write_text(OWN)
+    options = ["--source", "usdt:pytorch", "--allocators", tmp_path / "own.toml", "--json"]
+    tracer = Tracelloc("-p", target.pid, *options)
+    books = json.loads(target.ask("20"))
+    report = tracer.final_report()
+    assert report["live_bytes"] == sum(size for one in books.values() for _, size in one.values())
+    symbols = {frame["symbol"] for each in report["top_allocators"] for frame in each["stack"]}
+    assert "weights" in symbols
+    assert not {"[GPU 0]", "[GPU 1]"} & symbols
