@@ -13,7 +13,7 @@ from textual import events
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tracelloc.model.process import RUNNING_PROCESSES
+from tracelloc.model.process import RUNNING_PROCESSES, Space
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import Limits
 from tracelloc.show.presentation.alerts import tracing_cost
@@ -184,8 +184,9 @@ def _figures(picture: Picture) -> list[Text]:
     """Returns figures of fixed widths: each one stays where it is."""
     figures, snapshot = picture.header, picture.snapshot
     about = about_of(snapshot.sample_bytes)
+    name = "Heap" if snapshot.space is Space.HOST else "GPU"
     heap = Text.assemble(
-        ("Heap ", "dim"), (f"{about}{format_size(snapshot.live_bytes):>8}", "bold")
+        (f"{name:4} ", "dim"), (f"{about}{format_size(snapshot.live_bytes):>8}", "bold")
     )
     growth = int(snapshot.growth_per_min.sum())
     style = GROWING if growth > 0 else SHRINKING if growth < 0 else ""

@@ -408,12 +408,13 @@ ANSWERS = [
     _answer([["f", 0x1000, 16], None]),
     _answer([True, False, ["ab" * 20, "a.debug", 7]]),
     _answer([[[["f", "/a.c", 7, True]], []], [None, "/a.dwo"], "damaged"]),
-    _answer([["alloc", 4096, 8192, [[5, False, 0], [4, True, -8], [3, False, 0]], 1, False]]),
+    _answer([["alloc", 4096, 8192, [[8, 14, 255, 0, True, 0, 4, True], None], 1, False]]),
     _answer(
         [[[0, 64, 0x1000, True]], True, None, False, True, [".eh_frame"], [["a.so"], None], []]
     ),
     _answer([{"malloc": [[0x1000, 16]]}, {"alloc": ["malloc"]}, {"malloc": True}]),
     _answer([[[0x1000, 0x1010]], 64, 8]),
+    _answer(["otel_memory", "libc"]),
     _answer([[0x1000, 0x1010], ""]),
     _answer([WORDS, "damaged"]),
     _answer([WORDS, WORDS, 0.5, None]),

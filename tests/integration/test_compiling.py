@@ -143,6 +143,7 @@ def test_without_a_cache_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 DEEP = CaptureConfig(max_frames=512, follow=True, trace_mappings=True, sample_bytes=1)
+USDT = CaptureConfig(max_frames=512, follow=True, usdt=True, runtime_frames=True)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +154,8 @@ DEEP = CaptureConfig(max_frames=512, follow=True, trace_mappings=True, sample_by
         (CaptureConfig(max_frames=512, use_rows=False, follow=True), 750_000),
         (replace(DEEP, runtime_frames=True, max_frames=127), 250_000),
         (replace(DEEP, runtime_frames=True), 750_000),
+        (replace(USDT, max_frames=127), 250_000),
+        (replace(USDT, weighted=True), 750_000),
         (CaptureConfig(runtime_frames=True, max_frames=512, use_rows=False, follow=True), 750_000),
     ],
 )

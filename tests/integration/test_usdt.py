@@ -1,6 +1,7 @@
 """Programs that report allocations by themselves, against their own books."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.harness import TARGETS, Builder, Targets, Tracelloc, run_tracelloc, w
 from tests.integration.test_attach import WAYS
 from tests.integration.test_record import Recorder, reports
 from tests.unit.otlpmessages import decoded_file, resource_of, sums
+from tests.unit.test_docs import DOCS
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -214,7 +216,8 @@ def test_tensors(targets: Targets, cuda: Path, attach: str) -> None:
     assert report["live_bytes"] == sum(size for one in books.values() for _, size in one.values())
     # That of the block from before.
     assert report["unmatched_frees"] == 1
-    assert report["sample_bytes"] is None
+    assert (report["sample_bytes"], report["space"], report["memory"]) == (None, "gpu", {})
+    assert "what PyTorch's allocator caches is not visible" in "".join(tracer.messages)
     assert (report["allocations"], report["frees"]) == (1020 * 2 + 8, 1020 * 2 - 16)
 
 
@@ -248,3 +251,35 @@ def test_providers_of_files(targets: Targets, cuda: Path, tmp_path: Path) -> Non
     symbols = {frame["symbol"] for each in report["top_allocators"] for frame in each["stack"]}
     assert "weights" in symbols
     assert not {"[GPU 0]", "[GPU 1]"} & symbols
+
+
+CALLS = """
+import ctypes, sys
+cuda = ctypes.CDLL(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+blocks = [ctypes.c_void_p() for _ in range(9)]
+for block in blocks:
+    assert cuda.cudaMalloc(ctypes.byref(block), ctypes.c_ulong(1 << 30)) == 0
+assert cuda.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_ulong(1 << 41)) == 2
+for block in blocks[:4]:
+    cuda.cudaFree(block)
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_calls_of_cuda_as_documented(targets: Targets, cuda: Path, tmp_path: Path) -> None:
+    library = tmp_path / "libcudart.so.12"
+    library.write_bytes(cuda.read_bytes())
+    blocks = re.findall(r"```toml\n(.*?)```", (DOCS / "allocators.md").read_text(), re.DOTALL)
+    (own,) = [text for text in blocks if "cudaMalloc" in text]
+    (tmp_path / "cuda.toml").write_text(own)
+    target = targets.start("/usr/bin/python3", "-c", CALLS, library)
+    options = ["--allocators", tmp_path / "cuda.toml", "--malloc", "gpu calls", "--json"]
+    tracer = Tracelloc("-p", target.pid, *options)
+    assert target.ask("go") == "done"
+    report = tracer.final_report()
+    assert (report["live_bytes"], report["live_allocations"]) == (5 << 30, 5)
+    assert (report["allocations"], report["frees"], report["space"]) == (9, 4, "gpu")
+    assert report["unmatched_frees"] == 0

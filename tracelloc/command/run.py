@@ -215,8 +215,9 @@ class Run:
         root = self.session.root
         self.messages.say(f"tracing {root.target.pid} ({printable(root.target.command)})…")
         self.say_what_is_traced()
-        # What runs in parts is started so that all is seen.
-        for runtime in () if self.options.trace.in_parts else root.runtimes():
+        # What runs in parts is started so that all is seen; reports are the program's choice.
+        has_all = self.options.trace.in_parts or self.options.source != "auto"
+        for runtime in () if has_all else root.runtimes():
             self.messages.say(
                 f"warning: {runtime.heap}: only memory from malloc is seen; {runtime.advice}"
             )
@@ -311,9 +312,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         DEBUG_SERVERS.tell = say
         stack.callback(close_workers)
         selection = choose(options.trace.selection, custom, options.source)
-        config = replace(options.trace, selection=selection, memory=budget)
-        if len(selection.providers) == 1:
-            config = config.with_provider(selection.providers[0])
+        config = replace(options.trace, memory=budget).choosing(selection)
         with signals.beginning():
             session = stack.enter_context(closing(start.begin(config, say)))
         if not STARTUP.has_frame:

@@ -6,9 +6,15 @@ import pytest
 
 from tests.harness import Builder
 from tests.unit.references import module_of, target_file
-from tracelloc.command.customallocators import load_custom_allocators, parse_custom_allocators
+from tracelloc.command.customallocators import (
+    choose,
+    load_custom_allocators,
+    parse_custom_allocators,
+)
 from tracelloc.errors import TracellocError, UsageError
+from tracelloc.model.process import Space
 from tracelloc.record.mallocs.discovery import MallocChoice, Module, discover
+from tracelloc.record.mallocs.families import Provider
 from tracelloc.record.mallocs.signatures import FunctionKind, Signature
 from tracelloc.system.invoker import invoker
 
@@ -102,3 +108,56 @@ def test_the_users_own_file_is_read_if_only_they_can_write_it(tmp_path: Path) ->
     assert "other users can write it" in warnings[0]
     with pytest.raises(TracellocError, match="cannot be read: No such file"):
         load_custom_allocators([tmp_path / "missing.toml"], who)
+
+
+PROVIDER = """
+[[provider]]
+name = "render"
+space = "gpu"
+alloc = { probe = "made", pointer = 1, size = 3, device = 2 }
+free = { probe = "ends", pointer = 2 }
+"""
+
+
+def test_providers_of_usdt_probes() -> None:
+    found = parse_custom_allocators(GOOD + PROVIDER, "x.toml")
+    render = found[1]
+    assert isinstance(render, Provider)
+    assert (render.name, render.alloc, render.free) == ("render", "made", "ends")
+    assert render.arguments == {"pointer": 1, "size": 3, "device": 2}
+    assert (render.freed, render.space) == (2, Space.GPU)
+    chosen = choose(MallocChoice(), found, "usdt:render")
+    assert chosen.providers == (render,)
+    assert [one.name for one in choose(MallocChoice(), found, "usdt").providers] == [
+        "otel_memory", "pytorch", "render",
+    ]  # fmt: skip
+    assert choose(MallocChoice(), found, "auto") == MallocChoice(custom=tuple(found[:1]))
+    with pytest.raises(UsageError, match="did you mean 'render'"):
+        choose(MallocChoice(), found, "usdt:rendr")
+
+
+def test_allocators_of_gpu_memory_are_traced_alone() -> None:
+    found = parse_custom_allocators(GOOD + GOOD.replace('"slices"', '"gpu"\nspace = "gpu"'), "x")
+    assert [one.name for one in choose(MallocChoice(), found, "auto").custom] == ["slices"]
+    chosen = choose(MallocChoice(only="gpu"), found, "auto").custom
+    assert [(one.name, one.space) for one in chosen] == [("slices", Space.HOST), ("gpu", Space.GPU)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('name = "render"', "", "x.toml:2: provider 1: name is missing"),
+        ("size = 3", "size = 0", "alloc: size must be the number of an argument, 1 to 12"),
+        ("size = 3, ", "", "alloc: size must be the number"),
+        ("device", "gpu", "unknown key 'gpu'"),
+        ('probe = "ends", ', "", "x.toml:6: provider 1: free must be a table such as"),
+        ('"ends"', '"made"', "alloc and free must be two probes"),
+        ('"gpu"', '"moon"', "x.toml:4: provider 1: space must be one of host, gpu"),
+        ("pointer = 2", "pointer = 2, size = 1", "free: unknown key 'size'"),
+        ("space", "place", "unknown key 'place'; did you mean 'space'"),
+    ],
+)  # fmt: skip
+def test_errors_in_providers(old: str, new: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_custom_allocators(PROVIDER.replace(old, new), "x.toml")
+    assert words in str(caught.value)

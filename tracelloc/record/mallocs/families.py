@@ -230,6 +230,7 @@ class Provider(Family):
     # The number of each argument of `alloc`, counted from 1, by its role (`ROLES`).
     arguments: Mapping[str, int] = field(default_factory=dict)
     freed: int = 1  # The number of the argument of `free` that is the pointer
+    note: str = ""  # What is not reported
 
     def arguments_of(self, probe: str) -> Mapping[str, int]:
         """Returns the numbers of a probe's arguments by role."""
@@ -242,6 +243,10 @@ class Provider(Family):
 PROVIDERS: Final = (
     Provider("otel_memory", arguments={"pointer": 1, "size": 2, "weight": 3}),
     Provider(
-        "pytorch", alloc="malloc", arguments={"pointer": 1, "device": 2, "size": 3}, space=Space.GPU
+        "pytorch",
+        alloc="malloc",
+        arguments={"pointer": 1, "device": 2, "size": 3},
+        space=Space.GPU,
+        note="what PyTorch's allocator caches is not visible: only what tensors have",
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from tracelloc.dataclass import dataclass, field, replace
-from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
+from tracelloc.model.process import DEFAULT_POLICY, Space, TemporaryPolicy
 from tracelloc.record.facets.facet import FacetContext
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
@@ -78,12 +78,27 @@ class TraceConfig:
         """Settings that need no privileges, for a program that tracelloc starts: a copy."""
         return replace(self, use_library=True, spares_runtimes=False, without_probes=True)
 
+    def choosing(self, selection: MallocChoice) -> TraceConfig:
+        """Returns a copy that traces the chosen allocators."""
+        is_host = all(one.space is Space.HOST for one in selection.custom)
+        config = replace(self, selection=selection, reads_memory=self.reads_memory and is_host)
+        if len(selection.providers) == 1:
+            return config.with_provider(selection.providers[0])
+        return config
+
     def with_provider(self, provider: Provider) -> TraceConfig:
         """Returns a copy that reads the allocations that the program itself reports."""
         weighted = "weight" in provider.arguments
         capture = replace(self.capture, usdt=True, weighted=weighted, sample_bytes=None)
         selection = replace(self.selection, providers=(provider,), mappings=False)
-        return replace(self, capture=capture, selection=selection, use_library=False)
+        return replace(
+            self,
+            capture=capture,
+            selection=selection,
+            use_library=False,
+            # No search of the process's memory tells whether a GPU's is in use.
+            reads_memory=self.reads_memory and provider.space is Space.HOST,
+        )
 
     @property
     def has_devices(self) -> bool:

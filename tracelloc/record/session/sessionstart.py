@@ -88,6 +88,9 @@ def _make(
     waiting: bool = False,
     after: Callable[[], None] = _nothing,
 ) -> Session:
+    for provider in config.selection.providers:
+        if provider.note:
+            say(f"{provider.name}: {provider.note}")
     probes, config = _probes(config, say, None if waiting else space.process)
     try:
         sources = _sources(probes, config, say, after)

@@ -33,6 +33,7 @@ def write(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 
         "command": profile.target.command,
         "elapsed_s": profile.elapsed_ns / NS_PER_S,
         "sample_bytes": profile.sample_bytes,
+        "space": profile.space,
         "difference": profile.is_difference,
         "notes": list(profile.notes),
         "suspects": [suspect_facts(named) for named in profile.suspects],

@@ -213,7 +213,7 @@ class _Writer:
         begun_ns = round(self._profile.time_s * 1e9) - elapsed_ns
         for figure in figures:
             message = self._scope.profiles.add()
-            self._type(message.sample_type, figure.sample_type or "", _unit(figure))
+            self._type(message.sample_type, self._profile.type_of(figure), _unit(figure))
             for number, sample in enumerate(self._profile.samples):
                 value = figure.value_of(sample.stat)
                 if value:

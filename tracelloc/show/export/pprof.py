@@ -97,7 +97,7 @@ class _Encoder:
     def __init__(self, profile: Profile, metric: Metric) -> None:
         self._profile = profile
         figure = metric.figure if metric.figure.sample_type else LIVE_BYTES
-        self._default_type = figure.sample_type or ""
+        self._default_type = profile.type_of(figure)
         more = () if figure in _GO_FIGURES else (figure,)
         self._figures = (*_GO_FIGURES, *more)
         self._strings: dict[str, int] = {"": 0}
@@ -110,7 +110,7 @@ class _Encoder:
         """Yields all fields of the profile, the strings last."""
         for figure in self._figures:
             unit = "count" if figure.unit is FigureUnit.BLOCKS else "bytes"
-            yield data(_SAMPLE_TYPE, self._type(figure.sample_type or "", unit))
+            yield data(_SAMPLE_TYPE, self._type(self._profile.type_of(figure), unit))
         for at, file in enumerate(self._files.files, 1):
             yield data(_MAPPING, self._mapping(at, file))
         for sample in self._profile.samples:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tracelloc.errors import MalformedError, TracellocError, UsageError
 from tracelloc.model.codefiles import Unresolved
 from tracelloc.model.frames import Frame
-from tracelloc.model.process import Target
+from tracelloc.model.process import Space, Target
 from tracelloc.show.export.jsonfile import FORMAT, VERSION
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.filters.files import load_filters
@@ -187,7 +187,7 @@ def read_json(content: bytes) -> Profile:
 def _profile(entry: dict[str, Any]) -> Profile:
     frames = [_frame(each) for each in entry["frames"]]
     history = entry["history"]
-    facts: dict[str, Any] = dict(entry["figures"])
+    facts: dict[str, Any] = {**entry["figures"], "space": Space(entry.get("space", "host")).value}
     if entry["difference"]:
         facts["difference"] = True
     sample_bytes = entry["sample_bytes"]

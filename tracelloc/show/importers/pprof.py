@@ -12,9 +12,16 @@ from typing import Final
 from tracelloc.dataclass import dataclass, field, replace
 from tracelloc.errors import MalformedError
 from tracelloc.model.frames import Frame
-from tracelloc.model.process import Target
+from tracelloc.model.process import Space, Target
 from tracelloc.show.filters import NamedStack
-from tracelloc.show.presentation.profile import FIGURES, MappedFile, Metric, Profile, Sample
+from tracelloc.show.presentation.profile import (
+    FIGURES,
+    GPU_PREFIX,
+    MappedFile,
+    Metric,
+    Profile,
+    Sample,
+)
 from tracelloc.snapshots.snapshot import StackStat
 
 _NUMBER, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -136,6 +143,7 @@ def read(content: bytes, time_s: float) -> Profile:
         samples=samples,
         files=[_file(raw, mapping) for mapping in raw.mappings.values()],
         notes=comments[1:] if comments[:1] and comments[0].startswith("tracelloc: ") else comments,
+        facts={"space": _space(raw).value},
         metrics=frozenset(m for m in Metric if m.figure.attribute in columns),
     )
 
@@ -180,9 +188,18 @@ def _sample(value: int | bytes) -> tuple[list[int], list[int]]:
     return locations, values
 
 
+def _type_names(raw: _Raw) -> list[str]:
+    return [raw.string(_number(kind, 1)) for kind in raw.types]
+
+
+def _space(raw: _Raw) -> Space:
+    is_gpu = any(name.startswith(GPU_PREFIX) for name in _type_names(raw))
+    return Space.GPU if is_gpu else Space.HOST
+
+
 def _columns(raw: _Raw) -> dict[str, int]:
     """Returns each figure's index in a sample's values, also by other tools' names."""
-    at = {raw.string(_number(kind, 1)): n for n, kind in enumerate(raw.types)}
+    at = {name.removeprefix(GPU_PREFIX): n for n, name in enumerate(_type_names(raw))}
     for alias, name in (("space", "inuse_space"), ("objects", "inuse_objects")):
         if alias in at:
             at.setdefault(name, at[alias])

@@ -14,7 +14,7 @@ from typing import Any, Final
 from tracelloc.dataclass import dataclass
 from tracelloc.model.heapusage import MemoryPart
 from tracelloc.model.losses import Completeness, Counter, Gap, completeness_of
-from tracelloc.model.process import MemoryUsage
+from tracelloc.model.process import MemoryUsage, Space
 from tracelloc.show.presentation.memoryparts import (
     grown_part,
     keeping_libraries,
@@ -80,7 +80,8 @@ def incompleteness(snapshot: Snapshot) -> Alert | None:
 def implausible_sizes(snapshot: Snapshot) -> Alert | None:
     """Detects sizes larger than all memory, or larger in sum than mapped memory."""
     impossible = snapshot.losses.counters[Counter.IMPOSSIBLE_SIZES]
-    space = 0 if snapshot.memory is None else snapshot.memory.now.space
+    memory = None if snapshot.space is not Space.HOST else snapshot.memory
+    space = 0 if memory is None else memory.now.space
     if impossible:
         what = plural(impossible, "allocation")
         clause = f"{what} with sizes that cannot be (the argument is a pointer?) are left out"

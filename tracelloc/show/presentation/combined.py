@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracelloc.errors import UsageError
 from tracelloc.model.blocks import MappedStack
 from tracelloc.model.codefiles import CodePlace, base_name
 from tracelloc.model.frames import Frame
+from tracelloc.model.process import Space
 from tracelloc.model.verdicts import rank
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.blocktypes import BlockTypes
@@ -59,6 +61,8 @@ def profile_of(
     notes = [losses_line(snapshot)]
     if snapshot.sample_bytes is not None:
         notes.append(f"estimated from samples, {sampling_of(snapshot.sample_bytes)}")
+    if snapshot.space is not Space.HOST:
+        notes.append("memory of GPUs, not of the process")
     return Profile(
         target=snapshot.target,
         time_s=snapshot.time_s,
@@ -170,7 +174,7 @@ def joined_profile(profiles: Sequence[Profile]) -> Profile:
         samples=samples,
         notes=notes,
         suspects=suspects,
-        facts={"difference": True} if whole.is_difference else {},
+        facts=({"difference": True} if whole.is_difference else {}) | {"space": whole.space},
         parts=profiles,
     )
 
@@ -197,8 +201,10 @@ def difference(before: Profile, after: Profile) -> Profile:
     """Subtracts profiles stack by stack: ``after`` minus ``before``.
 
     Stacks are equal if the names and files of their shown frames are; lines and addresses may
-    differ, as they do between runs or builds.
+    differ, as they do between runs or builds. Raises UsageError if one is of another space.
     """
+    if before.space != after.space:
+        raise UsageError("memory of GPUs can't be compared with the process's own")
     with_modules = before.has_modules and after.has_modules
     old, new = _merged(before, with_modules), _merged(after, with_modules)
     samples = []
@@ -221,7 +227,7 @@ def difference(before: Profile, after: Profile) -> Profile:
         files=after.files or before.files,
         notes=[*(f"before: {note}" for note in before.notes), *after.notes],
         suspects=(),
-        facts={"difference": True},
+        facts={"difference": True, "space": after.space},
         has_modules=with_modules,
         metrics=before.metrics & after.metrics,
         parts=(),

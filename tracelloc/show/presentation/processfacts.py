@@ -28,7 +28,7 @@ from tracelloc.model.blocks import UsableSizes
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.figures import Mask, Totals
 from tracelloc.model.losses import Counter, LossCounts
-from tracelloc.model.process import MemoryLimit, MemoryUsage
+from tracelloc.model.process import MemoryLimit, MemoryUsage, Space
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.histograms import TotalWaste, Waste, total_waste
 from tracelloc.show.presentation.memoryparts import account_facts, growth_by_parts, memory_sentences
@@ -132,9 +132,9 @@ def _slope_per_min(memory: MemoryUsage) -> tuple[float, int]:
 
 
 def account(snapshot: Snapshot) -> Account | None:
-    """Compares memory growth with traced blocks; None if memory was never seen."""
+    """Compares memory growth with traced blocks; None if they can't be."""
     memory = snapshot.memory
-    if memory is None:
+    if memory is None or snapshot.space is not Space.HOST:
         return None
     growth = memory.now.kept - memory.start.kept
     traced = snapshot.live_bytes - (snapshot.earlier.size_bytes if snapshot.earlier else 0)

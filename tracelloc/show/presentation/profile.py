@@ -13,6 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelloc.dataclass import dataclass, field
+from tracelloc.model.process import Space
 from tracelloc.text import format_size
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Figure:
         value: int = getattr(stat, self.attribute)
         return value
 
+
+GPU_PREFIX: Final = "gpu_"  # Of names in pprof files
 
 # fmt: off
 # All figures, in file order.
@@ -177,6 +180,20 @@ class Profile:
     # Identifies the process's live table; totals of another table began at zero.
     table_number: int = 0
     parts: Sequence[Profile] = ()  # The profiles of each process, if several are merged
+
+    @property
+    def space(self) -> str:
+        """Where the blocks are: the value of a ``Space``."""
+        return str(self.facts.get("space", Space.HOST.value))
+
+    @property
+    def type_prefix(self) -> str:
+        """Beginning of figures' names in pprof files: bytes of GPUs are of types of their own."""
+        return "" if self.space == Space.HOST.value else GPU_PREFIX
+
+    def type_of(self, figure: Figure) -> str:
+        """Returns a figure's name in pprof files."""
+        return f"{self.type_prefix}{figure.sample_type or ''}"
 
     @property
     def is_difference(self) -> bool:

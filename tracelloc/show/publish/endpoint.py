@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from tracelloc import __version__
 from tracelloc.errors import TracellocError
+from tracelloc.model.process import Space
 from tracelloc.show.export import flamegraph, pprof
 from tracelloc.show.export.flamedata import page_data
 from tracelloc.show.export.listings import fold
@@ -80,7 +81,8 @@ def _lines(profiles: Sequence[Profile]) -> Iterator[str]:
 
 
 def _target(profile: Profile) -> dict[str, str]:
-    return {"pid": str(profile.target.pid), "command": profile.target.command}
+    where = {} if profile.space == Space.HOST.value else {"space": profile.space}
+    return {"pid": str(profile.target.pid), "command": profile.target.command} | where
 
 
 def _stacks(profile: Profile) -> Iterator[str]:

@@ -51,15 +51,18 @@ class Pyroscope:
         """``target``: the first process, which names the trace."""
         self._config = config
         self._target = target
+        self._prefix = ""
 
     def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
         """Encodes a pprof file of all processes, with allocations since ``from_s``."""
-        content = b"".join(pprof.write(joined_profile(profiles), Metric.BYTES))
+        whole = joined_profile(profiles)
+        self._prefix = whole.type_prefix
+        content = b"".join(pprof.write(whole, Metric.BYTES))
         return Parcel(from_s, until_s, content)
 
     def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
         """Returns (URL, headers, body) of a request, whose body is a form with the file."""
-        body, boundary = _form(parcel.content)
+        body, boundary = _form(parcel.content, self._prefix)
         query = urllib.parse.urlencode(
             {"name": self._name(), "from": int(parcel.from_s)}
             | {"until": max(1, round(parcel.until_s))}
@@ -90,12 +93,13 @@ def _plain(name: str) -> str:
     return printable(name).translate(_UNSAFE_IN_NAMES)
 
 
-def _form(content: bytes) -> tuple[bytes, str]:
+def _form(content: bytes, prefix: str) -> tuple[bytes, str]:
     """Returns a multipart/form-data body (RFC 7578) and its boundary."""
     boundary = secrets.token_hex(16)
+    types = {f"{prefix}{name}": how for name, how in _TYPES.items()}
     parts = (
         ("profile", "profile.pb.gz", "application/octet-stream", content),
-        (_CONFIG, f"{_CONFIG}.json", "application/json", json.dumps(_TYPES).encode()),
+        (_CONFIG, f"{_CONFIG}.json", "application/json", json.dumps(types).encode()),
     )
     body = b""
     for name, file, kind, part in parts:

@@ -9,6 +9,7 @@ from typing import Final
 
 from tracelloc.model.frames import is_runtime_frame
 from tracelloc.model.objects import TypeSuspect
+from tracelloc.model.process import Space
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.presentation.alerts import completeness_word
 from tracelloc.show.presentation.naming import frame_name, source_place, stack_title
@@ -54,6 +55,8 @@ def _figures(snapshot: Snapshot) -> Iterator[str]:
     about = about_of(snapshot.sample_bytes)
     if snapshot.gaps:
         yield f"figures={completeness_word(snapshot)}"
+    if snapshot.space is not Space.HOST:
+        yield f"space={snapshot.space.value}"
     yield f"live={about}{size_word(snapshot.live_bytes)}"
     yield f"blocks={about}{snapshot.live_count}"
     yield f"growth={about}{signed_size_word(int(snapshot.growth_per_min.sum()))}/min"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from tracelloc.model.process import FollowCounts
+from tracelloc.model.process import FollowCounts, Space
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.report.content import EarlierReports, ReportStyle, Request
 from tracelloc.show.report.sections import report_facts, report_lines
@@ -53,6 +53,9 @@ def trace_report(
     return "".join(f"{line}\n" for line in lines)
 
 
+_OF: Final = {Space.HOST: "", Space.GPU: "of GPU memory "}
+
+
 def _json_line(facts: dict[str, Any]) -> str:
     return json.dumps(facts, separators=(",", ":"))
 
@@ -70,7 +73,7 @@ def _traced_line(snapshot: Snapshot) -> str:
     about = about_of(snapshot.sample_bytes)
     traced = f"{format_duration(elapsed_s)} traced"
     return (
-        f"{traced}, {about}{format_size(snapshot.live_bytes)} "
+        f"{traced}, {about}{format_size(snapshot.live_bytes)} {_OF[snapshot.space]}"
         f"in {about}{snapshot.live_count:,} allocations from {snapshot.live_stacks:,} stacks, "
         f"{rate:,.0f} events/s"
     )
@@ -92,7 +95,7 @@ def _total_line(trace: TraceSnapshot) -> str:
     processes = "1 process" if count == 1 else f"{count:,} processes"
     untraced = f", {trace.untraced_count:,} more not traced" if trace.untraced_count else ""
     size, blocks = format_size(sums["live_bytes"]), plural(sums["live_allocations"], "allocation")
-    return f"==> total of {processes}{untraced}: {size} in {blocks}"
+    return f"==> total of {processes}{untraced}: {size} {_OF[trace.root.space]}in {blocks}"
 
 
 def _total(trace: TraceSnapshot) -> dict[str, Any]:
@@ -101,6 +104,7 @@ def _total(trace: TraceSnapshot) -> dict[str, Any]:
         "time": round(trace.root.time_s, 6),
         "pid": None,
         "processes": len(trace.processes),
+        "space": trace.root.space.value,
         "untraced_processes": trace.untraced_count,
         **_sums(trace),
         "forks": follow.forks,

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,15 @@ def test_folded_by_metric(metric: Metric) -> None:
     }
     at = list(Metric).index(metric)
     assert figures == {stack: row[at] for stack, row in expected.items() if row[at] > 0}
+
+
+def test_bytes_of_gpus_have_types_of_their_own() -> None:
+    message = decoded(written(".pb.gz", replace(small(), facts={"space": "gpu"})))
+    text = list(message.string_table)
+    assert [text[kind.type] for kind in message.sample_type] == [
+        "gpu_inuse_objects", "gpu_inuse_space", "gpu_alloc_objects", "gpu_alloc_space",
+    ]  # fmt: skip
+    assert text[message.default_sample_type] == "gpu_inuse_space"
 
 
 def test_pprof_says_it_all() -> None:

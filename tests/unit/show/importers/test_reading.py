@@ -50,6 +50,20 @@ def test_json_comes_back_as_it_was(made: Profile, tmp_path: Path) -> None:
         assert list(a.stack.parts()) == list(b.stack.parts())
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.pb.gz"])
+def test_memory_of_gpus_is_not_compared_with_the_process(name: str, tmp_path: Path) -> None:
+    made = replace(small(), facts={"space": "gpu"})
+    back = read_profile(save(tmp_path / name, made))
+    assert back.space == "gpu"
+    change = difference(back, back)
+    assert (change.space, change.is_difference) == ("gpu", True)
+    assert read_profile(save(tmp_path / "b.json", change)).space == "gpu"
+    host = read_profile(save(tmp_path / name, small()))
+    assert host.space == "host"
+    with pytest.raises(TracellocError, match="can't be compared with the process's own"):
+        difference(host, back)
+
+
 def test_json_of_earlier_versions(tmp_path: Path) -> None:
     path = save(tmp_path / "a.json", peaked())
     content = json.loads(path.read_text())
