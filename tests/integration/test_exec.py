@@ -137,4 +137,4 @@ def test_a_program_that_ends_before_it_is_checked(targets: Targets, tmp_path: Pa
     assert tracer.finish() == 0
     ends = [line for line in tracer.messages if "warning" in line]
     assert len(ends) == 1
-    assert f"process {target.pid} ended before its malloc library was found" in ends[0]
+    assert f"process {target.pid} ended before an allocator was found" in ends[0]

@@ -283,3 +283,47 @@ def test_calls_of_cuda_as_documented(targets: Targets, cuda: Path, tmp_path: Pat
     assert (report["live_bytes"], report["live_allocations"]) == (5 << 30, 5)
     assert (report["allocations"], report["frees"], report["space"]) == (9, 4, "gpu")
     assert report["unmatched_frees"] == 0
+
+
+def test_tensors_from_the_first_one_on(cuda: Path, tmp_path: Path) -> None:
+    """The library comes when the program imports it."""
+    path = tmp_path / "reports"
+    options = ["--source", "usdt:pytorch", "--json", "--interval", "1h", "--report", path]
+    command = ["/usr/bin/python3", TARGETS / "tensors.py", cuda]
+    (tmp_path / "orders").write_text("100\ncounters\n")
+    with (tmp_path / "orders").open() as orders:
+        result = run_tracelloc(*options, "--top", 99, "--", *command, stdin=orders, status=0)
+    _, books, counters = result.stdout.splitlines()
+    assert counters == "1 1"
+    report = json.loads(path.read_text().splitlines()[-1])
+    # With the weights from before the first order, which are freed then.
+    assert (report["allocations"], report["unmatched_frees"]) == (205, 0)
+    assert report["live_bytes"] == sum(
+        size for one in json.loads(books).values() for _, size in one.values()
+    )
+    result = run_tracelloc(*options, "--", "true")
+    assert "ended before an allocator was found" in result.stderr
+
+
+def test_two_copies_of_a_library(targets: Targets, cuda: Path, tmp_path: Path) -> None:
+    copies = [tmp_path / f"libc10_cuda{number}.so" for number in range(2)]
+    for copy in copies:
+        copy.write_bytes(cuda.read_bytes())
+    program = (
+        "import ctypes, sys\n"
+        "copies = [ctypes.CDLL(path) for path in sys.argv[1:]]\n"
+        "print('ready', flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    for number, copy in enumerate(copies * 5):\n"
+        "        block = ctypes.c_void_p(0x7e0000000000 + (number << 20))\n"
+        "        copy.standin_malloc(block, number % 3, ctypes.c_long(100), None)\n"
+        "        if number < 4: copies[0].standin_free(block)\n"
+        "    print([copy.standin_counters() for copy in copies], flush=True)\n"
+    )
+    target = targets.start("/usr/bin/python3", "-c", program, *copies)
+    tracer = Tracelloc("-p", target.pid, "--source", "usdt", "--json")
+    assert target.ask("go") == str([1 << 16 | 1] * 2)
+    report = tracer.final_report()
+    figures = [report[name] for name in ("allocations", "frees", "live_bytes", "unmatched_frees")]
+    assert figures == [10, 4, 600, 0]
+    assert target.ask("go") == "[0, 0]"

@@ -223,8 +223,11 @@ class ProbeSet:
         return any(allocator.module in mapped for allocator in self._allocators)
 
     def check(self) -> None:
-        """Raises TracellocError unless one of the probed allocators is mapped now."""
-        if not self._has_allocator:
+        """Raises TracellocError unless one of the probed allocators is mapped now.
+
+        Libraries that report allocations may come at any time.
+        """
+        if not self._has_allocator and not self._selection.providers:
             raise self._trouble or no_allocator(self._space, self._selection)
 
     def check_later(self) -> None:
@@ -233,9 +236,10 @@ class ProbeSet:
 
     def check_last(self, say: Callable[[str], None], *, has_events: bool) -> None:
         """Warns if tracing ends without events before ``check_for_changes`` could check."""
-        if self._check_by_s is not None and not (has_events or self._has_allocator):
+        is_unknown = self._check_by_s is not None or self._selection.providers
+        if is_unknown and not (has_events or self._has_allocator):
             pid = self._space.process.pid
-            say(f"warning: tracing of process {pid} ended before its malloc library was found")
+            say(f"warning: tracing of process {pid} ended before an allocator was found")
         self._check_by_s = None
 
     def _check_late(self, say: Callable[[str], None], refresh: Callable[[], None]) -> None:
