@@ -140,8 +140,8 @@ struct call {
 	__u64 takings; /* counts the blocks that realloc took; starts higher in each new record */
 	struct spilled taken; /* while TAKING_KEPT */
 	__u64 result;  /* the call's block or mapping, while it is reported */
-#ifdef PYTHON
 	__u64 device;  /* 1 + number of the GPU that has the block; 0: none */
+#ifdef PYTHON
 	__u32 python_scratch; /* 1 + number of the scratch memory with its Python frames, or 0 */
 	__u32 python_walked;  /* 1: the frames were walked; the reporting program is called again */
 	__u64 python_thread; /* CPython's record of the thread; 0 if unknown */

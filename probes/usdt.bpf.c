@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0)
 /*
- * Probes on allocations that a program itself reports by USDT probes (record/mallocs/usdt.py). With
- * USDT_WEIGHTS the program samples (OpenTelemetry's design document 00003): the weight is the
- * number of bytes that a block represents, and frees of sampled blocks only are reported.
+ * Probes on allocations that a program itself reports by USDT probes (record/mallocs/usdt.py). If
+ * they have a weight, the program samples (OpenTelemetry's design document 00003): it is the number
+ * of bytes that a block represents, and frees of sampled blocks only are reported.
  *
  * A probe is in the middle of a function: the walk begins at the instruction itself, with the
  * current registers. The probe's cookie is the number of the description of where its arguments
@@ -120,6 +120,7 @@ static __always_inline bool begin_report(struct pt_regs *ctx, struct call *call)
 {
 	struct usdt_probe *places = usdt_places(ctx);
 	u64 size, bytes;
+	bool is_weighed;
 
 	if (!places)
 		return false;
@@ -127,22 +128,14 @@ static __always_inline bool begin_report(struct pt_regs *ctx, struct call *call)
 	size = usdt_value(ctx, &places->size);
 	if (!call->result || size < MIN_SIZE || size > MAX_SIZE)
 		return false;
-#ifdef USDT_WEIGHTS
 	bytes = usdt_value(ctx, &places->weight);
-	if (size >> WEIGHED_SIZE_BITS || bytes >> 63) {
-#else
-	if (size >> EVENT_SIZE_BITS) {
-#endif
+	is_weighed = places->weight.bytes;
+	if (size >> (is_weighed ? WEIGHED_SIZE_BITS : EVENT_SIZE_BITS) || bytes >> 63) {
 		count(COUNTER_IMPOSSIBLE_SIZES);
 		return false;
 	}
-#ifdef USDT_WEIGHTS
-	size = weighed(size, bytes);
-#endif
-	call->size = size;
-#ifdef PYTHON
+	call->size = is_weighed ? weighed(size, bytes) : size;
 	call->device = places->device.bytes ? (u16)(usdt_value(ctx, &places->device) + 1) : 0;
-#endif
 	/* Treats the probed instruction as a call that has just returned. */
 	call->kind = FUNCTION_ALLOC;
 	call->last_sp = PT_REGS_SP(ctx) - RETURN_SP_DELTA;

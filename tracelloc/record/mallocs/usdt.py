@@ -56,11 +56,7 @@ def why_no_reports(modules: Sequence[Module], providers: Iterable[Provider]) -> 
     found = sorted({name for module in modules for name in module.elf.usdt_providers()})
     listed = ", ".join(printable(name) for name in found[:_MOST_LISTED])
     wanted = " or ".join(f"{provider.name}:{provider.alloc}" for provider in providers)
-    return (
-        f"it has no probes {wanted}, only those of {listed}"
-        if found
-        else f"it has no probes {wanted}"
-    )
+    return f"it has no probes {wanted}{', only those of ' if found else ''}{listed}"
 
 
 def _reporters(modules: Iterable[Module], provider: Provider) -> Iterator[Allocator]:

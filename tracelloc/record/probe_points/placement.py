@@ -42,8 +42,6 @@ EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
 _KNOWN_NAMES: Final = frozenset(
     name for family in (*FAMILIES, jemalloc(""), OPERATORS) for name in family.functions
 )
-
-
 # Where arguments are, by role: the fields of `struct usdt_probe`.
 Arguments = tuple[tuple[str, UsdtArgument], ...]
 
@@ -256,9 +254,8 @@ def usdt_points(allocator: Allocator) -> Iterator[ProbePoint]:
     places = module.elf.usdt(provider.name)
     for name, program in ((provider.free, "usdt_free"), (provider.alloc, "usdt_alloc")):
         for place in usable_places(places, name, provider):
-            found = (
-                (role, place.arguments[n - 1]) for role, n in provider.arguments_of(name).items()
-            )
+            roles = provider.arguments_of(name).items()
+            found = ((role, place.arguments[number - 1]) for role, number in roles)
             yield ProbePoint(
                 module.open_path,
                 place.offset,

@@ -82,23 +82,18 @@ class TraceConfig:
         """Returns a copy that traces the chosen allocators."""
         is_host = all(one.space is Space.HOST for one in selection.custom)
         config = replace(self, selection=selection, reads_memory=self.reads_memory and is_host)
-        if len(selection.providers) == 1:
-            return config.with_provider(selection.providers[0])
-        return config
+        is_known = len(selection.providers) == 1
+        return config.with_provider(selection.providers[0]) if is_known else config
 
     def with_provider(self, provider: Provider) -> TraceConfig:
         """Returns a copy that reads the allocations that the program itself reports."""
         weighted = "weight" in provider.arguments
         capture = replace(self.capture, usdt=True, weighted=weighted, sample_bytes=None)
         selection = replace(self.selection, providers=(provider,), mappings=False)
-        return replace(
-            self,
-            capture=capture,
-            selection=selection,
-            use_library=False,
-            # No search of the process's memory tells whether a GPU's is in use.
-            reads_memory=self.reads_memory and provider.space is Space.HOST,
-        )
+        # No search of the process's memory tells whether a GPU's is in use.
+        reads = self.reads_memory and provider.space is Space.HOST
+        config = replace(self, capture=capture, selection=selection, reads_memory=reads)
+        return replace(config, use_library=False)
 
     @property
     def has_devices(self) -> bool:

@@ -120,6 +120,7 @@ def read(content: bytes, time_s: float) -> Profile:
     """Reads a pprof profile; ``time_s``: its time if the file has none."""
     raw = _raw(content)
     columns = _columns(raw)
+    is_gpu = any(name.startswith(GPU_PREFIX) for name in _type_names(raw))
     frames = {number: _location(raw, number) for number in raw.locations}
     samples, count = [], 0
     for index, (locations, values) in enumerate(raw.samples):
@@ -143,7 +144,7 @@ def read(content: bytes, time_s: float) -> Profile:
         samples=samples,
         files=[_file(raw, mapping) for mapping in raw.mappings.values()],
         notes=comments[1:] if comments[:1] and comments[0].startswith("tracelloc: ") else comments,
-        facts={"space": _space(raw).value},
+        facts={"space": Space.GPU.value} if is_gpu else {},
         metrics=frozenset(m for m in Metric if m.figure.attribute in columns),
     )
 
@@ -190,11 +191,6 @@ def _sample(value: int | bytes) -> tuple[list[int], list[int]]:
 
 def _type_names(raw: _Raw) -> list[str]:
     return [raw.string(_number(kind, 1)) for kind in raw.types]
-
-
-def _space(raw: _Raw) -> Space:
-    is_gpu = any(name.startswith(GPU_PREFIX) for name in _type_names(raw))
-    return Space.GPU if is_gpu else Space.HOST
 
 
 def _columns(raw: _Raw) -> dict[str, int]:
