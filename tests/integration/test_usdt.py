@@ -1,6 +1,7 @@
 """Programs that report allocations by themselves, against their own books."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -349,3 +350,15 @@ def test_devices_without_python(targets: Targets, tmp_path: Path) -> None:
             size = entry["bytes"] // entry["allocations"]
             assert device == f"[GPU {size}]"
     assert sums["by_one"] == books["by_one"]
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="written in x86-64's assembly")
+def test_operands_of_every_kind(targets: Targets) -> None:
+    target = targets.c("operands")
+    tracer = Tracelloc("-p", target.pid, "--source", "usdt", "--json", "--top", 99)
+    assert target.ask("go") == "done"
+    report = tracer.final_report()
+    assert "not probed" not in "".join(tracer.messages)
+    outermost = {entry["bytes"]: entry["stack"][-1]["symbol"] for entry in report["top_allocators"]}
+    assert not outermost.pop(107).startswith("[GPU")
+    assert outermost == {100 + number: f"[GPU {number}]" for number in range(7)}
