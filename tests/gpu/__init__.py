@@ -1,0 +1,1 @@
+"""Checks that need a GPU: ``tests/gpu/__main__.py``."""
