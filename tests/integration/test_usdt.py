@@ -362,3 +362,18 @@ def test_operands_of_every_kind(targets: Targets) -> None:
     outermost = {entry["bytes"]: entry["stack"][-1]["symbol"] for entry in report["top_allocators"]}
     assert not outermost.pop(107).startswith("[GPU")
     assert outermost == {100 + number: f"[GPU {number}]" for number in range(7)}
+
+
+def test_recordings_of_tensors(targets: Targets, cuda: Path, tmp_path: Path) -> None:
+    target = targets.start("/usr/bin/python3", TARGETS / "tensors.py", cuda)
+    path = tmp_path / "heap.rec"
+    recorder = Recorder(path, "-p", target.pid, "--source", "usdt")
+    books = json.loads(target.ask("100"))
+    assert recorder.end() == 0
+    report = reports(path)[-1]
+    live = sum(size for one in books.values() for _, size in one.values())
+    assert (report["space"], report["live_bytes"]) == ("gpu", live)
+    otlp = tmp_path / "heap.otlp"
+    run_tracelloc("report", path, "-o", otlp, status=0)
+    found = sums(decoded_file(otlp.read_bytes()))
+    assert (found["gpu_inuse_space"], "inuse_space" in found) == (live, False)
