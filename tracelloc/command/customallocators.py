@@ -58,10 +58,7 @@ def load_custom_allocators(
 
 
 def choose(choice: MallocChoice, custom: Iterable[Custom], source: str) -> MallocChoice:
-    """Returns the choice with what files name, and the providers of ``--source``. UsageError.
-
-    Allocators of GPU memory are traced alone, if ``--malloc`` names them.
-    """
+    """Adds what files name, GPU memory only if ``--malloc`` names it. Raises UsageError."""
     providers = {one.name: one for one in (*PROVIDERS, *custom) if isinstance(one, Provider)}
     name = source.partition(":")[2]
     if name and name not in providers:

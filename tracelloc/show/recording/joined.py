@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.errors import UsageError
 from tracelloc.model.figures import I64, History
 from tracelloc.model.process import FollowCounts
 from tracelloc.model.verdicts import Findings, Suspect
@@ -104,6 +105,8 @@ class JoinedTraces:
         follows = [trace.follow for trace in traces if trace.follow is not None]
         newest_ns, time_s = max((t.root.now_ns, t.root.time_s) for t in traces)
         processes = [one for trace in traces for one in trace.processes]
+        if len({each.space for one in processes for each in one.allocators}) > 1:
+            raise UsageError("memory of GPUs and that of processes can't be one sum")
         # The time of all is the newest one's.
         root = processes[0]
         growth = root.history.growth_per_min(newest_ns, root.totals.live_bytes)

@@ -8,6 +8,8 @@ import pytest
 
 from tests.harness import run_tracelloc
 from tests.unit.recordedtraces import assert_equal, record, traces
+from tracelloc.errors import UsageError
+from tracelloc.model.process import Space
 from tracelloc.show.analysis.merge import TraceMerger
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers, frame_name
@@ -103,3 +105,13 @@ def test_what_can_not_be_merged_is_one_line(tmp_path: Path, words: list[str], sa
     assert said in run.stderr
     assert len(run.stderr.splitlines()) == 1
     assert not (tmp_path / "new.rec").exists()
+
+
+def test_memory_of_gpus_is_not_added(tmp_path: Path) -> None:
+    every = [one_process(each) for each in traces(END_S)[:2]]
+    found = tuple(replace(each, space=Space.GPU) for each in every[0].root.allocators)
+    gpu = [replace(each, processes=(replace(each.root, allocators=found),)) for each in every]
+    paths = [write(tmp_path / "host.rec", every), write(tmp_path / "gpu.rec", gpu)]
+    assert open_recordings(paths[1:]).trace_at(0).root.space is Space.GPU
+    with pytest.raises(UsageError, match="can't be one sum"):
+        open_recordings(paths).trace_at(0)
