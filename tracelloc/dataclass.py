@@ -5,8 +5,6 @@ each. Here, only ``__init__`` is compiled. ``frozen`` makes instances hashable, 
 the type checker alone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from dataclasses import asdict, field, fields, is_dataclass, replace

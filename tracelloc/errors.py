@@ -1,7 +1,5 @@
 """The errors a user can cause or cure. ``cli.main`` is the only place that catches them."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -3,8 +3,6 @@
 The status line is on standard error, where that is a terminal.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import signal

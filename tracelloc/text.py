@@ -3,8 +3,6 @@
 Names from the target are hostile until proven printable.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The Textual application: receives pictures and signals, and manages the screens."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import time

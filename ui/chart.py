@@ -1,7 +1,5 @@
 """The view of memory over time, stacked by the largest functions or call stacks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import ClassVar, Final
 

@@ -4,8 +4,6 @@ WCAG 2.1 requires it (success criterion 1.4.3, level AA). Many themes' muted and
 fall short; a filter on the drawn output moves these towards black or white.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any, Final
 

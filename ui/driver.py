@@ -8,8 +8,6 @@ Textual writes from a thread that a write error ends. The drawing thread would t
 forever, and tracelloc would neither detach nor write its files.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

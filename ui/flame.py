@@ -1,7 +1,5 @@
 """An icicle graph of the call tree: the root on top, each function as wide as its weight."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final

@@ -1,7 +1,5 @@
 """One call stack as table rows and as text, and filter rules made from its frames."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable, Sequence
 from typing import Any, Final

@@ -3,8 +3,6 @@
 Enter on a function shows its callers and callees, with the bytes that pass through each.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence

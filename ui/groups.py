@@ -5,8 +5,6 @@ equal names and verdicts, and stacks of a single block each that have no verdict
 with equal texts say what differs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from typing import Final, cast

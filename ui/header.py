@@ -1,7 +1,5 @@
 """The header: the target, its live bytes and growth, and the tabs."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

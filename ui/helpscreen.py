@@ -1,7 +1,5 @@
 """The help screen: all keys by purpose, then the meaning of verdicts and terms."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The views of live blocks by size, by age and by thread, as bars and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """The line at the bottom that shows the keys."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The main screen: header, plot, tabs, and the active view below them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar

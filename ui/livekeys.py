@@ -1,7 +1,5 @@
 """Keys of the main screen, with their descriptions in the help."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The screen of ``top``: processes and control groups, and commands for one of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Final
 

@@ -3,8 +3,6 @@
 The refresher's thread makes ``Nodes`` once per tree, metric and search.
 """
 
-from __future__ import annotations
-
 import functools
 import zlib
 from collections.abc import Callable, Hashable

@@ -1,7 +1,5 @@
 """The view of a Python program's objects by type, and the rows of types that grow."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple

@@ -1,7 +1,5 @@
 """The views of text lines: the log, and the last output of a started program."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median

@@ -1,7 +1,5 @@
 """The screen for choosing a process to trace."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 

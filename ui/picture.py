@@ -4,8 +4,6 @@ The refresher's thread makes pictures, each after the previous one has been draw
 immutable, so the drawing thread needs no lock and computes nothing.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

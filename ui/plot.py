@@ -1,7 +1,5 @@
 """The plot of live bytes, resident and kept memory over the whole traced time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """The views of traced processes, as a tree to choose from, and of one's resident memory by part."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
 from typing import Final

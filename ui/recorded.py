@@ -1,7 +1,5 @@
 """The screen of a recording: a source that returns the snapshot chosen on its time line."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Final

@@ -1,7 +1,5 @@
 """The thread that takes snapshots periodically and computes the pictures the screen shows."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

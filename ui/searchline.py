@@ -1,7 +1,5 @@
 """The search line of several screens: ``/`` shows it, Enter keeps the search, Esc clears it."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Generic, TypeVar
 
 from textual.binding import Binding, BindingType

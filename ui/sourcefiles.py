@@ -1,7 +1,5 @@
 """Source files: read with a cache, coloured by Pygments, and opened in the user's editor."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

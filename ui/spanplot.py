@@ -1,7 +1,5 @@
 """The plot over time, where keys or the mouse select a span."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import ClassVar, Final

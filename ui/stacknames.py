@@ -5,8 +5,6 @@ several times a second. Each update names the stacks on the screen first, then t
 ones until its time is up.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The views of call stacks and of single blocks, and the text of a stack's verdict."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ The screens' actions call ``State``, which passes new settings to the refresher.
 runs in the drawing thread, except for jobs passed to the refresher's thread.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ OSC 11 asks a terminal for its background, and DA1 for something that each one a
 control sequences, https://invisible-island.net/xterm/ctlseqs/ctlseqs.html).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import select

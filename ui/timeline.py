@@ -1,7 +1,5 @@
 """The time line of a recording: the times of its snapshots, and which one is shown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

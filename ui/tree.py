@@ -1,7 +1,5 @@
 """The call tree as lines that expand and collapse: callers first, or inverted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence, Set
 from typing import ClassVar, Final
 

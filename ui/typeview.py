@@ -1,7 +1,5 @@
 """The view of types: live bytes by C++ class, or by what the allocating functions' names say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

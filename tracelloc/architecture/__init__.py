@@ -6,8 +6,6 @@ code (how capstone names registers, how rows are encoded) stay in the package th
 library, in one module per architecture.
 """
 
-from __future__ import annotations
-
 import platform
 from functools import cache
 from typing import Final

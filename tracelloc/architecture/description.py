@@ -1,7 +1,5 @@
 """The description of a processor architecture (``Architecture``): frozen records of facts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 

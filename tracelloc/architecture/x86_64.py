@@ -1,7 +1,5 @@
 """x86-64. Sources: System V ABI, AMD64 supplement; Intel SDM; the kernel's arch/x86."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

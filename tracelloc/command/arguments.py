@@ -4,8 +4,6 @@ Types are functions for argparse's ``type`` that raise ``argparse.ArgumentTypeEr
 sentence on the error. The module imports nothing slow, so that help and usage errors are fast.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Callable

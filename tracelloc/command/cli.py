@@ -1,7 +1,5 @@
 """The entry point of the command: selects a subcommand or a trace, and reports its errors."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -4,8 +4,6 @@ They are pools, arenas and wrappers that tracelloc does not know, and providers 
 ``docs/allocators.md`` has examples, and describes all keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial

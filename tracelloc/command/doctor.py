@@ -3,8 +3,6 @@
 Nothing is attached to the target; its code, symbols and unwind tables are only read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Findings of ``tracelloc doctor -p PID`` about a process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final

@@ -1,7 +1,5 @@
 """Reports errors of the command as one line, with a traceback if requested."""
 
-from __future__ import annotations
-
 import errno
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """``run --leaks``: a front-end that waits for the end of a program and reports what it leaked."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

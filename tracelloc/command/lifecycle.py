@@ -5,8 +5,6 @@ byte to a socket. A second signal ends tracelloc at once, unless it follows the 
 immediately; the kernel then removes the probes and releases followed processes.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """``top`` on a terminal: the list of processes, and the command chosen there for one of them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import closing

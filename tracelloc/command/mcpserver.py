@@ -6,8 +6,6 @@ server keeps nothing from one request to the next. Each tool runs on a thread of
 so that the input is read all the time: pings are answered, and calls can be cancelled.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import closing, suppress

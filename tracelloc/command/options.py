@@ -1,7 +1,5 @@
 """Derives the settings of the trace, files and addresses from the parsed command line."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Mapping

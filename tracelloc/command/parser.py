@@ -1,7 +1,5 @@
 """The parser of the command line, its help, and its messages about wrong command lines."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import textwrap

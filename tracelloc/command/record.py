@@ -1,7 +1,5 @@
 """``record``: a front-end that writes a snapshot each second into a recording."""
 
-from __future__ import annotations
-
 import math
 import os
 import socket

@@ -1,7 +1,5 @@
 """``report``: one snapshot of a recording, as text, JSON or any file format."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

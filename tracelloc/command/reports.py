@@ -1,7 +1,5 @@
 """The front-end for logs, pipes and people who watch: reports on time, or lines of progress."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

@@ -1,7 +1,5 @@
 """The command with a screen: choose a process, trace it, show it, end as every run ends."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

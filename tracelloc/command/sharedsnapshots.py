@@ -1,7 +1,5 @@
 """Snapshots shared by all front ends: concurrent requests get the same one."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import replace

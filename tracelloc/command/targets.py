@@ -1,7 +1,5 @@
 """Finds the running process that a command line names."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import time

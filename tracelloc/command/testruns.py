@@ -4,8 +4,6 @@ The plug-in sends a line before and after each test (``tracelloc/testing/measuri
 for each answer. So figures are of the test alone, without the plug-in's own work.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

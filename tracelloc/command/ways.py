@@ -1,7 +1,5 @@
 """Tests the ways to trace or inspect a process: which of them work here, and cures for others."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

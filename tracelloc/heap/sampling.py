@@ -6,8 +6,6 @@ one point falls into it. A block of s bytes is thus sampled with probability 1 -
 and stands for the inverse of that many blocks: an unbiased estimate for all sizes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

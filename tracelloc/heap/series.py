@@ -4,8 +4,6 @@ As in ``History``, the points always cover the whole traced time: if there is no
 are merged, and the interval doubles.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

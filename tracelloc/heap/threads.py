@@ -5,8 +5,6 @@ the first row. (Stale blocks, whose address was allocated again, are freed by ``
 kernel reuses a thread id, the figures of both threads are added up.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from tracelloc.dataclass import dataclass, fields

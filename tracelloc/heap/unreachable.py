@@ -8,8 +8,6 @@ program frees such blocks all the same, it can reach them in a way that no searc
 kernel, say). A stack for which that has happened often is not said to lose blocks again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple

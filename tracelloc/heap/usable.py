@@ -18,8 +18,6 @@ use. A block may be freed during the read, and another allocator's blocks have s
 sizes that do not fit the request are left out.
 """
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable, Iterable
 from functools import cache

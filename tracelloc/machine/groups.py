@@ -3,8 +3,6 @@
 Which groups there are is known from their processes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -4,8 +4,6 @@ A sample's age decides how close its neighbours may be: within a twentieth of it
 some 150 samples, whatever the interval.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

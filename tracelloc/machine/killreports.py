@@ -8,8 +8,6 @@ Formats: Documentation/accounting/psi.rst, cgroup-v2.rst (memory.events) and cgr
 those of the whole machine.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping, Sequence

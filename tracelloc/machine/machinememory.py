@@ -1,7 +1,5 @@
 """The memory of all processes and control groups of a machine, and how it grows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Final

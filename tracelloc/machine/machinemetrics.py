@@ -5,8 +5,6 @@ largest names have series of their own. Other commands are summed; control group
 so their sum would say nothing.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final

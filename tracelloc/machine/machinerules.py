@@ -3,8 +3,6 @@
 ``tracelloc help watch`` has an example, and lists all keys.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The memory of a machine's processes and control groups, as text and JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final

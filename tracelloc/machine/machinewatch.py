@@ -4,8 +4,6 @@ All expensive work runs in child processes (``watchjobs``). A small file keeps w
 restart: when rules were broken, for cool-down, and the counters of killed processes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -5,8 +5,6 @@ with ESRCH after the process has ended, even if its PID is in use again. If its 
 /proc/PID/status (proc_pid_status(5)) has all kinds of memory.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

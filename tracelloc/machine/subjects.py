@@ -1,7 +1,5 @@
 """The watched processes and control groups (subjects), and the rules that they break."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 

@@ -4,8 +4,6 @@ The number of actions at a time is limited, and so is the size of all files: the
 oldest files make room.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Code files, their mappings, and why an address may have no name."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 

@@ -5,8 +5,6 @@ one above all addresses of programs. Code that names addresses looks up its mean
 lines in several processes have the same address.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from tracelloc.dataclass import dataclass

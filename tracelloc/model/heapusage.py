@@ -1,7 +1,5 @@
 """How a process's heap is used at one time, and where its resident memory is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final, Protocol

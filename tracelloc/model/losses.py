@@ -4,8 +4,6 @@ A trace is complete while no event is missing. Otherwise, gaps record when event
 many, and why.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import Enum, IntEnum
 from typing import Final

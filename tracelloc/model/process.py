@@ -1,7 +1,5 @@
 """The traced process: its identity, its memory, and how it is traced. No arrays."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Final
 

@@ -1,7 +1,5 @@
 """A process in a list, and why it may not be traceable."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from enum import Enum

@@ -1,7 +1,5 @@
 """Call stacks by number, how the walk of each one ended, and why it may be partial."""
 
-from __future__ import annotations
-
 from enum import IntFlag
 from typing import Final
 

@@ -4,8 +4,6 @@ Every offset, size and value here equals the C side's; a test compiles the heade
 and compares. All times are CLOCK_MONOTONIC nanoseconds, all sizes bytes.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum, IntFlag
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The manual: Markdown files shipped with tracelloc, one per topic."""
 
-from __future__ import annotations
-
 import sys
 from difflib import get_close_matches
 from importlib.resources import files

@@ -4,8 +4,6 @@ A table's columns are defined once. Reports write them with ``table_lines``, JSO
 values with ``table_json``, and the screen draws them with ``ui.tableview.sorted_rows``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum

@@ -1,7 +1,5 @@
 """Immutable copies of one process's figures (``Snapshot``) and of a trace (``TraceSnapshot``)."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Takes snapshots: copies what views need of a heap, with counts in whole blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, replace
 

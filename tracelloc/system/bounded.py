@@ -4,8 +4,6 @@ A kilobyte of zlib may expand to a megabyte, and three bytes of JSON to a list o
 are checked before memory of that size is allocated.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from typing import Any, Final

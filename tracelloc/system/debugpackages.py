@@ -1,7 +1,5 @@
 """Distribution packages that contain a file's debug information."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

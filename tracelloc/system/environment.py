@@ -1,7 +1,5 @@
 """Environment variables of programs that tracelloc starts on a user's behalf."""
 
-from __future__ import annotations
-
 import os
 import pwd
 from collections.abc import Iterable, Mapping

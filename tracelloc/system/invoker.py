@@ -5,8 +5,6 @@ rights instead of root's, and rejects files that other users could have written.
 are those of https://specifications.freedesktop.org/basedir-spec/latest/.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -6,8 +6,6 @@ group and its ancestors, and the machine's memory (proc_meminfo(5)). What the ke
 page cache and caches of file systems, does not count as used.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Memory limits of tests, set by markers, and the messages for tests that exceed them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

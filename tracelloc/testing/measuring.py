@@ -4,8 +4,6 @@ A process that runs tests asks the tracelloc that has started it. With pytest-xd
 asks, and its figures come with its reports.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

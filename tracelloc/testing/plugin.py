@@ -4,8 +4,6 @@ pytest imports this module whenever it starts, so it imports nothing else until 
 given. pytest then starts again below tracelloc, which preloads its library.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Generator

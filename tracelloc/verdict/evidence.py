@@ -1,7 +1,5 @@
 """Judgements in words: a verdict's figures, with a sentence that gives the evidence for it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Verdicts are some seconds old when they are shown. A heap may lose most of its blocks meanwhile.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

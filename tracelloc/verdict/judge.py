@@ -1,7 +1,5 @@
 """Judges all stacks every few seconds, and remembers earlier verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Final
 

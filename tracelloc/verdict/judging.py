@@ -5,8 +5,6 @@ without any pointer to them (``unreachable``). Other sites are rising, start-up 
 caches, or unclear (``nonleaks``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from dataclasses import replace
 

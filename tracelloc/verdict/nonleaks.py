@@ -6,8 +6,6 @@ births per second x mean lifetime) a rising load raises the floor of an innocent
 test allows for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

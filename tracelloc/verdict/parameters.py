@@ -9,8 +9,6 @@ A *site* is a call stack, or several that are judged as one. The *floor* is the 
 live from some moment on. Times are on the target's clock, since tracing began.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from tracelloc.dataclass import dataclass

@@ -2,8 +2,6 @@
 abi-aa); Arm Architecture Reference Manual; the kernel's arch/arm64.
 """
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import re

@@ -3,8 +3,6 @@
 Arm Architecture Reference Manual, C4.1. What is not certain errs on the side of more writes.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from typing import Final

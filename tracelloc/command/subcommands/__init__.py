@@ -4,8 +4,6 @@ A module's name is the subcommand's, its docstring the help, of which ``tracello
 first line. A module imports slow modules only when its subcommand runs.
 """
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable

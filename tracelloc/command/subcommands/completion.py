@@ -1,7 +1,5 @@
 """Prints a script that completes tracelloc's options in a shell."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Final

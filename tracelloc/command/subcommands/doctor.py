@@ -5,8 +5,6 @@ missing, what will be slow, and how to fix it. Nothing is traced. The exit statu
 tracing works.
 """
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser, Namespace
 from typing import Final

@@ -5,8 +5,6 @@ started: what is in use by arena, size and C++ class, and what is free but still
 read from outside; the process is neither probed nor stopped.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import Final

@@ -1,7 +1,5 @@
 """Shows a topic, a subcommand's help, or the list of topics."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from typing import Final
 

@@ -5,8 +5,6 @@ variable, a thread's stack or other memory, and what would be freed with that. W
 lists the roots that keep most of the heap. The process is neither probed nor stopped.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from contextlib import closing
 from functools import partial

@@ -3,8 +3,6 @@
 With it in LD_PRELOAD, a program reports its allocations without probes: see tracelloc help preload.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from typing import Final
 

@@ -5,8 +5,6 @@ of a server that they start (stdio). It only looks, unless --allow-trace names p
 may be traced, or programs that may be run.
 """
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser, Namespace
 from typing import Final

@@ -3,8 +3,6 @@
 Their processes may have run side by side or one after the other, also on several machines.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Final

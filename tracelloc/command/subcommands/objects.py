@@ -4,8 +4,6 @@ It reports how their numbers change and who holds them, for CPython 3.11 and new
 read from outside; the program is not stopped.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import TYPE_CHECKING, Final

@@ -3,8 +3,6 @@
 The recording may be one that is still being written.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from typing import Final
 

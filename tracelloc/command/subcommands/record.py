@@ -4,8 +4,6 @@ tracelloc open, report and diff read the file, also while it is being written. T
 --max-size: the older snapshots are, the further apart they are kept.
 """
 
-from __future__ import annotations
-
 import argparse
 from argparse import ArgumentParser, Namespace
 from functools import partial

@@ -1,7 +1,5 @@
 """Shows a snapshot of a recording as text, JSON or a file format."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from functools import partial
 from pathlib import Path

@@ -5,8 +5,6 @@ needs neither root nor another build of the program. The exit status is 3 if som
 that of the program.
 """
 
-from __future__ import annotations
-
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from functools import partial
 from pathlib import Path

@@ -4,8 +4,6 @@ It lists each file that a process has mapped as code, and which package or optio
 missing. Nothing is traced.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import Final

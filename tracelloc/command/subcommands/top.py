@@ -5,8 +5,6 @@ last one, ten and sixty minutes, as far back as it has run. Nothing is traced, a
 needed, but for processes that /proc hides.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from contextlib import closing
 from functools import partial

@@ -6,8 +6,6 @@ kills one of them for want of memory, a line says which call stacks held it. Pro
 the memory of all processes and groups. tracelloc help watch describes the file.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from functools import partial

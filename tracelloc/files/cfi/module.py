@@ -7,8 +7,6 @@ are data or, on x86-64, the middle of another instruction. No real call is misse
 with a prefix inside the operand (there are none).
 """
 
-from __future__ import annotations
-
 import threading
 from contextlib import suppress
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Why a frame has no unwind row: its call-frame information can't be used."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 

@@ -1,7 +1,5 @@
 """Built-in rules: for code without call-frame information, and for the ends of stacks."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Final
 

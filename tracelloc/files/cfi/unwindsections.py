@@ -5,8 +5,6 @@ The bytes to read of the tables are bounded. ``.eh_frame`` has a binary search t
 the index is built by reading all entries once.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from typing import Final
 

@@ -4,8 +4,6 @@
 the stack ends there: nothing is guessed.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import NamedTuple
 

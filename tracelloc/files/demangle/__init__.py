@@ -8,8 +8,6 @@ C++: libstdc++, in a separate process (tracelloc.files.demangle.cxxnames).
 A name that cannot be demangled stays unchanged.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from contextlib import suppress

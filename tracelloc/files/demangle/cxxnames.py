@@ -6,8 +6,6 @@ substitutions (``S1_``) let 200 letters expand to gigabytes of text. The helper 
 rights, little memory and little time. A name that takes more ends the helper and stays unchanged.
 """
 
-from __future__ import annotations
-
 import atexit
 import select
 import subprocess

@@ -1,7 +1,5 @@
 """Chains of source frames from a file's own debug information."""
 
-from __future__ import annotations
-
 import os.path
 from collections.abc import Sequence
 from typing import Final

@@ -5,8 +5,6 @@ until its meaning is needed; for most values it never is. The module also define
 exception and the limit on the work that a file may cause.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Final
 

@@ -6,8 +6,6 @@ after their parent, and most compilers do not write the offset of the next sibli
 have to be skipped one by one, most of them by a lookup and an addition.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final

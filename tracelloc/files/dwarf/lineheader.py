@@ -1,7 +1,5 @@
 """Headers of line programs: parameters and file names. DWARF 5, 6.2.4; DWARF 4, 6.2.4."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tracelloc.dataclass import dataclass

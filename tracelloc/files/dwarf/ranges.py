@@ -7,8 +7,6 @@ lack an address, the first entries of listed units are read as well, and finally
 programs of units without ranges.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterable
 from typing import Final

@@ -7,8 +7,6 @@ functions are missing then. It inherits only the file's descriptor and no enviro
 that makes it use the network. Its memory and its time are limited.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import os.path

@@ -3,8 +3,6 @@
 DWARF 5, 2.6.1.1.3 (``DW_OP_addr``), 4.1 (variables) and 2.14 (declaration coordinates).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 

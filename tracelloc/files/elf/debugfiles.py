@@ -8,8 +8,6 @@
 Debug files are searched for in the target's own root first, which symbolic links cannot leave.
 """
 
-from __future__ import annotations
-
 import lzma
 import os
 import re

@@ -1,7 +1,5 @@
 """ELF files: segments, sections and symbols. System V gABI, chapters 4 and 5."""
 
-from __future__ import annotations
-
 import errno
 import os
 import struct

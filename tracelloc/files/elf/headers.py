@@ -8,8 +8,6 @@ to identify them.
 Any malformed header raises ``HeaderError``: files are untrusted.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Callable, Iterator

@@ -8,8 +8,6 @@ them hold ``adrp x16``, ``ldr x17, [x16, #…]``; ``bti c`` may precede these, a
 precede the jump. The table's first entry has them, too, with a word that no relocation names.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterator
 from typing import Final

@@ -4,8 +4,6 @@ Three forms: plain; SHF_COMPRESSED with an Elf64_Chdr in front (zlib, zstd); and
 ``.zdebug_*`` of GNU tools: "ZLIB", the size as a big-endian 64-bit number, a zlib stream.
 """
 
-from __future__ import annotations
-
 import importlib
 import struct
 import zlib

@@ -7,8 +7,6 @@ exclusive and its store makes the loop endless. Besides the arguments, x30 has t
 a return probe replaces it, and paciasp signs it with the stack pointer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Rules for machine code, by architecture: where probes may sit, how code is decoded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 

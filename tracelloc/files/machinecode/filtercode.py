@@ -5,8 +5,6 @@ a ``syscall`` instruction somewhere, 89 of these also a move of one of the numbe
 7 have both within 64 bytes, the C library, the sanitizers and Chromium, all of which do it.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from tracelloc.architecture import Architecture, elf_architecture

@@ -1,7 +1,5 @@
 """Instructions and probe offsets, in a form that does not depend on the processor."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Final, NamedTuple
 

@@ -7,8 +7,6 @@ call of the function passes it exactly once, and if the argument registers and t
 pointer are still as at entry. The same rules apply to arming a return probe.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Final

@@ -5,8 +5,6 @@ internal, and distributions' files have no symbol for it. tracelloc identifies i
 sets a byte of the thread's variables to 1 (``tcache_shutting_down``), then calls free.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Callable, Collection, Iterator

@@ -1,7 +1,5 @@
 """The list of all facets."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from tracelloc.record.facets.facet import Facet

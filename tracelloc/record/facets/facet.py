@@ -5,8 +5,6 @@ nothing points to, its objects. A new facet is a module with a ``Facet``, its li
 ``allfacets.py``, and its result's line in ``snapshots.snapshot.FACET_RESULTS``.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from abc import ABC, abstractmethod

@@ -4,8 +4,6 @@ For each account, the process's heap is walked (``record.heapwalk``), so that a 
 memory in use from freed memory that the malloc library keeps. The process pays nothing for that.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

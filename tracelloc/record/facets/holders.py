@@ -6,8 +6,6 @@ process pays nothing for a search. Searches are rare: one takes tracelloc about 
 time per million blocks.
 """
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice

@@ -4,8 +4,6 @@ The programs pay nothing for that. A census takes tracelloc about 0.3 µs per ob
 after each. Censuses are more frequent at first, until it is clear whether something grows.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ search costs the target only memory bandwidth. It costs tracelloc the time to re
 resident memory, so there is a pause after each search.
 """
 
-from __future__ import annotations
-
 import os
 from errno import ENOMEM
 from functools import partial

@@ -3,8 +3,6 @@
 Each inspection is bounded in CPU time, and all of them in their share of a processor's.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable

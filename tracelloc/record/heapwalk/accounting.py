@@ -5,8 +5,6 @@ the heap which pages of it are in use or free. What the walk explains of a mappi
 mapping's own part, so the sum of all parts is what the kernel counts.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ each time and in smaller pieces. Chunks in thread caches (tcache) and fastbins a
 use; lists tell which of them are free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Kinds of blocks: groups by C++ class and size."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

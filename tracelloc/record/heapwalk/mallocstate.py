@@ -12,8 +12,6 @@ Format: malloc/malloc.c and malloc/arena.c of glibc 2.26 to 2.43, 64 bits: ``str
   heap's largest size.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

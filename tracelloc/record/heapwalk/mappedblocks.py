@@ -6,8 +6,6 @@ IS_MMAPPED alone: to the end of a page, from glibc 2.42 on 16 bytes less. Mappin
 side are one line of maps.
 """
 
-from __future__ import annotations
-
 from itertools import compress
 from typing import Final, NamedTuple
 

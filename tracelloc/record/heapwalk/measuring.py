@@ -1,7 +1,5 @@
 """Sums up a walked heap: by arena, size and class, where resident memory is, what pins pages."""
 
-from __future__ import annotations
-
 import heapq
 import time
 from collections import Counter, defaultdict

@@ -5,8 +5,6 @@ with the process's secret; a description leads to a group of slots of one size, 
 leads back to the description. That proves both.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Walks a process's heap, whichever malloc library it has."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final, TypeVar
 

@@ -1,7 +1,5 @@
 """The probes in the kernel: compiling and loading them, and the memory shared with them."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

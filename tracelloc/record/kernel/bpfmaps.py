@@ -4,8 +4,6 @@ Calls bpf(2) directly: its batch commands fill numpy arrays with a million entri
 one call per entry takes ten times as long.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

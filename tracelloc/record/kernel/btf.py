@@ -5,8 +5,6 @@ called by its functions' types, whose numbers differ from kernel to kernel. bcc 
 calls, so the probes call helpers that do not exist, which tracelloc replaces.
 """
 
-from __future__ import annotations
-
 import functools
 import platform
 import struct

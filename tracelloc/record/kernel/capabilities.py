@@ -1,7 +1,5 @@
 """Checks whether this machine can trace, before compiling; gives one clear reason if not."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import importlib.util

@@ -1,7 +1,5 @@
 """A child process on which tracelloc tests what probes cost and what they break."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

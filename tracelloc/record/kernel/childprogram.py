@@ -5,8 +5,6 @@ name of one of its functions per line, and maybe bytes in hexadecimal that depen
 and answers each line with one.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import sys

@@ -5,8 +5,6 @@ map instead. ``probes/spill.h`` describes how the two are combined without losin
 reordering events; this module is user space's part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 

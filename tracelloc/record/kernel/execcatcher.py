@@ -5,8 +5,6 @@ process only. It is so small that it is written as instructions here, without a 
 (Documentation/bpf/standardization/instruction-set.rst).
 """
 
-from __future__ import annotations
-
 import os
 import struct
 import subprocess

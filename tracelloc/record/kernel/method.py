@@ -1,7 +1,5 @@
 """Attach methods, by the names that users choose; ``attach`` implements them."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Final
 

@@ -4,8 +4,6 @@ The result does not depend on the running kernel (the sources use no kernel type
 except ``struct pt_regs``), only on source, options and bcc.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

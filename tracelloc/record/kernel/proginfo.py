@@ -1,7 +1,5 @@
 """The kernel's information on a loaded BPF program: its runs and its native code."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Loads BPF programs and their maps directly with bpf(2) (include/uapi/linux/bpf.h)."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

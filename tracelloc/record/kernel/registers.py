@@ -3,8 +3,6 @@
 A BPF iterator over tasks copies them (``probes/registers.bpf.c``). It needs Linux 5.15 with BTF.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -8,8 +8,6 @@ Documentation/bpf/ringbuf.rst). Each record has an 8-byte head with its length a
 positions only grow. Everything runs on the thread that pumps events.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 from typing import Any, Final

@@ -4,8 +4,6 @@ tracelloc tests kernels instead of checking versions, since distributions backpo
 results hold until the next boot and are stored until then.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import struct

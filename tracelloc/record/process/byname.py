@@ -1,7 +1,5 @@
 """Finds the process with a given name, and opens processes; imports nothing slow."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence

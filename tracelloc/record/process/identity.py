@@ -1,7 +1,5 @@
 """Identity of a process: its program, its user, its namespaces, its container, its machine."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import re

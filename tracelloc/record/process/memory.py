@@ -1,7 +1,5 @@
 """Reads many parts of a process's memory at once, without stopping it."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

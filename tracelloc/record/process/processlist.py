@@ -5,8 +5,6 @@ tables of mapped files, is read once per process and once per file, within a tim
 refreshes fill in the rest. Formats: proc_pid_stat(5), proc_pid_cmdline(5).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

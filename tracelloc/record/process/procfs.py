@@ -3,8 +3,6 @@
 Formats: proc_pid_maps(5), proc_pid_stat(5), proc_pid_status(5).
 """
 
-from __future__ import annotations
-
 import bisect
 import os
 import signal

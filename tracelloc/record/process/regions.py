@@ -5,8 +5,6 @@ Documentation/filesystems/proc.rst). Unlike the counters in ``/proc/PID/status``
 the figures of smaps are counted page by page.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence

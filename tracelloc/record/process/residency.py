@@ -8,8 +8,6 @@ itself has mapped (``/proc/PID/pagemap``: 64 bits per page; bit 63 means in memo
 out; Linux, Documentation/admin-guide/mm/pagemap.rst).
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import threading

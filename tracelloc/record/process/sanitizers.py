@@ -1,7 +1,5 @@
 """Detects LeakSanitizer in a program: it fails at the program's end under ptrace(2)."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

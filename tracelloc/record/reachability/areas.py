@@ -6,8 +6,6 @@ addresses in a file would mean nothing to the next process that maps it. The pre
 shared memory has the addresses of blocks in events.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

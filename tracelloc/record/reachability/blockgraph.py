@@ -1,7 +1,5 @@
 """The heap of a process as a graph: roots, blocks, and all pointers to blocks."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

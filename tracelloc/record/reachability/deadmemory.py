@@ -11,8 +11,6 @@ Words in it are stale, and no roots. It is found by structures that prove themse
 - Buffers of glibc's streams, except for the bytes to be read or written (``struct _IO_FILE``).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final

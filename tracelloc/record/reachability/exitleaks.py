@@ -4,8 +4,6 @@ All threads are stopped, so one search is enough. Roots are those of every searc
 the heap, registers, live parts of stacks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

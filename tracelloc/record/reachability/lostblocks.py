@@ -5,8 +5,6 @@ two, and more while blocks drop out of the result. The heap is walked again for 
 search reached can't be lost, so later ones look for pointers to the others only.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Final

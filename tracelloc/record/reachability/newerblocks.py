@@ -4,8 +4,6 @@ What grows at its head points to a block that the walk has not seen when its mem
 That block leads to the one before it, and so on to blocks that the walk has seen.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from contextlib import suppress
 from typing import Final

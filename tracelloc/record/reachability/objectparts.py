@@ -1,7 +1,5 @@
 """Finds stacks that allocate the parts of one object: blocks of one point to those of the next."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

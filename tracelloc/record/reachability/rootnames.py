@@ -4,8 +4,6 @@ All words of one variable are one root: a container may have several words. Wher
 symbols, each word is a root, and part of another root, the module's whole data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Copies a process's memory piece by piece, and scans it for pointers to blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -7,8 +7,6 @@ agree, and only old blocks are searched for; all others count as reachable. What
 not read, so that nothing is swapped in: if pointers may be there, the search can't tell.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Final
 

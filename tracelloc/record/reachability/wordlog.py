@@ -3,8 +3,6 @@
 Which blocks there are is known only after the walk. Words are kept packed, see ``blockbits.pyx``.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from typing import Final, NamedTuple
 

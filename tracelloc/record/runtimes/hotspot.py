@@ -4,8 +4,6 @@ Format: hsperfdata 2.0 (src/hotspot/share/runtime/perfMemory.hpp and perfData.hp
 entries with a name and a value. The JVM updates most of them when it collects garbage.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Known language runtimes that manage their own heap, which probes on malloc do not see."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Iterable

@@ -13,8 +13,6 @@ Each proves itself: the headers of its pages point to each other, or back to the
 - Go: the first arena is at 0xc000000000, others follow (runtime/malloc.go).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The list of supported runtimes, and lookups among them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

@@ -1,7 +1,5 @@
 """One process's probes, which are reattached if the main thread exits and others go on."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterable

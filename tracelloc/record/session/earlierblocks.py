@@ -7,8 +7,6 @@ misreads what a call of malloc or free is about to change, for as long as its th
 processor. So two walks in a row must agree, and every thread must have run between them.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

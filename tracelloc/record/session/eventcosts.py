@@ -1,7 +1,5 @@
 """Measures what tracing and following cost the processes: CPU time, stops and waits."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from typing import Final

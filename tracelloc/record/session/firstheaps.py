@@ -1,7 +1,5 @@
 """Reads the heaps of running processes once, when tracing of each begins, in the background."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

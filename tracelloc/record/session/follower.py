@@ -5,8 +5,6 @@ unchanged, and a process that was stopped by a signal stays stopped. Other proce
 nothing, and the follower stops a running thread only on request (``hold``).
 """
 
-from __future__ import annotations
-
 import os
 import queue
 import select

@@ -1,7 +1,5 @@
 """The log of gaps: periods in which events of a process were missed."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from typing import Final

@@ -6,8 +6,6 @@ and have unwind entries. After a while, the follower detaches and only the probe
 children are followed, too.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

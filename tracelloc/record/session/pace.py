@@ -1,7 +1,5 @@
 """Decides how often the pump reads the rings, and how often it does upkeep."""
 
-from __future__ import annotations
-
 import select
 import time
 from typing import Final

@@ -1,7 +1,5 @@
 """Measures parts of a program's run, such as one test, and what a part or all of it has leaked."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

@@ -7,8 +7,6 @@ place of a fork in the stream of events, right after the kernel has copied the m
 threads of the parent do in the microseconds in between also counts for the child.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections import deque

@@ -4,8 +4,6 @@ Reading its memory may take long, and may never end. Every wait for it is bounde
 long is left out, or reported with its previous value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 

@@ -5,8 +5,6 @@ container's runtime does: it is looked at a few times a second. Blocks that a pr
 before count as from before tracing.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final

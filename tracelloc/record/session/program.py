@@ -1,7 +1,5 @@
 """Programs that are traced from their beginning: the process waits until tracing is ready."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -11,8 +11,6 @@ for snapshots, with ``_lock`` free; it is taken first. An ``AddressSpace`` is ch
 before or after a change, since its tables are replaced, never altered.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import threading

@@ -1,7 +1,5 @@
 """Begins a session on a running process, or on one that waits to execute its program."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Judges the stacks of one memory image, a part at a time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

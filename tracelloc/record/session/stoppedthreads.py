@@ -5,8 +5,6 @@ one thread is stopped. The kernel ends the other threads meanwhile, which stop a
 registers and stacks are known.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -4,8 +4,6 @@ A thread reads the program's output at once, so that the program never waits for
 end of the output is kept (pty(7), termios(3)).
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

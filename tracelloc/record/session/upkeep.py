@@ -1,7 +1,5 @@
 """Periodic tasks of a trace beside applying events: samples, verdicts, probes, sweeps."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -4,8 +4,6 @@ glibc stores a block's size beside the block. Tracelloc reads the size from the 
 lock held. A block's size never changes, so each is read once.
 """
 
-from __future__ import annotations
-
 import errno
 import time
 from collections.abc import Iterable

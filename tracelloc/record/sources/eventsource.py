@@ -4,8 +4,6 @@ A session has several sources: the probes, and the preloaded library. No block i
 sources: while a process's library reports, its malloc library has no probes (``PreloadedLink``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 

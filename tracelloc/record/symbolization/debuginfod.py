@@ -5,8 +5,6 @@ downloads, and what it brings is treated as any other debug file: a worker reads
 if its build ID is the right one. Files are kept in tracelloc's cache.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

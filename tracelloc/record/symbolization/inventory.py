@@ -5,8 +5,6 @@ dpkg lists the files of each package in ``/var/lib/dpkg/info/PACKAGE.list`` (one
 line). For rpm, the hint names the command that the user can run.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 

@@ -7,8 +7,6 @@ Names of generated code come from the perf map that its compiler writes, ``/tmp/
 the target's user or root owns it, since anybody may write to /tmp.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """Locations of source files on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

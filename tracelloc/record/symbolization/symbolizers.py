@@ -1,7 +1,5 @@
 """The symbolizers of a trace: one for each process."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

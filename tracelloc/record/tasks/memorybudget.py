@@ -11,8 +11,6 @@ short. Figures would also be exact for some blocks and estimates for others. A s
 trace is another trace: the last message says how to start one.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Callable

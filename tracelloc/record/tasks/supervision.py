@@ -4,8 +4,6 @@ A trace does more than apply events: it searches memory, counts objects, judges,
 A failure in these tasks must neither end the trace nor stay hidden.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 import traceback

@@ -1,7 +1,5 @@
 """Distributes stacks from the probes' rings to their processes."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterable

@@ -6,8 +6,6 @@ in executable memory. The first address that does not ends the stack: later fram
 and the stack is marked.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

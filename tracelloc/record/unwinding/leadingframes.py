@@ -1,7 +1,5 @@
 """Strips allocator frames from stacks whose walk began inside an allocator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final

@@ -11,8 +11,6 @@ A file holds a digest (BLAKE2b, 16 bytes), then the file addresses: 64 bits each
 ascending.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re

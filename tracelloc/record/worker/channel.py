@@ -6,8 +6,6 @@ The two ends do not trust each other equally. tracelloc reads a worker's message
 size and time, with a decoder that creates only plain values, and never accepts descriptors.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

@@ -1,7 +1,5 @@
 """All files of a worker, and unwinding of call stacks through them by full unwind rules."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import cache

@@ -5,8 +5,6 @@ file. The worker has no privileges (``tracelloc.system.confined``), so all modul
 before. A question that exceeds its CPU time limit ends the process.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """What tracelloc asks about the names and lines of one file."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 

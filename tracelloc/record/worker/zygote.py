@@ -5,8 +5,6 @@ never reads a target's file. Workers are tracelloc's own children (CLONE_PARENT,
 that tracelloc learns how each has ended.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import select

@@ -4,8 +4,6 @@ A rule of a trace is a condition such as ``leak > 1MiB/min``, ``suspects > …``
 ``live``, ``rss``, ``lost``; ``watching`` compares it with snapshots.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Final

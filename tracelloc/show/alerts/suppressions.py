@@ -7,8 +7,6 @@ comments (clang's AddressSanitizer documentation, "Suppressions"). Suppressed st
 longer suspects; reports state their number and sum.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

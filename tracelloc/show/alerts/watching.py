@@ -5,8 +5,6 @@ runs it, so nothing in it is expanded; names from the target only come in the JS
 input. It can't stop tracing: it has a thread of its own, a session of its own, and a bounded time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

@@ -5,8 +5,6 @@ Counts are blocks and sizes are bytes as requested. A sampled block counts for t
 that it represents, rounded like the totals, so that both agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import Enum
 from functools import cached_property

@@ -3,8 +3,6 @@
 Waste is the usable size of a block beyond the requested size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final

@@ -4,8 +4,6 @@ A place is a file and an offset in it; any number of processes may map the file,
 address. Code outside of files belongs to one process alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

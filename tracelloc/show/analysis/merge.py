@@ -7,8 +7,6 @@ peaks at its own time, and the account of resident memory, because processes may
 The peak of a stack is the largest of any process, a lower bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Verdicts and suspects of several processes, merged by stack."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 

@@ -4,8 +4,6 @@ Formats: SARIF 2.1.0 (OASIS); the JUnit XML that Jenkins, GitLab and others read
 "Workflow commands". Text comes from the program and is escaped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Children follow their parents; the root has number 0. Names, files and places ar
 into lists, so that each is stored once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from importlib import resources

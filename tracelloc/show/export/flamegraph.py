@@ -8,8 +8,6 @@ JSON that can't close its enclosing element; the page's script uses them as text
 defense, the page's Content-Security-Policy allows only this script, by its hash, and no requests.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

@@ -1,7 +1,5 @@
 """The full snapshot as one JSON object: ``docs/json.md`` lists its keys."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import asdict

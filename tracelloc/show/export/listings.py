@@ -13,8 +13,6 @@ A Chrome trace has live bytes over time as counter events, for Perfetto and
 chrome://tracing: "Trace Event Format" (JSON object form, phase C).
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import io

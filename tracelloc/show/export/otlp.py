@@ -8,8 +8,6 @@ conventions (https://opentelemetry.io/docs/specs/semconv/): ``process.*``, ``con
 ``host.name``, ``service.name``, ``profile.frame.type``; losses have tracelloc's own names.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final

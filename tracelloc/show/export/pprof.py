@@ -7,8 +7,6 @@ own. All figures of a difference are differences, as with ``-diff_base``. The wi
 described in https://protobuf.dev/programming-guides/encoding/.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final

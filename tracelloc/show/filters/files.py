@@ -3,8 +3,6 @@
 The user's file is ``$XDG_CONFIG_HOME/tracelloc/filters.toml``, by default in ``~/.config``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Filter rules and their TOML form, as the head of filters.toml describes it."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

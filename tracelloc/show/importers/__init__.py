@@ -4,8 +4,6 @@ Snapshots in JSON are as tracelloc.show.export.jsonfile writes them. Folded stac
 figures per line, as a difference has them.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import zlib

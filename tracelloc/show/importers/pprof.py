@@ -4,8 +4,6 @@ Field numbers are those of https://github.com/google/pprof/blob/main/proto/profi
 the wire format that of https://protobuf.dev/programming-guides/encoding/.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -5,8 +5,6 @@ almost nothing does no harm. Views therefore show the CPU time added per second,
 which the program's own work takes more CPU time.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Hashable
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Formats holders of heap blocks for reports and the screen, safe to print."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final

@@ -7,8 +7,6 @@ between malloc and the program's own code are asked. Rust's older symbols (not "
 instead of the type, which says nothing.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence

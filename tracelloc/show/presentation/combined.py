@@ -1,7 +1,5 @@
 """Makes profiles of snapshots and traces, merges the profiles of a trace, subtracts profiles."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 

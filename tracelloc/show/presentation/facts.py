@@ -3,8 +3,6 @@
 Sizes in bytes, times in seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 

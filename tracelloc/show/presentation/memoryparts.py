@@ -1,7 +1,5 @@
 """Formats where resident memory is, and the freed memory that the malloc library keeps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Names of code in a merged snapshot, each from a process that maps the place."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Formats growing types of objects, their holders, and censuses, as text and JSON values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final

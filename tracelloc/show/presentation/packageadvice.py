@@ -1,7 +1,5 @@
 """Advice on packages with debug information, from the file system of a running process."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path

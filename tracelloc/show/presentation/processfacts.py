@@ -8,8 +8,6 @@ blocks are all of one size. If mappings are traced, the resident part of the pro
 mappings counts as well; mappings of malloc libraries count through their blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 

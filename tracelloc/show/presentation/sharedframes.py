@@ -1,7 +1,5 @@
 """Finds the function that all stacks of a suspect share, and where the stacks diverge."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile

@@ -6,8 +6,6 @@
 to a function, stays unchanged: a long name is better than a wrong one.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from typing import Final, NamedTuple

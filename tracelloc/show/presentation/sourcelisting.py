@@ -1,7 +1,5 @@
 """Live bytes per line of a function's source file, as in pprof's ``list``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from tracelloc.dataclass import dataclass, field

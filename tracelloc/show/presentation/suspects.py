@@ -1,7 +1,5 @@
 """Names suspects, and formats their sentences for reports and the screen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Advice on packages or build options that add a stack's missing names and source lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import islice
 from typing import Final

@@ -5,8 +5,6 @@ own malloc, and users want to read its callers instead. A function that allocate
 object has many callers as well, but its blocks are of one size.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final

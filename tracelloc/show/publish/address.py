@@ -3,8 +3,6 @@
 Passwords and tokens come from files or the environment, as command lines are public.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import urllib.parse

@@ -5,8 +5,6 @@ changes within N seconds. ``/metrics`` is OpenMetrics, and ``/`` is the flame gr
 process is traced, there are metrics only.
 """
 
-from __future__ import annotations
-
 import http.server
 import ipaddress
 import json

@@ -3,8 +3,6 @@
 https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 

@@ -6,8 +6,6 @@ the profile and how its sample types add up over time. OTLP: ``POST /v1developme
 https://opentelemetry.io/docs/specs/otlp/#otlphttp, gzipped binary protobuf.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Pushes profiles to a server at intervals; runs the endpoint and the push of one trace."""
 
-from __future__ import annotations
-
 import http.client
 import threading
 import time

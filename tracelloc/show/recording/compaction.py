@@ -5,8 +5,6 @@ one. Folding replaces several groups by one with fewer snapshots, without changi
 ones. The group being written is never folded.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from itertools import pairwise

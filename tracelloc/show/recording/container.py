@@ -4,8 +4,6 @@ Files are not trusted: a database may contain foreign views and triggers, so a f
 read if its schema is exactly that of a recording.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import struct

@@ -4,8 +4,6 @@ Recordings of another boot or machine have another CLOCK_MONOTONIC: their times 
 the clock of the first recording, by the time of day.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Creates, copies and completes the file of a recording, with the rights of its owner."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Sequence

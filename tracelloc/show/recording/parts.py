@@ -3,8 +3,6 @@
 Recordings omit figures that others determine, all but the largest blocks, and threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final

@@ -6,8 +6,6 @@ Because other versions of tracelloc may have other fields, missing fields take t
 are empty, and unknown ones are ignored.
 """
 
-from __future__ import annotations
-
 import functools
 import types
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Reads a recording: the trace at any of its snapshots, with names."""
 
-from __future__ import annotations
-
 import bisect
 import sqlite3
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The place of an address is recorded, too: the file, its build ID, and the offset in the file.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any, Final

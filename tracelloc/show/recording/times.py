@@ -1,7 +1,5 @@
 """Finds the snapshot of a recording that a time given by the user selects."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 from pathlib import Path

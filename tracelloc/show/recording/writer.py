@@ -1,7 +1,5 @@
 """Writes a recording snapshot by snapshot; a written snapshot survives a crash."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ A side's figure is the median of its runs. It is higher beyond noise if every ru
 higher than every run of the other. Stacks are compared for the runs with the median figures.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final

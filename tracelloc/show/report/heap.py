@@ -1,7 +1,5 @@
 """Reports the walked heap of a process (``tracelloc heap``), and blocks from before tracing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial

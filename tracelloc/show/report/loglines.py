@@ -1,7 +1,5 @@
 """Report lines for logs: the time, the process, then key=value pairs."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Reports a Python program's objects by type: a section, and censuses without a trace."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The names of optional sections of reports, for the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from functools import reduce
 from operator import or_

@@ -1,7 +1,5 @@
 """Reports of ``tracelloc holders``, ``leaks`` and leak checks, as text and JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 

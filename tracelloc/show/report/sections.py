@@ -1,7 +1,5 @@
 """The list of all sections of reports, and the sections on sizes, threads, memory and losses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any, Final

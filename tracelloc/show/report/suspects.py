@@ -1,7 +1,5 @@
 """The section of leak suspects, and advice on names and lines that stacks lack."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The sections that list blocks, call stacks and types by one figure, the largest first."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tracelloc.model.blocks import BlockSelection

@@ -1,7 +1,5 @@
 """Writes a report of a whole trace: each process, and a total if there may be several."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, Final

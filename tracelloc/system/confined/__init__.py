@@ -6,8 +6,6 @@ no others (no_new_privs, prctl(2); Landlock). It may make few system calls (``fi
 processes, and use little memory.
 """
 
-from __future__ import annotations
-
 import errno
 import struct
 import subprocess

@@ -4,8 +4,6 @@ Root's cache is below /var/cache/tracelloc. Another user's is below ``$XDG_CACHE
 ``~/.cache``, and is used with that user's rights.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from contextlib import suppress

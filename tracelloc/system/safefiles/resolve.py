@@ -6,8 +6,6 @@ directory where nobody else could have put it. The result is a name in an open d
 renaming directories meanwhile has no effect.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

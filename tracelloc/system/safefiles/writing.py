@@ -5,8 +5,6 @@ links that the caller could not do. It uses root's rights only where the caller 
 A new file belongs to the caller in both cases; an existing one keeps its owner.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

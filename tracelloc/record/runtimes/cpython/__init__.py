@@ -1,7 +1,5 @@
 """CPython: its frames, its objects by type, and the holders of objects."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 

@@ -9,8 +9,6 @@ with the tables of lists, dictionaries and sets. It does not see larger strings,
 integers, nor other allocations of C extensions: these come from malloc, where stacks are traced.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

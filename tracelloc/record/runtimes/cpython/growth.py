@@ -5,8 +5,6 @@ vary in number. A leaking type grows in nearly every part of the time, up to now
 of that time there are more of its objects than ever before.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -4,8 +4,6 @@ Words of pools come first, then those of pieces outside pools: large objects, th
 lists, dictionaries, sets and deques, and the frames of running functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final

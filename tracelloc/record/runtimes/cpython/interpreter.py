@@ -5,8 +5,6 @@
 3.14, pycore_debug_offsets.h). Every build exports ``_PyRuntime``, even stripped ones.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -6,8 +6,6 @@ those outside. Tables of lists, dictionaries and sets are counted with their own
 ``sys.getsizeof`` does.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -6,8 +6,6 @@ that is computed, as by ``getattr(visitor, f"visit_{kind}")``, is another string
 another entry, so such names grow in number until all entries are in use.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -4,8 +4,6 @@ A path is a list of words of the image, starting at a root: each word lies in a 
 points into the next one. Layouts: Include/cpython and Objects/ of CPython 3.11 to 3.14.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple

@@ -10,8 +10,6 @@ hooks (``_PyMem_DebugRawAlloc``, Objects/obmalloc.c): before it are its size and
 bytes, behind it eight more.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

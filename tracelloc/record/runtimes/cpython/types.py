@@ -7,8 +7,6 @@ a type's own type, or that one's, is ``type``, the only object that is of its ow
 Include/cpython/object.h, Include/object.h.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final, NamedTuple
 

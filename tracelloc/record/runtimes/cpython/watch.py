@@ -1,7 +1,5 @@
 """Watches the objects of one Python program: censuses, growing types, and their holders."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence

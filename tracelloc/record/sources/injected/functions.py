@@ -1,7 +1,5 @@
 """The functions of a process that the injected library replaces, and whether it can."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 

@@ -11,8 +11,6 @@ have copied its addresses. If tracelloc is killed in between, the program goes o
 idle; the next tracelloc uses it as if it had been preloaded.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

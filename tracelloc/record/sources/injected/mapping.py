@@ -1,7 +1,5 @@
 """Maps the library and the shared memory into a process, by system calls of one of its threads."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -8,8 +8,6 @@ well: they cover calls that have not been made yet, libraries that are opened la
 Format of symbols: System V gABI, chapter 4.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final

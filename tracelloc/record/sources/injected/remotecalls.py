@@ -12,8 +12,6 @@ below it. It is below the main thread's mapped stack, in memory that nothing has
 kernel extends the stack for whoever writes there, a debugger included (Linux, ``expand_stack``).
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """The thread whose robust futex tells a process that a profiler wants its events."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from typing import Final

@@ -4,8 +4,6 @@ The library removes tracelloc's additions to the environment before any code of 
 (``probes/preloaded/exec.h``). So nothing may be added if the library is not loaded.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import re

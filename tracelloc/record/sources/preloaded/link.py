@@ -1,7 +1,5 @@
 """Connects a process to its shared area, and decides which of its functions need probes."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Collection, Iterable

@@ -7,8 +7,6 @@ code runs, so its children have none. A process that runs already has no breakpo
 followed: if it executes another program, /proc shows that.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import time

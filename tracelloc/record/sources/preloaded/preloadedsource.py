@@ -1,7 +1,5 @@
 """The preloaded library as a source of events: one process's shared memory at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 

@@ -5,8 +5,6 @@ events. A malicious process could write anything there: tracelloc copies everyth
 it reads it, and drops what can't be right.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import mmap

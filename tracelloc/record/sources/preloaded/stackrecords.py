@@ -4,8 +4,6 @@ Stacks are in a ring of records in the shared memory (``probes/preloaded/records
 process may write at any time: tracelloc copies each record, then checks it.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 import time

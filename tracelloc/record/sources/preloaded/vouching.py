@@ -4,8 +4,6 @@ Container engines filter the calls of every process. The preloaded library makes
 filter, since that might end the program. Filters that tracelloc itself has can be tried first.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from functools import cache
