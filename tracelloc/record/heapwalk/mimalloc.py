@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.dataclass import dataclass
+from tracelloc.dataclass import dataclass, field
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.arenas import (
@@ -58,7 +58,6 @@ _MOST_DATA_BYTES: Final = 64 << 20
 _MOST_TABLES: Final = 1 << 12
 _MOST_TRIED: Final = 256
 _RECORD_BYTES: Final = 128
-_NO_SPARE: Final = np.empty((0, 2), np.uint64)
 _MOST_STEPS: Final = 1 << 16  # A page has no more blocks
 _LEAST_SHARE: Final = 0.25  # Of pages that add up: all, unless the process is busy
 _LEAST_BLOCK: Final = np.uint64(8)
@@ -81,7 +80,7 @@ class _Pages:
     heaps: U64  # The address of each page's heap, in version 2
     metadata: list[tuple[int, int]]
     # Rows of (start, end): free memory behind the blocks of pages, and between pages
-    spare: U64
+    spare: U64 = field(default_factory=lambda: np.empty((0, 2), np.uint64))
     damaged: int = 0  # Bytes of pages and segments that don't add up, which are left out
 
     def select(self, rows: Mask, begins: U64, rooms: U64) -> _Pages:
@@ -216,33 +215,15 @@ def _decode(
     counts = ((records[:, 1] >> np.uint64(16)) & _LOW16).astype(np.int64)
     reserved = ((records[:, 1] >> np.uint64(32)) & _LOW16).astype(np.int64)
     used, sizes, starts = (records[:, 4] & _LOW16).astype(np.int64), records[:, 5], records[:, 6]
-    yield _Pages(
-        starts,
-        sizes,
-        counts,
-        reserved,
-        used,
-        records[:, [2, 3, 7]],
-        records[:, 8],
-        metadata,
-        _NO_SPARE,
-    )  # from 2.1.4 on
+    lists, heaps = records[:, [2, 3, 7]], records[:, 8]
+    yield _Pages(starts, sizes, counts, reserved, used, lists, heaps, metadata)  # from 2.1.4 on
     used, sizes = (records[:, 3] & _LOW32).astype(np.int64), records[:, 3] >> np.uint64(32)
     small, zeros = (sizes >= 8) & (sizes <= 1024), np.zeros(len(sizes), np.uint64)
     smaller = np.where(sizes <= 64, np.uint64(3) * sizes, np.where(sizes <= 512, sizes, zeros))
     sizes = np.where(sizes >> np.uint64(31) > 0, rooms, sizes)
+    lists, heaps = records[:, [2, 4, 5]], records[:, 6]
     for first in np.where(small, np.uint64(128), zeros), small * np.uint64(384), smaller:
-        yield _Pages(
-            begins + first,
-            sizes,
-            counts,
-            reserved,
-            used,
-            records[:, [2, 4, 5]],
-            records[:, 6],
-            metadata,
-            _NO_SPARE,
-        )
+        yield _Pages(begins + first, sizes, counts, reserved, used, lists, heaps, metadata)
 
 
 def _fitting(pages: _Pages) -> int:
@@ -311,7 +292,7 @@ def _pages_of(reader: PieceReader, root: U64) -> Iterator[_Pages]:
     used = (numbers & _LOW16).astype(np.int64)
     metadata = [(at, at + _RECORD_BYTES) for at in addresses.tolist()]
     lists, heaps = records[:, [1, 3, 4]], np.zeros(len(addresses), np.uint64)
-    pages = _Pages(starts, sizes, counts, reserved, used, lists, heaps, metadata, _NO_SPARE)
+    pages = _Pages(starts, sizes, counts, reserved, used, lists, heaps, metadata)
     room_bytes = rooms.astype(np.uint64) << np.uint64(_SLICE_BITS)
     good &= pages.fit(begins, room_bytes) | (counts == 1)  # a large page has one block
     if good.any():
