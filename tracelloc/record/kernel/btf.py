@@ -8,7 +8,6 @@ calls, so the probes call helpers that do not exist, which tracelloc replaces.
 import functools
 import platform
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -63,12 +62,8 @@ class KernelTypes:
         found = np.flatnonzero(same)
         return int(found[0]) + 1 if offset and len(found) else None
 
-    def member_offset(self, struct_name: str, member: str) -> int:
-        """Returns a member's offset in bytes. Raises UnsupportedError if there is no member."""
-        return self.nested_offset(struct_name, [member])
-
-    def nested_offset(self, struct_name: str, members: Sequence[str]) -> int:
-        """Returns the offset in bytes of a member of a member (…). Raises UnsupportedError."""
+    def offset_of(self, struct_name: str, *members: str) -> int:
+        """Returns the offset in bytes of a member (of a member …). Raises UnsupportedError."""
         number = self.type_id(_STRUCT, struct_name)
         total = 0
         for member in members:

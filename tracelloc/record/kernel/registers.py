@@ -88,7 +88,7 @@ class RegisterReader:
             raise UnsupportedError("this kernel has no BPF iterator over tasks (Linux 5.8)")
         offsets = {"TGID": "tgid", "TID": "pid", "SIGNAL_STACK": "sas_ss_sp"}
         flags = [
-            f"-D{name}_OFFSET={types.member_offset('task_struct', member)}"
+            f"-D{name}_OFFSET={types.offset_of('task_struct', member)}"
             for name, member in offsets.items()
         ]
         field = native().threads.kernel_field
@@ -160,8 +160,8 @@ def threads_in(rows: Rows, architecture: Architecture) -> list[ThreadRegisters]:
 def thread_pointer_offset(types: KernelTypes, field: Sequence[str]) -> int:
     """Returns where ``task_struct`` has the thread pointer. ``field``: in ``thread_struct``."""
     try:
-        outer = types.member_offset("task_struct", "thread")
-        return outer + types.nested_offset("thread_struct", field)
+        outer = types.offset_of("task_struct", "thread")
+        return outer + types.offset_of("thread_struct", *field)
     except UnsupportedError:
         return 0
 

@@ -45,11 +45,11 @@ def test_ids_and_offsets(tmp_path: Path, bitfields: bool) -> None:
     assert types.type_id(FUNCTION, "bpf_iter_task") == 4
     assert types.type_id(FUNCTION, "task_struct") is None
     assert types.type_id(FUNCTION, "none") is None
-    assert types.member_offset("task_struct", "pid") == 160
-    assert types.member_offset("task_struct", "tgid") == 164
+    assert types.offset_of("task_struct", "pid") == 160
+    assert types.offset_of("task_struct", "tgid") == 164
     for names in (("task_struct", "int"), ("none", "pid")):
         with pytest.raises(UnsupportedError, match="of this kernel has no"):
-            types.member_offset(*names)
+            types.offset_of(*names)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x9f\xeb", bytes(24), b"\xff" * 64])
