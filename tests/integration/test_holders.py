@@ -12,12 +12,12 @@ from tracelloc.model.objects import Holders
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.census import CensusTaker
 from tracelloc.record.runtimes.cpython.holders import (
+    METHOD_CACHE,
     NATIVE,
     UNCOLLECTED,
     HolderSearch,
     ObjectAddresses,
 )
-from tracelloc.record.runtimes.cpython.methodcache import METHOD_CACHE
 
 PYTHON = "/usr/bin/python3"
 ITEM = "__main__.Item"

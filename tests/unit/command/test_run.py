@@ -19,8 +19,7 @@ from tracelloc.command.reports import Reports
 from tracelloc.command.run import HURRY_PATIENCE_S, LAST_PATIENCE_S, Run
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.symbolization.sourcemap import SourceMap
-from tracelloc.record.symbolization.symbolizer import Symbolizer
-from tracelloc.record.symbolization.symbolizers import Symbolizers
+from tracelloc.record.symbolization.symbolizer import Symbolizer, Symbolizers
 from tracelloc.show.alerts.watching import Watch
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation import naming

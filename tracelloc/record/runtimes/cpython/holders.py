@@ -23,13 +23,13 @@ from tracelloc.record.runtimes.cpython.census import FoundObjects
 from tracelloc.record.runtimes.cpython.frames import (
     FrameCodes,
     RunningFrame,
+    interpreter_words,
     is_collecting,
     running_frames,
     thread_locals,
 )
 from tracelloc.record.runtimes.cpython.image import HeapImage
 from tracelloc.record.runtimes.cpython.interpreter import CPython, UncountedPython, find_cpython
-from tracelloc.record.runtimes.cpython.methodcache import METHOD_CACHE, MethodCache
 from tracelloc.record.runtimes.cpython.paths import PathNames
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.runtimes.runtimesupport import UnsupportedRuntime
@@ -47,6 +47,9 @@ _CONTEXT: Final = "_contextvars.Context"
 CYCLE: Final = "a cycle of each other, which the garbage collector has not taken yet"
 UNCOLLECTED: Final = "a cycle of each other, while the garbage collector is off (gc.disable())"
 NATIVE: Final = "C code"
+METHOD_CACHE: Final = "the interpreter's method cache"
+# The cache ends within this distance of the beginning of the interpreter's record.
+_MOST_CACHE_BYTES: Final = 1 << 20
 
 
 class HolderSearch:
@@ -157,7 +160,7 @@ class _Graph:
         self._names = PathNames(self._image, python)
         self._python = python
         self._is_collected = is_collecting(python)
-        self._method_cache = MethodCache(python)
+        self._method_cache = _MethodCache(python)
         self._parents = np.zeros(len(self._image.words) // 2 + 1, np.uint32)
         self._queue = np.empty(len(found.blocks.at) + len(self._image.piece_at) + 1, np.uint32)
         self._roots: dict[int, Root] = {}
@@ -366,3 +369,26 @@ class _Graph:
             starts = np.concatenate([self._found.blocks.at, self._image.piece_at])
             self._image.references.referrers(starts, self._parents, self._counts, self._last)
         return self._counts, self._last
+
+
+class _MethodCache:
+    """Strings that only the interpreter's cache of methods keeps, as it was when read.
+
+    The cache has 4,096 entries: the version of a type, the name of an attribute that was looked up,
+    and what was found (``struct type_cache_entry``, pycore_typeobject.h; in
+    ``PyInterpreterState``). A name that is computed, as by ``getattr(visitor, f"visit_{kind}")``,
+    is another string each time and fills another entry, so such names grow in number until all
+    entries are in use.
+    """
+
+    def __init__(self, python: CPython) -> None:
+        words = interpreter_words(python, _MOST_CACHE_BYTES)
+        # In front of a name is the version: 32 bits, and four bytes of nothing.
+        is_name = np.zeros(len(words), np.bool_)
+        is_name[1:] = (words[:-1] >> np.uint64(32) == 0) & (words[:-1] != 0)
+        self._names = np.unique(words[is_name])
+
+    def has(self, address: int) -> bool:
+        """Whether an entry's name is the string at an address."""
+        at = int(np.searchsorted(self._names, np.uint64(address)))
+        return at < len(self._names) and int(self._names[at]) == address
