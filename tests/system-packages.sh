@@ -106,6 +106,7 @@ nightly)
     need automake has automake
     need cargo has cargo
     need ruby has ruby
+    need_any "postgresql-15 postgresql-17 postgresql" is_there "/usr/lib/postgresql/*/bin/postgres"
     need erlang-base has erl
     need_any "openjdk-17-jdk-headless openjdk-21-jdk-headless default-jdk-headless" has javac
     ;;

@@ -60,9 +60,9 @@ def held(pid: int) -> Iterator[None]:
     follower = Follower()
     follower.attach(pid)
     follower.follow(Told())
-    follower.hold(pid, lambda _threads, _ended: None)
+    follower.hold(pid, lambda _threads: None)
     yield
-    follower.hold(pid, lambda _threads, _ended: None)
+    follower.hold(pid, lambda _threads: None)
     follower.stop()
 
 

@@ -33,6 +33,7 @@ NOT_RUN = {
     "make install": "installs packages",
     "tracelloc open": "needs a terminal: test_record opens recordings",
     "sudo tracelloc -p 1234 --source usdt": "needs a program that reports: test_usdt has one",
+    "sudo tracelloc -p 1234 --allocators cuda.toml": "needs a GPU",
     "make lint": "is run beside the tests, on the whole tree",
     "make test": "would run this test",
     "make long": "is run beside this test, on the whole tree",
