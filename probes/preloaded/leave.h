@@ -77,8 +77,6 @@ static inline int is_left(u64 frame)
 /* Marks that a call is under way that may be reported; `frame` is the frame of its function. */
 static inline void note_call(struct preload_control *control, const u64 *frame)
 {
-	struct preload_ring *ring;
-
 	if (unlikely(me.inside != 1) && is_left((u64)frame))
 		me.inside = 1;
 	if (unlikely(me.inside != 1))
@@ -94,11 +92,8 @@ static inline void note_call(struct preload_control *control, const u64 *frame)
 		}
 		return;
 	}
-	ring = *(struct preload_ring *volatile *)&me.ring;
-	if (unlikely(!ring))
-		return; /* a child that a signal handler has forked just now: its record is empty */
-	me.noted = ring;
-	note_in_ring(ring, 1);
+	me.noted = me.ring;
+	note_in_ring(me.noted, 1);
 	if (unlikely(*(volatile u32 *)&control->leaving))
 		wait_outside(control);
 }
