@@ -43,7 +43,21 @@ static int exists(u32 tid)
 	return system_call(SYS_tgkill, guard.control ? guard.control->pid : 0, tid, 0, 0, 0, 0) != -ESRCH;
 }
 
-/* Takes a record for this thread. Signal handlers may run here, and take it first. */
+/* This thread's record, the first one that it has; NULL: none. */
+static inline struct thread *find_thread(u32 tid)
+{
+	u64 end = stack_end();
+
+	for (u32 n = 0; n < THREAD_TRIES; n++) {
+		struct record *record = &records[(tid + n) & (THREADS - 1)];
+
+		if (likely(record->tid == tid && record->end == end))
+			return &record->thread;
+	}
+	return NULL;
+}
+
+/* Takes a record for this thread. Signal handlers may run here, and take this or an earlier one. */
 static __attribute__((noinline)) struct thread *take_thread(u32 tid)
 {
 	for (u32 n = 0; n < THREAD_TRIES; n++) {
@@ -52,13 +66,17 @@ static __attribute__((noinline)) struct thread *take_thread(u32 tid)
 
 		if (owner && owner != tid && exists(owner))
 			continue;
-		if (!__atomic_compare_exchange_n(&record->tid, &owner, tid, 0, __ATOMIC_ACQ_REL,
-						 __ATOMIC_RELAXED))
+		if (__atomic_compare_exchange_n(&record->tid, &owner, tid, 0, __ATOMIC_ACQ_REL,
+						__ATOMIC_RELAXED)) {
+			record->end = 0;
+			record->thread = (struct thread){0};
+			*(volatile u64 *)&record->end = stack_end();
+		} else if (owner != tid) {
 			continue;
-		record->end = 0;
-		record->thread = (struct thread){0};
-		*(volatile u64 *)&record->end = stack_end();
-		return &record->thread;
+		}
+		/* All that this thread runs, handlers too, must use one record. */
+		__atomic_signal_fence(__ATOMIC_SEQ_CST);
+		return find_thread(tid);
 	}
 	return &nobody;
 }
@@ -84,16 +102,10 @@ static __attribute__((noinline)) void keep_thread(struct thread *own)
 /* This thread's record. It stays the same, so a function needs to look for it only once. */
 static __attribute__((noinline, const)) struct thread *this_thread(void)
 {
-	u64 end = stack_end();
 	u32 tid = own_tid();
+	struct thread *found = find_thread(tid);
 
-	for (u32 n = 0; n < THREAD_TRIES; n++) {
-		struct record *record = &records[(tid + n) & (THREADS - 1)];
-
-		if (likely(record->tid == tid && record->end == end))
-			return &record->thread;
-	}
-	return take_thread(tid);
+	return likely(found) ? found : take_thread(tid);
 }
 
 #define me (*this_thread())

@@ -66,6 +66,13 @@ def run_traced(target: Target) -> tuple[dict[str, Any], dict[str, list[int]]]:
     return tracer.last(), books
 
 
+def test_a_thread_has_one_record(builder: Builder) -> None:
+    """Its signal handlers take it in the middle of what the thread does to take one."""
+    preloaded = TARGETS.parents[1] / "probes" / "preloaded"
+    program = builder.c("threadtable", "-I", str(preloaded), "-Wno-unused-function")
+    assert outcome(program).stdout == "one record\n"
+
+
 @pytest.mark.parametrize("malloc", ["jemalloc", "mimalloc", "musl"])
 def test_other_malloc_libraries(builder: Builder, targets: Targets, malloc: str) -> None:
     if malloc == "musl":
