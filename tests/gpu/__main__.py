@@ -41,7 +41,7 @@ def check(what: str, found: object, expected: object) -> bool:
 
 
 def reported(python: str) -> bool:
-    """What torch reports."""
+    """Whether bytes by device are those that torch counts."""
     books, end, report = traced(python, "--source", "usdt")
     by_device: Counter[str] = Counter()
     functions = set()

@@ -92,7 +92,7 @@ def test_garbage_is_not_growth(targets: Targets, watch_of: Watches) -> None:
 def test_what_would_take_too_much_memory_is_read_in_pieces(
     targets: Targets, watch_of: Watches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The figures are the same, to the last object; holders are not found, which is said."""
+    """The figures are the same, to the last object; a line reports that holders are missing."""
     monkeypatch.setattr(census, "_POOLS_AT_ONCE", 7)
     target = targets.start(PYTHON, TARGETS / "holders.py")
     watch, whole = watch_of(target.pid), watch_of(target.pid)

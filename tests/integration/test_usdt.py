@@ -183,7 +183,7 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def devices_of(report: dict) -> dict[str, dict[str, list[int]]]:
-    """As tensors.py says it; every stack has the functions of Python, and the GPU outermost."""
+    """Sums by device, as in the books of tensors.py; stacks end with functions of Python, a GPU."""
     found: dict[str, dict[str, list[int]]] = {}
     for entry in report["top_allocators"]:
         *names, device = [frame["symbol"] for frame in entry["stack"]]

@@ -1,4 +1,4 @@
-"""What mappings' names and flags tell, and a JVM's counters: recorded, forged, and broken."""
+"""Kinds of memory by names and flags of mappings; a JVM's counters: recorded, forged, broken."""
 
 import random
 import struct
@@ -142,7 +142,7 @@ def jvm(data: bytes) -> tuple[SimpleNamespace, list[MappingUsage]]:
 
 
 def test_counters_of_a_jvm() -> None:
-    """As `jcmd GC.heap_info` of the same JVM: 416768K committed of 512M."""
+    """`jcmd GC.heap_info` of the same JVM printed 416768K committed of 512M."""
     java = jvm(published(G1))
     assert java_figures(*java) == RuntimeFigures(
         "Java heap", 252724176, 416768 * KIB, 512 * MIB, 83232, 327680

@@ -43,7 +43,7 @@ class MadeUpMemory:
 
 
 def heaps(memory: MadeUpMemory, file: str) -> dict[str, list[tuple[int, int]]]:
-    """What is found in a program with this file, from `BASE`."""
+    """The heaps found in a program with this file, from `BASE`."""
     code = MappingUsage(4096, 8192, "r-xp", 0, "fe:00", 5, file, *[0] * 7, False, False)
     halves = [
         MappingUsage(
