@@ -103,7 +103,7 @@ def test_the_target_ends(target: Target, tmp_path: Path) -> None:
 def test_what_an_ended_process_did(targets: Targets, tmp_path: Path) -> None:
     """Threads are asked for after the end only; the figures are the program's own."""
     relay = targets.c("relay", flags=("-pthread",))
-    with trace(relay, tmp_path, width=150, height=40) as terminal:
+    with trace(relay, tmp_path, width=160, height=40) as terminal:
         terminal.wait_for("no allocations seen yet")
         assert relay.ask("go") == "done"
         terminal.wait_for(r"peak 4\.84 MiB")
