@@ -49,6 +49,8 @@ class Sample:
     """One measurement."""
 
     ns_per_pair: float  # Per malloc/free pair and thread
+    # Of it, the time in which the thread had a processor; the tool may have used the processor.
+    cpu_ns_per_pair: float | None = None
     profiler_cpu_share: float | None = None  # CPU seconds of the tool's process per second
     profiler_rss_bytes: float | None = None
     events_per_s: float | None = None
@@ -67,11 +69,14 @@ def _live(tool: Tool, case: Case, running: Program, seconds: float, scratch: Pat
         # Tools measure and learn when they have just begun; that is not what lasts.
         settled_s = running.work(SETTLE_S)[1]
         cpu_before_s = cpu_seconds(watcher.pid) if watcher.pid else 0.0
+        own_before_s = cpu_seconds(running.pid)
         pairs, took_s = running.work(seconds)
+        own_s = cpu_seconds(running.pid) - own_before_s
         cpu_s = cpu_seconds(watcher.pid) - cpu_before_s if watcher.pid else None
         resident = rss_bytes(watcher.pid) if watcher.pid else None
     return Sample(
         ns_per_pair=_ns_per_pair(pairs, took_s, case),
+        cpu_ns_per_pair=own_s / pairs * 1e9,
         profiler_cpu_share=None if cpu_s is None else cpu_s / took_s,
         profiler_rss_bytes=resident,
         **_events(watcher, settled_s + took_s),
@@ -115,6 +120,7 @@ def median(samples: Sequence[Sample]) -> Sample:
     lost = [sample.lost_events for sample in samples if sample.lost_events is not None]
     return Sample(
         ns_per_pair=statistics.median(sample.ns_per_pair for sample in samples),
+        cpu_ns_per_pair=middle([sample.cpu_ns_per_pair for sample in samples]),
         profiler_cpu_share=middle([sample.profiler_cpu_share for sample in samples]),
         profiler_rss_bytes=middle([sample.profiler_rss_bytes for sample in samples]),
         events_per_s=middle([sample.events_per_s for sample in samples]),

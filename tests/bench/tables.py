@@ -33,13 +33,17 @@ def _at_most(what: str, value: float, target: float, form: str) -> list[str]:
 
 def _costs(results: Results) -> Iterator[str]:
     rows = []
-    for tool in TOOLS:
+    figures = [(tool.name, tool.label, "ns_per_pair") for tool in TOOLS]
+    # The reader takes processor time from as many threads as there are processors.
+    figures.append(("library", f"{LABELS['library']}: threads' own CPU time", "cpu_ns_per_pair"))
+    for name, label, figure in figures:
+        medians = [by_tool.get(name) for by_tool in results.storm.values()]
         cells = [
-            f"{storm.median(by_tool[tool.name]).ns_per_pair:,.0f}" if tool.name in by_tool else "-"
-            for by_tool in results.storm.values()
+            f"{getattr(storm.median(samples), figure):,.0f}" if samples else "-"
+            for samples in medians
         ]
         if any(cell != "-" for cell in cells):
-            rows.append([tool.label, *cells])
+            rows.append([label, *cells])
     yield "Nanoseconds per malloc/free pair and thread (medians)"
     yield from _table(["", *(case.title for case in results.storm)], rows)
 
@@ -47,7 +51,7 @@ def _costs(results: Results) -> Iterator[str]:
 def _profiler(results: Results) -> Iterator[str]:
     rows = []
     for case, by_tool in results.storm.items():
-        for name in ("tracelloc", "tracelloc-fp", "tracelloc-perf"):
+        for name in ("tracelloc", "tracelloc-fp", "tracelloc-perf", "library"):
             if name not in by_tool:
                 continue
             middle = storm.median(by_tool[name])
