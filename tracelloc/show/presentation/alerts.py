@@ -18,6 +18,7 @@ from tracelloc.show.presentation.memoryparts import (
     keeping_libraries,
     kept_sentences,
     large_items,
+    unjoined_stacks,
 )
 from tracelloc.show.presentation.objects import count_trouble, type_place, type_suspects
 from tracelloc.show.presentation.processfacts import Account, account
@@ -161,6 +162,12 @@ def _of_the_rest(snapshot: Snapshot, memory: MemoryUsage) -> tuple[str, str, str
     """Explains untraced memory without a file, in a program without a known runtime."""
     grown = grown_part(snapshot)
     if grown is MemoryPart.STACKS:
+        if snapshot.usage is not None and unjoined_stacks(snapshot.usage.account):
+            return (
+                "is stacks of threads that were never joined",
+                "stacks with pthread_create show what starts them",
+                "stacks of threads that were never joined",
+            )
         return (
             "is stacks of threads",
             "ls /proc/PID/task lists the threads",

@@ -1,7 +1,7 @@
 """Formats where resident memory is, and the freed memory that the malloc library keeps."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from tracelloc.dataclass import dataclass
@@ -200,17 +200,16 @@ def account_sentences(usage: HeapUsage, first: HeapUsage | None = None) -> Itera
             f"committed; metaspace {format_size(runtime.metaspace_used_bytes)} used, "
             f"{format_size(runtime.metaspace_committed_bytes)} committed, at the last collection"
         )
+    unjoined = unjoined_stacks(account)
     ended, size_bytes = account.stacks - account.threads, account.parts.get(MemoryPart.STACKS, 0)
-    # glibc keeps no more address space for new threads (glibc.pthread.stack_cache_size)
-    unused = account.stack_space_bytes * ended // max(account.stacks, 1)
-    are_lost = unused > _STACK_CACHE
     least = max(_LEAST_KEPT_BYTES, _LEAST_ITEM_SHARE * account.own_bytes)
-    if ended > 0 and (are_lost or size_bytes >= least):
+    if ended > 0 and (unjoined or size_bytes >= least):
         threads = plural(account.threads + 1, "thread")
-        why = "of threads that were never joined" if are_lost else "kept for new threads"
+        why = "of threads that were never joined" if unjoined else "kept for new threads"
+        rate = _rate(usage, first, lambda each: each.parts.get(MemoryPart.STACKS, 0))
         yield (
             f"{format_size(size_bytes)} in {plural(account.stacks, 'stack')} "
-            f"({format_size(account.stack_space_bytes)} of address space), "
+            f"({format_size(account.stack_space_bytes)} of address space){rate}, "
             f"{threads} {'live' if account.threads else 'lives'}: {ended:,} stacks are {why}"
         )
     inherited = sum(account.inherited.values())
@@ -218,14 +217,28 @@ def account_sentences(usage: HeapUsage, first: HeapUsage | None = None) -> Itera
         yield from _inherited(usage, first, inherited)
 
 
+def unjoined_stacks(account: MemoryAccount) -> int:
+    """Returns the number of stacks of ended threads, if more than glibc keeps for new threads."""
+    ended = account.stacks - account.threads
+    # glibc keeps no more address space than glibc.pthread.stack_cache_size.
+    unused = account.stack_space_bytes * ended // max(account.stacks, 1)
+    return ended if unused > _STACK_CACHE else 0
+
+
+def _rate(
+    usage: HeapUsage, first: HeapUsage | None, size_bytes: Callable[[MemoryAccount], int]
+) -> str:
+    """Formats the growth of a part since the first usage; "" if that is too recent."""
+    if first is None or usage.time_s - first.time_s < _LEAST_RATE_S:
+        return ""
+    grown = size_bytes(usage.account) - size_bytes(first.account)
+    return f", {signed_size(round(grown * 60 / (usage.time_s - first.time_s)))} a minute"
+
+
 def _inherited(usage: HeapUsage, first: HeapUsage | None, shared: int) -> Iterator[str]:
     account = usage.account
     private = account.anonymous_bytes - shared
-    rate = ""
-    if first is not None and usage.time_s - first.time_s >= _LEAST_RATE_S:
-        before = first.account.anonymous_bytes - sum(first.account.inherited.values())
-        per_min = round((private - before) * 60 / (usage.time_s - first.time_s))
-        rate = f", {signed_size(per_min)} a minute"
+    rate = _rate(usage, first, lambda each: each.anonymous_bytes - sum(each.inherited.values()))
     parts = sorted(account.inherited.items(), key=lambda row: -row[1])[:_MOST_ITEMS]
     names = {MemoryPart.IN_USE: "the heap"}
     words = ", ".join(f"{format_size(n)} in {names.get(part, part.value)}" for part, n in parts)

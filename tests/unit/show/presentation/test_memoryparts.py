@@ -49,8 +49,11 @@ def test_other_growth_is_named() -> None:
     found = account(snapshot)
     assert found.traced_share < 0.005, "a few traced blocks"
     alert = alert_of(snapshot, found)
-    assert alert.sentence.startswith("100 % of memory growth (99.7 MiB) is stacks of threads")
-    assert "is stacks of threads" in alert.sentence
+    assert alert.sentence.startswith("100 % of memory growth (99.7 MiB) is stacks of threads;")
+    now = usage(in_use=20, stacks=90)
+    now = replace(now, account=replace(now.account, stacks=12, stack_space_bytes=96 * MIB))
+    alert = alert_of(walked(now, usage(in_use=20)))
+    assert "is stacks of threads that were never joined; stacks with pthread" in alert.sentence
     mapped = alert_of(walked(usage(in_use=20, other=90), usage(in_use=20)))
     assert "memory that the program maps itself; --mmap traces mappings" in mapped.sentence
 
@@ -210,6 +213,10 @@ def test_stacks_of_ended_threads() -> None:
             "threads that were never joined"
         )
     ]
+    grown = sentences(
+        usage(stacks=5), time_s=30.0, stacks=12, threads=0, stack_space_bytes=96 * MIB
+    )
+    assert "(96.0 MiB of address space), +30.0 MiB a minute, 1 thread lives" in grown[0]
 
 
 def test_what_is_shared_since_a_fork() -> None:
