@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from tracelloc.machine.machinememory import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
-from tracelloc.machine.machinetext import by_growth, by_size, by_urgency, headline, hints
+from tracelloc.machine.machinetext import by_growth, by_size, by_urgency, headline, hints, pss_text
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import format_estimate, format_size, plural, signed_size
 from tracelloc.ui.dialogs import Dialog
@@ -27,6 +27,7 @@ Words = Sequence[str]  # The words of a command line of tracelloc
 
 _COLUMNS: Final[Columns[Any]] = (
     Column("memory", "memory", 9),
+    Column("pss", "PSS", 9, from_width=108, sorts=False),
     Column("limit", "limit", 9, from_width=98, sorts=False),
     Column("1m", "growth/min", 13, sorts=False),
     Column("10m", "10m", 12, from_width=98, sorts=False),
@@ -38,7 +39,7 @@ _COLUMNS: Final[Columns[Any]] = (
     Column("name", "command", 0, sorts=False),
 )
 _UNKNOWN: Final = "–"
-_LEFT_OUT: Final = "limit", "60m", "for", "left", "pid"  # Columns that need a value
+_LEFT_OUT: Final = "pss", "limit", "60m", "for", "left", "pid"  # Columns that need a value
 _GROWTH: Final = "1m", "10m", "60m"  # Columns of growth, in the order of the windows
 # Sentence and subcommand of what can be done about a process; about a group, only the first.
 _ACTIONS: Final = (
@@ -207,12 +208,14 @@ def _cell(item: ProcessMemory | GroupMemory, column: str) -> Cell:
     if isinstance(item, ProcessMemory):
         name, pid = CommandCell(clean(item.arguments)), str(item.pid)
         limit_bytes = left_s = None
+        pss = pss_text(item)
     else:
         name = CommandCell(clean(f"{item.name}, {plural(item.processes, 'process')}"))
-        pid = _UNKNOWN
+        pid = pss = _UNKNOWN
         limit_bytes, left_s = item.limit_bytes, item.limit_in_s
     return {
         "memory": format_size(item.trend.size_bytes),
+        "pss": pss,
         "for": format_estimate(item.trend.growing_s) if item.trend.growing_s else _UNKNOWN,
         "limit": _UNKNOWN if limit_bytes is None else format_size(limit_bytes),
         "left": _UNKNOWN if left_s is None else format_estimate(left_s),

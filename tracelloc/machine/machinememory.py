@@ -85,6 +85,17 @@ class ProcessMemory:
     user: str
     trend: MemoryTrend  # Memory and its growth
     group: str  # The path of its control group; empty if it is unknown or there is none
+    # Resident memory of which pages that are mapped n times count by 1/n (Pss of smaps_rollup,
+    # proc_pid_smaps_rollup(5)); None: it is not among the largest, or may not be read.
+    pss_bytes: int | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """What would come back about if the process ended; if that is unknown, all its memory."""
+        if self.pss_bytes is None:
+            return self.trend.size_bytes
+        kinds = self.trend.kinds
+        return self.pss_bytes + kinds[MemoryKind.SWAPPED] + kinds[MemoryKind.PAGE_TABLES]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,25 +31,26 @@ _UNKNOWN: Final = "–"
 
 def by_growth(process: ProcessMemory) -> tuple[int, int, int]:
     """A sort key: the fastest growing first, then the largest."""
-    return -process.trend.rate, -process.trend.size_bytes, process.pid
+    return -process.trend.rate, -process.held_bytes, process.pid
 
 
 def by_size(process: ProcessMemory) -> tuple[int, int]:
     """A sort key: the largest first."""
-    return -process.trend.size_bytes, process.pid
+    return -process.held_bytes, process.pid
 
 
 def machine_lines(machine: MachineMemory, rows: Sequence[ProcessMemory], top: int) -> Iterator[str]:
     """Yields the lines of a text report, the last one empty."""
     yield headline(machine)
     yield (
-        f"{'memory':>10} {'swapped':>9} {'growth/min:1m':>13} {'10m':>11} {'60m':>11} "
+        f"{'memory':>10} {'PSS':>9} {'swapped':>9} {'growth/min:1m':>13} {'10m':>11} {'60m':>11} "
         f"{'for':>8} {'pid':>8}  {'kind':11}  command"
     )
     for process in rows[:top]:
         swapped = process.trend.kinds[MemoryKind.SWAPPED]
         yield (
             f"{format_size(process.trend.size_bytes):>10} "
+            f"{pss_text(process):>9} "
             f"{format_size(swapped) if swapped else _UNKNOWN:>9} "
             f"{_rates(process.trend)} {process.pid:>8}  {process.trend.kind.title:11}  "
             f"{_cropped(process.arguments)}"
@@ -73,6 +74,11 @@ def headline(machine: MachineMemory) -> str:
         swap = format_size(machine.swap_bytes)
         text += f", {format_size(machine.swap_used_bytes)} of {swap} swap"
     return text + f", watched {format_duration(machine.observed_s)}"
+
+
+def pss_text(process: ProcessMemory) -> str:
+    """Formats the proportional set size of a process, if it is known."""
+    return _UNKNOWN if process.pss_bytes is None else format_size(process.pss_bytes)
 
 
 def _rates(trend: MemoryTrend) -> str:
@@ -162,6 +168,7 @@ def _process_json(process: ProcessMemory) -> dict[str, Any]:
         "arguments": process.arguments,
         "user": process.user,
         "group": process.group or None,
+        "pss_bytes": process.pss_bytes,
         **_trend_json(process.trend),
     }
 

@@ -6,6 +6,7 @@ with ESRCH after the process has ended, even if its PID is in use again. If its 
 """
 
 import errno
+import heapq
 import os
 import re
 import time
@@ -30,6 +31,12 @@ _KINDS: Final = re.compile(
     rb"(?:\w+:.*\n)*?VmPTE:\s*(\d+) kB\nVmSwap:\s*(\d+) kB\n"
 )
 _GROUPS_EVERY_S: Final = 60.0  # How often it is read again which control group a process is in
+# The kernel adds up the proportional set size (Pss) page by page: only that of so many of the
+# largest processes is read, at this interval, and in at most this share of the time.
+_PSS_COUNT: Final = 16
+_PSS_EVERY_S: Final = 60.0
+_PSS_COST: Final = 0.01
+_PSS_FIRST_S: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -42,6 +49,8 @@ class _Watched:
     arguments: str
     user: str
     group: MemoryGroup
+    pss_bytes: int | None = None
+    pss_due_s: float = 0.0
 
 
 class ProcessReader:
@@ -59,6 +68,7 @@ class ProcessReader:
         self._groups = groups or GroupReader()
         self._began_s: float | None = None
         self._groups_read_s = 0.0
+        self._pss_took_s = 0.0
 
     def close(self) -> None:
         """Closes the files of all processes."""
@@ -73,6 +83,7 @@ class ProcessReader:
             self._began_s = self._groups_read_s = now_s
         unread = self._find_new(now_s)
         self._read_all(now_s)
+        self._read_largest(now_s)
         self._history.record(now_s, {each.row: each.kinds for each in self._watched.values()})
         if now_s - self._groups_read_s >= _GROUPS_EVERY_S:
             self._groups_read_s = now_s
@@ -157,13 +168,27 @@ class ProcessReader:
                 else:
                     self._watched[pid] = again
 
+    def _read_largest(self, now_s: float) -> None:
+        assert self._began_s is not None
+        most_s = _PSS_FIRST_S + _PSS_COST * (now_s - self._began_s)
+        sizes = {pid: sum(watched.kinds) for pid, watched in self._watched.items()}
+        for pid in heapq.nlargest(_PSS_COUNT, sizes, key=sizes.__getitem__):
+            watched = self._watched[pid]
+            if now_s < watched.pss_due_s or self._pss_took_s > most_s:
+                continue
+            began_s = time.thread_time()
+            kib = numbers_in(self._root / str(pid) / "smaps_rollup").get("Pss")
+            self._pss_took_s += time.thread_time() - began_s
+            watched.pss_due_s = now_s + _PSS_EVERY_S
+            watched.pss_bytes = None if kib is None else kib << 10
+
     def _processes(self) -> list[ProcessMemory]:
         rows = [each.row for each in self._watched.values()]
         trends = self._history.trends(rows)
         return [
             ProcessMemory(
                 pid, each.name.decode(errors="replace"), each.arguments, each.user, trend,
-                each.group.path,
+                each.group.path, each.pss_bytes,
             )
             for (pid, each), trend in zip(self._watched.items(), trends, strict=True)
         ]  # fmt: skip

@@ -98,6 +98,25 @@ def test_memory_by_kind(machine: Machine) -> None:
     assert (found.swap_bytes, found.swap_used_bytes) == (2 * MIB, 3 * MIB // 2)
 
 
+def test_what_is_shared_counts_in_part(machine: Machine) -> None:
+    """Of three workers that share what their parent made, the one with most of its own is first."""
+    for pid, kib in (7, 100), (8, 300), (9, None):
+        machine.set(pid, anonymous=1000 + pid, swapped=50, page_tables=1)
+        if kib is not None:
+            (machine.proc / f"{pid}/smaps_rollup").write_text(
+                f"head\nRss: 1000 kB\nPss: {kib} kB\n"
+            )
+    processes = sorted(machine.look().processes, key=by_size)
+    assert [each.pid for each in processes] == [9, 8, 7]
+    sizes = [(each.pss_bytes, each.held_bytes) for each in processes]
+    assert sizes == [(None, 1060 << 10), (300 << 10, 351 << 10), (100 << 10, 151 << 10)]
+    # It is read again after a minute.
+    (machine.proc / "7/smaps_rollup").write_text("head\nPss: 400 kB\n")
+    for after_s, order in (30, [9, 8, 7]), (31, [9, 7, 8]):
+        processes = sorted(machine.look(after_s).processes, key=by_size)
+        assert [each.pid for each in processes] == order
+
+
 def test_workers_are_left_out(machine: Machine) -> None:
     machine.set(7, anonymous=100)
     machine.set(8, "python", anonymous=100)
@@ -334,8 +353,8 @@ def test_the_report_says_what_grows_and_what_to_do(machine: Machine) -> None:
         "3 processes, 3.00 MiB of 4.00 MiB in use, 1.50 MiB of 2.00 MiB swap, watched 2 m"
     )
     assert [" ".join(line.split()) for line in lines[1:5]] == [
-        "memory swapped growth/min:1m 10m 60m for pid kind command",
-        "11.7 MiB – +5.86 MiB – – 2 m 9 page tables /bin/tables -x",
+        "memory PSS swapped growth/min:1m 10m 60m for pid kind command",
+        "11.7 MiB – – +5.86 MiB – – 2 m 9 page tables /bin/tables -x",
         "12.1 MiB – +1.17 MiB – – 2 m 7 anonymous /bin/leaky -x",
         "… 1 more",
     ]

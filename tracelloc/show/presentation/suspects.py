@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.dataclass import dataclass
-from tracelloc.model.blocks import BlockHolders
+from tracelloc.model.blocks import BlockHolders, RootKind
 from tracelloc.model.figures import F64, I64
 from tracelloc.model.verdicts import CODE_OF, Judgement, Suspect, Verdict
 from tracelloc.show.filters import NamedStack
@@ -41,6 +41,7 @@ class NamedSuspect:
     stack: NamedStack  # The stack with the largest share
     shared: SharedFunction | None  # The function that all its stacks share; None for a single stack
     holders: BlockHolders | None = None  # Who holds the suspect's blocks; None: unknown
+    collection: str = ""  # What the blocks may be waiting for, as a sentence
 
     @property
     def judgement(self) -> Judgement:
@@ -75,9 +76,24 @@ def name_suspects(
             stack=namer.stack(snapshot, suspect.stack),
             shared=shared_function(snapshot, namer, suspect),
             holders=snapshot.holders.get(suspect.stack),
+            collection=_collection(snapshot, snapshot.holders.get(suspect.stack)),
         )
         for suspect in suspects
     ]
+
+
+def _collection(snapshot: Snapshot, holders: BlockHolders | None) -> str:
+    """Returns a sentence if a garbage collector's heap holds blocks: its objects may be garbage."""
+    keepers = () if holders is None else holders.keepers[:1]
+    is_of_runtime = any(keeper.root.kind is RootKind.RUNTIME for keeper in keepers)
+    if not is_of_runtime or not any(each.collects for each in snapshot.runtimes):
+        return ""
+    figures = None if snapshot.usage is None else snapshot.usage.account.runtime
+    used = ""
+    if figures is not None:
+        used, limit = format_size(figures.used_bytes), format_size(figures.limit_bytes)
+        used = f": {used} of at most {limit} were used at the last one"
+    return f"blocks of garbage objects are freed after the next collection{used}"
 
 
 def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:
@@ -161,6 +177,8 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
     yield judgement.evidence
     if named.holders is not None:
         yield from retained_by_message(named.holders, named.time_s)
+    if named.collection:
+        yield named.collection
     if judgement.retracted:
         times = plural(judgement.retracted, "time")
         yield f"verdict leaking retracted {times} before"

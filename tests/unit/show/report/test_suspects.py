@@ -24,8 +24,10 @@ from tests.unit.leaks import (
     watched,
 )
 from tests.unit.reports import json_report, text_report
-from tracelloc.model.blocks import SuspectHolders
+from tracelloc.model.blocks import HeapRoot, RootKind, SuspectHolders
 from tracelloc.model.frames import FIRST_ADDRESS, Frame
+from tracelloc.model.heapusage import NO_ACCOUNT, HeapUsage, HeapUsages, RuntimeFigures
+from tracelloc.model.process import Runtime
 from tracelloc.model.verdicts import CODE_OF, Findings, Judgement, Verdict
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.filters import NamedStack
@@ -281,6 +283,26 @@ def test_who_holds_a_suspect_is_said() -> None:
     root, block = one["holders"]["kept_by"]
     assert (root["root"], root["block"]) == ("app::g_sessions", None)
     assert block["block"] == {"class": "", "usable_bytes": 4096, "blocks": 1, "address": 0x5000}
+
+
+def test_garbage_that_awaits_a_collection() -> None:
+    found = watched(400.0)
+    java = Runtime("Java", "the JVM has a heap of its own", "", "")
+    snapshot = replace(found.snapshot(), runtimes=(java,))
+    root = HeapRoot(RootKind.RUNTIME, "Java heap", "")
+    keeper = replace(KEPT.keepers[0], root=root)
+    snapshot = with_facets(
+        snapshot, holders=SuspectHolders({LEAK: replace(KEPT, keepers=(keeper,))})
+    )
+    words = "      blocks of garbage objects are freed after the next collection"
+    assert words in text_report(snapshot, found.namer, 5)
+    figures = RuntimeFigures("Java heap", 3 << 20, 4 << 20, 8 << 20, 0, 0)
+    usage = HeapUsage(0.0, (), account=replace(NO_ACCOUNT, runtime=figures))
+    facets = {**snapshot.facets, "heap": HeapUsages(usage, None)}
+    lines = text_report(replace(snapshot, facets=facets), found.namer, 5)
+    assert f"{words}: 3.00 MiB of at most 8.00 MiB were used at the last one" in lines
+    python = replace(snapshot, runtimes=(replace(java, collects=False),))
+    assert not any("next collection" in line for line in text_report(python, found.namer, 5))
 
 
 def test_who_holds_what_is_no_suspect_yet_is_said() -> None:
