@@ -355,7 +355,7 @@ def test_the_report_says_what_grows_and_what_to_do(machine: Machine) -> None:
     assert [" ".join(line.split()) for line in lines[1:5]] == [
         "memory PSS swapped growth/min:1m 10m 60m for pid kind command",
         "11.7 MiB – – +5.86 MiB – – 2 m 9 page tables /bin/tables -x",
-        "12.1 MiB – +1.17 MiB – – 2 m 7 anonymous /bin/leaky -x",
+        "12.1 MiB – – +1.17 MiB – – 2 m 7 anonymous /bin/leaky -x",
         "… 1 more",
     ]
     assert lines[5:] == [
