@@ -37,20 +37,27 @@ def stack_title(stack: NamedStack, index: int, *, with_line: bool = False) -> st
         return "[no call stack]" if index == NO_STACK else "[call stack lost]"
     own: list[str] = []
     runs: list[str] = []
-    inner_run = ""
+    inner_run = caller = ""
     first: tuple[Frame, Frame] | None = None
     for name, frame, inner in _functions(stack):
         if frame is None or inner is None:
             runs.append(name)
-            if not own:
+            if own:
+                caller = caller or name
+            else:
                 inner_run = inner_run or name
-                continue
-        else:
-            first = first or (frame, inner)
+            continue
+        first = first or (frame, inner)
+        if caller and frame.module != "[Python]":
+            break
+        # What Python has called says less than the function of Python.
+        caller = ""
         if not own or own[-1] != name:
             own.append(name)
         if len(own) == 2:
             break
+    if caller:
+        own.append(caller)
     names = own or runs[:2]
     if inner_run and own and own[0].startswith("0x"):
         # For unnamed generated code, the runtime that it calls is more informative.

@@ -45,6 +45,8 @@ MODULES = [
     "/usr/bin/python3.11",
     "/usr/lib/x86_64-linux-gnu/libpython3.13.so.1.0",
     "/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so",
+    "/usr/lib/x86_64-linux-gnu/libffi.so.8.1.2",
+    "/srv/_cffi_backend.cpython-311-x86_64-linux-gnu.so",
 ]
 
 
@@ -143,6 +145,13 @@ def test_a_python_programs_row_begins_with_its_function() -> None:
     for module in ("/srv/venv/lib/python3.11/site-packages/shop/_fast.so", "/opt/python3.11-shop"):
         own = filters.apply([frame("fill", module), in_file("/srv/ask.py")])
         assert stack_title(own, 1) == "fill ← run"
+    # A library's function that ctypes has called
+    ffi = [frame("ffi_call", MODULES[-2]), frame("_PyObject_MakeTpCall", python)]
+    called = filters.apply([frame("make_label", "/srv/liblabel.so"), *ffi, in_file("/srv/ask.py")])
+    assert stack_title(called, 1) == "make_label ← run"
+    assert [part.label for part in called.parts()] == [None, "python", None]
+    called = filters.apply([frame("make_label", "/srv/liblabel.so"), *ffi, frame("main", "/srv/a")])
+    assert stack_title(called, 1) == "make_label ← [python]"
 
 
 @pytest.mark.parametrize("name", OWN)
