@@ -92,6 +92,21 @@ def test_bits_agree_with_a_plain_search(seed: int, unit_bits: int, *, is_forward
         assert bits.has_reachable(start + 16 * (inside[0] == 0), end) == inside.any()
 
 
+def test_what_a_large_bin_has_left_in_a_block_points_to_nothing() -> None:
+    """A chunk that was alone in its bin points to its own header, the end of the block before."""
+    starts = np.array([BASE, BASE + 0x460, BASE + 0x480], np.uint64)
+    ends = np.array([BASE + 0x458, BASE + 0x478, BASE + 0x498], np.uint64)
+    for offset in range(0, 0x18, 8):
+        bits = bits_of(starts, ends)
+        bits.scan(np.array([BASE], np.uint64), ROOTS)
+        bits.scan(np.array([BASE + 0x460], np.uint64), ROOTS)
+        assert finished(bits, starts).tolist() == [True, True, False]
+        bits = bits_of(starts, ends)
+        bits.scan(np.array([BASE + 0x460], np.uint64), ROOTS)
+        bits.scan(np.array([BASE + 0x450], np.uint64), BASE + 0x460 + offset)
+        assert finished(bits, starts).tolist() == [offset != 0x10, True, False]
+
+
 def test_blocks_cut_from_others_are_no_part_of_them() -> None:
     base = 0x7F00_0000_0000
     starts = np.array([base, base + 4096, base + 2 * MIB - 64, base + 8 * MIB], np.uint64)
