@@ -416,9 +416,9 @@ cdef class BlockBits:
             # In a large bin of glibc, the only chunk of its size points to itself (fd_nextsize and
             # bk_nextsize, malloc.c). A block that is made of it, and does not write these words,
             # does not point to the end of the block before it.
-            if (here - words[at] == 32 and self.at(here - 16, &source)
-                    or here - words[at] == 40 and self.at(here - 24, &source)):
-                continue
+            if not words[at] & 15 and (here - words[at] == 32 or here - words[at] == 40):
+                if not self.locate(words[at] + 16, &source) or name_of(&source) != name_of(&target):
+                    continue
             if not self.locate(here, &source):
                 if are_roots:
                     self.set_mark(&target, True)
