@@ -211,6 +211,13 @@ static void kill_own(void)
     raise(SIGKILL);
 }
 
+static void terminate(void)
+{
+    direct();
+    scrub();
+    raise(SIGTERM);
+}
+
 static void thread_block(void)
 {
     waiting(wait_with_block);
@@ -230,7 +237,7 @@ static const struct {
     {"thread", thread_block}, {"register", thread_register}, {"ended", ended},
     {"headless", without_main}, {"deep", deep}, {"atexit", at_exit}, {"fork", in_child},
     {"copy", copy_input}, {"_exit", leave_at_once}, {"closed", close_all}, {"fail", fail},
-    {"leak-fail", leak_and_fail}, {"abort", abort}, {"kill", kill_own},
+    {"leak-fail", leak_and_fail}, {"abort", abort}, {"kill", kill_own}, {"terminate", terminate},
 };
 
 int main(int count, char **words)

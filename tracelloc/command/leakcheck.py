@@ -69,7 +69,7 @@ class LeakCheck:
         """Reports the leaks, and decides the exit status."""
         found = run.session.exit_leaks
         if found is None:
-            found = ExitLeaks(problem="it did not end by itself")
+            found = ExitLeaks(problem="SIGKILL ended it")
         report = self._named(run, trace, found)
         if found.problem:
             why = printable(found.problem)

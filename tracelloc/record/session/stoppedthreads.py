@@ -36,7 +36,7 @@ class HeldThreads:
     threads: list[ThreadRegisters] = field(default_factory=list)
     # Other stops meanwhile (thread id, status of waitpid(2)), still to be handled.
     others: list[tuple[int, int]] = field(default_factory=list)
-    is_end: bool = False  # Whether the process ends by itself, rather than by a signal
+    is_end: bool = False  # Whether the whole process ends, and not by SIGKILL
 
 
 class ExitStops:
@@ -58,9 +58,11 @@ class ExitStops:
             held.threads.pop()
             self.ending.add(thread_id)
             return held
-        if ptrace.event_message(thread_id) & _SIGNAL_BITS:
+        number = ptrace.event_message(thread_id) & _SIGNAL_BITS
+        # After SIGKILL, no thread stays stopped (ptrace(2)).
+        if number == signal.SIGKILL:
             return held
-        held.is_end = is_last or call == self._exit_group
+        held.is_end = is_last or call == self._exit_group or number != 0
         end_s = time.monotonic() + (_OTHERS_S if held.is_end else _CALLER_S)
         while time.monotonic() < end_s and self._running(process, held):
             other, status = ptrace.wait(must_wait=False)
