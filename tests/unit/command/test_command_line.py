@@ -1,5 +1,6 @@
 """Help, the manual and completions; and what is said of calls that are wrong."""
 
+import os
 import re
 import shutil
 import sys
@@ -256,6 +257,10 @@ def test_completion() -> None:
     assert completed("tracelloc", "--metric", "pe") == {"peak"}
     assert completed("tracelloc", "comp") == {"completion"}
     assert completed("tracelloc", "help", "con") == {"containers"}
+    assert str(os.getpid()) in completed("tracelloc", "leaks", "-p", "")
+    name = Path("/proc/self/comm").read_text().strip()
+    assert completed("tracelloc", "-n", name[:-1]) >= {name}
+    assert completed("tracelloc", "open", "/etc/host") >= {"/etc/hosts", "/etc/hostname"}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Prints a script that completes tracelloc's options in a shell."""
+"""Prints a script that completes tracelloc's options, files, PIDs and names in a shell."""
 
-from argparse import ArgumentParser, Namespace
-from pathlib import Path
+from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Iterator
 from typing import Final
 
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
@@ -19,11 +19,26 @@ def _run(given: Namespace) -> None:
 
     from tracelloc.command.parser import whole_parser
 
+    known = {
+        "FILE": shtab.FILE,
+        "DIR": shtab.DIR,
+        "PID": shtab.cmd("cd /proc && echo [0-9]*"),
+        "-n": shtab.cmd("cat /proc/[0-9]*/comm 2>/dev/null | sort -u"),
+    }
     parser = whole_parser()
-    for action in parser._actions:
-        if action.type is Path or action.metavar == "FILE":
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    for action in _actions(parser):
+        for word in (action.metavar, *action.option_strings):
+            if word in known:
+                action.complete = known[word]  # type: ignore[attr-defined]
     print_lines([shtab.complete(parser, given.shell)])
+
+
+def _actions(parser: ArgumentParser) -> Iterator[Action]:
+    """Yields the arguments of a parser and of its subcommands."""
+    for action in parser._actions:
+        yield action
+        for each in action.choices.values() if isinstance(action.choices, dict) else ():
+            yield from _actions(each)
 
 
 SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.HELP, _add_arguments, _run)
