@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tracelloc.command.agenttools import ANSWER_BYTES, TOOLS, AgentTools, ToolError
+from tracelloc.command.cli import main
 from tracelloc.command.mcpserver import serve
 
 
@@ -264,3 +266,14 @@ def test_a_profile_permits_no_file_outside_the_checkout(
         for file in (hidden, outside):
             with pytest.raises(ToolError, match="only files"):
                 tools.call("source", {"file": str(file), "line": 1})
+
+
+def test_the_skill_has_a_command_for_each_tool(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["mcp", "--skill"]) == 0
+    _, head, text = capsysbinary.readouterr().out.decode().split("---\n", 2)
+    assert [line.partition(":")[0] for line in head.splitlines()] == ["name", "description"]
+    commands = dict(re.findall(r"^\| `(\w+)`[^|]* \| ([^|]*) \|", text, re.MULTILINE))
+    assert list(commands) == list(TOOLS)
+    assert sum(command.startswith("`tracelloc ") for command in commands.values()) == 8
+    assert "suspect=leaking" in text
+    assert "SKILL.md" not in text

@@ -1,4 +1,4 @@
-"""Prints a script that completes tracelloc's options, files, PIDs and names in a shell."""
+"""Prints a script that completes options and PIDs in a shell."""
 
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Iterator

@@ -12,6 +12,14 @@ from typing import Final
 from tracelloc.command.arguments import add_option
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.startup import import_numpy
+from tracelloc.text import print_lines
+
+_SKILL: Final = """---
+name: tracelloc
+description: Finds what leaks memory in native programs, by call stack, file and line.
+---
+# Memory leaks with tracelloc
+"""
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -19,9 +27,16 @@ def _add_arguments(parser: ArgumentParser) -> None:
         "process that may be traced, or name of a program that may be traced or run (repeatable)"
     )
     add_option(parser, "--allow-trace PID|NAME", about, action="append", default=[])
+    add_option(parser, "--skill", "print a SKILL.md for agents with a shell", action="store_true")
 
 
 def _run(given: Namespace) -> None:
+    if given.skill:
+        from tracelloc.show.manual import text_of
+
+        page = text_of("agents")
+        print_lines([_SKILL, page[page.index("## How") : page.index("## Without")].rstrip()])
+        return
     import_numpy()
     from tracelloc.command.agenttools import AgentTools
     from tracelloc.command.mcpserver import serve
