@@ -40,7 +40,7 @@ from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.sources.injected import injector, redirection
 from tracelloc.record.sources.injected.functions import ReplacedFunctions
 from tracelloc.record.sources.injected.mapping import library_file
-from tracelloc.record.sources.injected.stopped import StoppedProcess
+from tracelloc.record.sources.injected.remotecalls import StoppedProcess
 from tracelloc.record.sources.preloaded.sharedarea import STATE_VARIABLE, area_mappings
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]

@@ -17,7 +17,7 @@ from tracelloc.architecture import Architecture
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
-from tracelloc.files.cfi.rules import built_in_rules
+from tracelloc.files.cfi.module import built_in_rules
 from tracelloc.files.cfi.walk import End
 from tracelloc.model.codefiles import CodePlace, Mapping
 from tracelloc.model.stacks import StackFlag

@@ -9,18 +9,49 @@ table if it leads back into the file.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Final
 
-from tracelloc.architecture import elf_architecture
+from tracelloc.architecture import Architecture, elf_architecture
+from tracelloc.architecture.aarch64 import AARCH64
+from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi.core import OFFSET, UNDEFINED
 from tracelloc.files.cfi.module import Cfi
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.plt import plt_functions
-from tracelloc.files.machinecode.coderules import rules_for
-from tracelloc.files.machinecode.instruction import CodeFlow, Instruction
+from tracelloc.files.machinecode import armcode, probeoffsets
+from tracelloc.files.machinecode.instruction import CodeFlow, Instruction, ProbeOffset
+
+
+@dataclass(frozen=True, slots=True)
+class CodeRules:
+    """The functions of one architecture's module, which has their documentation."""
+
+    find_probe_offset: Callable[[bytes, Iterable[str]], ProbeOffset | None]
+    at_entry: Callable[[bytes], ProbeOffset | None]
+    nop_at: Callable[[bytes], tuple[int, bool]]
+    decode: Callable[[bytes, int], Iterator[Instruction]]
+
+
+_RULES: Final = {
+    X86_64: CodeRules(
+        probeoffsets.find_probe_offset,
+        probeoffsets.at_entry,
+        probeoffsets.nop_at,
+        probeoffsets.decode,
+    ),
+    AARCH64: CodeRules(armcode.find_probe_offset, armcode.at_entry, armcode.nop_at, armcode.decode),
+}
+
+
+def rules_for(architecture: Architecture | None) -> CodeRules:
+    """Returns an architecture's rules. Raises UnsupportedError for an unknown one."""
+    if architecture is None:
+        raise UnsupportedError("its code is of an unknown machine")
+    return _RULES[architecture]
+
 
 _MOST_INSTRUCTIONS: Final = 8192
 # Most instructions to follow in one file: some seconds. jemalloc needs a tenth of them.

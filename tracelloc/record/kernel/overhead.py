@@ -24,7 +24,7 @@ from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError, p
 from tracelloc.record.kernel.attach import PLAIN
 from tracelloc.record.kernel.child import IDLE_PROGRAM, ChildEndedError, ProbedChild
 from tracelloc.record.kernel.method import Method
-from tracelloc.record.kernel.proginfo import program_info, statistics
+from tracelloc.record.kernel.programs import program_info, statistics
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.text import NS_PER_S

@@ -25,8 +25,7 @@ from tracelloc.record.kernel.child import IDLE_PROGRAM, ChildEndedError, ProbedC
 from tracelloc.record.kernel.compiler import CompiledProbes
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import TrapCosts, measure_traps
-from tracelloc.record.kernel.proginfo import program_info, statistics
-from tracelloc.record.kernel.programs import KPROBE, Programs
+from tracelloc.record.kernel.programs import KPROBE, Programs, program_info, statistics
 from tracelloc.record.process.procfs import Process, boot_id
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user

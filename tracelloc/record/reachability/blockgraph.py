@@ -20,13 +20,13 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import read_mapping_usages
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.deadmemory import unused_parts
 from tracelloc.record.reachability.heaproots import RootParts, RootReader, Titles, parts_of, rank_of
 from tracelloc.record.reachability.links import MARKED, NO_ROOT, Links
 from tracelloc.record.reachability.newerblocks import growth_of, pointers_of, room_of, scan_memory
 from tracelloc.record.reachability.rootnames import NamedWords, name_words
 from tracelloc.record.reachability.roots import DEAD, QUIET, MemoryKinds, kinds_of
+from tracelloc.record.reachability.wordlog import searched_areas
 from tracelloc.record.runtimes.ownheaps import runtime_heaps
 from tracelloc.system.memorylimits import closest_limit
 from tracelloc.text import format_size

@@ -8,10 +8,9 @@ import numpy as np
 from tracelloc.record.heapwalk.arenas import WalkedHeap
 from tracelloc.record.heapwalk.ranges import are_in_use
 from tracelloc.record.process.memory import U64, RemoteMemory
-from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.roots import DEAD, QUIET, ROOT, MemoryKinds
-from tracelloc.record.reachability.wordlog import LoggedPiece, WordLog
+from tracelloc.record.reachability.wordlog import LoggedPiece, WordLog, searched_areas
 
 _ANYWHERE: Final = 8  # An address at which no memory can be: of words that are not in memory
 _PIECE_BYTES: Final = 1 << 20  # Bytes read at once: the target's mappings can't change meanwhile

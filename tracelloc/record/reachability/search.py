@@ -22,11 +22,11 @@ from tracelloc.record.heapwalk.walk import walk_heap
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import read_resident
-from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.deadmemory import unused_parts
 from tracelloc.record.reachability.roots import QUIET, ROOT, MemoryKinds, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
+from tracelloc.record.reachability.wordlog import searched_areas
 
 MOST_EDGES: Final = 1 << 26  # Most pointers between blocks that are stored: 512 MiB
 

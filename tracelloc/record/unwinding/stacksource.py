@@ -19,10 +19,8 @@ from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.stackmerger import StackMerger
 from tracelloc.record.unwinding.addresses import AddressSet
-from tracelloc.record.unwinding.framechecker import FrameChecker
-from tracelloc.record.unwinding.leadingframes import LeadingFrames
-from tracelloc.record.unwinding.rowsahead import RowsAhead
-from tracelloc.record.unwinding.sitememory import SiteMemory
+from tracelloc.record.unwinding.framechecker import FrameChecker, LeadingFrames
+from tracelloc.record.unwinding.rowsahead import RowsAhead, SiteMemory
 from tracelloc.record.unwinding.unwinder import Unwinder
 from tracelloc.record.worker.unwindtables import UnwindTables
 from tracelloc.system.invoker import invoker

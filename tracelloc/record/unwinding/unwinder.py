@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
-from tracelloc.files.cfi.rules import FALLBACK_ROW
+from tracelloc.files.cfi.module import FALLBACK_ROW
 from tracelloc.files.cfi.walk import End
 from tracelloc.model.codefiles import Mapping, Unresolved
 from tracelloc.model.events import Miss

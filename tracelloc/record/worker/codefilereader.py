@@ -27,8 +27,7 @@ from tracelloc.record import abi
 from tracelloc.record.worker.questions import question
 
 if TYPE_CHECKING:
-    from tracelloc.files.machinecode.codepaths import CodeReader
-    from tracelloc.files.machinecode.coderules import CodeRules
+    from tracelloc.files.machinecode.codepaths import CodeReader, CodeRules
 
 U64 = npt.NDArray[np.uint64]
 
@@ -198,7 +197,7 @@ class CodeFileReader:
 
     @cached_property
     def _code_rules(self) -> CodeRules:
-        from tracelloc.files.machinecode.coderules import rules_for
+        from tracelloc.files.machinecode.codepaths import rules_for
 
         return rules_for(elf_architecture(self.elf.machine, self.elf.bits))
 
@@ -233,7 +232,7 @@ class CodeFileReader:
     @question()
     def makes_filters(self) -> bool:
         """Returns whether the code seems to install seccomp filters without the C library."""
-        from tracelloc.files.machinecode.filtercode import makes_filters
+        from tracelloc.files.machinecode.threadcache import makes_filters
 
         return makes_filters(self.elf)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tracelloc.architecture import Architecture, native
 from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
-from tracelloc.files.cfi.rules import built_in_rules
+from tracelloc.files.cfi.module import built_in_rules
 from tracelloc.files.cfi.walk import End
 from tracelloc.files.elf import ElfFile
 from tracelloc.record.worker.channel import Descriptor

@@ -19,13 +19,12 @@ from tests.harness import LIBRARIES, Builder
 from tests.unit.hostile import in_memory
 from tests.unit.readelfrows import rows_of_readelf
 from tests.unit.references import assembled, open_cfi, open_elf, without_section_headers
-from tests.unit.unwindrows import Kind, decode
+from tests.unit.unwindrows import SIGNAL_FRAME, SIGNAL_RETURN, Kind, decode
 from tracelloc.architecture.x86_64 import ends_in_call
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import RuleSet
-from tracelloc.files.cfi.module import Cfi
-from tracelloc.files.cfi.rules import FALLBACK_ROW, SIGNAL_FRAME, SIGNAL_RETURN
+from tracelloc.files.cfi.module import FALLBACK_ROW, Cfi
 from tracelloc.files.elf import ElfFile
 
 

@@ -26,12 +26,12 @@ from tests.faultyworker import CRASH, add_fault, faulty_script
 from tests.harness import PATIENCE_S, Builder, open_files, refused
 from tests.unit.files.elf.test_elf import libc
 from tests.unit.references import addresses_in_functions, open_elf, target_file
+from tests.unit.unwindrows import FRAME_POINTER, RBP, RBX, RIP, RSP
 from tracelloc.architecture import native
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
 from tracelloc.files.cfi.module import Cfi
-from tracelloc.files.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP
 from tracelloc.files.dwarf import SourceLines
 from tracelloc.files.elf import SymbolTable
 from tracelloc.files.elf.plt import plt_functions
