@@ -21,9 +21,8 @@ from tracelloc.record.runtimes.cpython import holders
 from tracelloc.record.runtimes.cpython.census import CensusTaker, TypeNames
 from tracelloc.record.runtimes.cpython.codeobjects import CodeObjects
 from tracelloc.record.runtimes.cpython.frames import FrameCodes, running_frames
-from tracelloc.record.runtimes.cpython.interpreter import _PLACES, CPython
+from tracelloc.record.runtimes.cpython.interpreter import _PLACES, CPython, UnsupportedRuntime
 from tracelloc.record.runtimes.cpython.types import Types
-from tracelloc.record.runtimes.runtimesupport import UnsupportedRuntime
 
 # A step: a word of the memory, what becomes of it, after how many reads, and a value.
 STEP: Final = struct.Struct("<HBBQ")

@@ -7,7 +7,7 @@
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from tracelloc.record.process.identity import other_pid_namespace
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.codeobjects import CodeLayout, CodeObjects
 from tracelloc.record.runtimes.known import is_python_name
-from tracelloc.record.runtimes.runtimesupport import MergedRuntime, UnsupportedRuntime
 from tracelloc.system.syscalls import read_process
 
 _LOOP: Final = "_PyEval_EvalFrameDefault"
@@ -37,6 +36,10 @@ _MOST_OFFSETS: Final = {
     79: ("entry",),
     72: ("previous", "code", "instruction"),
 }
+
+
+class UnsupportedRuntime(Exception):  # noqa: N818 - nothing fails for it
+    """Raised if a process has an unsupported version of a runtime, which the message names."""
 
 
 class UncountedPython(UnsupportedRuntime):
@@ -97,7 +100,7 @@ _SHIMS: Final = {"has_inner": 0, "inner": 0, "least_entry": 3, "has_shims": 1, "
 
 
 class CPython:
-    """CPython in one process, for one executed program (``MergedRuntime``)."""
+    """CPython in one process, for one executed program."""
 
     def __init__(self, space: AddressSpace, module: Module, runtime: int) -> None:
         """``runtime``: address of ``_PyRuntime`` in the process. Raises UnsupportedRuntime."""
@@ -141,12 +144,12 @@ class CPython:
         """Stores a record of names from the probes (``struct python_code``)."""
         self._codes.note_copy(words)
 
-    def share_names(self, parent: MergedRuntime) -> None:
+    def share_names(self, parent: Self) -> None:
         """Shares the names of the process from which this one was forked."""
-        if isinstance(parent, CPython):
-            self._codes.share_names(parent._codes)
+        self._codes.share_names(parent._codes)
 
     def is_loop(self, address: int) -> bool:
+        """Whether a return address is in the interpreter's loop, whose frames are replaced."""
         known = self._is_loop.get(address)
         if known is None:
             place = self._space.place(address - 1, stored=True)
