@@ -90,8 +90,6 @@ def _split_path(unit: DebugUnit) -> str | None:
 
 def open_decoder(elf: ElfFile) -> DwarfDecoder | str:
     """Returns a decoder for a file's debug information, or why there is none, for users."""
-    if elf.bits != 64:
-        return "debug information of 32-bit files is not read"
     try:
         info = DebugInfo(elf)
     except SectionError as error:

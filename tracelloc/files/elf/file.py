@@ -117,7 +117,6 @@ class ElfFile(SegmentedFile):
         except (HeaderError, OSError, OverflowError) as error:
             self.close()
             raise NotElfError(str(error)) from error
-        self.bits = self._headers.bits
         self.machine = self._headers.machine  # Such as `EM_X86_64`
         programs = self._headers.programs
         self.segments = [
@@ -246,8 +245,6 @@ class ElfFile(SegmentedFile):
 
     def table(self, name: str) -> RawTable | None:
         """Returns a symbol table section with its names; None if it is missing or unreadable."""
-        if self.bits != 64:
-            return None
         section = self._section(name)
         if section is None or section.link >= len(self._headers.sections):
             return None

@@ -102,7 +102,7 @@ class CodeReader:
     def __init__(self, elf: ElfFile) -> None:
         """``elf`` must stay open. Raises UnsupportedError for a file of an unknown machine."""
         self._elf = elf
-        architecture = elf_architecture(elf.machine, elf.bits)
+        architecture = elf_architecture(elf.machine)
         self._decode = rules_for(architecture).decode
         assert architecture is not None
         self._architecture = architecture

@@ -35,7 +35,7 @@ def thread_cache_drain(
     ``frees``: addresses of free; ``start_of``: returns the start of the function that contains an
     address. Raises OSError.
     """
-    places = _PLACES.get(elf_architecture(elf.machine, elf.bits))
+    places = _PLACES.get(elf_architecture(elf.machine))
     found = set()
     for segment in elf.segments:
         if places is None or not segment.executable:
@@ -96,7 +96,7 @@ def makes_filters(elf: ElfFile) -> bool:
     do it. Go's compiler has both in different functions: there the number alone counts. Raises
     OSError.
     """
-    machine = elf_architecture(elf.machine, elf.bits)
+    machine = elf_architecture(elf.machine)
     return machine is not None and any(
         _is_in(
             elf.read(segment.offset + at, _AT_ONCE + _CLOSE_BYTES),
