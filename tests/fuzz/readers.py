@@ -30,9 +30,8 @@ from tracelloc.files.elf.debugfiles import debug_link, embedded_symbols
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import Miss
-from tracelloc.record.mallocs.discovery import MallocChoice, Module, discover
+from tracelloc.record.mallocs.discovery import MallocChoice, Module, allocators_in, discover
 from tracelloc.record.mallocs.families import JEMALLOC_MARKERS, LIBC, OPERATORS, PROVIDERS
-from tracelloc.record.mallocs.usdt import allocators_in
 from tracelloc.record.probe_points.placement import plan_probes
 from tracelloc.record.process.processlist import parse_stat
 from tracelloc.record.process.procfs import AddressMap, Process, parse_maps
@@ -41,11 +40,10 @@ from tracelloc.record.runtimes.cpython.codeobjects import CodeObjects, LineTable
 from tracelloc.record.runtimes.cpython.interpreter import _CODE
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
-from tracelloc.record.worker.channel import PackedMessage, receive
 from tracelloc.record.worker.client import AskedFile, FileReadError, FileWorker
 from tracelloc.record.worker.codefilereader import CodeFileReader
 from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
-from tracelloc.record.worker.questions import QUESTIONS
+from tracelloc.record.worker.questions import QUESTIONS, PackedMessage, receive
 from tracelloc.record.worker.symbolfilereader import SymbolFileReader
 from tracelloc.record.worker.targetfile import FileDecoder, TargetFile, WorkerFile
 from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables

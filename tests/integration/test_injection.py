@@ -28,8 +28,7 @@ from tests.integration.test_exact import OPERATIONS, assert_equal, by_site
 from tests.integration.test_preloaded import said
 from tests.integration.test_preloaded_mallocs import assert_totals, linked
 from tracelloc.errors import TargetError
-from tracelloc.record.mallocs.discovery import EVERYTHING
-from tracelloc.record.mallocs.usdt import allocators_in
+from tracelloc.record.mallocs.discovery import EVERYTHING, allocators_in
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region, read_mapping_usages, read_regions

@@ -154,7 +154,7 @@ assert not wing, wing
 # Libraries, and the one folder that knows each.
 PLACES = {
     "textual": "ui", "rich": "ui", "capstone": "machinecode",
-    "pytest": "testing", "pyderust": "demangle", "rust_demangler": "demangle",
+    "pytest": "testing", "pyderust": "demangle",
     "sqlite3": "recording",
 }  # fmt: skip
 

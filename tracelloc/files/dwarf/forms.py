@@ -12,7 +12,8 @@ from typing import Final, Generic, TypeVar
 
 from tracelloc.files.elf.sections import ElfSection, SectionError
 
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 
 U16: Final = struct.Struct("<H")
 U32: Final = struct.Struct("<I")

@@ -29,8 +29,7 @@ from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.deadmemory import unused_parts, unwritten_blocks
 from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, LostStructures
 from tracelloc.record.reachability.roots import RootWords, kernel_queue, kernel_words, kinds_of
-from tracelloc.record.reachability.scanning import MemoryScanner
-from tracelloc.record.reachability.search import MOST_EDGES, PointerSearch, unit_bits
+from tracelloc.record.reachability.search import MOST_EDGES, MemoryScanner, PointerSearch, unit_bits
 from tracelloc.record.reachability.structures import gather
 from tracelloc.record.reachability.wordlog import LoggingReader, WordLog, searched_areas
 

@@ -15,9 +15,14 @@ from tracelloc.model.process import FoundLibrary
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.kernel.trials import Trial, trial_passes
-from tracelloc.record.mallocs.discovery import Allocator, MallocChoice, Module
+from tracelloc.record.mallocs.discovery import (
+    Allocator,
+    MallocChoice,
+    Module,
+    allocators_in,
+    why_no_reports,
+)
 from tracelloc.record.mallocs.foundlibraries import describe_allocators, why_no_allocator
-from tracelloc.record.mallocs.usdt import allocators_in, why_no_reports
 from tracelloc.record.probe_points.placement import (
     ProbePlan,
     ProbePoint,
@@ -25,7 +30,7 @@ from tracelloc.record.probe_points.placement import (
     place_loader,
     plan_probes,
 )
-from tracelloc.record.process.byname import check_bits
+from tracelloc.record.process.identity import check_bits
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.attachments import Attachments

@@ -23,7 +23,7 @@ from tracelloc.model.losses import count_lost
 from tracelloc.model.process import FoundLibrary, Overhead, Runtime, Target
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.verdicts import Findings
-from tracelloc.record.facets.allfacets import FACETS
+from tracelloc.record.facets.schedule import FACETS
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.mallocs.families import MAPPINGS

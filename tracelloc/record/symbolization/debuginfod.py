@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import IO, Final
 
 from tracelloc.system.invoker import effective_user
-from tracelloc.system.safefiles.cache import CacheDirectory
+from tracelloc.system.safefiles.writing import CacheDirectory
 from tracelloc.text import printable
 
 _VARIABLE: Final = "DEBUGINFOD_URLS"

@@ -24,7 +24,7 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.worker.client import ROW_WORKER, FileReadError
 from tracelloc.record.worker.unwindtables import UnwindTables
 from tracelloc.system.invoker import Invoker
-from tracelloc.system.safefiles.cache import CacheDirectory
+from tracelloc.system.safefiles.writing import CacheDirectory
 
 U64 = npt.NDArray[np.uint64]
 RowsOf = Callable[[Module, UnwindTables], tuple[U64, U64]]

@@ -13,8 +13,7 @@ from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
 from tracelloc.files.cfi.module import built_in_rules
 from tracelloc.files.cfi.walk import End
 from tracelloc.files.elf import ElfFile
-from tracelloc.record.worker.channel import Descriptor
-from tracelloc.record.worker.questions import question
+from tracelloc.record.worker.questions import Descriptor, question
 from tracelloc.record.worker.symbolfilereader import SymbolFileReader
 
 U64 = npt.NDArray[np.uint64]

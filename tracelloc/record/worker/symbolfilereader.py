@@ -19,9 +19,8 @@ from tracelloc.files.elf.file import DataLayout
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.sections import SectionError
 from tracelloc.files.elf.symtab import THREAD_LOCALS, VARIABLES
-from tracelloc.record.worker.channel import Descriptor
 from tracelloc.record.worker.codefilereader import CodeFileReader
-from tracelloc.record.worker.questions import question
+from tracelloc.record.worker.questions import Descriptor, question
 
 
 def _are_there(found: Sequence[Symbol | None], addresses: Sequence[int], *_: bool) -> bool:

@@ -259,8 +259,7 @@ def test_other_tables(builder: Builder, flags: tuple[str, ...]) -> None:
 
 
 def test_what_cannot_be_read_is_said(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("zstandard", "compression.zstd"):
-        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
     path = builder.c("frames", *FLAGS, *NO_EH, "-Wl,--compress-debug-sections=zstd")
     cfi = open_cfi(path)
     assert set(function_rows(cfi, path, "main")) == {FALLBACK_ROW}

@@ -14,7 +14,7 @@ from tracelloc.model.objects import UNKNOWN
 from tracelloc.record.runtimes.cpython.frames import FrameCode, FrameCodes, RunningFrame
 from tracelloc.record.runtimes.cpython.image import HeapImage
 from tracelloc.record.runtimes.cpython.interpreter import CPython
-from tracelloc.record.runtimes.cpython.large import DICT, LIST
+from tracelloc.record.runtimes.cpython.types import DICT, LIST
 
 _TUPLE: Final = 1 << 26
 _EXCEPTION: Final = 1 << 30
