@@ -22,7 +22,7 @@ from tracelloc.architecture import elf_architecture, native
 from tracelloc.command.customallocators import parse_custom_allocators
 from tracelloc.errors import MalformedError, TracellocError, UnsupportedError
 from tracelloc.files.cfi.module import Cfi
-from tracelloc.files.cfi.reasons import CfiError
+from tracelloc.files.cfi.walk import CfiError
 from tracelloc.files.demangle import demangle
 from tracelloc.files.dwarf.sourcelines import SourceLines
 from tracelloc.files.elf import ElfFile, NotElfError, SymbolTable

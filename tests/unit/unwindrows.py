@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.cfi.module import built_in_rules
-from tracelloc.files.cfi.reasons import Reason
+from tracelloc.files.cfi.walk import Reason
 
 RBX = 3
 RBP = X86_64.dwarf.frame_pointer

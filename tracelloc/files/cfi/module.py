@@ -29,8 +29,8 @@ from tracelloc.files.cfi.core import (
     find_calls,
     reason_row,
 )
-from tracelloc.files.cfi.reasons import CfiError
 from tracelloc.files.cfi.unwindsections import Table, read_at, read_debug_frame, read_eh_frame
+from tracelloc.files.cfi.walk import CfiError
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.sections import SectionError
 

@@ -117,12 +117,9 @@ class EarlierBlockReader:
         self._process, self._heap, self._frames = process, heap, frames
         self._lock, self._drain, self._is_current = lock, drain, is_current
         self._note_added, self._note_read = note_added, note_read
-        self._memory_bytes, most = memory_bytes, capture.max_block_bytes
+        self._memory_bytes = memory_bytes
         # Usable sizes of blocks that count
-        self._limits = (
-            np.uint64(capture.min_block_bytes),
-            np.uint64(_MASK if most is None else most),
-        )
+        self._limits = capture.min_block_bytes, capture.max_block_bytes
 
     def read(self) -> EarlierBlocks | None:
         """Adds the earlier blocks to the heap. Returns None if the process has another heap by now.
@@ -208,9 +205,10 @@ class EarlierBlockReader:
         sums = np.zeros((2, 0))
         for blocks, _ in found.agreed(forget=True):
             least, most = self._limits
-            if (least, most) != (0, _MASK):
-                sizes = blocks.usable_bytes()
-                blocks = blocks.select((sizes >= least) & (sizes <= most))  # noqa: PLW2901
+            if least or most is not None:
+                sizes, largest = blocks.usable_bytes(), np.uint64(_MASK if most is None else most)
+                is_within = (sizes >= np.uint64(least)) & (sizes <= largest)
+                blocks = blocks.select(is_within)  # noqa: PLW2901
             all_numbers, all_sizes = found.kinds.numbers(blocks), blocks.usable_bytes()
             with self._lock:
                 stacks += [self._stack(kind) for kind in found.kinds.kinds[len(stacks) :]]

@@ -25,7 +25,7 @@ from tests.unit.unwindrows import (
 from tracelloc import probes
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import RuleSet
-from tracelloc.files.cfi.reasons import Reason
+from tracelloc.files.cfi.walk import Reason
 
 Rule = tuple[int, int, bytes]
 
