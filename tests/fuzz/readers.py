@@ -42,9 +42,13 @@ from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
 from tracelloc.record.worker.client import AskedFile, FileReadError, FileWorker
 from tracelloc.record.worker.codefilereader import CodeFileReader
-from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
 from tracelloc.record.worker.questions import QUESTIONS, PackedMessage, receive
-from tracelloc.record.worker.symbolfilereader import SymbolFileReader
+from tracelloc.record.worker.symbolfilereader import (
+    CODE_DTYPE,
+    KnownFiles,
+    SymbolFileReader,
+    miss_dtype,
+)
 from tracelloc.record.worker.targetfile import FileDecoder, TargetFile, WorkerFile
 from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables
 from tracelloc.show.alerts.suppressions import read_patterns

@@ -30,8 +30,13 @@ from tracelloc.record.runtimes.cpython import pools
 from tracelloc.record.unwinding import framechecker
 from tracelloc.record.unwinding.framechecker import FrameChecker
 from tracelloc.record.worker import codefilereader
-from tracelloc.record.worker.knownfiles import CODE_DTYPE, GENERATED, KnownFiles, miss_dtype
-from tracelloc.record.worker.symbolfilereader import SymbolFileReader
+from tracelloc.record.worker.symbolfilereader import (
+    CODE_DTYPE,
+    GENERATED,
+    KnownFiles,
+    SymbolFileReader,
+    miss_dtype,
+)
 
 LIBRARIES_AT = 0xFFFF_8000_0000
 PROGRAM_AT = 0xAAAA_C000_0000

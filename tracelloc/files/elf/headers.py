@@ -99,6 +99,11 @@ class RawSection:
     link: int
     info: int
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the content is packed in the section's own way (SHF_COMPRESSED)."""
+        return bool(self.flags & SHF_COMPRESSED)
+
 
 class Headers:
     """The headers of one ELF file: program headers at once, others on demand. Thread safe."""

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from tracelloc.errors import MalformedError, scarcity
-from tracelloc.record.worker.knownfiles import KnownFiles
 from tracelloc.record.worker.questions import (
     QUESTIONS,
     ChannelError,
@@ -28,6 +27,7 @@ from tracelloc.record.worker.questions import (
     receive,
     send,
 )
+from tracelloc.record.worker.symbolfilereader import KnownFiles
 from tracelloc.record.worker.zygote import ZYGOTE, ForkedWorker
 from tracelloc.text import printable
 

@@ -23,6 +23,7 @@ from tracelloc.files.cfi.unwindsections import unwind_sections
 from tracelloc.files.elf import ElfFile, Segment
 from tracelloc.files.elf.file import DynamicNames
 from tracelloc.files.elf.usdt import UsdtArgument, usdt_probes, usdt_providers
+from tracelloc.files.machinecode.threadcache import makes_filters, thread_cache_drain
 from tracelloc.record import abi
 from tracelloc.record.worker.questions import question
 
@@ -216,24 +217,16 @@ class CodeFileReader:
     @question()
     def return_slot(self, entry: int, addresses: Sequence[int]) -> int:
         """Returns where a function stores its return address: ``CodeReader.return_slot``."""
-        from tracelloc.files.machinecode.codepaths import StopFunctions
-
-        return self._reader.return_slot(entry, StopFunctions(frozenset(addresses)))
+        return self._reader.return_slot(entry, addresses)
 
     @question()
     def always_calls(self, entry: int, addresses: Sequence[int], names: Sequence[str]) -> bool:
         """Returns whether a function always calls one of these before it returns."""
-        from tracelloc.files.machinecode.codepaths import StopFunctions
-
-        return self._reader.always_calls(
-            entry, StopFunctions(frozenset(addresses), frozenset(names))
-        )
+        return self._reader.always_calls(entry, addresses, names)
 
     @question()
     def makes_filters(self) -> bool:
         """Returns whether the code seems to install seccomp filters without the C library."""
-        from tracelloc.files.machinecode.threadcache import makes_filters
-
         return makes_filters(self.elf)
 
     @question()
@@ -242,7 +235,6 @@ class CodeFileReader:
 
         ``frees``: addresses of free. Returns None if there is no such function.
         """
-        from tracelloc.files.machinecode.threadcache import thread_cache_drain
 
         def start_of(address: int) -> int | None:
             part = None if self.cfi is None else self.cfi.part_at(address)

@@ -16,9 +16,9 @@ from typing import Final
 
 from tracelloc.architecture import native
 from tracelloc.files.elf.sections import load_zstd
-from tracelloc.files.machinecode import codepaths, threadcache  # noqa: F401
-from tracelloc.record.worker.knownfiles import KnownFiles
+from tracelloc.files.machinecode import codepaths  # noqa: F401
 from tracelloc.record.worker.questions import QUESTIONS, PackedMessage, receive_question, send
+from tracelloc.record.worker.symbolfilereader import KnownFiles
 
 load_zstd()
 

@@ -42,8 +42,8 @@ from tracelloc.model.events import Miss
 from tracelloc.record.worker import client, questions, zygote
 from tracelloc.record.worker.client import FileReadError, FileWorker
 from tracelloc.record.worker.codefilereader import FunctionExits
-from tracelloc.record.worker.knownfiles import GENERATED
 from tracelloc.record.worker.questions import Descriptor
+from tracelloc.record.worker.symbolfilereader import GENERATED
 from tracelloc.record.worker.targetfile import WorkerFile
 from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables
 from tracelloc.system.confined import CONFINE, NOBODY, OWN_USERS
