@@ -223,8 +223,8 @@ class FuzzedMemory(RemoteMemory):
         )  # fmt: skip
         self._words[at] = choices[what % len(choices)] & (1 << 64) - 1
 
-    def present_pages(self, start: int, end: int) -> Mask:
-        """All are."""
+    def pages(self, start: int, end: int, _flag: np.uint64) -> Mask:
+        """All are present."""
         return np.ones((end - start) // 4096, np.bool_)
 
     def bytes_at(self, address: int, size_bytes: int) -> bytes:

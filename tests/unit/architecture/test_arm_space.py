@@ -266,7 +266,7 @@ def test_pools_in_pages_of_any_size(monkeypatch: pytest.MonkeyPatch, page_bytes:
     class Memory:
         process = SimpleNamespace(maps_text=lambda: f"{start:x}-{end:x} rw-p 0 00:00 0 \n")
 
-        def present_pages(self, low: int, high: int) -> np.ndarray:
+        def pages(self, low: int, high: int, _flag: np.uint64) -> np.ndarray:
             return present[(low - start) // page_bytes : (high - start) // page_bytes]
 
         def read(self, places: np.ndarray, size_bytes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -50,10 +50,6 @@ class RemoteMemory:
         self._shares = False  # Whether there are such pages
         self._check_s = 0.0  # When to look for them again: the process may fork
 
-    def present_pages(self, start: int, end: int) -> Mask:
-        """Returns a mask of a mapping's pages that are in memory: reading others faults them in."""
-        return self.pages(start, end, PRESENT)
-
     def pages(self, start: int, end: int, flag: np.uint64) -> Mask:
         """Returns a mask of the pages with any bit of ``flag``. Raises OSError, PrivilegeError."""
         try:

@@ -242,7 +242,7 @@ def find_leaks(process: Process, blocks: Blocks, threads: Sequence[ThreadRegiste
         tuple(_by_stack(lost, is_direct)),
         BlockSum(len(blocks), int(blocks.size.sum())),
         search.swapped_bytes,
-        search.edges_left_out,
+        search.bits.edges_left_out,
     )
 
 

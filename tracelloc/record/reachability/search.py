@@ -171,11 +171,6 @@ class PointerSearch:
             self.bits.finish()
             self.swapped_bytes = self._swapped_bytes(reader.memory, kinds)
 
-    @property
-    def edges_left_out(self) -> int:
-        """Number of pointers between blocks that were not stored: targets count as reachable."""
-        return self.bits.edges_left_out
-
     def are_reachable(self, addresses: U64) -> Mask:
         """Returns a mask of the blocks, given by address, that can be reached."""
         found = np.empty(len(addresses), np.uint8)

@@ -111,7 +111,7 @@ class CPython:
         self.version = self._find_version()
         self.layout = self._find_layout()
         code_type = space.object(module, "PyCode_Type")
-        self._codes = CodeObjects(self.layout.code, code_type or 0, self.read)
+        self.codes = CodeObjects(self.layout.code, code_type or 0, self.read)
         self._loop = module.elf.parts(_LOOP)
         self._is_loop: dict[int, bool] = {}
 
@@ -132,7 +132,7 @@ class CPython:
         group: list[RuntimeFrame] = []
         for code, reached in zip(words[::2], words[1::2], strict=True):
             if code != PYTHON_ENTRY:
-                group.append(self._codes.frame(code & ~PYTHON_ENTRY, reached))
+                group.append(self.codes.frame(code & ~PYTHON_ENTRY, reached))
             if code & PYTHON_ENTRY:
                 found.append(group)
                 group = []
@@ -142,11 +142,11 @@ class CPython:
 
     def note_names(self, words: Sequence[int]) -> None:
         """Stores a record of names from the probes (``struct python_code``)."""
-        self._codes.note_copy(words)
+        self.codes.note_copy(words)
 
     def share_names(self, parent: Self) -> None:
         """Shares the names of the process from which this one was forked."""
-        self._codes.share_names(parent._codes)
+        self.codes.share_names(parent.codes)
 
     def is_loop(self, address: int) -> bool:
         """Whether a return address is in the interpreter's loop, whose frames are replaced."""
@@ -172,14 +172,6 @@ class CPython:
         if len(image) == 16 and image[:8] != image[8:]:
             return "stacks of its sub-interpreters have no frames of Python"
         return None
-
-    def text(self, address: int) -> str | None:
-        """Returns the text of the string object at an address; None if it can't be read."""
-        return self._codes.text(address)
-
-    def function(self, code: int) -> RuntimeFrame:
-        """Returns the function of a code object, with its first line."""
-        return self._codes.function(code)
 
     def read(self, address: int, size_bytes: int) -> bytes:
         """Reads up to ``size_bytes`` bytes at an address: those that can be read."""

@@ -136,7 +136,7 @@ class PreloadedSource:
         if area is None or words is None:
             return
         self.area = self._words = None
-        self._rows.move_back()
+        self._rows.move(self._rows.own)
         words.walk_elsewhere(None)
         area.switch_off()
         self._close_last()
