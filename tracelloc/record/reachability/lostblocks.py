@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.blocks import Blocks, BlockSum
@@ -21,7 +20,7 @@ from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap, while_alive
 from tracelloc.record.kernel.registers import ThreadRegisters
-from tracelloc.record.process.memory import U64, Mask, RemoteMemory
+from tracelloc.record.process.memory import Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import read_regions
 from tracelloc.record.process.residency import read_resident
@@ -249,9 +248,9 @@ def find_leaks(process: Process, blocks: Blocks, threads: Sequence[ThreadRegiste
 def _by_stack(blocks: Blocks, is_direct: Mask) -> list[LeakedStack]:
     def sums(of: Mask) -> dict[int, BlockSum]:
         stacks, which = np.unique(blocks.stack[of], return_inverse=True)
-        counts, sizes = np.bincount(which), _sums(which, blocks.size[of])
-        rows = zip(stacks.tolist(), counts.tolist(), sizes, strict=True)
-        return {stack: BlockSum(count, size) for stack, count, size in rows}
+        counts, sizes = np.bincount(which), np.bincount(which, blocks.size[of].astype(np.float64))
+        rows = zip(stacks.tolist(), counts.tolist(), sizes.tolist(), strict=True)
+        return {stack: BlockSum(count, int(size)) for stack, count, size in rows}
 
     direct, indirect = sums(is_direct), sums(~is_direct)
     # Later ones replace earlier ones: of a stack's blocks, a direct one.
@@ -264,7 +263,3 @@ def _by_stack(blocks: Blocks, is_direct: Mask) -> list[LeakedStack]:
         for stack in {**direct, **indirect}
     ]
     return sorted(found, key=lambda one: (not one.direct.count, -one.blocks.size_bytes, one.stack))
-
-
-def _sums(which: npt.NDArray[np.int64], sizes: U64) -> list[int]:
-    return [int(size) for size in np.bincount(which, sizes.astype(np.float64))]

@@ -8,6 +8,7 @@ not read, so that nothing is swapped in: if pointers may be there, the search ca
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -154,7 +155,9 @@ class PointerSearch:
         8 bytes each. Raises TargetError, PrivilegeError, OSError and MemoryError.
         """
         reader = PieceReader(RemoteMemory(process))
-        heap = _walked(reader)
+        heap = None
+        with suppress(NotWalkableError):
+            heap = walk_heap(reader, ClassTally([]))
         self.bits = BlockBits(most_edges, unit_bits=unit_bits(heap))
         self.swapped_bytes = 0
         """Memory that is swapped out in which there may be pointers to blocks: in roots, and in
@@ -219,10 +222,3 @@ def unit_bits(heap: WalkedHeap | None) -> int:
     """Returns the unit of ``BlockBits`` (its log2) that tells the blocks of a heap apart."""
     wide = MallocLibrary.GLIBC, MallocLibrary.MUSL
     return 4 if heap is not None and all(each.library in wide for each in heap.arenas) else 3
-
-
-def _walked(reader: PieceReader) -> WalkedHeap | None:
-    try:
-        return walk_heap(reader, ClassTally([]))
-    except NotWalkableError:
-        return None
