@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tracelloc.record.mallocs.discovery import EVERYTHING
-from tracelloc.record.mallocs.usdt import allocators_in
+from tracelloc.record.mallocs.discovery import EVERYTHING, allocators_in
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace

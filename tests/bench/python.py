@@ -12,7 +12,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from tests.harness import Target
-from tracelloc.record.kernel.proginfo import program_info, statistics
+from tracelloc.record.kernel.programs import program_info, statistics
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session import sessionstart
 from tracelloc.record.session.config import TraceConfig

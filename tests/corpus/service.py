@@ -7,7 +7,7 @@ import numpy as np
 
 from tests.snapshots import snapshot_of
 from tests.unit.show.presentation.test_views import FakeSymbolizer
-from tracelloc.heap.series import HeapSeries
+from tracelloc.heap.heap import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind

@@ -21,9 +21,8 @@ from tracelloc.record.runtimes.cpython import holders
 from tracelloc.record.runtimes.cpython.census import CensusTaker, TypeNames
 from tracelloc.record.runtimes.cpython.codeobjects import CodeObjects
 from tracelloc.record.runtimes.cpython.frames import FrameCodes, running_frames
-from tracelloc.record.runtimes.cpython.interpreter import _PLACES, CPython
+from tracelloc.record.runtimes.cpython.interpreter import _PLACES, CPython, UnsupportedRuntime
 from tracelloc.record.runtimes.cpython.types import Types
-from tracelloc.record.runtimes.runtimesupport import UnsupportedRuntime
 
 # A step: a word of the memory, what becomes of it, after how many reads, and a value.
 STEP: Final = struct.Struct("<HBBQ")
@@ -224,8 +223,8 @@ class FuzzedMemory(RemoteMemory):
         )  # fmt: skip
         self._words[at] = choices[what % len(choices)] & (1 << 64) - 1
 
-    def present_pages(self, start: int, end: int) -> Mask:
-        """All are."""
+    def pages(self, start: int, end: int, _flag: np.uint64) -> Mask:
+        """All are present."""
         return np.ones((end - start) // 4096, np.bool_)
 
     def bytes_at(self, address: int, size_bytes: int) -> bytes:

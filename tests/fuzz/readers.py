@@ -22,7 +22,7 @@ from tracelloc.architecture import elf_architecture, native
 from tracelloc.command.customallocators import parse_custom_allocators
 from tracelloc.errors import MalformedError, TracellocError, UnsupportedError
 from tracelloc.files.cfi.module import Cfi
-from tracelloc.files.cfi.reasons import CfiError
+from tracelloc.files.cfi.walk import CfiError
 from tracelloc.files.demangle import demangle
 from tracelloc.files.dwarf.sourcelines import SourceLines
 from tracelloc.files.elf import ElfFile, NotElfError, SymbolTable
@@ -30,9 +30,8 @@ from tracelloc.files.elf.debugfiles import debug_link, embedded_symbols
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import Miss
-from tracelloc.record.mallocs.discovery import MallocChoice, Module, discover
+from tracelloc.record.mallocs.discovery import MallocChoice, Module, allocators_in, discover
 from tracelloc.record.mallocs.families import JEMALLOC_MARKERS, LIBC, OPERATORS, PROVIDERS
-from tracelloc.record.mallocs.usdt import allocators_in
 from tracelloc.record.probe_points.placement import plan_probes
 from tracelloc.record.process.processlist import parse_stat
 from tracelloc.record.process.procfs import AddressMap, Process, parse_maps
@@ -41,12 +40,15 @@ from tracelloc.record.runtimes.cpython.codeobjects import CodeObjects, LineTable
 from tracelloc.record.runtimes.cpython.interpreter import _CODE
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
-from tracelloc.record.worker.channel import PackedMessage, receive
 from tracelloc.record.worker.client import AskedFile, FileReadError, FileWorker
 from tracelloc.record.worker.codefilereader import CodeFileReader
-from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
-from tracelloc.record.worker.questions import QUESTIONS
-from tracelloc.record.worker.symbolfilereader import SymbolFileReader
+from tracelloc.record.worker.questions import QUESTIONS, PackedMessage, receive
+from tracelloc.record.worker.symbolfilereader import (
+    CODE_DTYPE,
+    KnownFiles,
+    SymbolFileReader,
+    miss_dtype,
+)
 from tracelloc.record.worker.targetfile import FileDecoder, TargetFile, WorkerFile
 from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables
 from tracelloc.show.alerts.suppressions import read_patterns
@@ -120,7 +122,7 @@ def _stacks(data: bytes) -> None:
     """A stack in a file's code, with its registers and memory."""
     with suppress(NotElfError):
         elf = ElfFile(in_memory(data[512:]))
-        machine = elf_architecture(elf.machine, elf.bits) or native()
+        machine = elf_architecture(elf.machine) or native()
         size_bytes = 8 * len(machine.miss_registers)
         registers = np.frombuffer(data[:size_bytes].ljust(size_bytes, b"\0"), np.uint64)
         head = np.zeros(1, miss_dtype(machine))

@@ -20,7 +20,7 @@ from tests.harness import PATIENCE_S, Builder, Tracelloc, started, wait_until
 from tests.unit.record.session.test_follower import Told
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.follower import Follower
-from tracelloc.record.sources.injected.stopped import StoppedProcess
+from tracelloc.record.sources.injected.remotecalls import StoppedProcess
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 

@@ -18,7 +18,7 @@ from tracelloc.record.kernel.btf import type_numbers
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.compiler import CompiledProbes
 from tracelloc.record.kernel.method import Method
-from tracelloc.record.kernel.proginfo import program_info
+from tracelloc.record.kernel.programs import program_info
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 

@@ -28,8 +28,7 @@ from tests.integration.test_exact import OPERATIONS, assert_equal, by_site
 from tests.integration.test_preloaded import said
 from tests.integration.test_preloaded_mallocs import assert_totals, linked
 from tracelloc.errors import TargetError
-from tracelloc.record.mallocs.discovery import EVERYTHING
-from tracelloc.record.mallocs.usdt import allocators_in
+from tracelloc.record.mallocs.discovery import EVERYTHING, allocators_in
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region, read_mapping_usages, read_regions
@@ -40,7 +39,7 @@ from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.sources.injected import injector, redirection
 from tracelloc.record.sources.injected.functions import ReplacedFunctions
 from tracelloc.record.sources.injected.mapping import library_file
-from tracelloc.record.sources.injected.stopped import StoppedProcess
+from tracelloc.record.sources.injected.remotecalls import StoppedProcess
 from tracelloc.record.sources.preloaded.sharedarea import STATE_VARIABLE, area_mappings
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]

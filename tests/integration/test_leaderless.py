@@ -16,7 +16,7 @@ from tests.integration.test_attach import HAS_MULTI, WAYS
 from tests.integration.test_follow import kept
 from tests.integration.test_trials import cache, claim  # noqa: F401 - a fixture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.process.byname import find_target, open_target
+from tracelloc.record.process.identity import find_target, open_target
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceConfig

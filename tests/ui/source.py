@@ -21,7 +21,7 @@ from tests.snapshots import snapshot_of
 from tests.ui.screens import as_test, text_of
 from tests.unit.events import records
 from tests.unit.show.presentation.test_views import FakeSymbolizer
-from tracelloc.heap.series import HeapSeries
+from tracelloc.heap.heap import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import BlockHolders, ReadSizes, SuspectHolders, UsableSizes

@@ -18,7 +18,7 @@ from tracelloc.ui.picture import Picture, Pictures
 from tracelloc.ui.stackviews import STACKS, verdict_reasons, verdict_text
 from tracelloc.ui.tableview import TableRows
 from tracelloc.ui.view import Journal, Settings
-from tracelloc.verdict.falling import without_falling
+from tracelloc.verdict.findings import without_falling
 
 SECONDS = 240
 EVERY_S = 8  # Snapshots are not taken when verdicts are made, which is every five seconds

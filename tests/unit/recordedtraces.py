@@ -13,7 +13,7 @@ from tests.corpus.replay import START_NS, events_of, looks, stacks_of
 from tests.corpus.streams import churn, every, leak, poisson, some_leak
 from tests.snapshots import snapshot_of
 from tests.unit.show.presentation.test_views import FakeSymbolizer
-from tracelloc.heap.series import HeapSeries
+from tracelloc.heap.heap import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.figures import History
 from tracelloc.model.losses import Counter

@@ -3,7 +3,17 @@
 from enum import IntEnum
 from typing import NamedTuple
 
-from tracelloc.files.cfi.reasons import Reason
+from tracelloc.architecture.x86_64 import X86_64
+from tracelloc.files.cfi.module import built_in_rules
+from tracelloc.files.cfi.walk import Reason
+
+RBX = 3
+RBP = X86_64.dwarf.frame_pointer
+RSP = X86_64.dwarf.stack_pointer
+RIP = X86_64.dwarf.return_address
+RULES = built_in_rules(X86_64)
+FRAME_POINTER, OUTERMOST, SIGNAL_FRAME = RULES.frame_pointer, RULES.outermost, RULES.signal_frame
+SIGNAL_RETURN = X86_64.signal_frame.return_code
 
 
 class Kind(IntEnum):

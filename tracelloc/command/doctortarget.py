@@ -8,11 +8,10 @@ from tracelloc.dataclass import dataclass
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.heap.usable import main_library
 from tracelloc.model.codefiles import base_name
-from tracelloc.record.mallocs.discovery import EVERYTHING, Module, discover
+from tracelloc.record.mallocs.discovery import EVERYTHING, Module, allocators_in, discover
 from tracelloc.record.mallocs.foundlibraries import describe_allocators
-from tracelloc.record.mallocs.usdt import allocators_in
 from tracelloc.record.probe_points.placement import ProbePlan, plan_probes
-from tracelloc.record.process.byname import open_target
+from tracelloc.record.process.identity import open_target
 from tracelloc.record.process.procfs import VDSO, Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.known import runtimes_of

@@ -22,16 +22,15 @@ from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.machine.groups import members_of
 from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel import capabilities as system
-from tracelloc.record.process.byname import open_target
+from tracelloc.record.process.identity import open_target
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.follower import Follower
 from tracelloc.record.session.launch import CaughtLaunch, Launch
-from tracelloc.record.session.processjoiner import ProcessJoiner
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.session import Session
-from tracelloc.record.session.sessionstart import attach_to
+from tracelloc.record.session.sessionstart import ProcessJoiner, attach_to
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY, area_mappings, preloaded_library
 from tracelloc.startup import STARTUP, not_ignored

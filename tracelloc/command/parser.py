@@ -116,7 +116,7 @@ def parse_trace(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses a trace's arguments, those before ``--``. Raises UsageError with a suggestion."""
 
     def is_process(word: str) -> bool:
-        from tracelloc.record.process.byname import is_running  # noqa: PLC0415 - help needs none
+        from tracelloc.record.process.identity import is_running  # noqa: PLC0415 - help needs none
 
         return "--wait" in arguments or is_pid(word) or is_running(word)
 

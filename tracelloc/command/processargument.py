@@ -56,7 +56,7 @@ def take_plain(given: Namespace) -> None:
 
 def named_pid(given: Namespace) -> int | None:
     """Returns the PID of the named process; None if none is named. Raises TargetError."""
-    from tracelloc.record.process.byname import find_target
+    from tracelloc.record.process.identity import find_target
 
     pid: int | None = given.pid
     return pid if given.name is None else find_target(given.name)
@@ -64,7 +64,7 @@ def named_pid(given: Namespace) -> int | None:
 
 def named_process(given: Namespace) -> Process:
     """Opens the named process. Raises UsageError if none is named, and TargetError."""
-    from tracelloc.record.process.byname import open_target
+    from tracelloc.record.process.identity import open_target
 
     pid = named_pid(given)
     if pid is None:

@@ -24,8 +24,7 @@ from tracelloc.command.sharedsnapshots import SharedSnapshots
 from tracelloc.errors import TracellocError
 from tracelloc.record.session.session import Session
 from tracelloc.record.symbolization.debuginfod import DEBUG_SERVERS
-from tracelloc.record.symbolization.sourcemap import SourceMap
-from tracelloc.record.symbolization.symbolizer import Symbolizers
+from tracelloc.record.symbolization.symbolizer import SourceMap, Symbolizers
 from tracelloc.record.tasks.memorybudget import MemoryBudget
 from tracelloc.record.unwinding.stacksource import NO_INFORMATION
 from tracelloc.record.worker.client import close_workers, prepare_workers

@@ -10,13 +10,13 @@ from tracelloc.command.doctortarget import Finding, FindingState
 from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError
 from tracelloc.record.kernel.capabilities import why_no_probes
 from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.kernel.child import ChildEndedError
+from tracelloc.record.kernel.overhead import ChildEndedError
 from tracelloc.record.kernel.trials import trap_costs, usable_methods
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.identity import pid_namespace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded import sharedarea
-from tracelloc.record.sources.preloaded.vouching import may_vouch
+from tracelloc.record.sources.preloaded.preloadedsource import may_vouch
 
 PROBES, LIBRARY, START, HEAP, MACHINE = (
     "attach by probes", "attach by the library", "start a program", "look into a heap",

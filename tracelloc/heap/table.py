@@ -14,16 +14,52 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap import core, threads
+from tracelloc.dataclass import dataclass, fields
+from tracelloc.heap import core
 from tracelloc.heap.cohorts import SHORTEST_NS, Cohorts
 from tracelloc.heap.sampling import GIVEN, weighed_blocks
 from tracelloc.heap.stacks import Stacks
-from tracelloc.heap.threads import Flow, ThreadTotals
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.events import Events
 from tracelloc.model.figures import COLUMNS, I64, U32, U64, Mask, Peak, Totals
 from tracelloc.model.losses import Oddities
 from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
+
+# The row of events without a known thread order, and of threads beyond `MOST_THREADS`.
+NOBODY: Final = 0
+MOST_THREADS: Final = 1 << 16
+MOST_FLOWS: Final = 1 << 14  # Most pairs of threads; further flows count as from and to `NOBODY`
+
+
+@dataclass(slots=True)
+class ThreadTotals:
+    """Totals per thread: one array per figure. Bytes are as requested, counts are blocks.
+
+    The sums over all threads equal those over all stacks: what can't be assigned to a thread counts
+    in the first row. (Stale blocks, whose address was allocated again, are freed by ``NOBODY``.) If
+    the kernel reuses a thread id, the figures of both threads are added up.
+    """
+
+    tid: I64  # Thread ids; 0 in the first row, which is of unknown threads
+    allocated_bytes: I64
+    allocated_count: I64
+    freed_bytes: I64  # Bytes that the thread freed, whichever thread allocated them
+    freed_count: I64  # Blocks that the thread freed, whichever thread allocated them
+
+    def __len__(self) -> int:
+        return len(self.tid)
+
+
+FIGURES: Final = len(fields(ThreadTotals))
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Blocks that one thread allocated and another freed; if sampled, in ``COUNT_PARTS``."""
+
+    count: int
+    size_bytes: int
+
 
 Columns = npt.NDArray[Any]  # A structured array
 
@@ -60,7 +96,7 @@ class LiveTable:
             mean = 0 if sample_bytes is None else sample_bytes or -1  # -1: blocks have weights
             self._core = core.Core(
                 stacks.ids, mean, temporary.between, soon_ns,
-                threads.MOST_THREADS, threads.MOST_FLOWS, SHORTEST_NS,
+                MOST_THREADS, MOST_FLOWS, SHORTEST_NS,
             )  # fmt: skip
         else:
             self.totals = like.totals.fork()
@@ -275,7 +311,7 @@ class LiveTable:
 
     def threads(self) -> ThreadTotals:
         """Returns a copy of each thread's figures."""
-        rows = np.zeros((self._core.thread_count, threads.FIGURES), np.int64)
+        rows = np.zeros((self._core.thread_count, FIGURES), np.int64)
         self._core.thread_rows(rows)
         return ThreadTotals(*rows.T)
 

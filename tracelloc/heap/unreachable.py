@@ -108,7 +108,7 @@ class SearchComparison:
     """Compares a pointer search with earlier ones, some of its blocks at a time."""
 
     def __init__(self, last: SearchResult, *, moves: bool) -> None:
-        self._last, self._moves = last, moves
+        self.last, self._moves = last, moves
         self._known = keys_of(last.blocks.address, last.blocks.birth_ns)
         self._is_there = np.zeros(len(self._known), np.bool_)
         self._is_found = np.zeros(len(self._known), np.bool_)
@@ -140,7 +140,7 @@ class SearchComparison:
 
         Changes nothing, so that only ``accept`` needs the lock if one thread calls both.
         """
-        last, newest_ns = self._last, self._last.newest_ns
+        last, newest_ns = self.last, self.last.newest_ns
         said = np.where(self._is_there, last.said, 0).astype(np.uint8)
         blocks = last.blocks
         if not swapped_bytes:
@@ -176,39 +176,24 @@ class UnreachableBlocks:
     moves: bool = False  # Whether the collector moves objects that point to blocks
     # Stacks of which a root keeps the blocks that are not lost, by the last search for holders.
     kept_stacks: frozenset[int] = frozenset()
-    _last: SearchResult = _NO_SEARCH
+    last: SearchResult = _NO_SEARCH
     # What is computed once per search, as it takes a while for very many blocks: see `last_counts`
     # and `table`, whose edges come first.
     _counts: I64 | None = None
     _table: tuple[I64, UnreachableTable] | None = None
 
-    @property
-    def swapped_bytes(self) -> int:
-        """Bytes that were swapped out at the last search and may have pointers to blocks."""
-        return self._last.swapped_bytes
-
-    @property
-    def kernel_queue(self) -> str:
-        """Kernel queue whose requests may point to blocks: "io_uring", "AIO", or empty."""
-        return self._last.kernel_queue
-
-    @property
-    def objects(self) -> Mapping[int, int]:
-        """Stacks that allocate parts of the same objects, see ``SearchResult``."""
-        return self._last.objects
-
     def comparison(self) -> SearchComparison:
         """Returns a comparison with earlier searches, which one thread may use without a lock."""
-        return SearchComparison(self._last, moves=self.moves)
+        return SearchComparison(self.last, moves=self.moves)
 
     def accept(self, result: SearchResult) -> None:
         """Adds the result of a search, which ``comparison`` has compared with earlier ones."""
         self.searches += 1
-        self._last, self._counts, self._table = result, None, None
+        self.last, self._counts, self._table = result, None, None
 
     def last_counts(self) -> tuple[I64, I64]:
         """Returns (blocks that the last search covered, blocks that count as lost) per stack."""
-        last = self._last
+        last = self.last
         if self._counts is None:
             has_none = (last.said & 1).astype(np.bool_)
             stacks = last.blocks.stack[has_none]
@@ -218,7 +203,7 @@ class UnreachableBlocks:
     @property
     def blocks(self) -> Blocks:
         """Returns the lost blocks, without those of stacks whose lost blocks were freed later."""
-        lost, refuted = self._last.blocks.select(self._last.lost), self._last.refuted
+        lost, refuted = self.last.blocks.select(self.last.lost), self.last.refuted
         if self.collects or not len(refuted):
             return lost
         count = np.bincount(lost.stack, minlength=len(refuted))
@@ -252,7 +237,7 @@ class UnreachableBlocks:
         count = np.bincount(cell, minlength=shape[0] * slices).reshape(shape)
         sizes = np.bincount(cell, blocks.size.astype(np.float64), shape[0] * slices)
         return UnreachableTable(
-            self._last.asked, stacks, count, sizes.astype(np.int64).reshape(shape)
+            self.last.asked, stacks, count, sizes.astype(np.int64).reshape(shape)
         )
 
 

@@ -7,15 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.heap import Heap
-from tracelloc.heap.table import LiveTable
-from tracelloc.heap.threads import NOBODY
+from tracelloc.heap.table import NOBODY, LiveTable
 from tracelloc.model.blocks import BlockSelection, block_stats
 from tracelloc.model.figures import Mask, Peak, ThreadActivity, ThreadFlow, ThreadWork, Totals
 from tracelloc.model.losses import Counter, LossCounts, Oddities
 from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.model.stacks import StackFlag
 from tracelloc.snapshots.snapshot import CaptureStatus, ProcessStatus, Snapshot
-from tracelloc.verdict.falling import without_falling
+from tracelloc.verdict.findings import without_falling
 
 
 def take_snapshot(

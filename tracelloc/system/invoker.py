@@ -10,11 +10,12 @@ import ctypes
 import os
 import pwd
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from tracelloc.dataclass import dataclass
+from tracelloc.startup import OWN_PREFIX
 from tracelloc.text import printable
 
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -175,3 +176,23 @@ def _check_writers(status: os.stat_result, who: Invoker, what: str) -> None:
         raise PermissionError(0, f"{what} belongs to another user")
     if status.st_mode & _OTHERS_WRITE:
         raise PermissionError(0, f"other users can write {what} (chmod go-w makes it yours)")
+
+
+def environment_of(who: Invoker, environment: Iterable[bytes]) -> list[bytes]:
+    """Returns an environment for a user's program, without tracelloc's and sudo's variables."""
+    kept = [e for e in environment if not e.startswith(OWN_PREFIX.encode())]
+    if who.uid == os.geteuid():
+        return kept
+    entry = pwd.getpwuid(who.uid)
+    user = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+    user["SHELL"] = entry.pw_shell
+    dropped = tuple(f"{name}=".encode() for name in user)
+    kept = [e for e in kept if not e.startswith((b"SUDO_", *dropped))]
+    return kept + [os.fsencode(f"{name}={value}") for name, value in user.items()]
+
+
+def with_variables(environment: Iterable[bytes], variables: Mapping[str, str]) -> list[bytes]:
+    """Returns the environment with ``variables`` set in place of variables of equal names."""
+    names = tuple(f"{name}=".encode() for name in variables)
+    kept = [entry for entry in environment if not entry.startswith(names)] if names else environment
+    return [*kept, *(os.fsencode(f"{name}={value}") for name, value in variables.items())]

@@ -102,7 +102,7 @@ class Judge:
         one_look = JudgedStacks(census, sites, is_no_site, circumstances, stacks, now_ns)
         groups = yield from self._split_leaks.find(one_look)
         if unreachable is not None:
-            groups = self._by_objects(groups, unreachable.objects, one_look)
+            groups = self._by_objects(groups, unreachable.last.objects, one_look)
         groups += yield from self._tied_leaks(groups, one_look)
         yield None
         suspects, left_out = list_suspects(
@@ -206,7 +206,7 @@ def _unread(unreachable: UnreachableBlocks | None) -> tuple[int, str]:
     """Returns what searches can't read: swapped bytes, and the queue of requests in the kernel."""
     if unreachable is None:
         return 0, ""
-    return unreachable.swapped_bytes, unreachable.kernel_queue
+    return unreachable.last.swapped_bytes, unreachable.last.kernel_queue
 
 
 def _withheld(sites: Sites, stacks: CallStacks, *, is_sure: bool) -> tuple[Sites, Mask]:

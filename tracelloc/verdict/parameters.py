@@ -122,7 +122,7 @@ class VerdictParameters:
     onset_slower: float = 0.4  # Largest pace before the onset, as a share of the pace after it
     onset_deviation: float = 1.3  # Standard errors below steady growth at which an onset is assumed
 
-    # Verdicts other than leaks (``nonleaks``).
+    # Verdicts other than leaks (``judging``).
 
     # Seconds: before, little can be said about sites that do not grow.
     first_verdict_s: float = 60.0

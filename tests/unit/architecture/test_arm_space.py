@@ -17,7 +17,7 @@ from tracelloc.architecture import Architecture
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
-from tracelloc.files.cfi.rules import built_in_rules
+from tracelloc.files.cfi.module import built_in_rules
 from tracelloc.files.cfi.walk import End
 from tracelloc.model.codefiles import CodePlace, Mapping
 from tracelloc.model.stacks import StackFlag
@@ -30,8 +30,13 @@ from tracelloc.record.runtimes.cpython import pools
 from tracelloc.record.unwinding import framechecker
 from tracelloc.record.unwinding.framechecker import FrameChecker
 from tracelloc.record.worker import codefilereader
-from tracelloc.record.worker.knownfiles import CODE_DTYPE, GENERATED, KnownFiles, miss_dtype
-from tracelloc.record.worker.symbolfilereader import SymbolFileReader
+from tracelloc.record.worker.symbolfilereader import (
+    CODE_DTYPE,
+    GENERATED,
+    KnownFiles,
+    SymbolFileReader,
+    miss_dtype,
+)
 
 LIBRARIES_AT = 0xFFFF_8000_0000
 PROGRAM_AT = 0xAAAA_C000_0000
@@ -261,7 +266,7 @@ def test_pools_in_pages_of_any_size(monkeypatch: pytest.MonkeyPatch, page_bytes:
     class Memory:
         process = SimpleNamespace(maps_text=lambda: f"{start:x}-{end:x} rw-p 0 00:00 0 \n")
 
-        def present_pages(self, low: int, high: int) -> np.ndarray:
+        def pages(self, low: int, high: int, _flag: np.uint64) -> np.ndarray:
             return present[(low - start) // page_bytes : (high - start) // page_bytes]
 
         def read(self, places: np.ndarray, size_bytes: int) -> tuple[np.ndarray, np.ndarray]:

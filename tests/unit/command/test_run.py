@@ -18,8 +18,7 @@ from tracelloc.command.outputs import Messages
 from tracelloc.command.reports import Reports
 from tracelloc.command.run import HURRY_PATIENCE_S, LAST_PATIENCE_S, Run
 from tracelloc.model.snapshotrequest import SnapshotRequest
-from tracelloc.record.symbolization.sourcemap import SourceMap
-from tracelloc.record.symbolization.symbolizer import Symbolizer, Symbolizers
+from tracelloc.record.symbolization.symbolizer import SourceMap, Symbolizer, Symbolizers
 from tracelloc.show.alerts.watching import Watch
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation import naming

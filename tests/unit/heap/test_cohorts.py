@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from tests.unit.events import A, F, R, X, random_program, records
-from tracelloc.heap.cohorts import LIFETIME_EDGES_S, LIFETIMES, SLICES, Cohorts
-from tracelloc.heap.counterrows import CounterRows
+from tracelloc.heap.cohorts import LIFETIME_EDGES_S, LIFETIMES, SLICES, Cohorts, CounterRows
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.figures import Totals

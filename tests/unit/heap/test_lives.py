@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.events import A, F, records, table_of
-from tracelloc.heap import threads as threads_module
+from tracelloc.heap import table as threads_module
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import weights

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.events import A, Event, F, R, X, records
-from tracelloc.heap import threads
+from tracelloc.heap import table
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import EventKind, Events
@@ -91,7 +91,7 @@ def test_at_once_or_one_by_one(
 ) -> None:
     """All figures are the same, also of threads that are too many to be known."""
     dice = random.Random(seed)
-    monkeypatch.setattr(threads, "MOST_THREADS", dice.choice([2, 3, 1000]))
+    monkeypatch.setattr(table, "MOST_THREADS", dice.choice([2, 3, 1000]))
     events, times = short_lives(dice, dice.choice([20, 300, 1500]))
     cuts = sorted(dice.sample(range(1, len(events)), dice.choice([0, 3, 12])))
     check(events, times, cuts, kinds)

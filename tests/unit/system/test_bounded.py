@@ -21,7 +21,7 @@ import pytest
 from tests.commands import outcome
 from tests.harness import DATA
 from tracelloc.errors import MalformedError
-from tracelloc.record.worker import channel
+from tracelloc.record.worker import questions as channel
 from tracelloc.show.recording.container import checksum
 from tracelloc.show.recording.momentcodec import arrays_packed, arrays_unpacked, packed
 from tracelloc.system.bounded import Inflater, UnpackBudget, inflated, json_bytes, parse_json
@@ -263,7 +263,7 @@ def test_an_answer_that_swells() -> None:
     """A worker that a file has taken over answers with lists."""
     ours, its = socket.socketpair()
     program = (
-        "import socket, sys\nfrom tracelloc.record.worker import channel\n"
+        "import socket, sys\nfrom tracelloc.record.worker import questions as channel\n"
         "try:\n    channel.receive(socket.socket(fileno=int(sys.argv[1])), 60)\n"
         "except channel.ChannelError as error:\n    print(error)\n"
         # ru_maxrss would have what this process had before it executed the program.

@@ -21,8 +21,8 @@ from tracelloc.show.filters.files import append_rules
 from tracelloc.show.filters.rules import Rule
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.system.invoker import Invoker, User, effective_user, invoker, is_changed_only_by
-from tracelloc.system.safefiles.cache import CacheDirectory
 from tracelloc.system.safefiles.writing import (
+    CacheDirectory,
     discard_unfinished,
     output_users,
     replace_file,

@@ -10,8 +10,7 @@ use from several threads: objects do not change after construction.
 from libc.stdint cimport int64_t, uint64_t
 
 from tracelloc.files.cfi.batch cimport Run, begin_fde, end_run, find_rows, new_run
-from tracelloc.files.cfi.armcalls cimport find_arm_call_ends
-from tracelloc.files.cfi.calls cimport find_call_ends
+from tracelloc.files.cfi.calls cimport find_arm_call_ends, find_call_ends
 from tracelloc.files.cfi.encode cimport encode
 from tracelloc.files.cfi.encoding cimport Cursor, read_pointer
 from tracelloc.files.cfi.entries cimport Fde, Section, read_fde, scan_entries
@@ -29,8 +28,7 @@ from tracelloc.files.cfi.step cimport set_register, step
 
 from tracelloc.architecture import ARCHITECTURES
 from tracelloc.architecture.x86_64 import X86_64
-from tracelloc.files.cfi.reasons import CfiError, Reason
-from tracelloc.files.cfi.walk import End as Ends, Walk
+from tracelloc.files.cfi.walk import CfiError, End as Ends, Reason, Walk
 
 cdef enum:
     USUAL_TABLE = 0x3B  # of .eh_frame_hdr: pairs of signed 32-bit numbers, relative to it

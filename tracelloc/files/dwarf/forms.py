@@ -2,13 +2,18 @@
 
 Forms: DWARF 5, 7.5.6, and their codes from table 7.6. A value stays undecoded, with its form,
 until its meaning is needed; for most values it never is. The module also defines the package's
-exception and the limit on the work that a file may cause.
+exception, its cache, and the limit on the work that a file may cause.
 """
 
 import struct
-from typing import Final
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 from tracelloc.files.elf.sections import ElfSection, SectionError
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 U16: Final = struct.Struct("<H")
 U32: Final = struct.Struct("<I")
@@ -55,6 +60,26 @@ class Budget:
         self._left -= steps
         if self._left < 0:
             raise DwarfError("debug information needs more work than its size explains")
+
+
+class Recent(Generic[K, V]):
+    """A cache of the values that were used last, up to a total weight, at least one value."""
+
+    def __init__(self, most: int, weight: Callable[[V], int] = lambda _: 1) -> None:
+        self._most, self._weight = most, weight
+        self._kept: OrderedDict[K, V] = OrderedDict()
+        self._total = 0
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """Returns the value of a key, made if it is not kept."""
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        value = self._kept[key] = make()
+        self._total += self._weight(value)
+        while self._total > self._most and len(self._kept) > 1:
+            self._total -= self._weight(self._kept.popitem(last=False)[1])
+        return value
 
 
 def uleb(data: bytes, at: int) -> tuple[int, int]:

@@ -7,7 +7,6 @@ which contain the locations of all else. DWARF 5, 7.5.1 and 3.1.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
 from functools import cached_property, lru_cache
 from typing import Final
 
@@ -21,6 +20,7 @@ from tracelloc.files.dwarf.forms import (
     Budget,
     DwarfError,
     Encoding,
+    Recent,
     Value,
     initial_length,
     offset_at,
@@ -178,9 +178,8 @@ class DebugInfo:
         self._addr = found["addr"]
         total_bytes = sum(section.size for section in found.values() if section is not None)
         self.budget = Budget(_LEAST_WORK + _WORK_PER_BYTE * total_bytes)
-        self._tables: OrderedDict[tuple[int, Encoding], AbbreviationTable] = OrderedDict()
-        self._data: OrderedDict[int, bytes] = OrderedDict()
-        self._data_bytes = 0
+        self._tables: Recent[tuple[int, Encoding], AbbreviationTable] = Recent(_KEPT_TABLES)
+        self._data: Recent[int, bytes] = Recent(_KEPT_UNIT_BYTES, len)
         self.damaged: str | None = None  # The first problem found in the file, if any
         # A description of information that is in another file, and so missing
         self.elsewhere: str | None = None
@@ -230,34 +229,24 @@ class DebugInfo:
 
     def unit_data(self, unit: DebugUnit) -> bytes:
         """Returns all bytes of a unit, from a cache if possible."""
-        data = self._data.get(unit.offset)
-        if data is not None:
-            self._data.move_to_end(unit.offset)
-            return data
+        return self._data.get(unit.offset, lambda: self._read_unit(unit))
+
+    def _read_unit(self, unit: DebugUnit) -> bytes:
         if unit.size > _LARGEST_UNIT_BYTES or self.info is None:
             raise DwarfError(f"a unit of {unit.size} bytes is too large")
         data = self.info.read(unit.offset, unit.size)
         if len(data) < unit.size:
             raise DwarfError("a unit is cut short")
-        self._data[unit.offset] = data
-        self._data_bytes += len(data)
-        while self._data_bytes > _KEPT_UNIT_BYTES and len(self._data) > 1:
-            self._data_bytes -= len(self._data.popitem(last=False)[1])
         return data
 
     def abbreviations(self, offset: int, encoding: Encoding) -> AbbreviationTable:
         """Returns the abbreviation table at an offset of .debug_abbrev."""
-        key = offset, encoding
-        table = self._tables.get(key)
-        if table is None:
-            section = self._abbrev
-            if section is None or offset >= section.size:
-                raise DwarfError("a unit has no abbreviations")
-            table = AbbreviationTable(section, offset, self.budget)
-            self._tables[key] = table
-            if len(self._tables) > _KEPT_TABLES:
-                self._tables.popitem(last=False)
-        return table
+        section = self._abbrev
+        if section is None or offset >= section.size:
+            raise DwarfError("a unit has no abbreviations")
+        return self._tables.get(
+            (offset, encoding), lambda: AbbreviationTable(section, offset, self.budget)
+        )
 
     def indexed_address(self, index: int, base: int) -> int | None:
         """Returns the address with an index in .debug_addr; None if none. DWARF 5, 7.27."""

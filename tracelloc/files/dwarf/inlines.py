@@ -6,7 +6,6 @@ after their parent, and most compilers do not write the offset of the next sibli
 have to be skipped one by one, most of them by a lookup and an addition.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,7 +16,7 @@ from tracelloc.dataclass import dataclass
 from tracelloc.files.demangle import with_arguments
 from tracelloc.files.dwarf import abbrev, forms
 from tracelloc.files.dwarf.abbrev import Abbreviation, Skipper, attributes_of
-from tracelloc.files.dwarf.forms import DAMAGE, DwarfError, Value, reason_of, uleb
+from tracelloc.files.dwarf.forms import DAMAGE, DwarfError, Recent, Value, reason_of, uleb
 from tracelloc.files.dwarf.info import DebugInfo, DebugUnit
 from tracelloc.files.dwarf.ranges import Range, list_at, span
 
@@ -167,7 +166,7 @@ class EntryWalker:
 
 _MOST_NAMES: Final = 1 << 14
 _KEPT_WALKERS: Final = 16
-_KEPT_FUNCTIONS: Final = 1 << 12
+_FUNCTION_WEIGHT: Final = 1 << 6
 _KEPT_ROWS: Final = 1 << 20  # Most rows of cached function tables
 _KEPT_INLINED: Final = 1 << 18
 # Number of functions before an address that are checked, as functions may be nested.
@@ -214,11 +213,12 @@ class InlineReader:
 
     def __init__(self, info: DebugInfo) -> None:
         self._info = info
-        self._units: OrderedDict[int, _Table] = OrderedDict()
-        self._rows = 0
-        self._walkers: OrderedDict[int, EntryWalker] = OrderedDict()
-        self._functions: OrderedDict[int, tuple[_Table, list[_Inlined]]] = OrderedDict()
-        self._inlined_count = 0
+        self._units: Recent[int, _Table] = Recent(_KEPT_ROWS, lambda one: len(one.low))
+        self._walkers: Recent[int, EntryWalker] = Recent(_KEPT_WALKERS)
+        # By offset of a function's entry, with a weight for those without inlined calls, too
+        self._functions: Recent[int, tuple[_Table, list[_Inlined]]] = Recent(
+            _KEPT_INLINED, lambda one: _FUNCTION_WEIGHT + len(one[1])
+        )
         self._names: dict[int, str | None] = {}
 
     def chain(self, unit: DebugUnit, address: int) -> list[Call]:
@@ -231,7 +231,9 @@ class InlineReader:
             return []
 
     def _calls(self, unit: DebugUnit, entry: int, address: int) -> list[Call]:
-        table, inlined = self._inlined_in(unit, entry)
+        table, inlined = self._functions.get(
+            unit.offset + entry, lambda: self._inlined_in(unit, entry)
+        )
         at = np.uint64(address)
         covering = table.owner[(table.low <= at) & (at < table.high)]
         # Inner entries follow outer ones.
@@ -248,43 +250,30 @@ class InlineReader:
         return calls
 
     def _walker(self, unit: DebugUnit) -> EntryWalker:
-        walker = self._walkers.get(unit.offset)
-        if walker is None:
-            walker = self._walkers[unit.offset] = EntryWalker(unit)
-            if len(self._walkers) > _KEPT_WALKERS:
-                self._walkers.popitem(last=False)
-        return walker
+        return self._walkers.get(unit.offset, lambda: EntryWalker(unit))
 
     def _function_at(self, unit: DebugUnit, address: int) -> int | None:
         """Returns the offset in the unit of the entry of the innermost function at an address."""
-        table = self._units.get(unit.offset)
-        if table is None:
-            rows: list[tuple[int, int, int]] = []
-            self._info.budget.spend(unit.size)
-            try:
-                for start, ranges in self._walker(unit).functions():
-                    rows += [(low, high, start) for low, high in ranges]
-                    if len(rows) > _KEPT_ROWS:
-                        raise DwarfError("a unit has too many functions")
-            except DAMAGE as error:
-                # Keep the functions found so far; the unit is not walked again.
-                self._info.blame(reason_of(error))
-            rows.sort()
-            table = self._units[unit.offset] = _table(rows)
-            self._rows += len(rows)
-            while self._rows > _KEPT_ROWS and len(self._units) > 1:
-                self._rows -= len(self._units.popitem(last=False)[1].low)
+        table = self._units.get(unit.offset, lambda: self._functions_of(unit))
         last = int(np.searchsorted(table.low, np.uint64(address), side="right")) - 1
         first = max(0, last - _LOOK_BACK)
         covering = table.owner[first : last + 1][table.high[first : last + 1] > address]
         return int(covering.max()) if len(covering) else None
 
+    def _functions_of(self, unit: DebugUnit) -> _Table:
+        rows: list[tuple[int, int, int]] = []
+        self._info.budget.spend(unit.size)
+        try:
+            for start, ranges in self._walker(unit).functions():
+                rows += [(low, high, start) for low, high in ranges]
+                if len(rows) > _KEPT_ROWS:
+                    raise DwarfError("a unit has too many functions")
+        except DAMAGE as error:
+            # Keep the functions found so far; the unit is not walked again.
+            self._info.blame(reason_of(error))
+        return _table(sorted(rows))
+
     def _inlined_in(self, unit: DebugUnit, entry: int) -> tuple[_Table, list[_Inlined]]:
-        key = unit.offset + entry
-        known = self._functions.get(key)
-        if known is not None:
-            self._functions.move_to_end(key)
-            return known
         rows: list[tuple[int, int, int]] = []
         inlined: list[_Inlined] = []
         try:
@@ -299,13 +288,7 @@ class InlineReader:
                 inlined.append(_Inlined(parent, origin, file, line))
         except DAMAGE as error:
             self._info.blame(reason_of(error))
-        result = self._functions[key] = _table(rows), inlined
-        self._inlined_count += len(inlined)
-        while len(self._functions) > _KEPT_FUNCTIONS or (
-            self._inlined_count > _KEPT_INLINED and len(self._functions) > 1
-        ):
-            self._inlined_count -= len(self._functions.popitem(last=False)[1][1])
-        return result
+        return _table(rows), inlined
 
     def _referred_name(
         self, unit: DebugUnit, reference: tuple[int, Value] | None, depth: int

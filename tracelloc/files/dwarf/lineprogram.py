@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
@@ -25,6 +24,7 @@ from tracelloc.files.dwarf.forms import (
     U16,
     U64,
     DwarfError,
+    Recent,
     reason_of,
     sleb,
     uleb,
@@ -98,7 +98,7 @@ class LineProgram:
         places.sort()
         self._start = np.array([address for address, _, _ in places], np.uint64)
         self._place = [(begin, end) for _, begin, end in places]
-        self._rows: OrderedDict[int, LineRows] = OrderedDict()
+        self._rows: Recent[int, LineRows] = Recent(_KEPT_SEQUENCES)
         self._names: dict[tuple[int, str], str | None] = {}
 
     def find(self, address: int) -> tuple[int, int] | None:
@@ -126,16 +126,12 @@ class LineProgram:
         return found
 
     def _run(self, at: int) -> LineRows:
-        rows = self._rows.get(at)
-        if rows is not None:
-            self._rows.move_to_end(at)
-            return rows
-        begin, end = self._place[at]
-        self._info.budget.spend(end - begin)
-        rows = self._rows[at] = _run(self.header, begin, end)
-        if len(self._rows) > _KEPT_SEQUENCES:
-            self._rows.popitem(last=False)
-        return rows
+        def run() -> LineRows:
+            begin, end = self._place[at]
+            self._info.budget.spend(end - begin)
+            return _run(self.header, begin, end)
+
+        return self._rows.get(at, run)
 
 
 def _sequences(header: LineHeader) -> list[tuple[int, int, int]]:
@@ -256,8 +252,9 @@ class LineIndex:
 
     def __init__(self, info: DebugInfo) -> None:
         self._info = info
-        self._programs: OrderedDict[int, LineProgram | None] = OrderedDict()
-        self._kept_bytes = 0
+        self._programs: Recent[int, LineProgram | None] = Recent(
+            _KEPT_BYTES, lambda one: 0 if one is None else len(one.header.data)
+        )
         self._index: UnitIndex | None = None
 
     def units(self, addresses: Sequence[int]) -> list[DebugUnit | None]:
@@ -292,17 +289,11 @@ class LineIndex:
         offset = unit.root.line_offset
         if offset is None:
             return None
-        if offset in self._programs:
-            self._programs.move_to_end(offset)
-            return self._programs[offset]
-        program = None
+        return self._programs.get(offset, lambda: self._read(offset))
+
+    def _read(self, offset: int) -> LineProgram | None:
         try:
-            program = LineProgram(self._info, offset)
-            self._kept_bytes += len(program.header.data)
+            return LineProgram(self._info, offset)
         except DAMAGE as error:
             self._info.blame(reason_of(error))
-        self._programs[offset] = program
-        while self._kept_bytes > _KEPT_BYTES and len(self._programs) > 1:
-            old = self._programs.popitem(last=False)[1]
-            self._kept_bytes -= len(old.header.data) if old is not None else 0
-        return program
+            return None

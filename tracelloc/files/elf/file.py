@@ -18,7 +18,6 @@ from tracelloc.files.elf.headers import (
     PT_LOAD,
     PT_NOTE,
     PT_TLS,
-    SHF_COMPRESSED,
     SHT_NOBITS,
     HeaderError,
     Headers,
@@ -88,16 +87,6 @@ class DataLayout:
     thread_alignment: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class SectionHeader:
-    """Where a section with content lies, in the file and in the virtual address space."""
-
-    offset: int
-    size_bytes: int  # In the file
-    address: int
-    is_compressed: bool
-
-
 class ElfFile(SegmentedFile):
     """An open ELF file. Owns the descriptor; reads with pread, never by mapping.
 
@@ -117,7 +106,6 @@ class ElfFile(SegmentedFile):
         except (HeaderError, OSError, OverflowError) as error:
             self.close()
             raise NotElfError(str(error)) from error
-        self.bits = self._headers.bits
         self.machine = self._headers.machine  # Such as `EM_X86_64`
         programs = self._headers.programs
         self.segments = [
@@ -165,7 +153,7 @@ class ElfFile(SegmentedFile):
         found = self.section_header(name)
         return None if found is None else self._whole(name, found, LARGEST_SECTION)
 
-    def _whole(self, name: str, found: SectionHeader | RawSection, most_bytes: int) -> bytes | None:
+    def _whole(self, name: str, found: RawSection, most_bytes: int) -> bytes | None:
         trouble = f"it has {found.size_bytes} bytes"
         try:
             if min(found.size_bytes, self.size_bytes) <= most_bytes:
@@ -194,7 +182,7 @@ class ElfFile(SegmentedFile):
         if header is None or header.kind == SHT_NOBITS:
             return None
         packing = Packing.PLAIN if found else Packing.GNU
-        if header.flags & SHF_COMPRESSED:
+        if header.is_compressed:
             packing = Packing.ELF
         return ElfSection(self._read_section, header.offset, header.size_bytes, packing)
 
@@ -204,15 +192,8 @@ class ElfFile(SegmentedFile):
         except (OSError, OverflowError, ValueError, MemoryError) as error:
             raise SectionError(f"the file can't be read ({error})") from error
 
-    def section_header(self, name: str) -> SectionHeader | None:
-        """Returns the location of a section; None if there is none with content."""
-        found = self._section(name)
-        if found is None:
-            return None
-        is_compressed = bool(found.flags & SHF_COMPRESSED)
-        return SectionHeader(found.offset, found.size_bytes, found.address, is_compressed)
-
-    def _section(self, name: str) -> RawSection | None:
+    def section_header(self, name: str) -> RawSection | None:
+        """Returns the header of a section; None if there is none with content."""
         try:
             found = self._headers.section(name)
         except (HeaderError, OSError, OverflowError):
@@ -246,9 +227,7 @@ class ElfFile(SegmentedFile):
 
     def table(self, name: str) -> RawTable | None:
         """Returns a symbol table section with its names; None if it is missing or unreadable."""
-        if self.bits != 64:
-            return None
-        section = self._section(name)
+        section = self.section_header(name)
         if section is None or section.link >= len(self._headers.sections):
             return None
         strings = self._headers.sections[section.link]

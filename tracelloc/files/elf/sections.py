@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 _CHDR: Final = struct.Struct("<IIQQ")  # Elf64_Chdr: type, reserved, size, alignment
 _GNU: Final = struct.Struct(">4sQ")
@@ -103,7 +103,7 @@ class ElfSection:
             data = unpack(stored, self.size)
         except SectionError:
             raise
-        except Exception as error:  # the kinds depend on who implements zstd
+        except Exception as error:  # zlib's or zstandard's own
             raise SectionError(f"a section can't be decompressed ({error})") from error
         if len(data) != self.size:
             raise SectionError(f"a section holds {len(data)} bytes, not the {self.size} it claims")
@@ -116,33 +116,23 @@ def _inflate(stored: bytes, size: int) -> bytes:
 
 
 def load_zstd() -> None:
-    """Imports a zstd decompressor, if there is one, for processes that can't import it later."""
-    for name in ("zstandard", "compression.zstd"):
-        with suppress(ImportError):
-            importlib.import_module(name)
-            return
-
-
-# Workers may not open files: a module that was not imported before is unavailable.
-_NOT_THERE: Final = ImportError, PermissionError
+    """Imports the zstd decompressor, if it is there, for processes that can't import it later."""
+    with suppress(ImportError):
+        importlib.import_module("zstandard")
 
 
 def unzstd(stored: bytes, size: int) -> bytes:
     """Decompresses zstd data: at most ``size`` bytes, and one more if there are more.
 
-    Uses the zstandard package, or Python itself from 3.14 on. Data may have several frames. Raises
-    SectionError without a decompressor, and the decompressor's own errors for damaged data.
+    Data may have several frames. Raises SectionError without the decompressor, and its own errors
+    for damaged data.
     """
     try:
         zstandard = importlib.import_module("zstandard")
-    except _NOT_THERE:
-        try:
-            zstd = importlib.import_module("compression.zstd")
-        except _NOT_THERE:
-            raise SectionError(
-                "debug information is compressed by zstd: install the Python package zstandard"
-            ) from None
-        return _unzstd_frames(zstd.ZstdDecompressor, stored, size)
+    except (ImportError, PermissionError):  # workers may not open files: it was not there before
+        raise SectionError(
+            "debug information is compressed by zstd: install the Python package zstandard"
+        ) from None
     reader = zstandard.ZstdDecompressor().stream_reader(stored, read_across_frames=True)
     parts: list[bytes] = []
     left = size + 1
@@ -150,14 +140,3 @@ def unzstd(stored: bytes, size: int) -> bytes:
         parts.append(part)
         left -= len(part)
     return b"".join(parts)
-
-
-def _unzstd_frames(decompressor: Any, stored: bytes, size: int) -> bytes:
-    data = b""
-    while stored and len(data) <= size:
-        frame = decompressor()
-        data += frame.decompress(stored, size + 1 - len(data))
-        stored = frame.unused_data
-        if not frame.eof:
-            break
-    return data

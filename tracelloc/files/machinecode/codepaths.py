@@ -9,18 +9,49 @@ table if it leads back into the file.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Final
 
-from tracelloc.architecture import elf_architecture
+from tracelloc.architecture import Architecture, elf_architecture
+from tracelloc.architecture.aarch64 import AARCH64
+from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi.core import OFFSET, UNDEFINED
 from tracelloc.files.cfi.module import Cfi
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.plt import plt_functions
-from tracelloc.files.machinecode.coderules import rules_for
-from tracelloc.files.machinecode.instruction import CodeFlow, Instruction
+from tracelloc.files.machinecode import armcode, probeoffsets
+from tracelloc.files.machinecode.instruction import CodeFlow, Instruction, ProbeOffset
+
+
+@dataclass(frozen=True, slots=True)
+class CodeRules:
+    """The functions of one architecture's module, which has their documentation."""
+
+    find_probe_offset: Callable[[bytes, Iterable[str]], ProbeOffset | None]
+    at_entry: Callable[[bytes], ProbeOffset | None]
+    nop_at: Callable[[bytes], tuple[int, bool]]
+    decode: Callable[[bytes, int], Iterator[Instruction]]
+
+
+_RULES: Final = {
+    X86_64: CodeRules(
+        probeoffsets.find_probe_offset,
+        probeoffsets.at_entry,
+        probeoffsets.nop_at,
+        probeoffsets.decode,
+    ),
+    AARCH64: CodeRules(armcode.find_probe_offset, armcode.at_entry, armcode.nop_at, armcode.decode),
+}
+
+
+def rules_for(architecture: Architecture | None) -> CodeRules:
+    """Returns an architecture's rules. Raises UnsupportedError for an unknown one."""
+    if architecture is None:
+        raise UnsupportedError("its code is of an unknown machine")
+    return _RULES[architecture]
+
 
 _MOST_INSTRUCTIONS: Final = 8192
 # Most instructions to follow in one file: some seconds. jemalloc needs a tenth of them.
@@ -49,20 +80,14 @@ _NEVER_BACK: Final = (
 class CodePaths:
     """The exits found on the paths through a function."""
 
-    stops: StopFunctions  # Functions whose calls end a path
+    # Functions whose calls end a path, by address in the file and by name
+    stop_addresses: Set[int] = frozenset()
+    stop_names: Set[str] = frozenset()
     rets: set[int] = field(default_factory=set)  # Addresses of ret instructions
     calls: set[int] = field(default_factory=set)  # Addresses to which calls return
-    stopped: bool = False  # Whether a path ended at one of `stops`
+    stopped: bool = False  # Whether a path ended at one of these
     has_refused: bool = False  # Whether a ret instruction can't have a probe
     trouble: str = ""  # Reasons why there may be more rets; empty if these are all
-
-
-@dataclass(frozen=True, slots=True)
-class StopFunctions:
-    """Functions whose calls end a path, by address in the file and by name."""
-
-    addresses: Set[int] = frozenset()
-    names: Set[str] = frozenset()
 
 
 class CodeReader:
@@ -71,7 +96,7 @@ class CodeReader:
     def __init__(self, elf: ElfFile) -> None:
         """``elf`` must stay open. Raises UnsupportedError for a file of an unknown machine."""
         self._elf = elf
-        architecture = elf_architecture(elf.machine, elf.bits)
+        architecture = elf_architecture(elf.machine)
         self._decode = rules_for(architecture).decode
         assert architecture is not None
         self._architecture = architecture
@@ -82,25 +107,27 @@ class CodeReader:
 
     def exits(self, entry: int) -> CodePaths:
         """Finds all ret instructions that may end a function, or why some are unknown."""
-        walk = self._walk(entry, StopFunctions())
+        walk = self._walk(entry, CodePaths())
         if not walk.rets and not walk.trouble:
             walk.trouble = "it has no ret instruction"
         if walk.has_refused and not walk.trouble:
             walk.trouble = "it returns by an instruction that can't have a probe"
         return walk
 
-    def always_calls(self, entry: int, others: StopFunctions) -> bool:
-        """Whether a function always calls one of ``others`` before it returns."""
-        walk = self._walk(entry, others)
+    def always_calls(
+        self, entry: int, addresses: Iterable[int] = (), names: Iterable[str] = ()
+    ) -> bool:
+        """Whether a function always calls one of others before it returns."""
+        walk = self._walk(entry, CodePaths(frozenset(addresses), frozenset(names)))
         return walk.stopped and not walk.rets and not walk.trouble
 
-    def return_slot(self, entry: int, others: StopFunctions) -> int:
+    def return_slot(self, entry: int, addresses: Iterable[int] = ()) -> int:
         """Returns where a function stores its return address before any call, if calls leave that
         in a register: words below the stack pointer at entry. 0 if unknown, or not always so.
 
-        The function may jump to ``others``, whose own slots count from there on.
+        The function may jump to others at ``addresses``, whose own slots count from there on.
         """
-        walk = self._walk(entry, others)
+        walk = self._walk(entry, CodePaths(frozenset(addresses)))
         found = {self._stored_at(address) for address in walk.calls}
         return found.pop() if len(found) == 1 and not walk.trouble else 0
 
@@ -114,8 +141,7 @@ class CodeReader:
         is_stored = how == OFFSET and distance < 0 and distance % _WORD_BYTES == 0
         return -distance // _WORD_BYTES if is_stored else 0
 
-    def _walk(self, entry: int, stops: StopFunctions) -> CodePaths:
-        walk = CodePaths(stops)
+    def _walk(self, entry: int, walk: CodePaths) -> CodePaths:
         open_paths, seen = [entry], set[int]()
         while open_paths and not walk.trouble:
             self._follow(open_paths.pop(), walk, open_paths, seen)
@@ -174,7 +200,7 @@ class CodeReader:
         if target is None:
             return False
         name = self._stub_names().get(target, "")
-        if target in walk.stops.addresses or name in walk.stops.names:
+        if target in walk.stop_addresses or name in walk.stop_names:
             walk.stopped = True
             return True
         return name in _NEVER_BACK

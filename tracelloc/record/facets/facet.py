@@ -2,7 +2,7 @@
 
 A facet is what is found out about a process beside its events: where its memory is, which blocks
 nothing points to, its objects. A new facet is a module with a ``Facet``, its line in
-``allfacets.py``, and its result's line in ``snapshots.snapshot.FACET_RESULTS``.
+``schedule.py``, and its result's line in ``snapshots.snapshot.FACET_RESULTS``.
 """
 
 import threading

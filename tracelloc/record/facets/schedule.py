@@ -17,8 +17,21 @@ from tracelloc.record.facets.facet import (
     FacetContext,
     InspectionBudget,
 )
+from tracelloc.record.facets.heap import HeapFacet
+from tracelloc.record.facets.holders import HoldersFacet
+from tracelloc.record.facets.objects import ObjectsFacet
+from tracelloc.record.facets.pointers import PointersFacet
 from tracelloc.record.tasks.memorybudget import MemoryStage, return_freed_memory
 from tracelloc.text import NS_PER_S
+
+# In the order in which they begin when several are due.
+FACETS: Final[tuple[type[Facet[Any]], ...]] = (
+    PointersFacet,
+    ObjectsFacet,
+    HeapFacet,
+    HoldersFacet,
+)
+
 
 _LOOK_NS: Final = NS_PER_S  # How often `run_due` checks whether an inspection is due
 # Longest wall-clock time of one inspection. Reading memory may wait for what another program does

@@ -20,8 +20,7 @@ from tracelloc.record.kernel.bpfmaps import delete_entry, set_entry, take_entry
 from tracelloc.record.kernel.captureconfig import MAPPING_SLOTS, CaptureConfig
 from tracelloc.record.kernel.drain import Drain, Spill, StackDrain
 from tracelloc.record.kernel.method import Method
-from tracelloc.record.kernel.proginfo import program_info
-from tracelloc.record.kernel.programs import KPROBE, RAW_TRACEPOINT, Programs
+from tracelloc.record.kernel.programs import KPROBE, RAW_TRACEPOINT, Programs, program_info
 from tracelloc.record.kernel.ring import BpfRing, EventRing, MissRing, StackRing
 from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacecontrol import SpaceControl

@@ -15,7 +15,7 @@ import numpy as np
 
 from tracelloc.errors import UnsupportedError
 from tracelloc.record.kernel.capabilities import kernel_is_at_least
-from tracelloc.record.kernel.typestarts import find_starts
+from tracelloc.record.kernel.records import find_starts
 
 _PATH: Final = Path("/sys/kernel/btf/vmlinux")
 _HEADER: Final = struct.Struct("<HBBIIIII")

@@ -1,4 +1,4 @@
-"""The program of ``child.ProbedChild``: calls the C library's free(3) in the requested way.
+"""The program of ``overhead.ProbedChild``: calls the C library's free(3) in the requested way.
 
 Runs as a script, isolated and without site packages, so that it starts quickly. Reads the
 name of one of its functions per line, and maybe bytes in hexadecimal that depend on the machine,

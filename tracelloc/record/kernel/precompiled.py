@@ -19,7 +19,7 @@ from tracelloc.record.kernel import compiler
 from tracelloc.record.kernel.compiler import CompiledProbes
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user
-from tracelloc.system.safefiles.cache import CacheDirectory
+from tracelloc.system.safefiles.writing import CacheDirectory
 
 # Files in the cache; the least recently used are removed. About 120 KiB each.
 _MOST_FILES: Final = 64

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Sorts the rings' records by memory image."""
+"""Sorts the rings' records by memory image; finds where the kernel's types begin."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -213,3 +213,22 @@ cdef class StackRecords:
         if self.head(position) & BPF_RINGBUF_DISCARD_BIT:
             return NULL
         return <const stack*>&self.data[(position & self.mask) + BPF_RINGBUF_HDR_SZ]
+
+
+def find_starts(
+    const uint32_t[::1] words, const int64_t[::1] fixed, const int64_t[::1] each, int64_t[::1] starts
+):
+    """Fills ``starts`` with the index of each type's first word, and returns how many there are.
+
+    Types are the kernel's (Documentation/bpf/btf.rst): each tells how long it is.
+    ``fixed``: words of a type beside its first three, by kind; ``each``: words of each member.
+    ``starts`` has room for a third of the words. A type that is cut off is left out.
+    """
+    cdef Py_ssize_t at = 0, count = 0
+    cdef uint32_t info
+    while at + 2 < words.shape[0]:
+        info = words[at + 1]
+        starts[count] = at
+        count += 1
+        at += 3 + fixed[info >> 24 & 31] + each[info >> 24 & 31] * (info & 0xFFFF)
+    return count

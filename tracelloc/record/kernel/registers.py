@@ -1,6 +1,6 @@
 """Reads the registers of all threads of a process, without stopping one.
 
-A BPF iterator over tasks copies them (``probes/registers.bpf.c``). It needs Linux 5.15 with BTF.
+A BPF iterator over tasks copies them (``probes/registers.bpf.c``), which needs BTF.
 """
 
 import ctypes
@@ -127,16 +127,7 @@ class RegisterReader:
             iter_info=ctypes.addressof(info),
             iter_info_len=ctypes.sizeof(info),
         )
-        try:
-            rows = _rows(attributes)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.E2BIG):
-                raise
-            # Before Linux 6.1, it reads the threads of all processes.
-            attributes.iter_info = attributes.iter_info_len = 0
-            rows = _rows(attributes)
-            rows = rows[rows["pid"] == process.pid]
-        return rows
+        return _rows(attributes)
 
     def close(self) -> None:
         """Unloads the iterator."""

@@ -44,7 +44,7 @@ class RowMemory:
         """``sets`` is an array of ``abi.ROW_SET_DTYPE``; its length is a power of two."""
         self.lock = threading.Lock()
         self.evictions = 0  # Rows that were evicted for others
-        self._own = sets
+        self.own = sets
         self._sets: U64 = sets.view(np.uint64).reshape(len(sets), -1)
         self._keys: U64 = sets["keys"]
         self._rows: U64 = sets["rows"]
@@ -57,15 +57,11 @@ class RowMemory:
         self._last_tags = list(range(_SALTS))
 
     def move(self, sets: npt.NDArray[Any]) -> None:
-        """Moves all rows to another array of as many sets, where walks look for them."""
+        """Moves all rows to an array of as many sets, where walks look for them."""
         with self.lock:
             sets[:] = self._sets.view(sets.dtype).ravel()
             self._sets = sets.view(np.uint64).reshape(len(sets), -1)
             self._keys, self._rows = sets["keys"], sets["rows"]
-
-    def move_back(self) -> None:
-        """Moves all rows back to the first array."""
-        self.move(self._own)
 
     @property
     def capacity(self) -> int:

@@ -21,16 +21,20 @@ from tracelloc.record.kernel.capabilities import (
     UPROBE_SESSION_KERNEL,
     kernel_is_at_least,
 )
-from tracelloc.record.kernel.child import IDLE_PROGRAM, ChildEndedError, ProbedChild
 from tracelloc.record.kernel.compiler import CompiledProbes
 from tracelloc.record.kernel.method import Method
-from tracelloc.record.kernel.overhead import TrapCosts, measure_traps
-from tracelloc.record.kernel.proginfo import program_info, statistics
-from tracelloc.record.kernel.programs import KPROBE, Programs
+from tracelloc.record.kernel.overhead import (
+    IDLE_PROGRAM,
+    ChildEndedError,
+    ProbedChild,
+    TrapCosts,
+    measure_traps,
+)
+from tracelloc.record.kernel.programs import KPROBE, Programs, program_info, statistics
 from tracelloc.record.process.procfs import Process, boot_id
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user
-from tracelloc.system.safefiles.cache import CacheDirectory
+from tracelloc.system.safefiles.writing import CacheDirectory
 
 _RETURN_0: Final = bytes.fromhex("b700000000000000 9500000000000000")
 _MOST_BYTES: Final = 4096

@@ -20,10 +20,10 @@ from tracelloc.record.mallocs.discovery import (
     Allocator,
     AllocatorFunction,
     Module,
+    usable_places,
 )
 from tracelloc.record.mallocs.families import FAMILIES, LIBC, OPERATORS, Family, Provider, jemalloc
 from tracelloc.record.mallocs.signatures import FREE_PROGRAM
-from tracelloc.record.mallocs.usdt import usable_places
 from tracelloc.record.worker.codefilereader import Offsets
 from tracelloc.record.worker.targetfile import TargetFile
 

@@ -33,8 +33,8 @@ _STRETCH_BYTES: Final = 1 << 30  # Address space whose pages are requested at on
 _MOST_ADDRESSES: Final = 4 << 40
 _TOO_MUCH: Final = "its mappings have terabytes, and Linux before 6.7 can't say what is in memory"
 # A page is in memory (Documentation/admin-guide/mm/pagemap.rst).
-_PRESENT: Final = np.uint64(1 << 63)
-_SWAPPED: Final = np.uint64(1 << 62)  # A page is swapped out
+PRESENT: Final = np.uint64(1 << 63)
+SWAPPED: Final = np.uint64(1 << 62)  # A page is swapped out
 
 
 class RemoteMemory:
@@ -50,11 +50,8 @@ class RemoteMemory:
         self._shares = False  # Whether there are such pages
         self._check_s = 0.0  # When to look for them again: the process may fork
 
-    def present_pages(self, start: int, end: int) -> Mask:
-        """Returns a mask of a mapping's pages that are in memory: reading others faults them in."""
-        return self._pages(start, end, _PRESENT)
-
-    def _pages(self, start: int, end: int, flag: np.uint64) -> Mask:
+    def pages(self, start: int, end: int, flag: np.uint64) -> Mask:
+        """Returns a mask of the pages with any bit of ``flag``. Raises OSError, PrivilegeError."""
         try:
             with self._pagemap.open("rb", buffering=0) as pagemap:
                 pagemap.seek(start // PAGE_BYTES * 8)
@@ -82,7 +79,7 @@ class RemoteMemory:
         PrivilegeError.
         """
         regions = np.zeros((_REGIONS, 3), np.uint64)
-        flag = _SWAPPED if swapped else _PRESENT
+        flag = SWAPPED if swapped else PRESENT
         try:
             pagemap = self._pagemap.open("rb", buffering=0)
         except ProcessLookupError:
@@ -109,7 +106,7 @@ class RemoteMemory:
                         if looked_at > _MOST_ADDRESSES:
                             raise OSError(errno.EFBIG, _TOO_MUCH) from error
                         stop = min(at + _STRETCH_BYTES, end)
-                        present = np.concatenate([[False], self._pages(at, stop, flag), [False]])
+                        present = np.concatenate([[False], self.pages(at, stop, flag), [False]])
                         turns = at + PAGE_BYTES * np.flatnonzero(present[1:] != present[:-1])
                         runs = list(zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True))
                         at = stop

@@ -21,8 +21,7 @@ from tracelloc.model.codefiles import FileId, Mapping, base_name
 from tracelloc.model.processlist import ProcessInfo, Trouble
 from tracelloc.record.mallocs.discovery import families_in
 from tracelloc.record.mallocs.families import OPERATORS
-from tracelloc.record.process.byname import is_32_bit
-from tracelloc.record.process.identity import command_line, user_name
+from tracelloc.record.process.identity import command_line, is_32_bit, user_name
 from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.record.worker.client import FileReadError, FileWorker
 from tracelloc.record.worker.targetfile import TargetFile

@@ -9,7 +9,6 @@ out; Linux, Documentation/admin-guide/mm/pagemap.rst).
 """
 
 import mmap
-import os
 import threading
 import time
 from collections import deque
@@ -19,7 +18,9 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.errors import PrivilegeError
 from tracelloc.model.process import MemoryUsage, ResidentMemory
+from tracelloc.record.process.memory import PRESENT, SWAPPED, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.system.memorylimits import closest_limit, numbers_in
 from tracelloc.text import NS_PER_S
@@ -109,9 +110,7 @@ def read_pss(process: Process) -> int | None:
     return None if kib is None else kib << 10
 
 
-_ENTRY_BYTES: Final = 8
-_KEPT_SHIFT: Final = np.uint64(62)
-_CHUNK: Final = 1 << 16  # Pages read at a time
+_CHUNK_BYTES: Final = mmap.PAGESIZE << 16  # Addresses whose pages are read at a time
 # Most pages read in total: 16 GiB of addresses, some 20 ms. Reserved but hardly used ranges may be
 # far larger.
 MOST_PAGES: Final = 1 << 22
@@ -123,28 +122,15 @@ def kept_bytes(process: Process, ranges: Iterable[tuple[int, int]]) -> int | Non
     Small ranges count first; pages beyond ``MOST_PAGES`` are left out, so the result is then a
     lower bound. None if the process has ended or access is denied.
     """
-    pages, left = 0, MOST_PAGES
+    pages, left = 0, MOST_PAGES * mmap.PAGESIZE
     try:
-        fd = os.open(process.memory_directory / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for start, end in sorted(ranges, key=lambda each: each[1] - each[0]):
-                first, last = start // mmap.PAGESIZE, end // mmap.PAGESIZE
-                last = min(last, first + left)
-                left -= last - first
-                pages += _kept_pages(fd, first, last)
-        finally:
-            os.close(fd)
-    except OSError:
+        memory = RemoteMemory(Process(process.thread_id, process.root))
+        for start, end in sorted(ranges, key=lambda each: each[1] - each[0]):
+            last = min(end, start + left)
+            left -= last - start
+            for at in range(start, last, _CHUNK_BYTES):
+                kept = memory.pages(at, min(at + _CHUNK_BYTES, last), PRESENT | SWAPPED)
+                pages += int(np.count_nonzero(kept))
+    except (OSError, PrivilegeError):
         return None
     return pages * mmap.PAGESIZE
-
-
-def _kept_pages(fd: int, first: int, last: int) -> int:
-    kept = 0
-    for page in range(first, last, _CHUNK):
-        count = min(_CHUNK, last - page)
-        words = os.pread(fd, count * _ENTRY_BYTES, page * _ENTRY_BYTES)
-        whole = len(words) // _ENTRY_BYTES
-        entries = np.frombuffer(words, np.uint64, whole)
-        kept += int(np.count_nonzero(entries >> _KEPT_SHIFT))
-    return kept

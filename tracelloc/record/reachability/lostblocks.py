@@ -6,32 +6,31 @@ search reached can't be lost, so later ones look for pointers to the others only
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 
 from tracelloc.dataclass import dataclass, replace
-from tracelloc.model.blocks import BlockSum
-from tracelloc.model.lostmemory import LostGroup, LostMemory
+from tracelloc.model.blocks import Blocks, BlockSum
+from tracelloc.model.lostmemory import ExitLeaks, LeakedStack, LostGroup, LostMemory
 from tracelloc.record.heapwalk.arenas import NO_ENTRIES
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap, while_alive
+from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.memory import Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import read_regions
 from tracelloc.record.process.residency import read_resident
-from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.deadmemory import unused_parts, unwritten_blocks
 from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, LostStructures
-from tracelloc.record.reachability.roots import RootWords, kernel_queue, kinds_of
-from tracelloc.record.reachability.scanning import MemoryScanner
-from tracelloc.record.reachability.search import MOST_EDGES, unit_bits
+from tracelloc.record.reachability.roots import RootWords, kernel_queue, kernel_words, kinds_of
+from tracelloc.record.reachability.search import MOST_EDGES, MemoryScanner, PointerSearch, unit_bits
 from tracelloc.record.reachability.structures import gather
-from tracelloc.record.reachability.wordlog import LoggingReader, WordLog
+from tracelloc.record.reachability.wordlog import LoggingReader, WordLog, searched_areas
 
 _NONE: Final = BlockSum()
 _MOST_SEARCHES: Final = 5
@@ -222,3 +221,45 @@ def _are_led_to(reader: PieceReader, search: _Search) -> Mask:
     about = np.zeros((len(firsts), 4), np.uint32)
     gather(links.begins, links.targets, firsts.astype(np.uint32), kinds, structure, about)
     return structure < len(firsts)
+
+
+def find_leaks(process: Process, blocks: Blocks, threads: Sequence[ThreadRegisters]) -> ExitLeaks:
+    """Searches for pointers to all blocks of a program whose threads are stopped.
+
+    Raises TargetError, PrivilegeError, OSError and MemoryError.
+    """
+    # A main thread that has ended has no memory.
+    process = Process(threads[0].thread_id, process.root)
+    blocks = blocks.select(np.argsort(blocks.address, kind="stable"))
+    words = np.concatenate([kernel_words(process), *(one.words for one in threads)])
+    search = PointerSearch(process, lambda: [blocks], root_words=lambda: words)
+    lost = blocks.select(~search.are_reachable(blocks.address))
+    # A structure's first block was leaked directly.
+    first_blocks, _ = BlockLinks.among(search.bits, lost.address).first_blocks()
+    is_direct = np.isin(np.arange(len(lost)), first_blocks)
+    return ExitLeaks(
+        tuple(_by_stack(lost, is_direct)),
+        BlockSum(len(blocks), int(blocks.size.sum())),
+        search.swapped_bytes,
+        search.bits.edges_left_out,
+    )
+
+
+def _by_stack(blocks: Blocks, is_direct: Mask) -> list[LeakedStack]:
+    def sums(of: Mask) -> dict[int, BlockSum]:
+        stacks, which = np.unique(blocks.stack[of], return_inverse=True)
+        counts, sizes = np.bincount(which), np.bincount(which, blocks.size[of].astype(np.float64))
+        rows = zip(stacks.tolist(), counts.tolist(), sizes.tolist(), strict=True)
+        return {stack: BlockSum(count, int(size)) for stack, count, size in rows}
+
+    direct, indirect = sums(is_direct), sums(~is_direct)
+    # Later ones replace earlier ones: of a stack's blocks, a direct one.
+    order = np.argsort(is_direct, kind="stable")
+    pairs = blocks.stack[order].tolist(), blocks.address[order].tolist()
+    example = dict(zip(*pairs, strict=True))
+    none = BlockSum()
+    found = [
+        LeakedStack(stack, direct.get(stack, none), indirect.get(stack, none), example[stack])
+        for stack in {**direct, **indirect}
+    ]
+    return sorted(found, key=lambda one: (not one.direct.count, -one.blocks.size_bytes, one.stack))

@@ -4,6 +4,7 @@ Which blocks there are is known only after the walk. Words are kept packed, see 
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -11,9 +12,35 @@ import numpy as np
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.process.memory import U64, RemoteMemory
-from tracelloc.record.process.regions import Region
-from tracelloc.record.reachability.areas import MemoryArea
+from tracelloc.record.process.regions import Region, read_regions
 from tracelloc.record.reachability.blockbits import place_shift, select_words, set_bits
+from tracelloc.record.sources.preloaded.sharedarea import AREA_NAME
+
+# Names of mappings that are shared anonymous memory (mm/shmem.c, ipc/shm.c).
+_SHARED_MEMORY = "/dev/zero", "/memfd:", "/dev/shm/", "/SYSV"  # noqa: S108 - names in maps
+
+
+class MemoryArea(NamedTuple):
+    """Contiguous memory that may contain pointers, from a start address to an end."""
+
+    start: int
+    end: int
+    is_code: bool  # Whether it holds code without a file, in which pointers need not be aligned
+
+
+def searched_areas(maps_text: str) -> Iterator[MemoryArea]:
+    """Yields the areas to search, from the text of ``/proc/PID/maps`` (proc_pid_maps(5))."""
+    for region in read_regions(maps_text):
+        is_shared_memory = region.path.startswith(_SHARED_MEMORY)
+        if "r" not in region.rights or region.path.startswith(AREA_NAME):
+            continue
+        if region.path.startswith(("[v", "/dev/")) and not is_shared_memory:
+            continue
+        # Pages of a file that are not writable are those of the file.
+        is_own = "p" in region.rights and ("w" in region.rights or not region.inode)
+        if is_own or is_shared_memory:
+            yield MemoryArea(region.start, region.end, "x" in region.rights)
+
 
 _LEAST_BYTES: Final = 1 << 16  # Smaller pieces are read for other purposes, or again
 _WORD_BITS: Final = 64

@@ -19,7 +19,7 @@ from tracelloc.model.frames import RuntimeFrame
 from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.runtimesupport import MergedRuntime, UnsupportedRuntime
+from tracelloc.record.runtimes.cpython.interpreter import CPython, UnsupportedRuntime
 from tracelloc.record.runtimes.supported import find_runtime
 
 _MOST_WAITING: Final = 1 << 14
@@ -51,7 +51,7 @@ class StackMerger:
         self._space = space
         self._stacks = stacks
         self._words = words
-        self.runtime: MergedRuntime | None = None
+        self.runtime: CPython | None = None
         self._parent = None if parent is None else parent.runtime
         self._waiting: deque[_Waiting] = deque()
         self._said: set[str] = set()

@@ -6,16 +6,11 @@ from typing import Final
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.cpython import CPYTHON
-from tracelloc.record.runtimes.runtimesupport import (
-    MergedRuntime,
-    ObjectCounter,
-    ObjectWatch,
-    RuntimeSupport,
-    UnsupportedRuntime,
-)
+from tracelloc.record.runtimes.cpython import CPYTHON, PythonObjectCounter
+from tracelloc.record.runtimes.cpython.interpreter import CPython, UnsupportedRuntime
+from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
 
-SUPPORTED: Final[tuple[RuntimeSupport, ...]] = (CPYTHON,)
+SUPPORTED: Final = (CPYTHON,)
 
 
 def has_supported(modules: Iterable[Module]) -> bool:
@@ -29,7 +24,7 @@ def supported_names() -> str:
     return ", ".join(runtime.name for runtime in SUPPORTED)
 
 
-def find_runtime(space: AddressSpace) -> MergedRuntime | None:
+def find_runtime(space: AddressSpace) -> CPython | None:
     """Finds a supported runtime in a process's mapped files. Raises UnsupportedRuntime."""
     for runtime in SUPPORTED:
         try:
@@ -42,12 +37,12 @@ def find_runtime(space: AddressSpace) -> MergedRuntime | None:
     return None
 
 
-def watch_objects(process: Process, space: AddressSpace) -> list[ObjectWatch]:
+def watch_objects(process: Process, space: AddressSpace) -> list[PythonObjectWatch]:
     """Returns watches of a traced program's objects, one for each supported runtime."""
     return [runtime.watch(process, space) for runtime in SUPPORTED]
 
 
-def object_counter(process: Process) -> ObjectCounter:
+def object_counter(process: Process) -> PythonObjectCounter:
     """Returns a counter of a process's objects, for its runtime, or else for the first one.
 
     Raises TargetError, PrivilegeError.

@@ -10,6 +10,7 @@ processor. So two walks in a row must agree, and every thread must have run betw
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from hashlib import blake2b
 from typing import Final
 
@@ -23,6 +24,7 @@ from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import EarlierBlocks, EarlierKind
 from tracelloc.model.frames import RuntimeFrame, RuntimeFrames
 from tracelloc.model.stacks import StackFlag
+from tracelloc.record.facets.facet import LARGE_HEAP_BYTES
 from tracelloc.record.heapwalk.arenas import NO_ENTRIES, NotWalkableError, WalkedHeap
 from tracelloc.record.heapwalk.chunks import find_common
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
@@ -30,8 +32,12 @@ from tracelloc.record.heapwalk.kinds import BlockKind, BlockKinds
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap
+from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.config import TraceContext
+from tracelloc.record.session.tracee import Tracee
+from tracelloc.record.tasks.memorybudget import return_freed_memory
 from tracelloc.text import format_size
 
 EARLIER_BLOCKS: Final = "reading the heap from before tracing"
@@ -40,25 +46,11 @@ _ROOT: Final = RuntimeFrame("allocated before tracing", runtime=_RUNTIME)
 _MOST_TRIES: Final = 3
 _AT_ONCE: Final = 1 << 16  # Blocks added at a time while events wait: some 10 ms
 _MOST_WALKS: Final = 4  # Walks until two agree. In a large heap that many threads use, none may.
-_PROGRESS_S: Final = 10.0  # How long threads are waited for that get no processor
+_PATIENCE_S: Final = 10.0  # How long threads are waited for that get no processor
 _PAUSE_S: Final = 0.005
 _LONG_CALL_NS: Final = 1_000_000  # Processor time that hardly any call takes
+_MASK: Final = (1 << 64) - 1
 _BYTES_A_BLOCK: Final = 8  # Memory for each: 2 to 4 in the table, the rest only meanwhile
-
-
-@dataclass(frozen=True, slots=True)
-class SizeLimits:
-    """Limits of the usable size of blocks that count."""
-
-    least_bytes: int = 0  # Smallest usable size that counts
-    most_bytes: int | None = None  # Largest usable size that counts; None: no limit
-
-    def allow(self, usable_bytes: U64) -> npt.NDArray[np.bool_]:
-        """Returns a mask of the usable sizes that are within the limits."""
-        allowed: npt.NDArray[np.bool_] = usable_bytes >= np.uint64(self.least_bytes)
-        if self.most_bytes is not None:
-            allowed &= usable_bytes <= np.uint64(self.most_bytes)
-        return allowed
 
 
 @dataclass(slots=True)
@@ -112,7 +104,7 @@ class EarlierBlockReader:
         is_current: Callable[[], bool],
         note_added: Callable[[int], None],
         note_read: Callable[[int], None],
-        limits: SizeLimits,
+        capture: CaptureConfig,
         memory_bytes: int | None,
     ) -> None:
         """``lock`` guards the heap. ``drain``, with the lock held, applies all past events.
@@ -120,12 +112,14 @@ class EarlierBlockReader:
         ``note_added`` is called with the bytes of blocks that were added, with the lock held,
         ``note_read`` with the bytes of memory that were read.
         ``is_current``: whether the process still has this heap, and its probes are in place.
-        ``memory_bytes``: most memory to use; None: unlimited.
+        ``capture``: has limits of size. ``memory_bytes``: most memory to use; None: unlimited.
         """
         self._process, self._heap, self._frames = process, heap, frames
         self._lock, self._drain, self._is_current = lock, drain, is_current
         self._note_added, self._note_read = note_added, note_read
-        self._limits, self._memory_bytes = limits, memory_bytes
+        self._memory_bytes = memory_bytes
+        # Usable sizes of blocks that count
+        self._limits = capture.min_block_bytes, capture.max_block_bytes
 
     def read(self) -> EarlierBlocks | None:
         """Adds the earlier blocks to the heap. Returns None if the process has another heap by now.
@@ -183,7 +177,7 @@ class EarlierBlockReader:
 
     def _await_progress(self, running: dict[int, int]) -> None:
         """Waits until the calls that running threads may be inside have certainly ended."""
-        deadline_s = time.monotonic() + _PROGRESS_S
+        deadline_s = time.monotonic() + _PATIENCE_S
         left = [(Process(pid, self._process.root), run_ns) for pid, run_ns in running.items()]
         while left and time.monotonic() < deadline_s:
             time.sleep(_PAUSE_S)
@@ -210,8 +204,11 @@ class EarlierBlockReader:
         heap, stacks = self._heap, list[int]()
         sums = np.zeros((2, 0))
         for blocks, _ in found.agreed(forget=True):
-            if self._limits != SizeLimits():
-                blocks = blocks.select(self._limits.allow(blocks.usable_bytes()))  # noqa: PLW2901
+            least, most = self._limits
+            if least or most is not None:
+                sizes, largest = blocks.usable_bytes(), np.uint64(_MASK if most is None else most)
+                is_within = (sizes >= np.uint64(least)) & (sizes <= largest)
+                blocks = blocks.select(is_within)  # noqa: PLW2901
             all_numbers, all_sizes = found.kinds.numbers(blocks), blocks.usable_bytes()
             with self._lock:
                 stacks += [self._stack(kind) for kind in found.kinds.kinds[len(stacks) :]]
@@ -270,3 +267,119 @@ def why_not(error: UnsupportedError) -> str:
     """Returns a line for users: why blocks from before tracing are missing."""
     reason = error.message if isinstance(error, NotWalkableError) else str(error)
     return f"memory from before tracing is not in the figures: {reason}"
+
+
+_WALKS: Final = 2  # How often a heap is read, most often
+_PROGRESS_S: Final = 5.0  # From one line about progress to the next
+_TURN_S: Final = 60.0  # How long another large heap is waited for
+
+
+class ReadProgress:
+    """Says every five seconds how much of a heap has been read."""
+
+    def __init__(
+        self,
+        pid: int,
+        expected_bytes: int,
+        say: Callable[[str], None],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``expected_bytes``: what will have been read in the end, nearly."""
+        self._pid, self._expected_bytes, self._say = pid, max(expected_bytes, 1), say
+        self._now_s = now_s
+        self._began_s = self._said_s = now_s()
+        self._read_bytes = 0
+
+    def note(self, read_bytes: int) -> None:
+        """Adds bytes that have been read."""
+        self._read_bytes += read_bytes
+        now_s = self._now_s()
+        if now_s - self._said_s >= _PROGRESS_S:
+            self._said_s = now_s
+            percent = min(100 * self._read_bytes // self._expected_bytes, 99)
+            self._say(
+                f"reading the heap of process {self._pid}: {percent} %, "
+                f"{now_s - self._began_s:.0f} s"
+            )
+
+
+class FirstHeaps:
+    """Reads heaps at first: adds blocks from before tracing, if wanted; accounts for memory."""
+
+    def __init__(
+        self,
+        context: TraceContext,
+        drain: Callable[[], None],
+        account: Callable[[Tracee], None],
+    ) -> None:
+        """``drain``, called with the context's lock, applies all pending events."""
+        self._config, self._supervisor = context.config, context.supervisor
+        self._lock, self._turn = context.lock, context.facets.large_heap
+        self._drain, self._account = drain, account
+        # Processes whose blocks from before tracing are still being read
+        self._reading: set[int] = set()
+        self._is_stopped = False
+
+    def begin(self, tracee: Tracee) -> threading.Thread:
+        """Reads a process's heap as it is now, on a new thread, which is returned."""
+
+        def read(size_bytes: int) -> None:
+            pid = tracee.process.pid
+            if self._config.can_count_earlier:
+                self._reading.add(pid)
+                if size_bytes >= LARGE_HEAP_BYTES:
+                    self._supervisor.say(
+                        f"reading the heap of process {pid}, {format_size(size_bytes)}: a later "
+                        "report has what was allocated before tracing"
+                    )
+                progress = ReadProgress(pid, _WALKS * size_bytes, self._supervisor.say)
+                add = partial(self._add_earlier, tracee, progress.note)
+                self._supervisor.run(EARLIER_BLOCKS, pid, add, gives_up=False)
+                self._reading.discard(pid)
+                return_freed_memory()
+            self._account(tracee)
+
+        def read_in_turn() -> None:
+            size_bytes = tracee.process.rss_bytes() or 0
+            has_turn = size_bytes >= LARGE_HEAP_BYTES and self._turn.acquire(timeout=_TURN_S)
+            try:
+                read(size_bytes)
+            finally:
+                if has_turn:
+                    self._turn.release()
+
+        thread = threading.Thread(target=read_in_turn, name="heap", daemon=True)
+        thread.start()
+        return thread
+
+    def stop(self) -> None:
+        """Ends reading, as tracing has stopped and sources may be closed. Call with the lock."""
+        self._is_stopped = True
+        if self._reading:
+            early = UnsupportedError("tracing ended before the heap had been read")
+            self._supervisor.say(why_not(early))
+
+    def _add_earlier(self, tracee: Tracee, note_read: Callable[[int], None]) -> None:
+        heap, budget, capture = tracee.heap, self._config.memory, self._config.capture
+
+        def drain() -> None:
+            if not self._is_stopped:
+                self._drain()
+
+        reader = EarlierBlockReader(
+            tracee.process, heap, tracee.space.files.runtime_frames, self._lock, drain,
+            is_current=lambda: tracee.heap is heap and not self._is_stopped,
+            note_added=tracee.series.add_before,
+            note_read=note_read,
+            capture=capture,
+            memory_bytes=None if budget is None else budget.left_bytes // 2,
+        )  # fmt: skip
+        try:
+            found = reader.read()
+        except UnsupportedError as error:
+            whose = f"process {tracee.process.pid}: " if self._config.follow else ""
+            self._supervisor.say(whose + why_not(error))
+            return
+        with self._lock:
+            if found is not None and tracee.heap is heap:
+                tracee.earlier = found

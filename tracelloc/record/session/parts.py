@@ -9,7 +9,7 @@ from tracelloc.errors import TracellocError
 from tracelloc.model.blocks import PartFigures
 from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel.registers import ThreadRegisters
-from tracelloc.record.reachability.exitleaks import find_leaks
+from tracelloc.record.reachability.lostblocks import find_leaks
 from tracelloc.record.session.processes import Processes
 from tracelloc.record.session.tracee import Tracee
 from tracelloc.record.sources.eventsource import Sources

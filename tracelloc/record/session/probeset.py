@@ -5,17 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.blocks import Blocks
+from tracelloc.model.losses import Gap, count_lost
 from tracelloc.model.process import FoundLibrary
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.kernel.trials import Trial, trial_passes
-from tracelloc.record.mallocs.discovery import Allocator, MallocChoice, Module
+from tracelloc.record.mallocs.discovery import (
+    Allocator,
+    MallocChoice,
+    Module,
+    allocators_in,
+    why_no_reports,
+)
 from tracelloc.record.mallocs.foundlibraries import describe_allocators, why_no_allocator
-from tracelloc.record.mallocs.usdt import allocators_in, why_no_reports
 from tracelloc.record.probe_points.placement import (
     ProbePlan,
     ProbePoint,
@@ -23,12 +30,12 @@ from tracelloc.record.probe_points.placement import (
     place_loader,
     plan_probes,
 )
-from tracelloc.record.process.byname import check_bits
+from tracelloc.record.process.identity import check_bits
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.attachments import Attachments
 from tracelloc.record.sources.eventsource import Sources
-from tracelloc.record.unwinding.leadingframes import LeadingFrames, code_ranges
+from tracelloc.record.unwinding.framechecker import LeadingFrames, code_ranges
 from tracelloc.text import printable
 
 _LOADER_PROGRAM: Final = "loader_changes"
@@ -322,3 +329,55 @@ def _refuse(process: Process, why: str, fixed: str) -> None:
         f"tracing would kill process {process.pid} on this kernel: {why}",
         hint=f"Linux {fixed} or newer do not have that bug",
     )
+
+
+LOST: Final = "tracelloc could not keep up"
+_OFTEN_S: Final = 0.2
+_TOGETHER_S: Final = 5.0  # Losses that follow each other more closely are one gap
+_MOST: Final = 32  # Gaps that are recorded separately; later ones extend the last
+
+
+class GapLog:
+    """The gaps in the trace of one process. Not thread safe."""
+
+    def __init__(self, sources: Sources, probes: ProbeSet) -> None:
+        self._sources, self._probes = sources, probes
+        self._checked_s = time.time()
+        self._lost = count_lost(sources.counters())  # In all processes together
+        self.gaps: tuple[Gap, ...] = ()  # In the order of their starts
+
+    def run_due(self, *, is_last: bool = False) -> None:
+        """Records gaps since the last call; does so at most every 0.2 s, unless ``is_last``."""
+        before_s, now_s = self._checked_s, time.time()
+        if 0 <= now_s - before_s < _OFTEN_S and not is_last:
+            return
+        self._checked_s = now_s
+        lost, self._lost = self._lost, count_lost(self._sources.counters())
+        if self._lost > lost:
+            self._add(Gap(before_s, self._checked_s, self._lost - lost, LOST))
+        flaw, end = self._probes.take_trouble()
+        if flaw:
+            self._add(Gap(before_s, None if end else self._checked_s, None, flaw))
+
+    def forget(self) -> None:
+        """Forgets the gaps that have ended; called when figures begin again."""
+        self.run_due(is_last=True)
+        self.gaps = tuple(gap for gap in self.gaps if gap.end_s is None)
+
+    def end(self, reason: str) -> None:
+        """Records that events are missed from now on. May be called from any thread."""
+        self._add(Gap(self._checked_s, None, None, reason))
+
+    def _add(self, new: Gap) -> None:
+        last = self.gaps[-1] if self.gaps else None
+        if last is None or last.end_s is None or new.end_s is None:
+            self.gaps = (*self.gaps, new)
+            return
+        is_same = last.reason == new.reason and new.start_s - last.end_s <= _TOGETHER_S
+        if not is_same and len(self.gaps) < _MOST:
+            self.gaps = (*self.gaps, new)
+            return
+        lost = None
+        if last.lost_events is not None and new.lost_events is not None:
+            lost = last.lost_events + new.lost_events
+        self.gaps = (*self.gaps[:-1], replace(last, end_s=new.end_s, lost_events=lost))

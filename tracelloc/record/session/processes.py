@@ -31,7 +31,7 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.tracee import Stage, Tracee
 from tracelloc.record.tasks.supervision import reason_of
-from tracelloc.record.unwinding.feed import StackFeed
+from tracelloc.record.unwinding.stacksource import StackFeed
 from tracelloc.text import printable
 
 _APPLYING: Final = "applying events"

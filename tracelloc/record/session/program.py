@@ -21,8 +21,7 @@ from tracelloc.record.sources.preloaded.launching import (
     preloads,
     with_preloaded,
 )
-from tracelloc.system.environment import environment_of, with_variables
-from tracelloc.system.invoker import Invoker
+from tracelloc.system.invoker import Invoker, environment_of, with_variables
 
 # Exit status that shells use for programs that a signal ended, less its number.
 _SIGNAL_STATUS: Final = 128

@@ -36,8 +36,8 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import TraceConfig, TraceContext
+from tracelloc.record.session.earlierblocks import FirstHeaps
 from tracelloc.record.session.eventcosts import FollowCosts
-from tracelloc.record.session.firstheaps import FirstHeaps
 from tracelloc.record.session.pace import Pace
 from tracelloc.record.session.parts import Parts, leaks_at_exit
 from tracelloc.record.session.probeset import find_allocators

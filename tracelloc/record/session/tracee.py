@@ -13,9 +13,8 @@ from typing import Final
 import numpy as np
 
 from tracelloc.errors import PrivilegeError, TargetError
-from tracelloc.heap.heap import Heap
+from tracelloc.heap.heap import Heap, HeapSeries
 from tracelloc.heap.ranges import RangeTable
-from tracelloc.heap.series import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import Blocks, EarlierBlocks, PartFigures
 from tracelloc.model.codefiles import FileId, base_name, is_c_library, is_runtime
@@ -24,7 +23,7 @@ from tracelloc.model.losses import count_lost
 from tracelloc.model.process import FoundLibrary, Overhead, Runtime, Target
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.verdicts import Findings
-from tracelloc.record.facets.allfacets import FACETS
+from tracelloc.record.facets.schedule import FACETS
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.mallocs.families import MAPPINGS
@@ -33,8 +32,7 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.known import counts_objects, runtimes_of
 from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.eventcosts import EventCosts
-from tracelloc.record.session.gaplog import GapLog
-from tracelloc.record.session.probeset import ProbeSet
+from tracelloc.record.session.probeset import GapLog, ProbeSet
 from tracelloc.record.session.processfacts import ProcessFactReader, ProcessFacts
 from tracelloc.record.session.stackjudge import StackJudge
 from tracelloc.record.unwinding.stacksource import StackSource

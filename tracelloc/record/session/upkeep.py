@@ -11,12 +11,10 @@ from functools import partial
 from typing import Final
 
 from tracelloc.errors import TracellocError
-from tracelloc.record.facets.allfacets import FACETS
-from tracelloc.record.facets.schedule import Schedule
+from tracelloc.record.facets.schedule import FACETS, Schedule
 from tracelloc.record.kernel.attach import Attachment
-from tracelloc.record.kernel.child import IDLE_PROGRAM
 from tracelloc.record.kernel.method import Method
-from tracelloc.record.kernel.overhead import OverheadAccount, OverheadWatch
+from tracelloc.record.kernel.overhead import IDLE_PROGRAM, OverheadAccount, OverheadWatch
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceContext

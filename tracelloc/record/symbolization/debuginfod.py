@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import IO, Final
 
 from tracelloc.system.invoker import effective_user
-from tracelloc.system.safefiles.cache import CacheDirectory
+from tracelloc.system.safefiles.writing import CacheDirectory
 from tracelloc.text import printable
 
 _VARIABLE: Final = "DEBUGINFOD_URLS"
@@ -98,7 +99,7 @@ class DebugServers:
             status, why = _fetch(address, file, self._environment)
             if status == 0:
                 file.seek(0)
-                cache.remember(build_id, _pieces(file))
+                cache.remember(build_id, iter(partial(file.read, _PIECE_BYTES), b""))
                 return True
         if status != _MISSING_STATUS:
             self._off.add(url)
@@ -124,11 +125,6 @@ def _fetch(address: str, file: IO[bytes], environment: Mapping[str, str]) -> tup
     except OSError as error:
         return None, str(error)
     return done.returncode, printable(done.stderr.strip()[-200:])
-
-
-def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    while piece := file.read(_PIECE_BYTES):
-        yield piece
 
 
 DEBUG_SERVERS: Final = DebugServers()  # The servers that this process's environment names

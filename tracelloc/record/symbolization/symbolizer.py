@@ -24,8 +24,26 @@ from tracelloc.model.frames import Frame, unnamed
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.symbolization.modulesymbols import ModuleSymbols, PerfMap, describe
-from tracelloc.record.symbolization.sourcemap import SourceMap
 from tracelloc.record.worker.client import FileReadError
+
+
+class SourceMap:
+    """Replaces directories of source files: ``(as compiled, on this machine)``."""
+
+    def __init__(self, directories: Iterable[tuple[str, str]] = ()) -> None:
+        pairs = [(old.rstrip("/"), new.rstrip("/")) for old, new in directories]
+        # The longest, most specific match applies.
+        self._directories = sorted(pairs, key=lambda pair: -len(pair[0]))
+
+    def apply(self, path: str | None) -> str | None:
+        """Returns a path with its directory replaced, if a replacement applies."""
+        if path is None:
+            return None
+        for old, new in self._directories:
+            if path == old or path.startswith(f"{old}/"):
+                return new + path[len(old) :]
+        return path
+
 
 T = TypeVar("T")
 # Frames of one address: inlined functions first, their containing function last.

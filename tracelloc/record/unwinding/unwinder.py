@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
-from tracelloc.files.cfi.rules import FALLBACK_ROW
+from tracelloc.files.cfi.module import FALLBACK_ROW
 from tracelloc.files.cfi.walk import End
 from tracelloc.model.codefiles import Mapping, Unresolved
 from tracelloc.model.events import Miss
@@ -32,7 +32,7 @@ from tracelloc.record.process.procfs import AddressMap
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.unwinding.rowsahead import RowsAhead
 from tracelloc.record.worker.client import AskedFile, FileReadError
-from tracelloc.record.worker.knownfiles import GENERATED, UNREADABLE
+from tracelloc.record.worker.symbolfilereader import GENERATED, UNREADABLE
 from tracelloc.record.worker.unwindtables import FollowedStack, StackWalker, UnwindTables
 
 U64 = npt.NDArray[np.uint64]

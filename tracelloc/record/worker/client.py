@@ -19,9 +19,15 @@ from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from tracelloc.errors import MalformedError, scarcity
-from tracelloc.record.worker.channel import ChannelError, Descriptor, PackedMessage, receive, send
-from tracelloc.record.worker.knownfiles import KnownFiles
-from tracelloc.record.worker.questions import QUESTIONS
+from tracelloc.record.worker.questions import (
+    QUESTIONS,
+    ChannelError,
+    Descriptor,
+    PackedMessage,
+    receive,
+    send,
+)
+from tracelloc.record.worker.symbolfilereader import KnownFiles
 from tracelloc.record.worker.zygote import ZYGOTE, ForkedWorker
 from tracelloc.text import printable
 

@@ -23,12 +23,12 @@ from tracelloc.files.cfi.unwindsections import unwind_sections
 from tracelloc.files.elf import ElfFile, Segment
 from tracelloc.files.elf.file import DynamicNames
 from tracelloc.files.elf.usdt import UsdtArgument, usdt_probes, usdt_providers
+from tracelloc.files.machinecode.threadcache import makes_filters, thread_cache_drain
 from tracelloc.record import abi
 from tracelloc.record.worker.questions import question
 
 if TYPE_CHECKING:
-    from tracelloc.files.machinecode.codepaths import CodeReader
-    from tracelloc.files.machinecode.coderules import CodeRules
+    from tracelloc.files.machinecode.codepaths import CodeReader, CodeRules
 
 U64 = npt.NDArray[np.uint64]
 
@@ -198,9 +198,9 @@ class CodeFileReader:
 
     @cached_property
     def _code_rules(self) -> CodeRules:
-        from tracelloc.files.machinecode.coderules import rules_for
+        from tracelloc.files.machinecode.codepaths import rules_for
 
-        return rules_for(elf_architecture(self.elf.machine, self.elf.bits))
+        return rules_for(elf_architecture(self.elf.machine))
 
     @cached_property
     def _reader(self) -> CodeReader:
@@ -217,24 +217,16 @@ class CodeFileReader:
     @question()
     def return_slot(self, entry: int, addresses: Sequence[int]) -> int:
         """Returns where a function stores its return address: ``CodeReader.return_slot``."""
-        from tracelloc.files.machinecode.codepaths import StopFunctions
-
-        return self._reader.return_slot(entry, StopFunctions(frozenset(addresses)))
+        return self._reader.return_slot(entry, addresses)
 
     @question()
     def always_calls(self, entry: int, addresses: Sequence[int], names: Sequence[str]) -> bool:
         """Returns whether a function always calls one of these before it returns."""
-        from tracelloc.files.machinecode.codepaths import StopFunctions
-
-        return self._reader.always_calls(
-            entry, StopFunctions(frozenset(addresses), frozenset(names))
-        )
+        return self._reader.always_calls(entry, addresses, names)
 
     @question()
     def makes_filters(self) -> bool:
         """Returns whether the code seems to install seccomp filters without the C library."""
-        from tracelloc.files.machinecode.filtercode import makes_filters
-
         return makes_filters(self.elf)
 
     @question()
@@ -243,7 +235,6 @@ class CodeFileReader:
 
         ``frees``: addresses of free. Returns None if there is no such function.
         """
-        from tracelloc.files.machinecode.threadcache import thread_cache_drain
 
         def start_of(address: int) -> int | None:
             part = None if self.cfi is None else self.cfi.part_at(address)
@@ -259,7 +250,7 @@ class CodeFileReader:
     @cached_property
     def cfi(self) -> Cfi | None:
         """The file's call-frame information; None if it is for another machine."""
-        is_for_this = elf_architecture(self.elf.machine, self.elf.bits) is native()
+        is_for_this = elf_architecture(self.elf.machine) is native()
         return Cfi(self.elf) if is_for_this else None
 
     def _known_cfi(self) -> Cfi:

@@ -16,10 +16,9 @@ from typing import Final
 
 from tracelloc.architecture import native
 from tracelloc.files.elf.sections import load_zstd
-from tracelloc.files.machinecode import codepaths, filtercode, threadcache  # noqa: F401
-from tracelloc.record.worker.channel import PackedMessage, receive_question, send
-from tracelloc.record.worker.knownfiles import KnownFiles
-from tracelloc.record.worker.questions import QUESTIONS
+from tracelloc.files.machinecode import codepaths  # noqa: F401
+from tracelloc.record.worker.questions import QUESTIONS, PackedMessage, receive_question, send
+from tracelloc.record.worker.symbolfilereader import KnownFiles
 
 load_zstd()
 

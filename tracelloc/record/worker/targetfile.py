@@ -16,9 +16,9 @@ from tracelloc.files.dwarf.variables import SourcePlace
 from tracelloc.files.elf import NotElfError
 from tracelloc.files.elf.debugfiles import DebugFile
 from tracelloc.files.elf.headers import SegmentedFile
-from tracelloc.record.worker.channel import Descriptor
 from tracelloc.record.worker.client import CODE_WORKER, FileHandle, FileReadError, FileWorker, asked
 from tracelloc.record.worker.codefilereader import CodeFileReader, FunctionExits, UsdtPlace
+from tracelloc.record.worker.questions import Descriptor
 from tracelloc.record.worker.symbolfilereader import SymbolFileReader
 from tracelloc.text import printable
 

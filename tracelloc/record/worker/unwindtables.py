@@ -22,7 +22,7 @@ from tracelloc.record.worker.client import (
     FileWorker,
 )
 from tracelloc.record.worker.codefilereader import CodeFileReader
-from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
+from tracelloc.record.worker.symbolfilereader import CODE_DTYPE, KnownFiles, miss_dtype
 from tracelloc.record.worker.targetfile import TargetFile
 
 U64 = npt.NDArray[np.uint64]

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tracelloc.record.worker.channel import ChannelError, Descriptor, receive, send
+from tracelloc.record.worker.questions import ChannelError, Descriptor, receive, send
 from tracelloc.system.confined import CONFINE, start_reader
 
 LEAST_MEMORY_BYTES: Final = 128 << 20

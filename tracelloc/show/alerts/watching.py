@@ -25,8 +25,7 @@ from tracelloc.show.presentation.facts import stack_facts, summary, suspect_fact
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.presentation.suspects import lost_bytes, name_suspects, suspects_of
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.system.environment import environment_of
-from tracelloc.system.invoker import Invoker, invoker
+from tracelloc.system.invoker import Invoker, environment_of, invoker
 from tracelloc.text import NS_PER_S, format_duration, format_size, printable
 
 _FIRST_GROWTH_NS: Final = 60 * NS_PER_S

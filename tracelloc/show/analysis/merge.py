@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.dataclass import dataclass, field, fields, replace
-from tracelloc.heap.series import POINTS
+from tracelloc.heap.heap import POINTS
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import Blocks, BlockSelection, Mappings
 from tracelloc.model.figures import I64, SAMPLES, HeapPoints, History, Mask, ThreadActivity, Totals

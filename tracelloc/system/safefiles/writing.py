@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from tracelloc.system.invoker import User, sudo_caller
-from tracelloc.system.safefiles.resolve import Destination, destination
+from tracelloc.system.invoker import Invoker, User, open_trusted, rights_of, sudo_caller
+from tracelloc.system.safefiles.resolve import Destination, destination, directory_made
 
 T = TypeVar("T")
 
@@ -184,3 +184,50 @@ def _check_rename(found: Destination) -> None:
 
 def _temporary_name() -> str:
     return f".tracelloc-{secrets.token_hex(8)}"
+
+
+_MOST_FILES_LOOKED_AT: Final = 4096
+
+
+class CacheDirectory:
+    """A directory of cached files, of which the least recently used ones are removed."""
+
+    def __init__(self, who: Invoker, name: str, suffix: str, most_files: int) -> None:
+        """``name``: the directory's name; empty for the common directory."""
+        self.path: Path = who.cache / "tracelloc" / name
+        self._who = who
+        self._suffix = suffix
+        self._most_files = most_files
+
+    def recall(self, name: str, most_bytes: int) -> bytes:
+        """Reads a cached file. Raises OSError if it is missing, too large or not trusted."""
+        with open(self.open(name), "rb") as stream:
+            content = stream.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            raise OSError(0, f"it is larger than {most_bytes >> 20} MiB")
+        return content
+
+    def open(self, name: str) -> int:
+        """Opens a cached file to read. Raises OSError if it is missing or others can write it."""
+        path = self.path / (name + self._suffix)
+        with destination(path, self._who.user) as found, rights_of(self._who):
+            descriptor = open_trusted(path, self._who)
+            os.utime(found.name, dir_fd=found.directory, follow_symlinks=False)
+        return descriptor
+
+    def remember(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Writes a cached file. On any error, an old file stays, and nothing is raised."""
+        user = self._who.user
+        with suppress(OSError), directory_made(self.path, user) as directory:
+            replace_file(self.path / (name + self._suffix), pieces, [user])
+            with rights_of(self._who):
+                self._drop_oldest(directory)
+
+    def _drop_oldest(self, directory: int) -> None:
+        ages = []
+        with os.scandir(f"/proc/self/fd/{directory}") as entries:
+            for entry, _ in zip(entries, range(_MOST_FILES_LOOKED_AT), strict=False):
+                if entry.name.endswith(self._suffix) and entry.is_file(follow_symlinks=False):
+                    ages.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
+        for _, name in sorted(ages, reverse=True)[self._most_files :]:
+            os.unlink(name, dir_fd=directory)

@@ -20,10 +20,8 @@ from tests.unit.unwindrows import Kind, decode
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
-from tracelloc.files.cfi.module import Cfi
-from tracelloc.files.cfi.reasons import CfiError
-from tracelloc.files.cfi.rules import END_ROW, FALLBACK_ROW, built_in_rules
-from tracelloc.files.cfi.walk import End, Walk
+from tracelloc.files.cfi.module import END_ROW, FALLBACK_ROW, Cfi, built_in_rules
+from tracelloc.files.cfi.walk import CfiError, End, Walk
 
 FP, LR, SP, PC = 29, 30, 31, 32
 # Numbers by readelf's names; it shows the return address's register as `ra`.

@@ -13,9 +13,8 @@ from tests.unit.unwindrows import ArmRow, Kind, ReturnPlace, Row, decode, decode
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
-from tracelloc.files.cfi.module import Cfi
-from tracelloc.files.cfi.reasons import Reason
-from tracelloc.files.cfi.rules import built_in_rules
+from tracelloc.files.cfi.module import Cfi, built_in_rules
+from tracelloc.files.cfi.walk import Reason
 
 Rule = tuple[int, int, bytes]
 

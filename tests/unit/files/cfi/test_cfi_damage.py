@@ -18,8 +18,8 @@ from tests.unit.files.cfi.test_cfi_programs import entry
 from tests.unit.references import open_cfi
 from tests.unit.unwindrows import decode
 from tracelloc.files.cfi.core import Entries, reason_row
-from tracelloc.files.cfi.reasons import CfiError, Reason
 from tracelloc.files.cfi.unwindsections import scan
+from tracelloc.files.cfi.walk import CfiError, Reason
 from tracelloc.files.elf import NotElfError
 
 MASK = (1 << 64) - 1

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.unwindrows import decode
+from tests.unit.unwindrows import RBP, RIP, decode
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import MASK, OFFSET, Entries, read_header
-from tracelloc.files.cfi.reasons import CfiError, Reason
-from tracelloc.files.cfi.rules import RBP, RIP
 from tracelloc.files.cfi.unwindsections import FdeIndex, make_index, scan
+from tracelloc.files.cfi.walk import CfiError, Reason
 
 SECTION = 0x10000
 CODE = 0x4000

@@ -6,12 +6,26 @@ from enum import EnumMeta
 import pytest
 
 from tests.commands import c_values
-from tests.unit.unwindrows import BP_AT_BP, BP_UNCHANGED, SIGNAL_IP, Kind, ReturnPlace, Row, decode
+from tests.unit.unwindrows import (
+    BP_AT_BP,
+    BP_UNCHANGED,
+    FRAME_POINTER,
+    OUTERMOST,
+    RBP,
+    RBX,
+    RIP,
+    RSP,
+    SIGNAL_FRAME,
+    SIGNAL_IP,
+    Kind,
+    ReturnPlace,
+    Row,
+    decode,
+)
 from tracelloc import probes
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import RuleSet
-from tracelloc.files.cfi.reasons import Reason
-from tracelloc.files.cfi.rules import FRAME_POINTER, OUTERMOST, RBP, RBX, RIP, RSP, SIGNAL_FRAME
+from tracelloc.files.cfi.walk import Reason
 
 Rule = tuple[int, int, bytes]
 

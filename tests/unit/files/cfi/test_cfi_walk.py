@@ -13,11 +13,21 @@ import pytest
 from tests.commands import run
 from tests.harness import Builder
 from tests.unit.references import open_elf
-from tests.unit.unwindrows import BP_AT_BP, BP_UNCHANGED, SIGNAL_IP, Kind, decode
+from tests.unit.unwindrows import (
+    BP_AT_BP,
+    BP_UNCHANGED,
+    FRAME_POINTER,
+    RBP,
+    RBX,
+    RIP,
+    RSP,
+    SIGNAL_IP,
+    Kind,
+    decode,
+)
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import MASK, RuleSet, StackCopy, unwind
 from tracelloc.files.cfi.module import Cfi
-from tracelloc.files.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP
 from tracelloc.files.cfi.walk import End, Walk
 from tracelloc.files.elf import ElfFile
 from tracelloc.record.process.procfs import AddressMap, parse_maps

@@ -188,13 +188,6 @@ def test_from_several_threads(builder: Builder) -> None:
         assert list(pool.map(lambda _: lines.chains(addresses), range(4))) == [expected] * 4
 
 
-@pytest.mark.long
-def test_32_bit(builder: Builder) -> None:
-    lines = SourceLines(open_elf(builder.c("churn", "-m32")))
-    assert lines.chains([0x1234]) == [()]
-    assert lines.reason == "debug information of 32-bit files is not read"
-
-
 def packed(kind: int, size: int, stored: bytes, packing: Packing = Packing.ELF) -> ElfSection:
     head = struct.pack("<IIQQ", kind, 0, size, 1)
     if packing is Packing.GNU:

@@ -13,7 +13,7 @@ from tests.unit.references import open_cfi, open_elf
 from tracelloc.files.cfi.module import function_parts
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.usdt import usdt_probes
-from tracelloc.files.machinecode.filtercode import makes_filters
+from tracelloc.files.machinecode.threadcache import makes_filters
 from tracelloc.record.worker.codefilereader import CodeFileReader
 
 STUB = re.compile(r"^([0-9a-f]{16}) <(\w+)(?:@@?\w[\w.]*)?@plt>:$", re.MULTILINE)

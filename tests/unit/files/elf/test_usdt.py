@@ -21,9 +21,14 @@ from tracelloc.heap.sampling import GIVEN, weighed
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import WEIGHT_BITS
-from tracelloc.record.mallocs.discovery import MallocChoice, Module
+from tracelloc.record.mallocs.discovery import (
+    MallocChoice,
+    Module,
+    allocators_in,
+    provider_in,
+    why_no_reports,
+)
 from tracelloc.record.mallocs.families import PROVIDERS
-from tracelloc.record.mallocs.usdt import allocators_in, provider_in, why_no_reports
 from tracelloc.record.probe_points.placement import usdt_points
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.show.analysis.differences import amounts

@@ -20,7 +20,7 @@ from tracelloc.files.machinecode.armcode import (
     is_simulated,
     nop_at,
 )
-from tracelloc.files.machinecode.codepaths import CodeReader, StopFunctions
+from tracelloc.files.machinecode.codepaths import CodeReader
 from tracelloc.files.machinecode.instruction import CodeFlow, ProbeOffset
 from tracelloc.files.machinecode.threadcache import thread_cache_drain
 
@@ -273,7 +273,7 @@ def test_exits(tmp_path: Path) -> None:
     assert reader.exits(labels["tail"]).rets == {labels["other"]}
     assert reader.exits(labels["noreturn"]).trouble == "it has no ret instruction"
     assert reader.exits(labels["traps"]).trouble == "it has no ret instruction"
-    assert reader.always_calls(labels["tail"], StopFunctions(names=frozenset({"other"})))
+    assert reader.always_calls(labels["tail"], names={"other"})
 
 
 def test_flows() -> None:
@@ -324,7 +324,7 @@ def test_where_return_addresses_are_stored() -> None:
     functions = {name: min(places) for name, places in elf.find_functions(SLOTS).items()}
     reader, found = CodeReader(elf), {}
     for name, address in functions.items():
-        others = StopFunctions(frozenset(functions.values()) - {address})
+        others = frozenset(functions.values()) - {address}
         found[name] = reader.return_slot(address, others)
         pushes = [o for at, *_, o in listing(path) if address <= at < address + 64]
         pushed = next((m for operands in pushes if (m := PUSHED.fullmatch(operands))), None)
@@ -375,7 +375,7 @@ bare:   stp x29, x30, [sp, #-16]!
         for name, places in elf.find_functions(["first", "second", "bare"]).items()
     }
     reader = CodeReader(elf)
-    assert reader.return_slot(at["first"], StopFunctions(frozenset({at["second"]}))) == 3
-    assert reader.return_slot(at["first"], StopFunctions()) == 0
-    assert reader.return_slot(at["second"], StopFunctions()) == 2
-    assert reader.return_slot(at["bare"], StopFunctions()) == 0  # nothing says where
+    assert reader.return_slot(at["first"], {at["second"]}) == 3
+    assert reader.return_slot(at["first"]) == 0
+    assert reader.return_slot(at["second"]) == 2
+    assert reader.return_slot(at["bare"]) == 0  # nothing says where

@@ -15,7 +15,7 @@ from tests.unit.stage import Stages
 from tracelloc.model.blocks import SuspectHolders
 from tracelloc.model.heapusage import HeapUsage, HeapUsages
 from tracelloc.model.objects import ObjectFindings
-from tracelloc.record.facets import allfacets, objects, schedule
+from tracelloc.record.facets import objects, schedule
 from tracelloc.record.facets.facet import Facet, InspectionBudget
 from tracelloc.record.facets.objects import ObjectsFacet
 from tracelloc.record.session import tracee, upkeep
@@ -166,8 +166,8 @@ def test_censuses_are_more_frequent_where_something_grows(monkeypatch: pytest.Mo
 @pytest.fixture
 def weather(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registers the facet, and its result."""
-    kinds = (*allfacets.FACETS, WeatherFacet)
-    for module in (allfacets, tracee, upkeep):
+    kinds = (*schedule.FACETS, WeatherFacet)
+    for module in (schedule, tracee, upkeep):
         monkeypatch.setattr(module, "FACETS", kinds)
     monkeypatch.setitem(FACET_RESULTS, "weather", Weather)
 
@@ -196,7 +196,7 @@ def test_a_new_facet_is_recorded(tmp_path: Path) -> None:
 
 def test_recordings_know_the_results_of_all_facets() -> None:
     """Those of pointers are in the findings."""
-    assert {kind.name for kind in allfacets.FACETS} - {"pointers"} == set(FACET_RESULTS)
+    assert {kind.name for kind in schedule.FACETS} - {"pointers"} == set(FACET_RESULTS)
 
 
 def test_results_of_recordings_that_have_them_by_other_names() -> None:

@@ -5,9 +5,9 @@ import os
 import numpy as np
 
 from tracelloc.model.blocks import Blocks
+from tracelloc.record.facets.pointers import ObjectParts
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.reachability.objectparts import ObjectParts
 
 BLOCK_BYTES, COUNT = 64, 200
 

@@ -8,8 +8,8 @@ from tests.searches import add_search
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import U64
-from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.blockbits import BlockBits
+from tracelloc.record.reachability.wordlog import searched_areas
 
 BASE = 0x7F0000000000
 SIZE = 64

@@ -9,8 +9,8 @@ from tests.marked import bits_of
 from tracelloc.model.lostmemory import Shape
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
+from tracelloc.record.reachability.blockgraph import room_of
 from tracelloc.record.reachability.lostgroups import BlockLinks, _shapes
-from tracelloc.record.reachability.newerblocks import room_of
 from tracelloc.record.reachability.roots import DEAD, QUIET, ROOT, MemoryKinds
 from tracelloc.record.reachability.structures import components, gather
 

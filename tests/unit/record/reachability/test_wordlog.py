@@ -9,9 +9,8 @@ from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
 from tracelloc.record.heapwalk.chunks import blocks_between, words_within
 from tracelloc.record.heapwalk.ranges import BlockRanges, are_in_use
 from tracelloc.record.process.memory import U64
-from tracelloc.record.reachability.areas import MemoryArea
 from tracelloc.record.reachability.blockbits import select_words, set_bits
-from tracelloc.record.reachability.wordlog import LoggedPiece, WordLog
+from tracelloc.record.reachability.wordlog import LoggedPiece, MemoryArea, WordLog
 
 BASE = 0x7F0000000000
 BLOCKS, BLOCK_WORDS, ROOTS = 3000, 8, 50

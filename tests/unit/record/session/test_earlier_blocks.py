@@ -17,11 +17,11 @@ from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.kinds import BlockKinds
 from tracelloc.record.heapwalk.pieces import PieceReader
+from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session import earlierblocks
-from tracelloc.record.session.earlierblocks import EarlierBlockReader, SizeLimits
-from tracelloc.record.session.firstheaps import ReadProgress
+from tracelloc.record.session.earlierblocks import EarlierBlockReader, ReadProgress
 
 
 class MadeUpReader(EarlierBlockReader):
@@ -34,7 +34,7 @@ class MadeUpReader(EarlierBlockReader):
         super().__init__(
             Process(pid), self.heap, RuntimeFrames(), threading.RLock(), lambda: None,
             is_current=lambda: True, note_added=lambda _: None, note_read=lambda _: None,
-            limits=SizeLimits(), memory_bytes=None,
+            capture=CaptureConfig(), memory_bytes=None,
         )  # fmt: skip
         self._walks: Iterator[list[int]] = iter(walks)
         self._now_running = running

@@ -14,8 +14,8 @@ from tests.unit.show.presentation.test_views import FakeSymbolizer
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.losses import Completeness, Counter, Gap, LossCounts, Oddities, completeness_of
-from tracelloc.record.session import gaplog
-from tracelloc.record.session.gaplog import LOST, GapLog
+from tracelloc.record.session import probeset
+from tracelloc.record.session.probeset import LOST, GapLog
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.alerts import alert_of
 from tracelloc.show.presentation.naming import Namer
@@ -34,7 +34,7 @@ class Trace:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
-        monkeypatch.setattr(gaplog.time, "time", lambda: self.now_s)
+        monkeypatch.setattr(probeset.time, "time", lambda: self.now_s)
         self.counters = np.zeros(len(Counter), np.uint64)
         self.flaw = "", False
         capture: Any = SimpleNamespace(counters=lambda: self.counters)

@@ -20,7 +20,7 @@ from tracelloc.files.elf.plt import plt_functions
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.symbolization import modulesymbols
 from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
-from tracelloc.record.symbolization.sourcemap import SourceMap
+from tracelloc.record.symbolization.symbolizer import SourceMap
 from tracelloc.system.debugpackages import debug_hints
 from tracelloc.system.syscalls import open_inside
 

@@ -18,8 +18,7 @@ from tracelloc.model.frames import Frame
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.symbolization.modulesymbols import ModuleSymbols
-from tracelloc.record.symbolization.sourcemap import SourceMap
-from tracelloc.record.symbolization.symbolizer import Symbolizer
+from tracelloc.record.symbolization.symbolizer import SourceMap, Symbolizer
 
 FUNCTIONS_OF_CHAIN = "innermost", "middle", "outermost", "recurse", "main"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracelloc.record.unwinding import sitememory
-from tracelloc.record.unwinding.sitememory import SiteMemory
+from tracelloc.record.unwinding import rowsahead
+from tracelloc.record.unwinding.rowsahead import SiteMemory
 from tracelloc.system.invoker import Invoker
 
 ID = "00ff" * 10
@@ -46,7 +46,7 @@ def test_what_is_no_build_id(me: Invoker, build_id: str | None) -> None:
 
 
 def test_newest_stay_when_there_are_too_many(me: Invoker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sitememory, "_MOST_SITES", 4)
+    monkeypatch.setattr(rowsahead, "_MOST_KEPT", 4)
     memory = SiteMemory(me)
     memory.remember(ID, sites(10, 20, 30))
     memory.remember(ID, sites(1, 2, 3))
@@ -54,7 +54,7 @@ def test_newest_stay_when_there_are_too_many(me: Invoker, monkeypatch: pytest.Mo
 
 
 def test_least_lately_used_files_go(me: Invoker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sitememory, "_MOST_FILES", 3)
+    monkeypatch.setattr(rowsahead, "_MOST_FILES", 3)
     memory = SiteMemory(me)
     for number in range(3):
         memory.remember(f"{number:08x}", sites(1))

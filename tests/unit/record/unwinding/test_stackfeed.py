@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from tracelloc.model.events import Miss, SentStacks
-from tracelloc.record.unwinding import feed
+from tracelloc.record.unwinding import stacksource
 from tracelloc.record.unwinding.stacksource import StackSource
 
 IMAGE = 3
@@ -47,11 +47,11 @@ def work(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int
         counts.append((hastened, finished))
 
     # However slow the machine is.
-    monkeypatch.setattr(feed, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(stacksource, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(StackSource, "catch_up", lambda _source: None)
     monkeypatch.setattr(StackSource, "supply_rows", supply_rows)
     monkeypatch.setattr(StackSource, "finish", finish)
-    stacks = feed.StackFeed(cast("Any", sender), finishes=True)
+    stacks = stacksource.StackFeed(cast("Any", sender), finishes=True)
     stacks.add(IMAGE, cast("Any", SimpleNamespace(pid=42)))
     stacks.take_stacks()
     return counts

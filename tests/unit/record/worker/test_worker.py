@@ -26,12 +26,12 @@ from tests.faultyworker import CRASH, add_fault, faulty_script
 from tests.harness import PATIENCE_S, Builder, open_files, refused
 from tests.unit.files.elf.test_elf import libc
 from tests.unit.references import addresses_in_functions, open_elf, target_file
+from tests.unit.unwindrows import FRAME_POINTER, RBP, RBX, RIP, RSP
 from tracelloc.architecture import native
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
 from tracelloc.files.cfi.module import Cfi
-from tracelloc.files.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP
 from tracelloc.files.dwarf import SourceLines
 from tracelloc.files.elf import SymbolTable
 from tracelloc.files.elf.plt import plt_functions
@@ -39,11 +39,11 @@ from tracelloc.files.elf.symtab import RawTable
 from tracelloc.files.machinecode.codepaths import CodeReader
 from tracelloc.files.machinecode.probeoffsets import at_entry, find_probe_offset
 from tracelloc.model.events import Miss
-from tracelloc.record.worker import channel, client, zygote
-from tracelloc.record.worker.channel import Descriptor
+from tracelloc.record.worker import client, questions, zygote
 from tracelloc.record.worker.client import FileReadError, FileWorker
 from tracelloc.record.worker.codefilereader import FunctionExits
-from tracelloc.record.worker.knownfiles import GENERATED
+from tracelloc.record.worker.questions import Descriptor
+from tracelloc.record.worker.symbolfilereader import GENERATED
 from tracelloc.record.worker.targetfile import WorkerFile
 from tracelloc.record.worker.unwindtables import StackWalker, UnwindTables
 from tracelloc.system.confined import CONFINE, NOBODY, OWN_USERS
@@ -504,7 +504,7 @@ def test_it_may_be_closed_in_the_middle_of_an_answer(
 
 
 def test_foreign_files(builder: Builder, worker: FileWorker, opened: Open, tmp_path: Path) -> None:
-    """A 32-bit one: what reads those can't be imported there."""
+    """A 32-bit one is refused."""
     data = bytearray(builder.c("chain").read_bytes())
     data[4] = 1
     (tmp_path / "foreign").write_bytes(data)
@@ -538,19 +538,19 @@ def test_messages_of_any_size() -> None:
     one, other = socket.socketpair()
     with one, other:
         text, data = {"text": "\ud800\x00é" * 1000}, os.urandom(3 << 20)
-        thread = threading.Thread(target=channel.send, args=(one, [text, data]))
+        thread = threading.Thread(target=questions.send, args=(one, [text, data]))
         thread.start()
-        assert channel.receive(other, 60) == ([text, len(data)], data)
+        assert questions.receive(other, 60) == ([text, len(data)], data)
         thread.join()
         descriptor = os.memfd_create("sent")
-        channel.send(one, [Descriptor(descriptor), Descriptor(descriptor)])
-        message, _, received = channel.receive_question(other)
+        questions.send(one, [Descriptor(descriptor), Descriptor(descriptor)])
+        message, _, received = questions.receive_question(other)
         assert message == [0, 1]
         assert len(received) == 2
         assert all(os.path.samestat(os.fstat(descriptor), os.fstat(each)) for each in received)
         # What does not expect descriptors gets none.
-        channel.send(one, Descriptor(descriptor))
-        channel.receive(other, 60)
+        questions.send(one, Descriptor(descriptor))
+        questions.receive(other, 60)
         assert sorted(held(descriptor)) == sorted([descriptor, *received])
         for each in (descriptor, *received):
             os.close(each)

@@ -18,8 +18,14 @@ from tracelloc.files.cfi.walk import End
 from tracelloc.files.dwarf import forms, inlines, variables
 from tracelloc.files.elf import Symbol
 from tracelloc.record.worker import questions
-from tracelloc.record.worker.channel import Descriptor, PackedMessage
-from tracelloc.record.worker.questions import QUESTIONS, Signed, _read_all, reader_of
+from tracelloc.record.worker.questions import (
+    QUESTIONS,
+    Descriptor,
+    PackedMessage,
+    Signed,
+    _read_all,
+    reader_of,
+)
 
 U64 = npt.NDArray[np.uint64]
 PAIR = np.dtype([("start", "<u8"), ("file", "<i8")])

@@ -9,7 +9,7 @@ import pytest
 
 from tests import snapshots
 from tests.unit.events import A, F, random_program, records
-from tracelloc.heap.series import HeapSeries
+from tracelloc.heap.heap import HeapSeries
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import Blocks

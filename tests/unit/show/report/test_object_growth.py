@@ -12,9 +12,8 @@ from tests.unit.leaks import watched
 from tests.unit.reports import json_report, text_report
 from tracelloc.model.objects import Holder, Holders, ObjectFindings
 from tracelloc.model.verdicts import Verdict
-from tracelloc.record.runtimes.cpython.growth import TypeHistory
 from tracelloc.record.runtimes.cpython.holders import CYCLE
-from tracelloc.record.runtimes.cpython.watch import group_types
+from tracelloc.record.runtimes.cpython.watch import TypeHistory, group_types
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.presentation.suspects import verdict_counts
 from tracelloc.show.report.content import EarlierProcessReports, ReportStyle, Request

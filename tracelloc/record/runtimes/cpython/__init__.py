@@ -18,7 +18,7 @@ from tracelloc.system.memorylimits import default_budget
 
 
 class PythonObjectCounter:
-    """Counts the objects of one Python program on demand: an ``ObjectCounter``."""
+    """Counts the objects of one Python program on demand."""
 
     def __init__(self, process: Process) -> None:
         self._censuses = CensusTaker(process)
@@ -42,7 +42,11 @@ class PythonObjectCounter:
         return now
 
     def find_holders(self, types: Sequence[str], *, new_only: bool) -> dict[str, Holders]:
-        """Finds holders of objects of some types, once after each census (``ObjectCounter``)."""
+        """Finds holders of objects of some types, once after each census.
+
+        ``new_only``: objects that existed at the first census are left out, as long as there are
+        others. Frees the data of the census.
+        """
         found, self._found = self._found, None
         if found is None:
             return {}
@@ -59,7 +63,7 @@ class PythonObjectCounter:
 
 
 class CPythonSupport:
-    """CPython's implementation of ``RuntimeSupport``."""
+    """What ``supported.py`` needs of a runtime."""
 
     name = "Python"
     versions = "3.11 to 3.14"

@@ -22,21 +22,24 @@ from tracelloc.model.objects import ObjectCensus, TypeCount
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.blocks import Addresses
-from tracelloc.record.runtimes.cpython.large import (
-    TABLE,
-    UNCOUNTED,
-    LargeObjects,
-    own_bytes,
-    read_large,
-    table_bytes,
-)
 from tracelloc.record.runtimes.cpython.pools import (
     POOL_BYTES,
     PoolBlocks,
     find_pools,
     read_blocks,
 )
-from tracelloc.record.runtimes.cpython.types import HEAP_TYPE, Objects, TypeObject, Types
+from tracelloc.record.runtimes.cpython.types import (
+    HEAP_TYPE,
+    TABLE,
+    UNCOUNTED,
+    LargeObjects,
+    Objects,
+    TypeObject,
+    Types,
+    own_bytes,
+    read_large,
+    table_bytes,
+)
 from tracelloc.text import format_size
 
 _KEY: Final = re.compile(rb"__module__\0")

@@ -76,7 +76,7 @@ class FrameCodes:
                 temporaries, _, variables = struct.unpack_from("<3i", image, self._counts_at - 8)
                 (names,) = struct.unpack_from("<Q", image, _NAMES_AT)
             known = self._known[code] = FrameCode(
-                self._python.function(code),
+                self._python.codes.function(code),
                 variables if 0 <= variables <= _MOST_LOCALS else 0,
                 temporaries if 0 <= temporaries <= _MOST_LOCALS else 0,
                 names,

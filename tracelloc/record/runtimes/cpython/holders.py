@@ -29,10 +29,14 @@ from tracelloc.record.runtimes.cpython.frames import (
     thread_locals,
 )
 from tracelloc.record.runtimes.cpython.image import HeapImage
-from tracelloc.record.runtimes.cpython.interpreter import CPython, UncountedPython, find_cpython
+from tracelloc.record.runtimes.cpython.interpreter import (
+    CPython,
+    UncountedPython,
+    UnsupportedRuntime,
+    find_cpython,
+)
 from tracelloc.record.runtimes.cpython.paths import PathNames
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
-from tracelloc.record.runtimes.runtimesupport import UnsupportedRuntime
 
 SAMPLES: Final = 200  # Objects of a type whose holders are searched for
 _POOL_WORDS: Final = POOL_BYTES // 8

@@ -17,8 +17,10 @@ from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.runtimes.cpython.blocks import References
 from tracelloc.record.runtimes.cpython.census import FoundObjects
 from tracelloc.record.runtimes.cpython.frames import RunningFrame
-from tracelloc.record.runtimes.cpython.large import (
+from tracelloc.record.runtimes.cpython.pools import I64, POOL_BYTES
+from tracelloc.record.runtimes.cpython.types import (
     DICT,
+    HEAP_TYPE,
     KEYS_BYTES,
     LIST,
     MOST_ITEMS,
@@ -27,8 +29,6 @@ from tracelloc.record.runtimes.cpython.large import (
     own_bytes,
     read_keys,
 )
-from tracelloc.record.runtimes.cpython.pools import I64, POOL_BYTES
-from tracelloc.record.runtimes.cpython.types import HEAP_TYPE
 
 MOST_BYTES: Final = 1 << 30  # Most bytes of pieces that are read; further pieces are counted
 _MOST_PIECE_BYTES: Final = 1 << 28

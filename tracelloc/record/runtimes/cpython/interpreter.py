@@ -7,7 +7,7 @@
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from tracelloc.record.process.identity import other_pid_namespace
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.codeobjects import CodeLayout, CodeObjects
 from tracelloc.record.runtimes.known import is_python_name
-from tracelloc.record.runtimes.runtimesupport import MergedRuntime, UnsupportedRuntime
 from tracelloc.system.syscalls import read_process
 
 _LOOP: Final = "_PyEval_EvalFrameDefault"
@@ -37,6 +36,10 @@ _MOST_OFFSETS: Final = {
     79: ("entry",),
     72: ("previous", "code", "instruction"),
 }
+
+
+class UnsupportedRuntime(Exception):  # noqa: N818 - nothing fails for it
+    """Raised if a process has an unsupported version of a runtime, which the message names."""
 
 
 class UncountedPython(UnsupportedRuntime):
@@ -97,7 +100,7 @@ _SHIMS: Final = {"has_inner": 0, "inner": 0, "least_entry": 3, "has_shims": 1, "
 
 
 class CPython:
-    """CPython in one process, for one executed program (``MergedRuntime``)."""
+    """CPython in one process, for one executed program."""
 
     def __init__(self, space: AddressSpace, module: Module, runtime: int) -> None:
         """``runtime``: address of ``_PyRuntime`` in the process. Raises UnsupportedRuntime."""
@@ -108,7 +111,7 @@ class CPython:
         self.version = self._find_version()
         self.layout = self._find_layout()
         code_type = space.object(module, "PyCode_Type")
-        self._codes = CodeObjects(self.layout.code, code_type or 0, self.read)
+        self.codes = CodeObjects(self.layout.code, code_type or 0, self.read)
         self._loop = module.elf.parts(_LOOP)
         self._is_loop: dict[int, bool] = {}
 
@@ -129,7 +132,7 @@ class CPython:
         group: list[RuntimeFrame] = []
         for code, reached in zip(words[::2], words[1::2], strict=True):
             if code != PYTHON_ENTRY:
-                group.append(self._codes.frame(code & ~PYTHON_ENTRY, reached))
+                group.append(self.codes.frame(code & ~PYTHON_ENTRY, reached))
             if code & PYTHON_ENTRY:
                 found.append(group)
                 group = []
@@ -139,14 +142,14 @@ class CPython:
 
     def note_names(self, words: Sequence[int]) -> None:
         """Stores a record of names from the probes (``struct python_code``)."""
-        self._codes.note_copy(words)
+        self.codes.note_copy(words)
 
-    def share_names(self, parent: MergedRuntime) -> None:
+    def share_names(self, parent: Self) -> None:
         """Shares the names of the process from which this one was forked."""
-        if isinstance(parent, CPython):
-            self._codes.share_names(parent._codes)
+        self.codes.share_names(parent.codes)
 
     def is_loop(self, address: int) -> bool:
+        """Whether a return address is in the interpreter's loop, whose frames are replaced."""
         known = self._is_loop.get(address)
         if known is None:
             place = self._space.place(address - 1, stored=True)
@@ -169,14 +172,6 @@ class CPython:
         if len(image) == 16 and image[:8] != image[8:]:
             return "stacks of its sub-interpreters have no frames of Python"
         return None
-
-    def text(self, address: int) -> str | None:
-        """Returns the text of the string object at an address; None if it can't be read."""
-        return self._codes.text(address)
-
-    def function(self, code: int) -> RuntimeFrame:
-        """Returns the function of a code object, with its first line."""
-        return self._codes.function(code)
 
     def read(self, address: int, size_bytes: int) -> bytes:
         """Reads up to ``size_bytes`` bytes at an address: those that can be read."""

@@ -14,7 +14,7 @@ from tracelloc.model.objects import UNKNOWN
 from tracelloc.record.runtimes.cpython.frames import FrameCode, FrameCodes, RunningFrame
 from tracelloc.record.runtimes.cpython.image import HeapImage
 from tracelloc.record.runtimes.cpython.interpreter import CPython
-from tracelloc.record.runtimes.cpython.large import DICT, LIST
+from tracelloc.record.runtimes.cpython.types import DICT, LIST
 
 _TUPLE: Final = 1 << 26
 _EXCEPTION: Final = 1 << 30
@@ -137,7 +137,7 @@ class PathNames:
             return ""
         name = self._names.name_of(number)
         if name == "function":
-            return self._python.text(self._word(address + _FUNCTION_MODULE)) or ""
+            return self._python.codes.text(self._word(address + _FUNCTION_MODULE)) or ""
         offset = self._type_word(number, _DICT_OFFSET_AT)
         if 0 < offset < _MOST_OFFSET:
             for _, module in self.texts(self._word(address + offset), ("__module__",)):
@@ -148,9 +148,9 @@ class PathNames:
         """Returns (key, value's text) of a dictionary's entries with keys in ``wanted``."""
         found = []
         for key, value in self._names.entries(dictionary):
-            text = self._python.text(key)
+            text = self._python.codes.text(key)
             if text in wanted:
-                said = self._python.text(value)
+                said = self._python.codes.text(value)
                 found.append((str(text), said or ""))
                 if len(found) == len(wanted):
                     break
@@ -164,7 +164,7 @@ class PathNames:
         if number >= code.variables:
             return _TEMPORARY
         item = self._word(code.names_address + 8 * (self._first_item + number))
-        return (self._python.text(item) if item else None) or "?"
+        return (self._python.codes.text(item) if item else None) or "?"
 
     def _name_in_object(self, walk: _Walk, word: int, begin: int, number: int) -> None:
         known, at = self._types.known[number], word - begin
@@ -238,7 +238,7 @@ class PathNames:
         number = self._types.number_at(address)
         if number is None or not self._names.name_of(number).endswith(_CONTEXT_VARIABLE):
             return ""
-        name = self._python.text(self._word(address + _VARIABLE_NAME))
+        name = self._python.codes.text(self._word(address + _VARIABLE_NAME))
         return _ITEM if name is None else f"[{name!r}]"
 
     def _name_in_instance(self, walk: _Walk, word: int, begin: int, number: int) -> None:
@@ -303,7 +303,7 @@ class PathNames:
                 walk.text += KEYS
                 return
             entries = start + 4 + (1 << index_bytes) // 8
-            key = self._python.text(int(words[entries + entry * width + width - 2]))
+            key = self._python.codes.text(int(words[entries + entry * width + width - 2]))
         if key is None or len(key) > _SHORT:
             walk.text += _ITEM
         elif walk.namespace and key.isidentifier():
@@ -317,7 +317,7 @@ class PathNames:
             return None
         entry = keys + 32 + (1 << header[9]) + 16 * place
         key = self._python.read(entry, 8)
-        return self._python.text(int.from_bytes(key, "little")) if len(key) == 8 else None
+        return self._python.codes.text(int.from_bytes(key, "little")) if len(key) == 8 else None
 
     def _shared_key(self, number: int, place: int) -> str | None:
         """Returns the name of an instance's attribute, given its index among the values."""
@@ -343,7 +343,7 @@ class PathNames:
                 if of is not None and self._names.name_of(of) == "member_descriptor":
                     member = self._python.read(int(self._word(value + 40)), 24)
                     if len(member) == 24 and int.from_bytes(member[16:], "little") == offset:
-                        return self._python.text(key)
+                        return self._python.codes.text(key)
             found = self._types.number_of_type(known.base)
             if found is None:
                 return None

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
-from tracelloc.record.process.memory import PAGE_BYTES, U64, Mask, RemoteMemory
+from tracelloc.record.process.memory import PAGE_BYTES, PRESENT, U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.runtimes.cpython.blocks import Addresses, find_blocks
 
@@ -93,7 +93,7 @@ def find_pools(memory: RemoteMemory) -> U64:
         step = _PAGES_AT_ONCE * PAGE_BYTES
         for low in range(start, mapping.end - POOL_BYTES + 1, step):
             high = min(low + step, mapping.end // POOL_BYTES * POOL_BYTES)
-            present = memory.present_pages(low, high)[:: max(1, POOL_BYTES // PAGE_BYTES)]
+            present = memory.pages(low, high, PRESENT)[:: max(1, POOL_BYTES // PAGE_BYTES)]
             present = np.repeat(present, max(1, PAGE_BYTES // POOL_BYTES))
             places = np.uint64(low) + np.flatnonzero(present).astype(np.uint64) * np.uint64(
                 POOL_BYTES

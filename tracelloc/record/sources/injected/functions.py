@@ -20,7 +20,7 @@ from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.sources.injected.mapping import library_file
 from tracelloc.record.sources.injected.redirection import FunctionSymbol
 from tracelloc.record.sources.injected.remotecalls import CALL_CODE, RESTORE_CODE, CallPlace
-from tracelloc.record.sources.preloaded.vouching import shared_filters
+from tracelloc.record.sources.preloaded.preloadedsource import shared_filters
 from tracelloc.record.worker.client import FileReadError
 
 _MALLOC: Final = (

@@ -38,8 +38,7 @@ from tracelloc.record.sources.injected.redirection import (
     stopped_words,
     write_words,
 )
-from tracelloc.record.sources.injected.remotecalls import RemoteThread, rank
-from tracelloc.record.sources.injected.stopped import StoppedProcess
+from tracelloc.record.sources.injected.remotecalls import RemoteThread, StoppedProcess, rank
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.sharedarea import NEXT_VARIABLE, STATE_VARIABLE, is_used
 

@@ -32,7 +32,7 @@ from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded import ringmerge
-from tracelloc.record.sources.preloaded.vouching import may_vouch
+from tracelloc.record.sources.preloaded.preloadedsource import may_vouch
 
 _STOPS: Final = "loader_changes"  # The program of points at which a process stops
 _UNNEEDED: Final = "exception_enter"

@@ -16,7 +16,7 @@ from tracelloc.errors import UsageError
 from tracelloc.model.events import EVENT_DTYPE, EVENT_LAP_BIT, EVENT_SIZE_BITS, EventKind
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.ringmerge import AreaRings
-from tracelloc.record.unwinding.leadingframes import LeadingFrames
+from tracelloc.record.unwinding.framechecker import LeadingFrames
 
 WORD = struct.Struct("<Q")
 IMAGE = 7
