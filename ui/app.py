@@ -18,7 +18,6 @@ from tracelloc.dataclass import dataclass
 from tracelloc.errors import TracellocError
 from tracelloc.startup import not_ignored
 from tracelloc.text import printable
-from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.lineview import LIST_KEYS, LineView
@@ -27,7 +26,7 @@ from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.state import State
-from tracelloc.ui.terminal import signal_colours
+from tracelloc.ui.terminal import keep_readable, signal_colours
 from tracelloc.ui.view import Journal, TraceSource
 
 # The command palette's content: what the keys of the screen below it do, by all their names.

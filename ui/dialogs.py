@@ -23,7 +23,7 @@ from tracelloc.show.export import EXPORTERS
 from tracelloc.show.export.outputfile import OutputFile
 from tracelloc.show.filters.rules import Rule
 from tracelloc.show.presentation.naming import Namer
-from tracelloc.show.recording.times import parse_time
+from tracelloc.show.recording.joined import parse_time
 from tracelloc.show.tables import Column
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (

@@ -16,10 +16,9 @@ from tracelloc.show.tables import Column, Columns
 from tracelloc.text import format_estimate, format_size, plural, signed_size
 from tracelloc.ui.dialogs import Dialog
 from tracelloc.ui.helpscreen import HelpScreen
-from tracelloc.ui.keyfooter import KeyFooter
+from tracelloc.ui.keyfooter import KeyFooter, SearchableScreen, SearchLine
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picker import RefreshedScreen
-from tracelloc.ui.searchline import SearchableScreen, SearchLine
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tableview import Cell, CommandCell, Table, TableRows, clean, crop, growth_cell
 

@@ -11,7 +11,7 @@ from textual.screen import Screen
 from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
-from tracelloc.model.processlist import ProcessInfo, matching_processes
+from tracelloc.model.process import ProcessInfo, matching_processes
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import format_duration, format_size, plural, signed_size
 from tracelloc.ui.keyfooter import KeyFooter

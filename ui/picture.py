@@ -20,10 +20,9 @@ from tracelloc.show.analysis import differences as analysis
 from tracelloc.show.analysis.differences import Mark
 from tracelloc.show.analysis.histograms import StackDetails, stack_details
 from tracelloc.show.analysis.merge import TraceMerger
-from tracelloc.show.filters import NamedStack
+from tracelloc.show.filters import NamedStack, measured_wrappers
 from tracelloc.show.presentation.alerts import Alert, alert_of
-from tracelloc.show.presentation.mergedsymbols import MergedSymbols
-from tracelloc.show.presentation.naming import Namer
+from tracelloc.show.presentation.naming import MergedSymbols, Namer
 from tracelloc.show.presentation.processfacts import Account, Forecast, account, forecast
 from tracelloc.show.presentation.sourcelisting import SourceLister, SourceListing
 from tracelloc.show.presentation.suspects import (
@@ -31,7 +30,6 @@ from tracelloc.show.presentation.suspects import (
     growth_rates,
     name_suspects,
 )
-from tracelloc.show.presentation.wrappers import measured_wrappers
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.stacknames import Labels, Names, Search

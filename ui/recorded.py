@@ -7,14 +7,12 @@ from typing import Final
 import numpy as np
 
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.process import Target
-from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.process import ProcessInfo, Target
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.facts import found_lines
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.recording.joined import AnyRecording
-from tracelloc.show.recording.times import count_words
+from tracelloc.show.recording.joined import AnyRecording, count_words
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import invoker
 from tracelloc.text import NS_PER_S

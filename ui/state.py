@@ -30,7 +30,7 @@ from tracelloc.ui.frames import first_line, lines_of, stack_text
 from tracelloc.ui.functions import FUNCTIONS, FunctionKey
 from tracelloc.ui.helpscreen import HelpScreen
 from tracelloc.ui.histogramviews import AGES, SIZES, THREADS
-from tracelloc.ui.objectview import OBJECTS
+from tracelloc.ui.objectview import OBJECTS, TYPES
 from tracelloc.ui.output import LOG, OUTPUT
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.picture import Picture
@@ -41,7 +41,6 @@ from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.spanplot import SpanPlot
 from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.tree import TREE
-from tracelloc.ui.typeview import TYPES
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, TraceSource, View
 
 # All views, in the order of their tabs.

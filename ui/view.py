@@ -12,8 +12,7 @@ import numpy as np
 from tracelloc.dataclass import dataclass, field, replace
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import I64
-from tracelloc.model.process import Target
-from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.process import ProcessInfo, Target
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.verdicts import Codes, Verdict
 from tracelloc.show.analysis import differences as analysis

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelloc.dataclass import dataclass
-from tracelloc.model.processlist import matching_processes
+from tracelloc.model.process import matching_processes
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.process.procfs import Process
 from tracelloc.system.invoker import invoker, rights_of

@@ -99,7 +99,7 @@ def _push_of(given: Options) -> PushConfig | None:
     headers: dict[str, str] = {}
     if is_otlp:
         check_otlp()
-        from tracelloc.show.export.otelnames import request_headers  # noqa: PLC0415 - reports need none
+        from tracelloc.show.export.otlp import request_headers  # noqa: PLC0415 - reports need none
 
         headers = request_headers(os.environ)
     return PushConfig(

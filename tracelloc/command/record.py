@@ -20,7 +20,7 @@ from tracelloc.errors import TracellocError
 from tracelloc.show.export.outputfile import filled_in
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.show.recording.writer import RecordingWriter
-from tracelloc.show.report.trace import progress_line
+from tracelloc.show.report.sections import progress_line
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.safefiles.writing import output_users

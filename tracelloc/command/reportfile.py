@@ -17,11 +17,11 @@ from tracelloc.show.presentation.combined import joined_profile, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import METRICS, Metric, Profile
 from tracelloc.show.recording.container import is_recording
+from tracelloc.show.recording.joined import count_words, find_moment
 from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.show.recording.times import count_words, find_moment
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.optional import wanted_by
-from tracelloc.show.report.trace import trace_report
+from tracelloc.show.report.sections import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import format_time
 

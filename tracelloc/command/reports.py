@@ -11,10 +11,10 @@ from tracelloc.command.outputs import Messages, open_report
 from tracelloc.command.run import HURRY_PATIENCE_S, Run
 from tracelloc.errors import OutputError
 from tracelloc.show.presentation.naming import REPORT_PATIENCE_S
-from tracelloc.show.presentation.packageadvice import hints_of
 from tracelloc.show.presentation.processfacts import losses_line
+from tracelloc.show.presentation.symboladvice import hints_of
 from tracelloc.show.report.content import EarlierReports, ReportStyle
-from tracelloc.show.report.trace import progress_line, trace_report
+from tracelloc.show.report.sections import progress_line, trace_report
 from tracelloc.snapshots.snapshot import TraceSnapshot
 
 _LEAST_PATIENCE_S: Final = 0.25

@@ -20,11 +20,10 @@ from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.filters.files import load_filters
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.presentation.packageadvice import SymbolAdvice
 from tracelloc.show.presentation.processfacts import losses_line
-from tracelloc.show.recording.joined import open_recordings
-from tracelloc.show.recording.times import find_moment
-from tracelloc.show.report.trace import progress_line
+from tracelloc.show.presentation.symboladvice import SymbolAdvice
+from tracelloc.show.recording.joined import find_moment, open_recordings
+from tracelloc.show.report.sections import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import Invoker, invoker

@@ -18,16 +18,16 @@ from tests.unit.test_docs import DOCS
 from tracelloc.errors import UsageError
 from tracelloc.machine import killreports
 from tracelloc.machine.killreports import KillWatch, group_kills, machine_kills, memory_pressure
-from tracelloc.machine.machinemetrics import LargestNames, MachineMetrics, WatchCounts
 from tracelloc.machine.machinerules import (
     MachineRule,
     WatchConfig,
     parse_machine_rule,
     parse_watch_config,
 )
+from tracelloc.machine.machinewatch import LargestNames, MachineMetrics, WatchCounts
 from tracelloc.machine.subjects import RuleBook, Subject, subjects_of
 from tracelloc.machine.watchjobs import KILL_SUFFIX, WatchFiles
-from tracelloc.show.publish.openmetrics import metrics_text
+from tracelloc.show.publish.endpoint import metrics_text
 
 FILES = DOCS / "files"
 ID = "3f2a90d1c0de" + 52 * "0"
