@@ -1,6 +1,9 @@
 """The screen of ``top``: processes and control groups, and commands for one of them."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import closing
 from typing import Any, ClassVar, Final
 
 from rich.text import Text
@@ -12,9 +15,12 @@ from textual.widgets import Static
 
 from tracelloc.machine.machinememory import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
 from tracelloc.machine.machinetext import by_growth, by_size, by_urgency, headline, hints, pss_text
+from tracelloc.machine.processes import ProcessReader
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import format_estimate, format_size, plural, signed_size
+from tracelloc.ui.app import ScreenApp, show_plainly
 from tracelloc.ui.dialogs import Dialog
+from tracelloc.ui.driver import restored_terminal
 from tracelloc.ui.helpscreen import HelpScreen
 from tracelloc.ui.keyfooter import KeyFooter, SearchableScreen, SearchLine
 from tracelloc.ui.lineview import bindings
@@ -229,3 +235,19 @@ def _growth(trend: MemoryTrend, window: int) -> Cell:
     if not rate:
         return _UNKNOWN if rate is None else signed_size(rate)
     return growth_cell(rate)
+
+
+def show_machine(interval_s: float, *, plain: bool = False) -> None:
+    """Shows all processes until the user leaves; commands chosen there run in between."""
+    if plain:
+        show_plainly()
+    with closing(ProcessReader()) as reader:
+        while True:
+            with restored_terminal():
+                words = ScreenApp(MachineScreen(reader.read_memory, refresh_s=interval_s)).run()
+            if words is None:
+                return
+            subprocess.run([sys.executable, "-m", "tracelloc", *words], check=False)
+            if words[0] in ("heap", "objects"):
+                print("Enter: back to the list", end="", flush=True)
+                sys.stdin.readline()

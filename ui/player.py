@@ -118,8 +118,6 @@ class Player:
         return at if uptime_s - uptimes_s[at] <= uptimes_s[after] - uptime_s else after
 
     def ask_time(self) -> None:
-        """Opens the dialog for a time."""
-
         def go_to_time(time_s: float | None) -> None:
             if time_s is not None:
                 self._go(self.line.find_time(time_s))

@@ -345,7 +345,6 @@ class Plot(Widget):
     def show(
         self, curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int
     ) -> None:
-        """Replaces the curves and marks."""
         self._draw = lambda width, height: draw_plot(
             curves, flags, start_ns, end_ns, width=width, height=height, clock=self.clock
         )

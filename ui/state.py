@@ -30,7 +30,7 @@ from tracelloc.ui.frames import first_line, lines_of, stack_text
 from tracelloc.ui.functions import FUNCTIONS, FunctionKey
 from tracelloc.ui.helpscreen import HelpScreen
 from tracelloc.ui.histogramviews import AGES, SIZES, THREADS
-from tracelloc.ui.objectview import OBJECTS, TYPES
+from tracelloc.ui.objectview import OBJECTS
 from tracelloc.ui.output import LOG, OUTPUT
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.picture import Picture
@@ -39,7 +39,7 @@ from tracelloc.ui.processview import PROCESSES, RESIDENT, show_process
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.spanplot import SpanPlot
-from tracelloc.ui.stackviews import BLOCKS, STACKS
+from tracelloc.ui.stackviews import BLOCKS, STACKS, TYPES
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, TraceSource, View
 
@@ -131,8 +131,6 @@ class State:
         self.change(charts_stacks=not self.settings.charts_stacks)
 
     def ask_limits(self) -> None:
-        """Opens the dialog."""
-
         def apply_limits(limits: Limits | None) -> None:
             if limits is not None:
                 self.change(limits=limits)
@@ -262,8 +260,6 @@ class State:
             self.app.notify(f"Saved to {path}", markup=False)
 
     def show_filters(self) -> None:
-        """Opens the dialog."""
-
         def show(filters: Filters) -> None:
             dialog = FilterDialog(self, filters.groups, filters.added, filters.effects())
             self.app.call_later(self.app.push_screen, dialog)

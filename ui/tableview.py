@@ -278,7 +278,6 @@ class Table(LineView[TableRows]):
         return self._rows.order
 
     def show(self, content: TableRows, *, at_once: bool = False) -> None:
-        """Shows these rows; while the user presses keys, their order waits, unless ``at_once``."""
         at_once = at_once or not len(self.order)
         if not at_once and self.is_held:
             self._rows = replace(content, order=self.order)

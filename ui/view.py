@@ -52,7 +52,8 @@ LastOutput = Callable[[], tuple[int, bytes]]
 class TraceSource(Protocol):
     """A live or recorded trace, as the screen uses it.
 
-    Only the refresher's thread calls ``take_snapshot`` and uses namers and filters.
+    Only the refresher's thread calls ``take_snapshot`` and uses namers and filters. What has a body
+    is for a recording, which has nothing but snapshots.
     """
 
     has_many: bool  # Whether there may be several processes
@@ -62,16 +63,13 @@ class TraceSource(Protocol):
     facts: TraceFacts  # Facts that do not change
     invoker: Invoker  # The user whose filter file is written
 
-    @property
-    def recorded(self) -> RecordedSource | None:
-        """Snapshots of a recording; None if a process is traced now."""
-
-    @property
-    def last_output(self) -> LastOutput | None:
-        """Output of a program that tracelloc started; None for a running process."""
+    recorded: RecordedSource | None  # Snapshots of a recording; None if a process is traced now
+    # Output of a program that tracelloc started; None for a running process.
+    last_output: LastOutput | None
 
     def list_processes(self) -> list[ProcessInfo]:
         """Returns the processes that the user can switch to. Takes some time."""
+        return []
 
     def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
         """Returns a new snapshot of all processes. Takes milliseconds. Raises TracellocError."""
@@ -81,12 +79,15 @@ class TraceSource(Protocol):
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
         """Returns the snapshot with the blocks' usable sizes. Takes up to a tenth of a second."""
+        return snapshot
 
     def ring_share(self) -> float:
         """Returns the ring's highest fill level since the last call, 0 to 1."""
+        return 0.0
 
     def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
         """Returns advice on a stack's missing names and lines; None if there is none yet."""
+        return None
 
     def read_source(self, target: Target, path: str) -> list[str]:
         """Returns the lines of a source file. Raises OSError."""
@@ -268,7 +269,6 @@ class ViewSelection:
     line: TimeLine | None = None  # All snapshots of the recording; None for a live trace
 
     def blocks(self, limits: Limits) -> Blocks:
-        """Returns the blocks of the selection's stacks, within limits."""
         return analysis.pick_blocks(self.unlimited_blocks(), self.snapshot.now_ns, limits)
 
     def unlimited_blocks(self) -> Blocks:

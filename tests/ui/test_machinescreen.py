@@ -10,7 +10,6 @@ from textual.containers import Vertical
 from textual.pilot import Pilot
 
 from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, harmless, on_screen, text_of
-from tracelloc.command import machinescreen
 from tracelloc.machine.machinememory import (
     GroupMemory,
     MachineMemory,
@@ -18,6 +17,7 @@ from tracelloc.machine.machinememory import (
     MemoryTrend,
     ProcessMemory,
 )
+from tracelloc.ui import machinescreen
 from tracelloc.ui.machinescreen import MachineScreen
 from tracelloc.ui.tableview import Table
 

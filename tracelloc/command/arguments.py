@@ -71,13 +71,12 @@ def is_pid(word: str) -> bool:
     return word.isascii() and word.isdigit() and 0 < int(word[:19]) < 1 << 31
 
 
-def _pid_number(text: str) -> int:
+@type_of
+def pid_type(text: str) -> int:
+    """Parses a PID."""
     if not is_pid(text):
         raise ValueError(f"{text!r} is not a PID, a whole number of at least 1; -n takes a name")
     return int(text)
-
-
-pid_type = type_of(_pid_number)
 
 
 def _soon(text: str) -> TemporaryPolicy:

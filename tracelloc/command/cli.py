@@ -94,9 +94,8 @@ def _run(given: Options, began_s: float) -> int:
     ZYGOTE.start()
     import_numpy()
     from tracelloc.command.options import completed  # noqa: PLC0415
-    from tracelloc.command.targets import with_target  # noqa: PLC0415
 
-    options = with_target(completed(given))
+    options = completed(given)
     for output in options.outputs:
         output.at(options.pid or os.getpid(), time.time()).check()
     if options.mode is Mode.TUI:

@@ -172,7 +172,6 @@ class AttachStart(Start):
         self._joiner: ProcessJoiner | None = None
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
-        """Attaches to the process or the group. Raises TracellocError."""
         if self._is_unprivileged:
             config = _by_library_only(config, say)
         session = self._attach(config, say)
@@ -210,7 +209,6 @@ class AttachStart(Start):
             raise
 
     def stop_following(self) -> None:
-        """Stops following the process and its children."""
         if self._joiner is not None:
             self._joiner.stop()
         if self._follower is not None:
@@ -253,7 +251,6 @@ class CaughtStart(Start):
         return self._launch.session
 
     def stop_following(self) -> None:
-        """Stops following the program and its children."""
         if self._launch is not None:
             self._launch.stop_following()
 
@@ -316,7 +313,6 @@ class LaunchStart(Start):
         return self._launch.find_leaks()
 
     def stop_following(self) -> None:
-        """Stops following the program's children."""
         if self._launch is not None:
             self._launch.stop_following()
 

@@ -63,7 +63,6 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**more, formatter_class=Formatter, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Raises UsageError instead of printing the usage and exiting."""
         raise UsageError(message, hint=f"{self.prog} --help shows the options")
 
     def flags(self) -> list[str]:

@@ -49,7 +49,8 @@ def report(given: argparse.Namespace) -> None:
     at = find_moment(recording, given.at)
     if since is not None and since >= at:
         raise UsageError("--since must be before the snapshot that is shown")
-    marks = {} if since is None else _by_number(recording.trace_at(since))
+    before = () if since is None else recording.trace_at(since).processes
+    marks = {one.target.number: one for one in before}
     trace = _with_largest(recording.trace_at(at), given.top)
     messages.say(_moment_line(recording, at))
     if outputs:
@@ -79,10 +80,6 @@ def _with_largest(trace: TraceSnapshot, top: int) -> TraceSnapshot:
             for one in trace.processes
         ),
     )
-
-
-def _by_number(trace: TraceSnapshot) -> Mapping[int, Snapshot]:
-    return {one.target.number: one for one in trace.processes}
 
 
 def _moment_line(recording: RecordedTrace, at: int) -> str:

@@ -56,7 +56,6 @@ class Reports:
             self._name, self._stream = str(path), open_report(path)
 
     def show(self, run: Run) -> None:
-        """Reports until tracing is to end."""
         options, signals = run.options, run.signals
         start = time.monotonic()
         end = math.inf if options.duration_s is None else start + options.duration_s

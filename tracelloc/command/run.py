@@ -163,7 +163,6 @@ class Run:
         return self.snapshots.take_snapshot(self.namers.patience_s)
 
     def answer_signals(self) -> None:
-        """Handles the requests of signals."""
         if self.signals.has_refused_stop:
             self.signals.has_refused_stop = False
             self.messages.say_above_progress("can't be suspended while processes are followed")

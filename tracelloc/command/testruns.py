@@ -53,7 +53,6 @@ class FewMessages(Messages):
     """Messages of a check whose output is mixed with the program's: warnings and errors."""
 
     def say(self, message: str) -> None:
-        """Writes a message if it is a warning or an error."""
         if message.startswith(_IMPORTANT):
             super().say(message)
 
@@ -162,7 +161,6 @@ class TestRun:
         self._is_open = True
 
     def show(self, run: Run) -> None:
-        """Returns at the end of the program, or when a signal asks for the end."""
         ends = run.session.end_fd
         while not run.signals.is_ending:
             requests = [self._channel.fileno()] if self._is_open else []

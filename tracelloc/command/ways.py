@@ -168,10 +168,7 @@ def _other_process(*, is_child: bool) -> Iterator[Process]:
         os.write(tell, os.getpid().to_bytes(4, "little"))
         os.read(ending, 1)
 
-    def orphan() -> None:
-        _forked(wait_for_end)
-
-    child = _forked(wait_for_end if is_child else orphan)
+    child = _forked(wait_for_end if is_child else lambda: _forked(wait_for_end))
     if not is_child:
         os.waitpid(child, 0)
     process = Process(int.from_bytes(os.read(told, 4), "little"))
@@ -185,7 +182,7 @@ def _other_process(*, is_child: bool) -> Iterator[Process]:
             os.close(fd)
 
 
-def _forked(work: Callable[[], None]) -> int:
+def _forked(work: Callable[[], object]) -> int:
     pid = os.fork()
     if not pid:
         try:

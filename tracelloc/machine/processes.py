@@ -71,13 +71,11 @@ class ProcessReader:
         self._pss_took_s = 0.0
 
     def close(self) -> None:
-        """Closes the files of all processes."""
         for watched in self._watched.values():
             os.close(watched.file)
         self._watched.clear()
 
     def read_memory(self) -> MachineMemory:
-        """Reads the memory of all processes and control groups."""
         now_s = self._clock_s()
         if self._began_s is None:
             self._began_s = self._groups_read_s = now_s

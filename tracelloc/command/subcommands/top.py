@@ -48,7 +48,7 @@ def _run(given: Namespace) -> None:
 
     raise_file_limit()
     if has_screen() and not (given.text or given.json or given.count):
-        from tracelloc.command.machinescreen import show_machine
+        from tracelloc.ui.machinescreen import show_machine
 
         show_machine(given.interval or _SCREEN_S, plain=given.plain)
         return

@@ -188,12 +188,10 @@ class HeldSums:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all keys."""
         return int(self.size_bytes.sum())
 
     @property
     def total_count(self) -> int:
-        """Blocks of all keys."""
         return int(self.count.sum())
 
 

@@ -317,12 +317,10 @@ class ThreadRow:
 
     @property
     def tid(self) -> int:
-        """The thread's id; 0 for blocks that can't be assigned to a thread."""
         return self.held.tid
 
     @property
     def name(self) -> str | None:
-        """The thread's name; None if the thread ended before the name was read."""
         return self.held.name
 
 

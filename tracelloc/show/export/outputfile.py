@@ -130,12 +130,10 @@ class OutputFile:
         return replace(self, path=filled_in(self.path, pid, time_s))
 
     def content(self, profile: Profile) -> Iterable[bytes]:
-        """Returns the file's content in pieces."""
         return self.exporter.write(profile, self.metric)
 
     @property
     def needs_freed(self) -> bool:
-        """Whether the file includes stacks without live blocks."""
         return self.exporter.needs_freed(self.metric)
 
     def check(self) -> None:

@@ -163,7 +163,6 @@ class Filters:
 
     @property
     def added(self) -> tuple[Rule, ...]:
-        """The rules added at run time."""
         return tuple(self._added)
 
     @property

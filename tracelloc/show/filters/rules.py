@@ -139,7 +139,6 @@ class TomlTables:
             self.fail(find_line(text, table), f"{table} must be written as [[{table}]]")
 
     def fail(self, line: int, what: str, hint: str = "") -> NoReturn:
-        """Raises UsageError for an error in a line."""
         raise UsageError(f"{self.name}:{line}: {what}", hint=hint)
 
     def fail_at(self, index: int, key: str, what: str, hint: str = "") -> NoReturn:

@@ -267,7 +267,6 @@ class TracingCost:
 
     @property
     def sentence(self) -> str:
-        """The cost as a clause in words."""
         return (
             f"tracing takes about {_percent_of_core(self.cores)} of one core; the program needs "
             f"{self.times} the CPU time"

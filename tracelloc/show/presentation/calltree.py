@@ -171,7 +171,6 @@ class Merger:
         return nodes
 
     def merged(self) -> Merged:
-        """Returns the stacks merged so far."""
         if self._merged is None:
             depth = np.array(self._depths, np.int64)
             order = np.argsort(depth, kind="stable")

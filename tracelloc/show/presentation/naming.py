@@ -171,11 +171,9 @@ class Namer:
 
     @property
     def waiting(self) -> int:
-        """Number of addresses that are still to be looked up."""
         return self.symbols.waiting
 
     def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
-        """Returns the place of a code address, or why it is unknown."""
         return self.symbols.place(address)
 
     def prepare(
@@ -248,12 +246,10 @@ class MergedSymbols:
 
     @property
     def version(self) -> int:
-        """A number that changes whenever a frame may look different."""
         return sum(symbols.version for symbols in list(self._asked.values()))
 
     @property
     def waiting(self) -> int:
-        """Number of addresses that are still to be looked up."""
         return sum(symbols.waiting for symbols in list(self._asked.values()))
 
     def place(self, _address: int) -> Unresolved:
@@ -272,7 +268,6 @@ class MergedSymbols:
         return symbols, own, address
 
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
-        """Looks up addresses and waits. Returns whether the lookup is complete."""
         wanted: dict[Symbols, list[int]] = {}
         for symbols, own, _ in map(self._owned, addresses):
             if symbols is not None:
@@ -285,7 +280,6 @@ class MergedSymbols:
         return is_known
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
-        """Returns the frames of addresses, with the names known now."""
         frames: list[Frame] = []
         for symbols, group in itertools.groupby(map(self._owned, addresses), itemgetter(0)):
             places = list(group)

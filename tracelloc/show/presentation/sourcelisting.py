@@ -35,7 +35,6 @@ class LineFigures:
     stack_bytes: int = -1  # Bytes of `stack`
 
     def add(self, stack: int, size_bytes: int, count: int, *, is_own: bool) -> None:
-        """Adds the live blocks of a stack."""
         self.own_bytes += size_bytes if is_own else 0
         self.bytes += size_bytes
         self.count += count

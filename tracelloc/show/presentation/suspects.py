@@ -45,7 +45,6 @@ class NamedSuspect:
 
     @property
     def judgement(self) -> Judgement:
-        """The judgement of the whole suspect."""
         return self.suspect.judgement
 
     @property

@@ -233,7 +233,6 @@ class Endpoint(http.server.ThreadingHTTPServer):
                 self._open[request] = since_s
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Runs the thread of one connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:

@@ -140,7 +140,6 @@ class Otlp:
         return Parcel(from_s, until_s, gzip.compress(message.SerializeToString(), 6, mtime=0))
 
     def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
-        """Returns (URL, headers, body) of a request."""
         headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
         return self._config.url, headers | dict(self._config.headers), parcel.content
 

@@ -49,16 +49,13 @@ class JoinedTraces:
 
     @property
     def is_growing(self) -> bool:
-        """Whether one of the recordings may still be written to."""
         return any(each.is_growing for each in self._recordings)
 
     def close(self) -> None:
-        """Closes the recordings; no other method may be called afterwards."""
         for each in self._recordings:
             each.close()
 
     def reload(self) -> None:
-        """Reads snapshots that have been written since the last call."""
         before = [len(each.moments) for each in self._recordings]
         for each in self._recordings:
             each.reload()
@@ -75,25 +72,20 @@ class JoinedTraces:
         self.moments = [each._replace(number=n, whole=0) for n, each in enumerate(moments)]
 
     def symbols_of(self, number: int) -> RecordedSymbols:
-        """Returns the names of a process, at the last requested snapshot."""
         which, own = divmod(number, _NUMBERS)
         return self._recordings[which].symbols_of(own)
 
     def find(self, time_s: float) -> int:
-        """Returns the last index not later than a time, in seconds since 1970, else the first."""
         later = (n for n, moment in enumerate(self.moments) if moment.time_s > time_s)
         return max(0, next(later, len(self.moments)) - 1)
 
     def find_uptime(self, uptime_s: float) -> int:
-        """Returns the last index not later than a CLOCK_MONOTONIC time, else the first."""
         return max(0, bisect.bisect_right(self.moments, uptime_s, key=attrgetter("uptime_s")) - 1)
 
     def trace_at(self, index: int) -> TraceSnapshot:
-        """Returns all processes at a snapshot. Raises TracellocError."""
         return self.trace_as_of(self.moments[index].uptime_s)
 
     def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
-        """Returns all processes at a time. Raises TracellocError."""
         uptime_s = self.moments[self.find_uptime(uptime_s)].uptime_s
         traces = [
             _moved(each.trace_as_of(own_s), number * _NUMBERS, shift_s, ended=_is_over(each, own_s))

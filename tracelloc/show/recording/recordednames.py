@@ -171,7 +171,6 @@ class RecordedSymbols:
         return found
 
     def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
-        """Returns the place of a code address, or why it is unknown."""
         for file, module in reversed(self._files.get(self._programs, {}).values()):
             if file.start <= address < file.end:
                 # One module per file, because comparing places compares modules.

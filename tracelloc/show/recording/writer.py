@@ -120,7 +120,6 @@ class RecordingWriter:
             return container.used_bytes(self._connection)
 
     def copy(self, path: Path) -> None:
-        """Copies the recording so far to another file."""
         newfile.copy_written(self._connection, path, self._users)
 
     def _check_size(self) -> None:
