@@ -284,9 +284,9 @@ class Pictures:
             moved = analysis.change(None, snapshot)
         found = account(snapshot)
         return Header(
-            count_growth=int(moved.live_count.sum()),
-            allocations_per_s=float(moved.per_second(moved.allocated_count).sum()),
-            frees_per_s=float(moved.per_second(moved.freed_count).sum()),
+            count_growth=int(moved.grown("live_count").sum()),
+            allocations_per_s=float(moved.per_second(moved.grown("allocated_count")).sum()),
+            frees_per_s=float(moved.per_second(moved.grown("freed_count")).sum()),
             account=found,
             alert=alert_of(snapshot, found),
             forecast=forecast(snapshot),

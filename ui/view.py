@@ -322,7 +322,7 @@ def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:
     if settings.difference is None:
         return None
     before, after = settings.difference.before, settings.difference.after
-    grown = analysis.change(before, snapshot if after is None else after).live_bytes
+    grown = analysis.change(before, after or snapshot).grown("live_bytes")
     whole: I64 = np.zeros(len(snapshot.totals), np.int64)
     whole[: len(grown)] = grown
     return whole

@@ -224,8 +224,6 @@ def add_tracing(group: Any) -> None:
 
 
 def _source(text: str) -> str:
-    if text == "otel":
-        raise ValueError("otel is gone: --source usdt:otel_memory does the same")
     if text not in ("auto", "usdt") and not (text.startswith("usdt:") and text != "usdt:"):
         raise ValueError(f"{text!r} is not usdt, and not usdt: with the name of a provider")
     return text

@@ -82,7 +82,7 @@ def total_waste(
     (waste,) = waste_by(alike, 1, blocks, sample_bytes, usable)
     assert waste is not None
     read, computed = (
-        held_by(alike[chosen], 1, amounts(blocks.select(chosen), sample_bytes)).total_count
+        int(held_by(alike[chosen], 1, amounts(blocks.select(chosen), sample_bytes)).count[0])
         for chosen in (usable.read, usable.known & ~usable.read)
     )
     return TotalWaste(waste, read, computed, (read + computed) * header_bytes)

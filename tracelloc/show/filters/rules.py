@@ -86,12 +86,6 @@ class RuleFile:
     text: str = field(default="", compare=False)  # The text of the file
 
 
-# Values that there were, and what is there now.
-_DROPPED: Final = {
-    "cut": "it is gone: hide the callers by rules of their own",
-    "suffix": 'it is gone: match = "regex", with a pattern that ends in $',
-    "contains": 'it is gone: match = "regex" finds a pattern anywhere',
-}
 _KEYS: Final = ("pattern", "match", "on", "action", "as", "group", "why")
 
 
@@ -173,8 +167,7 @@ class _Parser(TomlTables):
         for key, kind in (("match", Match), ("on", On), ("action", Action)):
             choices = [member.value for member in kind]
             if key in entry and entry[key] not in choices:
-                hint = _DROPPED.get(entry[key]) or f"known are {', '.join(choices)}"
-                fail(key, f"{key} cannot be {entry[key]!r}", hint)
+                fail(key, f"{key} cannot be {entry[key]!r}", f"known are {', '.join(choices)}")
         if not entry.get("pattern"):
             what = "is empty: it would match every frame" if "pattern" in entry else "is missing"
             fail("pattern", f"pattern {what}")

@@ -212,20 +212,26 @@ def test_change_between_marks_and_what_has_come_since() -> None:
     moved = change(first, snapshot)
     one, two, three = table.stacks.indices(np.array([1, 2, 3], np.uint64)).tolist()
     assert moved.elapsed_ns == 2 * NS_PER_S
-    assert moved.live_bytes[[one, two, three]].tolist() == [-9, 5, 7]
-    assert moved.live_count[[one, two, three]].tolist() == [0, 1, 1]
-    assert moved.freed_bytes[[one, two, three]].tolist() == [10, 0, 0]
-    assert moved.per_second(moved.allocated_count)[[one, two, three]].tolist() == [0.5, 0.5, 0.5]
-    assert moved.per_second(moved.freed_count)[[one, two, three]].tolist() == [0.5, 0, 0]
-    assert moved.per_second(moved.allocated_bytes)[one] == 0.5
+    assert moved.grown("live_bytes")[[one, two, three]].tolist() == [-9, 5, 7]
+    assert moved.grown("live_count")[[one, two, three]].tolist() == [0, 1, 1]
+    assert moved.grown("freed_bytes")[[one, two, three]].tolist() == [10, 0, 0]
+    assert moved.per_second(moved.grown("allocated_count"))[[one, two, three]].tolist() == [
+        0.5,
+        0.5,
+        0.5,
+    ]
+    assert moved.per_second(moved.grown("freed_count"))[[one, two, three]].tolist() == [0.5, 0, 0]
+    assert moved.per_second(moved.grown("allocated_bytes"))[one] == 0.5
     since = stack_figures(snapshot, first, Limits(born_after_ns=first.now_ns))
     assert since.live_bytes[[one, two, three]].tolist() == [1, 5, 7]
     back = change(snapshot, snapshot)
-    assert not back.live_bytes.any()
-    assert not back.per_second(back.allocated_count).any()
+    assert not back.grown("live_bytes").any()
+    assert not back.per_second(back.grown("allocated_count")).any()
     # Another program has begun: its rates are no less than nothing.
-    assert not moved.per_second(-moved.allocated_count).any()
-    assert change(None, snapshot).live_bytes.tolist() == snapshot.totals.live_bytes.tolist()
+    assert not moved.per_second(-moved.grown("allocated_count")).any()
+    assert (
+        change(None, snapshot).grown("live_bytes").tolist() == snapshot.totals.live_bytes.tolist()
+    )
 
 
 def test_sums_of_huge_sizes_are_exact() -> None:
