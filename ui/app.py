@@ -19,14 +19,13 @@ from tracelloc.errors import TracellocError
 from tracelloc.startup import not_ignored
 from tracelloc.text import printable
 from tracelloc.ui.details import DetailScreen
-from tracelloc.ui.driver import TerminalDriver
+from tracelloc.ui.driver import TerminalDriver, keep_readable, signal_colours
 from tracelloc.ui.lineview import LIST_KEYS, LineView
 from tracelloc.ui.live_screen import LiveScreen
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.state import State
-from tracelloc.ui.terminal import keep_readable, signal_colours
 from tracelloc.ui.view import Journal, TraceSource
 
 # The command palette's content: what the keys of the screen below it do, by all their names.

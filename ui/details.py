@@ -32,6 +32,7 @@ from tracelloc.ui.frames import (
     FrameLine,
     frame_rows,
     lines_of,
+    open_editor,
     rule_for,
     source_lines,
 )
@@ -40,7 +41,6 @@ from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Picture, SelectedStack
 from tracelloc.ui.plot import Curve, Plot
-from tracelloc.ui.sourcefiles import open_editor
 from tracelloc.ui.stackviews import verdict_reasons, verdict_text
 from tracelloc.ui.tableview import Table, arrow, crop
 from tracelloc.ui.view import Sorting

@@ -14,11 +14,12 @@ import numpy as np
 from tracelloc.dataclass import dataclass, field
 from tracelloc.model.figures import I64, Mask
 from tracelloc.model.verdicts import CODE_OF, VERDICTS, Suspect, Verdict
-from tracelloc.show.presentation.sharedframes import STACKS_NAMED, shared_function
 from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.show.presentation.suspects import (
+    STACKS_NAMED,
     folded_title,
     lost_bytes,
+    shared_function,
     suspect_title,
     suspects_of,
 )

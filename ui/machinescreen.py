@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import closing
 from typing import Any, ClassVar, Final
 
 from rich.text import Text
@@ -15,7 +14,6 @@ from textual.widgets import Static
 
 from tracelloc.machine.machinememory import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
 from tracelloc.machine.machinetext import by_growth, by_size, by_urgency, headline, hints, pss_text
-from tracelloc.machine.processes import ProcessReader
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import format_estimate, format_size, plural, signed_size
 from tracelloc.ui.app import ScreenApp, show_plainly
@@ -237,17 +235,18 @@ def _growth(trend: MemoryTrend, window: int) -> Cell:
     return growth_cell(rate)
 
 
-def show_machine(interval_s: float, *, plain: bool = False) -> None:
+def show_machine(
+    read: Callable[[], MachineMemory], interval_s: float, *, plain: bool = False
+) -> None:
     """Shows all processes until the user leaves; commands chosen there run in between."""
     if plain:
         show_plainly()
-    with closing(ProcessReader()) as reader:
-        while True:
-            with restored_terminal():
-                words = ScreenApp(MachineScreen(reader.read_memory, refresh_s=interval_s)).run()
-            if words is None:
-                return
-            subprocess.run([sys.executable, "-m", "tracelloc", *words], check=False)
-            if words[0] in ("heap", "objects"):
-                print("Enter: back to the list", end="", flush=True)
-                sys.stdin.readline()
+    while True:
+        with restored_terminal():
+            words = ScreenApp(MachineScreen(read, refresh_s=interval_s)).run()
+        if words is None:
+            return
+        subprocess.run([sys.executable, "-m", "tracelloc", *words], check=False)
+        if words[0] in ("heap", "objects"):
+            print("Enter: back to the list", end="", flush=True)
+            sys.stdin.readline()

@@ -33,10 +33,10 @@ from tracelloc.show.presentation.suspects import (
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.stacknames import Labels, Names, Search
-from tracelloc.ui.timeline import TimeLine
 from tracelloc.ui.view import (
     Journal,
     Settings,
+    TimeLine,
     TraceSource,
     View,
     ViewSelection,

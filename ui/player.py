@@ -11,8 +11,7 @@ from tracelloc.text import NS_PER_S
 from tracelloc.ui.dialogs import TimeDialog
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.refresher import Refresher
-from tracelloc.ui.timeline import TimeLine
-from tracelloc.ui.view import Difference, Span
+from tracelloc.ui.view import Difference, Span, TimeLine
 
 if TYPE_CHECKING:
     from tracelloc.ui.recorded import RecordedSource

@@ -16,9 +16,8 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import invoker
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.sourcefiles import lines_of_file
-from tracelloc.ui.timeline import F64, Gaps, TimeLine, find_gaps
-from tracelloc.ui.view import LastOutput, TraceFacts, TraceSource
+from tracelloc.ui.frames import lines_of_file
+from tracelloc.ui.view import F64, Gaps, LastOutput, TimeLine, TraceFacts, TraceSource, find_gaps
 
 _ROUNDING_S: Final = 1e-6
 _NEWEST_S: Final = 2.0  # Time between two updates of a growing recording's curves

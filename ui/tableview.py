@@ -18,8 +18,8 @@ from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import printable, signed_size
+from tracelloc.ui.driver import HAS_FEW_COLOURS
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece, RowMessage, wrapped
-from tracelloc.ui.terminal import HAS_FEW_COLOURS
 
 if TYPE_CHECKING:
     from tracelloc.ui.view import Sorting

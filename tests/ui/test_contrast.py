@@ -15,7 +15,7 @@ from textual.theme import BUILTIN_THEMES
 
 from tests.ui.source import drive, press, shop
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.terminal import (
+from tracelloc.ui.driver import (
     ASCII,
     LEAST,
     contrast,

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import TargetError
-from tracelloc.machine.history import GrowthHistory
-from tracelloc.machine.machinememory import GROUP_KINDS, GroupMemory
+from tracelloc.machine.machinememory import GROUP_KINDS, GroupMemory, GrowthHistory
 from tracelloc.record.process.identity import POD
 from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.system.memorylimits import (

@@ -24,10 +24,9 @@ from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import TracellocError
 from tracelloc.machine.killreports import KillReporter, KillWatch, memory_pressure
 from tracelloc.machine.machinememory import GroupMemory, MachineMemory
-from tracelloc.machine.machinerules import WatchConfig
+from tracelloc.machine.machinerules import Breach, RuleBook, Subject, WatchConfig, subjects_of
 from tracelloc.machine.machinetext import by_growth
 from tracelloc.machine.processes import ProcessReader
-from tracelloc.machine.subjects import Breach, RuleBook, Subject, subjects_of
 from tracelloc.machine.watchjobs import WatchFiles, WatchJobs
 from tracelloc.record.process.procfs import boot_id
 from tracelloc.show.publish.address import LISTEN_TOKEN, read_secret
@@ -38,7 +37,7 @@ from tracelloc.show.publish.endpoint import (
     listen_on,
     metrics_text,
 )
-from tracelloc.show.report.loglines import event_line, signed_size_word, size_word
+from tracelloc.show.report.suspects import event_line, signed_size_word, size_word
 from tracelloc.startup import not_ignored
 
 MOST_NAMES: Final = 20  # Commands, and control groups, that have series of their own

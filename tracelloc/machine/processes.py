@@ -16,8 +16,12 @@ from typing import Final
 
 from tracelloc.dataclass import dataclass
 from tracelloc.machine.groups import GroupReader
-from tracelloc.machine.history import GrowthHistory
-from tracelloc.machine.machinememory import PROCESS_KINDS, MachineMemory, ProcessMemory
+from tracelloc.machine.machinememory import (
+    PROCESS_KINDS,
+    GrowthHistory,
+    MachineMemory,
+    ProcessMemory,
+)
 from tracelloc.record.process.identity import command_line, user_name
 from tracelloc.record.process.procfs import PROC
 from tracelloc.system.confined import CONFINE

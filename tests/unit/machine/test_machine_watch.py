@@ -20,12 +20,14 @@ from tracelloc.machine import killreports
 from tracelloc.machine.killreports import KillWatch, group_kills, machine_kills, memory_pressure
 from tracelloc.machine.machinerules import (
     MachineRule,
+    RuleBook,
+    Subject,
     WatchConfig,
     parse_machine_rule,
     parse_watch_config,
+    subjects_of,
 )
 from tracelloc.machine.machinewatch import LargestNames, MachineMetrics, WatchCounts
-from tracelloc.machine.subjects import RuleBook, Subject, subjects_of
 from tracelloc.machine.watchjobs import KILL_SUFFIX, WatchFiles
 from tracelloc.show.publish.endpoint import metrics_text
 

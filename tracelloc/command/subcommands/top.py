@@ -47,13 +47,13 @@ def _run(given: Namespace) -> None:
     from tracelloc.record.kernel.capabilities import raise_file_limit
 
     raise_file_limit()
-    if has_screen() and not (given.text or given.json or given.count):
-        from tracelloc.ui.machinescreen import show_machine
-
-        show_machine(given.interval or _SCREEN_S, plain=given.plain)
-        return
     key = by_growth if given.sort == "growth" else by_size
     with closing(ProcessReader()) as reader:
+        if has_screen() and not (given.text or given.json or given.count):
+            from tracelloc.ui.machinescreen import show_machine
+
+            show_machine(reader.read_memory, given.interval or _SCREEN_S, plain=given.plain)
+            return
         for _ in report_numbers(given.interval or _REPORTS_S, given.count):
             machine = reader.read_memory()
             rows = sorted(machine.processes, key=key)

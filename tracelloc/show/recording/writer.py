@@ -11,7 +11,7 @@ from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import TracellocError
 from tracelloc.model.stacks import CallStacks
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.recording import container, newfile
+from tracelloc.show.recording import container
 from tracelloc.show.recording.compaction import GROUP, STEPS_S, Compactor, insert
 from tracelloc.show.recording.container import RecordedMoment, checksum, transaction
 from tracelloc.show.recording.momentcodec import (
@@ -64,7 +64,7 @@ class RecordingWriter:
         """
         self.path = path
         users = users or [User(os.geteuid(), os.getegid())]
-        self._connection, self._users = newfile.create(path, users, max_bytes)
+        self._connection, self._users = container.create(path, users, max_bytes)
         self._file = _identity(path)
         self._max_bytes = max_bytes
         self._compactor = Compactor(self._connection, max_bytes - max_bytes // _SPARE, max_s)
@@ -120,7 +120,7 @@ class RecordingWriter:
             return container.used_bytes(self._connection)
 
     def copy(self, path: Path) -> None:
-        newfile.copy_written(self._connection, path, self._users)
+        container.copy_written(self._connection, path, self._users)
 
     def _check_size(self) -> None:
         """Empties the log if room is lacking. Raises TracellocError if room is lacking then."""
@@ -197,10 +197,10 @@ class RecordingWriter:
 
     def close(self) -> None:
         """Completes the file, even if it was moved; removes it if it has no snapshots."""
-        newfile.close_written(self._connection, self._users[-1])
+        container.close_written(self._connection, self._users[-1])
         # Of a file that is gone, SQLite may leave its log behind.
         if not self.path.exists() or (not self.count and not self.is_gone):
-            newfile.remove(self.path, self._users[-1])
+            container.remove(self.path, self._users[-1])
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

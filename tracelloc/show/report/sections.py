@@ -40,9 +40,8 @@ from tracelloc.show.report.content import (
     share_of_allocations,
 )
 from tracelloc.show.report.heap import earlier_part
-from tracelloc.show.report.loglines import LEGEND, head_line
 from tracelloc.show.report.objects import objects_part
-from tracelloc.show.report.suspects import suspects_part, symbols_part
+from tracelloc.show.report.suspects import LEGEND, head_line, suspects_part, symbols_part
 from tracelloc.show.report.top import (
     allocations_part,
     allocators_part,

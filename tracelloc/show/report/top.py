@@ -103,7 +103,7 @@ def since_mark_part(given: Request) -> SectionContent | None:
     changed = change(mark, snapshot)
     held, counts = changed.grown("live_bytes"), changed.grown("live_count")
     growing, order = largest(np.maximum(held, 0), given.style.top)
-    facts = {
+    facts: dict[str, Any] = {
         "elapsed_s": changed.elapsed_ns / NS_PER_S,
         "live_bytes": int(held.sum()),
         "live_allocations": int(counts.sum()),
@@ -118,8 +118,9 @@ def since_mark_part(given: Request) -> SectionContent | None:
     )
     entries = []
     for stack in order:
-        figures = {"bytes": int(held[stack]), "allocations": int(counts[stack])}
-        entries.append(Entry(stack, _more(*figures.values(), given.about), figures))
+        size_bytes, count = int(held[stack]), int(counts[stack])
+        figures = {"bytes": size_bytes, "allocations": count}
+        entries.append(Entry(stack, _more(size_bytes, count, given.about), figures))
     return SectionContent([title], facts, "top_allocators", entries)
 
 
