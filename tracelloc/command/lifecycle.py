@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from tracelloc.command.commandline import Options
 from tracelloc.command.ways import refusal_of_probes
 from tracelloc.errors import PrivilegeError, TargetError
-from tracelloc.machine.groups import members_of
+from tracelloc.machine.processes import members_of
 from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.process.byname import open_target

@@ -15,7 +15,7 @@ from tracelloc.architecture import machine_architecture, machine_name
 from tracelloc.command.commandline import Options, needs_probes
 from tracelloc.command.outputs import outputs_of
 from tracelloc.errors import TargetError
-from tracelloc.machine.groups import NoGroupError, find_group, members_of
+from tracelloc.machine.processes import NoGroupError, find_group, members_of
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method

@@ -24,7 +24,7 @@ from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import FIGURES, MappedFile, Metric, Profile, Sample
 from tracelloc.show.recording.container import is_recording
 from tracelloc.show.recording.joined import find_moment
-from tracelloc.show.recording.plain import from_plain
+from tracelloc.show.recording.parts import from_plain
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.snapshots.snapshot import StackStat
 from tracelloc.system.bounded import parse_json

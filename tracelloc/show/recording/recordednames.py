@@ -13,7 +13,7 @@ from tracelloc.model.codefiles import CodeModule, CodePlace, FileId, Mapping, Un
 from tracelloc.model.frames import Frame, unnamed
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.recording.momentcodec import ProcessKey, packed
-from tracelloc.show.recording.plain import from_plain, to_plain, types_of
+from tracelloc.show.recording.parts import from_plain, to_plain, types_of
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.system.bounded import UnpackBudget, inflated, json_bytes
 

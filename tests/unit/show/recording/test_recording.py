@@ -32,7 +32,7 @@ from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording import parts
 from tracelloc.show.recording.compaction import GROUP
 from tracelloc.show.recording.joined import count_words
-from tracelloc.show.recording.plain import to_plain
+from tracelloc.show.recording.parts import to_plain
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.show.report.content import ReportStyle
