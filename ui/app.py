@@ -251,7 +251,7 @@ class LiveApp(TerminalApp[int]):
 
     def _drawn(self, picture: Picture, began_s: float) -> None:
         drawing_s = time.perf_counter() - began_s
-        self.journal.note_cost(picture.settings.view, picture.computing_s, drawing_s)
+        self.journal.costs[picture.settings.view.name].append((picture.computing_s, drawing_s))
         self.refresher.shown()
 
     def _fail(self, failure: BaseException) -> None:

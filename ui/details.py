@@ -248,9 +248,9 @@ def _title(details: SelectedStack, picture: Picture, condition: str, width: int)
         (f"{signed_size(growth)}/min {arrow(growth)}   ", style),
         f"peak {least}{format_size(figures.peak_bytes)}",
     )
-    freed = figures.freed_share
-    ratio = "" if freed is None else f" ({format_percent(freed)})"
-    life = f" allocated {figures.allocated_count:,}   freed {figures.freed_count:,}{ratio}   "
+    every, freed = figures.allocated_count, figures.freed_count
+    ratio = f" ({format_percent(freed / every)})" if every else ""
+    life = f" allocated {every:,}   freed {freed:,}{ratio}   "
     if picture.line is None:
         # Figures of individual blocks are not recorded.
         life += f"mean age {_age(figures.mean_age_ns)}   oldest {_age(figures.oldest_age_ns)}   "

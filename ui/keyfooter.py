@@ -36,15 +36,14 @@ class KeyFooter(Footer):
 
     def _shown(self) -> tuple[int, Shown]:
         actions: dict[str, tuple[Binding, bool, str]] = {}
+        focused = self.screen.focused
         for each in self.screen.active_bindings.values():
-            if each.binding.show and not self._is_typed(each.binding.key):
+            key = each.binding.key
+            is_typed = focused and focused.check_consume_key(key, key_to_character(key))
+            if each.binding.show and not is_typed:
                 one = each.binding, each.enabled, each.tooltip
                 actions.setdefault(each.binding.action, one)
         return self.app.size.width, tuple(actions.values())
-
-    def _is_typed(self, key: str) -> bool:
-        focused = self.screen.focused
-        return focused is not None and focused.check_consume_key(key, key_to_character(key))
 
     def compose(self) -> ComposeResult:
         if not self._bindings_ready:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -301,11 +301,6 @@ class Settings:
         )
 
     @property
-    def shows_freed(self) -> bool:
-        """Whether stacks without live blocks are shown: only if there are no limits on blocks."""
-        return self.view.follows_metric and self.metric.figure.of_freed and self.all_limits.is_open
-
-    @property
     def shows_peak(self) -> bool:
         """Whether the table is of the stacks that had live blocks at the heap's peak."""
         return self.sorting.column == "peak" and self.all_limits.is_open
@@ -325,13 +320,10 @@ class Journal:
     def __init__(self, warnings: Iterable[str] = ()) -> None:
         self.messages = [f"warning: {warning}" for warning in warnings]
         # Per view, for its latest pictures: seconds to compute, seconds to draw
-        self.costs: dict[str, deque[tuple[float, float]]] = {}
+        self.costs = defaultdict[str, deque[tuple[float, float]]](lambda: deque(maxlen=_COSTS))
 
     def say(self, text: str) -> None:
         self.messages.append(f"{time.strftime('%H:%M:%S')} {text}")
-
-    def note_cost(self, view: View[Any], work_s: float, drawing_s: float) -> None:
-        self.costs.setdefault(view.name, deque(maxlen=_COSTS)).append((work_s, drawing_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +418,11 @@ def listed_stacks(
     listed, weight = figures.live_count, figures.live_bytes
     if change is not None:
         listed, weight = change, np.abs(change)
-    elif settings.shows_freed:
+    elif (
+        settings.view.follows_metric
+        and settings.metric.figure.of_freed
+        and settings.all_limits.is_open
+    ):
         listed = weight = settings.metric.column(snapshot)
     elif settings.shows_peak:
         listed = weight = Metric.PEAK.column(snapshot)

@@ -295,7 +295,9 @@ def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
     A leak with low confidence is reported as probable.
     """
     since_s = max(0, now_ns - judgement.since_ns) / NS_PER_S
-    evidence = _evidence_word(judgement.confidence)
+    confidence = judgement.confidence
+    # Words, as a confidence is no probability.
+    evidence = "strong" if confidence >= _STRONG else "fair" if confidence >= _SURE else "weak"
     word = judgement.verdict.value
     if judgement.verdict is Verdict.LEAKING:
         sure = f", evidence: {evidence}"
@@ -309,11 +311,6 @@ def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
         f"{word} {about}{format_size(round(judgement.rate_bytes_per_min))}/min "
         f"for {format_duration(since_s)}{sure}"
     )
-
-
-def _evidence_word(confidence: float) -> str:
-    """Returns ``strong``, ``fair`` or ``weak``: a confidence is no probability."""
-    return "strong" if confidence >= _STRONG else "fair" if confidence >= _SURE else "weak"
 
 
 def sentences(named: NamedSuspect) -> Iterator[str]:

@@ -11,7 +11,6 @@ from tracelloc.model.figures import ThreadActivity, ThreadWork
 from tracelloc.model.process import FollowCounts, Space
 from tracelloc.show.analysis.histograms import (
     Bin,
-    StackWaste,
     Waste,
     frequent_sizes,
     size_bins,
@@ -152,8 +151,8 @@ def sizes_part(given: Request) -> SectionContent:
         **_waste(None if total is None else total.waste),
     }
     if dropped_count:
-        count = plural(dropped_count, "allocation")
-        gone = f"==> sizes of {given.about}{count} are not known: the process has ended"
+        count = f"{given.about}{plural(dropped_count, 'allocation')}"
+        gone = f"==> sizes of {count} are not known: the process has ended"
         return SectionContent([gone], facts)
     lines = ["==> live blocks by size:"]
     lines += [_line(f"{bin_.low}-{bin_.high} B", bin_, given) for bin_ in bins]
@@ -161,9 +160,12 @@ def sizes_part(given: Request) -> SectionContent:
     lines += [_line(f"{size.low} B", size, given) for size in frequent]
     if sizes is None or usable is None or total is None:
         return SectionContent(lines, facts)
-    wasteful = wasteful_stacks(blocks, sampled, usable, given.style.top)
+    entries = []
+    for index, n, waste in wasteful_stacks(blocks, sampled, usable, given.style.top):
+        text = f"{waste_text(waste, given.about)} in {given.about}{plural(n, 'allocation')}"
+        entries.append(Entry(index, text, {"allocations": n, **_waste(waste)}))
     lines.append(f"==> {waste_line(sizes, total, given.about)}")
-    lines.append(f"==> {len(wasteful)} stacks that waste most:")
+    lines.append(f"==> {len(entries)} stacks that waste most:")
     facts |= {
         "malloc_library": sizes.main.library.value,
         "uncertain": why_uncertain(sizes),
@@ -171,9 +173,7 @@ def sizes_part(given: Request) -> SectionContent:
         "read_allocations": total.read_count,
         "computed_allocations": total.computed_count,
     }
-    return SectionContent(
-        lines, facts, "top_stacks", [_entry(found, given.about) for found in wasteful]
-    )
+    return SectionContent(lines, facts, "top_stacks", entries)
 
 
 def _line(label: str, held: Bin, given: Request) -> str:
@@ -181,15 +181,6 @@ def _line(label: str, held: Bin, given: Request) -> str:
     if held.waste is not None and held.count:
         line += f", {waste_text(held.waste, given.about)}"
     return line
-
-
-def _entry(found: StackWaste, about: str) -> Entry:
-    count = plural(found.count, "allocation")
-    return Entry(
-        found.index,
-        f"{waste_text(found.waste, about)} in {about}{count}",
-        {"allocations": found.count, **_waste(found.waste)},
-    )
 
 
 def _held(held: Bin) -> dict[str, Any]:

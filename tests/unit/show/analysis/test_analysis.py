@@ -29,13 +29,11 @@ from tracelloc.show.analysis.differences import (
     stack_figures,
 )
 from tracelloc.show.analysis.histograms import (
-    ThreadsBefore,
     age_bins,
     frequent_sizes,
     size_bins,
     stack_details,
     threads_of,
-    threads_then,
 )
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
@@ -277,12 +275,11 @@ def test_threads_and_their_growth() -> None:
         (4_000_000, None, 300, 1, None), (7, "main", 150, 2, None)
     ]  # fmt: skip
     assert stats[1].share == pytest.approx(1 / 3)
-    before = threads_then(stats, NS_PER_S)
-    later = threads_of(made((160, 1, 1, 7)), {7: "main"}, 31 * NS_PER_S, before)
+    later = threads_of(made((160, 1, 1, 7)), {7: "main"}, 31 * NS_PER_S, (NS_PER_S, stats))
     assert [(s.tid, s.live_bytes, s.bytes_per_min) for s in later] == [
         (7, 160, 20), (4_000_000, 0, -600)
     ]  # fmt: skip
-    assert threads_of(Blocks.empty(), {}, 5, ThreadsBefore(5, {3: 1}))[0].bytes_per_min is None
+    assert threads_of(Blocks.empty(), {}, 5, (5, stats))[0].bytes_per_min is None
 
 
 def test_details_of_a_stack() -> None:
@@ -299,14 +296,13 @@ def test_details_of_a_stack() -> None:
     assert (details.allocated_count, details.freed_count) == (4, 1)
     assert details.last_age_ns == 7
     assert (details.mean_age_ns, details.oldest_age_ns) == (9, 10)
-    assert details.freed_share == 0.25
     assert [(t.tid, t.name, t.live_bytes) for t in details.threads] == [
         (41, "b", 40),
         (40, None, 20),
     ]
     assert details.history == ([0, 12, 20], [0, 60, 60])
     empty = stack_details(snapshot_of(table, 20, TOTALS_ONLY), 0, {})
-    assert empty.freed_share is empty.mean_age_ns is empty.last_age_ns is None
+    assert empty.mean_age_ns is empty.last_age_ns is None
     assert empty.history == ([0, 20], [0, 0])
 
 
