@@ -15,14 +15,7 @@ from textual.widgets import ContentSwitcher
 from tracelloc.show.analysis.differences import ALL
 from tracelloc.show.presentation.symboladvice import generated_advice
 from tracelloc.show.tables import Column
-from tracelloc.ui.frames import (
-    FRAME_COLUMNS,
-    FrameLine,
-    first_line,
-    frame_rows,
-    lines_of,
-    source_lines,
-)
+from tracelloc.ui import frames
 from tracelloc.ui.functions import FUNCTIONS
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.header import HeaderLines, TabLine, notes_of
@@ -170,7 +163,7 @@ class LiveScreen(SearchableScreen[None]):
                     if view.enter_action:
                         widget.name_enter(view.enter_action)
                     yield widget
-            pane = Table(FRAME_COLUMNS, id="pane")
+            pane = Table(frames.FRAME_COLUMNS, id="pane")
             pane.can_focus = pane.row_cursor = False
             pane.low = 0
             pane.border_title = "stack of the selected row"
@@ -252,12 +245,12 @@ class LiveScreen(SearchableScreen[None]):
         style = f"{verdict.style}".replace("red", "$text-error").replace("yellow", "$text-warning")
         title = Content.styled(verdict.plain or "stack of the selected row", style)
         pane.border_title = title
-        lines = lines_of(details.stack, details.figures.index, everything=False)
+        lines = frames.lines_of(details.stack, details.figures.index, everything=False)
         notes: list[str | Text] = [*verdict_lines(details, max(self.size.width - 2, 20), group)]
         room = self._pane_room()
         left = room - _FRAMING - len(lines) - len(notes)
         notes += self._pane_notes(lines, picture, min(left, _SOURCE_LINES))
-        pane.show(frame_rows(lines, *notes), at_once=True)
+        pane.show(frames.frame_rows(lines, *notes), at_once=True)
         self.set_class(room < _LEAST_PANE, "crowded")
         wanted = len(lines) + len(notes) + _FRAMING
         pane.set_height(max(min(room, wanted), _LEAST_PANE))
@@ -275,15 +268,15 @@ class LiveScreen(SearchableScreen[None]):
             self._show_pane(self.picture)
 
     def _pane_notes(
-        self, lines: list[FrameLine], picture: Picture, room: int
+        self, lines: list[frames.FrameLine], picture: Picture, room: int
     ) -> Sequence[str | Text]:
         """Returns the source around the first frame's line, or advice on missing symbols."""
         assert picture.details is not None
         source, target = self.state.source, picture.snapshot.target
-        frame = lines[first_line(lines)].frame if lines else None
+        frame = lines[frames.first_line(lines)].frame if lines else None
         if frame is not None and frame.file is not None and frame.line is not None:
             try:
-                return source_lines(source.read_source(target, frame.file), frame, room)
+                return frames.source_lines(source.read_source(target, frame.file), frame, room)
             except (OSError, IndexError):
                 pass
         stack = picture.details.stack

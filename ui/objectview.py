@@ -8,18 +8,7 @@ from rich.text import Text
 
 from tracelloc.model.objects import ObjectFindings, TypeSuspect
 from tracelloc.model.verdicts import Verdict
-from tracelloc.show.presentation.objects import (
-    NOT_COUNTED,
-    TypeGrowth,
-    counting_line,
-    growing_for_s,
-    growths,
-    holder_text,
-    type_headline,
-    type_sentences,
-    type_suspects,
-    type_title,
-)
+from tracelloc.show.presentation import objects
 from tracelloc.show.tables import Column, Columns, count_with
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_duration, format_percent, format_size, plural
@@ -45,7 +34,7 @@ _NO_VERDICTS: Final[Mapping[str, Verdict]] = {}
 
 def type_columns(
     minutes: float = 1.0, verdicts: Mapping[str, Verdict] = _NO_VERDICTS
-) -> Columns[TypeGrowth]:
+) -> Columns[objects.TypeGrowth]:
     """Returns the view's columns. ``minutes``: between censuses; ``verdicts``: by type."""
 
     def growth(change: int) -> Text:
@@ -83,12 +72,12 @@ def with_growing_types(selection: ViewSelection, rows: TableRows) -> TableRows:
     Until growing types are known, a line says when they will be.
     """
     settings = selection.settings
-    types = {TypeKey(each.name): each for each in type_suspects(selection.snapshot)}
+    types = {TypeKey(each.name): each for each in objects.type_suspects(selection.snapshot)}
     is_narrowed = settings.narrows_stacks or not settings.all_limits.is_open
     if is_narrowed or settings.sorting != Sorting("verdict"):
         return rows
     if not types:
-        line = counting_line(selection.snapshot)
+        line = objects.counting_line(selection.snapshot)
         if line is None or not len(rows.order):
             return rows
         return replace(rows, order=[Heading(line), *rows.order], first=1)
@@ -109,16 +98,16 @@ def _cell(suspect: TypeSuspect, column: str) -> Cell:
     if column == "bytes":
         return format_size(suspect.size_bytes)
     if column == "name":
-        return TitleCell(clean(type_title(suspect)))
+        return TitleCell(clean(objects.type_title(suspect)))
     return f"{suspect.count:,}" if column == "count" else ""
 
 
 def type_words(key: Hashable | None, snapshot: Snapshot) -> tuple[str, str]:
     """Returns the (title, sentences) of a growing type's row."""
-    for each in type_suspects(snapshot):
+    for each in objects.type_suspects(snapshot):
         if key == TypeKey(each.name):
-            title = type_headline(each, growing_for_s(each, snapshot))
-            return title, "; ".join(type_sentences(each))
+            title = objects.type_headline(each, objects.growing_for_s(each, snapshot))
+            return title, "; ".join(objects.type_sentences(each))
     return "stack of the selected row", ""
 
 
@@ -133,7 +122,7 @@ def object_rows(selection: ViewSelection) -> TableRows:
     search = settings.search.lower()
     rows = {
         TypeKey(row.now.name): row
-        for row in growths(found.now, found.first)
+        for row in objects.growths(found.now, found.first)
         if search in row.now.name.lower()
     }
     return sorted_rows(
@@ -147,7 +136,7 @@ def _why_empty(snapshot: Snapshot) -> str:
     if snapshot.merged is not None:
         return "objects are shown per process: choose a single one (9)"
     if snapshot.objects is not None and snapshot.objects.trouble:
-        return f"{NOT_COUNTED}: {snapshot.objects.trouble}"
+        return f"{objects.NOT_COUNTED}: {snapshot.objects.trouble}"
     if not any(runtime.counts_objects for runtime in snapshot.runtimes):
         return "not a Python program: no objects to count"
     return "objects are being counted… (not with --no-search)"
@@ -164,7 +153,9 @@ def _lines(found: ObjectFindings, snapshot: Snapshot, key: Hashable | None) -> I
     for each in found.suspects:
         part = next((part for part in each.parts if part.name == name), None)
         if each.name == name:
-            yield clean(f"{name}: {type_headline(each, growing_for_s(each, snapshot))}")
+            yield clean(
+                f"{name}: {objects.type_headline(each, objects.growing_for_s(each, snapshot))}"
+            )
         elif part is not None:
             yield clean(f"{name}: grows with {each.name}, whose objects keep it")
     holders = found.holders.get(name)
@@ -174,7 +165,7 @@ def _lines(found: ObjectFindings, snapshot: Snapshot, key: Hashable | None) -> I
         return
     for holder in holders.holders:
         share = format_percent(holder.count / max(holders.sample_count, 1), 0)
-        yield clean(f"{share} of new objects ← {holder_text(holder)}")
+        yield clean(f"{share} of new objects ← {objects.holder_text(holder)}")
 
 
 OBJECTS: Final = View(

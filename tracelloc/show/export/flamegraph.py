@@ -30,14 +30,7 @@ from tracelloc.dataclass import dataclass
 from tracelloc.model.codefiles import is_c_library
 from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
-from tracelloc.show.presentation.calltree import (
-    Merged,
-    Merger,
-    Step,
-    outer_steps,
-    shown_frames,
-    steps,
-)
+from tracelloc.show.presentation import calltree
 from tracelloc.show.presentation.naming import frame_name
 from tracelloc.show.presentation.profile import FigureUnit, Metric, Profile, Sample
 from tracelloc.show.presentation.suspects import NamedSuspect, headline, sentences
@@ -88,7 +81,7 @@ _DIFFERENCE: Final = (
 class FlameTree:
     """Merged stacks with figures per node. Indices into names, modules, places; -1: none."""
 
-    merged: Merged
+    merged: calltree.Merged
     widths: Sequence[Width]
     own: Sequence[I64]  # Figures of the stacks that end in a node, per width and node
     # Bytes per minute, or bytes changed in a difference, of the stacks that end in a node.
@@ -125,14 +118,14 @@ def _after(metric: Metric, sample: Sample) -> int:
 
 def flame_tree(profile: Profile, metric: Metric) -> FlameTree:
     """Merges stacks by the names and files of their shown frames, below the root module."""
-    merger = Merger(Step("all", None))
+    merger = calltree.Merger(calltree.Step("all", None))
     ends = np.empty(len(profile.samples), np.int64)
     frames: dict[int, Frame] = {}
     files: dict[int, str | None] = {}
     for row, sample in enumerate(profile.samples):
-        shown = list(shown_frames(sample.stack))
+        shown = list(calltree.shown_frames(sample.stack))
         path: list[tuple[str, str | None]] = [(name, frame.module) for name, frame in shown]
-        path += reversed(outer_steps(sample.stack, sample.stat.index))
+        path += reversed(calltree.outer_steps(sample.stack, sample.stat.index))
         path.reverse()
         nodes = merger.add(path)
         ends[row] = nodes[-1]
@@ -175,7 +168,7 @@ def elapsed(profile: Profile) -> str:
 
 def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
     """Returns a suspect: ``path`` from the root to its frame; ``search`` finds a group's frame."""
-    path = [printable(name) for name, _ in steps(named.stack, named.suspect.stack)]
+    path = [printable(name) for name, _ in calltree.steps(named.stack, named.suspect.stack)]
     about = about_of(profile.sample_bytes)
     shared = None if named.shared is None else printable(frame_name(named.shared.frame))
     return {

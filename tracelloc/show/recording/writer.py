@@ -11,16 +11,9 @@ from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import TracellocError
 from tracelloc.model.stacks import CallStacks
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.recording import container
+from tracelloc.show.recording import container, momentcodec
 from tracelloc.show.recording.compaction import GROUP, STEPS_S, Compactor, insert
 from tracelloc.show.recording.container import RecordedMoment, checksum, transaction
-from tracelloc.show.recording.momentcodec import (
-    MomentChain,
-    MomentParts,
-    ProcessKey,
-    arrays_packed,
-    encode,
-)
 from tracelloc.show.recording.parts import SnapshotEncoder, key_of
 from tracelloc.show.recording.recordednames import NamesWriter, addresses_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -70,8 +63,8 @@ class RecordingWriter:
         self._compactor = Compactor(self._connection, max_bytes - max_bytes // _SPARE, max_s)
         self._encoder = SnapshotEncoder(lambda stacks: self._book(stacks).number)
         self._books: dict[int, _Book] = {}
-        self._programs: dict[ProcessKey, _Program] = {}
-        self._chain = MomentChain()
+        self._programs: dict[momentcodec.ProcessKey, _Program] = {}
+        self._chain = momentcodec.MomentChain()
         self.count = 0
         self._whole = 0
         self._group_bytes = 0
@@ -104,13 +97,13 @@ class RecordingWriter:
                 self._is_folding = self._compactor.fold(trace.root.now_ns / NS_PER_S)
             self._check_size()
 
-    def _add_moment(self, root: Snapshot, parts: MomentParts) -> None:
+    def _add_moment(self, root: Snapshot, parts: momentcodec.MomentParts) -> None:
         is_large = self._group_bytes > self._max_bytes // _GROUPS
         if self.count - self._whole >= GROUP or is_large:
-            self._whole, self._chain, self._group_bytes = self.count, MomentChain(), 0
+            self._whole, self._chain, self._group_bytes = self.count, momentcodec.MomentChain(), 0
         uptime_s = root.now_ns / NS_PER_S
         moment = RecordedMoment(self.count, root.time_s, uptime_s, STEPS_S[0], self._whole)
-        data = encode(parts, self._chain.base)
+        data = momentcodec.encode(parts, self._chain.base)
         insert(self._connection, moment, data)
         self._group_bytes += len(data)
         self._chain.add(parts)
@@ -159,7 +152,7 @@ class RecordingWriter:
             if end <= first:
                 continue
             depths, flags, frames = book.stacks.columns(first, end)
-            data = arrays_packed(depths, flags, frames)
+            data = momentcodec.arrays_packed(depths, flags, frames)
             crc = checksum(data, book.number, first)
             self._insert("stacks", None, book.number, first, crc, data)
             book.unknown.update((np.flatnonzero(depths < 0) + first).tolist())
@@ -170,7 +163,7 @@ class RecordingWriter:
         for time_ns in one.history.times_ns:
             if time_ns not in program.samples:
                 program.samples.add(time_ns)
-                data = arrays_packed(one.history.at(time_ns))
+                data = momentcodec.arrays_packed(one.history.at(time_ns))
                 crc = checksum(data, *key, time_ns)
                 self._insert("samples", *key, time_ns, crc, data)
 

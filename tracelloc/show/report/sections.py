@@ -9,26 +9,13 @@ from tracelloc.heap.usable import header_bytes, usable_of
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import ThreadActivity, ThreadWork
 from tracelloc.model.process import FollowCounts, Space
-from tracelloc.show.analysis.histograms import (
-    Bin,
-    Waste,
-    frequent_sizes,
-    size_bins,
-    total_waste,
-    wasteful_stacks,
-)
+from tracelloc.show.analysis import histograms
+from tracelloc.show.presentation import processfacts
 from tracelloc.show.presentation.alerts import incompleteness, overhead_line
 from tracelloc.show.presentation.facts import summary, thread_facts
 from tracelloc.show.presentation.memoryparts import account_age, part_lines
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.presentation.processfacts import (
-    account,
-    losses_line,
-    memory_lines,
-    waste_line,
-    waste_text,
-    why_uncertain,
-)
+from tracelloc.show.report import top
 from tracelloc.show.report.content import (
     EarlierReports,
     Entry,
@@ -41,16 +28,6 @@ from tracelloc.show.report.content import (
 from tracelloc.show.report.heap import earlier_part
 from tracelloc.show.report.objects import objects_part
 from tracelloc.show.report.suspects import LEGEND, head_line, suspects_part, symbols_part
-from tracelloc.show.report.top import (
-    allocations_part,
-    allocators_part,
-    mappings_part,
-    old_allocations_part,
-    peak_part,
-    since_mark_part,
-    temporary_part,
-    types_part,
-)
 from tracelloc.show.tables import json_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import (
@@ -78,8 +55,8 @@ def completeness_part(given: Request) -> SectionContent | None:
 def memory_part(given: Request) -> SectionContent:
     """Makes the section of lines on memory, and on programs that were executed."""
     snapshot = given.snapshot
-    lines = list(memory_lines(snapshot))
-    found = account(snapshot)
+    lines = list(processfacts.memory_lines(snapshot))
+    found = processfacts.account(snapshot)
     is_traced = found is None or found.is_mostly_traced
     # Forecasts come and go.
     news = {("traced", is_traced), ("lines", len(lines)), ("programs", snapshot.target.exec_count)}
@@ -115,7 +92,7 @@ def losses_part(given: Request) -> SectionContent:
     snapshot = given.snapshot
     losses = snapshot.losses
     return SectionContent(
-        [f"==> {overhead_line(snapshot)}", f"==> {losses_line(snapshot)}"],
+        [f"==> {overhead_line(snapshot)}", f"==> {processfacts.losses_line(snapshot)}"],
         repeat_when=(
             losses.events,
             losses.overflows,
@@ -140,9 +117,9 @@ def sizes_part(given: Request) -> SectionContent:
     usable = None if sizes is None else usable_of(sizes, blocks)
     total = None
     if sizes is not None and usable is not None and len(blocks):
-        total = total_waste(blocks, sampled, usable, header_bytes(sizes.main))
-    bins = size_bins(blocks, sampled, usable)
-    frequent = frequent_sizes(blocks, given.style.top, sampled, usable)
+        total = histograms.total_waste(blocks, sampled, usable, header_bytes(sizes.main))
+    bins = histograms.size_bins(blocks, sampled, usable)
+    frequent = histograms.frequent_sizes(blocks, given.style.top, sampled, usable)
     dropped_count = 0 if len(blocks) else snapshot.live_count
     facts: dict[str, Any] = {
         "bins": [{"from_bytes": bin_.low, "to_bytes": bin_.high, **_held(bin_)} for bin_ in bins],
@@ -161,14 +138,15 @@ def sizes_part(given: Request) -> SectionContent:
     if sizes is None or usable is None or total is None:
         return SectionContent(lines, facts)
     entries = []
-    for index, n, waste in wasteful_stacks(blocks, sampled, usable, given.style.top):
-        text = f"{waste_text(waste, given.about)} in {given.about}{plural(n, 'allocation')}"
+    for index, n, waste in histograms.wasteful_stacks(blocks, sampled, usable, given.style.top):
+        text = f"{processfacts.waste_text(waste, given.about)} in {given.about}"
+        text += plural(n, "allocation")
         entries.append(Entry(index, text, {"allocations": n, **_waste(waste)}))
-    lines.append(f"==> {waste_line(sizes, total, given.about)}")
+    lines.append(f"==> {processfacts.waste_line(sizes, total, given.about)}")
     lines.append(f"==> {len(entries)} stacks that waste most:")
     facts |= {
         "malloc_library": sizes.main.library.value,
-        "uncertain": why_uncertain(sizes),
+        "uncertain": processfacts.why_uncertain(sizes),
         "header_bytes": total.header_bytes,
         "read_allocations": total.read_count,
         "computed_allocations": total.computed_count,
@@ -176,18 +154,18 @@ def sizes_part(given: Request) -> SectionContent:
     return SectionContent(lines, facts, "top_stacks", entries)
 
 
-def _line(label: str, held: Bin, given: Request) -> str:
+def _line(label: str, held: histograms.Bin, given: Request) -> str:
     line = f"    {label:>24}: {given.amount(held.size_bytes, held.count)}"
     if held.waste is not None and held.count:
-        line += f", {waste_text(held.waste, given.about)}"
+        line += f", {processfacts.waste_text(held.waste, given.about)}"
     return line
 
 
-def _held(held: Bin) -> dict[str, Any]:
+def _held(held: histograms.Bin) -> dict[str, Any]:
     return {"allocations": held.count, "bytes": held.size_bytes, **_waste(held.waste)}
 
 
-def _waste(waste: Waste | None) -> dict[str, Any]:
+def _waste(waste: histograms.Waste | None) -> dict[str, Any]:
     if waste is None:
         return dict.fromkeys(("usable_bytes", "waste_bytes", "unknown_allocations"))
     return json_of(waste, {"unknown_count": "unknown_allocations"})
@@ -270,20 +248,20 @@ class ReportSection:
 REPORT: Final = (
     ReportSection(completeness_part),
     ReportSection(suspects_part),
-    ReportSection(allocations_part),
-    ReportSection(old_allocations_part, json_place=2),
-    ReportSection(allocators_part),
+    ReportSection(top.allocations_part),
+    ReportSection(top.old_allocations_part, json_place=2),
+    ReportSection(top.allocators_part),
     ReportSection(earlier_part, "earlier"),
-    ReportSection(since_mark_part, "since_mark"),
-    ReportSection(peak_part, "peak", is_optional=True),
-    ReportSection(temporary_part, "temporary", is_optional=True),
+    ReportSection(top.since_mark_part, "since_mark"),
+    ReportSection(top.peak_part, "peak", is_optional=True),
+    ReportSection(top.temporary_part, "temporary", is_optional=True),
     ReportSection(sizes_part, "sizes", is_optional=True),
-    ReportSection(types_part, "types", is_optional=True),
+    ReportSection(top.types_part, "types", is_optional=True),
     ReportSection(threads_part, "threads", is_optional=True),
     ReportSection(objects_part, "objects", is_optional=True),
     ReportSection(memory_part),
     ReportSection(account_part),
-    ReportSection(mappings_part, "mappings", json_place=1),
+    ReportSection(top.mappings_part, "mappings", json_place=1),
     ReportSection(symbols_part),
     ReportSection(losses_part),
 )

@@ -10,18 +10,10 @@ from tracelloc.model.frames import is_runtime_frame
 from tracelloc.model.objects import TypeSuspect
 from tracelloc.model.process import Space
 from tracelloc.model.verdicts import Suspect, Verdict
+from tracelloc.show.presentation import objects
 from tracelloc.show.presentation.alerts import completeness_word, implausible_sizes, untraced_growth
 from tracelloc.show.presentation.facts import stack_lines, suspect_facts
 from tracelloc.show.presentation.naming import frame_name, source_place, stack_title
-from tracelloc.show.presentation.objects import (
-    grower_text,
-    growing_for_s,
-    holder_place,
-    main_holder,
-    type_sentences,
-    type_suspect_facts,
-    type_suspects,
-)
 from tracelloc.show.presentation.processfacts import account
 from tracelloc.show.presentation.suspects import (
     NamedSuspect,
@@ -146,12 +138,12 @@ def cleared_line(given: Request, stack: int, verdict: Verdict) -> str:
 
 def type_line(given: Request, suspect: TypeSuspect) -> str:
     """Formats a growing type: ``TIME pid=N COMMAND suspect=growing rate=… type=… at=…``."""
-    holder = main_holder(suspect)
+    holder = objects.main_holder(suspect)
     parts = [
         _prefix(given.snapshot),
         f"suspect={suspect.verdict.value}",
         f"rate={signed_size_word(round(suspect.bytes_per_min))}/min",
-        *_onset(given.snapshot, growing_for_s(suspect, given.snapshot)),
+        *_onset(given.snapshot, objects.growing_for_s(suspect, given.snapshot)),
         # The rate includes the parts, whose bytes are not all held by this type.
         f"parts={len(suspect.parts)}" if suspect.parts else f"live={size_word(suspect.size_bytes)}",
         f"objects={suspect.count}",
@@ -160,11 +152,11 @@ def type_line(given: Request, suspect: TypeSuspect) -> str:
     if holder is not None:
         parts.append(f"held_by={_word(holder.path)}")
         if holder.file:
-            parts.append(f"at={_word(holder_place(holder))}")
+            parts.append(f"at={_word(objects.holder_place(holder))}")
     if suspect.native is not None:
         parts.append(f"native={signed_size_word(round(suspect.native.bytes_per_min))}/min")
     if suspect.grower is not None:
-        parts.append(f"grown_by={_word(grower_text(suspect.grower))}")
+        parts.append(f"grown_by={_word(objects.grower_text(suspect.grower))}")
     return " ".join(parts)
 
 
@@ -207,7 +199,7 @@ def suspects_part(given: Request) -> SectionContent:
     """Makes the section of suspects, suppressed leaks and, if notable, untraced growth."""
     snapshot = given.snapshot
     suspects = suspects_of(snapshot, given.style.top)
-    types = type_suspects(snapshot)[: given.style.top]
+    types = objects.type_suspects(snapshot)[: given.style.top]
     quiet, suppressed = silence_line(snapshot), suppressed_line(snapshot)
     alerts = [implausible_sizes(snapshot), untraced_growth(snapshot)]
     lines = [*(alert and alert.sentence for alert in alerts), suppressed, quiet]
@@ -217,7 +209,7 @@ def suspects_part(given: Request) -> SectionContent:
         entries = [Entry(each.suspect.stack, "", suspect_facts(each)) for each in named]
         return {
             "suspects": [entry.json(given) for entry in entries],
-            "type_suspects": [type_suspect_facts(each, snapshot) for each in types],
+            "type_suspects": [objects.type_suspect_facts(each, snapshot) for each in types],
         }
 
     return SectionContent(
@@ -246,14 +238,14 @@ def _suspect_lines(
         if repeat is not Repeat.NOTHING:
             yield type_line(given, each)
         if repeat is Repeat.ALL:
-            yield from (f"      {sentence}" for sentence in type_sentences(each))
+            yield from (f"      {sentence}" for sentence in objects.type_sentences(each))
     yield from _cleared(given)
 
 
 def _cleared(given: Request) -> Iterator[str]:
     suspects, findings = suspects_of(given.snapshot), given.snapshot.findings
     members = {member.stack for each in suspects for member in each.members}
-    names: set[Hashable] = {each.name for each in type_suspects(given.snapshot)}
+    names: set[Hashable] = {each.name for each in objects.type_suspects(given.snapshot)}
     gone = given.earlier.cleared(names | {_key(each) for each in suspects})
     for key, each in gone.items():
         if each.stack is None:
@@ -280,7 +272,7 @@ def _reported(given: Request, named: NamedSuspect, rank: int) -> ReportedSuspect
 
 
 def _reported_type(suspect: TypeSuspect, rank: int) -> ReportedSuspect:
-    holder = main_holder(suspect)
+    holder = objects.main_holder(suspect)
     return ReportedSuspect(
         verdict=suspect.verdict,
         rank=rank,
