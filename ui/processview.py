@@ -140,7 +140,11 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> TableRows:
     sorting, lines = settings.sorting, process_lines(trace, settings)
     is_tree = sorting.column == "name"
     shown = process_columns(about_of(trace.root.sample_bytes), settings.process, is_tree=is_tree)
-    footer = [lambda _key: total_line(trace)]
+    size = format_size(sum(one.live_bytes for one in trace.processes))
+    count, untraced = len(trace.processes), trace.untraced_count
+    more = f"; {untraced:,} more not traced" if untraced else ""
+    total = f" {size} live in total; {len(trace.living)} of {count} processes running{more}"
+    footer = [lambda _key: total]
     rows = sorted_rows({line.key: line for line in lines}, shown, sorting, footer=footer)
     together = [line.key for line in lines if isinstance(line.key, int) and line.key < 0]
     others = [line.key for line in lines[len(together) :]]
@@ -149,14 +153,6 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> TableRows:
     elif sorting.descending:
         others.reverse()
     return replace(rows, order=[*together, *others])
-
-
-def total_line(trace: TraceSnapshot) -> str:
-    """Returns the line with the sums over all processes."""
-    size = format_size(sum(one.live_bytes for one in trace.processes))
-    count, untraced = len(trace.processes), trace.untraced_count
-    more = f"; {untraced:,} more not traced" if untraced else ""
-    return f" {size} live in total; {len(trace.living)} of {count} processes running{more}"
 
 
 def show_process(number: int, settings: Settings) -> Settings:

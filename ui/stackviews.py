@@ -1,7 +1,7 @@
 """The views of call stacks, blocks, and types of blocks, and the text of a stack's verdict."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -86,14 +86,7 @@ def name_cell(name: str, search: str) -> Cell:
     return text
 
 
-def sample_evenly(values: Sequence[int], width: int) -> Sequence[int]:
-    """Returns ``width`` of the values at even distances, the oldest and the newest included."""
-    if len(values) <= width:
-        return values
-    last = len(values) - 1
-    return [values[round(n * last / (width - 1))] for n in range(width)]
-
-
+_WIDTH: Final = 8  # Of a stack's history
 # Columns that a group sums over its stacks; in others it shows its first stack's figures.
 ADDED: Final = frozenset({"change", "bytes", "count", "share", "rate"})
 
@@ -174,7 +167,11 @@ class StackCells:
         snapshot, stacks = self._selection.snapshot, _stacks_of(key)
         held, totals = snapshot.history.series(stacks)[1], snapshot.totals
         now = int((totals.allocated_bytes[stacks] - totals.freed_bytes[stacks]).sum())
-        return Text(sparkline(sample_evenly([*held, now], 8), 8), "dim")
+        sizes = [*held, now]
+        if (last := len(sizes) - 1) >= _WIDTH:
+            # At even distances, the oldest and the newest included.
+            sizes = [sizes[round(n * last / (_WIDTH - 1))] for n in range(_WIDTH)]
+        return Text(sparkline(sizes, _WIDTH), "dim")
 
     def _process(self, key: GroupKey | int) -> Cell:
         merged, stacks = self._selection.snapshot.merged, _stacks_of(key)

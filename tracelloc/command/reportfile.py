@@ -52,7 +52,8 @@ def report(given: argparse.Namespace) -> None:
     before = () if since is None else recording.trace_at(since).processes
     marks = {one.target.number: one for one in before}
     trace = _with_largest(recording.trace_at(at), given.top)
-    messages.say(_moment_line(recording, at))
+    first, now, last = (format_time(recording.moments[n].time_s) for n in (0, at, -1))
+    messages.say(f"at {now}; recorded from {first} to {last}, {count_words(recording)}")
     if outputs:
         failures: list[TracellocError] = []
         write_files(
@@ -80,12 +81,6 @@ def _with_largest(trace: TraceSnapshot, top: int) -> TraceSnapshot:
             for one in trace.processes
         ),
     )
-
-
-def _moment_line(recording: RecordedTrace, at: int) -> str:
-    moments = recording.moments
-    first, now, last = (format_time(moments[index].time_s) for index in (0, at, -1))
-    return f"at {now}; recorded from {first} to {last}, {count_words(recording)}"
 
 
 def _print(

@@ -17,10 +17,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict
 from typing import Any, Final
 
-from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import TracellocError
 from tracelloc.machine.killreports import KillReporter, KillWatch, memory_pressure
 from tracelloc.machine.machinememory import GroupMemory, MachineMemory
@@ -45,15 +43,9 @@ OTHERS: Final = "(others)"
 _LONGEST_LABEL: Final = 100
 
 
-@dataclass(slots=True)
-class WatchCounts:
-    """Counts of events since watching began, restarts included."""
-
-    rules: dict[str, int] = field(default_factory=dict)  # How often rules were broken, by target
-    # Processes that the kernel has killed for want of memory, by target.
-    kills: dict[str, int] = field(default_factory=dict)
-    # Leaking call stacks in the newest recording, by target.
-    leaking: dict[str, int] = field(default_factory=dict)
+# By target how often rules were broken ("rules") and processes killed for want of memory ("kills")
+# since watching began, restarts included; and the leaking call stacks in the newest recording.
+WatchCounts = Mapping[str, dict[str, int]]
 
 
 class LargestNames:
@@ -88,10 +80,10 @@ class MachineMetrics:
         yield from self._processes(machine)
         yield from self._group_lines(machine)
         text = "Leaking call stacks in the newest recording"
-        yield from _gauge("leaking_stacks", "target", text, counts.leaking)
+        yield from _gauge("leaking_stacks", "target", text, counts["leaking"])
         for name, text, by_target in (
-            ("rules_broken", "Rules that targets have broken", counts.rules),
-            ("memory_kills", "Processes of targets killed for want of memory", counts.kills),
+            ("rules_broken", "Rules that targets have broken", counts["rules"]),
+            ("memory_kills", "Processes of targets killed for want of memory", counts["kills"]),
         ):
             yield from family_lines(f"tracelloc_{name}", "counter", "", text)
             for target, count in by_target.items():
@@ -181,10 +173,8 @@ class MachineWatch:
         # When rules were broken last, in seconds since 1970, by the subject's key
         self._broken_s: dict[str, float] = state.get("broken", {})
         counts, zero = state.get("counts", {}), {target.name: 0 for target in config.target}
-        self._counts = WatchCounts(**{
-            kind: zero | counts.get(kind, {}) for kind in ("rules", "kills", "leaking")
-        })  # fmt: skip
-        self._jobs.leaking = self._counts.leaking
+        self._counts = {kind: zero | counts.get(kind, {}) for kind in ("rules", "kills", "leaking")}
+        self._jobs.leaking = self._counts["leaking"]
         self._kills = KillWatch(state.get("kills", {}))
         self._jobs.files.update(state.get("files", {}))
         self._jobs.kept = state.get("kept", [])
@@ -222,8 +212,7 @@ class MachineWatch:
         with self._lock:
             self._machine = machine
             for kill in kills:
-                name = kill.subject.target.name
-                self._counts.kills[name] = self._counts.kills.get(name, 0) + kill.count
+                self._counts["kills"][kill.subject.target.name] += kill.count
         for kill in kills:
             self._reporter.report(kill)
         for breach in breaches:
@@ -245,7 +234,7 @@ class MachineWatch:
         self._broken_s[subject.key] = now_s
         name = subject.target.name
         with self._lock:
-            self._counts.rules[name] = self._counts.rules.get(name, 0) + 1
+            self._counts["rules"][name] += 1
         self.log({
             "target": name, "event": "rule", "rule": breach.rule.text, "figure": breach.figure,
             "name": subject.name, "actions": ",".join(subject.target.actions),
@@ -289,7 +278,7 @@ class MachineWatch:
             "version": 1,
             "boot": boot_id(),
             "broken": self._broken_s,
-            "counts": asdict(self._counts),
+            "counts": {kind: dict(counts) for kind, counts in self._counts.items()},
             "kills": self._kills.counts,
             "files": self._jobs.files_left(),
             "kept": self._jobs.kept,

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -72,9 +72,10 @@ def find_group(wanted: str, root: Path = PROC) -> MemoryGroup:
 
     Raises TargetError if several groups match; NoGroupError if no group with processes does.
     """
+    pids = (entry for entry in root.iterdir() if entry.name.isdecimal())
     found = {
         group._replace(path=path)
-        for group in set(_groups_of_all(root))
+        for group in set(map(memory_group, pids))
         for path in group_and_ancestors(group.path)
         if _is_called(path, wanted)
     }
@@ -103,13 +104,6 @@ def members_of(group: MemoryGroup) -> list[int]:
         with suppress(TargetError):
             starts[pid] = Process(pid).start_ticks()
     return sorted(starts, key=lambda pid: (starts[pid], pid))
-
-
-def _groups_of_all(root: Path) -> Iterator[MemoryGroup]:
-    with os.scandir(root) as entries:
-        for entry in entries:
-            if entry.name.isdecimal():
-                yield memory_group(root / entry.name)
 
 
 def _is_called(path: str, wanted: str) -> bool:

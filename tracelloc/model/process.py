@@ -211,9 +211,10 @@ def matching_processes(infos: Iterable[ProcessInfo], text: str) -> list[ProcessI
     """Returns the processes whose command line, user, PID or state contain all words of a text."""
     words = [re.escape(word) for word in text.split()]
     tests = [re.compile(word, re.IGNORECASE) for word in words]
-    return [info for info in infos if all(test.search(_text_of(info)) for test in tests)]
-
-
-def _text_of(info: ProcessInfo) -> str:
-    trouble = info.trouble.value if info.trouble else ""
-    return f"{info.pid} {info.user} {info.command} {info.arguments} {info.allocator} {trouble}"
+    found = []
+    for one in infos:
+        trouble = one.trouble.value if one.trouble else ""
+        told = f"{one.pid} {one.user} {one.command} {one.arguments} {one.allocator} {trouble}"
+        if all(test.search(told) for test in tests):
+            found.append(one)
+    return found

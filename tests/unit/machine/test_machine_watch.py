@@ -27,7 +27,7 @@ from tracelloc.machine.machinerules import (
     parse_watch_config,
     subjects_of,
 )
-from tracelloc.machine.machinewatch import LargestNames, MachineMetrics, WatchCounts
+from tracelloc.machine.machinewatch import LargestNames, MachineMetrics
 from tracelloc.machine.watchjobs import KILL_SUFFIX, WatchFiles
 from tracelloc.show.publish.endpoint import metrics_text
 
@@ -335,7 +335,7 @@ def test_metrics(machine: Machine) -> None:
     (machine.groups / f"docker-{ID}.scope/memory.max").write_text("4096")
     machine.set(201, "in", f"/docker-{ID}.scope/container", anonymous=1)
     lines = MachineMetrics().lines(
-        machine.look(), WatchCounts({"shop": 2}, {"shop": 0}, {"shop": 3})
+        machine.look(), {"rules": {"shop": 2}, "kills": {"shop": 0}, "leaking": {"shop": 3}}
     )
     text = metrics_text(lines)
     figures: dict[str, dict[str, float]] = {}

@@ -73,11 +73,6 @@ def check_definitions() -> None:
             )
 
 
-def new_profiles() -> Any:
-    """Returns an empty ``ProfilesData``, the content of a file."""
-    return import_module(_PROFILES).ProfilesData()
-
-
 def new_request() -> Any:
     """Returns an empty ``ExportProfilesServiceRequest``; it has the fields of ``ProfilesData``."""
     return import_module(_SERVICE).ExportProfilesServiceRequest()
@@ -143,7 +138,7 @@ _MOST: Final = (1 << 63) - 1
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
     """Yields the file, a ``ProfilesData``, in one piece."""
-    message = new_profiles()
+    message = import_module(_PROFILES).ProfilesData()
     fill(message, profile.parts or [profile], metric)
     yield message.SerializeToString()
 

@@ -58,7 +58,7 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
             )
         if content.lstrip()[:1] == b"{":
             profile = read_json(content)
-        elif not is_text(content):
+        elif _CONTROL.search(content, 0, 4096):  # no text
             profile = pprof.read(content, path.stat().st_mtime)
         else:
             profile = read_folded(content, path.stat().st_mtime)
@@ -119,11 +119,6 @@ def content_of(path: Path) -> bytes:
     if not unpacker.eof:
         raise MalformedError("it ends too early")
     return content
-
-
-def is_text(content: bytes) -> bool:
-    """Whether content is text: a pprof profile has control characters among its first bytes."""
-    return not _CONTROL.search(content, 0, 4096)
 
 
 _LINE: Final = re.compile(r"(?P<stack>.*?)(?: (?P<before>\d+))? (?P<after>\d+)")

@@ -87,7 +87,9 @@ class SourceLister:
         lines: dict[int, LineFigures] = {}
         whole, own_lines = LineFigures(), set[int]()
         for stack in stacks:
-            passage = self._passage(namer.stack(snapshot, stack), stack)
+            named, passage = namer.stack(snapshot, stack), self._passages.get(stack)
+            if passage is None or passage.named is not named:
+                passage = self._passages[stack] = self._pass(named)
             if not passage.lines and not passage.is_through:
                 continue
             size_bytes, count = int(sizes[stack]), int(counts[stack])
@@ -105,12 +107,6 @@ class SourceLister:
                 if frame.file is not None and Step(name, frame.module) == self.function.step:
                     return frame.file
         return None
-
-    def _passage(self, named: NamedStack, stack: int) -> _Passage:
-        known = self._passages.get(stack)
-        if known is None or known.named is not named:
-            known = self._passages[stack] = self._pass(named)
-        return known
 
     def _pass(self, named: NamedStack) -> _Passage:
         lines = [

@@ -188,12 +188,6 @@ def free_bytes(path: Path) -> int:
     return (found.f_bavail if os.geteuid() else found.f_bfree) * found.f_frsize
 
 
-def empty_log(connection: sqlite3.Connection) -> bool:
-    """Moves the log into the file. Returns False if readers prevent that for seconds."""
-    (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    return not is_busy
-
-
 def disk_bytes(path: Path, suffixes: Sequence[str] = ("", *BESIDE)) -> int:
     """Returns the size of a recording and of the files next to it."""
     size = 0

@@ -121,7 +121,8 @@ class RecordingWriter:
         log = container.disk_bytes(self.path, container.BESIDE)
         if size <= self._max_bytes and free >= 2 * log + _LEAST_FREE_BYTES:
             return
-        is_empty = container.empty_log(self._connection)
+        # It waits for readers, for seconds.
+        emptied = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         size, free = container.disk_bytes(self.path), container.free_bytes(self.path)
         if free < _LEAST_FREE_BYTES:
             raise TracellocError(
@@ -131,7 +132,7 @@ class RecordingWriter:
             )
         if size > self._max_bytes:
             what = "call stacks, names and the last snapshots take"
-            if not is_empty:
+            if emptied[0]:
                 what = "a reader that is stopped keeps its log, with which it takes"
             raise TracellocError(
                 f"{self.path}: {what} {format_size(size)}",
