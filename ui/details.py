@@ -16,7 +16,7 @@ from textual.widgets import Static
 from tracelloc.model.frames import Frame
 from tracelloc.model.process import Target
 from tracelloc.show.filters.rules import Rule
-from tracelloc.show.presentation.sourcelisting import listed_function
+from tracelloc.show.presentation.calltree import listed_function
 from tracelloc.show.presentation.symboladvice import generated_advice
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (

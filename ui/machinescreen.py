@@ -12,8 +12,18 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from tracelloc.machine.machinememory import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
-from tracelloc.machine.machinetext import by_growth, by_size, by_urgency, headline, hints, pss_text
+from tracelloc.machine.machinememory import (
+    GroupMemory,
+    MachineMemory,
+    MemoryTrend,
+    ProcessMemory,
+    by_growth,
+    by_size,
+    by_urgency,
+    headline,
+    hints,
+    pss_text,
+)
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import format_estimate, format_size, plural, signed_size
 from tracelloc.ui.app import ScreenApp, show_plainly

@@ -22,9 +22,9 @@ from tracelloc.show.analysis.histograms import StackDetails, stack_details
 from tracelloc.show.analysis.merge import TraceMerger
 from tracelloc.show.filters import NamedStack, measured_wrappers
 from tracelloc.show.presentation.alerts import Alert, alert_of
+from tracelloc.show.presentation.calltree import SourceLister, SourceListing
 from tracelloc.show.presentation.naming import MergedSymbols, Namer
 from tracelloc.show.presentation.processfacts import Account, Forecast, account, forecast
-from tracelloc.show.presentation.sourcelisting import SourceLister, SourceListing
 from tracelloc.show.presentation.suspects import (
     NamedSuspect,
     growth_rates,

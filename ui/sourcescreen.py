@@ -13,7 +13,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.widgets import Static
 
-from tracelloc.show.presentation.sourcelisting import ListedFunction, SourceListing
+from tracelloc.show.presentation.calltree import ListedFunction, SourceListing
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import about_of, format_size, plural
 from tracelloc.ui.frames import ColouredSource, open_editor

@@ -18,8 +18,8 @@ from tracelloc.show.analysis.differences import Limits
 from tracelloc.show.filters import Filters
 from tracelloc.show.filters.files import append_rules
 from tracelloc.show.filters.rules import Rule
+from tracelloc.show.presentation.calltree import ListedFunction, listed_function
 from tracelloc.show.presentation.profile import Metric
-from tracelloc.show.presentation.sourcelisting import ListedFunction, listed_function
 from tracelloc.show.tables import Column
 from tracelloc.text import NS_PER_S, format_duration, plural
 from tracelloc.ui.chart import CHART

@@ -20,10 +20,9 @@ from tracelloc.show.analysis import differences as analysis
 from tracelloc.show.analysis.differences import ALL, Limits, Mark, StackFigures
 from tracelloc.show.filters import Filters, NamedStack
 from tracelloc.show.presentation.alerts import alert_of
-from tracelloc.show.presentation.calltree import Step
+from tracelloc.show.presentation.calltree import ListedFunction, Step
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.presentation.profile import Metric
-from tracelloc.show.presentation.sourcelisting import ListedFunction
 from tracelloc.show.presentation.suspects import NOTHING_YET
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import Invoker

@@ -13,8 +13,13 @@ from typing import Any, Final, NoReturn
 
 from tracelloc.dataclass import dataclass, fields
 from tracelloc.errors import UsageError
-from tracelloc.machine.machinememory import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
-from tracelloc.machine.machinetext import by_growth
+from tracelloc.machine.machinememory import (
+    GroupMemory,
+    MachineMemory,
+    MemoryTrend,
+    ProcessMemory,
+    by_growth,
+)
 from tracelloc.show.filters.rules import TomlTables, find_line, nearest
 from tracelloc.show.publish.address import ListenAddress, parse_listen, parse_push_url
 from tracelloc.text import format_percent, format_size, parse_duration, parse_percent, parse_size

@@ -21,9 +21,8 @@ from typing import Any, Final
 
 from tracelloc.errors import TracellocError
 from tracelloc.machine.killreports import KillReporter, KillWatch, memory_pressure
-from tracelloc.machine.machinememory import GroupMemory, MachineMemory
+from tracelloc.machine.machinememory import GroupMemory, MachineMemory, by_growth
 from tracelloc.machine.machinerules import Breach, RuleBook, Subject, WatchConfig, subjects_of
-from tracelloc.machine.machinetext import by_growth
 from tracelloc.machine.processes import ProcessReader
 from tracelloc.machine.watchjobs import WatchFiles, WatchJobs
 from tracelloc.record.process.procfs import boot_id

@@ -12,8 +12,15 @@ import pytest
 
 from tests.harness import Target, as_nobody
 from tracelloc.errors import TargetError
-from tracelloc.machine.machinememory import GrowthHistory, MachineMemory, MemoryKind
-from tracelloc.machine.machinetext import by_growth, by_size, machine_json, machine_lines
+from tracelloc.machine.machinememory import (
+    GrowthHistory,
+    MachineMemory,
+    MemoryKind,
+    by_growth,
+    by_size,
+    machine_json,
+    machine_lines,
+)
 from tracelloc.machine.processes import GroupReader, ProcessReader, find_group, name_of
 from tracelloc.system.confined import CONFINE
 

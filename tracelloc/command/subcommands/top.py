@@ -36,7 +36,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _run(given: Namespace) -> None:
     from tracelloc.command.cli import has_screen
-    from tracelloc.machine.machinetext import by_growth, by_size, machine_json, machine_lines
+    from tracelloc.machine.machinememory import by_growth, by_size, machine_json, machine_lines
     from tracelloc.machine.processes import ProcessReader
     from tracelloc.record.kernel.capabilities import raise_file_limit
 

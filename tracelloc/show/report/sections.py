@@ -25,8 +25,7 @@ from tracelloc.show.report.content import (
     largest,
     share_of_allocations,
 )
-from tracelloc.show.report.heap import earlier_part
-from tracelloc.show.report.objects import objects_part
+from tracelloc.show.report.heap import earlier_part, objects_part
 from tracelloc.show.report.suspects import LEGEND, head_line, suspects_part, symbols_part
 from tracelloc.show.tables import json_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
