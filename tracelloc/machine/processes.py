@@ -18,14 +18,7 @@ from typing import Final
 
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import TargetError
-from tracelloc.machine.machinememory import (
-    GROUP_KINDS,
-    PROCESS_KINDS,
-    GroupMemory,
-    GrowthHistory,
-    MachineMemory,
-    ProcessMemory,
-)
+from tracelloc.machine import machinememory
 from tracelloc.record.process.identity import POD, command_line, user_name
 from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.system.confined import CONFINE
@@ -120,10 +113,12 @@ class GroupReader:
 
     def __init__(self, root: Path = CGROUPS) -> None:
         self._root = root
-        self._history = GrowthHistory(GROUP_KINDS)
+        self._history = machinememory.GrowthHistory(machinememory.GROUP_KINDS)
         self._rows: dict[MemoryGroup, int] = {}
 
-    def read_groups(self, now_s: float, groups: Iterable[MemoryGroup]) -> list[GroupMemory]:
+    def read_groups(
+        self, now_s: float, groups: Iterable[MemoryGroup]
+    ) -> list[machinememory.GroupMemory]:
         """Reads groups that have a limit or a name of their own. ``groups``: one per process."""
         counts: Counter[MemoryGroup] = Counter()
         for group, count in Counter(groups).items():
@@ -144,7 +139,7 @@ class GroupReader:
         for group, trend in zip(used, self._history.trends(rows), strict=True):
             limit, name = group_limit(group, self._root), name_of(group.path)
             if limit is not None or name != group.path:
-                found.append(GroupMemory(
+                found.append(machinememory.GroupMemory(
                     group.path, name, counts[group], trend,
                     None if limit is None else limit.size_bytes,
                     None if limit is None else limit.free_bytes,
@@ -193,7 +188,7 @@ class ProcessReader:
         self._clock_s = clock_s
         self._watched: dict[int, _Watched] = {}
         self._others: set[int] = set()  # Kernel threads, and workers of tracelloc
-        self._history = GrowthHistory(PROCESS_KINDS)
+        self._history = machinememory.GrowthHistory(machinememory.PROCESS_KINDS)
         self._groups = groups or GroupReader()
         self._began_s: float | None = None
         self._groups_read_s = 0.0
@@ -204,7 +199,7 @@ class ProcessReader:
             os.close(watched.file)
         self._watched.clear()
 
-    def read_memory(self) -> MachineMemory:
+    def read_memory(self) -> machinememory.MachineMemory:
         now_s = self._clock_s()
         if self._began_s is None:
             self._began_s = self._groups_read_s = now_s
@@ -218,7 +213,7 @@ class ProcessReader:
                 watched.group = memory_group(self._root / str(pid))
         groups = self._groups.read_groups(now_s, [each.group for each in self._watched.values()])
         machine = {name: kib << 10 for name, kib in numbers_in(self._root / "meminfo").items()}
-        return MachineMemory(
+        return machinememory.MachineMemory(
             time.time(), now_s - self._began_s,
             machine.get("MemTotal", 0), machine.get("MemAvailable", 0),
             machine.get("SwapTotal", 0), machine.get("SwapTotal", 0) - machine.get("SwapFree", 0),
@@ -309,11 +304,11 @@ class ProcessReader:
             watched.pss_due_s = now_s + _PSS_EVERY_S
             watched.pss_bytes = None if kib is None else kib << 10
 
-    def _processes(self) -> list[ProcessMemory]:
+    def _processes(self) -> list[machinememory.ProcessMemory]:
         rows = [each.row for each in self._watched.values()]
         trends = self._history.trends(rows)
         return [
-            ProcessMemory(
+            machinememory.ProcessMemory(
                 pid, each.name.decode(errors="replace"), each.arguments, each.user, trend,
                 each.group.path, each.pss_bytes,
             )
