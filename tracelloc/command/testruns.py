@@ -10,7 +10,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -88,7 +88,9 @@ class LeakCheck:
         found = run.session.exit_leaks
         if found is None:
             found = ExitLeaks(problem="SIGKILL ended it")
-        report = self._named(run, trace, found)
+        snapshot = trace.root
+        leaks, known = _unknown_leaks(run, snapshot, found, self._patterns)
+        report = LeakReport(snapshot.target, found, leaks, known)
         if found.problem:
             why = printable(found.problem)
             self.messages.say(f"warning: the program was not checked for leaks: {why}")
@@ -104,19 +106,6 @@ class LeakCheck:
                 name = printable(report.target.command).replace("/", "_")
                 file = filled_in(path, report.target.pid, trace.root.time_s, name)
                 write_output(file, [format_report(report).encode(errors="replace")])
-
-    def _named(self, run: Run, trace: TraceSnapshot, found: ExitLeaks) -> LeakReport:
-        snapshot = trace.root
-        namer = run.namers.namer_of(snapshot.target)
-        namer.prepare(snapshot, [one.stack for one in found.stacks], namer.patience_s)
-        leaks, suppressed = [], BlockSum()
-        for one in found.stacks:
-            stack = namer.stack(snapshot, one.stack)
-            if is_matched(stack, self._patterns):
-                suppressed += one.blocks
-            else:
-                leaks.append(NamedLeak(one, stack))
-        return LeakReport(snapshot.target, found, joined_leaks(leaks), suppressed)
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -161,7 +150,7 @@ class TestRun:
         self._is_open = True
 
     def show(self, run: Run) -> None:
-        ends = run.session.end_fd
+        ends, run.namers.patience_s = run.session.end_fd, LAST_PATIENCE_S
         while not run.signals.is_ending:
             requests = [self._channel.fileno()] if self._is_open else []
             ready, _, _ = select.select([ends, run.signals.fileno(), *requests], [], [])
@@ -221,15 +210,9 @@ class TestRun:
         return reply
 
     def _leaks(self, run: Run, snapshot: Snapshot, found: ExitLeaks) -> list[dict[str, Any]]:
-        stacks = _named(run, snapshot, [one.stack for one in found.stacks])
-        named = [
-            NamedLeak(leak, stack)
-            for leak, stack in zip(found.stacks, stacks, strict=True)
-            if not is_matched(stack, self._patterns)
-        ]
         process = run.session.root.process
         leaks = []
-        for one in joined_leaks(named):
+        for one in _unknown_leaks(run, snapshot, found, self._patterns)[0]:
             head = process.read_memory(one.leak.address, 8 * _HEAD_WORDS)
             leaks.append({
                 **_sum(one.leak.blocks),
@@ -240,27 +223,39 @@ class TestRun:
         return leaks
 
 
-def _named(run: Run, snapshot: Snapshot, stacks: Sequence[int]) -> list[NamedStack]:
+def _named(run: Run, snapshot: Snapshot, leaks: Sequence[LeakedStack]) -> Iterator[NamedLeak]:
     namer = run.namers.namer_of(snapshot.target)
-    namer.prepare(snapshot, stacks, LAST_PATIENCE_S)
-    return [namer.stack(snapshot, stack) for stack in stacks]
+    namer.prepare(snapshot, [leak.stack for leak in leaks], namer.patience_s)
+    return (NamedLeak(leak, namer.stack(snapshot, leak.stack)) for leak in leaks)
+
+
+def _unknown_leaks(
+    run: Run, snapshot: Snapshot, found: ExitLeaks, known: Sequence[Matcher]
+) -> tuple[Sequence[NamedLeak], BlockSum]:
+    """Returns the leaks that no pattern matches, and the blocks of the others."""
+    leaks, suppressed = [], BlockSum()
+    for one in _named(run, snapshot, found.stacks):
+        if is_matched(one.stack, known):
+            suppressed += one.leak.blocks
+        else:
+            leaks.append(one)
+    return joined_leaks(leaks), suppressed
 
 
 def _at_peak(run: Run, snapshot: Snapshot, figures: PartFigures) -> list[dict[str, Any]]:
     order = np.argsort(-figures.at_peak, kind="stable")[:_MOST_NAMED]
-    most = [stack for stack in order.tolist() if figures.at_peak[stack]]
     sums = [
         LeakedStack(
             stack,
             BlockSum(int(figures.at_peak_count[stack]), int(figures.at_peak[stack])),
             BlockSum(),
         )
-        for stack in most
+        for stack in order.tolist()
+        if figures.at_peak[stack]
     ]
-    named = map(NamedLeak, sums, _named(run, snapshot, most))
     return [
         {**_sum(one.leak.blocks), "stack": _frames(one.stack)}
-        for one in joined_leaks(named)[:_MOST_LISTED]
+        for one in joined_leaks(_named(run, snapshot, sums))[:_MOST_LISTED]
     ]
 
 
