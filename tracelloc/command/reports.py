@@ -94,9 +94,7 @@ class Reports:
     def _look_up_ahead(self, run: Run) -> None:
         """Requests the names that the first report will need, so that it is not late."""
         if run.options.mode.reports:
-            for one in run.snapshots.take_snapshot(0.0).processes:
-                indices = [stat.index for stat in one.top_stacks(run.options.top)]
-                run.namers.namer_of(one.target).prepare(one, indices, 0.0)
+            run.look_up_top(run.snapshots.take_snapshot(0.0), 0.0)
 
     def _tick(self, run: Run, *, is_report: bool = True) -> bool:
         """Writes one report, or only checks rules. Returns whether tracing ends."""

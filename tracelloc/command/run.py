@@ -284,7 +284,9 @@ class Run:
         self.messages.end_progress()
         with progress_of("looking up names"):
             trace = self.snapshot()
-            self._attempt(lambda: self._look_up_top(trace))
+            # Asked side by side, all have their names before the first one's lines are read.
+            self._attempt(lambda: self.look_up_top(trace, 0.0))
+            self._attempt(lambda: self.look_up_top(trace, self.namers.patience_s))
         # Each of them is done, whatever becomes of the others.
         self._attempt(lambda: front.finish(self, trace))
         self._attempt(lambda: self._tell_missing_names(trace))
@@ -296,20 +298,11 @@ class Run:
         if self.troubles:
             raise self.troubles[-1]
 
-    def _look_up_top(self, trace: TraceSnapshot) -> None:
-        tops = [
-            (
-                self.namers.namer_of(one.target),
-                one,
-                [s.index for s in one.top_stacks(self.options.top)],
-            )
-            for one in trace.processes
-        ]
-        # Asked side by side, all processes have their names before the first one's lines are read.
-        for namer, one, top in tops:
-            namer.prepare(one, top, 0.0)
-        for namer, one, top in tops:
-            namer.prepare(one, top, namer.patience_s)
+    def look_up_top(self, trace: TraceSnapshot, patience_s: float) -> None:
+        """Requests the names that a report needs, and waits for those of each process."""
+        for one in trace.processes:
+            top = [stat.index for stat in one.top_stacks(self.options.top)]
+            self.namers.namer_of(one.target).prepare(one, top, patience_s)
 
     def _tell_missing_names(self, trace: TraceSnapshot) -> None:
         count = sum(self.namers.namer_of(one.target).waiting for one in trace.processes)
