@@ -18,16 +18,14 @@ from tracelloc.dataclass import dataclass
 from tracelloc.errors import TracellocError
 from tracelloc.startup import not_ignored
 from tracelloc.text import printable
-from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.details import DetailScreen
-from tracelloc.ui.driver import TerminalDriver
+from tracelloc.ui.driver import TerminalDriver, keep_readable, signal_colours
 from tracelloc.ui.lineview import LIST_KEYS, LineView
 from tracelloc.ui.live_screen import LiveScreen
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.state import State
-from tracelloc.ui.terminal import signal_colours
 from tracelloc.ui.view import Journal, TraceSource
 
 # The command palette's content: what the keys of the screen below it do, by all their names.
@@ -253,7 +251,7 @@ class LiveApp(TerminalApp[int]):
 
     def _drawn(self, picture: Picture, began_s: float) -> None:
         drawing_s = time.perf_counter() - began_s
-        self.journal.note_cost(picture.settings.view, picture.computing_s, drawing_s)
+        self.journal.costs[picture.settings.view.name].append((picture.computing_s, drawing_s))
         self.refresher.shown()
 
     def _fail(self, failure: BaseException) -> None:

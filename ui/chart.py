@@ -13,8 +13,7 @@ from tracelloc.ui.functions import COUNTING, FUNCTIONS, FunctionKey, Functions
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece
 from tracelloc.ui.plot import Canvas, Drawing, draw_stack, nice_ceiling, styled_runs
 from tracelloc.ui.tableview import clean, crop, fit, right
-from tracelloc.ui.timeline import Gaps, are_in_gaps
-from tracelloc.ui.view import Settings, TraceSource, View, ViewSelection
+from tracelloc.ui.view import Gaps, Settings, TraceSource, View, ViewSelection, are_in_gaps
 
 _LAYERS: Final = 6  # Most functions or stacks that get their own layer
 # Fill characters that distinguish layers without colors; the last one means "all others".

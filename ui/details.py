@@ -16,7 +16,7 @@ from textual.widgets import Static
 from tracelloc.model.frames import Frame
 from tracelloc.model.process import Target
 from tracelloc.show.filters.rules import Rule
-from tracelloc.show.presentation.sourcelisting import listed_function
+from tracelloc.show.presentation.calltree import listed_function
 from tracelloc.show.presentation.symboladvice import generated_advice
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
@@ -27,20 +27,12 @@ from tracelloc.text import (
     format_size,
     signed_size,
 )
-from tracelloc.ui.frames import (
-    FRAME_COLUMNS,
-    FrameLine,
-    frame_rows,
-    lines_of,
-    rule_for,
-    source_lines,
-)
+from tracelloc.ui import frames
 from tracelloc.ui.histogramviews import age_label, bar_rows, histogram_columns, size_label
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Picture, SelectedStack
 from tracelloc.ui.plot import Curve, Plot
-from tracelloc.ui.sourcefiles import open_editor
 from tracelloc.ui.stackviews import verdict_reasons, verdict_text
 from tracelloc.ui.tableview import Table, arrow, crop
 from tracelloc.ui.view import Sorting
@@ -81,7 +73,7 @@ class DetailScreen(Screen[None]):
         self.state = state
         self.stack = stack
         self.details: SelectedStack | None = None
-        self._lines: list[FrameLine] = []
+        self._lines: list[frames.FrameLine] = []
         self._everything = False
         self._advice: list[str | None] = []  # Advice on missing names and lines
         self._rules: list[Rule] = []
@@ -90,7 +82,7 @@ class DetailScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield Static("", id="title", markup=False)
         yield Plot(id="history")
-        yield Table(FRAME_COLUMNS, id="frames")
+        yield Table(frames.FRAME_COLUMNS, id="frames")
         source = Static("", id="source", markup=False)
         source.border_title = "source"
         yield source
@@ -149,9 +141,9 @@ class DetailScreen(Screen[None]):
         if self.details is None:
             return
         stack, index = self.details.stack, self.details.figures.index
-        self._lines = lines_of(stack, index, everything=self._everything)
+        self._lines = frames.lines_of(stack, index, everything=self._everything)
         notes = [note for note in self._advice if note is not None]
-        self.query_one("#frames", Table).show(frame_rows(self._lines, *notes), at_once=True)
+        self.query_one("#frames", Table).show(frames.frame_rows(self._lines, *notes), at_once=True)
         self._show_source()
 
     @property
@@ -191,7 +183,7 @@ class DetailScreen(Screen[None]):
 
     def action_add(self, collapse: bool) -> None:
         frame = self.frame
-        rule = None if frame is None else rule_for(frame, collapse=collapse)
+        rule = None if frame is None else frames.rule_for(frame, collapse=collapse)
         if rule is None:
             self.app.notify("No name to make a rule from", timeout=2)
             return
@@ -215,7 +207,7 @@ class DetailScreen(Screen[None]):
     @on(Table.Chosen, "#frames")
     def action_edit(self) -> None:
         if (frame := self._frame_with_file()) is not None:
-            open_editor(self.app, frame.file or "", frame.line or 1)
+            frames.open_editor(self.app, frame.file or "", frame.line or 1)
 
     def action_list_source(self) -> None:
         if (frame := self._frame_with_file()) is not None:
@@ -248,9 +240,9 @@ def _title(details: SelectedStack, picture: Picture, condition: str, width: int)
         (f"{signed_size(growth)}/min {arrow(growth)}   ", style),
         f"peak {least}{format_size(figures.peak_bytes)}",
     )
-    freed = figures.freed_share
-    ratio = "" if freed is None else f" ({format_percent(freed)})"
-    life = f" allocated {figures.allocated_count:,}   freed {figures.freed_count:,}{ratio}   "
+    every, freed = figures.allocated_count, figures.freed_count
+    ratio = f" ({format_percent(freed / every)})" if every else ""
+    life = f" allocated {every:,}   freed {freed:,}{ratio}   "
     if picture.line is None:
         # Figures of individual blocks are not recorded.
         life += f"mean age {_age(figures.mean_age_ns)}   oldest {_age(figures.oldest_age_ns)}   "
@@ -296,7 +288,7 @@ def _age(age_ns: int | None) -> str:
 def source_text(lines: list[str], frame: Frame) -> Text:
     """Returns a file's lines around that of a frame, which is marked."""
     try:
-        shown = source_lines(lines, frame, _SOURCE_LINES)
+        shown = frames.source_lines(lines, frame, _SOURCE_LINES)
     except IndexError:
         return Text(f"the file has only {len(lines)} lines: it is a different version", "dim")
     return Text("\n", no_wrap=True, overflow="ellipsis").join(shown)

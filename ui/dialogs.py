@@ -23,7 +23,7 @@ from tracelloc.show.export import EXPORTERS
 from tracelloc.show.export.outputfile import OutputFile
 from tracelloc.show.filters.rules import Rule
 from tracelloc.show.presentation.naming import Namer
-from tracelloc.show.recording.times import parse_time
+from tracelloc.show.recording.joined import parse_time
 from tracelloc.show.tables import Column
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
@@ -168,18 +168,15 @@ class FilterDialog(Dialog[None]):
         self._redraw()
 
     def _redraw(self) -> None:
-        found: dict[Hashable, str] = {
-            name: f"[{'x' if on else ' '}] {clean(name):<10} {self._effect(name)}"
-            for name, on in self._groups.items()
-        }
+        found: dict[Hashable, str] = {}
+        for name, is_on in self._groups.items():
+            count, what = self._effects.get(name, (0, ""))
+            effect = f"{plural(count, 'frame'):>10}  {clean(what)}"
+            found[name] = f"[{'x' if is_on else ' '}] {clean(name):<10} {effect}"
         for number, rule in enumerate(self._added):
             found[number] = f"    {rule.action.value} {clean(rule.pattern)}"
         rows = TableRows(list(found), lambda key, _column: found[key])
         self.query_one(Table).show(rows, at_once=True)
-
-    def _effect(self, name: str) -> str:
-        count, what = self._effects.get(name, (0, ""))
-        return f"{plural(count, 'frame'):>10}  {clean(what)}"
 
     @on(Table.Chosen)
     def action_switch_group(self) -> None:

@@ -14,11 +14,12 @@ import numpy as np
 from tracelloc.dataclass import dataclass, field
 from tracelloc.model.figures import I64, Mask
 from tracelloc.model.verdicts import CODE_OF, VERDICTS, Suspect, Verdict
-from tracelloc.show.presentation.sharedframes import STACKS_NAMED, shared_function
 from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.show.presentation.suspects import (
+    STACKS_NAMED,
     folded_title,
     lost_bytes,
+    shared_function,
     suspect_title,
     suspects_of,
 )
@@ -159,7 +160,9 @@ def _rows_of(selection: ViewSelection, order: I64) -> _RowStacks:
         if verdicts is not None:  # Lost ones first
             old = old[np.argsort(-verdicts[old].astype(np.int64), kind="stable")]
         parts.append((old, np.zeros(1, np.int64)))
-        titles.append(_old_title(selection, old))
+        lost = lost_bytes(selection.snapshot)[1]
+        part = f", {format_size(lost)} lost" if lost else ""
+        titles.append(f"from before tracing{part} ({plural(len(old), 'size')})")
     are_others = _are_others(selection)[order]
     others, order = order[are_others], order[~are_others]
     if len(others) >= _LEAST_OTHERS:
@@ -200,12 +203,6 @@ def _are_old(selection: ViewSelection) -> Mask:
     if verdicts is None:
         return mask
     return mask & np.isin(verdicts, [CODE_OF[Verdict.EARLIER], CODE_OF[Verdict.LOST]])
-
-
-def _old_title(selection: ViewSelection, old: I64) -> str:
-    lost = lost_bytes(selection.snapshot)[1]
-    part = f", {format_size(lost)} lost" if lost else ""
-    return f"from before tracing{part} ({plural(len(old), 'size')})"
 
 
 def _are_others(selection: ViewSelection) -> Mask:

@@ -16,8 +16,8 @@ from textual.screen import Screen
 from tracelloc.show.manual import text_of
 from tracelloc.show.tables import Column, Columns
 from tracelloc.ui.dialogs import Dialog
+from tracelloc.ui.keyfooter import SearchableScreen, SearchLine
 from tracelloc.ui.lineview import wrapped
-from tracelloc.ui.searchline import SearchableScreen, SearchLine
 from tracelloc.ui.tableview import Cell, Heading, Table, TableRows
 
 

@@ -12,7 +12,7 @@ from tracelloc.model.figures import ThreadActivity, ThreadFlow
 from tracelloc.show.analysis.histograms import (
     Bin,
     ThreadRow,
-    ThreadsBefore,
+    ThreadStat,
     Waste,
     age_bins,
     flows_of,
@@ -20,7 +20,6 @@ from tracelloc.show.analysis.histograms import (
     size_bins,
     thread_rows,
     threads_of,
-    threads_then,
     total_waste,
 )
 from tracelloc.show.presentation.processfacts import waste_line
@@ -254,7 +253,7 @@ _FLOWS: Final = 3  # Most flows shown of each kind
 
 def thread_rows_maker(_source: TraceSource) -> Callable[[ViewSelection], TableRows]:
     """Returns a function that makes a row per thread. Growth counts from its first rows."""
-    before: tuple[object, ThreadsBefore] | None = None
+    before: tuple[object, tuple[int, Sequence[ThreadStat]]] | None = None
 
     def rows(selection: ViewSelection) -> TableRows:
         nonlocal before
@@ -270,7 +269,7 @@ def thread_rows_maker(_source: TraceSource) -> Callable[[ViewSelection], TableRo
             before[1] if before else None,
             snapshot.sample_bytes,
         )
-        before = before or (key, threads_then(held, snapshot.now_ns))
+        before = before or (key, (snapshot.now_ns, held))
         narrowed = settings.narrows_stacks or not settings.all_limits.is_open
         threads = thread_rows(held, snapshot.threads, narrowed=narrowed)
         about = about_of(snapshot.sample_bytes)

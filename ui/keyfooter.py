@@ -1,15 +1,20 @@
-"""The line at the bottom that shows the keys."""
+"""The lines at the bottom: one shows the keys, and one searches.
+
+``/`` shows the search line, Enter keeps the search, Esc clears it.
+"""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.keys import key_to_character
 from textual.screen import Screen
-from textual.widgets import Footer
+from textual.widgets import Footer, Input
 from textual.widgets._footer import FooterKey
+
+from tracelloc.ui.lineview import LineView
 
 # Each key with whether it does something, and what pointing at it says.
 Shown = tuple[tuple[Binding, bool, str], ...]
@@ -31,15 +36,14 @@ class KeyFooter(Footer):
 
     def _shown(self) -> tuple[int, Shown]:
         actions: dict[str, tuple[Binding, bool, str]] = {}
+        focused = self.screen.focused
         for each in self.screen.active_bindings.values():
-            if each.binding.show and not self._is_typed(each.binding.key):
+            key = each.binding.key
+            is_typed = focused and focused.check_consume_key(key, key_to_character(key))
+            if each.binding.show and not is_typed:
                 one = each.binding, each.enabled, each.tooltip
                 actions.setdefault(each.binding.action, one)
         return self.app.size.width, tuple(actions.values())
-
-    def _is_typed(self, key: str) -> bool:
-        focused = self.screen.focused
-        return focused is not None and focused.check_consume_key(key, key_to_character(key))
 
     def compose(self) -> ComposeResult:
         if not self._bindings_ready:
@@ -83,3 +87,52 @@ class KeyFooter(Footer):
             self._composed = None
         self.mutate_reactive(Footer.compact)
         super().bindings_changed(screen)
+
+
+ResultT = TypeVar("ResultT")
+
+
+class SearchLine(Input):
+    """The input line for searches."""
+
+    DEFAULT_CSS = """
+    SearchLine, SearchLine:focus { height: 1; border: none; padding: 0 1; }
+    SearchLine { background: $surface; display: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "Keep the search"),
+        Binding("escape", "screen.back", "Clear it"),
+    ]
+
+
+class SearchableScreen(Screen[ResultT], Generic[ResultT]):
+    """A screen with a list, and with a search line that is shown when it is needed."""
+
+    @property
+    def view(self) -> LineView[Any]:
+        return self.query_one(LineView)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "search":
+            return not isinstance(self.focused, Input)
+        return super().check_action(action, parameters)
+
+    def action_search(self) -> None:
+        line = self.query_one(SearchLine)
+        # Immediately, not at Textual's next style update: keys may already be queued.
+        line.display = True
+        self.set_focus(line)
+
+    def on_input_submitted(self) -> None:
+        """Gives the list the keys again."""
+        line = self.query_one(SearchLine)
+        line.display = bool(line.value)
+        self.set_focus(self.view)
+
+    def clear_search(self) -> bool:
+        """Clears and hides the line; returns whether it was shown."""
+        line = self.query_one(SearchLine)
+        if is_shown := line.display:
+            line.value = ""
+            self.on_input_submitted()
+        return is_shown

@@ -1,8 +1,8 @@
 """The main screen: header, plot, tabs, and the active view below them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from rich.text import Text
 from textual import events, on
@@ -15,32 +15,81 @@ from textual.widgets import ContentSwitcher
 from tracelloc.show.analysis.differences import ALL
 from tracelloc.show.presentation.symboladvice import generated_advice
 from tracelloc.show.tables import Column
-from tracelloc.ui.frames import (
-    FRAME_COLUMNS,
-    FrameLine,
-    first_line,
-    frame_rows,
-    lines_of,
-    source_lines,
-)
+from tracelloc.ui import frames
 from tracelloc.ui.functions import FUNCTIONS
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.header import HeaderLines, TabLine, notes_of
-from tracelloc.ui.keyfooter import KeyFooter
-from tracelloc.ui.lineview import FreelySized, LineView
-from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
+from tracelloc.ui.keyfooter import KeyFooter, SearchableScreen, SearchLine
+from tracelloc.ui.lineview import FreelySized, LineView, bindings
 from tracelloc.ui.objectview import TypeKey, type_words
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.player import LIVE_ONLY, PLAYER_KEYS
 from tracelloc.ui.plot import curves_of
 from tracelloc.ui.processview import PROCESSES
-from tracelloc.ui.searchline import SearchableScreen, SearchLine
 from tracelloc.ui.spanplot import SpanPlot, plot_flags
 from tracelloc.ui.stackviews import verdict_lines, verdict_text
 from tracelloc.ui.state import OLD_S, State
 from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import Settings, Span, TraceFacts, View
+
+# fmt: off
+LIVE_KEYS: Final = bindings(
+    "live",
+    (
+        ("l", "list_source", "Source",
+         "Show the source of the row's function, with live bytes per line"),
+        ("M", "app.ask('set_mark')", "Mark", "Set a mark to compare with (d)"),
+        ("d", "app.ask('next_difference')", "Changes",
+         "Show what changed: since the last mark; between marks; off"),
+        ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
+        ("slash", "search", "Search", "Search names, files, modules (regex)"),
+        ("question_mark", "app.ask('show_help')", "Help", "All keys"),
+        ("q", "app.ask('leave')", "Quit", "Quit (detach, write files)"),
+        ("f", "app.ask('show_filters')", "Filters", "Rules that hide or collapse frames"),
+        ("n", "app.ask('toggle_filters')", "All filters", "Switch all filters off or on"),
+        ("s", "sort", "Sort", "Sort by the next column"),
+        ("S", "reverse", "Reverse", "Reverse the order"),
+        ("t", "sort_by('bytes')", "Live bytes", "Sort by live bytes"),
+        ("a", "sort_by('count')", "Block count", "Sort by blocks"),
+        ("p", "sort_by('growth')", "Growth", "Sort by growth per minute"),
+        ("r", "sort_by('rate')", "Rate", "Sort by allocations per second"),
+        ("X", "sort_by('peak')", "Peak", "Show what was live at the heap's peak"),
+        ("A", "sort_by('age')", "Age", "Sort by age"),
+        ("v", "sort_by('verdict')", "Verdict", "Sort leak suspects first, then by live bytes"),
+        ("V", "app.ask('next_verdicts')", "Suspects",
+         "Show only suspects; again: only caches, busy, start-up; all"),
+        ("b", "app.ask('toggle_baseline')", "Baseline",
+         "Show only live blocks allocated from now on"),
+        ("x", "app.ask('choose_span')", "Span",
+         "Show only live blocks allocated in a span of time, chosen on the chart"),
+        ("space", "freeze", "Freeze", "Freeze or resume the screen; tracing continues"),
+        ("i", "invert", "Invert", "Invert flame graph and tree"),
+        ("w", "metric", "Metric", "Show the next metric in flame graph and tree: bytes, blocks …"),
+        ("L", "app.ask('ask_limits')", "Limits", "Show only blocks within limits of age and size"),
+        ("m", "app.ask('toggle_threads')", "One thread", "Show blocks of all threads, or of one"),
+        ("greater_than_sign", "app.ask('step_thread', 1)", "Next thread",
+         "Show only blocks of the next thread"),
+        ("less_than_sign", "app.ask('step_thread', -1)", "Previous thread",
+         "Show only blocks of the previous thread"),
+        ("T", "together", "Together", "All processes, the running ones, or one (--follow)"),
+        ("D", "ended", "Ended", "Ended processes: one line each, or per parent"),
+        ("y", "app.ask('copy_stack')", "Copy", "Copy the row's stack to the clipboard"),
+        ("P", "app.ask('choose_process')", "Choose process",
+         "Choose another process; tracing continues until then"),
+        ("escape", "back", "Back", "One step back"),
+    ),
+    shown={"l", "M", "d", "e", "slash", "question_mark", "q"},
+    first=("slash",),
+)
+# fmt: on
+
+
+def view_keys(views: Iterable[View[Any]]) -> list[Binding]:
+    """Returns the keys that show each view."""
+    rows = [(v.key, f"view('{v.name}')", v.title, f"Show {v.title}") for v in views]
+    return bindings("live", rows, shown=())
+
 
 NARROW: int = 100  # Width below which the header has three lines and the plot fewer
 FLAT: int = 16  # Height below which there is no plot; there is none below `SLIM` columns either
@@ -114,7 +163,7 @@ class LiveScreen(SearchableScreen[None]):
                     if view.enter_action:
                         widget.name_enter(view.enter_action)
                     yield widget
-            pane = Table(FRAME_COLUMNS, id="pane")
+            pane = Table(frames.FRAME_COLUMNS, id="pane")
             pane.can_focus = pane.row_cursor = False
             pane.low = 0
             pane.border_title = "stack of the selected row"
@@ -196,12 +245,12 @@ class LiveScreen(SearchableScreen[None]):
         style = f"{verdict.style}".replace("red", "$text-error").replace("yellow", "$text-warning")
         title = Content.styled(verdict.plain or "stack of the selected row", style)
         pane.border_title = title
-        lines = lines_of(details.stack, details.figures.index, everything=False)
+        lines = frames.lines_of(details.stack, details.figures.index, everything=False)
         notes: list[str | Text] = [*verdict_lines(details, max(self.size.width - 2, 20), group)]
         room = self._pane_room()
         left = room - _FRAMING - len(lines) - len(notes)
         notes += self._pane_notes(lines, picture, min(left, _SOURCE_LINES))
-        pane.show(frame_rows(lines, *notes), at_once=True)
+        pane.show(frames.frame_rows(lines, *notes), at_once=True)
         self.set_class(room < _LEAST_PANE, "crowded")
         wanted = len(lines) + len(notes) + _FRAMING
         pane.set_height(max(min(room, wanted), _LEAST_PANE))
@@ -219,15 +268,15 @@ class LiveScreen(SearchableScreen[None]):
             self._show_pane(self.picture)
 
     def _pane_notes(
-        self, lines: list[FrameLine], picture: Picture, room: int
+        self, lines: list[frames.FrameLine], picture: Picture, room: int
     ) -> Sequence[str | Text]:
         """Returns the source around the first frame's line, or advice on missing symbols."""
         assert picture.details is not None
         source, target = self.state.source, picture.snapshot.target
-        frame = lines[first_line(lines)].frame if lines else None
+        frame = lines[frames.first_line(lines)].frame if lines else None
         if frame is not None and frame.file is not None and frame.line is not None:
             try:
-                return source_lines(source.read_source(target, frame.file), frame, room)
+                return frames.source_lines(source.read_source(target, frame.file), frame, room)
             except (OSError, IndexError):
                 pass
         stack = picture.details.stack

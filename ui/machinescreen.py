@@ -1,5 +1,7 @@
 """The screen of ``top``: processes and control groups, and commands for one of them."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Final
 
@@ -10,16 +12,27 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from tracelloc.machine.machinememory import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
-from tracelloc.machine.machinetext import by_growth, by_size, by_urgency, headline, hints, pss_text
+from tracelloc.machine.machinememory import (
+    GroupMemory,
+    MachineMemory,
+    MemoryTrend,
+    ProcessMemory,
+    by_growth,
+    by_size,
+    by_urgency,
+    headline,
+    hints,
+    pss_text,
+)
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import format_estimate, format_size, plural, signed_size
+from tracelloc.ui.app import ScreenApp, show_plainly
 from tracelloc.ui.dialogs import Dialog
+from tracelloc.ui.driver import restored_terminal
 from tracelloc.ui.helpscreen import HelpScreen
-from tracelloc.ui.keyfooter import KeyFooter
+from tracelloc.ui.keyfooter import KeyFooter, SearchableScreen, SearchLine
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picker import RefreshedScreen
-from tracelloc.ui.searchline import SearchableScreen, SearchLine
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tableview import Cell, CommandCell, Table, TableRows, clean, crop, growth_cell
 
@@ -230,3 +243,20 @@ def _growth(trend: MemoryTrend, window: int) -> Cell:
     if not rate:
         return _UNKNOWN if rate is None else signed_size(rate)
     return growth_cell(rate)
+
+
+def show_machine(
+    read: Callable[[], MachineMemory], interval_s: float, *, plain: bool = False
+) -> None:
+    """Shows all processes until the user leaves; commands chosen there run in between."""
+    if plain:
+        show_plainly()
+    while True:
+        with restored_terminal():
+            words = ScreenApp(MachineScreen(read, refresh_s=interval_s)).run()
+        if words is None:
+            return
+        subprocess.run([sys.executable, "-m", "tracelloc", *words], check=False)
+        if words[0] in ("heap", "objects"):
+            print("Enter: back to the list", end="", flush=True)
+            sys.stdin.readline()

@@ -8,35 +8,11 @@ from rich.text import Text
 
 from tracelloc.model.objects import ObjectFindings, TypeSuspect
 from tracelloc.model.verdicts import Verdict
-from tracelloc.show.presentation.objects import (
-    NOT_COUNTED,
-    TypeGrowth,
-    counting_line,
-    growing_for_s,
-    growths,
-    holder_text,
-    type_headline,
-    type_sentences,
-    type_suspects,
-    type_title,
-)
+from tracelloc.show.presentation import objects
 from tracelloc.show.tables import Column, Columns, count_with
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_duration, format_percent, format_size, plural
-from tracelloc.ui.tableview import (
-    Cell,
-    Heading,
-    Table,
-    TableRows,
-    TitleCell,
-    arrow,
-    clean,
-    growth_cell,
-    no_rows,
-    short_count,
-    sorted_rows,
-    verdict_cell,
-)
+from tracelloc.ui import tableview
 from tracelloc.ui.view import Sorting, View, ViewSelection
 
 _MOST_ROWS: Final = 5000
@@ -45,18 +21,18 @@ _NO_VERDICTS: Final[Mapping[str, Verdict]] = {}
 
 def type_columns(
     minutes: float = 1.0, verdicts: Mapping[str, Verdict] = _NO_VERDICTS
-) -> Columns[TypeGrowth]:
+) -> Columns[objects.TypeGrowth]:
     """Returns the view's columns. ``minutes``: between censuses; ``verdicts``: by type."""
 
     def growth(change: int) -> Text:
-        return growth_cell(round(change / minutes))
+        return tableview.growth_cell(round(change / minutes))
 
     def pace(change: int) -> Text:
         per_min = round(change / minutes)
-        return Text(f"{short_count(per_min)} {arrow(per_min)}")
+        return Text(f"{tableview.short_count(per_min)} {tableview.arrow(per_min)}")
 
-    def verdict(name: str) -> Cell:
-        return verdict_cell(verdicts[name]) if name in verdicts else ""
+    def verdict(name: str) -> tableview.Cell:
+        return tableview.verdict_cell(verdicts[name]) if name in verdicts else ""
 
     return (
         Column("growth", "growth/min", 12, lambda row: row.bytes_change, growth),
@@ -67,7 +43,7 @@ def type_columns(
             "verdict", "verdict", 9, lambda row: row.now.name, verdict,
             left=True, from_width=90, sorts=False,
         ),
-        Column("name", "type", 0, lambda row: row.now.name, clean, descending=False),
+        Column("name", "type", 0, lambda row: row.now.name, tableview.clean, descending=False),
     )  # fmt: skip
 
 
@@ -77,23 +53,23 @@ class TypeKey(NamedTuple):
     name: str
 
 
-def with_growing_types(selection: ViewSelection, rows: TableRows) -> TableRows:
+def with_growing_types(selection: ViewSelection, rows: tableview.TableRows) -> tableview.TableRows:
     """Puts the growing types' rows above those of the stacks, unless the stacks are filtered.
 
     Until growing types are known, a line says when they will be.
     """
     settings = selection.settings
-    types = {TypeKey(each.name): each for each in type_suspects(selection.snapshot)}
+    types = {TypeKey(each.name): each for each in objects.type_suspects(selection.snapshot)}
     is_narrowed = settings.narrows_stacks or not settings.all_limits.is_open
     if is_narrowed or settings.sorting != Sorting("verdict"):
         return rows
     if not types:
-        line = counting_line(selection.snapshot)
+        line = objects.counting_line(selection.snapshot)
         if line is None or not len(rows.order):
             return rows
-        return replace(rows, order=[Heading(line), *rows.order], first=1)
+        return replace(rows, order=[tableview.Heading(line), *rows.order], first=1)
 
-    def cell(key: Hashable, column: str) -> Cell:
+    def cell(key: Hashable, column: str) -> tableview.Cell:
         if isinstance(key, TypeKey):
             return _cell(types[key], column) if key in types else ""
         return rows.cells(key, column)
@@ -101,42 +77,42 @@ def with_growing_types(selection: ViewSelection, rows: TableRows) -> TableRows:
     return replace(rows, order=[*types, *rows.order], cells=cell)
 
 
-def _cell(suspect: TypeSuspect, column: str) -> Cell:
+def _cell(suspect: TypeSuspect, column: str) -> tableview.Cell:
     if column == "growth":
-        return growth_cell(round(suspect.bytes_per_min), suspect.verdict)
+        return tableview.growth_cell(round(suspect.bytes_per_min), suspect.verdict)
     if column == "verdict":
-        return verdict_cell(suspect.verdict)
+        return tableview.verdict_cell(suspect.verdict)
     if column == "bytes":
         return format_size(suspect.size_bytes)
     if column == "name":
-        return TitleCell(clean(type_title(suspect)))
+        return tableview.TitleCell(tableview.clean(objects.type_title(suspect)))
     return f"{suspect.count:,}" if column == "count" else ""
 
 
 def type_words(key: Hashable | None, snapshot: Snapshot) -> tuple[str, str]:
     """Returns the (title, sentences) of a growing type's row."""
-    for each in type_suspects(snapshot):
+    for each in objects.type_suspects(snapshot):
         if key == TypeKey(each.name):
-            title = type_headline(each, growing_for_s(each, snapshot))
-            return title, "; ".join(type_sentences(each))
+            title = objects.type_headline(each, objects.growing_for_s(each, snapshot))
+            return title, "; ".join(objects.type_sentences(each))
     return "stack of the selected row", ""
 
 
-def object_rows(selection: ViewSelection) -> TableRows:
+def object_rows(selection: ViewSelection) -> tableview.TableRows:
     """Returns one row per type; its key is the type's name."""
     snapshot, settings = selection.snapshot, selection.settings
     found = snapshot.objects
     if found is None or found.now is None or found.first is None:
-        return no_rows(_why_empty(snapshot))
+        return tableview.no_rows(_why_empty(snapshot))
     minutes = max(found.now.time_s - found.first.time_s, 1e-9) / 60
     verdicts = {each.name: each.verdict for each in found.suspects}
     search = settings.search.lower()
     rows = {
         TypeKey(row.now.name): row
-        for row in growths(found.now, found.first)
+        for row in objects.growths(found.now, found.first)
         if search in row.now.name.lower()
     }
-    return sorted_rows(
+    return tableview.sorted_rows(
         rows, type_columns(minutes, verdicts), settings.sorting, _MOST_ROWS,
         empty="no type matches the search (Esc shows all)",
         text=lambda key: list(_lines(found, snapshot, key)),
@@ -147,7 +123,7 @@ def _why_empty(snapshot: Snapshot) -> str:
     if snapshot.merged is not None:
         return "objects are shown per process: choose a single one (9)"
     if snapshot.objects is not None and snapshot.objects.trouble:
-        return f"{NOT_COUNTED}: {snapshot.objects.trouble}"
+        return f"{objects.NOT_COUNTED}: {snapshot.objects.trouble}"
     if not any(runtime.counts_objects for runtime in snapshot.runtimes):
         return "not a Python program: no objects to count"
     return "objects are being counted… (not with --no-search)"
@@ -164,9 +140,11 @@ def _lines(found: ObjectFindings, snapshot: Snapshot, key: Hashable | None) -> I
     for each in found.suspects:
         part = next((part for part in each.parts if part.name == name), None)
         if each.name == name:
-            yield clean(f"{name}: {type_headline(each, growing_for_s(each, snapshot))}")
+            yield tableview.clean(
+                f"{name}: {objects.type_headline(each, objects.growing_for_s(each, snapshot))}"
+            )
         elif part is not None:
-            yield clean(f"{name}: grows with {each.name}, whose objects keep it")
+            yield tableview.clean(f"{name}: grows with {each.name}, whose objects keep it")
     holders = found.holders.get(name)
     if holders is None:
         if name:
@@ -174,7 +152,7 @@ def _lines(found: ObjectFindings, snapshot: Snapshot, key: Hashable | None) -> I
         return
     for holder in holders.holders:
         share = format_percent(holder.count / max(holders.sample_count, 1), 0)
-        yield clean(f"{share} of new objects ← {holder_text(holder)}")
+        yield tableview.clean(f"{share} of new objects ← {objects.holder_text(holder)}")
 
 
 OBJECTS: Final = View(
@@ -182,7 +160,7 @@ OBJECTS: Final = View(
     title="Objects",
     key="O",
     maker=lambda _source: object_rows,
-    widget=lambda: Table(type_columns()),
+    widget=lambda: tableview.Table(type_columns()),
     sorting=Sorting("growth"),
     exists=lambda source: source.has_python,
 )

@@ -11,21 +11,12 @@ from textual.screen import Screen
 from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
-from tracelloc.model.processlist import ProcessInfo, matching_processes
+from tracelloc.model.process import ProcessInfo, matching_processes
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import format_duration, format_size, plural, signed_size
+from tracelloc.ui import tableview
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import LIST_KEYS
-from tracelloc.ui.tableview import (
-    Cell,
-    CommandCell,
-    Table,
-    TableRows,
-    arrow,
-    clean,
-    crop,
-    growth_cell,
-)
 
 _COLUMNS: Final[Columns[Any]] = (
     Column("pid", "pid", 7, sorts=False),
@@ -42,31 +33,31 @@ ResultT = TypeVar("ResultT")
 Found = TypeVar("Found")
 
 
-def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> TableRows:
+def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> tableview.TableRows:
     """Returns the table of processes; a row's key is the PID."""
     by_pid = {info.pid: info for info in infos}
 
-    def cell(key: Hashable, column: str) -> Cell:
+    def cell(key: Hashable, column: str) -> tableview.Cell:
         info = by_pid[cast(int, key)]
         growth = info.growth_bytes_per_min
         if column == "growth" and growth:
-            return growth_cell(growth)
+            return tableview.growth_cell(growth)
         text = {
             "pid": str(info.pid),
             "user": info.user,
             "age": format_duration(info.age_s),
             "resident": format_size(info.rss_bytes),
-            "growth": f"{signed_size(growth)} {arrow(growth)}",
+            "growth": f"{signed_size(growth)} {tableview.arrow(growth)}",
             "command": info.arguments,
             "word": "…" if not info.known else "no" if info.trouble else "yes",
             "state": _state(info),
         }[column]
         if column == "command" and not info.trouble:
-            return CommandCell(clean(text))
-        return Text(clean(text), "dim") if info.trouble else text
+            return tableview.CommandCell(tableview.clean(text))
+        return Text(tableview.clean(text), "dim") if info.trouble else text
 
     empty = "No process matches: Esc clears the search." if searching else "Looking …"
-    return TableRows(list(by_pid), cell, "growth", empty=empty)
+    return tableview.TableRows(list(by_pid), cell, "growth", empty=empty)
 
 
 def _state(info: ProcessInfo) -> str:
@@ -98,7 +89,9 @@ class RefreshedScreen(Screen[ResultT], Generic[Found, ResultT]):
 
     def say(self, where: str, text: str) -> None:
         """Writes a line: the title, or the note."""
-        self.query_one(f"#{where}", Static).update(crop(text, max(self.size.width - 2, 0)))
+        self.query_one(f"#{where}", Static).update(
+            tableview.crop(text, max(self.size.width - 2, 0))
+        )
 
     def on_mount(self) -> None:
         self._look_again()
@@ -150,7 +143,7 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
     def compose(self) -> ComposeResult:
         yield Static("tracelloc: which process?", id="title", markup=False)
         yield Input(placeholder="type to search", id="typed", select_on_focus=False)
-        rows = Table(_COLUMNS, id="list")
+        rows = tableview.Table(_COLUMNS, id="list")
         rows.can_focus = False
         yield rows
         yield Static(id="note", markup=False)
@@ -168,19 +161,19 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
         text = self.query_one(Input).value
         shown = matching_processes(self._infos, text)
         rows = process_rows(shown, searching=bool(text and self._infos))
-        self.query_one(Table).show(rows, at_once=True)
+        self.query_one(tableview.Table).show(rows, at_once=True)
         self._say_all()
         count = plural(len(self._infos), "process")
         note = f"   ({self._note})" if self._note else ""
-        title = f"tracelloc: which process?   {len(shown)} of {count}{crop(note, 200)}"
+        title = f"tracelloc: which process?   {len(shown)} of {count}{tableview.crop(note, 200)}"
         self.say("title", title)
 
     @property
     def current(self) -> ProcessInfo | None:
-        pid = self.query_one(Table).key
+        pid = self.query_one(tableview.Table).key
         return next((info for info in self._infos if info.pid == pid), None)
 
-    @on(Table.Moved)
+    @on(tableview.Table.Moved)
     def _say_all(self) -> None:
         info, text = self.current, ""
         if info is not None:
@@ -191,9 +184,9 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
 
     def action_list(self, what: str, step: int) -> None:
         """Moves the list's cursor while the search has the focus."""
-        getattr(self.query_one(Table), f"action_{what}")(step)
+        getattr(self.query_one(tableview.Table), f"action_{what}")(step)
 
-    @on(Table.Chosen)
+    @on(tableview.Table.Chosen)
     def action_pick(self) -> None:
         info = self.current
         if info is None:

@@ -20,25 +20,23 @@ from tracelloc.show.analysis import differences as analysis
 from tracelloc.show.analysis.differences import Mark
 from tracelloc.show.analysis.histograms import StackDetails, stack_details
 from tracelloc.show.analysis.merge import TraceMerger
-from tracelloc.show.filters import NamedStack
+from tracelloc.show.filters import NamedStack, measured_wrappers
 from tracelloc.show.presentation.alerts import Alert, alert_of
-from tracelloc.show.presentation.mergedsymbols import MergedSymbols
-from tracelloc.show.presentation.naming import Namer
+from tracelloc.show.presentation.calltree import SourceLister, SourceListing
+from tracelloc.show.presentation.naming import MergedSymbols, Namer
 from tracelloc.show.presentation.processfacts import Account, Forecast, account, forecast
-from tracelloc.show.presentation.sourcelisting import SourceLister, SourceListing
 from tracelloc.show.presentation.suspects import (
     NamedSuspect,
     growth_rates,
     name_suspects,
 )
-from tracelloc.show.presentation.wrappers import measured_wrappers
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.stacknames import Labels, Names, Search
-from tracelloc.ui.timeline import TimeLine
 from tracelloc.ui.view import (
     Journal,
     Settings,
+    TimeLine,
     TraceSource,
     View,
     ViewSelection,
@@ -286,9 +284,9 @@ class Pictures:
             moved = analysis.change(None, snapshot)
         found = account(snapshot)
         return Header(
-            count_growth=int(moved.live_count.sum()),
-            allocations_per_s=float(moved.per_second(moved.allocated_count).sum()),
-            frees_per_s=float(moved.per_second(moved.freed_count).sum()),
+            count_growth=int(moved.grown("live_count").sum()),
+            allocations_per_s=float(moved.per_second(moved.grown("allocated_count")).sum()),
+            frees_per_s=float(moved.per_second(moved.grown("freed_count")).sum()),
             account=found,
             alert=alert_of(snapshot, found),
             forecast=forecast(snapshot),

@@ -11,8 +11,7 @@ from tracelloc.text import NS_PER_S
 from tracelloc.ui.dialogs import TimeDialog
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.refresher import Refresher
-from tracelloc.ui.timeline import TimeLine
-from tracelloc.ui.view import Difference, Span
+from tracelloc.ui.view import Difference, Span, TimeLine
 
 if TYPE_CHECKING:
     from tracelloc.ui.recorded import RecordedSource
@@ -118,8 +117,6 @@ class Player:
         return at if uptime_s - uptimes_s[at] <= uptimes_s[after] - uptime_s else after
 
     def ask_time(self) -> None:
-        """Opens the dialog for a time."""
-
         def go_to_time(time_s: float | None) -> None:
             if time_s is not None:
                 self._go(self.line.find_time(time_s))

@@ -219,7 +219,11 @@ def draw_plot(
         else:
             _draw_area(canvas, heights.tolist(), canvas.lines, curve.style)
         if (last := float(heights[canvas.used - 1])) >= 0:
-            _write_name(canvas, names, curve, _row(last, canvas.lines))
+            # At the curve's end, on a line without another name.
+            y = _row(last, canvas.lines)
+            free = next(row for row in (y, y - 1, y + 1) if row not in names and row >= 0)
+            names[free] = curve.name
+            canvas.write(width - BEHIND + 1, free, curve.name, curve.style)
     for name, time_ns in flags:
         x = LABELS + min(int((time_ns - start_ns) // canvas.step_ns), canvas.used - 1)
         if x >= LABELS and time_ns <= canvas.end_ns:
@@ -232,13 +236,6 @@ def draw_plot(
 
 def _row(height: float, plot_height: int) -> int:
     return min(plot_height - 1, max(0, plot_height - math.ceil(max(height, 0))))
-
-
-def _write_name(canvas: Canvas, names: dict[int, str], curve: Curve, y: int) -> None:
-    """Writes a curve's name at its end, on a line without another name."""
-    free = [row for row in (y, y - 1, y + 1) if row not in names and row >= 0]
-    names[free[0]] = curve.name
-    canvas.write(len(canvas.rows[0]) - BEHIND + 1, free[0], curve.name, curve.style)
 
 
 def draw_stack(
@@ -345,7 +342,6 @@ class Plot(Widget):
     def show(
         self, curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int
     ) -> None:
-        """Replaces the curves and marks."""
         self._draw = lambda width, height: draw_plot(
             curves, flags, start_ns, end_ns, width=width, height=height, clock=self.clock
         )

@@ -11,15 +11,7 @@ from tracelloc.model.heapusage import NO_ACCOUNT, MemoryPart
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import ALL
-from tracelloc.show.presentation.memoryparts import (
-    BYTES,
-    CHANGE,
-    SHARE,
-    PartRow,
-    large_items,
-    memory_sentences,
-    part_rows,
-)
+from tracelloc.show.presentation import memoryparts
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.tables import Column, Columns, count_with, or_blank, size_with
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -148,7 +140,11 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> TableRows:
     sorting, lines = settings.sorting, process_lines(trace, settings)
     is_tree = sorting.column == "name"
     shown = process_columns(about_of(trace.root.sample_bytes), settings.process, is_tree=is_tree)
-    footer = [lambda _key: total_line(trace)]
+    size = format_size(sum(one.live_bytes for one in trace.processes))
+    count, untraced = len(trace.processes), trace.untraced_count
+    more = f"; {untraced:,} more not traced" if untraced else ""
+    total = f" {size} live in total; {len(trace.living)} of {count} processes running{more}"
+    footer = [lambda _key: total]
     rows = sorted_rows({line.key: line for line in lines}, shown, sorting, footer=footer)
     together = [line.key for line in lines if isinstance(line.key, int) and line.key < 0]
     others = [line.key for line in lines[len(together) :]]
@@ -157,14 +153,6 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> TableRows:
     elif sorting.descending:
         others.reverse()
     return replace(rows, order=[*together, *others])
-
-
-def total_line(trace: TraceSnapshot) -> str:
-    """Returns the line with the sums over all processes."""
-    size = format_size(sum(one.live_bytes for one in trace.processes))
-    count, untraced = len(trace.processes), trace.untraced_count
-    more = f"; {untraced:,} more not traced" if untraced else ""
-    return f" {size} live in total; {len(trace.living)} of {count} processes running{more}"
 
 
 def show_process(number: int, settings: Settings) -> Settings:
@@ -204,10 +192,10 @@ PROCESSES: Final = View(
 
 # Sentences below the rows: what is freed and kept, and the selected part's items.
 _MOST_SENTENCES: Final = 8
-COLUMNS: Final[Columns[PartRow]] = (
-    CHANGE,
-    BYTES,
-    SHARE,
+COLUMNS: Final[Columns[memoryparts.PartRow]] = (
+    memoryparts.CHANGE,
+    memoryparts.BYTES,
+    memoryparts.SHARE,
     Column("bar", "", 12, lambda row: row.share, Bar, left=True, from_width=80, sorts=False),
     Column(
         "name", "resident memory", 0, lambda row: row.title, descending=False,
@@ -223,7 +211,7 @@ def resident_rows(selection: ViewSelection) -> TableRows:
     if usage is None:
         return no_rows(_why_empty(selection))
     before = NO_ACCOUNT if first is None else first.account
-    rows = {(row.part, row.item): row for row in part_rows(usage.account, before)}
+    rows = {(row.part, row.item): row for row in memoryparts.part_rows(usage.account, before)}
 
     def text(key: Hashable | None) -> list[str]:
         part = key[0] if isinstance(key, tuple) else None
@@ -244,10 +232,10 @@ def _sentences(snapshot: Snapshot, part: MemoryPart | None) -> Iterator[str]:
     ago = format_duration(max(0.0, snapshot.time_s - usage.time_s))
     rss = format_size(usage.account.own_bytes)
     yield f"RSS {rss}, examined {ago} ago; changes since tracing began"
-    if part is not None and (items := large_items(usage.account, part)):
+    if part is not None and (items := memoryparts.large_items(usage.account, part)):
         named = ", ".join(f"{name} {format_size(size)}" for name, size in items)
         yield clean(f"{part.value}: {named}")
-    yield from map(clean, memory_sentences(usage, snapshot.first_usage))
+    yield from map(clean, memoryparts.memory_sentences(usage, snapshot.first_usage))
     yield from map(clean, usage.notes)
 
 

@@ -8,27 +8,23 @@ import numpy as np
 
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Target
-from tracelloc.model.processlist import ProcessInfo
 from tracelloc.model.snapshotrequest import SnapshotRequest
-from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.facts import found_lines
-from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.recording.joined import AnyRecording
-from tracelloc.show.recording.times import count_words
+from tracelloc.show.presentation.naming import Namer, Namers
+from tracelloc.show.recording.joined import AnyRecording, count_words
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import invoker
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.sourcefiles import lines_of_file
-from tracelloc.ui.timeline import F64, Gaps, TimeLine, find_gaps
-from tracelloc.ui.view import LastOutput, TraceFacts
+from tracelloc.ui.frames import lines_of_file
+from tracelloc.ui.view import F64, Gaps, LastOutput, TimeLine, TraceFacts, TraceSource, find_gaps
 
 _ROUNDING_S: Final = 1e-6
 _NEWEST_S: Final = 2.0  # Time between two updates of a growing recording's curves
 
 
-class RecordedSource:
-    """A ``TraceSource`` whose snapshots come from a recording instead of a running process.
+class RecordedSource(TraceSource):
+    """A source whose snapshots come from a recording instead of a running process.
 
     Only the refresher's thread may use it, but any thread may call ``go_to`` and read ``line``.
     """
@@ -39,7 +35,7 @@ class RecordedSource:
     def __init__(self, recording: AnyRecording, namers: Namers, *, at: int | None = None) -> None:
         """``at``: number of the first snapshot to show; None: follow the newest one."""
         self._recording = recording
-        self.namer = namers.namer_of
+        self._namers = namers
         self.trace_as_of = recording.trace_as_of
         self._uptime_s = math.inf if at is None else recording.moments[at].uptime_s
         self._newest_due_s = 0.0
@@ -61,9 +57,8 @@ class RecordedSource:
         """Selects the last snapshot up to an uptime in seconds. Any thread may call this."""
         self._uptime_s = uptime_s
 
-    def list_processes(self) -> list[ProcessInfo]:
-        """Returns no processes: a recording can't switch to another one."""
-        return []
+    def namer(self, target: Target) -> Namer:
+        return self._namers.namer_of(target)
 
     def take_snapshot(self, _wanted: SnapshotRequest) -> TraceSnapshot:
         recording, uptime_s = self._recording, self._uptime_s
@@ -94,17 +89,6 @@ class RecordedSource:
             self._recording.is_growing,
             self._gaps[1],
         )
-
-    def measured(self, snapshot: Snapshot) -> Snapshot:
-        """Returns the snapshot unchanged: usable sizes are not recorded."""
-        return snapshot
-
-    def ring_share(self) -> float:
-        return 0.0
-
-    def symbol_advice(self, _target: Target, _stack: NamedStack) -> str | None:
-        """Returns None: the program's files may be on another machine."""
-        return None
 
     def read_source(self, _target: Target, path: str) -> list[str]:
         """Returns the lines of a source file on this machine. Raises OSError."""

@@ -13,13 +13,13 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.widgets import Static
 
-from tracelloc.show.presentation.sourcelisting import ListedFunction, SourceListing
+from tracelloc.show.presentation.calltree import ListedFunction, SourceListing
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import about_of, format_size, plural
+from tracelloc.ui.frames import ColouredSource, open_editor
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.sourcefiles import ColouredSource, open_editor
 from tracelloc.ui.tableview import Cell, Table, clean, crop, rows_of, short_count
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""The views of call stacks and of single blocks, and the text of a stack's verdict."""
+"""The views of call stacks, blocks, and types of blocks, and the text of a stack's verdict."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,9 +14,10 @@ from tracelloc.model.figures import I64
 from tracelloc.model.verdicts import VERDICTS, Verdict
 from tracelloc.show.analysis.differences import BlockOrder, list_blocks
 from tracelloc.show.presentation.blockholders import retained_by_message
+from tracelloc.show.presentation.blocktypes import BlockTypes, TypeSum
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.suspects import headline, sentences, suspect_ranks
-from tracelloc.show.tables import Column, Columns
+from tracelloc.show.tables import Column, Columns, or_blank, size_with
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
@@ -41,6 +42,7 @@ from tracelloc.ui.tableview import (
     clean,
     growth_cell,
     short_count,
+    sorted_rows,
     sparkline,
     verdict_cell,
     verdict_word,
@@ -84,14 +86,7 @@ def name_cell(name: str, search: str) -> Cell:
     return text
 
 
-def sample_evenly(values: Sequence[int], width: int) -> Sequence[int]:
-    """Returns ``width`` of the values at even distances, the oldest and the newest included."""
-    if len(values) <= width:
-        return values
-    last = len(values) - 1
-    return [values[round(n * last / (width - 1))] for n in range(width)]
-
-
+_WIDTH: Final = 8  # Of a stack's history
 # Columns that a group sums over its stacks; in others it shows its first stack's figures.
 ADDED: Final = frozenset({"change", "bytes", "count", "share", "rate"})
 
@@ -172,7 +167,11 @@ class StackCells:
         snapshot, stacks = self._selection.snapshot, _stacks_of(key)
         held, totals = snapshot.history.series(stacks)[1], snapshot.totals
         now = int((totals.allocated_bytes[stacks] - totals.freed_bytes[stacks]).sum())
-        return Text(sparkline(sample_evenly([*held, now], 8), 8), "dim")
+        sizes = [*held, now]
+        if (last := len(sizes) - 1) >= _WIDTH:
+            # At even distances, the oldest and the newest included.
+            sizes = [sizes[round(n * last / (_WIDTH - 1))] for n in range(_WIDTH)]
+        return Text(sparkline(sizes, _WIDTH), "dim")
 
     def _process(self, key: GroupKey | int) -> Cell:
         merged, stacks = self._selection.snapshot.merged, _stacks_of(key)
@@ -390,4 +389,65 @@ BLOCKS: Final = View(
     enter_action="Details",
     sorting=Sorting("bytes"),
     shows_stack=True,
+)
+
+
+_UNKNOWN: Final = "unknown"
+_AT_ONCE: Final = 4096  # Stacks that are looked at for one picture; the next one goes on
+
+
+def class_columns(about: str = "", whole: int = 1, search: str = "") -> Columns[TypeSum]:
+    """Returns the view's columns. ``about``: the mark of estimates; ``whole``: all bytes."""
+
+    def name_of(name: str) -> Cell:
+        if not name:
+            return Text(_UNKNOWN, "dim")
+        return name_cell(clean(name), search) if search else Text(clean(name))
+
+    size = size_with(about)
+    return (
+        Column("bytes", "live", 11, lambda row: row.size_bytes, size),
+        Column(
+            "share", "share", 7, lambda row: row.size_bytes / whole, format_percent, sorts=False
+        ),
+        Column("growth", "growth/min", 12, lambda row: row.growth_bytes_per_min, growth_cell),
+        Column("leaking", "leaking", 11, lambda row: row.leaking_bytes, or_blank(size)),
+        Column("count", "blocks", 9, lambda row: row.count, lambda n: about + short_count(n)),
+        Column("stacks", "stacks", 7, lambda row: len(row.stacks), short_count, from_width=84),
+        Column("name", "type", 0, lambda row: row.name or "", name_of, descending=False),
+    )
+
+
+def type_rows(_source: TraceSource) -> Callable[[ViewSelection], TableRows]:
+    """Returns a function that makes a row per type, whose key is its heaviest stack."""
+    types = BlockTypes()
+
+    def rows(selection: ViewSelection) -> TableRows:
+        snapshot, figures, settings = selection.snapshot, selection.figures, selection.settings
+        live = figures.live_bytes, figures.live_count
+        sums = types.sums(snapshot, selection.namer, *live, _AT_ONCE)
+        selection.names.pending += types.left
+        if settings.search:
+            matches = Search(settings.search).matches
+            sums = [row for row in sums if matches(row.name or _UNKNOWN)]
+        shown = class_columns(
+            about_of(snapshot.sample_bytes), max(int(figures.live_bytes.sum()), 1), settings.search
+        )
+        return sorted_rows(
+            {row.stacks[0]: row for row in sums}, shown, settings.sorting, MOST_ROWS,
+            empty="" if sums else selection.why_empty,
+        )  # fmt: skip
+
+    return rows
+
+
+TYPES: Final = View(
+    name="types",
+    title="Types",
+    key="Y",
+    maker=type_rows,
+    widget=lambda: Table(class_columns()),
+    choose=lambda key, _settings: key,
+    enter_action="Details",
+    sorting=Sorting("bytes"),
 )

@@ -18,8 +18,8 @@ from tracelloc.show.analysis.differences import Limits
 from tracelloc.show.filters import Filters
 from tracelloc.show.filters.files import append_rules
 from tracelloc.show.filters.rules import Rule
+from tracelloc.show.presentation.calltree import ListedFunction, listed_function
 from tracelloc.show.presentation.profile import Metric
-from tracelloc.show.presentation.sourcelisting import ListedFunction, listed_function
 from tracelloc.show.tables import Column
 from tracelloc.text import NS_PER_S, format_duration, plural
 from tracelloc.ui.chart import CHART
@@ -39,9 +39,8 @@ from tracelloc.ui.processview import PROCESSES, RESIDENT, show_process
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.spanplot import SpanPlot
-from tracelloc.ui.stackviews import BLOCKS, STACKS
+from tracelloc.ui.stackviews import BLOCKS, STACKS, TYPES
 from tracelloc.ui.tree import TREE
-from tracelloc.ui.typeview import TYPES
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, TraceSource, View
 
 # All views, in the order of their tabs.
@@ -132,8 +131,6 @@ class State:
         self.change(charts_stacks=not self.settings.charts_stacks)
 
     def ask_limits(self) -> None:
-        """Opens the dialog."""
-
         def apply_limits(limits: Limits | None) -> None:
             if limits is not None:
                 self.change(limits=limits)
@@ -263,8 +260,6 @@ class State:
             self.app.notify(f"Saved to {path}", markup=False)
 
     def show_filters(self) -> None:
-        """Opens the dialog."""
-
         def show(filters: Filters) -> None:
             dialog = FilterDialog(self, filters.groups, filters.added, filters.effects())
             self.app.call_later(self.app.push_screen, dialog)

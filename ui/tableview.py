@@ -18,8 +18,8 @@ from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import printable, signed_size
+from tracelloc.ui.driver import HAS_FEW_COLOURS
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece, RowMessage, wrapped
-from tracelloc.ui.terminal import HAS_FEW_COLOURS
 
 if TYPE_CHECKING:
     from tracelloc.ui.view import Sorting
@@ -278,7 +278,6 @@ class Table(LineView[TableRows]):
         return self._rows.order
 
     def show(self, content: TableRows, *, at_once: bool = False) -> None:
-        """Shows these rows; while the user presses keys, their order waits, unless ``at_once``."""
         at_once = at_once or not len(self.order)
         if not at_once and self.is_held:
             self._rows = replace(content, order=self.order)

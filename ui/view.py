@@ -1,39 +1,124 @@
-"""The definition of a view of the screen, and the data that views are computed from."""
+"""The definition of a view, and the data that views are computed from; a recording's time line."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from tracelloc.dataclass import dataclass, field, replace
+from tracelloc.dataclass import dataclass, field, fields, replace
 from tracelloc.model.blocks import Blocks
-from tracelloc.model.figures import I64
-from tracelloc.model.process import Target
-from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.figures import I64, HeapPoints
+from tracelloc.model.process import ProcessInfo, Target
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.verdicts import Codes, Verdict
 from tracelloc.show.analysis import differences as analysis
 from tracelloc.show.analysis.differences import ALL, Limits, Mark, StackFigures
 from tracelloc.show.filters import Filters, NamedStack
 from tracelloc.show.presentation.alerts import alert_of
-from tracelloc.show.presentation.calltree import Step
+from tracelloc.show.presentation.calltree import ListedFunction, Step
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.presentation.profile import Metric
-from tracelloc.show.presentation.sourcelisting import ListedFunction
 from tracelloc.show.presentation.suspects import NOTHING_YET
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import Invoker
-from tracelloc.text import format_size
+from tracelloc.text import NS_PER_S, format_size, format_time
 from tracelloc.ui.lineview import LineView
 from tracelloc.ui.stacknames import Names
-from tracelloc.ui.timeline import TimeLine
 
 if TYPE_CHECKING:
     from tracelloc.ui.recorded import RecordedSource
+
+
+F64 = npt.NDArray[np.float64]
+# Times between two snapshots, CLOCK_MONOTONIC, that are much longer than those around them.
+Gaps = Sequence[tuple[int, int]]
+_AROUND: Final = 4  # Distances before and after one that it is compared with
+_LONGER: Final = 4  # So many times longer than usual is a gap
+_LEAST_GAP_S: Final = 4.0
+
+
+def find_gaps(uptimes_s: F64) -> Gaps:
+    """Returns the gaps in which snapshots are missing; old snapshots are sparser anyway."""
+    distances = np.diff(uptimes_s)
+    if not len(distances):
+        return ()
+    padded = np.pad(distances, _AROUND, mode="reflect" if len(distances) > _AROUND else "edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _AROUND + 1)
+    usual = np.median(windows, axis=1)
+    found = np.flatnonzero(distances > np.maximum(_LONGER * usual, _LEAST_GAP_S))
+    ns = np.rint(uptimes_s * NS_PER_S).astype(np.int64)
+    return [(int(ns[at]), int(ns[at + 1])) for at in found.tolist()]
+
+
+def are_in_gaps(gaps: Gaps, times_ns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Returns a mask of the times that lie in a gap."""
+    inside = np.zeros(len(times_ns), np.bool_)
+    for begin_ns, end_ns in gaps:
+        inside |= (times_ns > begin_ns) & (times_ns < end_ns)
+    return inside
+
+
+def _with_gaps(points: HeapPoints, gaps: Gaps) -> HeapPoints:
+    """Returns points with unknown values, which are negative, in gaps."""
+    if not gaps:
+        return points
+    kept = ~are_in_gaps(gaps, points.time_ns)
+    begins = np.array([begin_ns + 1 for begin_ns, _ in gaps], np.int64)
+    times = np.append(points.time_ns[kept], begins)
+    order = np.argsort(times, kind="stable")
+    unknown = np.full(len(begins), -1, np.int64)
+    columns = {
+        field.name: np.append(getattr(points, field.name)[kept], unknown)[order]
+        for field in fields(HeapPoints)
+        if field.name != "time_ns"
+    }
+    return HeapPoints(time_ns=times[order], **columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeLine:
+    """The times of all snapshots as columns, oldest first. Immutable."""
+
+    uptimes_s: F64  # CLOCK_MONOTONIC of the recorded machine, ascending
+    times_s: F64  # Seconds since 1970; they jump if the clock was set
+    index: int  # Number of the snapshot that is shown
+    newest: TraceSnapshot  # The last snapshot, which has the curves of the whole time
+    is_growing: bool  # Whether the recording may still grow
+    gaps: Gaps = ()  # Where snapshots are missing: the recorder was starved, or did not run
+
+    @property
+    def is_at_end(self) -> bool:
+        return self.index == len(self.uptimes_s) - 1
+
+    def find(self, uptime_s: float) -> int:
+        """Returns the number of the last snapshot up to an uptime; 0 if all are later."""
+        return max(0, int(np.searchsorted(self.uptimes_s, uptime_s, side="right")) - 1)
+
+    def find_time(self, time_s: float) -> int:
+        """Returns the number of the last snapshot up to a time in seconds since 1970."""
+        return int(max(np.flatnonzero(self.times_s <= time_s), default=0))
+
+    def clock(self, time_ns: int) -> str:
+        """Returns the time of day at a CLOCK_MONOTONIC time; with the date if on another day."""
+        uptime_s = time_ns / NS_PER_S
+        # Assumes that the clock was not set before the first snapshot, nor between two of them.
+        at = self.find(uptime_s)
+        time_s = float(self.times_s[at] + uptime_s - self.uptimes_s[at])
+        date, _, clock = format_time(time_s).partition(" ")
+        is_today = date == format_time(float(self.times_s[-1])).partition(" ")[0]
+        return clock if is_today else f"{date[5:]} {clock}"
+
+    def points(self, snapshot: Snapshot) -> HeapPoints | None:
+        """Returns live bytes over the whole time; if merged, up to the shown snapshot."""
+        series = snapshot.series
+        if snapshot.merged is None:
+            series = self.newest.snapshot_of(snapshot.target.number).series
+        return None if series is None else _with_gaps(series, self.gaps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +138,8 @@ LastOutput = Callable[[], tuple[int, bytes]]
 class TraceSource(Protocol):
     """A live or recorded trace, as the screen uses it.
 
-    Only the refresher's thread calls ``take_snapshot`` and uses namers and filters.
+    Only the refresher's thread calls ``take_snapshot`` and uses namers and filters. What has a body
+    is for a recording, which has nothing but snapshots.
     """
 
     has_many: bool  # Whether there may be several processes
@@ -63,16 +149,13 @@ class TraceSource(Protocol):
     facts: TraceFacts  # Facts that do not change
     invoker: Invoker  # The user whose filter file is written
 
-    @property
-    def recorded(self) -> RecordedSource | None:
-        """Snapshots of a recording; None if a process is traced now."""
-
-    @property
-    def last_output(self) -> LastOutput | None:
-        """Output of a program that tracelloc started; None for a running process."""
+    recorded: RecordedSource | None  # Snapshots of a recording; None if a process is traced now
+    # Output of a program that tracelloc started; None for a running process.
+    last_output: LastOutput | None
 
     def list_processes(self) -> list[ProcessInfo]:
         """Returns the processes that the user can switch to. Takes some time."""
+        return []
 
     def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
         """Returns a new snapshot of all processes. Takes milliseconds. Raises TracellocError."""
@@ -82,12 +165,15 @@ class TraceSource(Protocol):
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
         """Returns the snapshot with the blocks' usable sizes. Takes up to a tenth of a second."""
+        return snapshot
 
     def ring_share(self) -> float:
         """Returns the ring's highest fill level since the last call, 0 to 1."""
+        return 0.0
 
     def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
         """Returns advice on a stack's missing names and lines; None if there is none yet."""
+        return None
 
     def read_source(self, target: Target, path: str) -> list[str]:
         """Returns the lines of a source file. Raises OSError."""
@@ -214,11 +300,6 @@ class Settings:
         )
 
     @property
-    def shows_freed(self) -> bool:
-        """Whether stacks without live blocks are shown: only if there are no limits on blocks."""
-        return self.view.follows_metric and self.metric.figure.of_freed and self.all_limits.is_open
-
-    @property
     def shows_peak(self) -> bool:
         """Whether the table is of the stacks that had live blocks at the heap's peak."""
         return self.sorting.column == "peak" and self.all_limits.is_open
@@ -238,13 +319,10 @@ class Journal:
     def __init__(self, warnings: Iterable[str] = ()) -> None:
         self.messages = [f"warning: {warning}" for warning in warnings]
         # Per view, for its latest pictures: seconds to compute, seconds to draw
-        self.costs: dict[str, deque[tuple[float, float]]] = {}
+        self.costs = defaultdict[str, deque[tuple[float, float]]](lambda: deque(maxlen=_COSTS))
 
     def say(self, text: str) -> None:
         self.messages.append(f"{time.strftime('%H:%M:%S')} {text}")
-
-    def note_cost(self, view: View[Any], work_s: float, drawing_s: float) -> None:
-        self.costs.setdefault(view.name, deque(maxlen=_COSTS)).append((work_s, drawing_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +347,6 @@ class ViewSelection:
     line: TimeLine | None = None  # All snapshots of the recording; None for a live trace
 
     def blocks(self, limits: Limits) -> Blocks:
-        """Returns the blocks of the selection's stacks, within limits."""
         return analysis.pick_blocks(self.unlimited_blocks(), self.snapshot.now_ns, limits)
 
     def unlimited_blocks(self) -> Blocks:
@@ -323,7 +400,7 @@ def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:
     if settings.difference is None:
         return None
     before, after = settings.difference.before, settings.difference.after
-    grown = analysis.change(before, snapshot if after is None else after).live_bytes
+    grown = analysis.change(before, after or snapshot).grown("live_bytes")
     whole: I64 = np.zeros(len(snapshot.totals), np.int64)
     whole[: len(grown)] = grown
     return whole
@@ -340,7 +417,11 @@ def listed_stacks(
     listed, weight = figures.live_count, figures.live_bytes
     if change is not None:
         listed, weight = change, np.abs(change)
-    elif settings.shows_freed:
+    elif (
+        settings.view.follows_metric
+        and settings.metric.figure.of_freed
+        and settings.all_limits.is_open
+    ):
         listed = weight = settings.metric.column(snapshot)
     elif settings.shows_peak:
         listed = weight = Metric.PEAK.column(snapshot)

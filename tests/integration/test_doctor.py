@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from tests.harness import Targets, Tracelloc, run_tracelloc
-from tracelloc.command.doctor import _rights, diagnosis_lines, why_not_traced
-from tracelloc.command.doctortarget import Finding, FindingState
+from tracelloc.command.ways import Finding, FindingState, _rights, diagnosis_lines, why_not_traced
 
 
 @pytest.mark.bpf

@@ -25,9 +25,8 @@ from tests.harness import (
     wait_until,
 )
 from tests.integration.test_follow import assert_family, by_process, kept
-from tracelloc.machine.groups import find_group, members_of
 from tracelloc.machine.machinememory import MemoryKind, MemoryTrend
-from tracelloc.machine.processes import ProcessReader
+from tracelloc.machine.processes import ProcessReader, find_group, members_of
 
 pytestmark = pytest.mark.bpf
 

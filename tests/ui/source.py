@@ -30,8 +30,7 @@ from tracelloc.model.events import EventKind
 from tracelloc.model.figures import History
 from tracelloc.model.frames import Frame
 from tracelloc.model.losses import Counter
-from tracelloc.model.process import MainLibrary, MemoryUsage, Overhead, Target
-from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.process import MainLibrary, MemoryUsage, Overhead, ProcessInfo, Target
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.verdicts import Findings

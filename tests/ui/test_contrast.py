@@ -15,12 +15,15 @@ from textual.theme import BUILTIN_THEMES
 
 from tests.ui.source import drive, press, shop
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.contrast import LEAST, contrast, luminance, readable
-from tracelloc.ui.terminal import (
+from tracelloc.ui.driver import (
     ASCII,
+    LEAST,
+    contrast,
     first_theme,
     is_light,
     keep_theme,
+    luminance,
+    readable,
     signal_colours,
     wants_ascii,
 )

@@ -112,7 +112,7 @@ async def test_copy_and_editor(source: FakeSource, monkeypatch: pytest.MonkeyPat
     started: list[list[str]] = []
     monkeypatch.setenv("VISUAL", "ed --plain")
     monkeypatch.setattr(
-        "tracelloc.ui.sourcefiles.subprocess.run",
+        "tracelloc.ui.frames.subprocess.run",
         lambda command, check: started.append(command) or type("R", (), {"returncode": 0}),
     )
     async with live(source) as (app, pilot):

@@ -17,7 +17,7 @@ from tests.ui.source import FakeSource, on_live_screen, press, until
 from tracelloc.ui import machinescreen
 from tracelloc.ui.app import SYNONYMS, LiveApp, commands_of
 from tracelloc.ui.driver import KeyParser
-from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
+from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
 from tracelloc.ui.player import PLAYER_KEYS
 from tracelloc.ui.state import VIEWS
 

@@ -28,9 +28,9 @@ from tracelloc.model.process import (
     MallocLibrary,
     MemoryLimit,
     MemoryUsage,
+    ProcessInfo,
     ResidentMemory,
 )
-from tracelloc.model.processlist import ProcessInfo
 from tracelloc.model.snapshotrequest import TOTALS_ONLY
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import ALL
@@ -39,10 +39,10 @@ from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.dialogs import ExportDialog, QuitDialog
+from tracelloc.ui.keyfooter import SearchLine
 from tracelloc.ui.lineview import LIST_KEYS
 from tracelloc.ui.live_screen import LIVE_KEYS, LiveScreen, view_keys
 from tracelloc.ui.picker import PickerScreen
-from tracelloc.ui.searchline import SearchLine
 from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.state import MOST_MARKS
 from tracelloc.ui.tableview import GROWING, Table, growth_cell

@@ -10,7 +10,6 @@ from textual.containers import Vertical
 from textual.pilot import Pilot
 
 from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, harmless, on_screen, text_of
-from tracelloc.command import machinescreen
 from tracelloc.machine.machinememory import (
     GroupMemory,
     MachineMemory,
@@ -18,6 +17,7 @@ from tracelloc.machine.machinememory import (
     MemoryTrend,
     ProcessMemory,
 )
+from tracelloc.ui import machinescreen
 from tracelloc.ui.machinescreen import MachineScreen
 from tracelloc.ui.tableview import Table
 
@@ -131,7 +131,7 @@ def test_commands_run_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = SimpleNamespace(run=lambda words, **_: ran.append(words))
     monkeypatch.setattr(machinescreen, "subprocess", processes)
     monkeypatch.setattr(sys, "stdin", asked)
-    machinescreen.show_machine(5.0)
+    machinescreen.show_machine(lambda: MACHINE, 5.0)
     assert [words[1:] for words in ran] == [
         ["-m", "tracelloc", "-p", "1"], ["-m", "tracelloc", "heap", "-p", "1"],
     ]  # fmt: skip

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, harmless, on_screen, text_of
-from tracelloc.model.processlist import ProcessInfo, Trouble
+from tracelloc.model.process import ProcessInfo, Trouble
 from tracelloc.record.process.processlist import ProcessScan, by_growth
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.tableview import Table

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelloc.dataclass import dataclass
-from tracelloc.model.processlist import matching_processes
+from tracelloc.model.process import matching_processes
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.process.procfs import Process
 from tracelloc.system.invoker import invoker, rights_of
@@ -184,7 +184,8 @@ class AgentTools:
             raise ToolError(last.removeprefix("tracelloc: "))
         named = _NAMED.findall(text + errors)
         files = words[1 : 1 + _READ_FILES.get(str(words[0]), 0)]
-        is_trusted = all(map(self._is_own, files))
+        own = Path(self._directory.name)
+        is_trusted = all(Path(str(file)).parent == own for file in files)
         self._files.update(each for each in named if is_trusted or _is_in_checkout(each))
         return errors if is_message else text
 
@@ -198,9 +199,6 @@ class AgentTools:
             self._call.watch(elapsed_s, whole_s)
             if elapsed_s > _PATIENCE_S:
                 raise ToolError(f"this took more than {_PATIENCE_S:.0f} s; try a smaller one")
-
-    def _is_own(self, file: object) -> bool:
-        return Path(str(file)).parent == Path(self._directory.name)
 
     def processes(self, given: dict[str, Any]) -> str:
         """Lists processes, the fastest growing first."""

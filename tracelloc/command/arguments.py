@@ -16,14 +16,7 @@ from tracelloc.model.process import DEFAULT_POLICY, MOST_BETWEEN, TemporaryPolic
 from tracelloc.show.alerts.rules import FAILED_STATUS, ON_LEAK_PATIENCE_S, parse_rule
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.presentation.profile import METRICS, Metric
-from tracelloc.show.publish.address import (
-    LISTEN_TOKEN,
-    PUSH_INTERVAL_S,
-    PUSH_PASSWORD,
-    parse_label,
-    parse_listen,
-    parse_push_url,
-)
+from tracelloc.show.publish import address
 from tracelloc.show.report.optional import SECTIONS, parse_sections
 from tracelloc.text import NS_PER_S, parse_duration, parse_percent, parse_size
 
@@ -71,13 +64,12 @@ def is_pid(word: str) -> bool:
     return word.isascii() and word.isdigit() and 0 < int(word[:19]) < 1 << 31
 
 
-def _pid_number(text: str) -> int:
+@type_of
+def pid_type(text: str) -> int:
+    """Parses a PID."""
     if not is_pid(text):
         raise ValueError(f"{text!r} is not a PID, a whole number of at least 1; -n takes a name")
     return int(text)
-
-
-pid_type = type_of(_pid_number)
 
 
 def _soon(text: str) -> TemporaryPolicy:
@@ -225,8 +217,6 @@ def add_tracing(group: Any) -> None:
 
 
 def _source(text: str) -> str:
-    if text == "otel":
-        raise ValueError("otel is gone: --source usdt:otel_memory does the same")
     if text not in ("auto", "usdt") and not (text.startswith("usdt:") and text != "usdt:"):
         raise ValueError(f"{text!r} is not usdt, and not usdt: with the name of a provider")
     return text
@@ -325,20 +315,20 @@ def _add_live(group: Any) -> None:
     add = partial(add_option, group)
     add("--listen [HOST:]PORT", "serve HTTP while tracing, on localhost unless HOST is "
         "given: a flame graph, /debug/pprof/heap, /metrics",
-        type=type_of(parse_listen))
+        type=type_of(address.parse_listen))
     add("--listen-token-file FILE", "answer only clients that send the token in the first line "
-        f"of FILE (default: that in {LISTEN_TOKEN}, if it is set)", type=Path)
+        f"of FILE (default: that in {address.LISTEN_TOKEN}, if it is set)", type=Path)
     add("--push URL", "send profiles to a Pyroscope-compatible server, "
         "https://[USER@]HOST[:PORT], or by OTLP, otlp+http://HOST:4318",
-        type=type_of(parse_push_url))
+        type=type_of(address.parse_push_url))
     add("--push-password-file FILE", "the password for --push is the first line of FILE (default: "
-        f"{PUSH_PASSWORD}, if it is set); without USER it is sent as a token", type=Path)
-    add("--push-interval S", f"time between pushed profiles (default {PUSH_INTERVAL_S:g}s)",
+        f"{address.PUSH_PASSWORD}, if it is set); without USER it is sent as a token", type=Path)
+    add("--push-interval S", f"time between pushed profiles (default {address.PUSH_INTERVAL_S:g}s)",
         type=duration_type)
     add("--push-name NAME", "application name of pushed profiles (default: the command)")
     add("--push-label KEY=VALUE", "label or attribute of pushed profiles, besides hostname and pid "
         "(repeatable)",
-        type=type_of(parse_label), **_SEVERAL)
+        type=type_of(address.parse_label), **_SEVERAL)
 
 
 def add_names(group: Any) -> None:

@@ -6,13 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tracelloc.command.commandline import (
-    Mode,
-    Options,
-    parse_command_line,
-    split_command,
-    what_begins,
-)
+from tracelloc.command import commandline
 from tracelloc.command.failures import report_failure
 from tracelloc.command.parser import parse_subcommand
 from tracelloc.command.processargument import settle_target
@@ -41,9 +35,9 @@ def _command(arguments: list[str], began_s: float) -> int:
     if arguments and arguments[0] in subcommand_names():
         _take_interrupts()
         return _run_subcommand(arguments[0], arguments[1:])
-    given = parse_command_line(arguments, terminal=has_screen())
-    is_attaching = given.mode is Mode.TUI and not given.command and not given.waits
-    STARTUP.begin(what_begins(given), frame=is_attaching and given.pid is not None)
+    given = commandline.parse_command_line(arguments, terminal=has_screen())
+    is_attaching = given.mode is commandline.Mode.TUI and not given.command and not given.waits
+    STARTUP.begin(commandline.what_begins(given), frame=is_attaching and given.pid is not None)
     try:
         return _run(given, began_s)
     finally:
@@ -65,7 +59,7 @@ def _run_subcommand(name: str, arguments: list[str]) -> int:
     subcommand = find_subcommand(name)
     command: tuple[str, ...] = ()
     if subcommand.takes_command:
-        arguments, command = split_command(arguments)
+        arguments, command = commandline.split_command(arguments)
     given = parse_subcommand(subcommand, arguments)
     given.command = command
     if subcommand.reads_files:
@@ -85,7 +79,7 @@ def has_screen() -> bool:
     return all_are and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _run(given: Options, began_s: float) -> int:
+def _run(given: commandline.Options, began_s: float) -> int:
     settle_target(given)
     # Imported late: --help and wrong calls need none of the slow imports.
     from tracelloc.record.worker.zygote import ZYGOTE  # noqa: PLC0415
@@ -94,12 +88,11 @@ def _run(given: Options, began_s: float) -> int:
     ZYGOTE.start()
     import_numpy()
     from tracelloc.command.options import completed  # noqa: PLC0415
-    from tracelloc.command.targets import with_target  # noqa: PLC0415
 
-    options = with_target(completed(given))
+    options = completed(given)
     for output in options.outputs:
         output.at(options.pid or os.getpid(), time.time()).check()
-    if options.mode is Mode.TUI:
+    if options.mode is commandline.Mode.TUI:
         from tracelloc.command.screen import run_screen  # noqa: PLC0415
 
         _take_interrupts()

@@ -92,7 +92,6 @@ class Options(argparse.Namespace):
     wanted: SnapshotRequest  # The content that snapshots need for the reports and files
 
     def but(self, **changes: object) -> Options:
-        """Returns a copy with other values."""
         return Options(**(vars(self) | changes))
 
 

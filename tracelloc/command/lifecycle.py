@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from tracelloc.command.commandline import Options
 from tracelloc.command.ways import refusal_of_probes
 from tracelloc.errors import PrivilegeError, TargetError
-from tracelloc.machine.groups import members_of
+from tracelloc.machine.processes import members_of
 from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.process.identity import open_target
@@ -138,6 +138,8 @@ Say = Callable[[str], None]
 class Start(ABC):
     """One way of beginning a trace. By default, tracelloc has not started the program itself."""
 
+    _launch: Launch | None = None
+
     def ends_on_signal(self, _number: int) -> bool:
         """Handles a terminating signal. Returns whether tracing should end."""
         return True
@@ -146,9 +148,10 @@ class Start(ABC):
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Begins the trace. Raises TracellocError."""
 
-    @abstractmethod
     def stop_following(self) -> None:
         """Stops following processes; probes stay attached. May be called twice."""
+        if self._launch is not None:
+            self._launch.stop_following()
 
     def finish(self) -> int | None:
         """Returns the exit status of the program that was started; None if none of it has run."""
@@ -171,7 +174,6 @@ class AttachStart(Start):
         self._joiner: ProcessJoiner | None = None
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
-        """Attaches to the process or the group. Raises TracellocError."""
         if self._is_unprivileged:
             config = _by_library_only(config, say)
         session = self._attach(config, say)
@@ -209,7 +211,6 @@ class AttachStart(Start):
             raise
 
     def stop_following(self) -> None:
-        """Stops following the process and its children."""
         if self._joiner is not None:
             self._joiner.stop()
         if self._follower is not None:
@@ -233,7 +234,6 @@ class CaughtStart(Start):
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._launch: CaughtLaunch | None = None
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Waits for the program and traces it. If that raises TracellocError, it runs untraced."""
@@ -251,11 +251,6 @@ class CaughtStart(Start):
             raise
         return self._launch.session
 
-    def stop_following(self) -> None:
-        """Stops following the program and its children."""
-        if self._launch is not None:
-            self._launch.stop_following()
-
 
 class LaunchStart(Start):
     """Starts a program. Signals are forwarded to it; if it shares tracelloc's terminal, it
@@ -266,7 +261,6 @@ class LaunchStart(Start):
         """``is_unprivileged``: only the preloaded library can be used."""
         self._program = program
         self._is_unprivileged = is_unprivileged
-        self._launch: Launch | None = None
         self._early_signal: int | None = None  # A signal received before the process existed
         self._signals_before = 0  # Number of signals received before the process was traced
         self._is_traced = False
@@ -313,11 +307,6 @@ class LaunchStart(Start):
         """Returns what the traced program leaked at its end. Raises TargetError."""
         assert self._launch is not None
         return self._launch.find_leaks()
-
-    def stop_following(self) -> None:
-        """Stops following the program's children."""
-        if self._launch is not None:
-            self._launch.stop_following()
 
     def finish(self) -> int | None:
         """Waits for the program to end. Returns its exit status; None if it has not run."""

@@ -72,7 +72,9 @@ class _Server:
             method, given = message["method"], _object(message.get("params"))
             if "id" not in message:
                 if method == "notifications/cancelled":
-                    self._cancel(given.get("requestId"))
+                    called = given.get("requestId")
+                    if isinstance(called, str | int) and called in self._calls:
+                        self._calls[called][1].set()
                 return
             if not isinstance(message["id"], str | int):
                 raise _RpcError(_INVALID, "an id is a text or an integer")
@@ -89,11 +91,6 @@ class _Server:
         """Waits until no call is under way."""
         for thread, _ in list(self._calls.values()):
             thread.join()
-
-    def _cancel(self, number: Any) -> None:
-        call = self._calls.get(number) if isinstance(number, str | int) else None
-        if call is not None:
-            call[1].set()
 
     def _send(self, message: Message) -> None:
         text = json.dumps({"jsonrpc": "2.0"} | message, separators=(",", ":"))

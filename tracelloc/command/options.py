@@ -1,16 +1,21 @@
-"""Derives the settings of the trace, files and addresses from the parsed command line."""
+"""Derives settings of the trace, files, addresses and a group's process from the parsed line."""
 
+import itertools
 import mmap
 import os
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import reduce
 from operator import or_
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tracelloc.architecture import machine_architecture, machine_name
 from tracelloc.command.commandline import Options, needs_probes
 from tracelloc.command.outputs import outputs_of
+from tracelloc.errors import TargetError
+from tracelloc.machine.processes import NoGroupError, find_group, members_of
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
@@ -28,17 +33,27 @@ from tracelloc.show.publish.address import (
     read_secret,
 )
 from tracelloc.show.report.optional import wanted_by
+from tracelloc.startup import STARTUP
+from tracelloc.system.memorylimits import MemoryGroup
+from tracelloc.text import printable
 
 T = TypeVar("T")
+_EVERY_S: Final = 0.1  # How often control groups are looked for
 
 
 def completed(given: Options) -> Options:
-    """Returns the options with all derived settings. Raises UsageError."""
+    """Returns the options with all derived settings. Raises UsageError and TargetError.
+
+    The PID is that of the named group's oldest process.
+    """
     outputs = outputs_of(given)
     files = (output.exporter.wanted for output in outputs)
-    return given.but(
+    address: ListenAddress | None = given.listen
+    if address is not None:
+        address = replace(address, token=read_secret(given.listen_token_file, LISTEN_TOKEN))
+    found = given.but(
         outputs=outputs,
-        listen=_listen_of(given),
+        listen=address,
         pushes_to=_push_of(given),
         trace=_config_of(given),
         watch=WatchOptions(
@@ -48,6 +63,28 @@ def completed(given: Options) -> Options:
             or_, files, wanted_by(given.show) | SnapshotRequest(given.top, given.min_age_ns)
         ),
     )
+    if given.group_name is None:
+        return found
+    group = _found_group(given.group_name, waits=given.waits)
+    members = members_of(group)
+    if not members:
+        raise TargetError(f"control group {printable(group.path)} has no process any more")
+    return found.but(pid=members[0], group=group)
+
+
+def _found_group(name: str, *, waits: bool) -> MemoryGroup:
+    """Returns a control group; ``waits``: until it has processes. Raises TargetError."""
+    for number in itertools.count():
+        try:
+            return find_group(name)
+        except NoGroupError:
+            if not waits:
+                raise
+        if not number:
+            STARTUP.end()
+            print(f"tracelloc: waiting for {printable(name)}", file=sys.stderr, flush=True)
+        time.sleep(_EVERY_S)
+    raise AssertionError
 
 
 def _settings(kind: type[T], given: Mapping[str, object], **others: object) -> T:
@@ -55,14 +92,11 @@ def _settings(kind: type[T], given: Mapping[str, object], **others: object) -> T
     return kind(**({name: given[name] for name in names} | others))
 
 
-def _can_preload() -> bool:
-    machine = machine_architecture(machine_name())
-    return machine is not None and machine.has_preloaded_library
-
-
 def _config_of(given: Options) -> TraceConfig:
     values = vars(given)
-    is_free = given.method == "auto" and not needs_probes(given) and _can_preload()
+    machine = machine_architecture(machine_name())
+    has_library = machine is not None and machine.has_preloaded_library
+    is_free = given.method == "auto" and not needs_probes(given) and has_library
     capture = _settings(
         CaptureConfig,
         values,
@@ -85,13 +119,6 @@ def _config_of(given: Options) -> TraceConfig:
     return config if given.source == "auto" else replace(config, use_library=False)
 
 
-def _listen_of(given: Options) -> ListenAddress | None:
-    if given.listen is None:
-        return None
-    address: ListenAddress = given.listen
-    return replace(address, token=read_secret(given.listen_token_file, LISTEN_TOKEN))
-
-
 def _push_of(given: Options) -> PushConfig | None:
     if given.push is None:
         return None
@@ -99,7 +126,7 @@ def _push_of(given: Options) -> PushConfig | None:
     headers: dict[str, str] = {}
     if is_otlp:
         check_otlp()
-        from tracelloc.show.export.otelnames import request_headers  # noqa: PLC0415 - reports need none
+        from tracelloc.show.export.otlp import request_headers  # noqa: PLC0415 - reports need none
 
         headers = request_headers(os.environ)
     return PushConfig(

@@ -119,7 +119,6 @@ class Messages:
         self._last_progress_s = 0.0
 
     def say(self, message: str) -> None:
-        """Writes a message on a line of its own."""
         # The terminal may be gone; that must not keep files from being written.
         with suppress(OSError):
             if STARTUP.has_frame:

@@ -33,15 +33,6 @@ _EPILOG: Final = (
 _UNKNOWN: Final = "unrecognized arguments: "
 # Options of other programs, and what they are called here.
 _OTHER_NAMES: Final = {"--verbose": "--debug", "-v": "--debug", "-V": "--version"}
-# Options that there were, and what is there now.
-_DROPPED: Final = {
-    "--events": "recordings have a snapshot each second; --show sizes and the screen need a trace",
-    "--every-report": "--json has complete reports with --json-full, recordings have all moments",
-    "--long-names": "text reports shorten names; --json and files have whole ones",
-    "--output-mode": "files are for their owner alone; chmod changes that",
-    "open -p": "write the recording's file, which is tracelloc-PID-TIME.rec by default",
-    "--short-names": "text reports shorten names; the screen does, too",
-}
 
 
 class Formatter(argparse.HelpFormatter):
@@ -63,7 +54,6 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**more, formatter_class=Formatter, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Raises UsageError instead of printing the usage and exiting."""
         raise UsageError(message, hint=f"{self.prog} --help shows the options")
 
     def flags(self) -> list[str]:
@@ -142,7 +132,6 @@ def parse_subcommand(subcommand: Subcommand, arguments: Sequence[str]) -> argpar
     if subcommand.takes_command and not word.startswith("-"):
         raise UsageError(f"{_UNKNOWN}{word}", hint=_command_hint(parser.prog, arguments, word))
     if unknown:
-        _check_dropped(unknown[0], f"{subcommand.name} ")
         parser.error(f"{_UNKNOWN}{shlex.join(unknown)}")
     if hasattr(given, "process"):
         take_plain(given)
@@ -155,18 +144,10 @@ def _command_hint(program: str, arguments: Sequence[str], word: str) -> str:
     return f"did you mean {shlex.join(meant)}?"
 
 
-def _check_dropped(word: str, subcommand: str = "") -> None:
-    option = word.partition("=")[0]
-    for name in (option, subcommand + option):
-        if name in _DROPPED:
-            raise UsageError(f"{name} is gone", hint=_DROPPED[name])
-
-
 def _refuse(arguments: Sequence[str], unknown: Sequence[str], flags: Iterable[str]) -> NoReturn:
     word = unknown[0]
     message = f"{_UNKNOWN}{shlex.join(unknown)}"
     if word.startswith("-"):
-        _check_dropped(word)
         name = word.partition("=")[0]
         close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, flags, 1)
         hint = f"did you mean {close[0]}?" if close else "tracelloc --help-all shows all options"

@@ -15,12 +15,11 @@ from tracelloc.command.lifecycle import start_of
 from tracelloc.command.options import completed
 from tracelloc.command.outputs import Messages
 from tracelloc.command.run import Run, say_suspects, trace
-from tracelloc.command.targets import with_target
 from tracelloc.errors import TracellocError
 from tracelloc.show.export.outputfile import filled_in
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.show.recording.writer import RecordingWriter
-from tracelloc.show.report.trace import progress_line
+from tracelloc.show.report.sections import progress_line
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.safefiles.writing import output_users
@@ -51,7 +50,6 @@ class Recorder:
         self._missed = 0  # Snapshots that there was no time for
 
     def show(self, run: Run) -> None:
-        """Records until tracing is to end."""
         self._begin(run)
         run.copy = lambda: self._copy(run)
         try:
@@ -169,7 +167,7 @@ def record(given: Options, begin: Callable[[], Recorder]) -> int:
     """Records a trace until it ends. Returns the exit status. Raises TracellocError."""
     STARTUP.begin(what_begins(given))
     try:
-        options = with_target(completed(given))
+        options = completed(given)
         with closing(begin()) as recorder:
             return trace(options, start_of(options), recorder)
     finally:

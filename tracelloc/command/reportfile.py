@@ -17,11 +17,11 @@ from tracelloc.show.presentation.combined import joined_profile, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import METRICS, Metric, Profile
 from tracelloc.show.recording.container import is_recording
+from tracelloc.show.recording.joined import count_words, find_moment
 from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.show.recording.times import count_words, find_moment
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.optional import wanted_by
-from tracelloc.show.report.trace import trace_report
+from tracelloc.show.report.sections import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import format_time
 
@@ -49,9 +49,11 @@ def report(given: argparse.Namespace) -> None:
     at = find_moment(recording, given.at)
     if since is not None and since >= at:
         raise UsageError("--since must be before the snapshot that is shown")
-    marks = {} if since is None else _by_number(recording.trace_at(since))
+    before = () if since is None else recording.trace_at(since).processes
+    marks = {one.target.number: one for one in before}
     trace = _with_largest(recording.trace_at(at), given.top)
-    messages.say(_moment_line(recording, at))
+    first, now, last = (format_time(recording.moments[n].time_s) for n in (0, at, -1))
+    messages.say(f"at {now}; recorded from {first} to {last}, {count_words(recording)}")
     if outputs:
         failures: list[TracellocError] = []
         write_files(
@@ -79,16 +81,6 @@ def _with_largest(trace: TraceSnapshot, top: int) -> TraceSnapshot:
             for one in trace.processes
         ),
     )
-
-
-def _by_number(trace: TraceSnapshot) -> Mapping[int, Snapshot]:
-    return {one.target.number: one for one in trace.processes}
-
-
-def _moment_line(recording: RecordedTrace, at: int) -> str:
-    moments = recording.moments
-    first, now, last = (format_time(moments[index].time_s) for index in (0, at, -1))
-    return f"at {now}; recorded from {first} to {last}, {count_words(recording)}"
 
 
 def _print(

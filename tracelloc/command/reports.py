@@ -11,10 +11,10 @@ from tracelloc.command.outputs import Messages, open_report
 from tracelloc.command.run import HURRY_PATIENCE_S, Run
 from tracelloc.errors import OutputError
 from tracelloc.show.presentation.naming import REPORT_PATIENCE_S
-from tracelloc.show.presentation.packageadvice import hints_of
 from tracelloc.show.presentation.processfacts import losses_line
+from tracelloc.show.presentation.symboladvice import hints_of
 from tracelloc.show.report.content import EarlierReports, ReportStyle
-from tracelloc.show.report.trace import progress_line, trace_report
+from tracelloc.show.report.sections import progress_line, trace_report
 from tracelloc.snapshots.snapshot import TraceSnapshot
 
 _LEAST_PATIENCE_S: Final = 0.25
@@ -56,7 +56,6 @@ class Reports:
             self._name, self._stream = str(path), open_report(path)
 
     def show(self, run: Run) -> None:
-        """Reports until tracing is to end."""
         options, signals = run.options, run.signals
         start = time.monotonic()
         end = math.inf if options.duration_s is None else start + options.duration_s
@@ -95,9 +94,7 @@ class Reports:
     def _look_up_ahead(self, run: Run) -> None:
         """Requests the names that the first report will need, so that it is not late."""
         if run.options.mode.reports:
-            for one in run.snapshots.take_snapshot(0.0).processes:
-                indices = [stat.index for stat in one.top_stacks(run.options.top)]
-                run.namers.namer_of(one.target).prepare(one, indices, 0.0)
+            run.look_up_top(run.snapshots.take_snapshot(0.0), 0.0)
 
     def _tick(self, run: Run, *, is_report: bool = True) -> bool:
         """Writes one report, or only checks rules. Returns whether tracing ends."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import select
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -20,8 +21,8 @@ from tracelloc.command.customallocators import choose, load_custom_allocators
 from tracelloc.command.failures import report_failure
 from tracelloc.command.lifecycle import Signals, Start
 from tracelloc.command.outputs import Messages, write_files
-from tracelloc.command.sharedsnapshots import SharedSnapshots
 from tracelloc.errors import TracellocError
+from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.session.session import Session
 from tracelloc.record.symbolization.debuginfod import DEBUG_SERVERS
 from tracelloc.record.symbolization.symbolizer import SourceMap, Symbolizers
@@ -29,6 +30,7 @@ from tracelloc.record.tasks.memorybudget import MemoryBudget
 from tracelloc.record.unwinding.stacksource import NO_INFORMATION
 from tracelloc.record.worker.client import close_workers, prepare_workers
 from tracelloc.show.alerts.rules import FAILED_STATUS
+from tracelloc.show.alerts.suppressions import Suppressions
 from tracelloc.show.alerts.watching import Watch
 from tracelloc.show.filters.files import load_filters
 from tracelloc.show.presentation.facts import found_lines
@@ -39,6 +41,56 @@ from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user, invoker
 from tracelloc.system.memorylimits import limit_own_memory
 from tracelloc.text import printable, progress_of
+
+_FRESH_S: Final = 0.5  # Largest age of a snapshot that is reused for requests from the network
+
+
+class SharedSnapshots:
+    """Takes snapshots for all front ends. Thread safe: one at a time, other threads wait."""
+
+    def __init__(
+        self, session: Session, wanted: SnapshotRequest, namers: Namers, suppressions: Suppressions
+    ) -> None:
+        """``wanted``: the default content of snapshots. Nobody else uses ``namers``."""
+        self._session = session
+        self._wanted = wanted
+        self._namers = namers
+        self._suppressions = suppressions
+        self._lock = threading.Lock()
+        self._recent: tuple[float, TraceSnapshot] | None = None
+
+    def take_snapshot(
+        self, patience_s: float, wanted: SnapshotRequest | None = None
+    ) -> TraceSnapshot:
+        """Takes a snapshot of the trace, without suppressed suspects.
+
+        Waits at most ``patience_s`` for the names that suppressions need. ``wanted``: the
+        content of this snapshot. Raises the error that ended the trace.
+        """
+        with self._lock:
+            return self._take(patience_s, wanted)
+
+    def recent(self) -> TraceSnapshot:
+        """Returns the last snapshot of this method if it is recent, else a new one."""
+        with self._lock:
+            now_s = time.monotonic()
+            if self._recent is None or now_s - self._recent[0] >= _FRESH_S:
+                self._recent = now_s, self._take(0.0, None)
+            return self._recent[1]
+
+    def expire(self) -> None:
+        """Drops the snapshot that ``recent`` would return, after tracing has stopped."""
+        with self._lock:
+            self._recent = None
+
+    def _take(self, patience_s: float, wanted: SnapshotRequest | None) -> TraceSnapshot:
+        trace = self._session.snapshot(self._wanted if wanted is None else wanted)
+        self._namers.patience_s = patience_s
+        namers = map(self._namers.namer_of, [one.target for one in trace.processes])
+        pairs = zip(trace.processes, namers, strict=True)
+        kept = (self._suppressions.apply(one, namer, namer.patience_s) for one, namer in pairs)
+        return replace(trace, processes=tuple(kept))
+
 
 # How long the last report and files wait for names: what they don't know, no later ones will.
 LAST_PATIENCE_S: Final = 30.0
@@ -110,7 +162,6 @@ class Run:
         return self.snapshots.take_snapshot(self.namers.patience_s)
 
     def answer_signals(self) -> None:
-        """Handles the requests of signals."""
         if self.signals.has_refused_stop:
             self.signals.has_refused_stop = False
             self.messages.say_above_progress("can't be suspended while processes are followed")
@@ -232,7 +283,9 @@ class Run:
         self.messages.end_progress()
         with progress_of("looking up names"):
             trace = self.snapshot()
-            self._attempt(lambda: self._look_up_top(trace))
+            # Asked side by side, all have their names before the first one's lines are read.
+            self._attempt(lambda: self.look_up_top(trace, 0.0))
+            self._attempt(lambda: self.look_up_top(trace, self.namers.patience_s))
         # Each of them is done, whatever becomes of the others.
         self._attempt(lambda: front.finish(self, trace))
         self._attempt(lambda: self._tell_missing_names(trace))
@@ -244,20 +297,11 @@ class Run:
         if self.troubles:
             raise self.troubles[-1]
 
-    def _look_up_top(self, trace: TraceSnapshot) -> None:
-        tops = [
-            (
-                self.namers.namer_of(one.target),
-                one,
-                [s.index for s in one.top_stacks(self.options.top)],
-            )
-            for one in trace.processes
-        ]
-        # Asked side by side, all processes have their names before the first one's lines are read.
-        for namer, one, top in tops:
-            namer.prepare(one, top, 0.0)
-        for namer, one, top in tops:
-            namer.prepare(one, top, namer.patience_s)
+    def look_up_top(self, trace: TraceSnapshot, patience_s: float) -> None:
+        """Requests the names that a report needs, and waits for those of each process."""
+        for one in trace.processes:
+            top = [stat.index for stat in one.top_stacks(self.options.top)]
+            self.namers.namer_of(one.target).prepare(one, top, patience_s)
 
     def _tell_missing_names(self, trace: TraceSnapshot) -> None:
         count = sum(self.namers.namer_of(one.target).waiting for one in trace.processes)

@@ -20,19 +20,18 @@ from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.filters.files import load_filters
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.presentation.packageadvice import SymbolAdvice
 from tracelloc.show.presentation.processfacts import losses_line
-from tracelloc.show.recording.joined import open_recordings
-from tracelloc.show.recording.times import find_moment
-from tracelloc.show.report.trace import progress_line
+from tracelloc.show.presentation.symboladvice import SymbolAdvice
+from tracelloc.show.recording.joined import find_moment, open_recordings
+from tracelloc.show.report.sections import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import Invoker, invoker
 from tracelloc.ui.app import REFRESH_S, LiveApp, ScreenApp, failure_of, show_plainly
 from tracelloc.ui.driver import restored_terminal
+from tracelloc.ui.frames import lines_of_file
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.recorded import RecordedApp, RecordedSource
-from tracelloc.ui.sourcefiles import lines_of_file
 from tracelloc.ui.view import TraceFacts
 
 # Time limit for reading the usable sizes of a snapshot's blocks: a key may wait for it.
@@ -42,7 +41,7 @@ _MEASURING_S: Final = 0.1
 class LiveSource:
     """The source of pictures of a running session."""
 
-    recorded = None
+    recorded: RecordedSource | None = None
 
     def __init__(
         self, run: Run, facts: TraceFacts, invoker: Invoker, terminal: ProgramTerminal | None = None
@@ -63,16 +62,13 @@ class LiveSource:
         self._advice = SymbolAdvice()
 
     def take_snapshot(self, wanted: SnapshotRequest) -> TraceSnapshot:
-        """Takes a new snapshot of all processes."""
         return self._run.snapshots.take_snapshot(0.0, wanted)
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
-        """Returns the snapshot with the usable sizes of its blocks."""
         tracee = self._run.session.processes.tracee_of(snapshot.target.number)
         return tracee.outside.measured(snapshot, _MEASURING_S)
 
     def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
-        """Returns advice on a stack's missing names and lines; None if there is none yet."""
         return self._advice.advice_for(target.pid, Path(f"/proc/{target.pid}/root"), stack)
 
     def read_source(self, target: Target, path: str) -> list[str]:
@@ -91,7 +87,6 @@ class Screen:
         self.next_pid: int | None = None  # The next process to trace, chosen by the user
 
     def show(self, run: Run) -> None:
-        """Shows the trace until the user leaves."""
         session, signals = run.session, run.signals
 
         def woken() -> None:
@@ -167,13 +162,17 @@ class _ScreenMessages(Messages):
         self.say(message)
 
 
-def run_screen(options: Options) -> int:
-    """Traces with a screen until the user leaves. Raises TracellocError."""
-    if options.plain:
+def _prepare(given: argparse.Namespace) -> None:
+    if given.plain:
         show_plainly()
     for name in ("COLUMNS", "LINES"):
         # The terminal knows its size, and tells when it changes; these don't.
         os.environ.pop(name, None)
+
+
+def run_screen(options: Options) -> int:
+    """Traces with a screen until the user leaves. Raises TracellocError."""
+    _prepare(options)
     if options.command:
         columns, rows = os.get_terminal_size()
         copy = None if options.program_output is None else open_report(options.program_output)
@@ -205,11 +204,7 @@ def run_screen(options: Options) -> int:
 
 def open_recording(given: argparse.Namespace) -> None:
     """Shows a recording until the user leaves. Raises TracellocError."""
-    if given.plain:
-        show_plainly()
-    for name in ("COLUMNS", "LINES"):
-        # The terminal knows its size, and tells when it changes; these don't.
-        os.environ.pop(name, None)
+    _prepare(given)
     filters, warnings = load_filters(
         tuple(given.filters_paths), tuple(given.filter_groups), standing=given.use_filters
     )

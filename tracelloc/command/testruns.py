@@ -1,14 +1,16 @@
-"""Measures the tests of a pytest that tracelloc has started, as its plug-in asks.
+"""Checks for leaks: ``run --leaks`` at the end of a program, and each test of a pytest.
 
-The plug-in sends a line before and after each test (``tracelloc/testing/measuring.py``) and waits
-for each answer. So figures are of the test alone, without the plug-in's own work.
+pytest's plug-in sends a line before and after each test (``tracelloc/testing/measuring.py``), and
+waits for each answer. So figures are of the test alone, without the plug-in's own work.
 """
 
 import json
 import os
 import select
 import socket
-from collections.abc import Iterable, Sequence
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -18,8 +20,7 @@ import numpy as np
 
 from tracelloc.architecture import machine_name
 from tracelloc.command.commandline import Options
-from tracelloc.command.leakcheck import FewMessages
-from tracelloc.command.lifecycle import LaunchStart
+from tracelloc.command.lifecycle import LaunchStart, start_of
 from tracelloc.command.options import completed
 from tracelloc.command.outputs import Messages
 from tracelloc.command.run import LAST_PATIENCE_S, Run, trace
@@ -27,16 +28,101 @@ from tracelloc.errors import TracellocError
 from tracelloc.model.blocks import BlockSum, PartFigures
 from tracelloc.model.lostmemory import ExitLeaks, LeakedStack
 from tracelloc.record.kernel import capabilities
+from tracelloc.record.kernel.capabilities import check_machine
 from tracelloc.record.session.program import TracedProgram
 from tracelloc.record.sources.preloaded.sharedarea import preloaded_library
+from tracelloc.show.alerts.rules import FAILED_STATUS
 from tracelloc.show.alerts.suppressions import Matcher, is_matched, read_patterns
+from tracelloc.show.export import checks
+from tracelloc.show.export.outputfile import check_output, filled_in, write_output
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.calltree import shown_frames
 from tracelloc.show.presentation.naming import frame_name
-from tracelloc.show.report.pointers import NamedLeak, joined_leaks
+from tracelloc.show.report.pointers import LeakReport, NamedLeak, joined_leaks, leak_report_lines
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import effective_user
 from tracelloc.testing import VARIABLE
+from tracelloc.text import printable
+
+_WAIT_S: Final = 3600.0
+_IMPORTANT: Final = "warning", "error"
+_UNCHECKED_STATUS: Final = 1
+
+
+class FewMessages(Messages):
+    """Messages of a check whose output is mixed with the program's: warnings and errors."""
+
+    def say(self, message: str) -> None:
+        if message.startswith(_IMPORTANT):
+            super().say(message)
+
+
+class LeakCheck:
+    """The front-end of ``run --leaks``: waits for the program's end, then reports leaks."""
+
+    def __init__(
+        self,
+        suppressions: Sequence[Path],
+        top: int,
+        *,
+        sarif: Path | None = None,
+        junit: Path | None = None,
+        log: Path | None = None,
+    ) -> None:
+        """Raises TracellocError if suppressions can't be read or a file can't be written."""
+        self.messages: Messages = FewMessages()
+        self._files = {sarif: checks.sarif, junit: checks.junit, log: checks.ctest_log}
+        self._top = top
+        self._patterns = read_patterns(suppressions)
+        for path in filter(None, self._files):
+            check_output(path)
+
+    def show(self, run: Run) -> None:
+        """Returns at the end of the program, or when a signal asks for the end."""
+        while not run.signals.is_ending:
+            if run.wait(time.monotonic() + _WAIT_S):
+                return
+
+    def finish(self, run: Run, trace: TraceSnapshot) -> None:
+        """Reports the leaks, and decides the exit status."""
+        found = run.session.exit_leaks
+        if found is None:
+            found = ExitLeaks(problem="SIGKILL ended it")
+        snapshot = trace.root
+        leaks, known = _unknown_leaks(run, snapshot, found, self._patterns)
+        report = LeakReport(snapshot.target, found, leaks, known)
+        if found.problem:
+            why = printable(found.problem)
+            self.messages.say(f"warning: the program was not checked for leaks: {why}")
+            run.status = _UNCHECKED_STATUS
+        else:
+            _print(leak_report_lines(report, self._top))
+            if os.environ.get("GITHUB_ACTIONS"):
+                _print(checks.github_lines(report))
+        if report.leaks:
+            run.status = FAILED_STATUS
+        for path, format_report in self._files.items():
+            if path is not None:
+                name = printable(report.target.command).replace("/", "_")
+                file = filled_in(path, report.target.pid, trace.root.time_s, name)
+                write_output(file, [format_report(report).encode(errors="replace")])
+
+
+def _print(lines: Iterable[str]) -> None:
+    """Writes lines to standard error: standard output is the program's."""
+    text = "".join(f"{line}\n" for line in lines)
+    sys.stderr.write(text.encode(errors="backslashreplace").decode(errors="replace"))
+    sys.stderr.flush()
+
+
+def check_leaks(given: Options, check: LeakCheck) -> int:
+    """Runs a program and reports what it leaked. Returns the exit status. Raises TracellocError."""
+    check_machine(machine_name())
+    options = completed(given)
+    config = replace(options.trace.with_library_only, checks_exit=True, reads_memory=False)
+    options = options.but(trace=config)
+    return trace(options, start_of(options), check)
+
 
 _ALLOCATOR: Final = "PYTHONMALLOC"  # Has Python take each object from malloc, so that it is seen
 _MOST_NAMED: Final = 64  # Stacks of the peak that are named; equal lines of source become one
@@ -64,8 +150,7 @@ class TestRun:
         self._is_open = True
 
     def show(self, run: Run) -> None:
-        """Returns at the end of the program, or when a signal asks for the end."""
-        ends = run.session.end_fd
+        ends, run.namers.patience_s = run.session.end_fd, LAST_PATIENCE_S
         while not run.signals.is_ending:
             requests = [self._channel.fileno()] if self._is_open else []
             ready, _, _ = select.select([ends, run.signals.fileno(), *requests], [], [])
@@ -125,15 +210,9 @@ class TestRun:
         return reply
 
     def _leaks(self, run: Run, snapshot: Snapshot, found: ExitLeaks) -> list[dict[str, Any]]:
-        stacks = _named(run, snapshot, [one.stack for one in found.stacks])
-        named = [
-            NamedLeak(leak, stack)
-            for leak, stack in zip(found.stacks, stacks, strict=True)
-            if not is_matched(stack, self._patterns)
-        ]
         process = run.session.root.process
         leaks = []
-        for one in joined_leaks(named):
+        for one in _unknown_leaks(run, snapshot, found, self._patterns)[0]:
             head = process.read_memory(one.leak.address, 8 * _HEAD_WORDS)
             leaks.append({
                 **_sum(one.leak.blocks),
@@ -144,27 +223,39 @@ class TestRun:
         return leaks
 
 
-def _named(run: Run, snapshot: Snapshot, stacks: Sequence[int]) -> list[NamedStack]:
+def _named(run: Run, snapshot: Snapshot, leaks: Sequence[LeakedStack]) -> Iterator[NamedLeak]:
     namer = run.namers.namer_of(snapshot.target)
-    namer.prepare(snapshot, stacks, LAST_PATIENCE_S)
-    return [namer.stack(snapshot, stack) for stack in stacks]
+    namer.prepare(snapshot, [leak.stack for leak in leaks], namer.patience_s)
+    return (NamedLeak(leak, namer.stack(snapshot, leak.stack)) for leak in leaks)
+
+
+def _unknown_leaks(
+    run: Run, snapshot: Snapshot, found: ExitLeaks, known: Sequence[Matcher]
+) -> tuple[Sequence[NamedLeak], BlockSum]:
+    """Returns the leaks that no pattern matches, and the blocks of the others."""
+    leaks, suppressed = [], BlockSum()
+    for one in _named(run, snapshot, found.stacks):
+        if is_matched(one.stack, known):
+            suppressed += one.leak.blocks
+        else:
+            leaks.append(one)
+    return joined_leaks(leaks), suppressed
 
 
 def _at_peak(run: Run, snapshot: Snapshot, figures: PartFigures) -> list[dict[str, Any]]:
     order = np.argsort(-figures.at_peak, kind="stable")[:_MOST_NAMED]
-    most = [stack for stack in order.tolist() if figures.at_peak[stack]]
     sums = [
         LeakedStack(
             stack,
             BlockSum(int(figures.at_peak_count[stack]), int(figures.at_peak[stack])),
             BlockSum(),
         )
-        for stack in most
+        for stack in order.tolist()
+        if figures.at_peak[stack]
     ]
-    named = map(NamedLeak, sums, _named(run, snapshot, most))
     return [
         {**_sum(one.leak.blocks), "stack": _frames(one.stack)}
-        for one in joined_leaks(named)[:_MOST_LISTED]
+        for one in joined_leaks(_named(run, snapshot, sums))[:_MOST_LISTED]
     ]
 
 

@@ -1,22 +1,174 @@
-"""Tests the ways to trace or inspect a process: which of them work here, and cures for others."""
+"""The findings of ``tracelloc doctor``: which ways to trace a process work, and cures for others.
+
+Nothing is attached to the target of ``tracelloc doctor``; its code and symbols are only read.
+"""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from tracelloc.command.doctortarget import Finding, FindingState
-from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError
+from tracelloc.dataclass import dataclass
+from tracelloc.errors import PrivilegeError, TargetError, TracellocError, UnsupportedError
+from tracelloc.heap.usable import main_library
+from tracelloc.model.codefiles import base_name
+from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.kernel.capabilities import why_no_probes
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.overhead import ChildEndedError
 from tracelloc.record.kernel.trials import trap_costs, usable_methods
+from tracelloc.record.mallocs.discovery import EVERYTHING, Module, allocators_in, discover
+from tracelloc.record.mallocs.foundlibraries import describe_allocators
+from tracelloc.record.probe_points.placement import ProbePlan, plan_probes
 from tracelloc.record.process import ptrace
-from tracelloc.record.process.identity import pid_namespace
-from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.identity import open_target, pid_namespace
+from tracelloc.record.process.procfs import VDSO, Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.known import runtimes_of
+from tracelloc.record.session.probeset import check_survival, find_allocators
+from tracelloc.record.sources.injected.functions import check
 from tracelloc.record.sources.preloaded import sharedarea
 from tracelloc.record.sources.preloaded.preloadedsource import may_vouch
+from tracelloc.record.symbolization.inventory import ModuleReport, take_inventory
+from tracelloc.show.presentation.facts import unseen_lines
+from tracelloc.text import plural, printable
+
+
+class FindingState(Enum):
+    """State of a finding; the value is shown to users."""
+
+    GOOD = "ok"
+    MISSING = "missing"  # Tracing works, but something will be missing
+    FAILS = "fails"  # The process can't be traced
+    YES = "yes"  # A way works
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line and its cure. All text may contain names from the target."""
+
+    state: FindingState
+    about: str  # Subject of the finding
+    text: str
+    cure: str = ""  # One command or sentence; empty if nothing needs to be done
+
+
+_GOOD, _MISSING, _FAILS, _YES, _NO = FindingState
+_MOST_NAMED: Final = 8  # Most names listed one by one
+
+
+def target_findings(pid: int) -> Iterator[Finding]:
+    """Yields findings on a process and the files it has mapped. Attaches nothing."""
+    try:
+        process = open_target(pid)
+        space = AddressSpace(process)
+    except TracellocError as error:
+        yield Finding(_FAILS, "process", error.message, error.hint)
+        return
+    try:
+        yield Finding(_GOOD, "process", f"{pid} ({process.command()})")
+        modules = find_allocators(space, EVERYTHING)
+        check_survival(process)
+        yield from _probes(process, plan_probes(discover(modules)))
+        try:
+            check(space, allocators_in(space.mapped_modules, EVERYTHING))
+        except TargetError as error:
+            yield Finding(_MISSING, "library", f"it can't be injected: {error.message}")
+        tracer = process.tracer_id()
+        if tracer:
+            yield Finding(
+                _MISSING,
+                "ptrace",
+                f"process {tracer} traces it (a debugger, strace?): --follow will not work",
+                "end that program",
+            )
+        yield from _unwinding(space.modules)
+        for runtime in runtimes_of(space.modules):
+            yield Finding(_MISSING, "runtime", runtime.heap, runtime.advice)
+        yield from _names(take_inventory(process))
+    except TracellocError as error:
+        yield Finding(_FAILS, "process", error.message, error.hint)
+    finally:
+        space.close()
+
+
+def _probes(process: Process, planned: ProbePlan) -> Iterator[Finding]:
+    main = main_library(describe_allocators(planned.allocators))
+    if main is not None:
+        beside = f", beside {', '.join(main.others)}" if main.others else ""
+        yield Finding(_GOOD, "malloc", f"{main.library.value} in {main.file}{beside}")
+    points = planned.points
+    files = plural(len({point.open_path for point in points}), "file")
+    yield Finding(_GOOD, "probes", f"{plural(len(points), 'probe')} in {files}")
+    slow = sorted({p.label for p in points if p.is_single_stepped and not p.is_exit})
+    if slow:
+        yield Finding(_MISSING, "probes", f"slow ones: {', '.join(slow[:_MOST_NAMED])}")
+    for line in unseen_lines(describe_allocators(planned.allocators)):
+        yield Finding(_MISSING, "probes", f"not probed: {line}")
+    others = _others_breakpoints(process, planned)
+    if others:
+        yield Finding(
+            _MISSING,
+            "others",
+            f"another tool has probes or breakpoints there: {', '.join(others[:_MOST_NAMED])}",
+            "bpftool link; end that tool to have exact costs",
+        )
+
+
+def _others_breakpoints(process: Process, planned: ProbePlan) -> list[str]:
+    """Returns places where memory has a breakpoint that the file does not have."""
+    found = set()
+    mappings = [mapping for mapping in process.maps().mappings if mapping.executable]
+    modules = {a.module.open_path: a.module for a in planned.allocators}
+    for point in planned.points:
+        module = modules.get(point.open_path)
+        if module is None or module.elf.read(point.offset, 1) == _BREAKPOINT:
+            continue
+        for mapping in (m for m in mappings if m.file_id == module.file_id):
+            address = mapping.start + point.offset - mapping.offset
+            is_there = mapping.start <= address < mapping.end
+            if is_there and process.read_memory(address, 1) == _BREAKPOINT:
+                found.add(point.label)
+    return sorted(found)
+
+
+_BREAKPOINT: Final = b"\xcc"  # int3, which uprobes and debuggers put in place of an instruction
+
+
+def _unwinding(modules: Sequence[Module]) -> Iterator[Finding]:
+    lacking = [base_name(m.path) for m in modules if m.path != VDSO and not m.elf.unwind_sections]
+    if not lacking:
+        text = f"all {plural(len(modules), 'file')} have call-frame information"
+        yield Finding(_GOOD, "unwinding", text)
+        return
+    names = ", ".join(lacking[:_MOST_NAMED])
+    yield Finding(
+        _MISSING,
+        "unwinding",
+        f"no call-frame information in {names}: their code is unwound by frame pointers",
+        "compile with -fasynchronous-unwind-tables, or with -fno-omit-frame-pointer",
+    )
+
+
+def _names(reports: Sequence[ModuleReport]) -> Iterator[Finding]:
+    lacking = [report for report in reports if report.advice is not None]
+    if not lacking:
+        yield Finding(_GOOD, "symbols", "all files have names and source lines")
+        return
+    for report in lacking[:_MOST_NAMED]:
+        lines = "no source lines" if report.lines is None else "lines"
+        text = f"{report.module}: {report.functions:,} names, {lines}"
+        yield Finding(_MISSING, "symbols", text, report.advice or "")
+    if len(lacking) > _MOST_NAMED:
+        more = len(lacking) - _MOST_NAMED
+        yield Finding(_MISSING, "symbols", f"and {more} more files", "tracelloc symbols lists all")
+    for report in reports:
+        for trouble in report.troubles:
+            yield Finding(_MISSING, "symbols", f"{report.module}: {trouble}")
+
 
 PROBES, LIBRARY, START, HEAP, MACHINE = (
     "attach by probes", "attach by the library", "start a program", "look into a heap",
@@ -163,10 +315,7 @@ def _other_process(*, is_child: bool) -> Iterator[Process]:
         os.write(tell, os.getpid().to_bytes(4, "little"))
         os.read(ending, 1)
 
-    def orphan() -> None:
-        _forked(wait_for_end)
-
-    child = _forked(wait_for_end if is_child else orphan)
+    child = _forked(wait_for_end if is_child else lambda: _forked(wait_for_end))
     if not is_child:
         os.waitpid(child, 0)
     process = Process(int.from_bytes(os.read(told, 4), "little"))
@@ -180,7 +329,7 @@ def _other_process(*, is_child: bool) -> Iterator[Process]:
             os.close(fd)
 
 
-def _forked(work: Callable[[], None]) -> int:
+def _forked(work: Callable[[], object]) -> int:
     pid = os.fork()
     if not pid:
         try:
@@ -188,3 +337,52 @@ def _forked(work: Callable[[], None]) -> int:
         finally:
             os._exit(0)
     return pid
+
+
+def diagnose(pid: int | None) -> list[Finding]:
+    """Checks the machine and, if ``pid`` is given, a process."""
+    findings = [*find_ways(), *_rights(Path("/proc/self/status").read_text())]
+    if pid is not None:
+        findings += target_findings(pid)
+    return findings
+
+
+def diagnosis_lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yields the ways that tracelloc will take, and a line per finding with its cure below."""
+    width = max(len(finding.about) for finding in findings)
+    yield _choice({finding.about for finding in findings if finding.state is _YES})
+    for finding in findings:
+        about = f"{finding.state.value:<9}{finding.about:<{width}}"
+        yield f"{about}  {printable(finding.text)}"
+        if finding.cure:
+            yield f"{'':<{len(about)}}  to fix it: {printable(finding.cure)}"
+
+
+def _choice(working: set[str]) -> str:
+    attach = "by probes" if PROBES in working else "by the library only"
+    by_library = "by the preloaded library" if has_library() else "by probes"
+    parts = [
+        f"tracelloc -p PID traces {attach}" if {PROBES, LIBRARY} & working else "",
+        f"tracelloc -- CMD {by_library}" if START in working else "",
+    ]
+    return ", ".join(filter(None, parts)) or "nothing can be traced here"
+
+
+def why_not_traced(findings: Sequence[Finding]) -> str:
+    """Returns why tracing will not work, in a few words; empty if some way works."""
+    if any(finding.state is _FAILS for finding in findings):
+        return "the process can't be traced"
+    works = any(f.about in TRACING and f.state is _YES for f in findings)
+    return "" if works else "nothing can be traced here"
+
+
+def _rights(status: str) -> Iterator[Finding]:
+    """Yields findings on capabilities. ``status``: the text of /proc/self/status."""
+    held = system.held_capabilities(status)
+    if held.issuperset(system.NEEDED) and not held & {system.ALL, system.MAPPED_FILES}:
+        yield Finding(
+            _MISSING,
+            "rights",
+            f"without {system.MAPPED_FILES}, files that were replaced or deleted can't be read",
+            f"add {system.MAPPED_FILES} to the capabilities",
+        )

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tracelloc.dataclass import dataclass
 from tracelloc.machine.machinememory import MachineMemory, ProcessMemory
-from tracelloc.machine.subjects import Subject
+from tracelloc.machine.machinerules import Subject
 from tracelloc.machine.watchjobs import (
     KILL_SUFFIX,
     RECORDING_SUFFIX,
@@ -28,7 +28,7 @@ from tracelloc.machine.watchjobs import (
     stack_name,
 )
 from tracelloc.record.process.procfs import PROC
-from tracelloc.show.report.loglines import size_word
+from tracelloc.show.report.suspects import size_word
 from tracelloc.system.memorylimits import CGROUPS, numbers_in
 from tracelloc.text import format_percent, plural, printable
 

@@ -1,10 +1,42 @@
-"""The memory of all processes and control groups of a machine, and how it grows."""
+"""The memory of all processes and groups of a machine, and how it grows; as text and JSON.
 
-from collections.abc import Mapping, Sequence
+It is kept for an hour, in samples that are sparser with age: a sample's neighbours are no closer
+than a twentieth of its age, so there are some 150, whatever the interval.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
+from tracelloc.text import (
+    format_duration,
+    format_estimate,
+    format_size,
+    format_time,
+    plural,
+    printable,
+    signed_size,
+)
+
+LONGEST_S: Final = 3700.0
+_LEAST_S: Final = 10.0  # Growth in less time says nothing
+_SPACING: Final = 0.05
+_DIP: Final = 0.25
+# By how much something may shrink without a pause: a part of what it has grown by since then.
+_LEAST_DIP_BYTES: Final = 64 << 10
+_LEAST_GROWTH_BYTES: Final = 256 << 10  # Less counts as no growth
+# Growth has ended if in this part of its time, or so many seconds if that is less, it was slower
+# than so much of its average.
+_PAUSE: Final = 0.125
+_LEAST_PAUSE_S: Final = 30.0
+_SLOWER: Final = 0.1
+
+Figures = npt.NDArray[np.int64]
 
 
 class MemoryKind(Enum):
@@ -130,3 +162,300 @@ class MachineMemory:
     processes: Sequence[ProcessMemory]
     groups: Sequence[GroupMemory]  # Control groups that have a limit or a name
     unread: int = 0  # Processes that were not read for want of file descriptors
+
+
+class GrowthHistory:
+    """Samples of bytes, with a row per process or group while it exists."""
+
+    def __init__(self, kinds: Sequence[MemoryKind]) -> None:
+        """``kinds``: what the figures of a row are."""
+        self._kinds = kinds
+        # The columns that count as growth
+        self._grow = np.array([not kind.is_reclaimable for kind in kinds])
+        self._times: list[float] = []
+        self._samples: list[Figures] = []
+        self._born: list[float] = []
+        self._free: list[int] = []
+
+    def add(self, time_s: float) -> int:
+        """Returns a new row, whose first figures will be recorded for ``time_s``."""
+        if self._free:
+            row = self._free.pop()
+            self._born[row] = time_s
+            return row
+        self._born.append(time_s)
+        return len(self._born) - 1
+
+    def remove(self, row: int) -> None:
+        """Frees the row of a process or group that has ended."""
+        self._free.append(row)
+
+    def record(self, time_s: float, figures: dict[int, Sequence[int]]) -> None:
+        """Adds a sample: the figures of all rows at ``time_s``, which must increase."""
+        sample = np.zeros((len(self._born), len(self._kinds)), np.int64)
+        for row, values in figures.items():
+            sample[row] = values
+        self._times.append(time_s)
+        self._samples.append(sample)
+        self._thin(time_s)
+
+    def _thin(self, now_s: float) -> None:
+        times, kept = self._times, [0]
+        for index in range(1, len(times) - 1):
+            if times[index + 1] - times[kept[-1]] > _SPACING * (now_s - times[index]):
+                kept.append(index)
+        kept = [
+            index
+            for index in dict.fromkeys([*kept, len(times) - 1])
+            if now_s - times[index] <= LONGEST_S
+        ]
+        self._times = [times[index] for index in kept]
+        self._samples = [self._samples[index] for index in kept]
+
+    def _before(
+        self, rows: Sequence[int], window_s: float | npt.NDArray[np.float64]
+    ) -> tuple[npt.NDArray[np.float64], Figures]:
+        """Returns times and figures of rows a window (or one each) ago, or of their first samples.
+
+        Shapes: (rows,), (rows, columns); figures of reclaimable kinds are 0.
+        """
+        chosen = np.asarray(rows, np.intp)
+        times = np.asarray(self._times)
+        born = np.asarray(self._born)[chosen]
+        ago = np.searchsorted(times, times[-1] - window_s, side="right") - 1
+        indices = np.maximum(ago, np.searchsorted(times, born))
+        figures = np.empty((len(chosen), len(self._kinds)), np.int64)
+        for index in np.unique(indices):
+            of_index = indices == index
+            figures[of_index] = self._samples[index][chosen[of_index]] * self._grow
+        return times[indices], figures
+
+    def trends(self, rows: Sequence[int]) -> list[MemoryTrend]:
+        """Returns how the memory of each row has changed until the last sample."""
+        if not rows:
+            return []
+        sizes = self._samples[-1][np.asarray(rows, np.intp)]
+        now = sizes * self._grow
+        rates: list[list[int | None]] = []
+        for window_s in WINDOWS_S:
+            times, then = self._before(rows, window_s)
+            seconds = self._times[-1] - times
+            least_s = window_s / 2 if rates else _LEAST_S
+            rate = (now - then).sum(axis=1) * 60 / np.maximum(seconds, least_s)
+            rates.append([
+                round(each) if is_long else None
+                for each, is_long in zip(rate.tolist(), (seconds >= least_s).tolist(), strict=True)
+            ])  # fmt: skip
+        grown = now - self._before(rows, WINDOWS_S[1])[1]
+        return [
+            MemoryTrend(
+                dict(zip(self._kinds, figures, strict=True)), tuple(growth), since,
+                self._kinds[column] if by[column] > 0 else None,
+            )
+            for figures, since, column, by, *growth in zip(
+                sizes.tolist(), self._growing_s(rows), grown.argmax(axis=1).tolist(),
+                grown.tolist(), *rates, strict=True,
+            )
+        ]  # fmt: skip
+
+    def _growing_s(self, rows: Sequence[int]) -> list[float]:
+        """Returns for how long each row has grown without a pause; 0 if it does not grow.
+
+        That is the longest time until now in which no dip was larger than a part of the growth,
+        unless growth has ended meanwhile.
+        """
+        chosen = np.asarray(rows, np.intp)
+        born = np.asarray(self._born)[chosen]
+        now = self._samples[-1][chosen][:, self._grow].sum(axis=1)
+        least, since = now.copy(), np.full(len(chosen), self._times[-1])
+        deepest = np.zeros(len(chosen), np.int64)
+        for time_s, sample in zip(self._times[-2::-1], self._samples[-2::-1], strict=True):
+            (living,) = np.nonzero(born <= time_s)
+            sizes = sample[chosen[living]][:, self._grow].sum(axis=1)
+            np.maximum.at(deepest, living, sizes - least[living])
+            grown = now[living] - sizes
+            is_start = (grown >= _LEAST_GROWTH_BYTES) & (sizes <= least[living])
+            is_start &= deepest[living] <= np.maximum(_DIP * grown, _LEAST_DIP_BYTES)
+            least[living] = np.minimum(least[living], sizes)
+            since[living[is_start]] = time_s
+        growing_s = self._times[-1] - since
+        recent_s, rates = np.maximum(_LEAST_PAUSE_S, _PAUSE * growing_s), []
+        for window_s in (growing_s, recent_s):
+            times, then = self._before(rows, window_s)
+            rates.append((now - then.sum(axis=1)) / np.maximum(self._times[-1] - times, 1.0))
+        return [float(each) for each in np.where(rates[1] > _SLOWER * rates[0], growing_s, 0.0)]
+
+
+_MOST_HINTS: Final = 3
+_HINT_AFTER_S: Final = 60.0  # Growth of less time is no reason to advise anything
+_HINT_BYTES_PER_MIN: Final = 64 << 10
+_COMMAND_WIDTH: Final = 100  # Characters of a command line that a row shows
+_WINDOW_NAMES: Final = ("1m", "10m", "60m")
+_UNKNOWN: Final = "–"
+
+
+def by_growth(process: ProcessMemory) -> tuple[int, int, int]:
+    """A sort key: the fastest growing first, then the largest."""
+    return -process.trend.rate, -process.held_bytes, process.pid
+
+
+def by_size(process: ProcessMemory) -> tuple[int, int]:
+    """A sort key: the largest first."""
+    return -process.held_bytes, process.pid
+
+
+def machine_lines(machine: MachineMemory, rows: Sequence[ProcessMemory], top: int) -> Iterator[str]:
+    """Yields the lines of a text report, the last one empty."""
+    yield headline(machine)
+    yield (
+        f"{'memory':>10} {'PSS':>9} {'swapped':>9} {'growth/min:1m':>13} {'10m':>11} {'60m':>11} "
+        f"{'for':>8} {'pid':>8}  {'kind':11}  command"
+    )
+    for process in rows[:top]:
+        swapped = process.trend.kinds[MemoryKind.SWAPPED]
+        yield (
+            f"{format_size(process.trend.size_bytes):>10} "
+            f"{pss_text(process):>9} "
+            f"{format_size(swapped) if swapped else _UNKNOWN:>9} "
+            f"{_rates(process.trend)} {process.pid:>8}  {process.trend.kind.title:11}  "
+            f"{_cropped(process.arguments)}"
+        )
+    yield from _rest(len(rows) - top)
+    yield from _groups(machine.groups, top)
+    yield from hints(rows)
+    if machine.unread:
+        yield f"{plural(machine.unread, 'process')} not read: too few file descriptors (ulimit -n)"
+    yield ""
+
+
+def headline(machine: MachineMemory) -> str:
+    """Returns the first line of a report: the machine's memory."""
+    used = machine.total_bytes - machine.available_bytes
+    text = (
+        f"==> {format_time(machine.time_s)} {len(machine.processes):,} processes, "
+        f"{format_size(used)} of {format_size(machine.total_bytes)} in use"
+    )
+    if machine.swap_bytes:
+        swap = format_size(machine.swap_bytes)
+        text += f", {format_size(machine.swap_used_bytes)} of {swap} swap"
+    return text + f", watched {format_duration(machine.observed_s)}"
+
+
+def pss_text(process: ProcessMemory) -> str:
+    """Formats the proportional set size of a process, if it is known."""
+    return _UNKNOWN if process.pss_bytes is None else format_size(process.pss_bytes)
+
+
+def _rates(trend: MemoryTrend) -> str:
+    one, ten, sixty = [_UNKNOWN if rate is None else signed_size(rate) for rate in trend.growth]
+    since = format_estimate(trend.growing_s) if trend.growing_s else _UNKNOWN
+    return f"{one:>13} {ten:>11} {sixty:>11} {since:>8}"
+
+
+def _groups(groups: Sequence[GroupMemory], top: int) -> Iterator[str]:
+    """Yields a table of control groups, those first that will reach their limits first."""
+    if not groups:
+        return
+    yield (
+        f"{'memory':>10} {'limit':>9} {'growth/min:1m':>13} {'10m':>11} {'60m':>11} "
+        f"{'for':>8} {'limit in':>8}  {'kind':11}  control group"
+    )
+    for group in sorted(groups, key=by_urgency)[:top]:
+        limit = _UNKNOWN if group.limit_bytes is None else format_size(group.limit_bytes)
+        left_s = group.limit_in_s
+        left = _UNKNOWN if left_s is None else format_estimate(left_s)
+        yield (
+            f"{format_size(group.trend.size_bytes):>10} {limit:>9} {_rates(group.trend)} "
+            f"{left:>8}  {group.trend.kind.title:11}  {printable(group.name)}, "
+            f"{plural(group.processes, 'process')}"
+        )
+    yield from _rest(len(groups) - top)
+
+
+def by_urgency(group: GroupMemory) -> tuple[bool, float, int]:
+    """A sort key: the groups first that will reach their limits first."""
+    left_s = group.limit_in_s
+    return left_s is None, left_s or 0.0, -group.trend.size_bytes
+
+
+def _cropped(arguments: str) -> str:
+    text = printable(arguments)
+    return text if len(text) <= _COMMAND_WIDTH else f"{text[: _COMMAND_WIDTH - 1]}…"
+
+
+def _rest(count: int) -> Iterator[str]:
+    if count > 0:
+        yield f"{'':>10} … {count:,} more"
+
+
+def hints(rows: Sequence[ProcessMemory]) -> Iterator[str]:
+    """Yields advice on processes that have grown without a pause."""
+    growing = [
+        process for process in rows
+        if process.trend.growing_s >= _HINT_AFTER_S and process.trend.rate >= _HINT_BYTES_PER_MIN
+    ]  # fmt: skip
+    for process in sorted(growing, key=by_growth)[:_MOST_HINTS]:
+        yield (
+            f"{printable(process.command)} ({process.pid}) has grown by "
+            f"{format_size(process.trend.rate)} a minute "
+            f"for {format_estimate(process.trend.growing_s)}{_advice(process)}"
+        )
+
+
+def _advice(process: ProcessMemory) -> str:
+    kind = process.trend.growing_kind
+    if kind in (MemoryKind.ANONYMOUS, MemoryKind.SWAPPED):
+        return f", {kind.value}: tracelloc -p {process.pid} shows what allocates it"
+    if kind is None:
+        return ""
+    return f", {kind.value}: tracelloc -p {process.pid} --mmap shows what maps it"
+
+
+def machine_json(machine: MachineMemory, rows: Sequence[ProcessMemory]) -> str:
+    """Returns a report on all processes and groups as one line of JSON."""
+    return json.dumps({
+        "timestamp": machine.time_s,
+        "observed_s": round(machine.observed_s, 3),
+        "total_bytes": machine.total_bytes,
+        "available_bytes": machine.available_bytes,
+        "swap_bytes": machine.swap_bytes,
+        "swap_used_bytes": machine.swap_used_bytes,
+        "unread_processes": machine.unread,
+        "processes": [_process_json(process) for process in rows],
+        "groups": [_group_json(group) for group in sorted(machine.groups, key=by_urgency)],
+    })  # fmt: skip
+
+
+def _process_json(process: ProcessMemory) -> dict[str, Any]:
+    return {
+        "pid": process.pid,
+        "command": process.command,
+        "arguments": process.arguments,
+        "user": process.user,
+        "group": process.group or None,
+        "pss_bytes": process.pss_bytes,
+        **_trend_json(process.trend),
+    }
+
+
+def _group_json(group: GroupMemory) -> dict[str, Any]:
+    return {
+        "path": group.path,
+        "name": group.name,
+        "processes": group.processes,
+        **_trend_json(group.trend),
+        "limit_bytes": group.limit_bytes,
+        "free_bytes": group.free_bytes,
+        "limit_in_s": group.limit_in_s,
+    }
+
+
+def _trend_json(trend: MemoryTrend) -> dict[str, Any]:
+    rates = zip(_WINDOW_NAMES, trend.growth, strict=True)
+    return {
+        "memory_bytes": trend.size_bytes,
+        **{f"growth_{name}_bytes_per_min": rate for name, rate in rates},
+        "growing_s": round(trend.growing_s, 3),
+        **{f"{kind.name.lower()}_bytes": size for kind, size in trend.kinds.items()},
+        "growing_kind": trend.growing_kind and trend.growing_kind.name.lower(),
+    }

@@ -2,6 +2,10 @@
 
 All expensive work runs in child processes (``watchjobs``). A small file keeps what must survive a
 restart: when rules were broken, for cool-down, and the counters of killed processes.
+
+A metrics database keeps each distinct series forever, so there are no PIDs in labels, and only the
+largest names have series of their own. Other commands are summed; control groups are in each other,
+so their sum would say nothing.
 """
 
 import json
@@ -10,26 +14,145 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict
 from typing import Any, Final
 
 from tracelloc.errors import TracellocError
 from tracelloc.machine.killreports import KillReporter, KillWatch, memory_pressure
-from tracelloc.machine.machinememory import MachineMemory
-from tracelloc.machine.machinemetrics import MachineMetrics, WatchCounts
-from tracelloc.machine.machinerules import WatchConfig
-from tracelloc.machine.machinetext import by_growth
+from tracelloc.machine.machinememory import GroupMemory, MachineMemory, by_growth
+from tracelloc.machine.machinerules import Breach, RuleBook, Subject, WatchConfig, subjects_of
 from tracelloc.machine.processes import ProcessReader
-from tracelloc.machine.subjects import Breach, RuleBook, Subject, subjects_of
 from tracelloc.machine.watchjobs import WatchFiles, WatchJobs
 from tracelloc.record.process.procfs import boot_id
 from tracelloc.show.publish.address import LISTEN_TOKEN, read_secret
-from tracelloc.show.publish.endpoint import Endpoint, listen_on
-from tracelloc.show.publish.openmetrics import metrics_text
-from tracelloc.show.report.loglines import event_line, signed_size_word, size_word
+from tracelloc.show.publish.endpoint import (
+    Endpoint,
+    family_lines,
+    label_text,
+    listen_on,
+    metrics_text,
+)
+from tracelloc.show.report.suspects import event_line, signed_size_word, size_word
 from tracelloc.startup import not_ignored
+
+MOST_NAMES: Final = 20  # Commands, and control groups, that have series of their own
+OTHERS: Final = "(others)"
+_LONGEST_LABEL: Final = 100
+
+
+# By target how often rules were broken ("rules") and processes killed for want of memory ("kills")
+# since watching began, restarts included; and the leaking call stacks in the newest recording.
+WatchCounts = Mapping[str, dict[str, int]]
+
+
+class LargestNames:
+    """Chooses the names that get series of their own; a chosen one stays while it is large."""
+
+    def __init__(self, most: int = MOST_NAMES) -> None:
+        self._most = most
+        self._chosen: set[str] = set()
+
+    def choose(self, sizes: Mapping[str, int]) -> set[str]:
+        """Returns at most ``most`` names, mostly those with the largest sizes in bytes."""
+        order = sorted(sizes, key=lambda name: (-sizes[name], name))
+        stays = self._chosen.intersection(order[: 2 * self._most])
+        free = self._most - len(stays)
+        self._chosen = stays | set([name for name in order if name not in stays][:free])
+        return self._chosen
+
+
+class MachineMetrics:
+    """Formats figures of a machine as metrics. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._commands, self._groups = LargestNames(), LargestNames()
+
+    def lines(self, machine: MachineMemory, counts: WatchCounts) -> Iterator[str]:
+        """Yields the lines of an OpenMetrics text, without the final ``# EOF``."""
+        yield from _gauge("machine_memory_bytes", "state", "Memory of the machine", {
+            "available": machine.available_bytes,
+            "used": machine.total_bytes - machine.available_bytes,
+            "swapped": machine.swap_used_bytes,
+        })  # fmt: skip
+        yield from self._processes(machine)
+        yield from self._group_lines(machine)
+        text = "Leaking call stacks in the newest recording"
+        yield from _gauge("leaking_stacks", "target", text, counts["leaking"])
+        for name, text, by_target in (
+            ("rules_broken", "Rules that targets have broken", counts["rules"]),
+            ("memory_kills", "Processes of targets killed for want of memory", counts["kills"]),
+        ):
+            yield from family_lines(f"tracelloc_{name}", "counter", "", text)
+            for target, count in by_target.items():
+                yield f"tracelloc_{name}_total{label_text({'target': target})} {count}"
+
+    def _processes(self, machine: MachineMemory) -> Iterator[str]:
+        counts, sizes, rates = Counter[str](), Counter[str](), Counter[str]()
+        for process in machine.processes:
+            name = _label(process.command)
+            counts[name] += 1
+            sizes[name] += process.trend.size_bytes
+            rates[name] += process.trend.rate
+        chosen = self._commands.choose(sizes)
+        for metric, text, figures in (
+            ("processes", "Processes", counts),
+            ("process_memory_bytes", "Memory of processes, swapped out included", sizes),
+            ("process_growth_bytes_per_min", "Growth of processes per minute", rates),
+        ):
+            shown = Counter[str]()
+            for name, figure in figures.items():
+                shown[name if name in chosen else OTHERS] += figure
+            yield from _gauge(metric, "command", text, shown)
+
+    def _group_lines(self, machine: MachineMemory) -> Iterator[str]:
+        # Of two groups with one name, as of a container's scope and what is in it, the outer one.
+        order = sorted(machine.groups, key=lambda group: (-group.trend.size_bytes, group.path))
+        groups: dict[str, GroupMemory] = {}
+        for group in order:
+            groups.setdefault(_label(group.name), group)
+        chosen = self._groups.choose(
+            {name: group.trend.size_bytes for name, group in groups.items()}
+        )
+        shown = {name: group for name, group in groups.items() if name in chosen}
+        for metric, text, figure_of in _GROUP_METRICS:
+            figures = {name: figure_of(group) for name, group in shown.items()}
+            known = {name: figure for name, figure in figures.items() if figure is not None}
+            yield from _gauge(metric, "group", text, known)
+
+
+_GROUP_METRICS: Final[tuple[tuple[str, str, Callable[[GroupMemory], float | None]], ...]] = (
+    ("group_memory_bytes", "Memory of control groups", lambda group: group.trend.size_bytes),
+    (
+        "group_growth_bytes_per_min",
+        "Growth of control groups per minute",
+        lambda group: group.trend.rate,
+    ),
+    ("group_limit_bytes", "Limits of control groups", lambda group: group.limit_bytes),
+    (
+        "group_free_bytes",
+        "What is left below the limit, and what the kernel could drop",
+        lambda group: group.free_bytes,
+    ),
+    (
+        "group_limit_reached_seconds",
+        "Time until the limit is reached if growth goes on",
+        lambda group: group.limit_in_s,
+    ),
+)
+
+
+def _gauge(name: str, label: str, text: str, figures: Mapping[str, float]) -> Iterator[str]:
+    unit = next((unit for unit in ("bytes", "seconds") if name.endswith(unit)), "")
+    yield from family_lines(f"tracelloc_{name}", "gauge", unit, text)
+    for value, figure in figures.items():
+        yield f"tracelloc_{name}{label_text({label: value})} {figure:.15g}"
+
+
+def _label(name: str) -> str:
+    return name[:_LONGEST_LABEL]
+
 
 _STATUS_EVERY_S: Final = 60.0
 _LARGEST_STATE_BYTES: Final = 4 << 20
@@ -49,10 +172,8 @@ class MachineWatch:
         # When rules were broken last, in seconds since 1970, by the subject's key
         self._broken_s: dict[str, float] = state.get("broken", {})
         counts, zero = state.get("counts", {}), {target.name: 0 for target in config.target}
-        self._counts = WatchCounts(**{
-            kind: zero | counts.get(kind, {}) for kind in ("rules", "kills", "leaking")
-        })  # fmt: skip
-        self._jobs.leaking = self._counts.leaking
+        self._counts = {kind: zero | counts.get(kind, {}) for kind in ("rules", "kills", "leaking")}
+        self._jobs.leaking = self._counts["leaking"]
         self._kills = KillWatch(state.get("kills", {}))
         self._jobs.files.update(state.get("files", {}))
         self._jobs.kept = state.get("kept", [])
@@ -90,8 +211,7 @@ class MachineWatch:
         with self._lock:
             self._machine = machine
             for kill in kills:
-                name = kill.subject.target.name
-                self._counts.kills[name] = self._counts.kills.get(name, 0) + kill.count
+                self._counts["kills"][kill.subject.target.name] += kill.count
         for kill in kills:
             self._reporter.report(kill)
         for breach in breaches:
@@ -113,7 +233,7 @@ class MachineWatch:
         self._broken_s[subject.key] = now_s
         name = subject.target.name
         with self._lock:
-            self._counts.rules[name] = self._counts.rules.get(name, 0) + 1
+            self._counts["rules"][name] += 1
         self.log({
             "target": name, "event": "rule", "rule": breach.rule.text, "figure": breach.figure,
             "name": subject.name, "actions": ",".join(subject.target.actions),
@@ -157,7 +277,7 @@ class MachineWatch:
             "version": 1,
             "boot": boot_id(),
             "broken": self._broken_s,
-            "counts": asdict(self._counts),
+            "counts": {kind: dict(counts) for kind, counts in self._counts.items()},
             "kills": self._kills.counts,
             "files": self._jobs.files_left(),
             "kept": self._jobs.kept,

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelloc.machine.machinememory import ProcessMemory
-from tracelloc.machine.machinerules import WatchConfig
-from tracelloc.machine.subjects import Breach, Subject
+from tracelloc.machine.machinerules import Breach, Subject, WatchConfig
 from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S
 from tracelloc.text import printable
 

@@ -231,7 +231,6 @@ class Mappings:
 
     @property
     def count(self) -> int:
-        """Number of mapped address ranges."""
         return sum(held.count for held in self.stacks)
 
     @property

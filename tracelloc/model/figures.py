@@ -83,12 +83,10 @@ class Totals:
 
     @property
     def live_bytes(self) -> I64:
-        """Outstanding bytes per stack."""
         return self.allocated_bytes - self.freed_bytes
 
     @property
     def live_count(self) -> I64:
-        """Outstanding blocks per stack."""
         return self.allocated_count - self.freed_count
 
     @property
@@ -305,7 +303,6 @@ class ThreadActivity:
 
     @property
     def freed_count(self) -> int:
-        """Blocks freed by all threads."""
         return sum(thread.freed_count for thread in self.threads)
 
     @property

@@ -120,7 +120,6 @@ class ArenaUsage:
 
     @property
     def resident_bytes(self) -> int:
-        """Resident bytes of the whole arena."""
         return sum(self.resident.values())
 
 

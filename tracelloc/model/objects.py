@@ -38,7 +38,6 @@ class ObjectCensus:
 
     @property
     def count(self) -> int:
-        """Number of objects of all types."""
         return sum(found.count for found in self.types)
 
     def reduced_to(self, names: Set[str]) -> ObjectCensus:

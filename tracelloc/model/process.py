@@ -1,5 +1,7 @@
-"""The traced process: its identity, its memory, and how it is traced. No arrays."""
+"""The traced process and others in lists: identity, memory, how it is traced. No arrays."""
 
+import re
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
@@ -174,3 +176,45 @@ class TemporaryPolicy:
 
 
 DEFAULT_POLICY: Final = TemporaryPolicy()
+
+
+class Trouble(Enum):
+    """Why a process can't be traced. The value is for users."""
+
+    ENDED = "has ended"
+    SELF = "tracelloc itself"
+    BITS = "32-bit program"
+    REFUSED = "may not be inspected"
+    NO_ALLOCATOR = "no known malloc library"
+    ODD = "its files can't be understood"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """One process in a list. The process controls all its text: treat text as hostile."""
+
+    pid: int
+    command: str  # Short name (comm)
+    arguments: str  # Command line; the short name if there is none
+    user: str
+    rss_bytes: int
+    # Growth of resident memory over the last minute, or since the process was first seen.
+    growth_bytes_per_min: int
+    # The malloc library, as `malloc in libc.so.6`; None: none found, or not looked for yet.
+    allocator: str | None
+    trouble: Trouble | None  # Why it can't be traced; None if it can, as far as is known
+    known: bool  # Whether `allocator` and `trouble` have been determined yet
+    age_s: float = 0.0  # Seconds since the process was started
+
+
+def matching_processes(infos: Iterable[ProcessInfo], text: str) -> list[ProcessInfo]:
+    """Returns the processes whose command line, user, PID or state contain all words of a text."""
+    words = [re.escape(word) for word in text.split()]
+    tests = [re.compile(word, re.IGNORECASE) for word in words]
+    found = []
+    for one in infos:
+        trouble = one.trouble.value if one.trouble else ""
+        told = f"{one.pid} {one.user} {one.command} {one.arguments} {one.allocator} {trouble}"
+        if all(test.search(told) for test in tests):
+            found.append(one)
+    return found

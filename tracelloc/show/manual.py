@@ -72,16 +72,12 @@ def find_topic(word: str) -> str:
     ]
     if close:
         meant = f"did you mean {' or '.join(dict.fromkeys(close))}?"
-    elif found := _mentioning(lower):
-        meant = f"the word is in {', '.join(found)}"
     else:
-        meant = "tracelloc help lists the topics"
+        counts = {topic: text_of(topic).lower().count(lower) for topic in known}
+        most = sorted(counts, key=counts.__getitem__)[:-4:-1]
+        found = ", ".join(topic for topic in most if counts[topic])
+        meant = f"the word is in {found}" if found else "tracelloc help lists the topics"
     raise ValueError(f"there is no topic {word!r}; {meant}")
-
-
-def _mentioning(word: str) -> list[str]:
-    counts = {topic: text_of(topic).lower().count(word) for topic in topics()}
-    return [topic for topic in sorted(counts, key=counts.__getitem__)[:-4:-1] if counts[topic]]
 
 
 def text_of(topic: str) -> str:

@@ -47,11 +47,9 @@ class Column(Generic[R]):
 
     @property
     def right(self) -> bool:
-        """Whether cells are right-aligned."""
         return self.width > 0 and not self.left
 
     def cell(self, row: R) -> Any:
-        """Returns the formatted value of a row."""
         return self.write(self.value(row)) if self.draw is None else self.draw(row)
 
 

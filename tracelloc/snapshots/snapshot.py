@@ -156,7 +156,6 @@ class Snapshot(ProcessStatus):
 
     @property
     def elapsed_ns(self) -> int:
-        """Nanoseconds since tracing began."""
         return self.now_ns - self.started_ns
 
     @property
@@ -204,7 +203,6 @@ class Snapshot(ProcessStatus):
 
     @property
     def live_count(self) -> int:
-        """Live blocks of all stacks."""
         return int(self.totals.live_count.sum())
 
     @property
@@ -294,5 +292,4 @@ class TraceSnapshot:
 
     @property
     def living(self) -> tuple[Snapshot, ...]:
-        """Processes that have not ended."""
         return tuple(one for one in self.processes if not one.target.has_ended)

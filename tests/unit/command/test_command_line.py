@@ -107,7 +107,7 @@ TOO_SHORT = "between 1s and a day"
         ("-p 1 --duration 0s", "--duration must be more than 0"),
         ("-p 1 --events-size 2GiB", "--events-size must be between"),
         ("-p 1 --sample 0", "--sample must be between 1 and 1TiB"), ("-p 1 -o a.x", "unknown"),
-        ("-p 1 --metric weight", NO_METRIC), ("-p 1 --output-mode 640", "--output-mode is gone"),
+        ("-p 1 --metric weight", NO_METRIC),
         ("-p 1 --text --json", "not allowed with"), ("-p 1 --as-root", "is for CMD and --on-leak"),
         ("-p 1 --wrong", "unrecognized arguments"), ("-p 1 --verbose", "did you mean --debug?"),
         ("-p 1 -v", "did you mean --debug?"), ("-p 1 --listen x", "'x' is not [HOST:]PORT"),
@@ -117,7 +117,7 @@ TOO_SHORT = "between 1s and a day"
         ("--program-output x -- true", "redirect the program's own output"),
         ("-p 1 --wait", "--wait needs -n NAME or --group NAME"),
         ("--group a -p 1", "-p and --group both name a process"),
-        ("-p 1 --source otel", "otel is gone: --source usdt:otel_memory does the same"),
+        ("-p 1 --source otel", "'otel' is not usdt, and not usdt: with the name of a provider"),
         ("-p 1 --source usdt:", "'usdt:' is not usdt, and not usdt: with the name of a provider"),
         ("--source usdt -- ls", "--source=usdt:NAME names the provider"),
         *((f"-p 1 --source usdt {option}{value}", f"--source excludes {option}")

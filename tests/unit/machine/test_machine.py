@@ -12,11 +12,16 @@ import pytest
 
 from tests.harness import Target, as_nobody
 from tracelloc.errors import TargetError
-from tracelloc.machine.groups import GroupReader, find_group, name_of
-from tracelloc.machine.history import GrowthHistory
-from tracelloc.machine.machinememory import MachineMemory, MemoryKind
-from tracelloc.machine.machinetext import by_growth, by_size, machine_json, machine_lines
-from tracelloc.machine.processes import ProcessReader
+from tracelloc.machine.machinememory import (
+    GrowthHistory,
+    MachineMemory,
+    MemoryKind,
+    by_growth,
+    by_size,
+    machine_json,
+    machine_lines,
+)
+from tracelloc.machine.processes import GroupReader, ProcessReader, find_group, name_of
 from tracelloc.system.confined import CONFINE
 
 KIB, MIB = 1 << 10, 1 << 20

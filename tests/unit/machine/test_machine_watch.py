@@ -18,16 +18,18 @@ from tests.unit.test_docs import DOCS
 from tracelloc.errors import UsageError
 from tracelloc.machine import killreports
 from tracelloc.machine.killreports import KillWatch, group_kills, machine_kills, memory_pressure
-from tracelloc.machine.machinemetrics import LargestNames, MachineMetrics, WatchCounts
 from tracelloc.machine.machinerules import (
     MachineRule,
+    RuleBook,
+    Subject,
     WatchConfig,
     parse_machine_rule,
     parse_watch_config,
+    subjects_of,
 )
-from tracelloc.machine.subjects import RuleBook, Subject, subjects_of
+from tracelloc.machine.machinewatch import LargestNames, MachineMetrics
 from tracelloc.machine.watchjobs import KILL_SUFFIX, WatchFiles
-from tracelloc.show.publish.openmetrics import metrics_text
+from tracelloc.show.publish.endpoint import metrics_text
 
 FILES = DOCS / "files"
 ID = "3f2a90d1c0de" + 52 * "0"
@@ -333,7 +335,7 @@ def test_metrics(machine: Machine) -> None:
     (machine.groups / f"docker-{ID}.scope/memory.max").write_text("4096")
     machine.set(201, "in", f"/docker-{ID}.scope/container", anonymous=1)
     lines = MachineMetrics().lines(
-        machine.look(), WatchCounts({"shop": 2}, {"shop": 0}, {"shop": 3})
+        machine.look(), {"rules": {"shop": 2}, "kills": {"shop": 0}, "leaking": {"shop": 3}}
     )
     text = metrics_text(lines)
     figures: dict[str, dict[str, float]] = {}

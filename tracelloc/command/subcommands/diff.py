@@ -47,7 +47,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _read(given: Namespace, note: Callable[[str], None]) -> Comparison:
     from tracelloc.show.importers import check_metrics, read_profile
-    from tracelloc.show.recording.times import split_time
+    from tracelloc.show.recording.joined import split_time
     from tracelloc.show.report.diff import Comparison
 
     metrics = {METRICS[given.metric], *(rule.metric for rule in given.fail_if)}

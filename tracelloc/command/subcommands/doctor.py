@@ -21,7 +21,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _run(given: Namespace) -> None:
     pid = named_pid(given)
-    from tracelloc.command.doctor import diagnose, diagnosis_lines, why_not_traced
+    from tracelloc.command.ways import diagnose, diagnosis_lines, why_not_traced
 
     with progress_of("looking"):
         findings = diagnose(pid)

@@ -9,13 +9,8 @@ from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import Final
 
+from tracelloc.command import processargument
 from tracelloc.command.arguments import add_option, count_type, duration_type, positive_type
-from tracelloc.command.processargument import (
-    add_process,
-    named_process,
-    reading_heap,
-    report_numbers,
-)
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
 
@@ -25,7 +20,7 @@ _CONTENTS_BYTES: Final = 64
 # fmt: off
 def _add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
-    add_process(parser, "process to inspect")
+    processargument.add_process(parser, "process to inspect")
     add("--every TIME", "look again each TIME, until Ctrl-C or the end of the process",
         type=duration_type)
     add("--count N", "end after N looks", type=positive_type)
@@ -38,7 +33,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> None:
-    process = named_process(given)
+    process = processargument.named_process(given)
     from tracelloc.model.process import Target
     from tracelloc.record.heapwalk.arenas import NotWalkableError
     from tracelloc.record.heapwalk.measuring import measure_heap, measure_memory
@@ -47,8 +42,8 @@ def _run(given: Namespace) -> None:
 
     target = Target(process.pid, process.command())
     contents_bytes = _CONTENTS_BYTES if given.contents else 0
-    for _ in report_numbers(given.every, given.count):
-        with progress_of("walking the heap"), reading_heap():
+    for _ in processargument.report_numbers(given.every, given.count):
+        with progress_of("walking the heap"), processargument.reading_heap():
             try:
                 heap = measure_heap(process, largest=given.largest, contents_bytes=contents_bytes)
             except NotWalkableError:

@@ -13,13 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tracelloc.command import processargument
 from tracelloc.command.arguments import add_option, count_type, duration_type, positive_type
-from tracelloc.command.processargument import (
-    add_process,
-    named_process,
-    reading_heap,
-    report_numbers,
-)
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.show.alerts.rules import FAILED_STATUS
 from tracelloc.text import print_lines, progress_of
@@ -33,7 +28,7 @@ _CONTENTS_BYTES: Final = 64
 # fmt: off
 def _add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
-    add_process(parser, "process to search")
+    processargument.add_process(parser, "process to search")
     add("--every TIME", "search again each TIME, until Ctrl-C or the end of the process, and list "
         "only what is new", type=duration_type)
     add("--count N", "end after N reports", type=positive_type)
@@ -48,7 +43,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> int:
-    process = named_process(given)
+    process = processargument.named_process(given)
     from tracelloc.model.process import Target
     from tracelloc.record.reachability.lostblocks import LostBlockSearch
     from tracelloc.show.alerts.suppressions import read_patterns
@@ -66,8 +61,8 @@ def _run(given: Namespace) -> int:
     with closing(
         LostBlockSearch(process, is_suppressed, contents_bytes=contents_bytes, debug=given.debug)
     ) as search:
-        for _ in report_numbers(given.every, given.count):
-            with progress_of("searching for lost blocks"), reading_heap():
+        for _ in processargument.report_numbers(given.every, given.count):
+            with progress_of("searching for lost blocks"), processargument.reading_heap():
                 found = search.find()
             if found.groups:
                 status = FAILED_STATUS

@@ -3,15 +3,11 @@
 With it in LD_PRELOAD, a program reports its allocations without probes: see tracelloc help preload.
 """
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import Final
 
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines
-
-
-def _add_arguments(parser: ArgumentParser) -> None:
-    """Adds nothing."""
 
 
 def _run(given: Namespace) -> None:  # noqa: ARG001 - it takes no arguments
@@ -20,4 +16,4 @@ def _run(given: Namespace) -> None:  # noqa: ARG001 - it takes no arguments
     print_lines([str(preloaded_library())])
 
 
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.HELP, _add_arguments, _run)
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.HELP, lambda _parser: None, _run)

@@ -37,7 +37,7 @@ def _run(given: Namespace) -> None:
     process = named_process(given)
     from tracelloc.model.process import Target
     from tracelloc.record.runtimes.supported import object_counter
-    from tracelloc.show.report.objects import json_census, text_census, wanted_types
+    from tracelloc.show.report.heap import json_census, text_census, wanted_types
 
     counter = object_counter(process)
     target = Target(process.pid, process.command())

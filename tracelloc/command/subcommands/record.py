@@ -10,15 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tracelloc.command.arguments import (
-    add_option,
-    add_probes,
-    add_sources,
-    add_tracing,
-    add_watch,
-    duration_type,
-    size_type,
-)
+from tracelloc.command import arguments
 from tracelloc.command.commandline import Options, recorded_command_line
 from tracelloc.command.processargument import add_process, settle_target
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
@@ -33,12 +25,12 @@ LEAST_BYTES: Final = 4 << 20
 # fmt: off
 def add_bounds(group: Any) -> None:
     """Adds ``--max-size`` and ``--max-time``, for every command that writes a recording."""
-    add = partial(add_option, group)
+    add = partial(arguments.add_option, group)
     add("--max-size SIZE", "size limit on disk, at least 4MiB (default 200MiB): the oldest "
-        "snapshots are thinned out first", dest="recording_bytes", type=size_type,
+        "snapshots are thinned out first", dest="recording_bytes", type=arguments.size_type,
         default=200 << 20)
     add("--max-time --keep TIME", "time that the recording may cover (default 168h, a week): "
-        "--keep 30m keeps the last half hour", type=duration_type, default=7 * 86400.0)
+        "--keep 30m keeps the last half hour", type=arguments.duration_type, default=7 * 86400.0)
 # fmt: on
 
 
@@ -68,17 +60,17 @@ def _add_arguments(parser: ArgumentParser) -> None:
     # Its --max-size is the file's.
     parser.conflict_handler = "resolve"
     add_process(parser)
-    add_tracing(parser.add_argument_group("what to trace"))
-    add_probes(parser.add_argument_group("probes"))
-    add_watch(parser.add_argument_group("watching"))
+    arguments.add_tracing(parser.add_argument_group("what to trace"))
+    arguments.add_probes(parser.add_argument_group("probes"))
+    arguments.add_watch(parser.add_argument_group("watching"))
     group = parser.add_argument_group("recording")
-    add = partial(add_option, group)
+    add = partial(arguments.add_option, group)
     add("-o --output FILE", "the recording, a new file (default tracelloc-%%p-%%t.rec; %%p is the "
         "PID, %%t the time)", dest="recording", default="tracelloc-%p-%t.rec")
     add_bounds(group)
     add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C); a CMD "
-        "that still runs then is waited for", dest="duration_s", type=duration_type)
-    add_sources(group)
+        "that still runs then is waited for", dest="duration_s", type=arguments.duration_type)
+    arguments.add_sources(group)
 # fmt: on
 
 

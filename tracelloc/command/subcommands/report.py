@@ -5,14 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tracelloc.command.arguments import (
-    add_at,
-    add_names,
-    add_option,
-    add_output,
-    count_type,
-    type_of,
-)
+from tracelloc.command import arguments
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.model.snapshotrequest import TOTALS_ONLY
 from tracelloc.show.export import FORMATS
@@ -23,20 +16,20 @@ _FORMATS: Final = ["text", "json", *FORMATS]
 
 # fmt: off
 def _add_arguments(parser: ArgumentParser) -> None:
-    add = partial(add_option, parser)
+    add = partial(arguments.add_option, parser)
     parser.add_argument("file", type=Path, metavar="FILE",
         help="recording; -o also writes profiles in other formats: pprof, tracelloc's JSON, folded "
         "stacks")
-    add_at(parser, "the snapshot to show")
+    arguments.add_at(parser, "the snapshot to show")
     add("--since TIME", "show what has changed since this snapshot")
     add("--format", f"format of the standard output: {', '.join(_FORMATS)} (default "
         "text)", choices=_FORMATS, default="text")
-    add("--top N", "entries per section (default 2)", type=count_type, default=2)
+    add("--top N", "entries per section (default 2)", type=arguments.count_type, default=2)
     names = ", ".join(name for name, wanted in SECTIONS.items() if wanted == TOTALS_ONLY)
     add("--show LIST", f"add sections to text and JSON: {names}",
-        type=type_of(parse_sections), default=frozenset())
-    add_output(parser, "to FILE instead")
-    add_names(parser)
+        type=arguments.type_of(parse_sections), default=frozenset())
+    arguments.add_output(parser, "to FILE instead")
+    arguments.add_names(parser)
 # fmt: on
 
 

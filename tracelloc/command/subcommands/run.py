@@ -51,7 +51,7 @@ def _run(given: Namespace) -> int:
         from tracelloc.command.testruns import serve_tests
 
         return serve_tests(line, given.suppressions)
-    from tracelloc.command.leakcheck import LeakCheck, check_leaks
+    from tracelloc.command.testruns import LeakCheck, check_leaks
 
     check = LeakCheck(
         given.suppressions, given.top, sarif=given.sarif, junit=given.junit, log=given.log_file

@@ -10,13 +10,7 @@ from contextlib import closing
 from functools import partial
 from typing import Final
 
-from tracelloc.command.arguments import (
-    add_option,
-    add_plain,
-    count_type,
-    duration_type,
-    positive_type,
-)
+from tracelloc.command import arguments
 from tracelloc.command.processargument import report_numbers
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines
@@ -27,33 +21,33 @@ _REPORTS_S, _SCREEN_S = 10.0, 5.0  # Time between reports, and between looks for
 
 # fmt: off
 def _add_arguments(parser: ArgumentParser) -> None:
-    add = partial(add_option, parser)
+    add = partial(arguments.add_option, parser)
     add("--text", "reports in place of the screen that a terminal gets")
     add("--interval TIME", "time between reports (default 10s, on the screen 5s)",
-        type=duration_type)
-    add("--count N", "end after N reports (default: with Ctrl-C)", type=positive_type)
-    add("--top N", "rows of each table (default 10)", type=count_type, default=10)
+        type=arguments.duration_type)
+    add("--count N", "end after N reports (default: with Ctrl-C)", type=arguments.positive_type)
+    add("--top N", "rows of each table (default 10)", type=arguments.count_type, default=10)
     add("--sort BY", "growth (default): what grows fastest first; memory: what is largest",
         choices=_SORTS, default=_SORTS[0])
-    add_plain(parser)
+    arguments.add_plain(parser)
     add("--json", "one line of JSON for each report, all processes")
 # fmt: on
 
 
 def _run(given: Namespace) -> None:
     from tracelloc.command.cli import has_screen
-    from tracelloc.machine.machinetext import by_growth, by_size, machine_json, machine_lines
+    from tracelloc.machine.machinememory import by_growth, by_size, machine_json, machine_lines
     from tracelloc.machine.processes import ProcessReader
     from tracelloc.record.kernel.capabilities import raise_file_limit
 
     raise_file_limit()
-    if has_screen() and not (given.text or given.json or given.count):
-        from tracelloc.command.machinescreen import show_machine
-
-        show_machine(given.interval or _SCREEN_S, plain=given.plain)
-        return
     key = by_growth if given.sort == "growth" else by_size
     with closing(ProcessReader()) as reader:
+        if has_screen() and not (given.text or given.json or given.count):
+            from tracelloc.ui.machinescreen import show_machine
+
+            show_machine(reader.read_memory, given.interval or _SCREEN_S, plain=given.plain)
+            return
         for _ in report_numbers(given.interval or _REPORTS_S, given.count):
             machine = reader.read_memory()
             rows = sorted(machine.processes, key=key)

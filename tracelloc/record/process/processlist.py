@@ -18,7 +18,7 @@ from tracelloc.dataclass import dataclass, replace
 from tracelloc.errors import TracellocError
 from tracelloc.files.elf import NotElfError
 from tracelloc.model.codefiles import FileId, Mapping, base_name
-from tracelloc.model.processlist import ProcessInfo, Trouble
+from tracelloc.model.process import ProcessInfo, Trouble
 from tracelloc.record.mallocs.discovery import families_in
 from tracelloc.record.mallocs.families import OPERATORS
 from tracelloc.record.process.identity import command_line, is_32_bit, user_name

@@ -102,7 +102,7 @@ class LeakCommand:
         # Ours come later, as the bound on our own memory does.
         self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
         # (process, stack) of the leaks for which the command was run
-        self._told: set[tuple[int, int]] = set()
+        self.told: set[tuple[int, int]] = set()
         self._waiting: queue.Queue[str | None] = queue.Queue()
         self._closing = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -117,18 +117,13 @@ class LeakCommand:
             if self._waiting.qsize() >= _MOST_WAITING:
                 # They are not told yet: the next look finds them again.
                 return
-            self._told.update((number, member.stack) for member in named.suspect.members)
+            self.told.update((number, member.stack) for member in named.suspect.members)
             suspect = suspect_facts(named) | {"stack": stack_facts(named.stack)}
             self._waiting.put(json.dumps(summary(snapshot) | {"suspect": suspect}))
 
     def _is_new(self, number: int, suspect: Suspect) -> bool:
         stacks = {(number, member.stack) for member in suspect.members}
-        return suspect.judgement.verdict is Verdict.LEAKING and not stacks & self._told
-
-    @property
-    def told_count(self) -> int:
-        """Returns the number of leaking stacks for which the command was run or is queued."""
-        return len(self._told)
+        return suspect.judgement.verdict is Verdict.LEAKING and not stacks & self.told
 
     def close(self) -> None:
         """Waits for queued commands, for as long as one leak may take."""
@@ -223,7 +218,7 @@ class Watch:
     @property
     def leak_count(self) -> int:
         """Returns the number of leaking stacks for which the command was run."""
-        return 0 if self._command is None else self._command.told_count
+        return 0 if self._command is None else len(self._command.told)
 
     def close(self) -> None:
         """Waits for running commands, up to a time limit. May be called twice."""

@@ -5,7 +5,6 @@ Counts are blocks and sizes are bytes as requested. A sampled block counts for t
 that it represents, rounded like the totals, so that both agree.
 """
 
-from collections.abc import Callable
 from enum import Enum
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -49,41 +48,12 @@ class Change:
     _earlier: Totals | None  # None: the start, when all figures were zero
     _later: Totals
 
-    @property
-    def live_bytes(self) -> I64:
-        """Growth in bytes per stack; negative if live bytes shrank."""
-        return self.allocated_bytes - self.freed_bytes
-
-    @property
-    def live_count(self) -> I64:
-        """Growth in blocks per stack; negative if there are fewer live blocks."""
-        return self.allocated_count - self.freed_count
-
-    @property
-    def allocated_bytes(self) -> I64:
-        """Bytes allocated between the snapshots, per stack."""
-        return self._growth(lambda totals: totals.allocated_bytes)
-
-    @property
-    def allocated_count(self) -> I64:
-        """Blocks allocated between the snapshots, per stack."""
-        return self._growth(lambda totals: totals.allocated_count)
-
-    @property
-    def freed_bytes(self) -> I64:
-        """Bytes freed between the snapshots, per stack."""
-        return self._growth(lambda totals: totals.freed_bytes)
-
-    @property
-    def freed_count(self) -> I64:
-        """Blocks freed between the snapshots, per stack."""
-        return self._growth(lambda totals: totals.freed_count)
-
-    def _growth(self, column_of: Callable[[Totals], I64]) -> I64:
-        column = column_of(self._later)
+    def grown(self, figure: str) -> I64:
+        """Returns by how much a figure of ``Totals`` has grown, per stack; negative if it fell."""
+        column: I64 = getattr(self._later, figure)
         if self._earlier is None:
             return column
-        column, old = column.copy(), column_of(self._earlier)[: len(column)]
+        column, old = column.copy(), getattr(self._earlier, figure)[: len(column)]
         column[: len(old)] -= old
         return column
 
@@ -186,16 +156,6 @@ class HeldSums:
     size_bytes: I64
     count: I64
 
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of all keys."""
-        return int(self.size_bytes.sum())
-
-    @property
-    def total_count(self) -> int:
-        """Blocks of all keys."""
-        return int(self.count.sum())
-
 
 def held_by(keys: npt.NDArray[np.integer], length: int, amount: Amounts) -> HeldSums:
     """Returns exact sums of bytes and blocks per key; keys are below ``length``."""
@@ -271,7 +231,7 @@ class StackFigures:
     def allocations_per_s(self) -> F64:
         """Allocations per second and stack since the earlier snapshot, whatever the limits."""
         moved = change(self._before, self._snapshot)
-        return moved.per_second(moved.allocated_count)
+        return moved.per_second(moved.grown("allocated_count"))
 
 
 def stack_figures(
@@ -315,45 +275,4 @@ def list_blocks(
     }[order]
     rows = first_rows(n, *keys, blocks.address)
     first = block_stats(blocks.select(rows), snapshot.now_ns)
-    return BlockSelection(all_of_them.total_count, all_of_them.total_bytes, first)
-
-
-@dataclass(frozen=True, slots=True)
-class StackChange:
-    """The change of one stack's live blocks between two snapshots."""
-
-    stack: int
-    live_bytes: int
-    live_count: int  # Negative if there are fewer (but larger) blocks
-
-
-@dataclass(frozen=True, slots=True)
-class SinceMark:
-    """Changes of a process since a mark; live figures may be negative."""
-
-    elapsed_ns: int
-    live_bytes: int
-    live_count: int
-    allocated_bytes: int
-    freed_bytes: int
-    growing: int  # Number of stacks that hold more bytes
-    top: tuple[StackChange, ...]  # Stacks that have grown most, the largest first
-
-
-def since_mark(snapshot: Snapshot, mark: Snapshot | None, top: int) -> SinceMark | None:
-    """Returns the changes since a mark; None without one, or if the live table was reset since."""
-    if mark is None or mark.table_number != snapshot.table_number:
-        return None
-    changed = change(mark, snapshot)
-    live_bytes, live_count = changed.live_bytes, changed.live_count
-    more = np.flatnonzero(live_bytes > 0)
-    largest = more[np.lexsort((more, -live_bytes[more]))][:top].tolist()
-    return SinceMark(
-        elapsed_ns=changed.elapsed_ns,
-        live_bytes=int(live_bytes.sum()),
-        live_count=int(live_count.sum()),
-        allocated_bytes=int(changed.allocated_bytes.sum()),
-        freed_bytes=int(changed.freed_bytes.sum()),
-        growing=len(more),
-        top=tuple(StackChange(row, int(live_bytes[row]), int(live_count[row])) for row in largest),
-    )
+    return BlockSelection(int(all_of_them.count[0]), int(all_of_them.size_bytes[0]), first)

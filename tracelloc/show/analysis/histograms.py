@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import Blocks, Usable
 from tracelloc.model.figures import ThreadActivity, ThreadFlow, ThreadWork
-from tracelloc.show.analysis.differences import ALL, Amounts, Limits, amounts, held_by, pick_blocks
+from tracelloc.show.analysis.differences import ALL, Limits, amounts, held_by, pick_blocks
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 
@@ -30,15 +30,6 @@ class Waste:
     def share(self) -> float:
         """Wasted share of the usable bytes; 0 to 1."""
         return self.waste_bytes / max(self.usable_bytes, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class StackWaste:
-    """Bytes wasted by the blocks of one call stack."""
-
-    index: int  # Index of the stack
-    count: int  # Number of its live blocks
-    waste: Waste
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +73,7 @@ def total_waste(
     (waste,) = waste_by(alike, 1, blocks, sample_bytes, usable)
     assert waste is not None
     read, computed = (
-        held_by(alike[chosen], 1, amounts(blocks.select(chosen), sample_bytes)).total_count
+        int(held_by(alike[chosen], 1, amounts(blocks.select(chosen), sample_bytes)).count[0])
         for chosen in (usable.read, usable.known & ~usable.read)
     )
     return TotalWaste(waste, read, computed, (read + computed) * header_bytes)
@@ -90,16 +81,16 @@ def total_waste(
 
 def wasteful_stacks(
     blocks: Blocks, sample_bytes: int | None, usable: Usable, n: int
-) -> list[StackWaste]:
-    """Returns up to ``n`` stacks that waste any bytes, largest waste first."""
+) -> list[tuple[int, int, Waste]]:
+    """Returns (stack, blocks, waste) of up to ``n`` stacks, largest waste first."""
     length = int(blocks.stack.max(initial=0)) + 1
     counts = held_by(blocks.stack, length, amounts(blocks, sample_bytes)).count
     wasting = [
-        StackWaste(index, int(counts[index]), waste)
+        (index, int(counts[index]), waste)
         for index, waste in enumerate(waste_by(blocks.stack, length, blocks, sample_bytes, usable))
         if waste is not None and waste.waste_bytes
     ]
-    wasting.sort(key=lambda found: (-found.waste.waste_bytes, found.index))
+    wasting.sort(key=lambda found: (-found[2].waste_bytes, found[0]))
     return wasting[:n]
 
 
@@ -128,7 +119,11 @@ def size_bins(
     """Returns blocks by powers of two: 0, 1, 2-3, 4-7 …, from the smallest to the largest used."""
     if not len(blocks):
         return []
-    keys = _bit_lengths(blocks)
+    if int(blocks.size.max()) < 1 << 53:
+        # The exponent of a float64 that holds the number exactly.
+        keys = np.frexp(blocks.size.astype(np.float64))[1].astype(np.intp)
+    else:
+        keys = np.searchsorted(_POWERS, blocks.size, side="right")
     low, high = int(keys.min()), int(keys.max())
     held = held_by(keys, 65, amounts(blocks, sample_bytes))
     waste = waste_by(keys, 65, blocks, sample_bytes, usable)
@@ -142,13 +137,6 @@ def size_bins(
         )
         for bits in range(low, high + 1)
     ]
-
-
-def _bit_lengths(blocks: Blocks) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    if int(blocks.size.max()) < 1 << 53:
-        # The exponent of a float64 that holds the number exactly.
-        return np.frexp(blocks.size.astype(np.float64))[1].astype(np.intp)
-    return np.searchsorted(_POWERS, blocks.size, side="right")
 
 
 def frequent_sizes(
@@ -194,32 +182,27 @@ class ThreadStat:
     bytes_per_min: int | None  # Growth rate since an earlier snapshot; None without one
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadsBefore:
-    """Live bytes per thread id in an earlier snapshot, to compute growth from."""
-
-    now_ns: int
-    live_bytes: Mapping[int, int]
-
-
 def threads_of(
     blocks: Blocks,
     names: Mapping[int, str],
     now_ns: int,
-    before: ThreadsBefore | None = None,
+    before: tuple[int, Sequence[ThreadStat]] | None = None,
     sample_bytes: int | None = None,
 ) -> list[ThreadStat]:
-    """Returns threads with live blocks now or in ``before``, by live bytes, largest first."""
+    """Returns threads with live blocks now or in ``before``, by live bytes, largest first.
+
+    ``before``: the time and threads of an earlier snapshot, to compute growth from.
+    """
     # Thread ids are below 2^22 (PID_MAX_LIMIT): counting them is quicker than sorting.
     length = int(blocks.tid.max()) + 1 if len(blocks) else 0
     held = held_by(blocks.tid, length, amounts(blocks, sample_bytes))
     tids = np.flatnonzero(held.count).tolist()
     sizes = {tid: int(held.size_bytes[tid]) for tid in tids}
     counts = {tid: int(held.count[tid]) for tid in tids}
-    if before is not None:
-        gone = [tid for tid, size in before.live_bytes.items() if size and tid not in sizes]
-        sizes.update(dict.fromkeys(gone, 0))
-    total = max(sum(sizes.values()), 1)
+    then_ns, earlier = before or (now_ns, ())
+    then = {stat.tid: stat.live_bytes for stat in earlier}
+    sizes |= {tid: 0 for tid, size in then.items() if size and tid not in sizes}
+    total, passed_ns = max(sum(sizes.values()), 1), now_ns - then_ns
     stats = [
         ThreadStat(
             tid=tid,
@@ -227,24 +210,14 @@ def threads_of(
             live_bytes=size,
             live_count=counts.get(tid, 0),
             share=size / total,
-            bytes_per_min=_per_min(size, tid, now_ns, before),
+            bytes_per_min=round((size - then.get(tid, 0)) * 60 * NS_PER_S / passed_ns)
+            if passed_ns > 0
+            else None,
         )
         for tid, size in sizes.items()
     ]
     stats.sort(key=lambda stat: (-stat.live_bytes, stat.tid))
     return stats
-
-
-def threads_then(stats: list[ThreadStat], now_ns: int) -> ThreadsBefore:
-    """Returns the live bytes per thread, as the baseline of later tables of threads."""
-    return ThreadsBefore(now_ns, {stat.tid: stat.live_bytes for stat in stats})
-
-
-def _per_min(size: int, tid: int, now_ns: int, before: ThreadsBefore | None) -> int | None:
-    if before is None or now_ns <= before.now_ns:
-        return None
-    grown = size - before.live_bytes.get(tid, 0)
-    return round(grown * 60 * NS_PER_S / (now_ns - before.now_ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +239,6 @@ class StackDetails:
     # (times on CLOCK_MONOTONIC, bytes outstanding then); the last entry is the snapshot's.
     history: tuple[list[int], list[int]]
 
-    @property
-    def freed_share(self) -> float | None:
-        """Freed share of all blocks allocated by the stack; None if there were none."""
-        return self.freed_count / self.allocated_count if self.allocated_count else None
-
 
 def stack_details(
     snapshot: Snapshot, index: int, names: Mapping[int, str], limits: Limits = ALL
@@ -285,6 +253,7 @@ def stack_details(
     times, sizes = snapshot.history.series(index)
     last_ns = int(totals.last_ns[index])
     ages = np.maximum(now_ns - blocks.birth_ns.astype(np.int64), 0)
+    parts = amounts(blocks, sampled).parts
     return StackDetails(
         index=index,
         live_bytes=live_bytes,
@@ -293,19 +262,13 @@ def stack_details(
         freed_count=int(totals.freed_count[index]),
         peak_bytes=max(int(totals.peak_bytes[index]), live_bytes),
         last_age_ns=max(0, now_ns - last_ns) if last_ns else None,
-        mean_age_ns=_mean(ages, amounts(blocks, sampled)),
+        mean_age_ns=round(float(np.average(ages, weights=parts))) if len(ages) else None,
         oldest_age_ns=int(ages.max()) if len(ages) else None,
         sizes=size_bins(blocks, sampled),
         ages=age_bins(blocks, now_ns, sampled),
         threads=threads_of(blocks, names, now_ns, sample_bytes=sampled),
         history=([*times, now_ns], [*sizes, live_bytes]),
     )
-
-
-def _mean(ages: np.ndarray[tuple[int], np.dtype[np.int64]], amount: Amounts) -> int | None:
-    if not len(ages):
-        return None
-    return round(float(np.average(ages, weights=amount.parts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,12 +280,10 @@ class ThreadRow:
 
     @property
     def tid(self) -> int:
-        """The thread's id; 0 for blocks that can't be assigned to a thread."""
         return self.held.tid
 
     @property
     def name(self) -> str | None:
-        """The thread's name; None if the thread ended before the name was read."""
         return self.held.name
 
 

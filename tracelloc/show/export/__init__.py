@@ -74,8 +74,8 @@ EXPORTERS: Final[dict[str, Exporter]] = {
     ".speedscope.json": Exporter("speedscope", "speedscope", "listings", "write_speedscope"),
     ".trace.json": Exporter("trace", "Chrome or Perfetto trace of live bytes", "listings",
         "write_trace"),
-    ".json": Exporter("snapshot", "full snapshot as JSON", "jsonfile",
-        wanted=SnapshotRequest(threads=True)),
+    ".json": Exporter("snapshot", "full snapshot as JSON", "listings",
+        "write_snapshot", wanted=SnapshotRequest(threads=True)),
     ".otlp": Exporter("otlp", "OpenTelemetry profiles (OTLP)", "otlp", is_binary=True,
         needs_otlp=True),
     ".csv": Exporter("csv", "table of stacks as CSV", "listings", "write_csv"),
@@ -96,7 +96,7 @@ def exporter_for(path: str) -> Exporter:
 
 def check_otlp() -> None:
     """Raises UsageError if OTLP can't be written here, or its variables are invalid."""
-    from tracelloc.show.export import otelnames  # noqa: PLC0415 - for few
+    from tracelloc.show.export import otlp  # noqa: PLC0415 - for few
 
-    otelnames.check_definitions()
-    otelnames.service_attributes(os.environ)
+    otlp.check_definitions()
+    otlp.service_attributes(os.environ)

@@ -42,6 +42,9 @@ def sarif(report: LeakReport) -> str:
 
 
 def _result(one: NamedLeak) -> dict[str, Any]:
+    # What stays if lines move: a hash of the call stack's functions.
+    names = "\n".join(frame_name(frame) for frame in one.stack.frames)
+    mark = blake2b(names.encode(errors="replace"), digest_size=16).hexdigest()
     result: dict[str, Any] = {
         "ruleId": _RULE,
         "level": "error",
@@ -50,7 +53,7 @@ def _result(one: NamedLeak) -> dict[str, Any]:
             "message": {"text": "allocated in"},
             "frames": [{"location": _location(frame)} for frame in one.stack.frames],
         }],
-        "partialFingerprints": {"callStack/v1": _fingerprint(one)},
+        "partialFingerprints": {"callStack/v1": mark},
         "properties": {
             "direct_bytes": one.leak.direct.size_bytes,
             "direct_blocks": one.leak.direct.count,
@@ -74,12 +77,6 @@ def _location(frame: Frame) -> dict[str, Any]:
             place["region"] = {"startLine": frame.line}
         location["physicalLocation"] = place
     return location
-
-
-def _fingerprint(one: NamedLeak) -> str:
-    """Returns what stays if lines move: a hash of the call stack's functions."""
-    names = "\n".join(frame_name(frame) for frame in one.stack.frames)
-    return blake2b(names.encode(errors="replace"), digest_size=16).hexdigest()
 
 
 def _checkout() -> Path:

@@ -20,14 +20,7 @@ from tracelloc.dataclass import dataclass, replace
 from tracelloc.errors import TracellocError
 from tracelloc.show.export import Exporter, exporter_for
 from tracelloc.show.presentation.profile import Metric, Profile
-from tracelloc.system.safefiles.writing import (
-    PRIVATE,
-    check_replaceable,
-    open_existing,
-    output_users,
-    replace_file,
-    status_of,
-)
+from tracelloc.system.safefiles import writing
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -40,7 +33,7 @@ _LOOK_AGAIN_S: Final = 0.05
 def is_special(path: Path) -> bool:
     """Whether a path is a pipe, a device or another special file. Raises OSError."""
     try:
-        mode = status_of(path, output_users()).st_mode
+        mode = writing.status_of(path, writing.output_users()).st_mode
         return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
     except FileNotFoundError:
         return False
@@ -48,7 +41,7 @@ def is_special(path: Path) -> bool:
 
 def check_special(path: Path) -> None:
     """Raises OSError if a pipe or device can't be written, or belongs to another user."""
-    _check_owner(status_of(path, output_users()))
+    _check_owner(writing.status_of(path, writing.output_users()))
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "permission denied")
 
@@ -61,7 +54,7 @@ def open_special(path: Path, patience_s: float = PATIENCE_S) -> BinaryIO:
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
-            descriptor = open_existing(path, output_users())
+            descriptor = writing.open_existing(path, writing.output_users())
             break
         except OSError as error:
             if error.errno != errno.ENXIO:
@@ -78,7 +71,7 @@ def open_special(path: Path, patience_s: float = PATIENCE_S) -> BinaryIO:
 
 
 def _check_owner(status: os.stat_result) -> None:
-    ours = {0, *(user.uid for user in output_users())}
+    ours = {0, *(user.uid for user in writing.output_users())}
     if stat.S_ISFIFO(status.st_mode) and status.st_uid not in ours:
         raise PermissionError(errno.EPERM, "this pipe belongs to another user")
 
@@ -130,12 +123,10 @@ class OutputFile:
         return replace(self, path=filled_in(self.path, pid, time_s))
 
     def content(self, profile: Profile) -> Iterable[bytes]:
-        """Returns the file's content in pieces."""
         return self.exporter.write(profile, self.metric)
 
     @property
     def needs_freed(self) -> bool:
-        """Whether the file includes stacks without live blocks."""
         return self.exporter.needs_freed(self.metric)
 
     def check(self) -> None:
@@ -156,7 +147,7 @@ def check_output(path: Path) -> None:
         if is_special(path):
             check_special(path)
         else:
-            check_replaceable(path, output_users())
+            writing.check_replaceable(path, writing.output_users())
     except OSError as error:
         raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -168,7 +159,7 @@ def write_output(path: Path, content: Iterable[bytes]) -> None:
             with open_special(path) as stream:
                 stream.writelines(content)
             return
-        replace_file(path, content, output_users(), PRIVATE)
+        writing.replace_file(path, content, writing.output_users(), writing.PRIVATE)
     except OSError as error:
         hint = "the file that was there is unchanged" if path.exists() else ""
         raise TracellocError(f"{path} could not be written: {error.strerror}", hint=hint) from error

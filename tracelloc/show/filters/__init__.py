@@ -3,6 +3,10 @@
 Rules come in layers: the shipped ones, the user's own file, ``--filters`` files, then rules
 added at run time. The last matching rule of an enabled group decides about a frame. Filters
 never change figures, and hidden frames are counted.
+
+Wrappers of malloc that no rule matches are detected by their use: if many functions call the direct
+caller of malloc for blocks of many sizes, it is the program's own malloc, and users want to read
+its callers instead. A function that allocates one kind of object has blocks of one size.
 """
 
 from __future__ import annotations
@@ -11,11 +15,11 @@ import functools
 import itertools
 import operator
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from tracelloc.dataclass import dataclass
+from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import UsageError
 from tracelloc.model.codefiles import is_c_library
 from tracelloc.model.frames import Frame
@@ -159,7 +163,6 @@ class Filters:
 
     @property
     def added(self) -> tuple[Rule, ...]:
-        """The rules added at run time."""
         return tuple(self._added)
 
     @property
@@ -362,3 +365,55 @@ def _revealed(frames: Sequence[Frame], verdicts: Sequence[_Verdict]) -> list[int
 @functools.lru_cache(maxsize=1 << 12)
 def _is_libc(module: str | None) -> bool:
     return module is not None and is_c_library(module)
+
+
+_LEAST_CALLERS: Final = 8
+_LEAST_SIZES: Final = 6  # Least number of distinct mean block sizes, by caller
+_LEAST_SPREAD: Final = 8  # Least ratio of the largest to the smallest mean size
+# Largest share of one caller in the bytes; above it, the function may belong to that caller.
+_MOST_SHARE: Final = 0.6
+
+
+@dataclass(slots=True)
+class _Use:
+    # Bytes by caller.
+    size_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    # Blocks by caller.
+    count: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    @property
+    def is_wrapper(self) -> bool:
+        if len(self.size_bytes) < _LEAST_CALLERS:
+            return False
+        means = {self.size_bytes[name] // max(self.count[name], 1) for name in self.size_bytes}
+        least, most = max(1, min(means)), max(means)
+        share = max(self.size_bytes.values()) / max(1, sum(self.size_bytes.values()))
+        return len(means) >= _LEAST_SIZES and most >= _LEAST_SPREAD * least and share <= _MOST_SHARE
+
+
+def measured_wrappers(stacks: Iterable[tuple[NamedStack, int, int]]) -> frozenset[str]:
+    """Returns functions that wrap malloc; ``stacks``: with their allocated bytes and blocks."""
+    uses: defaultdict[str, _Use] = defaultdict(_Use)
+    for stack, size_bytes, count in stacks:
+        found = _innermost(stack)
+        if found is not None:
+            name, caller = found
+            uses[name].size_bytes[caller] += size_bytes
+            uses[name].count[caller] += count
+    return frozenset(name for name, use in uses.items() if use.is_wrapper)
+
+
+def _innermost(stack: NamedStack) -> tuple[str, str] | None:
+    """Returns (innermost shown function, its caller); None if either is not a plain frame."""
+    name: str | None = None
+    for part in stack.parts():
+        if part.frame is None:
+            continue
+        symbol = part.frame.symbol
+        if part.label is not None or symbol is None:
+            return None
+        if name is None:
+            name = symbol
+        elif symbol != name:
+            return name, symbol
+    return None

@@ -86,12 +86,6 @@ class RuleFile:
     text: str = field(default="", compare=False)  # The text of the file
 
 
-# Values that there were, and what is there now.
-_DROPPED: Final = {
-    "cut": "it is gone: hide the callers by rules of their own",
-    "suffix": 'it is gone: match = "regex", with a pattern that ends in $',
-    "contains": 'it is gone: match = "regex" finds a pattern anywhere',
-}
 _KEYS: Final = ("pattern", "match", "on", "action", "as", "group", "why")
 
 
@@ -139,7 +133,6 @@ class TomlTables:
             self.fail(find_line(text, table), f"{table} must be written as [[{table}]]")
 
     def fail(self, line: int, what: str, hint: str = "") -> NoReturn:
-        """Raises UsageError for an error in a line."""
         raise UsageError(f"{self.name}:{line}: {what}", hint=hint)
 
     def fail_at(self, index: int, key: str, what: str, hint: str = "") -> NoReturn:
@@ -174,8 +167,7 @@ class _Parser(TomlTables):
         for key, kind in (("match", Match), ("on", On), ("action", Action)):
             choices = [member.value for member in kind]
             if key in entry and entry[key] not in choices:
-                hint = _DROPPED.get(entry[key]) or f"known are {', '.join(choices)}"
-                fail(key, f"{key} cannot be {entry[key]!r}", hint)
+                fail(key, f"{key} cannot be {entry[key]!r}", f"known are {', '.join(choices)}")
         if not entry.get("pattern"):
             what = "is empty: it would match every frame" if "pattern" in entry else "is missing"
             fail("pattern", f"pattern {what}")

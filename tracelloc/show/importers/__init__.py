@@ -1,6 +1,6 @@
 """Reads profiles of other tools and of tracelloc: pprof, folded stacks, JSON, recordings.
 
-Snapshots in JSON are as tracelloc.show.export.jsonfile writes them. Folded stacks may have two
+Snapshots in JSON are as tracelloc.show.export.listings writes them. Folded stacks may have two
 figures per line, as a difference has them.
 """
 
@@ -15,7 +15,7 @@ from tracelloc.errors import MalformedError, TracellocError, UsageError
 from tracelloc.model.codefiles import Unresolved
 from tracelloc.model.frames import Frame
 from tracelloc.model.process import Space, Target
-from tracelloc.show.export.jsonfile import FORMAT, VERSION
+from tracelloc.show.export.listings import FORMAT, VERSION
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.filters.files import load_filters
 from tracelloc.show.importers import pprof
@@ -23,9 +23,9 @@ from tracelloc.show.presentation.combined import joined_profile, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import FIGURES, MappedFile, Metric, Profile, Sample
 from tracelloc.show.recording.container import is_recording
-from tracelloc.show.recording.plain import from_plain
+from tracelloc.show.recording.joined import find_moment
+from tracelloc.show.recording.parts import from_plain
 from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.show.recording.times import find_moment
 from tracelloc.snapshots.snapshot import StackStat
 from tracelloc.system.bounded import parse_json
 from tracelloc.text import NS_PER_S
@@ -58,7 +58,7 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
             )
         if content.lstrip()[:1] == b"{":
             profile = read_json(content)
-        elif not is_text(content):
+        elif _CONTROL.search(content, 0, 4096):  # no text
             profile = pprof.read(content, path.stat().st_mtime)
         else:
             profile = read_folded(content, path.stat().st_mtime)
@@ -119,11 +119,6 @@ def content_of(path: Path) -> bytes:
     if not unpacker.eof:
         raise MalformedError("it ends too early")
     return content
-
-
-def is_text(content: bytes) -> bool:
-    """Whether content is text: a pprof profile has control characters among its first bytes."""
-    return not _CONTROL.search(content, 0, 4096)
 
 
 _LINE: Final = re.compile(r"(?P<stack>.*?)(?: (?P<before>\d+))? (?P<after>\d+)")

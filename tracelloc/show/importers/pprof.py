@@ -12,14 +12,7 @@ from tracelloc.errors import MalformedError
 from tracelloc.model.frames import Frame
 from tracelloc.model.process import Space, Target
 from tracelloc.show.filters import NamedStack
-from tracelloc.show.presentation.profile import (
-    FIGURES,
-    GPU_PREFIX,
-    MappedFile,
-    Metric,
-    Profile,
-    Sample,
-)
+from tracelloc.show.presentation import profile
 from tracelloc.snapshots.snapshot import StackStat
 
 _NUMBER, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -114,11 +107,11 @@ class _Raw:
         return self.strings[at]
 
 
-def read(content: bytes, time_s: float) -> Profile:
+def read(content: bytes, time_s: float) -> profile.Profile:
     """Reads a pprof profile; ``time_s``: its time if the file has none."""
     raw = _raw(content)
     columns = _columns(raw)
-    is_gpu = any(name.startswith(GPU_PREFIX) for name in _type_names(raw))
+    is_gpu = any(name.startswith(profile.GPU_PREFIX) for name in _type_names(raw))
     frames = {number: _location(raw, number) for number in raw.locations}
     samples, count = [], 0
     for index, (locations, values) in enumerate(raw.samples):
@@ -130,11 +123,11 @@ def read(content: bytes, time_s: float) -> Profile:
         chain = [frame for number in locations for frame in frames[number]]
         figures = {attribute: _signed(values[at]) for attribute, at in columns.items()}
         stat = replace(_NO_FIGURES, index=index, **figures)
-        samples.append(Sample(stat, NamedStack(chain, [False] * len(chain))))
+        samples.append(profile.Sample(stat, NamedStack(chain, [False] * len(chain))))
     samples.sort(key=lambda sample: (-sample.stat.live_bytes, sample.stat.index))
     comments = [raw.string(at) for at in raw.comments]
     written_ns = _signed(raw.numbers.get(9, 0))
-    return Profile(
+    return profile.Profile(
         target=_target(comments, raw),
         time_s=written_ns / 1e9 if written_ns > 0 else time_s,
         elapsed_ns=max(0, _signed(raw.numbers.get(10, 0))),
@@ -143,7 +136,7 @@ def read(content: bytes, time_s: float) -> Profile:
         files=[_file(raw, mapping) for mapping in raw.mappings.values()],
         notes=comments[1:] if comments[:1] and comments[0].startswith("tracelloc: ") else comments,
         facts={"space": Space.GPU.value} if is_gpu else {},
-        metrics=frozenset(m for m in Metric if m.figure.attribute in columns),
+        metrics=frozenset(m for m in profile.Metric if m.figure.attribute in columns),
     )
 
 
@@ -193,11 +186,11 @@ def _type_names(raw: _Raw) -> list[str]:
 
 def _columns(raw: _Raw) -> dict[str, int]:
     """Returns each figure's index in a sample's values, also by other tools' names."""
-    at = {name.removeprefix(GPU_PREFIX): n for n, name in enumerate(_type_names(raw))}
+    at = {name.removeprefix(profile.GPU_PREFIX): n for n, name in enumerate(_type_names(raw))}
     for alias, name in (("space", "inuse_space"), ("objects", "inuse_objects")):
         if alias in at:
             at.setdefault(name, at[alias])
-    found = {f.attribute: at[f.sample_type] for f in FIGURES if f.sample_type in at}
+    found = {f.attribute: at[f.sample_type] for f in profile.FIGURES if f.sample_type in at}
     return found or {"live_bytes": len(raw.types) - 1}
 
 
@@ -232,8 +225,8 @@ def _location(raw: _Raw, number: int) -> list[Frame]:
     return frames
 
 
-def _file(raw: _Raw, mapping: _Message) -> MappedFile:
-    return MappedFile(
+def _file(raw: _Raw, mapping: _Message) -> profile.MappedFile:
+    return profile.MappedFile(
         path=raw.string(_number(mapping, 5)),
         start=_number(mapping, 2),
         end=_number(mapping, 3),

@@ -13,13 +13,7 @@ from tracelloc.dataclass import dataclass
 from tracelloc.model.heapusage import MemoryPart
 from tracelloc.model.losses import Completeness, Counter, Gap, completeness_of
 from tracelloc.model.process import MemoryUsage, Space
-from tracelloc.show.presentation.memoryparts import (
-    grown_part,
-    keeping_libraries,
-    kept_sentences,
-    large_items,
-    unjoined_stacks,
-)
+from tracelloc.show.presentation import memoryparts
 from tracelloc.show.presentation.objects import count_trouble, type_place, type_suspects
 from tracelloc.show.presentation.processfacts import Account, account
 from tracelloc.snapshots.snapshot import Snapshot
@@ -150,7 +144,7 @@ def _where(
 def _of_shared_memory(snapshot: Snapshot, memory: MemoryUsage) -> tuple[str, str, str]:
     """Explains growth of shared memory by the file with most of it, if that is known."""
     usage = snapshot.usage
-    items = [] if usage is None else large_items(usage.account, MemoryPart.SHARED)
+    items = [] if usage is None else memoryparts.large_items(usage.account, MemoryPart.SHARED)
     if not items:
         return "is shared memory", "pmap -X PID shows which", "shared memory (pmap -X PID)"
     name = printable(items[0][0])
@@ -160,9 +154,9 @@ def _of_shared_memory(snapshot: Snapshot, memory: MemoryUsage) -> tuple[str, str
 
 def _of_the_rest(snapshot: Snapshot, memory: MemoryUsage) -> tuple[str, str, str]:
     """Explains untraced memory without a file, in a program without a known runtime."""
-    grown = grown_part(snapshot)
+    grown = memoryparts.grown_part(snapshot)
     if grown is MemoryPart.STACKS:
-        if snapshot.usage is not None and unjoined_stacks(snapshot.usage.account):
+        if snapshot.usage is not None and memoryparts.unjoined_stacks(snapshot.usage.account):
             return (
                 "is stacks of threads that were never joined",
                 "stacks with pthread_create show what starts them",
@@ -208,12 +202,12 @@ def _kept_memory(snapshot: Snapshot) -> Alert | None:
     kept_bytes, own_bytes = usage.account.kept_bytes, usage.account.own_bytes
     if kept_bytes < max(_KEPT_BYTES, _KEPT_SHARE * own_bytes):
         return None
-    size, libraries = format_size(kept_bytes), keeping_libraries(usage)
+    size, libraries = format_size(kept_bytes), memoryparts.keeping_libraries(usage)
     share = format_percent(kept_bytes / own_bytes, 0)
     clause = f"{size} ({share} of RSS) freed, but kept by {libraries}"
     if usage.trimmable_bytes:
         clause += f"; malloc_trim(0) would return {format_size(usage.trimmable_bytes)}"
-    sentence = "; ".join([*kept_sentences(usage)][:2])
+    sentence = "; ".join([*memoryparts.kept_sentences(usage)][:2])
     return Alert("kept memory", sentence, clause, f"{size} freed, but kept by {libraries}")
 
 
@@ -267,7 +261,6 @@ class TracingCost:
 
     @property
     def sentence(self) -> str:
-        """The cost as a clause in words."""
         return (
             f"tracing takes about {_percent_of_core(self.cores)} of one core; the program needs "
             f"{self.times} the CPU time"

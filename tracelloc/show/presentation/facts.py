@@ -18,9 +18,8 @@ from tracelloc.show.presentation.alerts import completeness_facts, tracing_cost
 from tracelloc.show.presentation.blockholders import holders_facts
 from tracelloc.show.presentation.naming import where
 from tracelloc.show.presentation.processfacts import memory_facts
-from tracelloc.show.presentation.sharedframes import PartShare
 from tracelloc.show.presentation.shortnames import shorten
-from tracelloc.show.presentation.suspects import NamedSuspect
+from tracelloc.show.presentation.suspects import NamedSuspect, PartShare
 from tracelloc.show.tables import json_of
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, plural, printable

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from operator import itemgetter
 from typing import Final, Protocol
 
 from tracelloc.model.codefiles import CodeModule, CodePlace, Unresolved, base_name
-from tracelloc.model.frames import Frame
+from tracelloc.model.frames import Frame, unnamed
 from tracelloc.model.process import Target
 from tracelloc.model.stacks import NO_STACK
+from tracelloc.show.analysis.locations import Locations
 from tracelloc.show.filters import Filters, NamedStack
 from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.snapshots.snapshot import Snapshot
@@ -167,11 +171,9 @@ class Namer:
 
     @property
     def waiting(self) -> int:
-        """Number of addresses that are still to be looked up."""
         return self.symbols.waiting
 
     def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
-        """Returns the place of a code address, or why it is unknown."""
         return self.symbols.place(address)
 
     def prepare(
@@ -232,3 +234,60 @@ class Namers:
     def copy(self) -> Namers:
         """Returns a copy with copied filters, for another thread."""
         return Namers(self._symbolizers, self.filters.copy())
+
+
+class MergedSymbols:
+    """The ``Symbols`` of addresses of ``Locations``, from processes that map the places."""
+
+    def __init__(self, locations: Locations, namer_of: Callable[[Target], Namer]) -> None:
+        self._locations = locations
+        self._namer_of = namer_of
+        self._asked: dict[int, Symbols] = {}  # Symbols by process
+
+    @property
+    def version(self) -> int:
+        return sum(symbols.version for symbols in list(self._asked.values()))
+
+    @property
+    def waiting(self) -> int:
+        return sum(symbols.waiting for symbols in list(self._asked.values()))
+
+    def place(self, _address: int) -> Unresolved:
+        """Returns no place: processes map different files at the same address."""
+        return Unresolved.UNMAPPED
+
+    def _owned(self, address: int) -> tuple[Symbols | None, int, int]:
+        """Returns (symbols of a process that maps an address, or None; the address there)."""
+        found = self._locations.owner(address)
+        if found is None:
+            return None, address, address
+        target, own = found
+        symbols = self._asked.get(target.number)
+        if symbols is None:
+            symbols = self._asked[target.number] = self._namer_of(target).symbols
+        return symbols, own, address
+
+    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
+        wanted: dict[Symbols, list[int]] = {}
+        for symbols, own, _ in map(self._owned, addresses):
+            if symbols is not None:
+                wanted.setdefault(symbols, []).append(own)
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        is_known = True
+        for symbols, owns in wanted.items():
+            left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+            is_known &= symbols.prepare(owns, left_s)
+        return is_known
+
+    def peek(self, addresses: Iterable[int]) -> list[Frame]:
+        frames: list[Frame] = []
+        for symbols, group in itertools.groupby(map(self._owned, addresses), itemgetter(0)):
+            places = list(group)
+            if symbols is None:
+                frames += (unnamed(at, None, None, Unresolved.UNMAPPED) for _, _, at in places)
+                continue
+            shown = {own: address for _, own, address in places if own != address}
+            for frame in symbols.peek(own for _, own, _ in places):
+                at = shown.get(frame.address)
+                frames.append(frame if at is None else replace(frame, address=at))
+        return frames

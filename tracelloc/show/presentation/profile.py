@@ -95,7 +95,6 @@ class Metric(Enum):
     title: str  # Stand-alone name: `live bytes`
 
     def __new__(cls, name: str, figure: Figure, noun: str, title: str) -> Metric:
-        """Makes a member with this name."""
         metric = object.__new__(cls)
         metric._value_ = name
         metric.figure = figure
@@ -204,7 +203,6 @@ class Profile:
         return not metric.figure.optional or any(s.after(metric) for s in self.samples)
 
     def total(self, metric: Metric) -> int:
-        """Returns the metric's sum over all stacks."""
         return sum(sample.weight(metric) for sample in self.samples)
 
 

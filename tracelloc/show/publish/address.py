@@ -63,8 +63,6 @@ class PushUrl(NamedTuple):
 
 def parse_listen(text: str) -> ListenAddress:
     """Parses ``PORT``, ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ValueError with a sentence."""
-    if text.startswith("unix:"):
-        raise ValueError("Unix sockets are gone: listen on a PORT, with TRACELLOC_LISTEN_TOKEN")
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise ValueError(f"{text!r} is not [HOST:]PORT")

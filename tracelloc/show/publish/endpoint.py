@@ -1,8 +1,9 @@
 """Profiles over HTTP: for ``go tool pprof``, for scrapers, and for a browser.
 
 ``/debug/pprof/heap`` answers like Go's net/http/pprof; with ``?seconds=N`` it returns the
-changes within N seconds. ``/metrics`` is OpenMetrics, and ``/`` is the flame graph. If no
-process is traced, there are metrics only.
+changes within N seconds. ``/metrics`` is OpenMetrics 1.0.0
+(https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md), and ``/`` is the
+flame graph. If no process is traced, there are metrics only.
 """
 
 import http.server
@@ -13,7 +14,7 @@ import socket
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -21,12 +22,38 @@ from tracelloc import __version__
 from tracelloc.errors import TracellocError
 from tracelloc.model.process import Space
 from tracelloc.show.export import flamegraph, pprof
-from tracelloc.show.export.flamedata import page_data
+from tracelloc.show.export.flamegraph import page_data
 from tracelloc.show.export.listings import fold
 from tracelloc.show.presentation.combined import change_since, joined_profile
 from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.show.publish.address import ListenAddress, is_authorized
-from tracelloc.show.publish.openmetrics import CONTENT_TYPE, family_lines, label_text, metrics_text
+from tracelloc.text import printable
+
+CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def family_lines(name: str, kind: str, unit: str, text: str) -> Iterator[str]:
+    """Yields a metric's description. ``kind``: gauge or counter; ``unit`` may be empty."""
+    yield f"# TYPE {name} {kind}"
+    if unit:
+        yield f"# UNIT {name} {unit}"
+    yield f"# HELP {name} {text}."
+
+
+def label_text(labels: Mapping[str, str]) -> str:
+    """Formats the labels of a series, in braces."""
+    pairs = (f'{key}="{_escaped(value)}"' for key, value in labels.items())
+    return "{" + ",".join(pairs) + "}"
+
+
+def metrics_text(lines: Iterable[str]) -> str:
+    """Returns the lines as a complete OpenMetrics text."""
+    return "".join(f"{line}\n" for line in lines) + "# EOF\n"
+
+
+def _escaped(value: str) -> str:
+    return printable(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
 
 # Stacks exported as series: a metrics database keeps each distinct series forever.
 TOP_STACKS: Final = 10
@@ -206,7 +233,6 @@ class Endpoint(http.server.ThreadingHTTPServer):
                 self._open[request] = since_s
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Runs the thread of one connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:

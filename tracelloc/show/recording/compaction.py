@@ -11,13 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 from tracelloc.dataclass import dataclass
-from tracelloc.show.recording.container import (
-    RecordedMoment,
-    checked,
-    checksum,
-    transaction,
-    used_bytes,
-)
+from tracelloc.show.recording import container
 from tracelloc.show.recording.momentcodec import MomentChain, decode, encode
 
 GROUP: Final = 60  # Moments in a group
@@ -63,7 +57,7 @@ class Compactor:
         if (due := _due(groups, now_s)) is not None:
             self._merge(due)
             return True
-        if used_bytes(self._connection) <= self._most_bytes or not groups:
+        if container.used_bytes(self._connection) <= self._most_bytes or not groups:
             return False
         if (some := _oldest_alike(groups)) is not None:
             self._merge(some)
@@ -72,7 +66,7 @@ class Compactor:
         return True
 
     def _delete(self, groups: list[MomentGroup]) -> None:
-        with transaction(self._connection):
+        with container.transaction(self._connection):
             self._drop(groups)
 
     def _drop(self, groups: list[MomentGroup]) -> None:
@@ -96,22 +90,22 @@ class Compactor:
                 whole = moment.number if whole is None else whole
                 rows.append((moment._replace(step_s=step_s, whole=whole), encode(now, kept.base)))
                 kept.add(now)
-        with transaction(self._connection):
+        with container.transaction(self._connection):
             self._drop(groups)
             for row in rows:
                 insert(self._connection, *row)
 
 
-def insert(connection: sqlite3.Connection, moment: RecordedMoment, data: bytes) -> None:
+def insert(connection: sqlite3.Connection, moment: container.RecordedMoment, data: bytes) -> None:
     """Adds a snapshot's row to the database."""
-    crc = checksum(data, moment.number, moment.whole)
+    crc = container.checksum(data, moment.number, moment.whole)
     connection.execute("INSERT INTO moments VALUES (?, ?, ?, ?, ?)", moment)
     connection.execute("INSERT INTO contents VALUES (?, ?, ?)", (moment.number, crc, data))
 
 
 def moments_of(
     connection: sqlite3.Connection, first: int, last: int
-) -> Iterator[tuple[RecordedMoment, bytes]]:
+) -> Iterator[tuple[container.RecordedMoment, bytes]]:
     """Yields snapshots with their data, ordered by number. Raises MalformedError."""
     rows = connection.execute(
         "SELECT number, time_s, uptime_s, step_s, whole, crc, data "
@@ -119,8 +113,8 @@ def moments_of(
         (first, last),
     )
     for *of_moment, crc, data in rows:
-        moment = RecordedMoment(*of_moment)
-        yield moment, checked(data, crc, moment.number, moment.whole)
+        moment = container.RecordedMoment(*of_moment)
+        yield moment, container.checked(data, crc, moment.number, moment.whole)
 
 
 def _runs(groups: list[MomentGroup]) -> dict[int, list[MomentGroup]]:

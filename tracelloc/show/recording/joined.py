@@ -1,12 +1,14 @@
-"""Several recordings as one, with all their processes at the requested time.
+"""Several recordings as one, with all their processes at the time that the user asks for.
 
 Recordings of another boot or machine have another CLOCK_MONOTONIC: their times are converted to
 the clock of the first recording, by the time of day.
 """
 
 import bisect
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import reduce
 from operator import attrgetter
 from pathlib import Path
@@ -22,7 +24,7 @@ from tracelloc.show.recording.container import RecordedMoment
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.recordednames import RecordedSymbols
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.text import NS_PER_S
+from tracelloc.text import NS_PER_S, format_time, parse_duration, plural
 
 _NUMBERS: Final = 1 << 20  # Process numbers reserved for each recording
 # Clocks that differ by less are the same; only the time of day was adjusted.
@@ -47,16 +49,13 @@ class JoinedTraces:
 
     @property
     def is_growing(self) -> bool:
-        """Whether one of the recordings may still be written to."""
         return any(each.is_growing for each in self._recordings)
 
     def close(self) -> None:
-        """Closes the recordings; no other method may be called afterwards."""
         for each in self._recordings:
             each.close()
 
     def reload(self) -> None:
-        """Reads snapshots that have been written since the last call."""
         before = [len(each.moments) for each in self._recordings]
         for each in self._recordings:
             each.reload()
@@ -73,25 +72,20 @@ class JoinedTraces:
         self.moments = [each._replace(number=n, whole=0) for n, each in enumerate(moments)]
 
     def symbols_of(self, number: int) -> RecordedSymbols:
-        """Returns the names of a process, at the last requested snapshot."""
         which, own = divmod(number, _NUMBERS)
         return self._recordings[which].symbols_of(own)
 
     def find(self, time_s: float) -> int:
-        """Returns the last index not later than a time, in seconds since 1970, else the first."""
         later = (n for n, moment in enumerate(self.moments) if moment.time_s > time_s)
         return max(0, next(later, len(self.moments)) - 1)
 
     def find_uptime(self, uptime_s: float) -> int:
-        """Returns the last index not later than a CLOCK_MONOTONIC time, else the first."""
         return max(0, bisect.bisect_right(self.moments, uptime_s, key=attrgetter("uptime_s")) - 1)
 
     def trace_at(self, index: int) -> TraceSnapshot:
-        """Returns all processes at a snapshot. Raises TracellocError."""
         return self.trace_as_of(self.moments[index].uptime_s)
 
     def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
-        """Returns all processes at a time. Raises TracellocError."""
         uptime_s = self.moments[self.find_uptime(uptime_s)].uptime_s
         traces = [
             _moved(each.trace_as_of(own_s), number * _NUMBERS, shift_s, ended=_is_over(each, own_s))
@@ -213,3 +207,63 @@ def _findings(findings: Findings, shift_ns: int) -> Findings:
 def _suspect(suspect: Suspect, shift_ns: int) -> Suspect:
     judgement = suspect.judgement
     return replace(suspect, judgement=replace(judgement, since_ns=judgement.since_ns + shift_ns))
+
+
+_CLOCK: Final = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
+_DAY_S: Final = 86_400
+_TOLERANCE_S: Final = 1.0
+_FORMS: Final = "times are 03:15, 03:15:30, 2026-11-22T03:15, +90m from the start, -5m from the end"
+
+
+def find_moment(recording: AnyRecording, text: str | None) -> int:
+    """Returns the last snapshot not after a time; None: the last of all. Raises UsageError."""
+    moments = recording.moments
+    if text is None:
+        return len(moments) - 1
+    return recording.find(parse_time(text, moments[0].time_s, moments[-1].time_s))
+
+
+def count_words(recording: AnyRecording) -> str:
+    """Returns, in words, how many snapshots a recording has, and how many it has missed."""
+    words = plural(len(recording.moments), "snapshot")
+    missed = missed_count(recording.about)
+    return f"{words}, {missed:,} missed" if missed else words
+
+
+def parse_time(text: str, first_s: float, last_s: float) -> float:
+    """Parses a time typed by the user; returns seconds since 1970. Raises UsageError."""
+    try:
+        time_s = _seconds(text, first_s, last_s)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{text!r} is not a time", hint=_FORMS) from None
+    if not first_s - _TOLERANCE_S <= time_s <= last_s + _TOLERANCE_S:
+        raise UsageError(
+            f"{text} is not recorded",
+            hint=f"recorded is from {format_time(first_s)} to {format_time(last_s)}",
+        )
+    return time_s
+
+
+def _seconds(text: str, first_s: float, last_s: float) -> float:
+    if text.startswith("+"):
+        return first_s + parse_duration(text[1:])
+    if text.startswith("-"):
+        return last_s - parse_duration(text[1:])
+    if (clock := _CLOCK.fullmatch(text)) is not None:
+        hour, minute, second = (int(part or 0) for part in clock.groups())
+        day = datetime.fromtimestamp(last_s).replace(
+            hour=hour, minute=minute, second=second, microsecond=0
+        )
+        at_s = day.timestamp()
+        # The latest time that the clock showed this.
+        return at_s if at_s <= last_s + _TOLERANCE_S else at_s - _DAY_S
+    return datetime.fromisoformat(text).timestamp()
+
+
+def split_time(text: str) -> tuple[Path, str | None]:
+    """Splits ``FILE@03:15`` into the path and the time; None if there is no time."""
+    path = Path(text)
+    name, at, time_text = text.rpartition("@")
+    if not at or path.exists():
+        return path, None
+    return Path(name), time_text

@@ -71,7 +71,6 @@ class MomentChain:
         return self._last if self._count % ANCHORS else self._anchor
 
     def add(self, now: MomentParts) -> None:
-        """Advances to the next snapshot."""
         if self._count % ANCHORS == 0:
             self._anchor = now
         self._last = now

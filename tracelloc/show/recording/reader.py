@@ -12,18 +12,8 @@ import numpy as np
 
 from tracelloc.errors import MalformedError, TracellocError
 from tracelloc.model.stacks import CallStacks
-from tracelloc.show.recording import container
+from tracelloc.show.recording import container, momentcodec
 from tracelloc.show.recording.container import RecordedMoment, checked
-from tracelloc.show.recording.momentcodec import (
-    ANCHORS,
-    I64,
-    NOTHING,
-    MomentChain,
-    MomentParts,
-    ProcessKey,
-    arrays_unpacked,
-    decode,
-)
 from tracelloc.show.recording.parts import trace_of
 from tracelloc.show.recording.recordednames import RecordedSymbols
 from tracelloc.snapshots.snapshot import TraceSnapshot
@@ -50,10 +40,10 @@ class RecordedTrace:
         self.about: dict[str, str] = {}
         self._symbols: dict[int, RecordedSymbols] = {}
         self._books: dict[int, _RecordedBook] = {}
-        self._samples: dict[tuple[ProcessKey, int], I64] = {}
+        self._samples: dict[tuple[momentcodec.ProcessKey, int], momentcodec.I64] = {}
         self._seen = {"stacks": -1, "names": -1}  # Numbers of the newest rows that were read
         # Cached moments by number, on the way to the last requested one
-        self._known: dict[int, MomentParts] = {}
+        self._known: dict[int, momentcodec.MomentParts] = {}
         self._traces: dict[int, TraceSnapshot] = {}  # The last requested traces, by number
         self._budget = UnpackBudget()
         self._data_version = -1
@@ -166,18 +156,20 @@ class RecordedTrace:
             self.symbols_of(one.target.number).begin(one.target.exec_count)
         return trace
 
-    def _parts(self, moment: RecordedMoment) -> MomentParts:
+    def _parts(self, moment: RecordedMoment) -> momentcodec.MomentParts:
         first = bisect.bisect_left(self.moments, moment.whole, key=_NUMBER)
         rank = self.moments.index(moment, first) - first
-        path = [self.moments[first + each] for each in MomentChain.path(rank)]
-        kept = {one.number for one in path[: -(rank % ANCHORS) or None][-2:]} | {moment.number}
-        parts, start = NOTHING, 0
+        path = [self.moments[first + each] for each in momentcodec.MomentChain.path(rank)]
+        kept = {one.number for one in path[: -(rank % momentcodec.ANCHORS) or None][-2:]} | {
+            moment.number
+        }
+        parts, start = momentcodec.NOTHING, 0
         for at, one in enumerate(path):
             if one.number in self._known:
                 parts, start = self._known[one.number], at + 1
         known = {number: each for number, each in self._known.items() if number in kept}
         for one in path[start:]:
-            parts = decode(self._data(one), parts)
+            parts = momentcodec.decode(self._data(one), parts)
             if one.number in kept:
                 known[one.number] = parts
         self._known = known
@@ -196,7 +188,7 @@ class RecordedTrace:
             raise MalformedError("stacks are missing")
         return self._books[book].stacks()
 
-    def _sample(self, key: ProcessKey, time_ns: int) -> I64:
+    def _sample(self, key: momentcodec.ProcessKey, time_ns: int) -> momentcodec.I64:
         held = self._samples.get((key, time_ns))
         if held is None:
             row = self._connection.execute(
@@ -206,7 +198,7 @@ class RecordedTrace:
             if row is None:
                 raise MalformedError("a sample of the history is missing")
             content = checked(*row, *key, time_ns)
-            (held,) = arrays_unpacked(content, np.int64, budget=self._budget)
+            (held,) = momentcodec.arrays_unpacked(content, np.int64, budget=self._budget)
             self._samples[key, time_ns] = held
         return held
 
@@ -229,7 +221,9 @@ class _RecordedBook:
 
     def add(self, first: int, data: bytes, budget: UnpackBudget) -> None:
         """Adds stacks from index ``first`` on, or frames of a known one. Raises MalformedError."""
-        depths, flags, frames = arrays_unpacked(data, np.int64, np.uint16, np.uint64, budget=budget)
+        depths, flags, frames = momentcodec.arrays_unpacked(
+            data, np.int64, np.uint16, np.uint64, budget=budget
+        )
         # Where they start is kept, too; four columns are there twice while they are put together.
         budget.spend(8 * len(depths))
         budget.check(4 * 8 * len(depths))

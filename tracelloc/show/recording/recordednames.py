@@ -13,7 +13,7 @@ from tracelloc.model.codefiles import CodeModule, CodePlace, FileId, Mapping, Un
 from tracelloc.model.frames import Frame, unnamed
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.recording.momentcodec import ProcessKey, packed
-from tracelloc.show.recording.plain import from_plain, to_plain, types_of
+from tracelloc.show.recording.parts import from_plain, to_plain, types_of
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.system.bounded import UnpackBudget, inflated, json_bytes
 
@@ -171,7 +171,6 @@ class RecordedSymbols:
         return found
 
     def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
-        """Returns the place of a code address, or why it is unknown."""
         for file, module in reversed(self._files.get(self._programs, {}).values()):
             if file.start <= address < file.end:
                 # One module per file, because comparing places compares modules.

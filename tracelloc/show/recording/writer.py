@@ -11,16 +11,9 @@ from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import TracellocError
 from tracelloc.model.stacks import CallStacks
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.recording import container, newfile
+from tracelloc.show.recording import container, momentcodec
 from tracelloc.show.recording.compaction import GROUP, STEPS_S, Compactor, insert
 from tracelloc.show.recording.container import RecordedMoment, checksum, transaction
-from tracelloc.show.recording.momentcodec import (
-    MomentChain,
-    MomentParts,
-    ProcessKey,
-    arrays_packed,
-    encode,
-)
 from tracelloc.show.recording.parts import SnapshotEncoder, key_of
 from tracelloc.show.recording.recordednames import NamesWriter, addresses_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -64,14 +57,14 @@ class RecordingWriter:
         """
         self.path = path
         users = users or [User(os.geteuid(), os.getegid())]
-        self._connection, self._users = newfile.create(path, users, max_bytes)
+        self._connection, self._users = container.create(path, users, max_bytes)
         self._file = _identity(path)
         self._max_bytes = max_bytes
         self._compactor = Compactor(self._connection, max_bytes - max_bytes // _SPARE, max_s)
         self._encoder = SnapshotEncoder(lambda stacks: self._book(stacks).number)
         self._books: dict[int, _Book] = {}
-        self._programs: dict[ProcessKey, _Program] = {}
-        self._chain = MomentChain()
+        self._programs: dict[momentcodec.ProcessKey, _Program] = {}
+        self._chain = momentcodec.MomentChain()
         self.count = 0
         self._whole = 0
         self._group_bytes = 0
@@ -104,13 +97,13 @@ class RecordingWriter:
                 self._is_folding = self._compactor.fold(trace.root.now_ns / NS_PER_S)
             self._check_size()
 
-    def _add_moment(self, root: Snapshot, parts: MomentParts) -> None:
+    def _add_moment(self, root: Snapshot, parts: momentcodec.MomentParts) -> None:
         is_large = self._group_bytes > self._max_bytes // _GROUPS
         if self.count - self._whole >= GROUP or is_large:
-            self._whole, self._chain, self._group_bytes = self.count, MomentChain(), 0
+            self._whole, self._chain, self._group_bytes = self.count, momentcodec.MomentChain(), 0
         uptime_s = root.now_ns / NS_PER_S
         moment = RecordedMoment(self.count, root.time_s, uptime_s, STEPS_S[0], self._whole)
-        data = encode(parts, self._chain.base)
+        data = momentcodec.encode(parts, self._chain.base)
         insert(self._connection, moment, data)
         self._group_bytes += len(data)
         self._chain.add(parts)
@@ -120,8 +113,7 @@ class RecordingWriter:
             return container.used_bytes(self._connection)
 
     def copy(self, path: Path) -> None:
-        """Copies the recording so far to another file."""
-        newfile.copy_written(self._connection, path, self._users)
+        container.copy_written(self._connection, path, self._users)
 
     def _check_size(self) -> None:
         """Empties the log if room is lacking. Raises TracellocError if room is lacking then."""
@@ -129,7 +121,8 @@ class RecordingWriter:
         log = container.disk_bytes(self.path, container.BESIDE)
         if size <= self._max_bytes and free >= 2 * log + _LEAST_FREE_BYTES:
             return
-        is_empty = container.empty_log(self._connection)
+        # It waits for readers, for seconds.
+        emptied = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         size, free = container.disk_bytes(self.path), container.free_bytes(self.path)
         if free < _LEAST_FREE_BYTES:
             raise TracellocError(
@@ -139,7 +132,7 @@ class RecordingWriter:
             )
         if size > self._max_bytes:
             what = "call stacks, names and the last snapshots take"
-            if not is_empty:
+            if emptied[0]:
                 what = "a reader that is stopped keeps its log, with which it takes"
             raise TracellocError(
                 f"{self.path}: {what} {format_size(size)}",
@@ -160,7 +153,7 @@ class RecordingWriter:
             if end <= first:
                 continue
             depths, flags, frames = book.stacks.columns(first, end)
-            data = arrays_packed(depths, flags, frames)
+            data = momentcodec.arrays_packed(depths, flags, frames)
             crc = checksum(data, book.number, first)
             self._insert("stacks", None, book.number, first, crc, data)
             book.unknown.update((np.flatnonzero(depths < 0) + first).tolist())
@@ -171,7 +164,7 @@ class RecordingWriter:
         for time_ns in one.history.times_ns:
             if time_ns not in program.samples:
                 program.samples.add(time_ns)
-                data = arrays_packed(one.history.at(time_ns))
+                data = momentcodec.arrays_packed(one.history.at(time_ns))
                 crc = checksum(data, *key, time_ns)
                 self._insert("samples", *key, time_ns, crc, data)
 
@@ -198,10 +191,10 @@ class RecordingWriter:
 
     def close(self) -> None:
         """Completes the file, even if it was moved; removes it if it has no snapshots."""
-        newfile.close_written(self._connection, self._users[-1])
+        container.close_written(self._connection, self._users[-1])
         # Of a file that is gone, SQLite may leave its log behind.
         if not self.path.exists() or (not self.count and not self.is_gone):
-            newfile.remove(self.path, self._users[-1])
+            container.remove(self.path, self._users[-1])
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -1,56 +1,43 @@
-"""The list of all sections of reports, and the sections on sizes, threads, memory and losses."""
+"""Reports of traces: the list of their sections, and those on sizes, threads, memory and losses."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from tracelloc.dataclass import dataclass
 from tracelloc.heap.usable import header_bytes, usable_of
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import ThreadActivity, ThreadWork
-from tracelloc.show.analysis.histograms import (
-    Bin,
-    StackWaste,
-    Waste,
-    frequent_sizes,
-    size_bins,
-    total_waste,
-    wasteful_stacks,
-)
+from tracelloc.model.process import FollowCounts, Space
+from tracelloc.show.analysis import histograms
+from tracelloc.show.presentation import processfacts
 from tracelloc.show.presentation.alerts import incompleteness, overhead_line
 from tracelloc.show.presentation.facts import summary, thread_facts
 from tracelloc.show.presentation.memoryparts import account_age, part_lines
-from tracelloc.show.presentation.processfacts import (
-    account,
-    losses_line,
-    memory_lines,
-    waste_line,
-    waste_text,
-    why_uncertain,
-)
+from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.report import top
 from tracelloc.show.report.content import (
+    EarlierReports,
     Entry,
+    ReportStyle,
     Request,
     SectionContent,
     largest,
     share_of_allocations,
 )
-from tracelloc.show.report.heap import earlier_part
-from tracelloc.show.report.loglines import LEGEND, head_line
-from tracelloc.show.report.objects import objects_part
-from tracelloc.show.report.suspects import suspects_part, symbols_part
-from tracelloc.show.report.top import (
-    allocations_part,
-    allocators_part,
-    mappings_part,
-    old_allocations_part,
-    peak_part,
-    since_mark_part,
-    temporary_part,
-    types_part,
-)
+from tracelloc.show.report.heap import earlier_part, objects_part
+from tracelloc.show.report.suspects import LEGEND, head_line, suspects_part, symbols_part
 from tracelloc.show.tables import json_of
-from tracelloc.text import format_percent, format_size, plural, printable
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.text import (
+    NS_PER_S,
+    about_of,
+    format_duration,
+    format_percent,
+    format_size,
+    plural,
+    printable,
+)
 
 # Free bytes in hardly used pages from which a report lists what keeps them.
 _NOTABLE_PINNED_BYTES: Final = 1 << 20
@@ -67,8 +54,8 @@ def completeness_part(given: Request) -> SectionContent | None:
 def memory_part(given: Request) -> SectionContent:
     """Makes the section of lines on memory, and on programs that were executed."""
     snapshot = given.snapshot
-    lines = list(memory_lines(snapshot))
-    found = account(snapshot)
+    lines = list(processfacts.memory_lines(snapshot))
+    found = processfacts.account(snapshot)
     is_traced = found is None or found.is_mostly_traced
     # Forecasts come and go.
     news = {("traced", is_traced), ("lines", len(lines)), ("programs", snapshot.target.exec_count)}
@@ -104,7 +91,7 @@ def losses_part(given: Request) -> SectionContent:
     snapshot = given.snapshot
     losses = snapshot.losses
     return SectionContent(
-        [f"==> {overhead_line(snapshot)}", f"==> {losses_line(snapshot)}"],
+        [f"==> {overhead_line(snapshot)}", f"==> {processfacts.losses_line(snapshot)}"],
         repeat_when=(
             losses.events,
             losses.overflows,
@@ -129,9 +116,9 @@ def sizes_part(given: Request) -> SectionContent:
     usable = None if sizes is None else usable_of(sizes, blocks)
     total = None
     if sizes is not None and usable is not None and len(blocks):
-        total = total_waste(blocks, sampled, usable, header_bytes(sizes.main))
-    bins = size_bins(blocks, sampled, usable)
-    frequent = frequent_sizes(blocks, given.style.top, sampled, usable)
+        total = histograms.total_waste(blocks, sampled, usable, header_bytes(sizes.main))
+    bins = histograms.size_bins(blocks, sampled, usable)
+    frequent = histograms.frequent_sizes(blocks, given.style.top, sampled, usable)
     dropped_count = 0 if len(blocks) else snapshot.live_count
     facts: dict[str, Any] = {
         "bins": [{"from_bytes": bin_.low, "to_bytes": bin_.high, **_held(bin_)} for bin_ in bins],
@@ -140,8 +127,8 @@ def sizes_part(given: Request) -> SectionContent:
         **_waste(None if total is None else total.waste),
     }
     if dropped_count:
-        count = plural(dropped_count, "allocation")
-        gone = f"==> sizes of {given.about}{count} are not known: the process has ended"
+        count = f"{given.about}{plural(dropped_count, 'allocation')}"
+        gone = f"==> sizes of {count} are not known: the process has ended"
         return SectionContent([gone], facts)
     lines = ["==> live blocks by size:"]
     lines += [_line(f"{bin_.low}-{bin_.high} B", bin_, given) for bin_ in bins]
@@ -149,42 +136,35 @@ def sizes_part(given: Request) -> SectionContent:
     lines += [_line(f"{size.low} B", size, given) for size in frequent]
     if sizes is None or usable is None or total is None:
         return SectionContent(lines, facts)
-    wasteful = wasteful_stacks(blocks, sampled, usable, given.style.top)
-    lines.append(f"==> {waste_line(sizes, total, given.about)}")
-    lines.append(f"==> {len(wasteful)} stacks that waste most:")
+    entries = []
+    for index, n, waste in histograms.wasteful_stacks(blocks, sampled, usable, given.style.top):
+        text = f"{processfacts.waste_text(waste, given.about)} in {given.about}"
+        text += plural(n, "allocation")
+        entries.append(Entry(index, text, {"allocations": n, **_waste(waste)}))
+    lines.append(f"==> {processfacts.waste_line(sizes, total, given.about)}")
+    lines.append(f"==> {len(entries)} stacks that waste most:")
     facts |= {
         "malloc_library": sizes.main.library.value,
-        "uncertain": why_uncertain(sizes),
+        "uncertain": processfacts.why_uncertain(sizes),
         "header_bytes": total.header_bytes,
         "read_allocations": total.read_count,
         "computed_allocations": total.computed_count,
     }
-    return SectionContent(
-        lines, facts, "top_stacks", [_entry(found, given.about) for found in wasteful]
-    )
+    return SectionContent(lines, facts, "top_stacks", entries)
 
 
-def _line(label: str, held: Bin, given: Request) -> str:
+def _line(label: str, held: histograms.Bin, given: Request) -> str:
     line = f"    {label:>24}: {given.amount(held.size_bytes, held.count)}"
     if held.waste is not None and held.count:
-        line += f", {waste_text(held.waste, given.about)}"
+        line += f", {processfacts.waste_text(held.waste, given.about)}"
     return line
 
 
-def _entry(found: StackWaste, about: str) -> Entry:
-    count = plural(found.count, "allocation")
-    return Entry(
-        found.index,
-        f"{waste_text(found.waste, about)} in {about}{count}",
-        {"allocations": found.count, **_waste(found.waste)},
-    )
-
-
-def _held(held: Bin) -> dict[str, Any]:
+def _held(held: histograms.Bin) -> dict[str, Any]:
     return {"allocations": held.count, "bytes": held.size_bytes, **_waste(held.waste)}
 
 
-def _waste(waste: Waste | None) -> dict[str, Any]:
+def _waste(waste: histograms.Waste | None) -> dict[str, Any]:
     if waste is None:
         return dict.fromkeys(("usable_bytes", "waste_bytes", "unknown_allocations"))
     return json_of(waste, {"unknown_count": "unknown_allocations"})
@@ -267,20 +247,20 @@ class ReportSection:
 REPORT: Final = (
     ReportSection(completeness_part),
     ReportSection(suspects_part),
-    ReportSection(allocations_part),
-    ReportSection(old_allocations_part, json_place=2),
-    ReportSection(allocators_part),
+    ReportSection(top.allocations_part),
+    ReportSection(top.old_allocations_part, json_place=2),
+    ReportSection(top.allocators_part),
     ReportSection(earlier_part, "earlier"),
-    ReportSection(since_mark_part, "since_mark"),
-    ReportSection(peak_part, "peak", is_optional=True),
-    ReportSection(temporary_part, "temporary", is_optional=True),
+    ReportSection(top.since_mark_part, "since_mark"),
+    ReportSection(top.peak_part, "peak", is_optional=True),
+    ReportSection(top.temporary_part, "temporary", is_optional=True),
     ReportSection(sizes_part, "sizes", is_optional=True),
-    ReportSection(types_part, "types", is_optional=True),
+    ReportSection(top.types_part, "types", is_optional=True),
     ReportSection(threads_part, "threads", is_optional=True),
     ReportSection(objects_part, "objects", is_optional=True),
     ReportSection(memory_part),
     ReportSection(account_part),
-    ReportSection(mappings_part, "mappings", json_place=1),
+    ReportSection(top.mappings_part, "mappings", json_place=1),
     ReportSection(symbols_part),
     ReportSection(losses_part),
 )
@@ -344,3 +324,103 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(each) for key, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+# Processes as they were when the mark was set, by their numbers in the trace.
+Marks = Mapping[int, Snapshot]
+
+
+def trace_report(
+    trace: TraceSnapshot,
+    namers: Namers,
+    style: ReportStyle,
+    marks: Marks,
+    *,
+    ended: bool,
+    earlier: EarlierReports | None = None,
+    as_json: bool = False,
+) -> str:
+    """Returns the report as text, or as lines of JSON. ``ended``: includes ended processes."""
+    earlier = EarlierReports() if earlier is None else earlier
+    shown = trace.processes if ended or len(trace.processes) == 1 else trace.living
+    lines: list[str] = []
+    for one in shown:
+        number = one.target.number
+        said = earlier.begin_process(number)
+        given = Request(one, namers.namer_of(one.target), style, marks.get(number), said)
+        if as_json:
+            report = report_facts(given)
+            if style.has_many:
+                report["ended"] = one.target.has_ended
+            lines.append(_json_line(report))
+        else:
+            if style.has_many and said.is_full:
+                target, ended_word = one.target, ", ended" if one.target.has_ended else ""
+                lines.append(
+                    f"==> process {target.pid} ({printable(target.command)}), "
+                    f"child of {target.parent_pid}{ended_word}"
+                )
+            lines += report_lines(given)
+    if style.has_many:
+        lines += [_json_line(_total(trace))] if as_json else [_total_line(trace), ""]
+    return "".join(f"{line}\n" for line in lines)
+
+
+_OF: Final = {Space.HOST: "", Space.GPU: "of GPU memory "}
+
+
+def _json_line(facts: dict[str, Any]) -> str:
+    return json.dumps(facts, separators=(",", ":"))
+
+
+def progress_line(trace: TraceSnapshot) -> str:
+    """Formats a line of progress, for standard error."""
+    if len(trace.processes) == 1:
+        return _traced_line(trace.root)
+    return _total_line(trace).removeprefix("==> total of ")
+
+
+def _traced_line(snapshot: Snapshot) -> str:
+    elapsed_s = snapshot.elapsed_ns / NS_PER_S
+    rate = snapshot.events / elapsed_s if elapsed_s > 0 else 0.0
+    about = about_of(snapshot.sample_bytes)
+    traced = f"{format_duration(elapsed_s)} traced"
+    return (
+        f"{traced}, {about}{format_size(snapshot.live_bytes)} {_OF[snapshot.space]}"
+        f"in {about}{snapshot.live_count:,} allocations from {snapshot.live_stacks:,} stacks, "
+        f"{rate:,.0f} events/s"
+    )
+
+
+def _sums(trace: TraceSnapshot) -> dict[str, int]:
+    """Returns sums over all processes. A forked child's copied blocks count, too."""
+    every = trace.processes
+    return {
+        "live_bytes": sum(one.live_bytes for one in every),
+        "live_allocations": sum(one.live_count for one in every),
+        "allocated_bytes": sum(int(one.totals.allocated_bytes.sum()) for one in every),
+        "allocations": sum(int(one.totals.allocated_count.sum()) for one in every),
+    }
+
+
+def _total_line(trace: TraceSnapshot) -> str:
+    sums, count = _sums(trace), len(trace.processes)
+    processes = "1 process" if count == 1 else f"{count:,} processes"
+    untraced = f", {trace.untraced_count:,} more not traced" if trace.untraced_count else ""
+    size, blocks = format_size(sums["live_bytes"]), plural(sums["live_allocations"], "allocation")
+    return f"==> total of {processes}{untraced}: {size} {_OF[trace.root.space]}in {blocks}"
+
+
+def _total(trace: TraceSnapshot) -> dict[str, Any]:
+    follow = trace.follow or FollowCounts()
+    return {
+        "time": round(trace.root.time_s, 6),
+        "pid": None,
+        "processes": len(trace.processes),
+        "space": trace.root.space.value,
+        "untraced_processes": trace.untraced_count,
+        **_sums(trace),
+        "forks": follow.forks,
+        "execs": follow.execs,
+        "stopped_s": round(follow.stopped_ns / NS_PER_S, 6),
+    }

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
+
 from tracelloc.model.blocks import BlockSelection
 from tracelloc.model.process import TemporaryPolicy
 from tracelloc.model.verdicts import Verdict
-from tracelloc.show.analysis.differences import since_mark
+from tracelloc.show.analysis.differences import change
 from tracelloc.show.presentation.blockholders import keeping_root_text
 from tracelloc.show.presentation.blocktypes import BlockTypes, TypeSum
 from tracelloc.show.presentation.facts import peak_facts, temporary_facts
@@ -95,30 +97,30 @@ def allocators_part(given: Request) -> SectionContent:
 
 def since_mark_part(given: Request) -> SectionContent | None:
     """Makes the section of stacks that have grown most since the mark; None without a mark."""
-    since = since_mark(given.snapshot, given.mark, given.style.top)
-    if since is None:
+    snapshot, mark = given.snapshot, given.mark
+    if mark is None or mark.table_number != snapshot.table_number:
         return None
-    title = (
-        f"==> since the mark {format_duration(since.elapsed_ns / NS_PER_S)} ago: "
-        f"{_more(since.live_bytes, since.live_count, given.about)}, "
-        f"{len(since.top)} top growers out of {since.growing:,}:"
-    )
-    facts = {
-        "elapsed_s": since.elapsed_ns / NS_PER_S,
-        "live_bytes": since.live_bytes,
-        "live_allocations": since.live_count,
-        "allocated_bytes": since.allocated_bytes,
-        "freed_bytes": since.freed_bytes,
-        "growing_stacks": since.growing,
+    changed = change(mark, snapshot)
+    held, counts = changed.grown("live_bytes"), changed.grown("live_count")
+    growing, order = largest(np.maximum(held, 0), given.style.top)
+    facts: dict[str, Any] = {
+        "elapsed_s": changed.elapsed_ns / NS_PER_S,
+        "live_bytes": int(held.sum()),
+        "live_allocations": int(counts.sum()),
+        "allocated_bytes": int(changed.grown("allocated_bytes").sum()),
+        "freed_bytes": int(changed.grown("freed_bytes").sum()),
+        "growing_stacks": growing,
     }
-    entries = [
-        Entry(
-            changed.stack,
-            _more(changed.live_bytes, changed.live_count, given.about),
-            {"bytes": changed.live_bytes, "allocations": changed.live_count},
-        )
-        for changed in since.top
-    ]
+    title = (
+        f"==> since the mark {format_duration(facts['elapsed_s'])} ago: "
+        f"{_more(facts['live_bytes'], facts['live_allocations'], given.about)}, "
+        f"{len(order)} top growers out of {growing:,}:"
+    )
+    entries = []
+    for stack in order:
+        size_bytes, count = int(held[stack]), int(counts[stack])
+        figures = {"bytes": size_bytes, "allocations": count}
+        entries.append(Entry(stack, _more(size_bytes, count, given.about), figures))
     return SectionContent([title], facts, "top_allocators", entries)
 
 

@@ -35,7 +35,7 @@ from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.system.debugpackages import debug_hints
 from tracelloc.system.memorylimits import closest_limit
 from tracelloc.system.syscalls import NotRegularError, open_inside, open_regular
-from tracelloc.ui.sourcefiles import read_source
+from tracelloc.ui.frames import read_source
 
 MIB = 1 << 20
 

@@ -20,8 +20,7 @@ from tracelloc.record.facets.facet import Facet, InspectionBudget
 from tracelloc.record.facets.objects import ObjectsFacet
 from tracelloc.record.session import tracee, upkeep
 from tracelloc.record.tasks.memorybudget import MemoryBudget
-from tracelloc.show.recording.parts import facets_of
-from tracelloc.show.recording.plain import to_plain
+from tracelloc.show.recording.parts import facets_of, to_plain
 from tracelloc.snapshots.snapshot import FACET_RESULTS
 from tracelloc.text import NS_PER_S
 

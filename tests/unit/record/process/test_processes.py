@@ -11,7 +11,7 @@ import pytest
 from tests.commands import background
 from tests.harness import Builder, read_line, wait_until
 from tracelloc.model.codefiles import Mapping
-from tracelloc.model.processlist import ProcessInfo, Trouble, matching_processes
+from tracelloc.model.process import ProcessInfo, Trouble, matching_processes
 from tracelloc.record.process.identity import script_of
 from tracelloc.record.process.processlist import ProcessScan, parse_stat
 from tracelloc.record.process.procfs import Process

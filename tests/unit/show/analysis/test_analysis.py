@@ -29,13 +29,11 @@ from tracelloc.show.analysis.differences import (
     stack_figures,
 )
 from tracelloc.show.analysis.histograms import (
-    ThreadsBefore,
     age_bins,
     frequent_sizes,
     size_bins,
     stack_details,
     threads_of,
-    threads_then,
 )
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
@@ -212,20 +210,26 @@ def test_change_between_marks_and_what_has_come_since() -> None:
     moved = change(first, snapshot)
     one, two, three = table.stacks.indices(np.array([1, 2, 3], np.uint64)).tolist()
     assert moved.elapsed_ns == 2 * NS_PER_S
-    assert moved.live_bytes[[one, two, three]].tolist() == [-9, 5, 7]
-    assert moved.live_count[[one, two, three]].tolist() == [0, 1, 1]
-    assert moved.freed_bytes[[one, two, three]].tolist() == [10, 0, 0]
-    assert moved.per_second(moved.allocated_count)[[one, two, three]].tolist() == [0.5, 0.5, 0.5]
-    assert moved.per_second(moved.freed_count)[[one, two, three]].tolist() == [0.5, 0, 0]
-    assert moved.per_second(moved.allocated_bytes)[one] == 0.5
+    assert moved.grown("live_bytes")[[one, two, three]].tolist() == [-9, 5, 7]
+    assert moved.grown("live_count")[[one, two, three]].tolist() == [0, 1, 1]
+    assert moved.grown("freed_bytes")[[one, two, three]].tolist() == [10, 0, 0]
+    assert moved.per_second(moved.grown("allocated_count"))[[one, two, three]].tolist() == [
+        0.5,
+        0.5,
+        0.5,
+    ]
+    assert moved.per_second(moved.grown("freed_count"))[[one, two, three]].tolist() == [0.5, 0, 0]
+    assert moved.per_second(moved.grown("allocated_bytes"))[one] == 0.5
     since = stack_figures(snapshot, first, Limits(born_after_ns=first.now_ns))
     assert since.live_bytes[[one, two, three]].tolist() == [1, 5, 7]
     back = change(snapshot, snapshot)
-    assert not back.live_bytes.any()
-    assert not back.per_second(back.allocated_count).any()
+    assert not back.grown("live_bytes").any()
+    assert not back.per_second(back.grown("allocated_count")).any()
     # Another program has begun: its rates are no less than nothing.
-    assert not moved.per_second(-moved.allocated_count).any()
-    assert change(None, snapshot).live_bytes.tolist() == snapshot.totals.live_bytes.tolist()
+    assert not moved.per_second(-moved.grown("allocated_count")).any()
+    assert (
+        change(None, snapshot).grown("live_bytes").tolist() == snapshot.totals.live_bytes.tolist()
+    )
 
 
 def test_sums_of_huge_sizes_are_exact() -> None:
@@ -271,12 +275,11 @@ def test_threads_and_their_growth() -> None:
         (4_000_000, None, 300, 1, None), (7, "main", 150, 2, None)
     ]  # fmt: skip
     assert stats[1].share == pytest.approx(1 / 3)
-    before = threads_then(stats, NS_PER_S)
-    later = threads_of(made((160, 1, 1, 7)), {7: "main"}, 31 * NS_PER_S, before)
+    later = threads_of(made((160, 1, 1, 7)), {7: "main"}, 31 * NS_PER_S, (NS_PER_S, stats))
     assert [(s.tid, s.live_bytes, s.bytes_per_min) for s in later] == [
         (7, 160, 20), (4_000_000, 0, -600)
     ]  # fmt: skip
-    assert threads_of(Blocks.empty(), {}, 5, ThreadsBefore(5, {3: 1}))[0].bytes_per_min is None
+    assert threads_of(Blocks.empty(), {}, 5, (5, stats))[0].bytes_per_min is None
 
 
 def test_details_of_a_stack() -> None:
@@ -293,14 +296,13 @@ def test_details_of_a_stack() -> None:
     assert (details.allocated_count, details.freed_count) == (4, 1)
     assert details.last_age_ns == 7
     assert (details.mean_age_ns, details.oldest_age_ns) == (9, 10)
-    assert details.freed_share == 0.25
     assert [(t.tid, t.name, t.live_bytes) for t in details.threads] == [
         (41, "b", 40),
         (40, None, 20),
     ]
     assert details.history == ([0, 12, 20], [0, 60, 60])
     empty = stack_details(snapshot_of(table, 20, TOTALS_ONLY), 0, {})
-    assert empty.freed_share is empty.mean_age_ns is empty.last_age_ns is None
+    assert empty.mean_age_ns is empty.last_age_ns is None
     assert empty.history == ([0, 20], [0, 0])
 
 

@@ -2,13 +2,13 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.unit.leaks import CACHE, LEAK, SESSIONS, watched
 from tests.unit.reports import json_report, text_report
 from tracelloc.model.blocks import Mappings
-from tracelloc.show.analysis.differences import since_mark
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_size
 
@@ -23,39 +23,41 @@ def now() -> Snapshot:
     return watched(200.0).snapshot()
 
 
+def since(now: Snapshot, mark: Snapshot | None, top: int) -> dict[str, Any] | None:
+    report = json.loads(json_report(now, watched(200.0).namer, top, mark))
+    return report.get("since_mark")
+
+
 def test_what_has_come(mark: Snapshot, now: Snapshot) -> None:
-    found = since_mark(now, mark, 3)
-    assert found.elapsed_ns == 100 * 10**9
-    assert found.live_bytes == now.live_bytes - mark.live_bytes
-    assert found.live_count == now.live_count - mark.live_count
-    assert found.live_bytes == found.allocated_bytes - found.freed_bytes
+    found = since(now, mark, 3)
+    assert found["elapsed_s"] == 100
+    assert found["live_bytes"] == now.live_bytes - mark.live_bytes
+    assert found["live_allocations"] == now.live_count - mark.live_count
+    assert found["live_bytes"] == found["allocated_bytes"] - found["freed_bytes"]
     more = {n: int(now.totals.live_bytes[n] - mark.totals.live_bytes[n]) for n in [LEAK, *SESSIONS]}
     # The cache was full.
     assert int(now.totals.live_bytes[CACHE]) == int(mark.totals.live_bytes[CACHE])
-    assert found.growing == len(more)
+    assert found["growing_stacks"] == len(more)
     largest = sorted(more, key=lambda n: (-more[n], n))[:3]
-    assert [(c.stack, c.live_bytes) for c in found.top] == [(n, more[n]) for n in largest]
+    top = found["top_allocators"]
+    assert [(c["stack_id"], c["bytes"]) for c in top] == [(n, more[n]) for n in largest]
     counts = now.totals.live_count - mark.totals.live_count
-    assert [c.live_count for c in found.top] == counts[largest].tolist()
+    assert [c["allocations"] for c in top] == counts[largest].tolist()
 
 
 def test_reports(mark: Snapshot, now: Snapshot) -> None:
-    found = since_mark(now, mark, 2)
-    namer = watched(200.0).namer
-    lines = list(text_report(now, namer, 2, mark=mark))
+    found = since(now, mark, 2)
+    lines = list(text_report(now, watched(200.0).namer, 2, mark=mark))
     title = (
-        f"==> since the mark 1 m 40 s ago: +{format_size(found.live_bytes)} in "
-        f"+{found.live_count} allocations, 2 top growers out of 13:"
+        f"==> since the mark 1 m 40 s ago: +{format_size(found['live_bytes'])} in "
+        f"+{found['live_allocations']} allocations, 2 top growers out of 13:"
     )
     at = lines.index(title)
-    first = found.top[0]
-    amount = f"+{format_size(first.live_bytes)} in +{first.live_count} allocations"
+    first = found["top_allocators"][0]
+    amount = f"+{format_size(first['bytes'])} in +{first['allocations']} allocations"
     assert lines[at + 1] == f"     0: {amount}, in record_request ← serve"
-    report = json.loads(json_report(now, namer, 2, mark))["since_mark"]
-    assert report["live_bytes"] == found.live_bytes
-    assert report["top_allocators"][0]["stack_id"] == LEAK
-    assert report["top_allocators"][0]["stack"][0]["symbol"] == "record_request"
-    assert "since_mark" not in json.loads(json_report(now, namer, 2))
+    assert first["stack_id"] == LEAK
+    assert first["stack"][0]["symbol"] == "record_request"
 
 
 def test_sections_have_their_order(mark: Snapshot, now: Snapshot) -> None:
@@ -76,5 +78,5 @@ def test_sections_have_their_order(mark: Snapshot, now: Snapshot) -> None:
 
 
 def test_another_program_has_no_mark(mark: Snapshot, now: Snapshot) -> None:
-    assert since_mark(replace(now, target=replace(now.target, exec_count=1)), mark, 2) is None
-    assert since_mark(now, None, 2) is None
+    assert since(replace(now, target=replace(now.target, exec_count=1)), mark, 2) is None
+    assert since(now, None, 2) is None

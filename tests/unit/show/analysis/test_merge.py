@@ -26,8 +26,7 @@ from tracelloc.model.verdicts import VERDICTS, Verdict
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.show.analysis.merge import TraceMerger
 from tracelloc.show.filters import Filters
-from tracelloc.show.presentation.mergedsymbols import MergedSymbols
-from tracelloc.show.presentation.naming import Namer
+from tracelloc.show.presentation.naming import MergedSymbols, Namer
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.evidence import stack_judgement

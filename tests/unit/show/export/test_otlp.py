@@ -22,7 +22,7 @@ from tracelloc.errors import UsageError
 from tracelloc.model.frames import Frame
 from tracelloc.model.process import Target
 from tracelloc.show.export import EXPORTERS, exporter_for
-from tracelloc.show.export.otelnames import request_headers, service_attributes
+from tracelloc.show.export.otlp import request_headers, service_attributes
 from tracelloc.show.presentation.combined import difference, joined_profile
 from tracelloc.show.presentation.profile import FIGURES, LIVE_BYTES, Metric, Profile
 from tracelloc.text import printable

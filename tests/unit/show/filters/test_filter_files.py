@@ -55,8 +55,6 @@ RULE = '# one\n[[rule]]\npattern = "x"\n\n[[rule]]\n# two\n'
          "f:8: rule 2: on cannot be 'line'; known are symbol, trait, module, file"),
         (RULE + "pattern = 'x'\naction = 'fold'",
          "f:8: rule 2: action cannot be 'fold'; known are hide, collapse, show"),
-        (RULE + "pattern = 'x'\naction = 'cut'",
-         "f:8: rule 2: action cannot be 'cut'; it is gone: hide the callers by rules of their own"),
         (RULE + "pattern = 'x'\naction = 'collapse'",
          "f:8: rule 2: collapse needs a name for what it collapses: as = \"…\""),
         (RULE + "pattern = 'x'\nas = 'y'",

@@ -11,7 +11,7 @@ from tests.unit.profiles import small
 from tests.unit.show.export.test_export_formats import TOP, decoded, go_pprof, saved, written
 from tracelloc.model.process import Target
 from tracelloc.model.verdicts import Verdict
-from tracelloc.show.export.flamedata import page_data
+from tracelloc.show.export.flamegraph import page_data
 from tracelloc.show.presentation.combined import difference, joined_profile, profile_of
 from tracelloc.show.presentation.profile import Metric, Profile
 

@@ -25,7 +25,7 @@ from tracelloc.show.presentation.blockholders import (
     root_text,
     top_keeper_text,
 )
-from tracelloc.show.recording.plain import from_plain, to_plain
+from tracelloc.show.recording.parts import from_plain, to_plain
 from tracelloc.show.report.pointers import holder_lines_of, holders_json, top_holder_lines
 from tracelloc.snapshots.snapshot import FACET_RESULTS
 

@@ -9,7 +9,7 @@ from tracelloc.model.frames import Frame
 from tracelloc.model.verdicts import Member, Suspect
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.naming import Namer
-from tracelloc.show.presentation.sharedframes import SharedFunction, shared_function
+from tracelloc.show.presentation.suspects import SharedFunction, shared_function
 
 MAIN = 1
 

@@ -9,12 +9,15 @@ from tests.unit.reports import text_report
 from tests.unit.show.presentation.test_untraced import runtimes
 from tracelloc.model.codefiles import GENERATED, Unresolved
 from tracelloc.model.frames import Frame
-from tracelloc.show.filters import Filters, NamedStack
+from tracelloc.show.filters import Filters, NamedStack, measured_wrappers
 from tracelloc.show.filters.rules import Action, Rule
 from tracelloc.show.presentation.naming import stack_title
-from tracelloc.show.presentation.packageadvice import SymbolAdvice
-from tracelloc.show.presentation.symboladvice import advice_text, generated_advice, lacking_files
-from tracelloc.show.presentation.wrappers import measured_wrappers
+from tracelloc.show.presentation.symboladvice import (
+    SymbolAdvice,
+    advice_text,
+    generated_advice,
+    lacking_files,
+)
 
 
 def frame(name: str) -> Frame:

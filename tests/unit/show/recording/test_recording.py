@@ -31,12 +31,12 @@ from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording import parts
 from tracelloc.show.recording.compaction import GROUP
-from tracelloc.show.recording.plain import to_plain
+from tracelloc.show.recording.joined import count_words
+from tracelloc.show.recording.parts import to_plain
 from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.show.recording.times import count_words
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.show.report.content import ReportStyle
-from tracelloc.show.report.trace import trace_report
+from tracelloc.show.report.sections import trace_report
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.system.confined import NOBODY
 

@@ -10,7 +10,7 @@ import numpy as np
 from tests.unit.leaks import LEAK, watched
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.report.content import FULL_AGAIN_S, EarlierReports, ReportStyle
-from tracelloc.show.report.trace import trace_report
+from tracelloc.show.report.sections import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 
 STYLE = ReportStyle(2)

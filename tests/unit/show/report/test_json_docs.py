@@ -50,7 +50,7 @@ from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.optional import SECTIONS
-from tracelloc.show.report.trace import trace_report
+from tracelloc.show.report.sections import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 
 Tables = dict[str, dict[str, tuple[str, str]]]

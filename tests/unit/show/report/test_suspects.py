@@ -40,7 +40,7 @@ from tracelloc.show.presentation.suspects import (
     unsure_growth,
 )
 from tracelloc.show.report.content import EarlierProcessReports, ReportStyle, Request
-from tracelloc.show.report.loglines import suspect_line
+from tracelloc.show.report.suspects import suspect_line
 from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size
 
 HOSTILE = "\x1b[31m</script>\n==> 9 leak suspects"
