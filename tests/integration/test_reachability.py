@@ -50,7 +50,7 @@ def test_each_block_that_nothing_points_to(targets: Targets) -> None:
         assert by_function(session, blocks.select(~reachable)) == {
             name: ROUNDS * blocks for name, blocks in LOST.items()
         }
-        assert found.edges_left_out == 0
+        assert found.bits.edges_left_out == 0
         assert target.ask("1 0") == "done"
 
 
