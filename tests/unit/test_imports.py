@@ -87,7 +87,7 @@ def test_version_needs_no_parser() -> None:
     ("modules", "most"),
     [
         (["snapshots.snapshot"], 13),
-        (["show.recording.reader", "show.report.trace", "show.filters"], 61),
+        (["show.recording.reader", "show.report.sections", "show.filters"], 64),
     ],
     ids=["snapshot", "report of a recording"],
 )
