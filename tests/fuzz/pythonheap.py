@@ -277,7 +277,7 @@ class _Python(CPython):
         self._process = cast(Any, SimpleNamespace(pid=7))
         self.address, self.version = _RUNTIME, (3, minor)
         self.layout = self._find_layout()
-        self._codes = CodeObjects(self.layout.code, _DATA + 10 * _TYPE_BYTES, self.read)
+        self.codes = CodeObjects(self.layout.code, _DATA + 10 * _TYPE_BYTES, self.read)
 
     def read(self, address: int, size_bytes: int) -> bytes:
         return self._memory.bytes_at(address & (1 << 64) - 1, size_bytes)

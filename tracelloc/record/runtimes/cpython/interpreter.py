@@ -1,8 +1,8 @@
 """CPython in a process: the version, where frames are, and which functions they belong to.
 
 3.11 and 3.12 have their structures at known offsets (Include/internal of those versions). From
-3.13 on, ``_PyRuntime`` itself contains the offsets (``_Py_DebugOffsets``, pycore_runtime.h and, from
-3.14 on, pycore_debug_offsets.h). Every build exports ``_PyRuntime``, even stripped ones.
+3.13 on, ``_PyRuntime`` itself contains the offsets (``_Py_DebugOffsets``, pycore_runtime.h and,
+from 3.14 on, pycore_debug_offsets.h). Every build exports ``_PyRuntime``, even stripped ones.
 """
 
 import struct
