@@ -394,7 +394,8 @@ struct python {
 	__u16 least_entry; /* and the byte's lowest value if the loop was entered */
 	__u16 has_shims;   /* whether such an entry frame belongs to no Python function */
 	__u16 has_no_versions; /* whether code objects have no version numbers */
-	__u16 unused[2];
+	__u16 head;        /* without the GIL: bytes that each object has more at its beginning */
+	__u16 unused;
 };
 
 /* One address space, as the probes and user space share it. */

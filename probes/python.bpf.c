@@ -160,13 +160,13 @@ static __always_inline u64 identify(struct space *space, struct scratch *scratch
 
 /*
  * Notes the frame at `at` as two words, and returns whether that could be read: where its
- * code is, with the lowest bit set where CPython's loop was entered for it; how far it has come,
+ * code is (behind the longer head of builds without the GIL), with the lowest bit set where CPython's loop was entered for it; how far it has come,
  * with what tells the code from other code that lies there later.
  */
 static __always_inline bool note_frame(struct space *space, struct scratch *scratch, u64 at,
 				       u64 *pair)
 {
-	u64 code = frame_word(scratch, at, space->python.code) & ~7ULL;
+	u64 code = (frame_word(scratch, at, space->python.code) & ~7ULL) + space->python.head;
 	u64 reached = frame_word(scratch, at, space->python.instruction) - code;
 	u64 entry = frame_word(scratch, at, space->python.entry) >> space->python.entry_shift & 0xff;
 	u64 identity;
@@ -343,6 +343,7 @@ static __always_inline bool send_names(struct space *space, struct scratch *scra
 {
 	struct python_code *copy = &scratch->python_code;
 	u64 key = mix(mix(first_hash(space), code), identity) | 1;
+	u64 head = space->python.head;
 	u64 nothing = 0;
 	u64 bytes;
 
@@ -356,11 +357,11 @@ static __always_inline bool send_names(struct space *space, struct scratch *scra
 	copy->code = code;
 	copy->identity = identity;
 	copy_piece(&copy->pieces[0], copy->object, code, PYTHON_OBJECT_BYTES);
-	copy_piece(&copy->pieces[1], copy->name, copied_word(copy, PYTHON_NAME_AT),
+	copy_piece(&copy->pieces[1], copy->name, copied_word(copy, PYTHON_NAME_AT) + head,
 		   PYTHON_NAME_BYTES);
-	copy_piece(&copy->pieces[2], copy->file, copied_word(copy, PYTHON_FILE_AT),
+	copy_piece(&copy->pieces[2], copy->file, copied_word(copy, PYTHON_FILE_AT) + head,
 		   PYTHON_FILE_BYTES);
-	copy_piece(&copy->pieces[3], copy->lines, copied_word(copy, PYTHON_LINES_AT),
+	copy_piece(&copy->pieces[3], copy->lines, copied_word(copy, PYTHON_LINES_AT) + head,
 		   PYTHON_LINES_BYTES);
 	bytes = (*(volatile u64 *)(copy->lines + PYTHON_LENGTH_AT) + PYTHON_BYTES_AT + 7) & ~7ULL;
 	if (bytes > PYTHON_LINES_BYTES)

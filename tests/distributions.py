@@ -83,6 +83,25 @@ def command(release: str, program: Path) -> list[str]:
     return [str(libc / "ld-linux-x86-64.so.2"), "--library-path", path, str(program)]
 
 
+def python(minor: int) -> list[str]:
+    """What runs the unstable release's Python 3.MINOR, with the name of its file."""
+    name = f"python3.{minor}"
+    programs = package(_MOVING, f"{name}-minimal") / "usr/bin"
+    parts = [package(_MOVING, f"lib{name}-{part}") for part in ("minimal", "stdlib")]
+    modules = [part / f"usr/lib/{name}" for part in parts]
+    libraries = [
+        file_of(_MOVING, library, file).parent
+        for library, file in (
+            ("libc6", "libc.so.6"), ("libexpat1", "libexpat.so.1"), ("zlib1g", "libz.so.1"),
+        )
+    ]  # fmt: skip
+    path = ":".join(map(str, [*modules, modules[1] / "lib-dynload"]))
+    return [
+        "/usr/bin/env", f"PYTHONPATH={path}", str(libraries[0] / "ld-linux-x86-64.so.2"),
+        "--library-path", ":".join(map(str, libraries)), str(programs / name),
+    ]  # fmt: skip
+
+
 def _age_s(directory: Path) -> float:
     return time.time() - directory.stat().st_mtime
 

@@ -21,7 +21,7 @@ from tracelloc.record.runtimes.cpython import holders
 from tracelloc.record.runtimes.cpython.census import CensusTaker, TypeNames
 from tracelloc.record.runtimes.cpython.codeobjects import CodeObjects
 from tracelloc.record.runtimes.cpython.frames import FrameCodes, running_frames
-from tracelloc.record.runtimes.cpython.interpreter import _PLACES, CPython, UnsupportedRuntime
+from tracelloc.record.runtimes.cpython.interpreter import VERSIONS, CPython, UnsupportedRuntime
 from tracelloc.record.runtimes.cpython.types import Types
 
 # A step: a word of the memory, what becomes of it, after how many reads, and a value.
@@ -55,7 +55,7 @@ _TYPES: Final = {
 _OFFSETS: Final = {
     "interpreters": 40, "threads": 72, "next": 8, "frame": 56, "thread_id": 144, "previous": 8,
     "code": 0, "instruction": 56, "locals": 80, "entry": 70, "file": 112, "name": 128,
-    "lines": 136, "first_line": 68, "instructions": 192,
+    "lines": 136, "first_line": 68, "instructions": 192, "collector": 96,
 }  # fmt: skip
 
 
@@ -145,7 +145,7 @@ class _Builder:
     def _runtime(self, blocks: list[int]) -> None:
         table = [0] * 90
         table[0] = int.from_bytes(b"xdebugpy", "little")
-        for name, place in _PLACES.get((3, self._minor), {}).items():
+        for name, place in (VERSIONS[self._minor, True].places or {}).items():
             table[place] = _OFFSETS[name]
         name = self.string("function")
         code = self.table(1, self.types["code"], *[3] * 10, *[name] * 8, 0, 0, 0, 0)
@@ -285,7 +285,7 @@ class _Python(CPython):
 
 def play(data: bytes) -> int:
     """The reader: nothing in the process's memory may do harm. Returns how many were looked at."""
-    minor = 11 + data[:1][0] % 4 if data else 11
+    minor = 15 if data[:1] == b"\xff" else 11 + (data or bytes(1))[0] % 4
     memory = FuzzedMemory(data[1:], minor)
     censuses = CensusTaker(memory.process)
     censuses._memory = memory

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import distributions
 from tests.harness import TARGETS, Target, Targets, run_tracelloc
 from tracelloc.model.objects import Holders
 from tracelloc.record.process.procfs import Process
@@ -78,6 +79,16 @@ def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> No
             return
         attempts.append(found.holders)
     raise AssertionError(attempts)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("minor", [14, 15])
+def test_holders_in_newer_pythons(targets: Targets, minor: int) -> None:
+    target = targets.start(*distributions.python(minor), TARGETS / "holders.py")
+    for kind in ("dict", "slots", "cycle", "local", "frame", "native"):
+        found, more = new_holders(target, kind)
+        assert more == 300
+        assert is_found(kind, found), found.holders
 
 
 @contextmanager

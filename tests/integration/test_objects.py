@@ -5,11 +5,13 @@ import os
 import signal
 import struct
 import subprocess
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests import distributions
 from tests.harness import TARGETS, Target, Targets, run_tracelloc
 from tracelloc.errors import TargetError
 from tracelloc.model.objects import ObjectCensus
@@ -29,8 +31,10 @@ TRACKED = (
 )  # fmt: skip
 
 
-def open_program(targets: Targets, *options: str, **variables: str) -> Target:
-    command = [PYTHON, *options, TARGETS / "objects.py"]
+def open_program(
+    targets: Targets, *options: str, python: Sequence[str] = (PYTHON,), **variables: str
+) -> Target:
+    command = [*python, *options, TARGETS / "objects.py"]
     return targets.start(*command, env=os.environ | variables)
 
 
@@ -42,12 +46,19 @@ def sizes(census: ObjectCensus) -> dict[str, int]:
     return {found.name: found.size_bytes for found in census.types}
 
 
-@pytest.mark.parametrize("hooks", ["", "variable", "option"])
+@pytest.mark.parametrize(
+    "hooks",
+    ["", "variable", "option", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("14", "15"))],
+)
 def test_all_objects_are_counted(targets: Targets, hooks: str) -> None:
-    """While nothing changes, to the last one; large tuples included, and with debug hooks."""
+    """While nothing changes, to the last one; large tuples included, and with debug hooks.
+
+    ``hooks``: or a minor version of Python without them.
+    """
     options = ["-X", "dev"] if hooks == "option" else []
     variables = {"PYTHONMALLOC": "debug"} if hooks == "variable" else {}
-    target = open_program(targets, *options, **variables)
+    python = distributions.python(int(hooks)) if hooks.isdigit() else [PYTHON]
+    target = open_program(targets, *options, python=python, **variables)
     censuses = CensusTaker(Process(target.pid))
     blocks, truth = json.loads(target.ask("grow 3000"))
     for change in (0, 500, -700):
@@ -154,7 +165,7 @@ def test_an_old_version_is_refused(targets: Targets, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(holders, "find_cpython", find)
     with (
         closing(object_counter(Process(target.pid))) as counter,
-        pytest.raises(TargetError, match=r"objects of Python 3\.10 or older can't be counted"),
+        pytest.raises(TargetError, match=r"Python 3\.10 or older: its objects can't be"),
     ):
         counter.count()
     watch = PythonObjectWatch(Process(target.pid), AddressSpace(Process(target.pid)))
@@ -170,6 +181,6 @@ def test_a_build_without_gil_is_refused(targets: Targets, monkeypatch: pytest.Mo
     monkeypatch.setattr(CPython, "read", lambda *_: table)
     with (
         closing(object_counter(Process(target.pid))) as counter,
-        pytest.raises(TargetError, match=r"objects of Python 3\.13 without the GIL can't be"),
+        pytest.raises(TargetError, match=r"Python 3\.13 without the GIL: its objects can't"),
     ):
         counter.count()

@@ -69,6 +69,7 @@ PYTHON_OFFSETS: Final = (
     "least_entry",
     "has_shims",
     "has_no_versions",
+    "head",
 )
 # `struct python`.
 PYTHON_FIELDS: Final = [
@@ -76,7 +77,7 @@ PYTHON_FIELDS: Final = [
     ("namespace_device", "<u8"),
     ("namespace_inode", "<u8"),
     *((name, "<u2") for name in PYTHON_OFFSETS),
-    ("unused", ("<u2", (2,))),
+    ("unused", "<u2"),
 ]
 
 # Where `struct python_code` stores the copied pieces, in bytes from its field `code`.

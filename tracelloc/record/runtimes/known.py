@@ -42,6 +42,13 @@ _PYTHON: Final = Runtime(
     counts_objects=True,
     collects=False,
 )
+_PYTHON_WITHOUT_GIL: Final = replace(
+    _PYTHON,
+    heap="Python without the GIL keeps its objects in heaps of mimalloc's of its own",
+    advice="tracelloc holders -p PID shows what keeps their blocks; they can't be counted by type",
+    short_advice="tracelloc holders shows their blocks",
+    counts_objects=False,
+)
 _KNOWN: Final = (
     (r"libjvm\.so", _JVM),
     (r"libart\.so", replace(_JVM, frames_option="")),
@@ -78,6 +85,7 @@ _KNOWN: Final = (
             "start it with ERL_FLAGS='+JPperf true'",
         ),
     ),
+    (r"libpython[\d.]+t\.so[.\d]*|python[\d.]+t", _PYTHON_WITHOUT_GIL),
     (r"libpython[\d.]+\w*\.so[.\d]*|python[\d.]*\w?|pypy[\d.]*", _PYTHON),
 )
 _GO: Final = Runtime(
@@ -137,12 +145,6 @@ def runtime_name(name: str) -> str | None:
     return None if runtime is None else runtime.name
 
 
-def counts_objects(name: str) -> bool:
-    """Whether a file's name is that of a runtime whose objects tracelloc counts."""
-    runtime = _by_name(name)
-    return runtime is not None and runtime.counts_objects
-
-
 def is_python_name(name: str) -> bool:
     """Whether a file's name is that of Python."""
-    return _by_name(name) is _PYTHON
+    return runtime_name(name) == _PYTHON.name

@@ -30,8 +30,7 @@ def find_runtime(space: AddressSpace) -> CPython | None:
         try:
             found = runtime.find(space)
         except UnsupportedRuntime as what:
-            why = f"stacks have no frames of {what} ({runtime.versions} are supported)"
-            raise UnsupportedRuntime(why) from what
+            raise UnsupportedRuntime(f"{what}: C frames only") from what
         if found is not None:
             return found
     return None

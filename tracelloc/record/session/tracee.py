@@ -29,7 +29,7 @@ from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.mallocs.families import MAPPINGS
 from tracelloc.record.process.identity import renamed_target
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.known import counts_objects, runtimes_of
+from tracelloc.record.runtimes.known import is_python_name, runtimes_of
 from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.eventcosts import EventCosts
 from tracelloc.record.session.probeset import GapLog, ProbeSet
@@ -317,7 +317,7 @@ class Tracee:
         """Whether an address is in the code of a language's runtime or of C's libraries."""
         mapping = self.space.find_stored(address)
         return mapping is not None and (
-            is_runtime(mapping.path) or counts_objects(base_name(mapping.path))
+            is_runtime(mapping.path) or is_python_name(base_name(mapping.path))
         )
 
     def drop_ended_threads(self) -> int:

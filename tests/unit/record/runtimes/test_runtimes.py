@@ -173,7 +173,7 @@ def test_lines_are_told_apart() -> None:
 class Beads:
     """The support of a runtime that exists in these tests only; its objects are beads."""
 
-    name, versions = "Abacus", "1"
+    name = "Abacus"
 
     def __init__(self, *, is_there: bool) -> None:
         self.is_there, self.closed = is_there, 0

@@ -15,7 +15,7 @@ from tracelloc.model.losses import Counter
 from tracelloc.model.objects import ObjectCensus, ObjectFindings
 from tracelloc.model.process import Runtime
 from tracelloc.record.mallocs.discovery import Module
-from tracelloc.record.runtimes.known import garbage_collection, runtimes_of
+from tracelloc.record.runtimes.known import garbage_collection, is_python_name, runtimes_of
 from tracelloc.show.presentation.alerts import alert_of, implausible_sizes, untraced_growth
 from tracelloc.snapshots.snapshot import Snapshot
 
@@ -56,10 +56,21 @@ def test_who_collects_garbage_and_moves_objects(path: str, collection: tuple[boo
         ("/usr/lib/erlang/erts-13.1.5/bin/beam.smp", "Erlang"),
         ("/usr/bin/python3.11", "Python"),
         ("/usr/lib/x86_64-linux-gnu/libpython3.11.so.1.0", "Python"),
+        ("/usr/bin/python3.13t", "Python"),
     ],
 )
 def test_runtimes_are_known_by_their_files(path: str, name: str) -> None:
     assert [runtime.name for runtime in runtimes("/lib/libc.so.6", path)] == [name]
+
+
+@pytest.mark.parametrize("name", ["python3.13", "libpython3.13.so.1.0"])
+def test_python_without_the_gil_is_not_counted(name: str) -> None:
+    without = name.replace("3.13", "3.13t")
+    assert is_python_name(name)
+    assert is_python_name(without)
+    found = [runtime for path in (name, without) for runtime in runtimes(f"/opt/{path}")]
+    assert [runtime.counts_objects for runtime in found] == [True, False]
+    assert ["PYTHONMALLOC" in runtime.advice for runtime in found] == [True, False]
 
 
 def test_others_are_none() -> None:

@@ -66,7 +66,6 @@ class CPythonSupport:
     """What ``supported.py`` needs of a runtime."""
 
     name = "Python"
-    versions = "3.11 to 3.14"
 
     def is_in(self, modules: Iterable[Module]) -> bool:
         """Whether a process with these code files has CPython, by their names or symbols."""

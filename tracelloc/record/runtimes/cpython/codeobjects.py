@@ -118,6 +118,8 @@ class CodeLayout:
     ascii_bytes: int  # Size of `PyASCIIObject`; larger string structures have 16 or 24 bytes more
     compact_bytes: int  # Size of `PyCompactUnicodeObject`
     has_versions: bool = True  # Whether each code object has a version number of its own
+    # Bytes that each object has more at its beginning: the probes and the offsets leave them out
+    head: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ class CodeObjects:
 
     def text(self, address: int) -> str | None:
         """Returns the text of the string object at an address; None if it can't be read."""
-        return self._text(address, self._read)
+        return self._text(address + self._layout.head, self._read)
 
     def function(self, code: int) -> RuntimeFrame:
         """Returns the function of a code object, with its first line."""
@@ -214,13 +216,11 @@ class CodeObjects:
         if words[1] != self._type or self._identity(words, read) != identity:
             return _Function(None)
         first_line: int = struct.unpack_from("<i", image, layout.first_line)[0]
-        table = self._bytes(words[layout.lines // 8], read)
-        return _Function(
-            self._text(words[layout.name // 8], read),
-            self._text(words[layout.file // 8], read),
-            first_line,
-            LineTable(table, first_line),
+        name, file, lines = (
+            words[at // 8] + layout.head for at in (layout.name, layout.file, layout.lines)
         )
+        table = LineTable(self._bytes(lines, read), first_line)
+        return _Function(self._text(name, read), self._text(file, read), first_line, table)
 
     def _identity(self, words: tuple[int, ...], read: ReadMemory) -> int:
         """Returns the hash that identifies a code object at its address, as the probes do."""

@@ -153,8 +153,12 @@ def is_collecting(python: CPython) -> bool | None:
 
     The collector's state contains the generations and, behind them, a pointer to the first one. By
     that pointer, the state is found in the interpreter's record (``_gc_runtime_state`` in
-    pycore_gc.h; None from 3.14 on).
+    pycore_gc.h). From 3.14 on, the table of offsets says where it is.
     """
+    if (places := python.layout.collector) is not None:
+        images = [python.read(_interpreter(python) + place, 4) for place in places]
+        enabled, threshold = (int.from_bytes(image, "little") for image in images)
+        return bool(enabled and threshold) if enabled in (0, 1) else None
     words = interpreter_words(python, _MOST_INTERPRETER_BYTES)
     image = words.tobytes()
     first = np.uint64(_interpreter(python)) + 8 * np.arange(len(words), dtype=np.uint64)

@@ -74,10 +74,13 @@ class HolderSearch:
     def has_python(self) -> bool:
         """Whether the process has CPython. Raises TargetError for one of an unsupported version."""
         try:
-            return find_cpython(self._refreshed()) is not None
+            python = find_cpython(self._refreshed())
+            if python is not None and not python.known.has_objects:
+                raise UncountedPython(python.title)
+            return python is not None
         except UncountedPython as error:
             raise TargetError(
-                f"objects of {error} can't be counted",
+                f"{error}: its objects can't be counted",
                 hint="they can from Python 3.11 on, in builds with the GIL",
             ) from error
         except UnsupportedRuntime:

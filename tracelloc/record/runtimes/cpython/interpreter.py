@@ -1,8 +1,8 @@
 """CPython in a process: the version, where frames are, and which functions they belong to.
 
 3.11 and 3.12 have their structures at known offsets (Include/internal of those versions). From
-3.13 on, ``_PyRuntime`` itself contains the offsets (``_Py_DebugOffsets``, pycore_runtime.h and, in
-3.14, pycore_debug_offsets.h). Every build exports ``_PyRuntime``, even stripped ones.
+3.13 on, ``_PyRuntime`` itself contains the offsets (``_Py_DebugOffsets``, pycore_runtime.h and,
+from 3.14 on, pycore_debug_offsets.h). Every build exports ``_PyRuntime``, even stripped ones.
 """
 
 import struct
@@ -55,52 +55,85 @@ class PythonLayout:
     probes: Mapping[str, int]  # By `abi.PYTHON_OFFSETS`
     code: CodeLayout
     locals: int  # In a frame: its local variables
+    # In an interpreter's record: whether the collector is on, and its first threshold
+    collector: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What is known of a version of CPython. With neither layout nor places, nothing is read."""
+
+    layout: PythonLayout | None = None
+    places: Mapping[str, int] | None = None  # Words of `_Py_DebugOffsets` that have the offsets
+    collector: tuple[int, int] | None = None  # As in `PythonLayout`, in the collector's state
+    has_base_frames: bool = False  # Whether a frame of nothing is the outermost of each thread
+    has_objects: bool = True  # Whether objects are counted, too
+
+
+def _places(collector: int, thread: int, thread_id: int, frame: int, code: int) -> dict[str, int]:
+    """Returns the words of ``_Py_DebugOffsets``, by where some of its parts begin."""
+    return {
+        "interpreters": 5, "threads": 9, "collector": collector,
+        "next": thread, "frame": thread + 2, "thread_id": thread_id,
+        "previous": frame, "code": frame + 1, "instruction": frame + 2, "locals": frame + 3,
+        "entry": frame + 4, "file": code, "name": code + 2, "lines": code + 3,
+        "first_line": code + 4, "instructions": code + 8,
+    }  # fmt: skip
 
 
 _CODE: Final = CodeLayout(112, 128, 136, 68, 192, 40, 56)
-_LAYOUTS: Final = {
-    (3, 11): PythonLayout(
-        48,
-        {
-            "threads": 16, "next": 8, "thread_id": 160, "frame": 56, "has_inner": 1, "inner": 8,
-            "code": 32, "previous": 48, "instruction": 56, "entry": 68, "least_entry": 1,
-            "has_shims": 0, "has_no_versions": 1,
-        },
-        replace(
-            _CODE, first_line=72, instructions=184, ascii_bytes=48, compact_bytes=72,
-            has_versions=False,
-        ),
-        72,
-    ),
-    (3, 12): PythonLayout(
-        48,
-        {
-            "threads": 72, "next": 8, "thread_id": 144, "frame": 56, "has_inner": 1, "inner": 0,
-            "code": 0, "previous": 8, "instruction": 56, "entry": 70, "least_entry": 3,
-            "has_shims": 1, "has_no_versions": 0,
-        },
-        _CODE,
-        72,
-    ),
-}  # fmt: skip
-# Word of `_Py_DebugOffsets` that has each offset.
-_PLACES: Final = {
-    (3, 13): {
-        "interpreters": 5, "threads": 9, "next": 21, "frame": 23, "thread_id": 25, "previous": 29,
-        "code": 30, "instruction": 31, "locals": 32, "entry": 33, "file": 35, "name": 37,
-        "lines": 38, "first_line": 39, "instructions": 43,
-    },
-    (3, 14): {
-        "interpreters": 5, "threads": 9, "next": 24, "frame": 26, "thread_id": 28, "previous": 32,
-        "code": 33, "instruction": 34, "locals": 35, "entry": 36, "file": 40, "name": 42,
-        "lines": 43, "first_line": 44, "instructions": 48,
-    },
-}  # fmt: skip
 _SHIMS: Final = {"has_inner": 0, "inner": 0, "least_entry": 3, "has_shims": 1, "has_no_versions": 0}
+# All versions that are known, by the minor number and whether the build has the GIL.
+VERSIONS: Final[Mapping[tuple[int, bool], Version]] = {
+    (9, True): Version(has_objects=False),
+    (10, True): Version(has_objects=False),
+    (11, True): Version(
+        PythonLayout(
+            48,
+            {
+                "threads": 16, "next": 8, "thread_id": 160, "frame": 56, "has_inner": 1,
+                "inner": 8, "code": 32, "previous": 48, "instruction": 56, "entry": 68,
+                "least_entry": 1, "has_shims": 0, "has_no_versions": 1,
+                "head": 0,
+            },
+            replace(
+                _CODE, first_line=72, instructions=184, ascii_bytes=48, compact_bytes=72,
+                has_versions=False,
+            ),
+            72,
+        )
+    ),
+    (12, True): Version(
+        PythonLayout(
+            48,
+            {
+                "threads": 72, "next": 8, "thread_id": 144, "frame": 56, "has_inner": 1,
+                "inner": 0, "code": 0, "previous": 8, "instruction": 56, "entry": 70,
+                "least_entry": 3, "has_shims": 1, "has_no_versions": 0, "head": 0,
+            },
+            _CODE,
+            72,
+        )
+    ),
+    (13, True): Version(places=_places(10, 21, 25, 29, 35)),
+    (14, True): Version(places=_places(11, 24, 28, 32, 40), collector=(12, 40)),
+    (15, True): Version(
+        places=_places(11, 24, 31, 40, 48), collector=(0, 24), has_base_frames=True
+    ),
+    (13, False): Version(places=_places(10, 21, 25, 29, 35), has_objects=False),
+    (14, False): Version(has_objects=False),
+    (15, False): Version(has_objects=False),
+}  # fmt: skip
+_OLDEST_READ: Final = 11
+_LONGER_HEAD: Final = 16  # Bytes that objects have more at their beginning without the GIL
+_OFFSETS_FROM: Final = 13  # The first version that contains the offsets
 
 
 class CPython:
     """CPython in one process, for one executed program."""
+
+    has_gil = True
+    known: Version
 
     def __init__(self, space: AddressSpace, module: Module, runtime: int) -> None:
         """``runtime``: address of ``_PyRuntime`` in the process. Raises UnsupportedRuntime."""
@@ -118,7 +151,10 @@ class CPython:
     @property
     def title(self) -> str:
         """The runtime's name and version, for display."""
-        return f"Python {self.version[0]}.{self.version[1]}"
+        if self.version[1] < _OLDEST_READ:
+            return "Python 3.10 or older"
+        without = "" if self.has_gil else " without the GIL"
+        return f"Python {self.version[0]}.{self.version[1]}{without}"
 
     def publish(self, words: SpaceControl) -> None:
         """Tells the probes where Python's frames are, by the process's control words."""
@@ -138,6 +174,8 @@ class CPython:
                 group = []
         if group:
             found.append(group)
+        if found and not found[-1] and self.known.has_base_frames:
+            found.pop()
         return found
 
     def note_names(self, words: Sequence[int]) -> None:
@@ -185,40 +223,55 @@ class CPython:
 
     def _find_version(self) -> tuple[int, int]:
         at = self._space.object(self._module, "Py_Version")
-        image = self.read(at, 8) if at is not None else b""
         if at is None:
-            raise UncountedPython("Python 3.10 or older")
+            return 3, _OLDEST_READ - 1
+        image = self.read(at, 8)
         if len(image) < 8:
             raise UnsupportedRuntime("Python of a version that can't be read")
         number: int = struct.unpack("<Q", image)[0]
         return number >> 24 & 0xFF, number >> 16 & 0xFF
 
     def _find_layout(self) -> PythonLayout:
-        known = _LAYOUTS.get(self.version)
-        if known is not None:
-            return known
-        places = _PLACES.get(self.version)
-        if places is None:
-            raise UnsupportedRuntime(f"{self.title}, which is not known yet")
-        image = self.read(self.address, 8 * _WORDS)
-        if len(image) < 8 * _WORDS or not image.startswith(_COOKIE):
-            raise UnsupportedRuntime(f"{self.title} without its table of offsets")
-        words = struct.unpack(f"<{_WORDS}Q", image)
-        if words[2]:
-            raise UncountedPython(f"{self.title} without the GIL")
-        offsets = {name: words[place] for name, place in places.items()}
+        words: Sequence[int] = ()
+        if self.version >= (3, _OFFSETS_FROM):
+            image = self.read(self.address, 8 * _WORDS)
+            if len(image) < 8 * _WORDS or not image.startswith(_COOKIE):
+                raise UnsupportedRuntime(f"{self.title} without its table of offsets")
+            words = struct.unpack(f"<{_WORDS}Q", image)
+            self.has_gil = not words[2]
+        if self.version > max((3, minor) for minor, _ in VERSIONS):
+            newer = UnsupportedRuntime if self.has_gil else UncountedPython
+            raise newer("this Python is newer than this tracelloc")
+        self.known = VERSIONS[self.version[1], self.has_gil]
+        if self.known.layout is not None:
+            return self.known.layout
+        if self.known.places is None:
+            raise UncountedPython(self.title)
+        return self._layout({name: words[place] for name, place in self.known.places.items()})
+
+    def _layout(self, offsets: dict[str, int]) -> PythonLayout:
         if max(offsets.values()) >= _OFFSETS_LIMIT or any(
             offsets[name] > most for most, names in _MOST_OFFSETS.items() for name in names
         ):
             raise UnsupportedRuntime(f"{self.title} with a table of offsets that is damaged")
+        head = 0 if self.has_gil else _LONGER_HEAD
+        file, name, lines, first_line, instructions = (
+            offsets.pop(field) - head
+            for field in ("file", "name", "lines", "first_line", "instructions")
+        )
         code = replace(
-            _CODE,
-            **{name: offsets.pop(name) for name in ("file", "name", "lines", "first_line",
-                                                    "instructions")},
+            _CODE, file=file, name=name, lines=lines, first_line=first_line,
+            instructions=instructions, head=head,
         )  # fmt: skip
         interpreter = offsets.pop("interpreters") + 8
-        first_local = offsets.pop("locals")
-        return PythonLayout(interpreter, offsets | _SHIMS, code, first_local)
+        first_local, state = offsets.pop("locals"), offsets.pop("collector")
+        collector = self.known.collector and (
+            state + self.known.collector[0],
+            state + self.known.collector[1],
+        )
+        return PythonLayout(
+            interpreter, offsets | _SHIMS | {"head": head}, code, first_local, collector
+        )
 
 
 def find_cpython(space: AddressSpace) -> CPython | None:

@@ -1,7 +1,7 @@
 """Reference paths in Python syntax: ``app.handlers.CACHE[…].rows``.
 
 A path is a list of words of the image, starting at a root: each word lies in a block or piece and
-points into the next one. Layouts: Include/cpython and Objects/ of CPython 3.11 to 3.14.
+points into the next one. Layouts: Include/cpython and Objects/ of CPython 3.11 to 3.15.
 """
 
 import struct

@@ -2,7 +2,7 @@
 
 Objects of up to 512 bytes lie in pools of 16 KiB in arenas that come from mmap(2). All blocks of a
 pool have one size. A pool begins with an unmistakable header (``struct pool_header``,
-Include/internal/pycore_obmalloc.h; the same from 3.10 to 3.14). So finding pools needs no symbol:
+Include/internal/pycore_obmalloc.h; the same from 3.10 to 3.15). So finding pools needs no symbol:
 all multiples of 16 KiB in anonymous memory are checked.
 
 With PYTHONMALLOC=debug, or in development mode, an allocation lies between words of the debug

@@ -30,7 +30,9 @@ _PREHEADER: Final = 1 << 3 | 1 << 4
 _READY: Final = 1 << 12
 HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: created at run time
 _HAVE_GC: Final = 1 << 14
+_DICT: Final = 1 << 29  # Py_TPFLAGS_DICT_SUBCLASS
 _TYPE_SUBCLASS: Final = 1 << 31
+_FROZEN_DICT_BYTES: Final = 56
 _MOST_METATYPES: Final = 4
 _TYPE_WORDS: Final = (1, 3, 5)  # Words of a block that may point to the object's type
 
@@ -127,7 +129,7 @@ class Types:
             own = (address for address, image in images.items() if image.type == address)
             self._root = next((at for at in own if self.memory.text(images[at].name) == "type"), 0)
         found = {
-            address: image
+            address: self._with_table(image)
             for address, image in images.items()
             if address not in self._by_address and self._is_type(image, images)
         }
@@ -144,6 +146,13 @@ class Types:
             address: TypeObject(*image)
             for address, image in zip(addresses[rows].tolist(), images, strict=True)
         }
+
+    def _with_table(self, image: TypeObject) -> TypeObject:
+        """Flags ``frozendict`` (3.15) as a dictionary, which it is but for a hash at its end."""
+        if image.flags & HEAP_TYPE or image.base_bytes != _FROZEN_DICT_BYTES:
+            return image
+        is_frozen = self.memory.text(image.name) == "frozendict"
+        return image._replace(flags=image.flags | _DICT) if is_frozen else image
 
     def _is_type(self, image: TypeObject, images: dict[int, TypeObject]) -> bool:
         """Whether an object is a type: its type, or that one's (…), is ``type``."""
