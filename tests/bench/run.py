@@ -9,17 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench import capacity, following, naming, overflow, start, storm, tui, workloads
+from tests.bench import capacity, following, naming, start, storm, tui, workloads
 from tests.bench.processes import SkippedError, figures_of
 from tests.bench.storm import Case, Sample
 from tests.bench.tools import LIVE_NAMES, TOOLS, Tool
 from tests.harness import Builder
 
-PARTS = (
-    "start", "storm", "overflow", "capacity", "naming", "unwinding", "python", "tui",
-    "follow",
-    *workloads.NAMES,
-)  # fmt: skip
+PARTS = ("start", "storm", "capacity", "naming", "python", "tui", "follow", *workloads.NAMES)
 TOOL_NAMES = tuple(tool.name for tool in TOOLS)
 _PLAIN, _PAIR, _DEEP, _DEEP_PAIR = storm.CASES
 # Cost of one over cost of another, and the targets for it.
@@ -28,7 +24,6 @@ RATIOS: tuple[tuple[str, str, str, dict[storm.Case, float]], ...] = (
     ("tracelloc", "tracelloc-fp", "at most", {_PLAIN: 1.15, _PAIR: 1.15}),
     ("tracelloc", "tracelloc-no-spill", "at most", {_PLAIN: 1.05, _PAIR: 1.05}),
     ("tracelloc-unread", "tracelloc", "at most", {_PLAIN: 1.15, _PAIR: 1.15}),
-    ("tracelloc-helper", "tracelloc", "at least", {_PLAIN: 1.0, _PAIR: 1.0}),
     ("memleak", "tracelloc", "at least", {_PLAIN: 4.9, _PAIR: 4.9}),
     ("bpftrace", "tracelloc", "at least", {_PLAIN: 4.9, _PAIR: 4.9}),
 )
@@ -37,10 +32,8 @@ TROUBLE = (SkippedError, OSError, EOFError, TimeoutError, subprocess.SubprocessE
 # Parts that are measured once, by name, of what, and by what; None: in a process of its own.
 SINGLE: tuple[tuple[str, str, Callable[[], dict[str, Any]] | None], ...] = (
     ("start", f"{len(start.TARGETS)} commands, {start.ROUNDS} times", start.measure),
-    ("overflow", f"{overflow.ENTRIES:,} entries of the spill map", None),
     ("capacity", f"{capacity.BLOCKS:,} blocks in the live table", None),
     ("naming", f"{naming.STACKS:,} stacks of {naming.FRAMES} frames", None),
-    ("unwinding", "stacks without frame pointers", None),
     ("python", "frames of Python", None),
     ("tui", f"{1 << tui.DEPTH:,} stacks, {tui.BLOCKS << tui.DEPTH:,} blocks", tui.measure),
 )

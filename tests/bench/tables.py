@@ -112,19 +112,6 @@ def _start(starts: dict[str, Any]) -> Iterator[str]:
     yield from _table(["", "", "at most", ""], rows)
 
 
-def _overflow(figures: dict[str, Any]) -> Iterator[str]:
-    yield f"The spill map with {figures['entries']:,} entries"
-    yield from _table(
-        ["", ""],
-        [
-            ["kernel memory when empty, MiB", f"{figures['idle_bytes'] / MIB:.0f}"],
-            ["when full", f"{figures['full_bytes'] / MIB:.0f}"],
-            ["entries drained per second", f"{figures['drained_entries_per_s']:,.0f}"],
-            ["applied to the table per second", f"{figures['applied_events_per_s']:,.0f}"],
-        ],
-    )
-
-
 def _capacity(figures: dict[str, Any]) -> Iterator[str]:
     yield f"The live table with {figures['blocks']:,} outstanding blocks"
     yield from _table(
@@ -156,22 +143,6 @@ def _naming(figures: dict[str, Any]) -> Iterator[str]:
              f"{figures['with_lines_s']:.3f}"],
         ],
     )  # fmt: skip
-
-
-def _unwinding(figures: dict[str, Any]) -> Iterator[str]:
-    yield (
-        f"Stacks without frame pointers: rows {figures['rows_bytes'] >> 20} MiB, ring of misses "
-        f"{figures['misses_ring_bytes'] >> 20} MiB, profiler's peak RSS "
-        f"{figures['peak_rss_bytes'] >> 20} MiB"
-    )
-    rows = [
-        [name, f"{run['prewarm_s']:.2f}", f"{run['allocations']:,}", f"{run['misses']:,}",
-         f"{run['lost_misses']:,}", f"{run['partial_allocations']:,}",
-         f"{run['steady_after_s']:.1f}"]
-        for name, run in figures["runs"].items()
-    ]  # fmt: skip
-    head = ["", "s for rows", "allocations", "misses", "lost", "partial", "s until steady"]
-    yield from _table(head, rows)
 
 
 def _python(figures: dict[str, Any]) -> Iterator[str]:
@@ -237,8 +208,7 @@ def _follow(results: Results) -> Iterator[str]:
 
 
 SINGLE: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
-    "overflow": _overflow, "capacity": _capacity, "naming": _naming, "unwinding": _unwinding,
-    "python": _python, "tui": _tui,
+    "capacity": _capacity, "naming": _naming, "python": _python, "tui": _tui,
 }  # fmt: skip
 
 

@@ -89,12 +89,12 @@ def _empty(*, shifted: bool) -> Attach:
     return attach
 
 
-def _tracelloc(*options: str, module: str = "tracelloc") -> Attach:
+def _tracelloc(*options: str) -> Attach:
     @contextmanager
     def attach(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
         words = ["-p", str(allocator.pid), "--json", "--interval", "1h", *options]
         try:
-            tracer = Tracelloc(*words, module=module)
+            tracer = Tracelloc(*words)
         except (AssertionError, TimeoutError) as error:
             raise SkippedError(f"tracelloc: {error}") from error
         watcher = Watcher(tracer.process.pid)
@@ -239,11 +239,6 @@ TOOLS = (
     ),
     Tool("tracelloc-unread", "tracelloc, stopped: all spilled", attach=_unread),
     Tool("tracelloc-fp", "tracelloc --stacks fp", attach=_tracelloc("--stacks", "fp")),
-    Tool(
-        "tracelloc-helper",
-        "tracelloc with bpf_get_stack",
-        attach=_tracelloc("--stacks", "fp", module="tests.bench.helperwalk"),
-    ),
     Tool("library-idle", "tracelloc's library, idle", attach=_nothing, starts_with=_PRELOADED),
     Tool(
         "library",

@@ -94,15 +94,6 @@ class Course:
             since = (since if since is not None else time_s) if fits else None
         return since
 
-    def first_rank(self, stacks: set[int], after_s: float) -> float | None:
-        """When one of these stacks was first the best suspect."""
-        for time_s, suspects in zip(self.times_s, self.suspects, strict=True):
-            if time_s < after_s or not suspects:
-                continue
-            if {member.stack for member in suspects[0].members} & stacks:
-                return time_s
-        return None
-
 
 def looks(
     events: Events,

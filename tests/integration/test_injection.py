@@ -25,7 +25,7 @@ from tests.harness import (
     run_tracelloc,
 )
 from tests.integration.test_exact import OPERATIONS, assert_equal, by_site
-from tests.integration.test_preloaded import said
+from tests.integration.test_preloaded import books_traced, said
 from tests.integration.test_preloaded_mallocs import assert_totals, linked
 from tracelloc.errors import TargetError
 from tracelloc.record.mallocs.discovery import EVERYTHING, allocators_in
@@ -58,11 +58,7 @@ def live_count(session: Session) -> int:
 
 def run_traced(target: Target) -> tuple[dict[str, Any], dict[str, list[int]]]:
     """The last report on a program that keeps books, and these."""
-    tracer = traced(target)
-    books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    assert said(tracer, INJECTED)
-    return tracer.last(), books
+    return books_traced(traced(target), target, INJECTED)
 
 
 def test_a_thread_has_one_record(builder: Builder) -> None:
@@ -142,10 +138,7 @@ def test_a_killed_tracelloc(targets: Targets) -> None:
     tracer = traced(target)
     tracer.kill()
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000)
-    books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    assert said(tracer, INJECTED)
-    assert_equal(tracer.last(), books)
+    assert_equal(*books_traced(tracer, target, INJECTED))
 
 
 KILLED = """
@@ -162,10 +155,7 @@ def test_probes_after_a_killed_injection(targets: Targets) -> None:
     target = targets.c("books", 4, OPERATIONS, 1, 3000)
     outcome(sys.executable, "-c", KILLED, target.pid, cwd=TARGETS.parents[1])
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000)
-    books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    assert said(tracer, "a tracelloc was killed while injecting it")
-    assert_equal(tracer.last(), books)
+    assert_equal(*books_traced(tracer, target, "a tracelloc was killed while injecting it"))
 
 
 @pytest.mark.parametrize("way", ["preloaded", "injected"])

@@ -45,10 +45,13 @@ BY_ITSELF = "events come by the preloaded library, not by probes"
 BY_PROBES = "events come by probes, not by the preloaded library: "
 
 
-def armed(command: list[Any], targets: Targets, **options: Any) -> Target:
+def armed(targets: Targets, name: str, *arguments: Any, **options: Any) -> Target:
     """A target with the library, which nobody has asked for anything."""
-    environment = os.environ | {"LD_PRELOAD": str(PRELOADED)}
-    return targets.start(*command, env=environment, **options)
+    return targets.c(name, *arguments, env=with_library(), **options)
+
+
+def with_library() -> dict[str, str]:
+    return os.environ | {"LD_PRELOAD": str(PRELOADED)}
 
 
 def traced(target: Target, *options: str | int) -> Tracelloc:
@@ -59,13 +62,19 @@ def said(tracer: Tracelloc, words: str) -> bool:
     return any(words in message for message in tracer.messages)
 
 
+def books_traced(tracer: Tracelloc, target: Target, words: str) -> tuple[dict[str, Any], Any]:
+    """The last report on a program that keeps books, and these; ``words``: what is said of it."""
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert said(tracer, words), tracer.messages
+    return tracer.last(), books
+
+
 @pytest.mark.parametrize("clock", ["CLOCK_TSC", "CLOCK_COUNTER"])
-def test_clocks(
-    builder: Builder, targets: Targets, monkeypatch: pytest.MonkeyPatch, clock: str
-) -> None:
+def test_clocks(targets: Targets, monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
     """Exact by either, over and over in one process."""
     monkeypatch.setattr(sharedarea, "usable_clock", lambda: getattr(ringmerge, clock))
-    target = armed([builder.c("books"), 4, OPERATIONS, 8, 64], targets)
+    target = armed(targets, "books", 4, OPERATIONS, 8, 64)
     for _ in range(2):
         before = json.loads(target.ask("run"))
         with closing(attach_to(Process(target.pid), TraceConfig(use_library=True))) as session:
@@ -81,10 +90,10 @@ def test_clocks(
             assert table.oddities.address_reuses == 0
 
 
-def test_stacks_that_come_and_go(builder: Builder, targets: Targets) -> None:
+def test_stacks_that_come_and_go(targets: Targets) -> None:
     """Fibers', signal handlers', and frame pointers to what is just being unmapped."""
     rounds = 500
-    target = armed([builder.c("fibers"), rounds], targets)
+    target = armed(targets, "fibers", rounds)
     tracer = traced(target)
     assert said(tracer, BY_ITSELF)
     assert target.ask("go") == "done"
@@ -104,9 +113,9 @@ def test_stacks_that_come_and_go(builder: Builder, targets: Targets) -> None:
     assert report["lost_events"] == report["unmatched_frees"] == 0
 
 
-def test_threads_that_come_and_go(builder: Builder, targets: Targets) -> None:
+def test_threads_that_come_and_go(targets: Targets) -> None:
     """More than there are rings; what ended threads leave behind is seen."""
-    target = armed([builder.c("churn"), 700], targets)
+    target = armed(targets, "churn", 700)
     tracer = traced(target)
     assert target.ask("go") == "done"
     report = tracer.final_report()
@@ -204,12 +213,15 @@ def test_executed_without_the_library(builder: Builder) -> None:
     assert by_function(last_report(done.stderr, execs=1)) == PROGRAM
 
 
-EXECUTES = 'echo ready; read line; exec "$0" 7 begun'
+def executor(targets: Targets) -> Target:
+    """A shell that becomes another program."""
+    script = 'echo ready; read line; exec "$0" 7 begun'
+    return targets.start("sh", "-c", script, targets.builder.c("early"), env=with_library())
 
 
-def test_executed_later(builder: Builder, targets: Targets) -> None:
+def test_executed_later(targets: Targets) -> None:
     """A process that nobody stops waits for the profiler by itself."""
-    target = armed(["sh", "-c", EXECUTES, builder.c("early")], targets)
+    target = executor(targets)
     tracer = traced(target)
     assert target.ask("go") == "begun"
     tracer.wait_for(BY_ITSELF)
@@ -219,9 +231,9 @@ def test_executed_later(builder: Builder, targets: Targets) -> None:
     assert "missing" not in " ".join(tracer.messages)
 
 
-def test_executed_while_the_profiler_dies(builder: Builder, targets: Targets) -> None:
+def test_executed_while_the_profiler_dies(targets: Targets) -> None:
     """The process waits for one that is alive only."""
-    target = armed(["sh", "-c", EXECUTES, builder.c("early")], targets)
+    target = executor(targets)
     tracer = traced(target)
     tracer.process.send_signal(signal.SIGSTOP)
     target.say("go")
@@ -290,8 +302,8 @@ def test_libraries_that_call_past_it(
     """
     name = f"libbeside{os.getpid()}.so"
     (tmp_path / name).write_bytes(builder.c("plugin", "-shared", "-fPIC").read_bytes())
-    program = builder.c("beside", "-ldl", f"-Wl,--enable-new-dtags,-rpath,{tmp_path}")
-    target = armed([program, way, name], targets)
+    flags = "-ldl", f"-Wl,--enable-new-dtags,-rpath,{tmp_path}"
+    target = armed(targets, "beside", way, name, flags=flags)
     said_so = BY_PROBES + f"process {target.pid} has a library "
     if when == "before":
         target.ask("go")
@@ -340,15 +352,13 @@ GIVEN_UP = ["strict", "prctl", "seccomp", "threads", "inline", "inline-strict"]
 
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("way", GIVEN_UP)
-def test_system_calls_are_given_up(
-    builder: Builder, targets: Targets, way: str, sample: list[str]
-) -> None:
+def test_system_calls_are_given_up(targets: Targets, way: str, sample: list[str]) -> None:
     """From then on the library makes none, which could end the program: probes take over.
 
     Where the library could not know, they are there from the start.
     """
     flags = ["-DINLINE"] if "inline" in way else []
-    target = armed([builder.c("sandbox", *flags), way], targets)
+    target = armed(targets, "sandbox", way, flags=flags)
     tracer = traced(target, *sample)
     assert said(tracer, BY_PROBES if flags else BY_ITSELF)
     assert target.ask("go") == "done"
@@ -380,9 +390,8 @@ def test_system_calls_were_given_up_before(builder: Builder, way: str) -> None:
     program = builder.c("early")
     command = [builder.c("confined"), program, 7]
     if way == "preloaded":
-        environment = os.environ | {"LD_PRELOAD": str(PRELOADED)}
         words = list(map(str, command))
-        done = subprocess.run(words, env=environment, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(words, env=with_library(), timeout=PATIENCE_S, check=False)
         assert done.returncode == 7
         return
     done = run_tracelloc(*QUIET, "--preload", "on", "--", *command, status=7)
@@ -394,8 +403,8 @@ def pairs_ns(target: Target) -> float:
     return nanoseconds / max(1, count)
 
 
-def test_a_killed_profiler_leaves_it_idle(builder: Builder, targets: Targets) -> None:
-    target = armed([builder.c("storm"), 2, 4, 100], targets)
+def test_a_killed_profiler_leaves_it_idle(targets: Targets) -> None:
+    target = armed(targets, "storm", 2, 4, 100)
     tracer = traced(target)
     assert said(tracer, BY_ITSELF)
     target.say("300")
@@ -431,11 +440,9 @@ def is_area(mapping: Mapping) -> bool:
 
 
 @pytest.mark.parametrize("is_over", [False, True], ids=["goes on", "ends"])
-def test_a_stopped_profiler_is_waited_for_once(
-    builder: Builder, targets: Targets, *, is_over: bool
-) -> None:
+def test_a_stopped_profiler_is_waited_for_once(targets: Targets, *, is_over: bool) -> None:
     """The program goes on after --max-stall, and reports say what is missing."""
-    target = armed([builder.c("storm"), 2, 4, 100], targets)
+    target = armed(targets, "storm", 2, 4, 100)
     tracer = traced(target, "--max-stall", "300ms")
     tracer.process.send_signal(signal.SIGSTOP)
     begun_s = time.monotonic()
@@ -468,9 +475,9 @@ def assert_told_or_counted(report: dict[str, Any], pairs: list[int]) -> None:
     assert sum(g["lost_events"] for g in report["completeness"]["gaps"]) == report["lost_events"]
 
 
-def test_a_profiler_that_is_stopped_at_any_moment(builder: Builder, targets: Targets) -> None:
+def test_a_profiler_that_is_stopped_at_any_moment(targets: Targets) -> None:
     dice = random.Random(20)
-    target = armed([builder.c("storm"), 2, 4, 100], targets)
+    target = armed(targets, "storm", 2, 4, 100)
     tracer = traced(target, "--max-stall", "50ms")
     pairs = []
     for _ in range(20):
@@ -511,8 +518,8 @@ def little_processor_time(pid: int) -> Iterator[None]:
         group.rmdir()
 
 
-def test_a_profiler_without_processor_time(builder: Builder, targets: Targets) -> None:
-    target = armed([builder.c("storm"), 2, 4, 100], targets)
+def test_a_profiler_without_processor_time(targets: Targets) -> None:
+    target = armed(targets, "storm", 2, 4, 100)
     tracer = traced(target, "--max-stall", "50ms")
     with little_processor_time(tracer.process.pid):
         pairs = [int(target.ask("300").split()[0]) for _ in range(3)]
@@ -522,9 +529,9 @@ def test_a_profiler_without_processor_time(builder: Builder, targets: Targets) -
     assert_told_or_counted(tracer.last(), pairs)
 
 
-def test_two_profilers(builder: Builder, targets: Targets) -> None:
+def test_two_profilers(targets: Targets) -> None:
     """The second one has probes, and both are exact."""
-    target = armed([builder.c("books"), 4, OPERATIONS, 13, 300], targets)
+    target = armed(targets, "books", 4, OPERATIONS, 13, 300)
     tracers = [traced(target) for _ in range(2)]
     books = json.loads(target.ask("run"))
     assert [tracer.stop() for tracer in tracers] == [0, 0]
@@ -542,60 +549,51 @@ def test_two_profilers(builder: Builder, targets: Targets) -> None:
 def test_trees_of_processes(tmp_path: Path) -> None:
     """Whatever a shell does with processes goes on as it would without the library."""
     script = "for n in 1 2 3 4 5; do (ls / | sort | tail -1; true) & done; wait; echo $(echo x)"
-    environment = os.environ | {"LD_PRELOAD": str(PRELOADED)}
-    expected = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout
+    command = ["sh", "-c", script]
+    expected = subprocess.run(command, capture_output=True, check=True).stdout
     done = subprocess.run(
-        ["sh", "-c", script], capture_output=True, check=True, env=environment, timeout=PATIENCE_S
+        command, capture_output=True, check=True, env=with_library(), timeout=PATIENCE_S
     )
     assert (done.stdout, done.stderr) == (expected, b"")
-    traced_run = run_tracelloc(
-        "--preload", "on", "-o", tmp_path / "out.fg", "--", "sh", "-c", script, env=os.environ
-    )
-    assert traced_run.stdout.encode() == expected
+    out = tmp_path / "out.fg"
+    followed = run_tracelloc("--preload", "on", "-o", out, "--", *command, env=os.environ)
+    assert followed.stdout.encode() == expected
 
 
 def limit(which: int, value: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(which, (value, value))
 
 
-def test_small_files(builder: Builder, targets: Targets) -> None:
+def test_small_files(targets: Targets) -> None:
     """Where the memory can't be shared, there are probes."""
     limited = limit(resource.RLIMIT_FSIZE, 1 << 20)
-    target = armed([builder.c("books"), 2, 2000, 14, 300], targets, preexec_fn=limited)
-    tracer = traced(target)
-    books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    assert said(tracer, BY_PROBES + "the process could not make the memory for it")
-    assert_equal(tracer.last(), books)
+    target = armed(targets, "books", 2, 2000, 14, 300, preexec_fn=limited)
+    why = BY_PROBES + "the process could not make the memory for it"
+    assert_equal(*books_traced(traced(target), target, why))
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_little_address_space(
-    builder: Builder, targets: Targets, when: str, sample: list[str]
-) -> None:
+def test_little_address_space(targets: Targets, when: str, sample: list[str]) -> None:
     """Where address space is limited, none of it is taken, and there are probes."""
-    command = [builder.c("books"), 1, 2000, 15, 300]
     # What it needs itself finds room, and the library's 220 MiB don't.
     limited = limit(resource.RLIMIT_AS, 180 << 20)
-    target = armed(command, targets, preexec_fn=limited if when == "before" else None)
+    first = limited if when == "before" else None
+    target = armed(targets, "books", 1, 2000, 15, 300, preexec_fn=first)
     if when == "after":
         resource.prlimit(target.pid, resource.RLIMIT_AS, (180 << 20, 180 << 20))
-    tracer = traced(target, *sample)
-    books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
     why = {"before": "the process's address space is limited", "after": "the program has no room"}
-    assert said(tracer, BY_PROBES + why[when])
+    report, books = books_traced(traced(target, *sample), target, BY_PROBES + why[when])
     if not sample:
-        assert_equal(tracer.last(), books)
+        assert_equal(report, books)
     # Blocks of a few bytes may be left out of the sample.
     count = sum(count for count, _ in books.values())
-    assert tracer.last()["live_allocations"] == pytest.approx(count, abs=5 if sample else 0)
+    assert report["live_allocations"] == pytest.approx(count, abs=5 if sample else 0)
 
 
 def test_locked_memory(builder: Builder, targets: Targets) -> None:
     """A program that locks its memory does not lock what it shares with tracelloc."""
-    target = armed([builder.c("locker")], targets)
+    target = armed(targets, "locker")
     untraced = targets.start(builder.c("locker"))
     tracer = traced(target)
     assert said(tracer, BY_ITSELF)
@@ -638,9 +636,9 @@ TAKEN = BY_PROBES + "the program has written to tracelloc's part of its memory"
         ("endless", BY_ITSELF),
     ],
 )
-def test_programs_that_lie(builder: Builder, targets: Targets, way: str, why: str) -> None:
+def test_programs_that_lie(targets: Targets, way: str, why: str) -> None:
     """What a program writes into the shared memory does no harm but to its own figures."""
-    target = armed([builder.c("liar", f"-I{probes.directory()}"), way], targets)
+    target = armed(targets, "liar", way, flags=[f"-I{probes.directory()}"])
     begun_s = time.monotonic()
     tracer = traced(target)
     if not said(tracer, why):

@@ -10,7 +10,7 @@ from tests.harness import LIBRARIES, PATIENCE_S, PRELOADED, Builder, Target, Tar
 from tests.integration.test_allocators import PRELOADS, assert_lives, assert_totals
 from tests.integration.test_exact import OPERATIONS
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
-from tests.integration.test_preloaded import BY_ITSELF, BY_PROBES, said, traced
+from tests.integration.test_preloaded import BY_ITSELF, BY_PROBES, books_traced, said, traced
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -48,32 +48,20 @@ def test_books(builder: Builder, targets: Targets, malloc: str, kind: str) -> No
     behind = {"linked": "", "preloaded": file_of(malloc), "shadowed": "libc.so.6"}[kind]
     preloaded = f"{{ours}}:{behind}"
     target = begun([program, 4, OPERATIONS, 12, 300], targets, preloaded)
-    tracer = traced(target)
-    books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    assert said(tracer, BY_ITSELF)
-    assert_totals(tracer.last(), books)
+    assert_totals(*books_traced(traced(target), target, BY_ITSELF))
     assert target.end() == 0
 
 
-@pytest.mark.parametrize(
-    ("malloc", "limit_mib"),
-    [("glibc", 0), ("jemalloc", 0), ("tcmalloc", 0), ("mimalloc", 0)],
-)
-def test_operators_that_throw(
-    builder: Builder, targets: Targets, malloc: str, limit_mib: int
-) -> None:
+@pytest.mark.parametrize("malloc", ["glibc", *OTHERS])
+def test_operators_that_throw(builder: Builder, targets: Targets, malloc: str) -> None:
     """Exceptions pass, and what follows them is exact."""
     meek = ["meek"] if malloc == "mimalloc" else []
-    command = [builder.cpp("operators", "-pthread"), limit_mib, *meek]
+    command = [builder.cpp("operators", "-pthread"), 0, *meek]
     behind = "" if malloc == "glibc" else file_of(malloc)
     target = begun(command, targets, f"{{ours}}:{behind}")
     tracer = traced(target)
     target.ask("go")
-    books = json.loads(target.ask("again"))
-    assert tracer.stop() == 0
-    assert said(tracer, BY_ITSELF)
-    report = tracer.last()
+    report, books = books_traced(tracer, target, BY_ITSELF)
     assert books["caught"] > 20 or meek
     assert_lives(report, books)
     json.loads(target.ask("more"))
@@ -83,12 +71,7 @@ def test_operators_that_throw(
 def test_jemallocs_own_functions(builder: Builder, targets: Targets) -> None:
     """Resizes in place as well."""
     target = begun([builder.c("prefixed", "-DLINKED", *linked("jemalloc"))], targets, "{ours}")
-    tracer = traced(target)
-    books = json.loads(target.ask("go"))
-    assert tracer.stop() == 0
-    assert said(tracer, BY_ITSELF)
-    report = tracer.last()
-    assert_lives(report, books)
+    assert_lives(*books_traced(traced(target), target, BY_ITSELF))
     assert target.end() == 0
 
 

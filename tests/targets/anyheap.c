@@ -2,10 +2,8 @@
 // JSON, after some thousand random allocations and frees by a random number of threads, in sizes that
 // leave chunks in few bins or in nearly all. Ends with its input.
 #include <malloc.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "command.h"
 
 enum { THREADS = 6, KEPT = 3000 };
 
@@ -99,12 +97,9 @@ int main(int argc, char **argv)
     pthread_barrier_init(&end, NULL, threads + 1);
     for (size_t n = 0; n <= THREADS; n++)
         seeds[n] = seed + (unsigned)n;
-    for (size_t n = 1; n <= threads; n++) {
-        pthread_t thread;
-        pthread_create(&thread, NULL, work, (void *)n);
-    }
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    puts("ready");
+    for (size_t n = 1; n <= threads; n++)
+        begin_thread(work, (void *)n);
+    say("ready\n");
     while (fgets(line, sizeof(line), stdin)) {
         struct mallinfo2 info;
 
@@ -115,8 +110,8 @@ int main(int argc, char **argv)
             churn(0);
         pthread_barrier_wait(&end);
         info = mallinfo2();
-        printf("{\"arena\": %zu, \"uordblks\": %zu, \"hblkhd\": %zu}\n", info.arena, info.uordblks,
-               info.hblkhd);
+        tell("{\"arena\": %zu, \"uordblks\": %zu, \"hblkhd\": %zu}\n", info.arena, info.uordblks,
+             info.hblkhd);
     }
     return 0;
 }

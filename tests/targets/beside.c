@@ -43,7 +43,6 @@ int main(int argc, char **argv)
 {
     int is_deep = argc > 2 && !strcmp(argv[1], "deep");
     pthread_t threads[THREADS];
-    char answer[64];
     long blocks = 0, bytes = 0;
     void *library;
 
@@ -51,7 +50,7 @@ int main(int argc, char **argv)
     for (int n = 0; n < KEPT; n++)
         own[n] = malloc(24);
     for (long n = 0; n < THREADS; n++)
-        pthread_create(&threads[n], NULL, work, (void *)n);
+        threads[n] = begin_thread(work, (void *)n);
     await(5);
     library = is_deep ? dlopen(argv[2], RTLD_NOW | RTLD_DEEPBIND) :
                         dlmopen(LM_ID_NEWLM, argv[2], RTLD_NOW);
@@ -76,8 +75,7 @@ int main(int argc, char **argv)
     }
     blocks += KEPT;
     bytes += is_deep ? KEPT / 2 * 24 + KEPT / 2 * 56 : KEPT * 24;
-    snprintf(answer, sizeof(answer), "%ld %ld\n", blocks, bytes);
-    say(answer);
-    hear(answer, sizeof(answer));
+    tell("%ld %ld\n", blocks, bytes);
+    wait_for_line();
     return 0;
 }

@@ -18,13 +18,9 @@
 #include <linux/io_uring.h>
 #include <mqueue.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
@@ -41,9 +37,8 @@
 #include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/un.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "command.h"
 
 #define LONG_S 3600
 #define WAITED SIGRTMIN
@@ -628,11 +623,8 @@ int main(int argc, char **argv)
         r->prepare(r);
         all[count++] = r;
     }
-    for (int n = 0; n < count; n++) {
-        pthread_t id;
-
-        pthread_create(&id, NULL, thread, all[n]);
-    }
+    for (int n = 0; n < count; n++)
+        begin_thread(thread, all[n]);
     settle();
     dprintf(connection, "ready %d\n", getpid());
     while (fgets(command, sizeof(command), input)) {

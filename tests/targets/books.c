@@ -9,7 +9,6 @@
 // answers each time with the books as one line of JSON.
 #define _GNU_SOURCE
 #include <malloc.h>
-#include <sys/mman.h>
 
 #include "command.h"
 
@@ -42,16 +41,6 @@ static struct book *books;
 static long n_slots, operations;
 static unsigned seed;
 static pthread_barrier_t begin, end;
-
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t x = *state;
-
-    x ^= x << 13;
-    x ^= x >> 7;
-    x ^= x << 17;
-    return *state = x;
-}
 
 static void book(enum site site, size_t size, long sign)
 {
@@ -218,15 +207,6 @@ static void say_books(void)
     say(line);
 }
 
-static void *outside_the_heap(size_t size)
-{
-    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (memory == MAP_FAILED)
-        _exit(7);
-    return memory;
-}
-
 int main(int argc, char **argv)
 {
     long threads;
@@ -242,12 +222,8 @@ int main(int argc, char **argv)
     books = outside_the_heap(SITES * sizeof(*books));
     pthread_barrier_init(&begin, NULL, (unsigned)threads + 1);
     pthread_barrier_init(&end, NULL, (unsigned)threads + 1);
-    for (long n = 0; n < threads; n++) {
-        pthread_t thread;
-
-        if (pthread_create(&thread, NULL, work, (void *)n))
-            _exit(8);
-    }
+    for (long n = 0; n < threads; n++)
+        begin_thread(work, (void *)n);
     say("ready\n");
     for (;;) {
         wait_for_line();

@@ -45,10 +45,8 @@ static void *in_thread(void *argument)
 
 int main(int argc, char **argv)
 {
-    pthread_t thread;
-
     pthread_barrier_init(&barrier, NULL, 2);
-    pthread_create(&thread, NULL, in_thread, NULL);
+    begin_thread(in_thread, NULL);
     wait_for_go();
     outermost(0, 1111);
     middle(1, 2222);

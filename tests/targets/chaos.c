@@ -12,10 +12,8 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/wait.h>
 #include <ucontext.h>
 
 #include "command.h"
@@ -32,13 +30,6 @@ static unsigned seed;
 static struct { long count, bytes; } books[SITES];
 static struct slot { void *block; size_t size; enum site site; } slots[SLOTS];
 static __thread struct { size_t size; void *block; ucontext_t here, there; char *stack; } own;
-
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    return *state ^= *state << 17;
-}
 
 static void book(const struct slot *slot, long sign)
 {
@@ -154,17 +145,12 @@ static void map_something(uint64_t dice)
         syscall(SYS_munmap, memory, size);
 }
 
-static void *map(size_t size)
-{
-    return mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-}
-
 static void *work(void *number)
 {
     uint64_t state = seed * 0x9e3779b97f4a7c15u + (uint64_t)number * 0xd1342543de82ef95u + 1;
-    stack_t other = {.ss_sp = map(STACK), .ss_size = STACK};
+    stack_t other = {.ss_sp = outside_the_heap(STACK), .ss_size = STACK};
 
-    own.stack = map(STACK);
+    own.stack = outside_the_heap(STACK);
     sigaltstack(&other, NULL);
     for (long n = 0; n < operations; n++) {
         uint64_t dice = next_random(&state);
@@ -189,7 +175,7 @@ static void run(long threads, int fd)
     int used = 0;
 
     for (long n = 0; n < threads; n++)
-        pthread_create(&thread[n], NULL, work, (void *)n);
+        thread[n] = begin_thread(work, (void *)n);
     for (long n = 0; n < threads; n++)
         pthread_join(thread[n], NULL);
     for (int n = 0; n < SITES; n++)

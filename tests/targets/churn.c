@@ -24,13 +24,8 @@ int main(int argc, char **argv)
     say("ready\n");
     for (;;) {
         wait_for_line();
-        for (long left = atol(argv[1]); left > 0; left--) {
-            pthread_t thread;
-
-            if (pthread_create(&thread, NULL, work, NULL))
-                return 3;
-            pthread_join(thread, NULL);
-        }
+        for (long left = atol(argv[1]); left > 0; left--)
+            pthread_join(begin_thread(work, NULL), NULL);
         say("done\n");
     }
 }

@@ -3,11 +3,14 @@
 // The test writes one line per command to standard input and reads one line per answer
 // from standard output.
 #include <pthread.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,6 +28,18 @@ static inline void say(const char *text)
         text += written;
         left -= (size_t)written;
     }
+}
+
+// Says what printf(3) would print.
+__attribute__((format(printf, 1, 2))) static inline void tell(const char *format, ...)
+{
+    char text[1024];
+    va_list values;
+
+    va_start(values, format);
+    vsnprintf(text, sizeof(text), format, values);
+    va_end(values);
+    say(text);
 }
 
 // Reads a line without its end into line; ends the program at the end of input.
@@ -65,6 +80,40 @@ static inline long long now_ns(void)
 
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static inline uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    return *state ^= *state << 17;
+}
+
+static inline void *outside_the_heap(size_t size)
+{
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (memory == MAP_FAILED)
+        _exit(7);
+    return memory;
+}
+
+// Waits for a child, which has to end well.
+static inline void wait_for(pid_t child)
+{
+    int status;
+
+    if (waitpid(child, &status, 0) != child || status)
+        _exit(4);
+}
+
+static inline pthread_t begin_thread(void *(*run)(void *), void *argument)
+{
+    pthread_t thread;
+
+    if (pthread_create(&thread, NULL, run, argument))
+        _exit(8);
+    return thread;
 }
 
 // Overwrites what calls have left on the stack, pointers to lost blocks among it.

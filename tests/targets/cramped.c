@@ -8,7 +8,6 @@
 // Says "ready". At a line it hears, it answers with the number of bytes of its data that have changed.
 #define _GNU_SOURCE
 #include <alloca.h>
-#include <sys/mman.h>
 #include <ucontext.h>
 
 #include "command.h"
@@ -79,8 +78,7 @@ static void map_below_stack(void)
 int main(int argc, char **argv)
 {
     struct amid on_stack;
-    void *mapped = mmap(NULL, sizeof(on_stack), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *mapped = outside_the_heap(sizeof(on_stack));
 
     if (argc < 2)
         return 2;

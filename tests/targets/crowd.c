@@ -72,12 +72,8 @@ int main(int argc, char **argv)
     threads = atol(argv[1]);
     rounds = atol(argv[2]);
     pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1);
-    for (long n = 0; n < threads; n++) {
-        pthread_t thread;
-
-        if (pthread_create(&thread, NULL, wander, (void *)n))
-            return 3;
-    }
+    for (long n = 0; n < threads; n++)
+        begin_thread(wander, (void *)n);
     wait_for_go();
     pthread_barrier_wait(&barrier);
     pthread_barrier_wait(&barrier);

@@ -2,7 +2,6 @@
 // argument says where.
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <sys/mman.h>
 #include <ucontext.h>
 
 #include "command.h"
@@ -126,12 +125,10 @@ static void lose(const char *where)
 
 static void keep(const char *where)
 {
-	pthread_t thread;
-
 	if (!strcmp(where, "live")) {
 		pthread_barrier_init(&there, NULL, 2);
 		run_thread(end_at_once, 1, NULL);
-		pthread_create(&thread, NULL, keep_on_a_stack, NULL);
+		begin_thread(keep_on_a_stack, NULL);
 		pthread_barrier_wait(&there);
 	} else if (!strcmp(where, "own")) {
 		char *places[] = { guarded_memory(), guarded_memory() };

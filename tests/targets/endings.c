@@ -1,7 +1,6 @@
 // Ends with leaks, or without. The first argument says which, and how; further ones are the next run's.
 #define _GNU_SOURCE
 #include <signal.h>
-#include <sys/wait.h>
 
 #include "command.h"
 
@@ -116,29 +115,23 @@ static void *leak_last(void *main_thread)
 
 static void waiting(void *(*what)(void *))
 {
-    pthread_t thread;
-
     pthread_barrier_init(&begun, NULL, 2);
-    pthread_create(&thread, NULL, what, NULL);
+    begin_thread(what, NULL);
     pthread_barrier_wait(&begun);
     usleep(20000); // it is in its system call soon; nothing depends on when
 }
 
 static void ended(void)
 {
-    pthread_t thread;
-
-    pthread_create(&thread, NULL, end_with_block, NULL);
-    pthread_join(thread, NULL);
+    pthread_join(begin_thread(end_with_block, NULL), NULL);
 }
 
 static void without_main(void)
 {
     static pthread_t main_thread;
-    pthread_t thread;
 
     main_thread = pthread_self();
-    pthread_create(&thread, NULL, leak_last, &main_thread);
+    begin_thread(leak_last, &main_thread);
     pthread_exit(NULL);
 }
 

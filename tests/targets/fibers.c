@@ -14,7 +14,6 @@
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <ucontext.h>
 
 #include "command.h"
@@ -180,8 +179,8 @@ int main(int argc, char **argv)
     flickering = map(NULL, PAGE, USABLE);
     sigaction(SIGUSR1, &action, NULL);
     wait_for_go();
-    pthread_create(&third, NULL, flicker, NULL);
-    pthread_create(&other, NULL, work, (void *)7);
+    third = begin_thread(flicker, NULL);
+    other = begin_thread(work, (void *)7);
     work((void *)5);
     pthread_join(other, NULL);
     is_over = 1;

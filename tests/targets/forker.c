@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "command.h"
 
@@ -15,14 +14,6 @@ __attribute__((noinline)) static void allocate(size_t size)
 
     (void)block;
     __asm__ volatile("" ::: "memory");
-}
-
-static void wait_for(pid_t child)
-{
-    int status;
-
-    if (waitpid(child, &status, 0) != child || status)
-        _exit(4);
 }
 
 static void be_child(void)

@@ -5,8 +5,6 @@
 // Has LIVE blocks outstanding by then. Children execute PROGRAM, or end at once. Reads
 // milliseconds, answers with the children made, the nanoseconds that they took, and the
 // median of the nanoseconds that the calls of fork took.
-#include <sys/wait.h>
-
 #include "command.h"
 
 enum { MOST = 1 << 20 };
@@ -24,7 +22,6 @@ static void make_child(const char *program, long long *in_fork_ns)
 {
     long long begin_ns = now_ns();
     pid_t child = fork();
-    int status;
 
     if (!child) {
         if (program)
@@ -32,15 +29,14 @@ static void make_child(const char *program, long long *in_fork_ns)
         _exit(program ? 127 : 0);
     }
     *in_fork_ns = now_ns() - begin_ns;
-    if (child < 0 || waitpid(child, &status, 0) != child || status)
-        _exit(4);
+    wait_for(child);
 }
 
 int main(int argc, char **argv)
 {
     long live = argc > 1 ? atol(argv[1]) : 0;
     const char *program = argc > 2 ? argv[2] : NULL;
-    char line[64], answer[96];
+    char line[64];
 
     say("ready\n");
     for (;;) {
@@ -58,8 +54,6 @@ int main(int argc, char **argv)
         while (++made < MOST && now_ns() < end_ns);
         end_ns = now_ns();
         qsort(took_ns, (size_t)made, sizeof(*took_ns), compare);
-        snprintf(answer, sizeof(answer), "%d %lld %lld\n", made, end_ns - begin_ns,
-                 took_ns[made / 2]);
-        say(answer);
+        tell("%d %lld %lld\n", made, end_ns - begin_ns, took_ns[made / 2]);
     }
 }

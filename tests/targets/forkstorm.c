@@ -9,7 +9,6 @@
 #define _GNU_SOURCE
 #include <signal.h>
 #include <sys/time.h>
-#include <sys/wait.h>
 
 #include "command.h"
 
@@ -44,7 +43,6 @@ __attribute__((noinline)) static void keep(void)
 int main(int argc, char **argv)
 {
     struct sigaction action = {.sa_handler = interrupt};
-    char line[64];
     long kept = 0;
 
     if (argc < 2)
@@ -66,8 +64,7 @@ int main(int argc, char **argv)
         for (int n = 0; n < 20; n++)
             free(malloc(72));
     }
-    snprintf(line, sizeof(line), "%ld %d\n", kept, (int)bad);
-    say(line);
-    hear(line, sizeof(line));
+    tell("%ld %d\n", kept, (int)bad);
+    wait_for_line();
     return 0;
 }

@@ -7,10 +7,6 @@
 // "resize" makes every block half as large again, "clear" frees all. "fork" has a child do all of
 // that, and answers with its exit status instead; "pairs" allocates and frees in one thread,
 // and answers with the nanoseconds of processor time for each such pair.
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
-
 #include "command.h"
 
 enum { SLOTS = 1 << 15, GROWTH = 64 << 20, PAIRS = 2000000 };
@@ -40,9 +36,7 @@ static void obey(struct slot *own, uint64_t *state)
         struct slot *slot = &own[n];
 
         if (!strcmp(order, "grow") && !slot->block && grown < GROWTH) {
-            *state ^= *state << 13;
-            *state ^= *state >> 7;
-            *state ^= *state << 17;
+            next_random(state);
             slot->size = 16 + *state % (1UL << (5 + *state / 65536 % 12));
             slot->block = take(slot->size);
             grown += slot->size;
@@ -104,27 +98,21 @@ static double pair_ns(void)
 
 int main(int argc, char **argv)
 {
-    char answer[128];
-
     threads = argc > 1 ? atoi(argv[1]) : 1;
-    slots = mmap(NULL, (size_t)threads * SLOTS * sizeof(*slots), PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    slots = outside_the_heap((size_t)threads * SLOTS * sizeof(*slots));
     pthread_barrier_init(&begin, NULL, (unsigned)threads + 1);
     pthread_barrier_init(&end, NULL, (unsigned)threads + 1);
-    for (uintptr_t n = 0; n < (uintptr_t)threads; n++) {
-        pthread_t thread;
-
-        pthread_create(&thread, NULL, work, (void *)n);
-    }
+    for (uintptr_t n = 0; n < (uintptr_t)threads; n++)
+        begin_thread(work, (void *)n);
     say("ready\n");
     for (;;) {
         size_t size = 0, count = 0;
 
         hear(order, sizeof(order));
         if (!strcmp(order, "fork")) {
-            snprintf(answer, sizeof(answer), "%d\n", child_status());
+            tell("%d\n", child_status());
         } else if (!strcmp(order, "pairs")) {
-            snprintf(answer, sizeof(answer), "%.3f\n", pair_ns());
+            tell("%.3f\n", pair_ns());
         } else {
             pthread_barrier_wait(&begin);
             pthread_barrier_wait(&end);
@@ -132,8 +120,7 @@ int main(int argc, char **argv)
                 size += slots[n].size;
                 count += slots[n].block != NULL;
             }
-            snprintf(answer, sizeof(answer), "%zu %zu\n", size, count);
+            tell("%zu %zu\n", size, count);
         }
-        say(answer);
     }
 }

@@ -6,8 +6,6 @@
 // COUNT functions (one), the first of them named NAME in /tmp/perf-PID.map. Says "ready"; at
 // each line it hears it allocates 5000 bytes through each and answers "done". Leaves the file
 // behind.
-#include <sys/mman.h>
-
 #include "command.h"
 
 #define SIZE (1 << 20)
@@ -29,13 +27,12 @@ int main(int argc, char **argv)
     // push %rbp; mov %rsp,%rbp; call *%rdi; pop %rbp; ret
     static const unsigned char code[] = {0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
 #endif
-    unsigned char *page = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                               -1, 0);
+    unsigned char *page = outside_the_heap(SIZE);
     int functions = argc > 2 ? atoi(argv[2]) : 1;
     char name[64], line[64];
     FILE *map;
 
-    if (argc < 2 || page == MAP_FAILED || functions >= SIZE / 256)
+    if (argc < 2 || functions >= SIZE / 256)
         return 1;
     for (int n = 1; n <= functions; n++)
         memcpy(page + 256 * n, code, sizeof(code));

@@ -4,8 +4,6 @@
 // held has up to 1,500 bytes. Loses 300 blocks of 5,000 bytes, says "ready", begins when it hears a
 // line, and ends with its input. For each further line it loses 50 such blocks more, and
 // answers with the operations so far.
-#include <sys/mman.h>
-
 #include "command.h"
 
 enum { LOST_BYTES = 5000, LOST = 300, LOST_LATER = 50, LARGEST = 1500 };
@@ -52,9 +50,7 @@ static void *juggle(void *number)
     uint64_t state = 88172645463325252 + (uintptr_t)number;
 
     for (;;) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
+        next_random(&state);
         size_t from = (state >> 8) % n_slots, to = (state >> 32) % n_slots;
         struct ball *ball = take(from);
 
@@ -108,24 +104,19 @@ int main(int count, char **words)
     if (count < 3)
         return 2;
     n_slots = (size_t)atol(words[2]);
-    slots = mmap(NULL, n_slots * sizeof(*slots), PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    slots = outside_the_heap(n_slots * sizeof(*slots));
     lose(LOST);
     scrub();
     say("ready\n");
     hear(line, sizeof(line));
     for (size_t slot = 0; slot < n_slots; slot++)
         slots[slot] = make(slot * 7919 << 10);
-    for (long thread = atol(words[1]); thread > 0; thread--) {
-        pthread_t started;
-
-        pthread_create(&started, NULL, juggle, (void *)thread);
-    }
+    for (long thread = atol(words[1]); thread > 0; thread--)
+        begin_thread(juggle, (void *)thread);
     for (;;) {
         hear(line, sizeof(line));
         lose(LOST_LATER);
         scrub();
-        snprintf(line, sizeof(line), "%ld\n", operations);
-        say(line);
+        tell("%ld\n", operations);
     }
 }

@@ -15,7 +15,6 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 enum { MOST = 100000 };
 
@@ -86,9 +85,7 @@ static void *obey(void *predecessor)
         } else if (!strcmp(line, "drop")) {
             drop();
         } else if (!strcmp(line, "pass")) {
-            pthread_t next;
-
-            pthread_create(&next, NULL, obey, (void *)syscall(SYS_gettid));
+            begin_thread(obey, (void *)syscall(SYS_gettid));
             return NULL;
         } else if (!strncmp(line, "load ", 5)) {
             void *library = dlopen(line + 5, RTLD_NOW);
@@ -115,11 +112,9 @@ static void *obey(void *predecessor)
 
 int main(int argc, char **argv)
 {
-    pthread_t speaker;
-
     (void)argv;
     sem_init(&may_leave, 0, argc > 1);
-    pthread_create(&speaker, NULL, obey, (void *)(long)(argc > 1 ? getpid() : 0));
+    begin_thread(obey, (void *)(long)(argc > 1 ? getpid() : 0));
     sem_wait(&may_leave);
     pthread_exit(NULL);
 }

@@ -18,8 +18,6 @@
 #include <fcntl.h>
 #include <linux/types.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <time.h>
 #include <x86intrin.h>
 
 #include "preloaded/area.h"
@@ -34,10 +32,7 @@ static uint64_t dice = 88172645463325252u;
 
 static uint64_t draw(void)
 {
-    dice ^= dice << 13;
-    dice ^= dice >> 7;
-    dice ^= dice << 17;
-    return dice;
+    return next_random(&dice);
 }
 
 static struct preload_control *control(void)

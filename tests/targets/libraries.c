@@ -13,8 +13,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <time.h>
 
 #include "command.h"
 
@@ -98,7 +96,7 @@ static void beside(int count)
     pthread_t threads[MOST_THREADS];
 
     for (int n = 0; n < count; n++)
-        pthread_create(&threads[n], NULL, run, NULL);
+        threads[n] = begin_thread(run, NULL);
     for (int n = 0; n < count; n++)
         pthread_join(threads[n], NULL);
     finish();

@@ -19,8 +19,6 @@
 #define _GNU_SOURCE
 #include <signal.h>
 #include <spawn.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 
 #include "command.h"
 
@@ -60,10 +58,7 @@ static void drop(void)
 
 static void say_books(void)
 {
-    char line[64];
-
-    snprintf(line, sizeof(line), "[%ld, %ld]\n", last - first, held_bytes);
-    say(line);
+    tell("[%ld, %ld]\n", last - first, held_bytes);
 }
 
 static void *begin_again(void *nothing)
@@ -75,14 +70,6 @@ static void *begin_again(void *nothing)
     snprintf(next, sizeof(next), "%d", atoi(generation) + 1);
     execv("/proc/self/exe", arguments);
     _exit(9);
-}
-
-static void wait_for(pid_t child)
-{
-    int status;
-
-    if (waitpid(child, &status, 0) != child || status)
-        _exit(4);
 }
 
 static void spawn(void)
@@ -128,8 +115,7 @@ static void grow(long left, long threads)
     if (first < last)
         drop();
     for (long n = 0; n < threads; n++)
-        if (pthread_create(&helpers[n], NULL, allocate_aside, (void *)(uintptr_t)n))
-            _exit(8);
+        helpers[n] = begin_thread(allocate_aside, (void *)(uintptr_t)n);
     for (long n = 0; n < threads; n++)
         pthread_join(helpers[n], NULL);
     while (left > 0) {
@@ -153,14 +139,9 @@ static void grow(long left, long threads)
 
 static void say_tree(void)
 {
-    char line[64];
-
-    for (long n = 0; n < shared->processes; n++) {
-        snprintf(line, sizeof(line), "%s[%ld, %ld, %ld, %ld]", n ? ", " : "[",
-                 shared->of[n].pid, shared->of[n].parent, shared->of[n].blocks,
-                 shared->of[n].bytes);
-        say(line);
-    }
+    for (long n = 0; n < shared->processes; n++)
+        tell("%s[%ld, %ld, %ld, %ld]", n ? ", " : "[", shared->of[n].pid, shared->of[n].parent,
+             shared->of[n].blocks, shared->of[n].bytes);
     say("]\n");
 }
 
@@ -186,10 +167,7 @@ int main(int argc, char **argv)
         } else if (!strcmp(line, "exec")) {
             begin_again(NULL);
         } else if (!strcmp(line, "texec")) {
-            pthread_t thread;
-
-            pthread_create(&thread, NULL, begin_again, NULL);
-            pthread_join(thread, NULL);
+            pthread_join(begin_thread(begin_again, NULL), NULL);
         } else if (!strncmp(line, "become ", 7)) {
             execl(line + 7, line + 7, (char *)NULL);
             return 9;

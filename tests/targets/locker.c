@@ -4,8 +4,6 @@
 //
 // Says "ready". At a line it hears, it keeps 100 blocks of 1000 bytes, locks its memory, keeps 100
 // more, and answers with how much is locked then, in KiB.
-#include <sys/mman.h>
-
 #include "command.h"
 
 static void *volatile kept[200];
@@ -27,7 +25,6 @@ int main(void)
     status = fopen("/proc/self/status", "r");
     while (status && fgets(text, sizeof(text), status) && sscanf(text, "VmLck: %ld", &locked) < 1)
         ;
-    snprintf(text, sizeof(text), "%ld\n", locked);
-    say(text);
+    tell("%ld\n", locked);
     hear(line, sizeof(line));
 }

@@ -9,8 +9,6 @@
 //   keep_in_code a block that only an instruction leads to, at an odd address
 //
 // "ROUNDS MICROSECONDS" on its input: so many rounds, with a pause after each. Then it says "done".
-#include <sys/mman.h>
-
 #include "command.h"
 
 enum { MOST = 1 << 16 };

@@ -9,8 +9,6 @@
 // before. "exec" begins the program again.
 #define _GNU_SOURCE
 #include <malloc.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 
 #include "command.h"
 
@@ -174,17 +172,12 @@ static void work(unsigned *dice)
 
 static void say_books(void)
 {
-    char line[256];
-
-    snprintf(line, sizeof(line),
-             "{\"pid\":%d,\"by_mmap\":%ld,\"by_fixed\":%ld,\"by_remap\":%ld,\"by_sbrk\":%ld}\n",
-             getpid(), books[BY_MMAP], books[BY_FIXED], books[BY_REMAP], books[BY_SBRK]);
-    say(line);
+    tell("{\"pid\":%d,\"by_mmap\":%ld,\"by_fixed\":%ld,\"by_remap\":%ld,\"by_sbrk\":%ld}\n",
+         getpid(), books[BY_MMAP], books[BY_FIXED], books[BY_REMAP], books[BY_SBRK]);
 }
 
 NOINLINE static void grow(long left, unsigned *dice)
 {
-    int status;
     pid_t child;
 
     own(by_mmap(3), 3, BY_MMAP);
@@ -196,7 +189,7 @@ NOINLINE static void grow(long left, unsigned *dice)
         say_books();
         _exit(0);
     }
-    check(waitpid(child, &status, 0) == child && !status);
+    wait_for(child);
 }
 
 int main(void)

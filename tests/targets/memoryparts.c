@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <malloc.h>
-#include <sys/mman.h>
 
 #include "command.h"
 
@@ -37,7 +36,6 @@ int main(int count, char **arguments)
 {
 	char line[16];
 	int shared = memfd_create("parts", 0), file = open(arguments[count - 1], O_RDWR);
-	pthread_t thread;
 
 	if (ftruncate(shared, 2 * MIB))
 		return 1;
@@ -50,7 +48,7 @@ int main(int count, char **arguments)
 		memset(blocks[n] = malloc(BLOCK), 6, BLOCK);
 	pthread_barrier_init(&there, NULL, THREADS + 1);
 	for (int n = 0; n < THREADS; n++)
-		pthread_create(&thread, NULL, wait_on_a_stack, NULL);
+		begin_thread(wait_on_a_stack, NULL);
 	pthread_barrier_wait(&there);
 	say("ready\n");
 	while (fgets(line, sizeof(line), stdin)) {

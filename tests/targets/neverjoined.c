@@ -1,5 +1,4 @@
 /* Starts threads that end, and joins none of them: asked "start N", N more. */
-#include <pthread.h>
 #include <semaphore.h>
 
 #include "command.h"
@@ -21,10 +20,7 @@ int main(void)
 	say("ready\n");
 	while (fgets(line, sizeof(line), stdin) && sscanf(line, "start %d", &count) == 1) {
 		for (int n = 0; n < count; n++) {
-			pthread_t thread;
-
-			if (pthread_create(&thread, NULL, end, NULL))
-				return 1;
+			begin_thread(end, NULL);
 			sem_wait(&ended);
 		}
 		say("done\n");

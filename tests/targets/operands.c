@@ -1,7 +1,5 @@
 // Reports of allocations whose arguments are in places of every kind: each has the size 100 + its
 // number, and is on the device of its number; the last one is on none. Says "ready", and reports at each line it hears.
-#include <sys/mman.h>
-
 #include "command.h"
 #include "usdt.h"
 
@@ -18,7 +16,7 @@ int main(void)
 {
     char line[64];
     // The last byte before memory that can't be read.
-    char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *pages = outside_the_heap(8192);
     char *end = pages + 4095;
 
     *end = 106;

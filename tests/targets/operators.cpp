@@ -8,7 +8,6 @@
 // std::bad_alloc is caught, and everything goes on. Blocks are freed by other threads than
 // those that made them. Says "ready", then works once per line it hears and answers with
 // outstanding blocks and bytes, and how many exceptions it has caught.
-#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <cstdint>

@@ -3,8 +3,6 @@
 // On "allocate", it allocates COUNT blocks to which only a mapping points, and COUNT to which
 // nothing does. On "pointers" and "lost", it has the kernel page out the mapping, and the whole
 // pages of the lost blocks; on "touch", it reads the mapping. It answers each with a line.
-#include <sys/mman.h>
-
 #include "command.h"
 
 #define COUNT 64
@@ -36,7 +34,7 @@ __attribute__((noinline)) static void page_out_lost(void)
 
 int main(void)
 {
-    table = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    table = outside_the_heap(PAGE);
     say("ready\n");
     for (;;) {
         char line[64];

@@ -7,8 +7,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <time.h>
 
 #include "command.h"
 
@@ -108,7 +106,6 @@ int main(int argc, char **argv)
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN};
     stack_t other = {.ss_size = 1 << 16}, now;
     void *library;
-    pthread_t thread;
     timer_t timer;
     int pipes[4];
     char line[64];
@@ -120,7 +117,7 @@ int main(int argc, char **argv)
     other.ss_sp = malloc(other.ss_size);
     sigaltstack(&other, NULL);
     sigaction(SIGRTMIN, &action, NULL);
-    pthread_create(&thread, NULL, by_register, pipes);
+    begin_thread(by_register, pipes);
     timer_create(CLOCK_MONOTONIC, &event, &timer);
     timer_settime(timer, 0, &often, NULL);
     say("ready\n");

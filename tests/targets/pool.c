@@ -109,20 +109,16 @@ static void work(void)
 
 int main(void)
 {
-    char line[256];
-
     fixed.next = memory;
     fixed.end = memory + sizeof(memory);
     say("ready\n");
     for (;;) {
-        hear(line, sizeof(line));
+        wait_for_line();
         work();
         take_nodes(41);
-        snprintf(line, sizeof(line),
-                 "{\"pool_take\":[%ld,%ld],\"chunk_take\":[%ld,%ld],\"work\":[%ld,%ld],"
-                 "\"node_take\":[%ld,%ld]}\n",
-                 books[0][0], books[0][1], books[1][0], books[1][1], books[2][0], books[2][1],
-                 books[3][0], books[3][1]);
-        say(line);
+        tell("{\"pool_take\":[%ld,%ld],\"chunk_take\":[%ld,%ld],\"work\":[%ld,%ld],"
+             "\"node_take\":[%ld,%ld]}\n",
+             books[0][0], books[0][1], books[1][0], books[1][1], books[2][0], books[2][1],
+             books[3][0], books[3][1]);
     }
 }

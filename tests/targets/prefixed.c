@@ -155,12 +155,11 @@ static void change(int slot, unsigned dice, size_t size)
 
 int main(void)
 {
-    char line[128];
     unsigned dice = 1;
 
     say("ready\n");
     for (;;) {
-        hear(line, sizeof(line));
+        wait_for_line();
         for (int n = 0; n < 20000; n++) {
             int slot;
 
@@ -172,7 +171,6 @@ int main(void)
                 make(slot, dice >> 12, (dice >> 18) % 4000 + 1);
             _rjem_nallocx(dice % 1000 + 1, 0);
         }
-        snprintf(line, sizeof(line), "{\"blocks\":%ld,\"bytes\":%ld}\n", blocks, bytes);
-        say(line);
+        tell("{\"blocks\":%ld,\"bytes\":%ld}\n", blocks, bytes);
     }
 }

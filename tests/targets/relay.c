@@ -68,10 +68,8 @@ static void *reader(void *nothing)
 
 int main(void)
 {
-    pthread_t thread;
-
     pthread_barrier_init(&barrier, NULL, 2);
-    pthread_create(&thread, NULL, reader, NULL);
+    begin_thread(reader, NULL);
     pthread_barrier_wait(&barrier);
     wait_for_go();
     give();

@@ -7,8 +7,6 @@
 // books, {"by_one": [blocks, bytes], …, "all": [blocks, bytes]}, of what is outstanding and of all
 // that was allocated; "counters" answers with both semaphores; "fork" with how many of some forked
 // children, which report too, have come to their end.
-#include <sys/wait.h>
-
 #include "command.h"
 #include "usdt.h"
 
@@ -83,9 +81,7 @@ static void *work(void *argument)
     for (;;) {
         pthread_barrier_wait(&begin);
         for (int n = 0; n < operations; n++) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
+            next_random(&state);
             struct slot *slot = &slots[state % SLOTS];
 
             if (slot->block) {
@@ -133,11 +129,8 @@ int main(int argc, char **argv)
     operations = argc > 2 ? atoi(argv[2]) : 1000;
     pthread_barrier_init(&begin, NULL, (unsigned)threads + 1);
     pthread_barrier_init(&end, NULL, (unsigned)threads + 1);
-    for (long n = 0; n < threads; n++) {
-        pthread_t thread;
-
-        pthread_create(&thread, NULL, work, (void *)(n * 7919));
-    }
+    for (long n = 0; n < threads; n++)
+        begin_thread(work, (void *)(n * 7919));
     say("ready\n");
     for (;;) {
         int used = 0;

@@ -2,8 +2,6 @@
 //
 // Says "ready", then on each line maps 64 MiB by itself, writes to 40 MiB of them, allocates
 // 8 MiB (so large a block that malloc maps it) and writes to all of it, and says "done".
-#include <sys/mman.h>
-
 #include "command.h"
 
 enum { MIB = 1 << 20, MAPPED = 64 * MIB, USED = 40 * MIB, BLOCK = 8 * MIB };

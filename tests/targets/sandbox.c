@@ -83,13 +83,12 @@ int main(int n, char **words)
 {
     const char *way = words[n - 1];
     int is_strict = !!strstr(way, "strict"), is_shared = !strcmp(way, "threads");
-    pthread_t thread;
 
     say("ready\n");
     wait_for_line();
     kept[0] = malloc(100);
     if (is_shared)
-        pthread_create(&thread, NULL, allocate, NULL);
+        begin_thread(allocate, NULL);
     while (is_shared && !has_begun)
         ;
     if (!strcmp(way, "inline-strict")) {

@@ -5,14 +5,10 @@
 // Each shape allocates through the same leaf; DEPTH is that of the recursion.
 #define _GNU_SOURCE
 #include <alloca.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <ucontext.h>
 
-#define NOINLINE __attribute__((noinline))
+#include "command.h"
 
 static void *volatile kept;
 static volatile int turns = 3;

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>
-#include <sys/wait.h>
 
 #include "command.h"
 

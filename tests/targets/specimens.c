@@ -5,21 +5,16 @@
 //
 // Both have tables from the start, requests, sessions, and a small cache of names. Functions that
 // leak begin with leak_. The program's clock runs SPEED times faster than the real one (default 1).
-#include <time.h>
-
 #include "command.h"
 
 enum { STEPS_PER_S = 10, PENDING = 1 << 16 };
 
 static double now_s;
-static unsigned long long seed = 88172645463325252ULL; // chance is always the same
+static uint64_t seed = 88172645463325252ULL; // chance is always the same
 
 static double chance(void)
 {
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    return (double)(seed >> 11) / 9007199254740992.0;
+    return (double)(next_random(&seed) >> 11) / 9007199254740992.0;
 }
 
 // How many events of this rate fall into one step.

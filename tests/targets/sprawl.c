@@ -8,8 +8,6 @@
 //   tangle    100,000 blocks, each with seven pointers to any others; all are lost
 //
 // Loses 100 blocks of 1,000 bytes, says "ready", and ends with its input.
-#include <sys/mman.h>
-
 #include "command.h"
 
 enum { MAPPINGS = 8000, PAGE = 4096, TANGLED = 100000, POINTERS = 7, LOST = 100, COPIED = 64 << 20 };
@@ -17,13 +15,6 @@ enum { MAPPINGS = 8000, PAGE = 4096, TANGLED = 100000, POINTERS = 7, LOST = 100,
 static const size_t RESERVED = (size_t)2 << 40;
 
 static uint64_t state = 88172645463325252;
-
-static uint64_t next_random(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    return state ^= state << 17;
-}
 
 static char *map(size_t size, int rights)
 {
@@ -72,7 +63,7 @@ __attribute__((noinline)) static void tangle(void)
         blocks[n] = malloc(POINTERS * sizeof(void *));
     for (int n = 0; n < TANGLED; n++)
         for (int pointer = 0; pointer < POINTERS; pointer++)
-            blocks[n][pointer] = blocks[next_random() % TANGLED];
+            blocks[n][pointer] = blocks[next_random(&state) % TANGLED];
     munmap(blocks, TANGLED * sizeof(*blocks));
 }
 
@@ -88,7 +79,6 @@ __attribute__((noinline)) static void lose(void)
 int main(int count, char **words)
 {
     const char *kind = count > 1 ? words[1] : "";
-    pthread_t thread;
 
     lose();
     if (!strcmp(kind, "mappings")) {
@@ -104,11 +94,11 @@ int main(int count, char **words)
 
             map(RESERVED, PROT_NONE);
             for (int page = 0; page < 100; page++)
-                memory[next_random() % RESERVED] = 1;
+                memory[next_random(&state) % RESERVED] = 1;
         }
     } else if (!strcmp(kind, "restless")) {
-        pthread_create(&thread, NULL, be_restless, NULL);
-        pthread_create(&thread, NULL, be_restless, NULL);
+        begin_thread(be_restless, NULL);
+        begin_thread(be_restless, NULL);
     } else if (!strcmp(kind, "copies")) {
         copy_headers();
     } else if (!strcmp(kind, "tangle")) {

@@ -71,12 +71,8 @@ int main(int argc, char **argv)
     depth = atol(argv[2]);
     alive = atol(argv[3]);
     pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1);
-    for (long n = 0; n < threads; n++) {
-        pthread_t thread;
-
-        if (pthread_create(&thread, NULL, work, (void *)n))
-            return 3;
-    }
+    for (long n = 0; n < threads; n++)
+        begin_thread(work, (void *)n);
     say("ready\n");
     for (;;) {
         struct timespec pause = {0};
@@ -92,7 +88,6 @@ int main(int argc, char **argv)
         nanosleep(&pause, NULL);
         stopped = 1;
         pthread_barrier_wait(&barrier);
-        snprintf(line, sizeof(line), "%ld %lld\n", pairs, now_ns() - began);
-        say(line);
+        tell("%ld %lld\n", pairs, now_ns() - began);
     }
 }

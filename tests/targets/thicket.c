@@ -65,7 +65,6 @@ int main(int argc, char **argv)
             at = (at + 1) & ((1L << depth) - 1);
             pairs += blocks;
         } while (now_ns() < end_ns);
-        snprintf(line, sizeof(line), "%ld\n", pairs);
-        say(line);
+        tell("%ld\n", pairs);
     }
 }

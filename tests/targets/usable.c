@@ -20,14 +20,6 @@ static struct {
 
 static uint64_t state;
 
-static uint64_t next_random(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
-
 static void note(FILE *file, size_t size)
 {
     void *block = malloc(size);
@@ -56,14 +48,14 @@ static void table(const char *path)
 // Most blocks are small, as in most programs.
 static size_t draw(size_t most)
 {
-    uint64_t dice = next_random();
+    uint64_t dice = next_random(&state);
 
     return dice >> 16 & 7 ? (dice >> 20) % (most < 1000 ? most : 1000) : (dice >> 20) % (most + 1);
 }
 
 static void change(size_t most, int aligned)
 {
-    uint64_t at = next_random() % SLOTS, kind = next_random() >> 20 & 15;
+    uint64_t at = next_random(&state) % SLOTS, kind = next_random(&state) >> 20 & 15;
     void *old = slots[at].block;
     size_t size = draw(most);
 
@@ -78,7 +70,7 @@ static void change(size_t most, int aligned)
     if (old)
         slots[at].block = realloc(old, size);
     else if (aligned && kind < 3)
-        slots[at].block = memalign((size_t)16 << (next_random() >> 30 & 7), size);
+        slots[at].block = memalign((size_t)16 << (next_random(&state) >> 30 & 7), size);
     else if (kind < 8)
         slots[at].block = calloc(1, size);
     else
@@ -90,7 +82,6 @@ static void change(size_t most, int aligned)
 static void fill(const char *words)
 {
     unsigned long seed, most, blocks = 0, bytes = 0, usable = 0;
-    char line[128];
     int aligned;
 
     if (sscanf(words, "%lu %lu %d", &seed, &most, &aligned) != 3)
@@ -105,9 +96,7 @@ static void fill(const char *words)
         bytes += slots[n].size;
         usable += malloc_usable_size(slots[n].block);
     }
-    snprintf(line, sizeof(line), "{\"blocks\":%lu,\"bytes\":%lu,\"usable\":%lu}\n", blocks, bytes,
-             usable);
-    say(line);
+    tell("{\"blocks\":%lu,\"bytes\":%lu,\"usable\":%lu}\n", blocks, bytes, usable);
 }
 
 int main(void)

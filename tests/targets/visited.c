@@ -83,7 +83,6 @@ int main(void)
 	pthread_barrier_wait(&together);
 	say("ready\n");
 	for (;;) {
-		char answer[64];
 		size_t total[2] = { 0, 0 };
 
 		hear(line, sizeof(line));
@@ -95,7 +94,6 @@ int main(void)
 				total[at] += sums[n][at];
 				sums[n][at] = 0;
 			}
-		snprintf(answer, sizeof(answer), "[%zu, %zu]\n", total[0], total[1]);
-		say(answer);
+		tell("[%zu, %zu]\n", total[0], total[1]);
 	}
 }

@@ -28,14 +28,14 @@ def command():
     return 7
 
 # What there is to free keeps the interpreter busy while it ends.
-kept = [[number] for number in range(3_000_000)]
+kept = [[number] for number in range(300_000)]
 cli.main = command
 sys.exit(__main__.main())
 """
 
 
 def test_threads_in_numpy_do_not_abort() -> None:
-    for _ in range(2):
+    for _ in range(3):
         done = outcome(sys.executable, "-c", BUSY)
         assert (done.returncode, done.stderr) == (7, "")
         assert done.stdout == "some text last steps are done\n"
