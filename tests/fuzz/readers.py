@@ -122,7 +122,7 @@ def _stacks(data: bytes) -> None:
     """A stack in a file's code, with its registers and memory."""
     with suppress(NotElfError):
         elf = ElfFile(in_memory(data[512:]))
-        machine = elf_architecture(elf.machine) or native()
+        machine = elf_architecture(elf.machine, elf.bits) or native()
         size_bytes = 8 * len(machine.miss_registers)
         registers = np.frombuffer(data[:size_bytes].ljust(size_bytes, b"\0"), np.uint64)
         head = np.zeros(1, miss_dtype(machine))

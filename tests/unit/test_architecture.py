@@ -153,8 +153,8 @@ assert not wing, wing
 
 # Libraries, and the one folder that knows each.
 PLACES = {
-    "textual": "ui", "rich": "ui", "capstone": "machinecode",
-    "pytest": "testing", "pyderust": "demangle",
+    "textual": "ui", "rich": "ui", "elftools": "elf", "capstone": "machinecode",
+    "pytest": "testing", "pyderust": "demangle", "rust_demangler": "demangle",
     "sqlite3": "recording",
 }  # fmt: skip
 

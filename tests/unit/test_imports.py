@@ -10,7 +10,7 @@ from tests.harness import DATA
 
 RECORDINGS = DATA / "recordings"
 # Libraries that a command without a trace has no use for.
-SLOW = {"numpy", "capstone", "textual", "rich", "bcc", "ctypes", "subprocess"}
+SLOW = {"numpy", "elftools", "capstone", "textual", "rich", "bcc", "ctypes", "subprocess"}
 RUN = """
 import sys
 from tracelloc.__main__ import main

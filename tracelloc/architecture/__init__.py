@@ -49,6 +49,6 @@ def address_bits() -> int:
     return max(each.address_bits for each in ARCHITECTURES) if found is None else found.address_bits
 
 
-def elf_architecture(elf_name: str) -> Architecture | None:
-    """Returns the architecture of ``ElfFile.machine``; None if unknown."""
-    return _BY_ELF_NAME.get(elf_name)
+def elf_architecture(elf_name: str, bits: int = 64) -> Architecture | None:
+    """Returns the architecture of ``ElfFile.machine``; None if unknown, or for files of 32 bits."""
+    return _BY_ELF_NAME.get(elf_name) if bits == 64 else None

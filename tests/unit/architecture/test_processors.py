@@ -49,8 +49,8 @@ def test_machines_by_name_and_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert native() is X86_64
     assert (machine_architecture("aarch64"), machine_architecture("riscv64")) == (AARCH64, None)
     assert (elf_architecture("EM_X86_64"), elf_architecture("EM_AARCH64")) == (X86_64, AARCH64)
-    found = [elf_architecture("EM_386"), elf_architecture("8")]
-    assert found == [None, None]
+    found = [elf_architecture("EM_X86_64", 32), elf_architecture("EM_386"), elf_architecture("8")]
+    assert found == [None, None, None]
     monkeypatch.setattr(architecture.platform, "machine", lambda: "riscv64")
     with pytest.raises(UnsupportedError, match="does not run on riscv64"):
         native()

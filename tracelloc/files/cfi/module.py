@@ -112,7 +112,7 @@ class Cfi:
 
     def __init__(self, elf: ElfFile) -> None:
         """Reads nothing yet; ``elf`` stays the caller's. Raises UnsupportedError."""
-        architecture = elf_architecture(elf.machine)
+        architecture = elf_architecture(elf.machine, elf.bits)
         if architecture is None:
             known = " and ".join(each.title for each in ARCHITECTURES)
             raise UnsupportedError(f"call-frame information is understood for {known} only")

@@ -1,6 +1,7 @@
 """Demangling of Rust (legacy and v0) and C++ names.
 
-Rust: pyderust, which is rustc's own demangler.
+Rust: pyderust, which is rustc's own demangler. If it cannot be loaded, rust-demangler reads
+legacy names, and v0 names stay unchanged.
 
 C++: libstdc++, in a separate process (tracelloc.files.demangle.cxxnames).
 
@@ -26,6 +27,7 @@ _RUST_V0: Final = re.compile(r"__?R[A-Z][A-Za-z0-9_]*(?:\.[!-~]*)?")
 _RUST_LEGACY: Final = re.compile(r"__?ZN[!-~]*17h[0-9a-f]{16}E(?:\.[!-~]*)?")
 # Generic parameters in a name of Rust's older kind.
 _PARAMETERS: Final = re.compile(r"<[A-Z][A-Z0-9]?(?:, ?[A-Z][A-Z0-9]?)*>")
+_HASH: Final = re.compile(r"::h[0-9a-f]{16}(?=$|\.)")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -123,8 +125,19 @@ def _filled_in(text: str, arguments: str) -> str:
 
 
 def _read_rust(name: str) -> str | None:
+    name = _LLVM.sub("", name)
     with suppress(Exception):  # whatever it says, the name stays as it is
-        from pyderust import demangle as read  # noqa: PLC0415 - most targets are not Rust
-
-        return read(_LLVM.sub("", name))
+        try:
+            from pyderust import demangle as read  # noqa: PLC0415 - most targets are not Rust
+        except ImportError:
+            return _read_legacy(name) if _RUST_LEGACY.fullmatch(name) else None
+        return read(name)
     return None
+
+
+def _read_legacy(name: str) -> str:
+    """Reads ``_ZN3foo17h0123456789abcdefE`` and the like by rust-demangler. Raises anything."""
+    from rust_demangler.rust_legacy import LegacyDemangler  # noqa: PLC0415 - as above
+
+    # It reads ".." only in front of a "$".
+    return _HASH.sub("", str(LegacyDemangler().demangle(name))).replace("..", "::")

@@ -106,6 +106,7 @@ class ElfFile(SegmentedFile):
         except (HeaderError, OSError, OverflowError) as error:
             self.close()
             raise NotElfError(str(error)) from error
+        self.bits = self._headers.bits
         self.machine = self._headers.machine  # Such as `EM_X86_64`
         programs = self._headers.programs
         self.segments = [
@@ -227,6 +228,8 @@ class ElfFile(SegmentedFile):
 
     def table(self, name: str) -> RawTable | None:
         """Returns a symbol table section with its names; None if it is missing or unreadable."""
+        if self.bits != 64:
+            return None
         section = self.section_header(name)
         if section is None or section.link >= len(self._headers.sections):
             return None

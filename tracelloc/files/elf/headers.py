@@ -1,15 +1,17 @@
 """The headers of an ELF file. System V gABI, chapters 4 and 5: "ELF Header", "Sections",
 "Program Header".
 
-Only headers of traceable machines, 64-bit and little-endian, are read, by struct: a process may
-have mapped a hundred files.
+Headers of traceable machines, 64-bit and little-endian, are read by struct: a process may have
+mapped a hundred files. pyelftools, a hundred times slower, reads those of other machines, only
+to identify them.
 
 Any malformed header raises ``HeaderError``: files are untrusted.
 """
 
+import io
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple, cast
 
 from tracelloc.architecture import ARCHITECTURES
 from tracelloc.dataclass import dataclass
@@ -61,6 +63,12 @@ _OURS: Final = b"\x02\x01"  # ELFCLASS64, ELFDATA2LSB
 _FILE_HEADER: Final = struct.Struct("<HHIQQQI6H")
 _PROGRAM_HEADER: Final = struct.Struct("<II6Q")
 _SECTION_HEADER: Final = struct.Struct("<IIQQQQIIQQ")
+# Machine numbers by pyelftools' names, as far as they are used.
+_FOREIGN_KINDS: Final = {
+    "PT_LOAD": PT_LOAD, "PT_NOTE": PT_NOTE, "PT_GNU_EH_FRAME": PT_GNU_EH_FRAME,
+    "SHT_NOBITS": SHT_NOBITS,
+}  # fmt: skip
+_MOST_FOREIGN: Final = 1 << 12  # Headers of a kind that pyelftools is given to read
 _MACHINES: Final = {each.elf_machine: each.elf_name for each in ARCHITECTURES}
 _MANY: Final = 0xFFFF  # The number does not fit into its field and is in the first section header
 _MOST: Final = 1 << 16  # Headers of a kind that are read. Linked files have dozens.
@@ -82,8 +90,8 @@ class ProgramHeader:
     offset: int
     address: int
     file_size: int
-    memory_size: int
-    alignment: int
+    memory_size: int = 0
+    alignment: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,26 @@ class RawSection:
         return bool(self.flags & SHF_COMPRESSED)
 
 
+class _Stream(io.RawIOBase):
+    def __init__(self, read: Read) -> None:
+        self._read_at = read
+        self._position = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Moves the position. The end of the file is unknown, and assumed to be far away."""
+        self._position = offset + {io.SEEK_CUR: self._position, io.SEEK_END: 1 << 62}.get(whence, 0)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        """Reads at most ``size`` bytes; none without a size."""
+        data = self._read_at(self._position, max(0, size))
+        self._position += len(data)
+        return data
+
+
 class Headers:
     """The headers of one ELF file: program headers at once, others on demand. Thread safe."""
 
@@ -117,7 +145,9 @@ class Headers:
         self._sections: list[RawSection] | None = None
         self._by_name: dict[bytes, RawSection] | None = None
         if ident[4:6] != _OURS:
-            raise HeaderError("it is of another kind of machine")
+            self._read_foreign()
+            return
+        self.bits = 64
         fields = self._unpack(_FILE_HEADER, len(ident), 1)[0]
         self.machine = _MACHINES.get(fields[1], str(fields[1]))
         self._section_offset: int = fields[5]
@@ -125,6 +155,40 @@ class Headers:
         self._section_count: int = fields[11]
         self._names_index: int = fields[12]
         self.programs = self._read_programs(fields[4], fields[8], fields[9])
+
+    def _read_foreign(self) -> None:
+        """Reads the headers by pyelftools, which raises many kinds of errors."""
+        try:
+            # Slow to import, rarely used.
+            from elftools.common.exceptions import ELFError  # noqa: PLC0415
+            from elftools.elf.elffile import ELFFile  # noqa: PLC0415
+        except (ImportError, PermissionError):  # where no file may be opened any more
+            raise HeaderError("it is of another kind of machine") from None
+        try:
+            elf = ELFFile(cast(BinaryIO, _Stream(self._read)))
+            self.bits, self.machine = int(elf.elfclass), str(elf["e_machine"])
+            if max(elf.num_sections(), elf.num_segments()) > _MOST_FOREIGN:
+                raise HeaderError(f"{elf.num_sections()} sections, {elf.num_segments()} segments")
+            self.programs = [
+                ProgramHeader(
+                    _FOREIGN_KINDS.get(each["p_type"], 0), each["p_flags"], each["p_offset"],
+                    each["p_vaddr"], each["p_filesz"],
+                )
+                for each in elf.iter_segments()
+            ]  # fmt: skip
+            sections = list(elf.iter_sections())
+            self._sections = [
+                RawSection(
+                    each["sh_name"], _FOREIGN_KINDS.get(each["sh_type"], 0), each["sh_flags"],
+                    each["sh_addr"], each["sh_offset"], each["sh_size"], each["sh_link"],
+                    each["sh_info"],
+                )
+                for each in sections
+            ]  # fmt: skip
+        except (ELFError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise HeaderError(str(error) or type(error).__name__) from error
+        names = [each.name.encode() for each in sections]
+        self._by_name = dict(zip(reversed(names), reversed(self._sections), strict=True))
 
     def _unpack(self, layout: struct.Struct, offset: int, count: int) -> list[tuple[int, ...]]:
         if count > _MOST:

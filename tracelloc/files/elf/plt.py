@@ -44,7 +44,7 @@ def plt_functions(elf: ElfFile) -> list[tuple[int, int, str]]:
     by_word.update((o, s) for o, s in _relocations(elf.section_bytes(".rela.dyn")) if s)
     name_at = dynamic.symbols["name"]
     functions = []
-    stubs = _STUBS.get(elf_architecture(elf.machine))
+    stubs = _STUBS.get(elf_architecture(elf.machine, elf.bits))
     for section in _SECTIONS:
         header = elf.section_header(section)
         if header is None or stubs is None:

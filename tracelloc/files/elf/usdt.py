@@ -70,7 +70,7 @@ def usdt_providers(elf: ElfFile) -> list[str]:
 def usdt_probes(elf: ElfFile, provider: str) -> list[UsdtProbe]:
     """Returns a provider's probes, in the file's order. Raises ValueError if there are too many."""
     base = elf.section_header(_BASE)
-    machine = elf_architecture(elf.machine)
+    machine = elf_architecture(elf.machine, elf.bits)
     found: list[UsdtProbe] = []
     for address, linked_base, semaphore, words in _notes(elf):
         moved = 0 if base is None or not linked_base else base.address - linked_base

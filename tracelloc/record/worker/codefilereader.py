@@ -200,7 +200,7 @@ class CodeFileReader:
     def _code_rules(self) -> CodeRules:
         from tracelloc.files.machinecode.codepaths import rules_for
 
-        return rules_for(elf_architecture(self.elf.machine))
+        return rules_for(elf_architecture(self.elf.machine, self.elf.bits))
 
     @cached_property
     def _reader(self) -> CodeReader:
@@ -250,7 +250,7 @@ class CodeFileReader:
     @cached_property
     def cfi(self) -> Cfi | None:
         """The file's call-frame information; None if it is for another machine."""
-        is_for_this = elf_architecture(self.elf.machine) is native()
+        is_for_this = elf_architecture(self.elf.machine, self.elf.bits) is native()
         return Cfi(self.elf) if is_for_this else None
 
     def _known_cfi(self) -> Cfi:

@@ -124,17 +124,24 @@ def headers_of(data: bytes) -> Headers:
     return Headers(lambda offset, size: data[offset : offset + size])
 
 
+def object_of_32_bits(directory: Path) -> Path:
+    source, made = directory / "one.c", directory / "short.o"
+    source.write_text("int one;")
+    run("gcc", "-m32", "-c", source, "-o", made)
+    return made
+
+
 @pytest.mark.long
 def test_headers_equal_pyelftools(builder: Builder, tmp_path: Path) -> None:
-    """Programs, a library, an object file."""
-    source, made = tmp_path / "one.c", tmp_path / "one.o"
-    source.write_text("int one;")
-    run("gcc", "-c", source, "-o", made)
-    paths = [libc(), builder.c("chain"), builder.rust("chain"), made]
+    """Programs, a library, an object file, one of 32 bits and another byte order."""
+    short, big = object_of_32_bits(tmp_path), tmp_path / "big.o"
+    run("objcopy", "-I", "binary", "-O", "elf64-big", tmp_path / "one.c", big)
+    paths = [libc(), builder.c("chain"), builder.rust("chain"), short, big]
     for path in paths:
         ours = headers_of(path.read_bytes())
         with path.open("rb") as file:
             theirs = ELFFile(file)
+            assert ours.bits == theirs.elfclass
             assert len(ours.sections) == theirs.num_sections()
             for section in reversed(list(theirs.iter_sections())):
                 found = ours.section(section.name)
@@ -165,6 +172,17 @@ def test_headers_that_promise_too_much(builder: Builder) -> None:
     data[table + 0x20 : table + 0x28] = (1 << 60).to_bytes(8, "little")
     with pytest.raises(HeaderError):
         headers_of(bytes(data)).section(".text")
+
+
+def test_foreign_headers_that_promise_too_much(tmp_path: Path) -> None:
+    data = bytearray(object_of_32_bits(tmp_path).read_bytes())
+    table = int.from_bytes(data[0x20:0x24], "little")
+    data[0x30:0x32] = bytes(2)  # e_shnum
+    data[table + 0x14 : table + 0x18] = (1 << 31).to_bytes(4, "little")
+    with pytest.raises(HeaderError, match="2147483648 sections"):
+        headers_of(bytes(data))
+    with pytest.raises(HeaderError):
+        headers_of(bytes(data[:40]))
 
 
 @pytest.mark.parametrize("content", [b"", b"#!/bin/sh\n", b"\x7fELF", b"\x7fELF\x02\x01" * 40])

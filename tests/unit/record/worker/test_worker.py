@@ -504,7 +504,7 @@ def test_it_may_be_closed_in_the_middle_of_an_answer(
 
 
 def test_foreign_files(builder: Builder, worker: FileWorker, opened: Open, tmp_path: Path) -> None:
-    """A 32-bit one is refused."""
+    """A 32-bit one: what reads those can't be imported there."""
     data = bytearray(builder.c("chain").read_bytes())
     data[4] = 1
     (tmp_path / "foreign").write_bytes(data)
