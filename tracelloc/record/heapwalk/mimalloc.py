@@ -33,7 +33,7 @@ from tracelloc.record.heapwalk.arenas import (
     joined,
 )
 from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.jemalloc import regions_with
+from tracelloc.record.heapwalk.libraryfiles import is_named, regions_with
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.regions import Region, variables_of
@@ -126,7 +126,7 @@ def walk_mimalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     """
     regions = reader.regions()
     data = [n for n, r in enumerate(regions) if r.rights.startswith("rw") and r.inode]
-    named = [n for n in data if _NAME in base_name(regions[n].path)]
+    named = [n for n in data if is_named(regions[n], _NAME)]
     if not named and not regions_with(reader.memory.process, regions, data, _TEXT):
         return None
     found = [*_segments(reader, regions), *_mapped_pages(reader, regions)]
