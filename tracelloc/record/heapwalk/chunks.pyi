@@ -53,3 +53,6 @@ class ListReader:
         highest: int,
         found: U64,
     ) -> tuple[int, bool]: ...
+    def follow_links(
+        self, at: int, lowest: int, highest: int, found: U64
+    ) -> tuple[int, bool]: ...

@@ -33,7 +33,7 @@ from tracelloc.record.heapwalk.arenas import (
     joined,
 )
 from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.libraryfiles import is_named, regions_with, search_file
+from tracelloc.record.heapwalk.libraryfiles import find_library, is_named, search_file
 from tracelloc.record.heapwalk.pagemaps import PageTree, find_page_map, may_lead_on
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
 from tracelloc.record.process.memory import U64
@@ -58,7 +58,7 @@ _PAGE_BYTES: Final = 1 << _PAGE_BITS
 _KNOWN: Final = "5.3.0", "5.3.1"
 # What `mallctl("version")` returns.
 _VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
-_MESSAGE_START: Final = re.compile(rb"<jemalloc>")  # Begins what each jemalloc prints
+_MESSAGE_START: Final = b"<jemalloc>"  # Begins what each jemalloc prints
 
 
 _LOW_BITS: Final = np.uint64(0xFFFFFFFF)
@@ -167,9 +167,7 @@ def _version(reader: PieceReader, region: Region) -> str:
 
 
 def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None:
-    data = [n for n, r in enumerate(regions[:-1]) if r.rights.startswith("rw") and r.inode]
-    named = [n for n in data if is_named(regions[n], _NAME)]
-    numbers = named or regions_with(reader.memory.process, regions, data, _MESSAGE_START)
+    numbers = find_library(reader.memory.process, regions, _NAME, _MESSAGE_START)
     found = find_page_map(reader, regions, numbers, _TREES)
     if found is None:
         return None

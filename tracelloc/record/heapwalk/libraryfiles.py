@@ -23,26 +23,26 @@ def is_named(region: Region, name: str) -> bool:
     return bool(region.inode) and name in base_name(region.path)
 
 
-def regions_with(
-    process: Process, regions: list[Region], numbers: list[int], pattern: re.Pattern[bytes]
-) -> list[int]:
-    """Selects the regions whose files may have a library linked into them, by a text in it."""
+def find_library(process: Process, regions: list[Region], name: str, text: bytes) -> list[int]:
+    """Returns the numbers of the regions with variables of a library.
+
+    Its file has a name, or any file, which may have it linked into it, has a text.
+    """
+    data = [n for n, r in enumerate(regions) if r.rights.startswith("rw") and r.inode]
+    if named := [n for n in data if is_named(regions[n], name)]:
+        return named
     maps = process.maps()
-    mappings = ((n, maps.find(regions[n].start)) for n in numbers)
-    return [
-        n
-        for n, mapping in mappings
-        if mapping is not None and _may_have_it(process, mapping, pattern)
-    ]
+    mappings = ((n, maps.find(regions[n].start)) for n in data)
+    return [n for n, mapping in mappings if mapping and _may_have_it(process, mapping, text)]
 
 
-def _may_have_it(process: Process, mapping: Mapping, pattern: re.Pattern[bytes]) -> bool:
-    key = mapping.file_id, mapping.path, pattern.pattern
+def _may_have_it(process: Process, mapping: Mapping, text: bytes) -> bool:
+    key = mapping.file_id, mapping.path, text
     if key not in _HAVE_IT:
         if len(_HAVE_IT) >= _MOST_FILES:
             _HAVE_IT.clear()
         try:
-            _HAVE_IT[key] = search_file(process, mapping, pattern) is not None
+            _HAVE_IT[key] = search_file(process, mapping, re.compile(re.escape(text))) is not None
         except (OSError, TargetError):
             _HAVE_IT[key] = True
     return _HAVE_IT[key]

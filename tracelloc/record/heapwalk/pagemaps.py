@@ -77,7 +77,7 @@ def find_page_map(
 ) -> PageMap | None:
     """Looks for a page map in the zeroed variables that follow some regions with data."""
     for n in numbers:
-        bss = regions[n + 1]
+        bss = regions[(n + 1) % len(regions)]
         follows = bss.start == regions[n].end and not bss.inode and not bss.path.startswith("[")
         if not follows:
             continue
