@@ -77,7 +77,7 @@ class _Pages(BlockPages):
     def select(self, rows: Mask, begins: U64, rooms: U64) -> _Pages:
         """Returns some pages, by address. ``begins``, ``rooms``: all memory of each page."""
         ends = self.starts + self.counts.astype(np.uint64) * self.sizes
-        damaged = ~rows & (self.counts > 0)
+        damaged = ~rows & ((self.counts > 0) | (self.used > 0) | (self.lists > 0).any(axis=1))
         ends = np.where(rows, ends, np.where(damaged, begins + rooms, begins))
         spare = np.stack([ends, begins + rooms], axis=1)[ends < begins + rooms]
         order = np.flatnonzero(rows)
@@ -232,6 +232,10 @@ def _slices_in(words: U64, first: int, step: int, *, may_be_large: bool = False)
     at, found = 0, list[int]()
     while at < len(heads) and heads[at] and not heads[at] >> 32:
         found.append(at)
+        # The last record of a page tells how far it is from the first one.
+        last = at + heads[at] - 1
+        if at < last < len(heads) and heads[last] != (8 * step * (last - at)) << 32:
+            return []
         at += heads[at]
     is_large = may_be_large and len(found) == _LARGE_PARTS and at >= number
     return found if (at == number and len(found) > 1) or is_large else []

@@ -12,7 +12,6 @@ as many blocks as are counted, and all spans have the bytes that the page heap c
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass, field
 from tracelloc.model.codefiles import base_name
@@ -31,6 +30,7 @@ _TEXT: Final = b"TCMALLOC_TRANSFER_NUM_OBJ"
 _MOST_RETRIES: Final = 2
 _CLASSES: Final = 128
 _LEAST_CLASSES: Final = 32
+_LIKE: Final = 0.5  # Of the sizes in a cache, those that tell that it is one
 _SPAN_BYTES: Final = 48
 _LOW32: Final = np.uint64(0xFFFFFFFF)
 # ThreadCache: for each class the list's head, lengths, and size; then the sum of its bytes
@@ -127,7 +127,7 @@ def _read(reader: PieceReader, regions: list[Region], pages: PageMap) -> _Heap |
     if not caches:
         return None
     heads = np.array([*caches.values()])
-    sizes = heads[0, 3:_CACHE_WORDS:_LIST_WORDS] & _LOW32
+    sizes = np.median(_sizes(heads), axis=0).astype(np.uint64)
     count = int(np.argmax(sizes)) + 1
     at = _central(words, count)
     if at is None:
@@ -143,6 +143,8 @@ def _read(reader: PieceReader, regions: list[Region], pages: PageMap) -> _Heap |
             f"its spans have {sum(held):,} bytes, of which {held[1] + held[2]:,} are free, "
             f"by its own sums {sums[0]:,} and {sums[1] + sums[2]:,}"
         )
+    if damaged := np.count_nonzero((_sizes(heads) != sizes).any(axis=1)):
+        found.wrong.append(f"{damaged:,} caches of threads have other sizes")
     found.system_bytes = sums[0] if sums[0] < reader.address_end else sum(held)
     start = region.start + 8 * at
     found.metadata = [
@@ -243,7 +245,7 @@ def _rest(spans: _Spans, pages: BlockPages, used: I64, is_sound: Mask) -> U64:
 
 def _caches(
     reader: PieceReader, regions: list[Region], spans: _Spans, words: U64
-) -> dict[int, npt.NDArray[np.uint64]]:
+) -> dict[int, U64]:
     """Returns the words of all threads' caches, by address: the library's variables lead to one.
 
     A cache has the size of each class: they ascend.
@@ -251,8 +253,8 @@ def _caches(
     edges = [(r.start, r.end) for r in regions if r.is_anonymous or r.path == "[heap]"]
     inside = np.array(edges, np.uint64).reshape(-1)
     blocks = np.stack([spans.starts, spans.starts + spans.size_bytes], axis=1).reshape(-1)
-    found: dict[int, npt.NDArray[np.uint64]] = {}
-    tried = spans.addresses
+    tried, sizes = spans.addresses, np.empty(0, np.uint64)
+    found: dict[int, U64] = {}
     while len(words) and len(found) < _MOST_CACHES:
         words = np.unique(words[may_lead_on(words, reader) & (words & np.uint64(63) == 0)])
         words = words[np.searchsorted(inside, words, side="right") % 2 == 1]
@@ -261,15 +263,23 @@ def _caches(
         tried = np.union1d(tried, words)
         none = np.empty((0, _CACHE_BYTES // 8), np.uint64)
         rows = np.vstack([none, *(reader.words(at, _CACHE_BYTES) for at in words.tolist())])
-        sizes = (rows[:, 3:_CACHE_WORDS:_LIST_WORDS] & _LOW32).astype(np.int64)
-        steps = np.diff(sizes, axis=1)
-        count = np.argmax(sizes, axis=1)
-        ascends = (steps > 0) == (np.arange(_CLASSES - 1) < count[:, None])
-        good = (count >= _LEAST_CLASSES) & ascends.all(axis=1) & (sizes[:, 0] == 0)
-        good &= (sizes & 7 == 0).all(axis=1)
+        own = _sizes(rows)
+        if not len(sizes):
+            steps, count = np.diff(own.astype(np.int64), axis=1), np.argmax(own, axis=1)
+            good = ((steps > 0) == (np.arange(_CLASSES - 1) < count[:, None])).all(axis=1)
+            good &= (count >= _LEAST_CLASSES) & (own[:, 0] == 0)
+            good &= (own & np.uint64(7) == 0).all(axis=1)
+            sizes = own[good][:1].reshape(-1)
+        # One that is damaged still leads to others.
+        good = (own == sizes).mean(axis=1) > _LIKE if len(sizes) else np.zeros(len(own), np.bool_)
         found |= dict(zip(words[good].tolist(), rows[good], strict=True))
         words = rows[good, _CACHE_WORDS:].reshape(-1)
     return found
+
+
+def _sizes(caches: U64) -> U64:
+    """Returns the sizes of all classes that rows of caches' words state."""
+    return caches[:, 3:_CACHE_WORDS:_LIST_WORDS] & _LOW32
 
 
 def _central(words: U64, count: int) -> int | None:
