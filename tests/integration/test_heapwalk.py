@@ -205,8 +205,55 @@ def test_mimalloc(targets: Targets) -> None:
         assert arena["in_use_blocks"] > 9000
 
 
-def test_another_library_is_refused_by_name(targets: Targets) -> None:
-    library = next(LIBRARIES.glob("libtcmalloc_minimal.so.*"))
+TCMALLOC = next(LIBRARIES.glob("libtcmalloc_minimal.so.*"), LIBRARIES / "libtcmalloc_minimal.so")
+
+
+def check_tcmalloc(target: Target) -> None:
+    """The heap of ``heapusage.cpp`` with tcmalloc, against its own sum."""
+    for line, lost in (("info", 0), ("drop", 7500)):
+        allocated = int(target.ask(line))
+        heap = heap_of(target)
+        (arena,) = (arena for arena in heap["arenas"] if arena["library"] == "tcmalloc")
+        assert arena["in_use_bytes"] == allocated
+        assert 0 <= arena["in_use_blocks"] - (20_008 - lost) < 40
+        assert (heap["coverage"], heap["notes"], arena["unseen"]) == (1.0, [], [])
+
+
+def test_tcmalloc(targets: Targets) -> None:
+    library = {"LD_PRELOAD": str(TCMALLOC)}
+    target = targets.cpp("heapusage", flags=("-pthread",), env=os.environ | library)
+    check_tcmalloc(target)
+    classes = {row["name"]: row["blocks"] for row in heap_of(target)["classes"]}
+    assert (classes["app::Circle"], classes["app::Square"]) == (3000, 1000)
+
+
+ASKS_TCMALLOC = r"""
+import ctypes, json, os
+ask = ctypes.CDLL(None).MallocExtension_GetNumericProperty
+name, found = b"generic.current_allocated_bytes", ctypes.c_size_t()
+kept = [json.loads(json.dumps({str(n): [n] * (n % 50)})) for n in range(20_000)]
+del kept[::3]
+os.write(1, b"ready\n")
+file, line = open(0, "rb", 0), bytearray(100)
+while file.readinto(line):
+    ask(name, ctypes.byref(found))
+    os.write(1, b"%d\n" % found.value)
+"""
+
+
+def test_a_program_with_tcmalloc(targets: Targets) -> None:
+    environment = {"LD_PRELOAD": str(TCMALLOC), "PYTHONMALLOC": "malloc"}
+    target = targets.start("/usr/bin/python3", "-c", ASKS_TCMALLOC, env=os.environ | environment)
+    target.ask("once")
+    wanted = int(target.ask("info"))
+    (arena,) = heap_of(target)["arenas"]
+    assert 0 <= wanted - arena["in_use_bytes"] <= 256  # what the call itself had
+    assert arena["in_use_blocks"] > 20_000
+
+
+def test_a_tcmalloc_for_debugging_is_refused_by_name(targets: Targets) -> None:
+    """Its blocks have headers and guards of its own."""
+    library = TCMALLOC.with_name(TCMALLOC.name.replace(".so", "_debug.so"))
     target = targets.cpp(
         "heapusage", flags=("-pthread",), env=os.environ | {"LD_PRELOAD": str(library)}
     )
