@@ -1,11 +1,12 @@
 """Walks jemalloc's heap: all regions of all slabs, and large extents.
 
-Format: jemalloc 5.3.0 and 5.3.1, 64 bits with pages of 4 KiB: include/jemalloc/internal/rtree.h,
-edata.h, cache_bin.h. The page map is a tree of tables by bits of an address, whose root is in the
-library's data. The machine on which jemalloc was built decides which tree it is:
+Format: jemalloc 5.2.1, 5.3.0 and 5.3.1, 64 bits with pages of 4 KiB: in
+include/jemalloc/internal/, rtree.h, edata.h (extent_structs.h in 5.2), cache_bin.h. The page map is
+a tree of tables by bits of an address, whose root is in the library's data. The machine on which
+jemalloc was built decides which tree it is:
 
 - 48 bits: a table by bits 30 to 47 leads to tables by bits 12 to 29. A word there: bits 48 to 63
-  the size class, 7 to 47 the address of the extent's description, bit 0 slab.
+  the size class, 6 to 47 the address of the extent's description, bit 0 slab.
 - 57 bits (with five levels of page tables): tables by bits 42 to 56, 27 to 41 and 12 to 26. Two
   words there: the address of the description; the size class above bit 5.
 
@@ -16,7 +17,7 @@ versions differ and are refused.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +56,7 @@ _SCAN_BYTES: Final = 4 << 20
 _PAGE_BITS: Final = 12
 # jemalloc's pages, whatever the kernel's are. Debian's builds for 64-bit Arm have larger ones.
 _PAGE_BYTES: Final = 1 << _PAGE_BITS
-_KNOWN: Final = "5.3.0", "5.3.1"
+_KNOWN: Final = "5.2.1", "5.3.0", "5.3.1"
 # What `mallctl("version")` returns.
 _VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
 _MESSAGE_START: Final = b"<jemalloc>"  # Begins what each jemalloc prints
@@ -69,9 +70,23 @@ def _extents(heads: U64) -> tuple[U64, U64]:
 
 
 _TREES: Final = (
-    PageTree(_PAGE_BITS, 18, 2, lambda rows: rows[:, 0] & np.uint64((1 << 48) - 128), _extents),
+    PageTree(_PAGE_BITS, 18, 2, lambda rows: rows[:, 0] & np.uint64((1 << 48) - 64), _extents),
     PageTree(_PAGE_BITS, 15, 3, lambda rows: rows[:, 0], _extents, leaf_words=2),
 )
+
+
+class _Layout(NamedTuple):
+    """Where an extent's description has its fields: the lowest bit of each in the first word."""
+
+    state: int
+    most_state: int
+    size_class: int
+    free_count: int
+    # Whether the lengths of caches' stacks are numbers (`cache_bin_t` of 5.2)
+    counts_cached: bool
+
+
+_LAYOUTS: Final = _Layout(17, 7, 20, 28, False), _Layout(16, 3, 18, 26, True)
 
 
 def _classes(entries: U64) -> I64:
@@ -108,7 +123,7 @@ def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     if not extents.are_sound:
         raise _refusal(reader, next((r for r in regions if is_named(r, _NAME)), None))
     entries = extents.entries()
-    stacks = _mark_cached(reader, regions, entries)
+    stacks = _mark_cached(reader, regions, entries, extents.layout)
     tally.add_entries(reader.memory, entries)
     arena = Arena("all arenas", MallocLibrary.JEMALLOC, 0).add(entries)
     arena.system_bytes = arena.seen_bytes
@@ -171,20 +186,26 @@ def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None
     found = find_page_map(reader, regions, numbers, _TREES)
     if found is None:
         return None
-    return _Extents(reader, found.pages, found.leads_to, _classes(found.entries))
+    columns = found.pages, found.leads_to, _classes(found.entries)
+    ways = [_Extents(reader, *columns, layout) for layout in _LAYOUTS]
+    return next((way for way in ways if way.are_sound), ways[0])
 
 
 class _Extents:
-    def __init__(self, reader: PieceReader, pages: U64, leads_to: U64, classes: I64) -> None:
+    def __init__(
+        self, reader: PieceReader, pages: U64, leads_to: U64, classes: I64, layout: _Layout
+    ) -> None:
         """Takes columns of the page map: addresses of pages, of descriptions, and size classes."""
         self.addresses, back = np.unique(leads_to, return_inverse=True)
         self.rows, _ = reader.memory.read(self.addresses, _DESCRIPTION_BYTES)
-        bits = self.rows[:, 0]
+        self.layout, bits = layout, self.rows[:, 0]
         page = ~np.uint64(_PAGE_BYTES - 1)
         self.base, self.size_bytes = self.rows[:, 1] & page, self.rows[:, 2] & page
-        self.size_class = ((bits >> np.uint64(20)) & np.uint64(255)).astype(np.int64)
-        self.free_count = ((bits >> np.uint64(28)) & np.uint64(1023)).astype(np.int64)
-        self.state = (bits >> np.uint64(17)) & np.uint64(7)
+        self.size_class = ((bits >> np.uint64(layout.size_class)) & np.uint64(255)).astype(np.int64)
+        self.free_count = ((bits >> np.uint64(layout.free_count)) & np.uint64(1023)).astype(
+            np.int64
+        )
+        self.state = (bits >> np.uint64(layout.state)) & np.uint64(layout.most_state)
         exists = (self.base != 0) & (self.size_bytes != 0)
         self.is_kept = exists & np.isin(self.state, np.array(_DIRTY, np.uint64))
         active = exists & (self.state == 0)
@@ -249,16 +270,13 @@ class _Extents:
         return best
 
 
-def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> list[tuple[int, int]]:
+def _mark_cached(
+    reader: PieceReader, regions: list[Region], entries: U64, layout: _Layout
+) -> list[tuple[int, int]]:
     """Marks regions in threads' caches: free, although jemalloc counts them as in use.
 
     Returns the start and end of each cache's stack.
-
-    A cache's bin (``cache_bin_t``) is 24 bytes: the head of its stack, statistics, the lowest 16
-    bits of the stack's low-water mark, its full and its empty end; from 5.3.1 on, the number of
-    words in the stack.
     """
-    low16 = np.uint64(0xFFFF)
     stacks: list[tuple[int, int]] = []
     for region in regions:
         if region.inode or region.rights[:2] != "rw" or region.path.startswith("["):
@@ -269,16 +287,9 @@ def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> li
                 words = reader.words(at, min(_SCAN_BYTES + 16, last - at))
                 if len(words) < 3:
                     continue
-                head, ends = words[:-2], words[2:]
-                full = (ends >> np.uint64(16)) & low16
-                empty = (ends >> np.uint64(32)) & low16
-                span, left = (empty - full) & low16, (empty - (head & low16)) & low16
-                room = ends >> np.uint64(48)
-                good = (room == 0) | (room == span >> np.uint64(3))
-                good &= (span > 0) & (span <= 8 * _CACHE_SLOTS)
-                good &= (left <= span) & ((span | left | head) & np.uint64(7) == 0)
-                good &= may_lead_on(head, reader)
-                good &= ((empty - (ends & low16)) & low16) <= left
+                read = _counted_bins if layout.counts_cached else _bins
+                head, left, span, good = read(words)
+                good &= may_lead_on(head, reader) & (head & np.uint64(7) == 0)
                 sure = set()
                 for n in np.flatnonzero(good & (left > 0)).tolist():
                     if _mark_stack(entries, reader.words(int(head[n]), int(left[n]))):
@@ -287,6 +298,43 @@ def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> li
                     end = int(head[n]) + int(left[n])
                     stacks.append((end - int(span[n]), end))
     return stacks
+
+
+def _bins(words: U64) -> tuple[U64, U64, U64, Mask]:
+    """Reads words as bins of caches: heads of their stacks, bytes left and in all, a mask.
+
+    A bin (``cache_bin_t``) is 24 bytes: the head of its stack, statistics, the lowest 16 bits of
+    the stack's low-water mark, its full and its empty end; from 5.3.1 on, the number of words in
+    the stack.
+    """
+    low16 = np.uint64(0xFFFF)
+    head, ends = words[:-2], words[2:]
+    full, empty = (ends >> np.uint64(16)) & low16, (ends >> np.uint64(32)) & low16
+    span, left = (empty - full) & low16, (empty - (head & low16)) & low16
+    room = ends >> np.uint64(48)
+    good = (room == 0) | (room == span >> np.uint64(3))
+    good &= (span > 0) & (span <= 8 * _CACHE_SLOTS)
+    good &= (left <= span) & ((span | left) & np.uint64(7) == 0)
+    good &= ((empty - (ends & low16)) & low16) <= left
+    return head, left, span, good
+
+
+def _counted_bins(words: U64) -> tuple[U64, U64, U64, Mask]:
+    """As ``_bins``, of 5.2: low-water mark and number of words, statistics, the stack's end.
+
+    The stacks of neighboring bins follow each other.
+    """
+    counts, ends = words[:-2] >> np.uint64(32), words[2:]
+    low = words[:-2].astype(np.uint32).view(np.int32)
+    good = (counts <= _CACHE_SLOTS) & (low >= -1) & (low <= counts.astype(np.int64))
+    room = ends.copy()
+    room[_BIN_WORDS:] -= ends[:-_BIN_WORDS]
+    follows = good & (room > 0) & (room <= 8 * _CACHE_SLOTS) & (room & np.uint64(7) == 0)
+    follows[_BIN_WORDS:] &= good[:-_BIN_WORDS]
+    is_followed = np.zeros(len(good), np.bool_)
+    is_followed[:-_BIN_WORDS] = follows[_BIN_WORDS:]
+    left = counts * np.uint64(8)
+    return ends - left, left, np.where(follows, room, left), good & (follows | is_followed)
 
 
 def _with_neighbors(sure: set[int], good: Mask) -> set[int]:
