@@ -123,10 +123,13 @@ def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     if not extents.are_sound:
         raise _refusal(reader, next((r for r in regions if is_named(r, _NAME)), None))
     entries = extents.entries()
-    stacks = _mark_cached(reader, regions, entries, extents.layout)
+    stacks, changed = _mark_cached(reader, regions, entries, extents.layout)
     tally.add_entries(reader.memory, entries)
     arena = Arena("all arenas", MallocLibrary.JEMALLOC, 0).add(entries)
     arena.system_bytes = arena.seen_bytes
+    for count, kind in ((extents.changed, "extents"), (changed, "thread caches")):
+        if count:
+            arena.unseen.append(f"{count:,} {kind} that changed while they were read")
     # Descriptions lead to the first block of each extent, arenas to where extents were, and caches
     # still to what they handed out.
     metadata = [(r.start, r.end) for r in regions if is_named(r, _NAME)] + stacks
@@ -206,7 +209,9 @@ class _Extents:
             np.int64
         )
         self.state = (bits >> np.uint64(layout.state)) & np.uint64(layout.most_state)
-        exists = (self.base != 0) & (self.size_bytes != 0)
+        end = np.uint64(reader.address_end)
+        exists = (self.base != 0) & (self.base < end) & (self.size_bytes != 0)
+        exists &= self.size_bytes <= end - np.minimum(self.base, end)
         self.is_kept = exists & np.isin(self.state, np.array(_DIRTY, np.uint64))
         active = exists & (self.state == 0)
         inside = (pages >= self.base[back]) & (pages - self.base[back] < self.size_bytes[back])
@@ -218,6 +223,8 @@ class _Extents:
             and inside[active[back]].mean() >= _LEAST_SHARE
         )
         """Whether descriptions and page map agree: else it is another version."""
+        self.changed = int(np.count_nonzero(~same))
+        """How many descriptions do not agree with the page map, or with themselves."""
         self.is_slab = active & ((bits >> np.uint64(12)) & np.uint64(1) == 1)
         self.is_large = active & ~self.is_slab
 
@@ -267,17 +274,19 @@ class _Extents:
                 f"{len(slabs) - agreeing} of {len(slabs)} of jemalloc's bitmaps and counts differ",
                 hint="it has another layout, or the process is too busy: try again",
             )
+        self.changed += len(slabs) - max(agreeing, 0)
         return best
 
 
 def _mark_cached(
     reader: PieceReader, regions: list[Region], entries: U64, layout: _Layout
-) -> list[tuple[int, int]]:
+) -> tuple[list[tuple[int, int]], int]:
     """Marks regions in threads' caches: free, although jemalloc counts them as in use.
 
-    Returns the start and end of each cache's stack.
+    Returns the start and end of each cache's stack, and how many are not of one size.
     """
     stacks: list[tuple[int, int]] = []
+    changed = 0
     for region in regions:
         if region.inode or region.rights[:2] != "rw" or region.path.startswith("["):
             continue
@@ -295,9 +304,10 @@ def _mark_cached(
                     if _mark_stack(entries, reader.words(int(head[n]), int(left[n]))):
                         sure.add(n)
                 for n in _with_neighbors(sure, good):
+                    changed += n not in sure and int(left[n]) > 0
                     end = int(head[n]) + int(left[n])
                     stacks.append((end - int(span[n]), end))
-    return stacks
+    return stacks, changed
 
 
 def _bins(words: U64) -> tuple[U64, U64, U64, Mask]:
