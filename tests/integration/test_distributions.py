@@ -68,9 +68,9 @@ def maps_of(pid: int) -> str:
     return Path(f"/proc/{pid}/maps").read_text()
 
 
-@pytest.mark.parametrize("release", ["bookworm", "trixie", "sid"])
+@pytest.mark.parametrize("release", RELEASES)
 def test_jemalloc(builder: Builder, targets: Targets, release: str) -> None:
-    """Page maps for 48 and 57 bits of addresses, against jemalloc's own sum."""
+    """Versions 5.2.1 to 5.3.1, page maps for 48 and 57 bits, against jemalloc's own sum."""
     library = distributions.file_of(release, *JEMALLOC).resolve()
     target = preloaded(distributions.build(builder, "heapusage"), library)
     targets.append(target)
@@ -80,10 +80,10 @@ def test_jemalloc(builder: Builder, targets: Targets, release: str) -> None:
         (arena,) = (arena for arena in heap["arenas"] if arena["library"] == "jemalloc")
         assert arena["in_use_bytes"] + arena["cached_bytes"] == allocated
         assert 0 <= arena["in_use_blocks"] - (20_008 - lost) < 40
-        assert heap["notes"] == []
+        assert (heap["notes"], arena["unseen"]) == ([], [])
 
 
-@pytest.mark.parametrize("release", ["trixie", "sid"])
+@pytest.mark.parametrize("release", ["bullseye", "trixie", "sid"])
 def test_leaks_with_jemalloc(builder: Builder, targets: Targets, release: str) -> None:
     library = distributions.file_of(release, *JEMALLOC).resolve()
     target = preloaded(distributions.build(builder, "lostheap"), library)
@@ -133,7 +133,6 @@ def test_tcmalloc_in_a_stripped_program(targets: Targets, flags: tuple[str, ...]
 @pytest.mark.parametrize(
     ("release", "package", "pattern", "name"),
     [
-        ("bullseye", *JEMALLOC, "jemalloc 5.2.1 (libjemalloc.so.2)"),
         ("sid", "libmimalloc3", "libmimalloc.so.3.?", "mimalloc (libmimalloc.so.3."),
     ],
 )

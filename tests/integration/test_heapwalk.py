@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.harness import LIBRARIES, Target, Targets, run_tracelloc
+from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk import glibc, mallocstate
 from tracelloc.record.heapwalk.arenas import Arena, NotWalkableError
 from tracelloc.record.heapwalk.classes import ClassTally
@@ -182,6 +185,24 @@ def test_jemalloc(targets: Targets) -> None:
         "app::Circle": 3000,
         "app::Square": 1000,
     }
+
+
+def test_jemalloc_in_a_rust_program() -> None:
+    """It has a prefix there (tikv-jemallocator: `_rjem_`), and no symbols here."""
+    ruff = Path(sys.executable).with_name("ruff")
+    if not ruff.exists():
+        pytest.skip("ruff is not there")
+    asks = b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"capabilities": {}}}'
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([ruff, "server"], **pipes) as process:
+        process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(asks), asks))
+        process.stdin.flush()
+        assert process.stdout.readline().startswith(b"Content-Length")
+        found = measure_heap(Process(process.pid))
+        process.kill()
+    (arena,) = (each for each in found.arenas if each.library is MallocLibrary.JEMALLOC)
+    assert arena.in_use.count + arena.cached.count > 1000
+    assert (found.coverage, found.notes) == (1.0, ())
 
 
 @pytest.mark.parametrize("size", [100, 224, 448, 896])

@@ -101,7 +101,11 @@ def figures(process: Process, library: str) -> tuple[list[BlockSum], bool]:
 
 @pytest.mark.parametrize(
     ("library", "pattern"),
-    [("mimalloc", "libmimalloc.so.2"), ("tcmalloc", "libtcmalloc_minimal.so.4")],
+    [
+        ("jemalloc", "libjemalloc.so.2"),
+        ("mimalloc", "libmimalloc.so.2"),
+        ("tcmalloc", "libtcmalloc_minimal.so.4"),
+    ],
 )
 def test_damaged_heaps_have_no_figure_without_a_mark(
     builder: Builder, targets: Targets, library: str, pattern: str

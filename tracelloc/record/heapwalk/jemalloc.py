@@ -35,7 +35,7 @@ from tracelloc.record.heapwalk.arenas import (
 )
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.libraryfiles import find_library, is_named, search_file
-from tracelloc.record.heapwalk.pagemaps import PageTree, find_page_map, may_lead_on
+from tracelloc.record.heapwalk.pagemaps import PageMap, PageTree, find_page_map, may_lead_on
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.regions import Region
@@ -189,17 +189,14 @@ def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None
     found = find_page_map(reader, regions, numbers, _TREES)
     if found is None:
         return None
-    columns = found.pages, found.leads_to, _classes(found.entries)
-    ways = [_Extents(reader, *columns, layout) for layout in _LAYOUTS]
+    ways = [_Extents(reader, found, layout) for layout in _LAYOUTS]
     return next((way for way in ways if way.are_sound), ways[0])
 
 
 class _Extents:
-    def __init__(
-        self, reader: PieceReader, pages: U64, leads_to: U64, classes: I64, layout: _Layout
-    ) -> None:
-        """Takes columns of the page map: addresses of pages, of descriptions, and size classes."""
-        self.addresses, back = np.unique(leads_to, return_inverse=True)
+    def __init__(self, reader: PieceReader, found: PageMap, layout: _Layout) -> None:
+        pages, classes = found.pages, _classes(found.entries)
+        self.addresses, back = np.unique(found.leads_to, return_inverse=True)
         self.rows, _ = reader.memory.read(self.addresses, _DESCRIPTION_BYTES)
         self.layout, bits = layout, self.rows[:, 0]
         page = ~np.uint64(_PAGE_BYTES - 1)
@@ -223,7 +220,11 @@ class _Extents:
             and inside[active[back]].mean() >= _LEAST_SHARE
         )
         """Whether descriptions and page map agree: else it is another version."""
-        self.changed = int(np.count_nonzero(~same))
+        is_odd = active[back] & (classes != self.size_class[back])
+        if not layout.counts_cached:  # From 5.3 on, the page map has the state, too.
+            states = found.entries[:, -1] >> np.uint64(2) & np.uint64(7)
+            is_odd |= (states != self.state[back]) | ~exists[back]
+        self.changed = int(np.count_nonzero(is_odd & (pages == self.base[back])))
         """How many descriptions do not agree with the page map, or with themselves."""
         self.is_slab = active & ((bits >> np.uint64(12)) & np.uint64(1) == 1)
         self.is_large = active & ~self.is_slab
