@@ -40,9 +40,6 @@ class BlockPages:
 
     def find(self, addresses: U64) -> tuple[I64, I64, Mask]:
         """Returns each address's page, its block there, and whether it begins one."""
-        if not len(self.starts):
-            none = np.zeros(len(addresses), np.int64)
-            return none, none, none > 0
         rows = np.maximum(np.searchsorted(self.starts, addresses, side="right") - 1, 0)
         inside = (addresses - self.starts[rows]).astype(np.int64)
         sizes = self.sizes[rows].astype(np.int64)
@@ -65,9 +62,11 @@ class BlockPages:
         ``pages``, ``sizes``: of the blocks of each list, if all its blocks have the same.
         Raises OSError, TargetError and PrivilegeError.
         """
+        if not len(self.starts):
+            return Followed(np.zeros(len(heads), np.int64), heads, heads == 0)
         parts, room = [np.empty(0, np.uint64)], np.empty(_MOST_BLOCKS, np.uint64)
-        low = int(self.starts[0]) if len(self.starts) else 0
-        high = int(self.starts[-1] + self.sizes[-1] * np.uint64(self.counts[-1])) if low else 0
+        low = int(self.starts[0])
+        high = int(self.starts[-1] + self.sizes[-1] * np.uint64(self.counts[-1]))
         lengths, is_whole = np.zeros(len(heads), np.int64), np.ones(len(heads), np.bool_)
         with reader.lists() as links:
             for n in np.flatnonzero(heads).tolist():

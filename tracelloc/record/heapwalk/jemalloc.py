@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import TargetError
-from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.arenas import (
     ADDRESS_BITS,
@@ -34,7 +33,7 @@ from tracelloc.record.heapwalk.arenas import (
     joined,
 )
 from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.libraryfiles import find_library, is_named, search_file
+from tracelloc.record.heapwalk.libraryfiles import find_library, is_named, refusal, search_file
 from tracelloc.record.heapwalk.pagemaps import PageMap, PageTree, find_page_map, may_lead_on
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
 from tracelloc.record.process.memory import U64
@@ -56,7 +55,6 @@ _SCAN_BYTES: Final = 4 << 20
 _PAGE_BITS: Final = 12
 # jemalloc's pages, whatever the kernel's are. Debian's builds for 64-bit Arm have larger ones.
 _PAGE_BYTES: Final = 1 << _PAGE_BITS
-_KNOWN: Final = "5.2.1", "5.3.0", "5.3.1"
 # What `mallctl("version")` returns.
 _VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
 _MESSAGE_START: Final = b"<jemalloc>"  # Begins what each jemalloc prints
@@ -115,13 +113,15 @@ def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     Raises OSError, TargetError and PrivilegeError as well.
     """
     regions = reader.regions()
-    extents = _find_extents(reader, regions)
+    numbers = find_library(reader.memory.process, regions, _NAME, _MESSAGE_START)
+    pages = find_page_map(reader, regions, numbers, _TREES)
+    ways = [_Extents(reader, pages, layout) for layout in _LAYOUTS] if pages else []
+    extents = next((way for way in ways if way.are_sound), None)
     if extents is None:
-        if named := next((r for r in regions if is_named(r, _NAME)), None):
-            raise _refusal(reader, named)
+        named = next((r for r in regions if is_named(r, _NAME)), None)
+        if named or pages:
+            raise refusal(f"{_NAME}{_version(reader, named) if named else ''}", named)
         return None
-    if not extents.are_sound:
-        raise _refusal(reader, next((r for r in regions if is_named(r, _NAME)), None))
     entries = extents.entries()
     stacks, changed = _mark_cached(reader, regions, entries, extents.layout)
     tally.add_entries(reader.memory, entries)
@@ -159,20 +159,8 @@ def _own_memory(reader: PieceReader, regions: list[Region], inside: U64) -> list
     return found
 
 
-def _refusal(reader: PieceReader, region: Region | None) -> NotWalkableError:
-    """Returns the error that jemalloc's heap can't be walked, with the file's name and version."""
-    name = f" ({base_name(region.path)})" if region else ""
-    found = _version(reader, region) if region else ""
-    return NotWalkableError(
-        f"the heap of jemalloc{f' {found}' if found else ''}{name} can't be walked: "
-        + (f"only versions {' and '.join(_KNOWN)} are known" if found not in _KNOWN
-           else "it has another layout, or has not been used yet"),
-        hint="tracelloc -p PID traces what is allocated from now on",
-    )  # fmt: skip
-
-
 def _version(reader: PieceReader, region: Region) -> str:
-    """Returns the jemalloc version that a mapping's file states; empty if it states none."""
+    """Returns the version that a mapping's file states, after a space; empty if it states none."""
     process = reader.memory.process
     mapping = process.maps().find(region.start)
     if mapping is None:
@@ -181,16 +169,7 @@ def _version(reader: PieceReader, region: Region) -> str:
         found = search_file(process, mapping, _VERSION)
     except (OSError, TargetError):
         return ""
-    return found[1].decode() if found else ""
-
-
-def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None:
-    numbers = find_library(reader.memory.process, regions, _NAME, _MESSAGE_START)
-    found = find_page_map(reader, regions, numbers, _TREES)
-    if found is None:
-        return None
-    ways = [_Extents(reader, found, layout) for layout in _LAYOUTS]
-    return next((way for way in ways if way.are_sound), ways[0])
+    return f" {found[1].decode()}" if found else ""
 
 
 class _Extents:

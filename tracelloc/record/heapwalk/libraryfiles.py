@@ -7,6 +7,7 @@ from typing import Final
 
 from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import FileId, Mapping, base_name
+from tracelloc.record.heapwalk.arenas import NotWalkableError
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region
 
@@ -21,6 +22,18 @@ _HAVE_IT: Final[dict[tuple[FileId, str, bytes], bool]] = {}
 def is_named(region: Region, name: str) -> bool:
     """Whether a region is of a file with a name in its name."""
     return bool(region.inode) and name in base_name(region.path)
+
+
+def refusal(
+    library: str, region: Region | None, what: str = "has another layout"
+) -> NotWalkableError:
+    """Returns the error that a library's heap can't be walked, with its file's name."""
+    file = f" ({base_name(region.path)})" if region else ""
+    return NotWalkableError(
+        f"the heap of {library}{file} can't be walked: it {what}, has not been used yet, or is too "
+        "busy",
+        hint="tracelloc -p PID traces what is allocated from now on",
+    )
 
 
 def find_library(process: Process, regions: list[Region], name: str, text: bytes) -> list[int]:

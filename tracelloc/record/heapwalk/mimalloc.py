@@ -21,17 +21,15 @@ from typing import Final
 import numpy as np
 
 from tracelloc.dataclass import dataclass, field
-from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.arenas import (
     Arena,
     BlockState,
-    NotWalkableError,
     WalkedHeap,
 )
 from tracelloc.record.heapwalk.blockpages import I64, BlockPages, States
 from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.libraryfiles import find_library, is_named
+from tracelloc.record.heapwalk.libraryfiles import find_library, is_named, refusal
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.regions import Region, variables_of
@@ -133,16 +131,8 @@ def walk_mimalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
         heap.arenas.append(arena)
         heap.metadata += pages.metadata
     if not heap.arenas and is_named(regions[numbers[0]], _NAME):
-        raise _refusal(regions[numbers[0]])
+        raise refusal(_NAME, regions[numbers[0]])
     return heap if heap.arenas else None
-
-
-def _refusal(region: Region) -> NotWalkableError:
-    return NotWalkableError(
-        f"the heap of mimalloc ({base_name(region.path)}) can't be walked: it has another layout, "
-        "has not been used yet, or is too busy",
-        hint="tracelloc -p PID traces what is allocated from now on",
-    )
 
 
 def _segments(reader: PieceReader, regions: list[Region]) -> Iterator[_Pages]:

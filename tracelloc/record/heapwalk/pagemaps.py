@@ -17,7 +17,7 @@ from tracelloc.record.process.regions import Region
 
 _MOST_TRIED: Final = 256  # Addresses that may be tables of the second kind, in one file's data
 _MOST_LEAVES: Final = 1 << 12
-_MOST_DATA_BYTES: Final = 64 << 20
+MOST_DATA_BYTES: Final = 64 << 20
 _LEAST_ADDRESS: Final = 1 << 16
 
 
@@ -58,9 +58,7 @@ class PageTree(NamedTuple):
 class PageMap(NamedTuple):
     """A process's page map."""
 
-    tree: PageTree
     root: int  # Address
-    tables: list[int]  # Addresses of the last tables
     pages: U64  # Addresses of pages that have an entry
     entries: U64  # Rows of each one's words
     leads_to: U64  # Addresses of their descriptions
@@ -81,7 +79,7 @@ def find_page_map(
         follows = bss.start == regions[n].end and not bss.inode and not bss.path.startswith("[")
         if not follows:
             continue
-        words = reader.words(bss.start, min(bss.end - bss.start, _MOST_DATA_BYTES))
+        words = reader.words(bss.start, min(bss.end - bss.start, MOST_DATA_BYTES))
         for tree in trees:
             entries = tree.root_entries
             if len(words) <= entries:
@@ -122,7 +120,7 @@ def _read(reader: PieceReader, tree: PageTree, at_root: int, root: U64) -> PageM
         entries.append(rows[at])
         leads_to.append(addresses[at])
     columns = (np.concatenate(parts) for parts in (pages, entries, leads_to))
-    return PageMap(tree, at_root, tables[:_MOST_LEAVES].tolist(), *columns)
+    return PageMap(at_root, *columns)
 
 
 def _key_of_table(

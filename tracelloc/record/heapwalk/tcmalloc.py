@@ -1,9 +1,9 @@
 """Walks the heap of gperftools' tcmalloc: all blocks of all spans.
 
-Format: gperftools 2.8 to 2.18, 64 bits: src/span.h, pagemap.h, page_heap.h, central_freelist.h,
-thread_cache.h. A page map leads to the *span* in which a page is: blocks of one size class, one
-large block, or free pages. A span has a list of its free blocks, and counts those that are not in
-it: in use, in a thread's cache, or on the way between caches.
+Format: gperftools 2.8 to 2.18, 64 bits, with its usual pages of 8 KiB: src/span.h, pagemap.h,
+page_heap.h, central_freelist.h, thread_cache.h. A page map leads to the *span* in which a page is:
+blocks of one size class, one large block, or free pages. A span has a list of its free blocks, and
+counts those that are not in it: in use, in a thread's cache, or on the way between caches.
 
 All of it proves itself: the page map leads to a span from its first and its last page, lists have
 as many blocks as are counted, and all spans have the bytes that the page heap counts.
@@ -13,14 +13,19 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelloc.dataclass import dataclass, field
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import MallocLibrary
-from tracelloc.record.heapwalk.arenas import Arena, BlockState, NotWalkableError, WalkedHeap
+from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
 from tracelloc.record.heapwalk.blockpages import I64, BlockPages
 from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.libraryfiles import find_library, is_named
-from tracelloc.record.heapwalk.pagemaps import PageMap, PageTree, find_page_map, may_lead_on
+from tracelloc.record.heapwalk.libraryfiles import find_library, is_named, refusal
+from tracelloc.record.heapwalk.pagemaps import (
+    MOST_DATA_BYTES,
+    PageMap,
+    PageTree,
+    find_page_map,
+    may_lead_on,
+)
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.regions import Region
@@ -48,22 +53,15 @@ _MOST_CANDIDATES: Final = 1 << 14
 _MOST_CACHES: Final = 1 << 16
 
 
-def _tree(page_bits: int) -> PageTree:
-    bits = 48 - page_bits
-    return PageTree(
-        page_bits,
-        key_bits=(bits + 1) // 2,
-        levels=2,
-        addresses=lambda rows: rows[:, 0],
-        extents=lambda heads: (heads[:, 0] << np.uint64(page_bits), heads[:, 1]),
-        root_bits=bits // 2,
-        most_proven=1 << 14,
-        least_share=0,  # Most entries for pages inside a span are of earlier spans.
-    )
-
-
-# Pages of 8 KiB, unless --with-tcmalloc-pagesize tells others.
-_TREES: Final = tuple(_tree(bits) for bits in (13, 12, 14, 15, 16, 18))
+_PAGE_BITS: Final = 13
+_TREE: Final = PageTree(
+    _PAGE_BITS, key_bits=18, levels=2, root_bits=17, addresses=lambda rows: rows[:, 0],
+    extents=lambda heads: (heads[:, 0] << np.uint64(_PAGE_BITS), heads[:, 1]),
+    # Most entries for pages inside a span are of earlier spans.
+    most_proven=1 << 14, least_share=0,
+)  # fmt: skip
+# Bytes from the root's end to the page heap's sums: sets and lists of free spans by their pages
+_TO_SUMS: Final = 8 * (13 + (12 << 20 - _PAGE_BITS))
 
 
 def walk_tcmalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
@@ -75,38 +73,20 @@ def walk_tcmalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     numbers = find_library(reader.memory.process, regions, _NAME, _TEXT)
     named = next((regions[n] for n in numbers if is_named(regions[n], _NAME)), None)
     if named and "debug" in base_name(named.path):
-        raise _refusal(named)
-    found, retries = None, -1
-    while retries < _MOST_RETRIES and (found is None or found.wrong):
-        pages = find_page_map(reader, regions, numbers, _TREES)
-        if (found := _read(reader, regions, pages) if pages else None) is None:
+        raise refusal(_NAME, named, "adds headers to blocks")
+    for retries in range(_MOST_RETRIES + 1):
+        pages = find_page_map(reader, regions, numbers, (_TREE,))
+        found = _read(reader, regions, pages) if pages else None
+        if found is None:
+            if named:
+                raise refusal(_NAME, named)
+            return None
+        heap, entries = found
+        heap.retries = retries
+        if not heap.arenas[0].unseen:
             break
-        retries += 1
-    if found is None:
-        if named:
-            raise _refusal(named)
-        return None
-    arena = Arena("all spans", MallocLibrary.TCMALLOC, 0).add(found.entries)
-    arena.unseen += found.wrong
-    arena.system_bytes = max(found.system_bytes, arena.seen_bytes)
-    tally.add_entries(reader.memory, found.entries)
-    return WalkedHeap([arena], found.metadata, retries=retries)
-
-
-def _refusal(region: Region) -> NotWalkableError:
-    return NotWalkableError(
-        f"the heap of tcmalloc ({base_name(region.path)}) can't be walked: it has another layout, "
-        "or has not been used yet",
-        hint="tracelloc -p PID traces what is allocated from now on",
-    )
-
-
-@dataclass(slots=True)
-class _Heap:
-    entries: U64
-    metadata: list[tuple[int, int]]
-    system_bytes: int
-    wrong: list[str] = field(default_factory=list)  # What does not add up
+    tally.add_entries(reader.memory, entries)
+    return heap
 
 
 class _Spans(NamedTuple):
@@ -119,9 +99,11 @@ class _Spans(NamedTuple):
     places: I64  # 0: in use, 1: free, 2: free, and returned to the kernel
 
 
-def _read(reader: PieceReader, regions: list[Region], pages: PageMap) -> _Heap | None:
+def _read(
+    reader: PieceReader, regions: list[Region], pages: PageMap
+) -> tuple[WalkedHeap, U64] | None:
     region = next(r for r in regions if r.start <= pages.root < r.end)
-    words = reader.words(region.start, region.end - region.start)
+    words = reader.words(region.start, min(region.end - region.start, MOST_DATA_BYTES))
     spans = _spans(reader, pages)
     caches = _caches(reader, regions, spans, words)
     if not caches:
@@ -133,34 +115,34 @@ def _read(reader: PieceReader, regions: list[Region], pages: PageMap) -> _Heap |
     if at is None:
         return None
     central = words[at : at + count * _CENTRAL_WORDS].reshape(count, _CENTRAL_WORDS)
-    found = _walked(reader, spans, sizes, heads, central)
-    size_bits = pages.tree.page_bits
-    end = pages.root + 8 * (pages.tree.root_entries + 13 + (12 << 20 - size_bits))
-    sums = words[(end - region.start) // 8 :][:3].tolist()
+    arena = Arena("all spans", MallocLibrary.TCMALLOC, 0)
+    entries = _walked(reader, arena, spans, heads, central)
+    at_sums = pages.root + 8 * _TREE.root_entries + _TO_SUMS
+    sums = words[(at_sums - region.start) // 8 :][:3].tolist()
     held = [int(spans.size_bytes[spans.places == place].sum()) for place in range(3)]
     if sums != [sum(held), *held[1:]]:
-        found.wrong.append(
+        arena.unseen.append(
             f"its spans have {sum(held):,} bytes, of which {held[1] + held[2]:,} are free, "
             f"by its own sums {sums[0]:,} and {sums[1] + sums[2]:,}"
         )
     if damaged := np.count_nonzero((_sizes(heads) != sizes).any(axis=1)):
-        found.wrong.append(f"{damaged:,} caches of threads have other sizes")
-    found.system_bytes = sums[0] if sums[0] < reader.address_end else sum(held)
+        arena.unseen.append(f"{damaged:,} caches of threads have other sizes")
+    is_likely = sums[0] < reader.address_end
+    arena.system_bytes = max(sums[0] if is_likely else sum(held), arena.seen_bytes)
     start = region.start + 8 * at
-    found.metadata = [
-        (start, start + 8 * count * _CENTRAL_WORDS), (pages.root, end),
-        *((table, table + 8 * pages.tree.entries) for table in pages.tables),
+    metadata = [
+        (start, start + 8 * count * _CENTRAL_WORDS),
         *((cache, cache + _CACHE_BYTES) for cache in caches),
-        *((span, span + _SPAN_BYTES) for span in spans.addresses.tolist()),
-    ]  # fmt: skip
-    return found
+        *((span, span + _SPAN_BYTES) for span in np.unique(pages.leads_to).tolist()),
+    ]
+    return WalkedHeap([arena], metadata), entries
 
 
 def _spans(reader: PieceReader, pages: PageMap) -> _Spans:
     """Returns the spans, by address, to which their first and their last page lead."""
     addresses = np.unique(pages.leads_to)
     rows, was_read = reader.memory.read(addresses, _SPAN_BYTES)
-    shift = np.uint64(pages.tree.page_bits)
+    shift = np.uint64(_PAGE_BITS)
     firsts, lengths, bits = rows[:, 0] << shift, rows[:, 1], rows[:, 5]
     lasts = firsts + ((lengths - np.uint64(1)) << shift)
     most = np.uint64(reader.address_end) >> shift
@@ -185,8 +167,12 @@ def _spans(reader: PieceReader, pages: PageMap) -> _Spans:
     )  # fmt: skip
 
 
-def _walked(reader: PieceReader, spans: _Spans, sizes: U64, heads: U64, central: U64) -> _Heap:
-    """Follows all lists of free blocks. ``heads``, ``central``: words of caches, and of classes."""
+def _walked(reader: PieceReader, arena: Arena, spans: _Spans, heads: U64, central: U64) -> U64:
+    """Follows all lists of free blocks, and returns all entries.
+
+    ``heads``, ``central``: words of threads' caches, and of the central lists, by class.
+    """
+    sizes = np.median(_sizes(heads), axis=0).astype(np.uint64)
     class_bytes = np.where(spans.classes == 0, spans.size_bytes, sizes[spans.classes % _CLASSES])
     used = np.flatnonzero((spans.places == 0) & (class_bytes > 0))
     block_bytes, classes = class_bytes[used], spans.classes[used]
@@ -220,14 +206,12 @@ def _walked(reader: PieceReader, spans: _Spans, sizes: U64, heads: U64, central:
     wrong += np.count_nonzero(sums != (heads[:, _CACHE_WORDS] & _LOW32).astype(np.int64))
     wrong += np.count_nonzero(by_class[0] != central[1:, _SPAN_COUNT])
     wrong += np.count_nonzero(by_class[1] != central[1:, _FREE_COUNT])
-    found = _Heap(pages.entries(states, is_sound, _rest(spans, pages, used, is_sound)), [], 0)
-    if not is_sound.all():
-        found.wrong.append(
-            f"{np.count_nonzero(~is_sound):,} spans that changed while they were read"
-        )
-    if wrong:
-        found.wrong.append(f"{wrong:,} lists of free blocks that changed while they were read")
-    return found
+    for number, kind in ((np.count_nonzero(~is_sound), "spans"), (wrong, "lists of free blocks")):
+        if number:
+            arena.unseen.append(f"{number:,} {kind} that changed while they were read")
+    entries = pages.entries(states, is_sound, _rest(spans, pages, used, is_sound))
+    arena.add(entries)
+    return entries
 
 
 def _rest(spans: _Spans, pages: BlockPages, used: I64, is_sound: Mask) -> U64:
