@@ -102,7 +102,6 @@ def figures(process: Process, library: str) -> tuple[list[BlockSum], bool]:
 @pytest.mark.parametrize(
     ("library", "pattern"),
     [
-        ("jemalloc", "libjemalloc.so.2"),
         ("mimalloc", "libmimalloc.so.2"),
         ("tcmalloc", "libtcmalloc_minimal.so.4"),
     ],

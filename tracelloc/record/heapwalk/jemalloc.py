@@ -310,9 +310,10 @@ def _bins(words: U64) -> tuple[U64, U64, U64, Mask]:
 
 
 def _counted_bins(words: U64) -> tuple[U64, U64, U64, Mask]:
-    """As ``_bins``, of 5.2: low-water mark and number of words, statistics, the stack's end.
+    """Reads words as bins of caches of 5.2; returns what ``_bins`` does.
 
-    The stacks of neighboring bins follow each other.
+    A bin has a low-water mark and the number of words, statistics, and the stack's end. Stacks of
+    neighboring bins follow each other.
     """
     counts, ends = words[:-2] >> np.uint64(32), words[2:]
     low = words[:-2].astype(np.uint32).view(np.int32)
