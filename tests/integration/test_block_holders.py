@@ -206,9 +206,9 @@ def test_text_and_json(target: Target) -> None:
     assert "no block in use is an object of a class Nothing; tracelloc heap" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["jemalloc", "mimalloc"])
+@pytest.mark.parametrize("name", ["jemalloc", "mimalloc", "tcmalloc_minimal"])
 def test_other_malloc_libraries(program: Path, targets: Targets, name: str) -> None:
-    library = LIBRARIES / f"lib{name}.so.2"
+    library = next(LIBRARIES.glob(f"lib{name}.so.[24]"))
     target = targets.start(program, env=os.environ | {"LD_PRELOAD": str(library)})
     await_pauses(target.pid, 3)
     with closing(HolderFinder(Process(target.pid))) as finder:

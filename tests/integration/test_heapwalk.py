@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.harness import LIBRARIES, Target, Targets, run_tracelloc
+from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk import glibc, mallocstate
 from tracelloc.record.heapwalk.arenas import Arena, NotWalkableError
 from tracelloc.record.heapwalk.classes import ClassTally
@@ -184,6 +187,24 @@ def test_jemalloc(targets: Targets) -> None:
     }
 
 
+def test_jemalloc_in_a_rust_program() -> None:
+    """It has a prefix there (tikv-jemallocator: `_rjem_`), and no symbols here."""
+    ruff = Path(sys.executable).with_name("ruff")
+    if not ruff.exists():
+        pytest.skip("ruff is not there")
+    asks = b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"capabilities": {}}}'
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([ruff, "server"], **pipes) as process:
+        process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(asks), asks))
+        process.stdin.flush()
+        assert process.stdout.readline().startswith(b"Content-Length")
+        found = measure_heap(Process(process.pid))
+        process.kill()
+    (arena,) = (each for each in found.arenas if each.library is MallocLibrary.JEMALLOC)
+    assert arena.in_use.count + arena.cached.count > 1000
+    assert (found.coverage, found.notes) == (1.0, ())
+
+
 @pytest.mark.parametrize("size", [100, 224, 448, 896])
 def test_jemalloc_with_slabs_of_seven_pages(targets: Targets, size: int) -> None:
     library = str(LIBRARIES / "libjemalloc.so.2")
@@ -205,8 +226,55 @@ def test_mimalloc(targets: Targets) -> None:
         assert arena["in_use_blocks"] > 9000
 
 
-def test_another_library_is_refused_by_name(targets: Targets) -> None:
-    library = next(LIBRARIES.glob("libtcmalloc_minimal.so.*"))
+TCMALLOC = next(LIBRARIES.glob("libtcmalloc_minimal.so.*"), LIBRARIES / "libtcmalloc_minimal.so")
+
+
+def check_tcmalloc(target: Target) -> None:
+    """The heap of ``heapusage.cpp`` with tcmalloc, against its own sum."""
+    for line, lost in (("info", 0), ("drop", 7500)):
+        allocated = int(target.ask(line))
+        heap = heap_of(target)
+        (arena,) = (arena for arena in heap["arenas"] if arena["library"] == "tcmalloc")
+        assert arena["in_use_bytes"] == allocated
+        assert 0 <= arena["in_use_blocks"] - (20_008 - lost) < 40
+        assert (heap["coverage"], heap["notes"], arena["unseen"]) == (1.0, [], [])
+
+
+def test_tcmalloc(targets: Targets) -> None:
+    library = {"LD_PRELOAD": str(TCMALLOC)}
+    target = targets.cpp("heapusage", flags=("-pthread",), env=os.environ | library)
+    check_tcmalloc(target)
+    classes = {row["name"]: row["blocks"] for row in heap_of(target)["classes"]}
+    assert (classes["app::Circle"], classes["app::Square"]) == (3000, 1000)
+
+
+ASKS_TCMALLOC = r"""
+import ctypes, json, os
+ask = ctypes.CDLL(None).MallocExtension_GetNumericProperty
+name, found = b"generic.current_allocated_bytes", ctypes.c_size_t()
+kept = [json.loads(json.dumps({str(n): [n] * (n % 50)})) for n in range(20_000)]
+del kept[::3]
+os.write(1, b"ready\n")
+file, line = open(0, "rb", 0), bytearray(100)
+while file.readinto(line):
+    ask(name, ctypes.byref(found))
+    os.write(1, b"%d\n" % found.value)
+"""
+
+
+def test_a_program_with_tcmalloc(targets: Targets) -> None:
+    environment = {"LD_PRELOAD": str(TCMALLOC), "PYTHONMALLOC": "malloc"}
+    target = targets.start("/usr/bin/python3", "-c", ASKS_TCMALLOC, env=os.environ | environment)
+    target.ask("once")
+    wanted = int(target.ask("info"))
+    (arena,) = heap_of(target)["arenas"]
+    assert 0 <= wanted - arena["in_use_bytes"] <= 256  # what the call itself had
+    assert arena["in_use_blocks"] > 20_000
+
+
+def test_a_tcmalloc_for_debugging_is_refused_by_name(targets: Targets) -> None:
+    """Its blocks have headers and guards of its own."""
+    library = TCMALLOC.with_name(TCMALLOC.name.replace(".so", "_debug.so"))
     target = targets.cpp(
         "heapusage", flags=("-pthread",), env=os.environ | {"LD_PRELOAD": str(library)}
     )

@@ -20,13 +20,18 @@ from tests.harness import (
     run_measured,
     run_tracelloc,
 )
-from tests.integration.test_heapwalk import damage
+from tests.integration.test_heapwalk import INTERESTING, damage
 from tests.integration.test_leaks_now import await_pauses
 from tracelloc.errors import TargetError
+from tracelloc.model.blocks import BlockSum
 from tracelloc.record.heapwalk import mappedblocks
-from tracelloc.record.heapwalk.arenas import NotWalkableError
+from tracelloc.record.heapwalk.arenas import BlockState, NotWalkableError
+from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.measuring import measure_heap
+from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
+from tracelloc.record.heapwalk.walk import walk_heap
+from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability import lostblocks, wordlog
 from tracelloc.record.reachability.lostblocks import LostBlockSearch
@@ -68,6 +73,64 @@ def test_a_heap_that_lies(targets: Targets, searches: list[LostBlockSearch]) -> 
             found += search.find().searches > 0
         assert time.process_time() - began_s < MOST_CPU_S
     assert found >= 20
+
+
+def places_of(process: Process) -> np.ndarray:
+    """Addresses of words that a heap's figures hang on: descriptions, and links of free blocks."""
+    reader = PieceReader(RemoteMemory(process))
+    heap = walk_heap(reader, ClassTally([]))
+    found = [
+        np.uint64(start) + np.uint64(8) * np.flatnonzero(words).astype(np.uint64)
+        for start, end in heap.metadata
+        if (words := reader.words(start, end - start & ~7)).any()
+    ]
+    free = BlockState.FREE, BlockState.CACHED
+    slices = [some for arena in heap.arenas for some in arena.slices()]
+    return np.concatenate(
+        [*found, *(each.addresses[np.isin(each.states, free)] for each in slices)]
+    )
+
+
+def figures(process: Process, library: str) -> tuple[list[BlockSum], bool]:
+    """What is in use, and whether anything says that it is not all."""
+    found = measure_heap(process)
+    arenas = [arena for arena in found.arenas if arena.library.value == library]
+    is_marked = bool(found.notes) or any(arena.unseen for arena in arenas)
+    return [arena.in_use for arena in arenas], is_marked or found.coverage < 1
+
+
+@pytest.mark.parametrize(
+    ("library", "pattern"),
+    [
+        ("mimalloc", "libmimalloc.so.2"),
+        ("tcmalloc", "libtcmalloc_minimal.so.4"),
+    ],
+)
+def test_damaged_heaps_have_no_figure_without_a_mark(
+    builder: Builder, targets: Targets, library: str, pattern: str
+) -> None:
+    is_mimalloc = library == "mimalloc"
+    program = builder.c("visited") if is_mimalloc else builder.cpp("heapusage", "-pthread")
+    target = targets.start(program, env=os.environ | {"LD_PRELOAD": str(LIBRARIES / pattern)})
+    target.ask("info")
+    process, random = Process(target.pid), np.random.default_rng(1)
+    places, (truth, is_marked) = places_of(process), figures(process, library)
+    assert not is_marked
+    changed = 0
+    with open(f"/proc/{target.pid}/mem", "r+b", buffering=0) as memory:
+        for turn in range(100):
+            place = int(random.choice(places))
+            words = [*INTERESTING, place, place + 16, place - 32, place + 4080]
+            new = words[random.integers(len(words))]
+            before = os.pread(memory.fileno(), 8, place)
+            os.pwrite(memory.fileno(), new.to_bytes(8, "little"), place)
+            with suppress(NotWalkableError):
+                found, is_marked = figures(process, library)
+                assert is_marked or found == truth, f"turn {turn}: {new:#x} at {place:#x}"
+                changed += found != truth
+            os.pwrite(memory.fileno(), before, place)
+    assert changed > 10
+    assert figures(process, library) == (truth, False)
 
 
 @pytest.mark.parametrize("kind", ["mappings", "reserved", "restless", "copies", "tangle"])

@@ -1,6 +1,6 @@
 // A heap of each kind: arenas of threads, large blocks, aligned blocks, free lists. Answers "trim" with
-// the result of malloc_trim(0), and every other line with mallinfo2 as JSON, or, with jemalloc, its
-// stats.allocated ("drop" frees many blocks first); ends with its input.
+// the result of malloc_trim(0), and every other line with mallinfo2 as JSON, or, with jemalloc and
+// tcmalloc, the bytes they count as allocated ("drop" frees many blocks first); ends with its input.
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -28,6 +28,7 @@ struct Square : Shape {
 
 extern "C" {
 int mallctl(const char *, void *, size_t *, void *, size_t) __attribute__((weak)); // jemalloc
+int MallocExtension_GetNumericProperty(const char *, size_t *) __attribute__((weak)); // tcmalloc
 }
 
 static size_t jemalloc_allocated()
@@ -95,6 +96,10 @@ int main(int, char **arguments)
             free(kept[n]);
         if (mallctl) {
             printf("%zu\n", jemalloc_allocated());
+        } else if (MallocExtension_GetNumericProperty) {
+            size_t allocated = 0;
+            MallocExtension_GetNumericProperty("generic.current_allocated_bytes", &allocated);
+            printf("%zu\n", allocated);
         } else if (!strncmp(line, "trim", 4)) {
             printf("%d\n", malloc_trim(0));
         } else if (mallinfo2) {

@@ -1,6 +1,6 @@
 """Shows how a process uses its heap, without tracing it.
 
-It finds every block of glibc's, jemalloc's or musl's malloc, from before tracelloc was
+It finds every block of glibc, jemalloc, mimalloc, tcmalloc or musl, from before tracelloc was
 started: what is in use by arena, size and C++ class, and what is free but still resident. Memory is
 read from outside; the process is neither probed nor stopped.
 """

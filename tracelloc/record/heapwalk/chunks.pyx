@@ -600,3 +600,21 @@ cdef class ListReader:
                     word ^= user >> 12
                 user = word + to_user if word else 0
         return n, user == 0
+
+    def follow_links(
+        self, uint64_t at, uint64_t lowest, uint64_t highest, uint64_t[::1] found
+    ):
+        """Follows one list of blocks without headers, each of which begins with the next address.
+
+        Fills in the addresses of blocks in ``lowest`` to ``highest``. Returns as ``follow``.
+        """
+        cdef Py_ssize_t n = 0
+        cdef uint64_t word = 0
+        with nogil:
+            while at and n < found.shape[0]:
+                if at & 7 or at < lowest or at >= highest or not self.word_at(at, &word):
+                    break
+                found[n] = at
+                n += 1
+                at = word
+        return n, at == 0

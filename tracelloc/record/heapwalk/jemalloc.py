@@ -1,11 +1,12 @@
 """Walks jemalloc's heap: all regions of all slabs, and large extents.
 
-Format: jemalloc 5.3.0 and 5.3.1, 64 bits with pages of 4 KiB: include/jemalloc/internal/rtree.h,
-edata.h, cache_bin.h. The page map is a tree of tables by bits of an address, whose root is in the
-library's data. The machine on which jemalloc was built decides which tree it is:
+Format: jemalloc 5.2.1, 5.3.0 and 5.3.1, 64 bits with pages of 4 KiB: in
+include/jemalloc/internal/, rtree.h, edata.h (extent_structs.h in 5.2), cache_bin.h. The page map is
+a tree of tables by bits of an address, whose root is in the library's data. The machine on which
+jemalloc was built decides which tree it is:
 
 - 48 bits: a table by bits 30 to 47 leads to tables by bits 12 to 29. A word there: bits 48 to 63
-  the size class, 7 to 47 the address of the extent's description, bit 0 slab.
+  the size class, 6 to 47 the address of the extent's description, bit 0 slab.
 - 57 bits (with five levels of page tables): tables by bits 42 to 56, 27 to 41 and 12 to 26. Two
   words there: the address of the description; the size class above bit 5.
 
@@ -15,8 +16,6 @@ versions differ and are refused.
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from typing import Final, NamedTuple
 
@@ -24,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import TargetError
-from tracelloc.model.codefiles import FileId, Mapping, base_name
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.arenas import (
     ADDRESS_BITS,
@@ -35,18 +33,16 @@ from tracelloc.record.heapwalk.arenas import (
     joined,
 )
 from tracelloc.record.heapwalk.classes import ClassTally
+from tracelloc.record.heapwalk.libraryfiles import find_library, is_named, refusal, search_file
+from tracelloc.record.heapwalk.pagemaps import PageMap, PageTree, find_page_map, may_lead_on
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
 from tracelloc.record.process.memory import U64
-from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_MOST_TRIED: Final = 256  # Addresses that may be tables of the second kind, in one file's data
-_MOST_PROVEN: Final = 64  # Descriptions of a table that are looked at
-_MOST_LEAVES: Final = 1 << 12
-_MOST_DATA_BYTES: Final = 64 << 20
+_NAME: Final = "jemalloc"
 _DESCRIPTION_BYTES: Final = 128
 _OWN_UNIT_BYTES: Final = 2 << 20
 _MOST_OWN_BYTES: Final = 1 << 30  # Bytes of one block of jemalloc's own memory, at most
@@ -59,44 +55,43 @@ _SCAN_BYTES: Final = 4 << 20
 _PAGE_BITS: Final = 12
 # jemalloc's pages, whatever the kernel's are. Debian's builds for 64-bit Arm have larger ones.
 _PAGE_BYTES: Final = 1 << _PAGE_BITS
-_LEAST_ADDRESS: Final = 1 << 16
-_KNOWN: Final = "5.3.0", "5.3.1"
 # What `mallctl("version")` returns.
 _VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
-_MESSAGE_START: Final = re.compile(rb"<jemalloc>")  # Begins what each jemalloc prints
-_MOST_FILE_BYTES: Final = 64 << 20
-_FILE_PIECE_BYTES: Final = 1 << 20
-_LONGEST_MATCH_BYTES: Final = 128
-_MOST_FILES: Final = 1 << 12
-# Whether files may have jemalloc linked into them: reading their data to find out takes long.
-_HAVE_IT: Final[dict[tuple[FileId, str, bytes], bool]] = {}
+_MESSAGE_START: Final = b"<jemalloc>"  # Begins what each jemalloc prints
 
 
-class _Tree(NamedTuple):
-    key_bits: int  # Bits of an address by which a table's entry is chosen
-    levels: int
-    leaf_words: int  # Words of an entry in the last tables
-
-    @property
-    def entries(self) -> int:
-        return 1 << self.key_bits
-
-    def key(self, addresses: U64, level: int) -> U64:
-        """Returns the index of each address's entry in a table; level 0 is the last."""
-        shift = np.uint64(_PAGE_BITS + level * self.key_bits)
-        found: U64 = (addresses >> shift) & np.uint64(self.entries - 1)
-        return found
-
-    def leaf(self, words: U64) -> tuple[U64, I64]:
-        """Decodes entries of a last table: (addresses of descriptions, size classes)."""
-        if self.leaf_words == 1:
-            classes = words >> np.uint64(48)
-            return words & np.uint64((1 << 48) - 128), classes.astype(np.int64)
-        metadata = words[1::2] & np.uint64(0xFFFFFFFF)
-        return words[::2], (metadata >> np.uint64(5)).astype(np.int64)
+_LOW_BITS: Final = np.uint64(0xFFFFFFFF)
 
 
-_TREES: Final = _Tree(18, 2, 1), _Tree(15, 3, 2)
+def _extents(heads: U64) -> tuple[U64, U64]:
+    return heads[:, 1], heads[:, 2] >> np.uint64(_PAGE_BITS)
+
+
+_TREES: Final = (
+    PageTree(_PAGE_BITS, 18, 2, lambda rows: rows[:, 0] & np.uint64((1 << 48) - 64), _extents),
+    PageTree(_PAGE_BITS, 15, 3, lambda rows: rows[:, 0], _extents, leaf_words=2),
+)
+
+
+class _Layout(NamedTuple):
+    """Where an extent's description has its fields: the lowest bit of each in the first word."""
+
+    state: int
+    most_state: int
+    size_class: int
+    free_count: int
+    # Whether the lengths of caches' stacks are numbers (`cache_bin_t` of 5.2)
+    counts_cached: bool
+
+
+_LAYOUTS: Final = _Layout(17, 7, 20, 28, False), _Layout(16, 3, 18, 26, True)
+
+
+def _classes(entries: U64) -> I64:
+    """Returns the size classes that rows of the page map's words state."""
+    if entries.shape[1] == 1:
+        return (entries[:, 0] >> np.uint64(48)).astype(np.int64)
+    return ((entries[:, 1] & _LOW_BITS) >> np.uint64(5)).astype(np.int64)
 
 
 def _size_classes() -> I64:
@@ -118,21 +113,26 @@ def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     Raises OSError, TargetError and PrivilegeError as well.
     """
     regions = reader.regions()
-    extents = _find_extents(reader, regions)
+    numbers = find_library(reader.memory.process, regions, _NAME, _MESSAGE_START)
+    pages = find_page_map(reader, regions, numbers, _TREES)
+    ways = [_Extents(reader, pages, layout) for layout in _LAYOUTS] if pages else []
+    extents = next((way for way in ways if way.are_sound), None)
     if extents is None:
-        if named := next((r for r in regions if _is_named(r)), None):
-            raise _refusal(reader, named)
+        named = next((r for r in regions if is_named(r, _NAME)), None)
+        if named or pages:
+            raise refusal(f"{_NAME}{_version(reader, named) if named else ''}", named)
         return None
-    if not extents.are_sound:
-        raise _refusal(reader, next((r for r in regions if _is_named(r)), None))
     entries = extents.entries()
-    stacks = _mark_cached(reader, regions, entries)
+    stacks, changed = _mark_cached(reader, regions, entries, extents.layout)
     tally.add_entries(reader.memory, entries)
     arena = Arena("all arenas", MallocLibrary.JEMALLOC, 0).add(entries)
     arena.system_bytes = arena.seen_bytes
+    for count, kind in ((extents.changed, "extents"), (changed, "thread caches")):
+        if count:
+            arena.unseen.append(f"{count:,} {kind} that changed while they were read")
     # Descriptions lead to the first block of each extent, arenas to where extents were, and caches
     # still to what they handed out.
-    metadata = [(r.start, r.end) for r in regions if _is_named(r)] + stacks
+    metadata = [(r.start, r.end) for r in regions if is_named(r, _NAME)] + stacks
     metadata += [(at, at + _DESCRIPTION_BYTES) for at in extents.addresses.tolist()]
     metadata += _own_memory(reader, regions, extents.addresses)
     return WalkedHeap([arena], metadata)
@@ -159,181 +159,35 @@ def _own_memory(reader: PieceReader, regions: list[Region], inside: U64) -> list
     return found
 
 
-def _is_named(region: Region) -> bool:
-    return bool(region.inode) and "jemalloc" in base_name(region.path)
-
-
-def _refusal(reader: PieceReader, region: Region | None) -> NotWalkableError:
-    """Returns the error that jemalloc's heap can't be walked, with the file's name and version."""
-    name = f" ({base_name(region.path)})" if region else ""
-    found = _version(reader, region) if region else ""
-    return NotWalkableError(
-        f"the heap of jemalloc{f' {found}' if found else ''}{name} can't be walked: "
-        + (f"only versions {' and '.join(_KNOWN)} are known" if found not in _KNOWN
-           else "it has another layout, or has not been used yet"),
-        hint="tracelloc -p PID traces what is allocated from now on",
-    )  # fmt: skip
-
-
 def _version(reader: PieceReader, region: Region) -> str:
-    """Returns the jemalloc version that a mapping's file states; empty if it states none."""
+    """Returns the version that a mapping's file states, after a space; empty if it states none."""
     process = reader.memory.process
     mapping = process.maps().find(region.start)
     if mapping is None:
         return ""
     try:
-        found = _search_file(process, mapping, _VERSION)
+        found = search_file(process, mapping, _VERSION)
     except (OSError, TargetError):
         return ""
-    return found[1].decode() if found else ""
-
-
-def _search_file(
-    process: Process, mapping: Mapping, pattern: re.Pattern[bytes]
-) -> re.Match[bytes] | None:
-    """Searches a mapped file for a pattern. Raises OSError (also if too large), TargetError."""
-    with open(process.open_mapping(mapping), "rb") as file:
-        before = b""
-        for _ in range(_MOST_FILE_BYTES // _FILE_PIECE_BYTES):
-            piece = file.read(_FILE_PIECE_BYTES)
-            if found := pattern.search(before + piece):
-                return found
-            if len(piece) < _FILE_PIECE_BYTES:
-                return None
-            before = piece[-_LONGEST_MATCH_BYTES:]
-    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-
-
-def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None:
-    data = [n for n, r in enumerate(regions[:-1]) if r.rights.startswith("rw") and r.inode]
-    named = [n for n in data if _is_named(regions[n])]
-    for n in named or regions_with(reader.memory.process, regions, data, _MESSAGE_START):
-        bss = regions[n + 1]
-        follows = bss.start == regions[n].end and not bss.inode and not bss.path.startswith("[")
-        if not follows:
-            continue
-        words = reader.words(bss.start, min(bss.end - bss.start, _MOST_DATA_BYTES))
-        for tree in _TREES:
-            if len(words) <= tree.entries:
-                continue
-            good = _may_lead_on(words, reader) & (words & np.uint64(63) == 0)
-            # The whole table holds only such addresses and zeros: most data are refused by that.
-            odd = np.concatenate([[0], np.cumsum((words != 0) & ~good)])
-            roots = np.flatnonzero(odd[tree.entries :] == odd[: -tree.entries])
-            if not len(roots):
-                continue
-            places = np.flatnonzero(good)
-            places = places[(places >= roots[0]) & (places < roots[-1] + tree.entries)]
-            for at in places[:_MOST_TRIED].tolist():
-                key = _key_of_table(reader, regions, tree, int(words[at]))
-                if key is not None and 0 <= at - key <= len(words) - tree.entries:
-                    return _read_extents(reader, tree, words[at - key :][: tree.entries])
-    return None
-
-
-def regions_with(
-    process: Process, regions: list[Region], numbers: list[int], pattern: re.Pattern[bytes]
-) -> list[int]:
-    """Selects the regions whose files may have a library linked into them, by a text in it."""
-    maps = process.maps()
-    mappings = ((n, maps.find(regions[n].start)) for n in numbers)
-    return [
-        n
-        for n, mapping in mappings
-        if mapping is not None and _may_have_it(process, mapping, pattern)
-    ]
-
-
-def _may_have_it(process: Process, mapping: Mapping, pattern: re.Pattern[bytes]) -> bool:
-    key = mapping.file_id, mapping.path, pattern.pattern
-    if key not in _HAVE_IT:
-        if len(_HAVE_IT) >= _MOST_FILES:
-            _HAVE_IT.clear()
-        try:
-            _HAVE_IT[key] = _search_file(process, mapping, pattern) is not None
-        except (OSError, TargetError):
-            _HAVE_IT[key] = True
-    return _HAVE_IT[key]
-
-
-def _may_lead_on(words: U64, reader: PieceReader) -> Mask:
-    """Returns a mask of words that may be addresses of jemalloc's own memory."""
-    found: Mask = (words > _LEAST_ADDRESS) & (words < np.uint64(reader.address_end))
-    return found
-
-
-def _read_extents(reader: PieceReader, tree: _Tree, root: U64) -> _Extents:
-    keys = np.flatnonzero(root).astype(np.uint64)
-    tables = root[root != 0]
-    for _ in range(tree.levels - 2):
-        below, prefixes = [], []
-        for key, table in zip(keys.tolist(), tables.tolist(), strict=True):
-            words = reader.words(table, 8 * tree.entries)
-            at = np.flatnonzero(words)
-            below.append(words[at])
-            prefixes.append(np.uint64(key << tree.key_bits) + at.astype(np.uint64))
-        keys, tables = np.concatenate(prefixes), np.concatenate(below)
-    pages, leads_to, classes = [], [], []
-    for key, table in zip(keys[:_MOST_LEAVES].tolist(), tables.tolist(), strict=False):
-        leaf = reader.words(table, tree.leaf_words * 8 * tree.entries)
-        descriptions, its_classes = tree.leaf(leaf)
-        at = np.flatnonzero(descriptions)
-        page = np.uint64(key << tree.key_bits) + at.astype(np.uint64)
-        pages.append(page << np.uint64(_PAGE_BITS))
-        leads_to.append(descriptions[at])
-        classes.append(its_classes[at])
-    return _Extents(
-        reader, np.concatenate(pages), np.concatenate(leads_to), np.concatenate(classes)
-    )
-
-
-def _key_of_table(
-    reader: PieceReader, regions: list[Region], tree: _Tree, address: int
-) -> int | None:
-    """Returns the index of the root's entry that leads to a table; None if it is no table."""
-    for _ in range(tree.levels - 2):
-        words = _table(reader, regions, address, 8 * tree.entries)
-        at = np.flatnonzero(words)
-        if not len(at):
-            return None
-        address = int(words[at[0]])
-    leaf = _table(reader, regions, address, tree.leaf_words * 8 * tree.entries)
-    if not len(leaf):
-        return None
-    descriptions, _ = tree.leaf(leaf)
-    at = np.flatnonzero(descriptions)[:_MOST_PROVEN]
-    if not len(at):
-        return None
-    heads, was_read = reader.memory.read(descriptions[at], 24)
-    # Each leads to the extent that its page is in.
-    firsts, pages = tree.key(heads[:, 1], 0), heads[:, 2] >> np.uint64(_PAGE_BITS)
-    numbers = at.astype(np.uint64)
-    fits = was_read & (firsts <= numbers) & (numbers - firsts < pages)
-    if np.count_nonzero(fits) < max(1, len(at) // 2):
-        return None
-    return int(tree.key(heads[np.flatnonzero(fits)[:1], 1], tree.levels - 1)[0])
-
-
-def _table(reader: PieceReader, regions: list[Region], address: int, size_bytes: int) -> U64:
-    """Returns a copy of a table at an address; empty if there can be none."""
-    inside = next((r for r in regions if r.start <= address < r.end and r.is_anonymous), None)
-    if inside is None or address & 63 or address + size_bytes > inside.end:
-        return np.empty(0, np.uint64)
-    return reader.words(address, size_bytes)
+    return f" {found[1].decode()}" if found else ""
 
 
 class _Extents:
-    def __init__(self, reader: PieceReader, pages: U64, leads_to: U64, classes: I64) -> None:
-        """Takes columns of the page map: addresses of pages, of descriptions, and size classes."""
-        self.addresses, back = np.unique(leads_to, return_inverse=True)
+    def __init__(self, reader: PieceReader, found: PageMap, layout: _Layout) -> None:
+        pages, classes = found.pages, _classes(found.entries)
+        self.addresses, back = np.unique(found.leads_to, return_inverse=True)
         self.rows, _ = reader.memory.read(self.addresses, _DESCRIPTION_BYTES)
-        bits = self.rows[:, 0]
+        self.layout, bits = layout, self.rows[:, 0]
         page = ~np.uint64(_PAGE_BYTES - 1)
         self.base, self.size_bytes = self.rows[:, 1] & page, self.rows[:, 2] & page
-        self.size_class = ((bits >> np.uint64(20)) & np.uint64(255)).astype(np.int64)
-        self.free_count = ((bits >> np.uint64(28)) & np.uint64(1023)).astype(np.int64)
-        self.state = (bits >> np.uint64(17)) & np.uint64(7)
-        exists = (self.base != 0) & (self.size_bytes != 0)
+        self.size_class = ((bits >> np.uint64(layout.size_class)) & np.uint64(255)).astype(np.int64)
+        self.free_count = ((bits >> np.uint64(layout.free_count)) & np.uint64(1023)).astype(
+            np.int64
+        )
+        self.state = (bits >> np.uint64(layout.state)) & np.uint64(layout.most_state)
+        end = np.uint64(reader.address_end)
+        exists = (self.base != 0) & (self.base < end) & (self.size_bytes != 0)
+        exists &= self.size_bytes <= end - np.minimum(self.base, end)
         self.is_kept = exists & np.isin(self.state, np.array(_DIRTY, np.uint64))
         active = exists & (self.state == 0)
         inside = (pages >= self.base[back]) & (pages - self.base[back] < self.size_bytes[back])
@@ -345,6 +199,12 @@ class _Extents:
             and inside[active[back]].mean() >= _LEAST_SHARE
         )
         """Whether descriptions and page map agree: else it is another version."""
+        is_odd = active[back] & (classes != self.size_class[back])
+        if not layout.counts_cached:  # From 5.3 on, the page map has the state, too.
+            states = found.entries[:, -1] >> np.uint64(2) & np.uint64(7)
+            is_odd |= (states != self.state[back]) | ~exists[back]
+        self.changed = int(np.count_nonzero(is_odd & (pages == self.base[back])))
+        """How many descriptions do not agree with the page map, or with themselves."""
         self.is_slab = active & ((bits >> np.uint64(12)) & np.uint64(1) == 1)
         self.is_large = active & ~self.is_slab
 
@@ -394,20 +254,19 @@ class _Extents:
                 f"{len(slabs) - agreeing} of {len(slabs)} of jemalloc's bitmaps and counts differ",
                 hint="it has another layout, or the process is too busy: try again",
             )
+        self.changed += len(slabs) - max(agreeing, 0)
         return best
 
 
-def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> list[tuple[int, int]]:
+def _mark_cached(
+    reader: PieceReader, regions: list[Region], entries: U64, layout: _Layout
+) -> tuple[list[tuple[int, int]], int]:
     """Marks regions in threads' caches: free, although jemalloc counts them as in use.
 
-    Returns the start and end of each cache's stack.
-
-    A cache's bin (``cache_bin_t``) is 24 bytes: the head of its stack, statistics, the lowest 16
-    bits of the stack's low-water mark, its full and its empty end; from 5.3.1 on, the number of
-    words in the stack.
+    Returns the start and end of each cache's stack, and how many are not of one size.
     """
-    low16 = np.uint64(0xFFFF)
     stacks: list[tuple[int, int]] = []
+    changed = 0
     for region in regions:
         if region.inode or region.rights[:2] != "rw" or region.path.startswith("["):
             continue
@@ -417,24 +276,56 @@ def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> li
                 words = reader.words(at, min(_SCAN_BYTES + 16, last - at))
                 if len(words) < 3:
                     continue
-                head, ends = words[:-2], words[2:]
-                full = (ends >> np.uint64(16)) & low16
-                empty = (ends >> np.uint64(32)) & low16
-                span, left = (empty - full) & low16, (empty - (head & low16)) & low16
-                room = ends >> np.uint64(48)
-                good = (room == 0) | (room == span >> np.uint64(3))
-                good &= (span > 0) & (span <= 8 * _CACHE_SLOTS)
-                good &= (left <= span) & ((span | left | head) & np.uint64(7) == 0)
-                good &= _may_lead_on(head, reader)
-                good &= ((empty - (ends & low16)) & low16) <= left
+                read = _counted_bins if layout.counts_cached else _bins
+                head, left, span, good = read(words)
+                good &= may_lead_on(head, reader) & (head & np.uint64(7) == 0)
                 sure = set()
                 for n in np.flatnonzero(good & (left > 0)).tolist():
                     if _mark_stack(entries, reader.words(int(head[n]), int(left[n]))):
                         sure.add(n)
                 for n in _with_neighbors(sure, good):
+                    changed += n not in sure and int(left[n]) > 0
                     end = int(head[n]) + int(left[n])
                     stacks.append((end - int(span[n]), end))
-    return stacks
+    return stacks, changed
+
+
+def _bins(words: U64) -> tuple[U64, U64, U64, Mask]:
+    """Reads words as bins of caches: heads of their stacks, bytes left and in all, a mask.
+
+    A bin (``cache_bin_t``) is 24 bytes: the head of its stack, statistics, the lowest 16 bits of
+    the stack's low-water mark, its full and its empty end; from 5.3.1 on, the number of words in
+    the stack.
+    """
+    low16 = np.uint64(0xFFFF)
+    head, ends = words[:-2], words[2:]
+    full, empty = (ends >> np.uint64(16)) & low16, (ends >> np.uint64(32)) & low16
+    span, left = (empty - full) & low16, (empty - (head & low16)) & low16
+    room = ends >> np.uint64(48)
+    good = (room == 0) | (room == span >> np.uint64(3))
+    good &= (span > 0) & (span <= 8 * _CACHE_SLOTS)
+    good &= (left <= span) & ((span | left) & np.uint64(7) == 0)
+    good &= ((empty - (ends & low16)) & low16) <= left
+    return head, left, span, good
+
+
+def _counted_bins(words: U64) -> tuple[U64, U64, U64, Mask]:
+    """Reads words as bins of caches of 5.2; returns what ``_bins`` does.
+
+    A bin has a low-water mark and the number of words, statistics, and the stack's end. Stacks of
+    neighboring bins follow each other.
+    """
+    counts, ends = words[:-2] >> np.uint64(32), words[2:]
+    low = words[:-2].astype(np.uint32).view(np.int32)
+    good = (counts <= _CACHE_SLOTS) & (low >= -1) & (low <= counts.astype(np.int64))
+    room = ends.copy()
+    room[_BIN_WORDS:] -= ends[:-_BIN_WORDS]
+    follows = good & (room > 0) & (room <= 8 * _CACHE_SLOTS) & (room & np.uint64(7) == 0)
+    follows[_BIN_WORDS:] &= good[:-_BIN_WORDS]
+    is_followed = np.zeros(len(good), np.bool_)
+    is_followed[:-_BIN_WORDS] = follows[_BIN_WORDS:]
+    left = counts * np.uint64(8)
+    return ends - left, left, np.where(follows, room, left), good & (follows | is_followed)
 
 
 def _with_neighbors(sure: set[int], good: Mask) -> set[int]:

@@ -14,34 +14,27 @@ lists (``MI_SECURE``, debug builds), and other versions, are refused.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import product
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass, field
-from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.arenas import (
     Arena,
     BlockState,
-    NotWalkableError,
     WalkedHeap,
-    joined,
 )
+from tracelloc.record.heapwalk.blockpages import I64, BlockPages, States
 from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.jemalloc import regions_with
+from tracelloc.record.heapwalk.libraryfiles import find_library, is_named, refusal
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.process.memory import U64
+from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.regions import Region, variables_of
 
-Mask = npt.NDArray[np.bool_]
-I64 = npt.NDArray[np.int64]
-
-_TEXT: Final = re.compile(rb"mimalloc: ")  # Begins what it prints
+_TEXT: Final = b"mimalloc: "  # Begins what it prints
 _NAME: Final = "mimalloc"
 _SEGMENT_BYTES: Final = 32 << 20
 _SLICE_BITS: Final = 16
@@ -58,7 +51,6 @@ _MOST_DATA_BYTES: Final = 64 << 20
 _MOST_TABLES: Final = 1 << 12
 _MOST_TRIED: Final = 256
 _RECORD_BYTES: Final = 128
-_MOST_STEPS: Final = 1 << 16  # A page has no more blocks
 _LEAST_SHARE: Final = 0.25  # Of pages that add up: all, unless the process is busy
 _LEAST_BLOCK: Final = np.uint64(8)
 _LOW32: Final = np.uint64(0xFFFFFFFF)
@@ -70,10 +62,7 @@ _DELAYED: Final = 8, 2840
 
 
 @dataclass(slots=True)
-class _Pages:
-    starts: U64  # Where each page's first block is
-    sizes: U64  # Bytes of each of its blocks
-    counts: I64  # Number of its blocks
+class _Pages(BlockPages):
     reserved: I64  # Number of blocks for which it has room
     used: I64  # Blocks that are not in the first two lists
     lists: U64  # Rows of three: where each page's lists of free blocks begin
@@ -86,7 +75,7 @@ class _Pages:
     def select(self, rows: Mask, begins: U64, rooms: U64) -> _Pages:
         """Returns some pages, by address. ``begins``, ``rooms``: all memory of each page."""
         ends = self.starts + self.counts.astype(np.uint64) * self.sizes
-        damaged = ~rows & (self.counts > 0)
+        damaged = ~rows & ((self.counts > 0) | (self.used > 0) | (self.lists > 0).any(axis=1))
         ends = np.where(rows, ends, np.where(damaged, begins + rooms, begins))
         spare = np.stack([ends, begins + rooms], axis=1)[ends < begins + rooms]
         order = np.flatnonzero(rows)
@@ -109,15 +98,6 @@ class _Pages:
             fits &= self.counts <= self.reserved
         return fits & (self.counts <= (rooms // sizes).astype(np.int64))
 
-    def find(self, addresses: U64) -> tuple[I64, I64, Mask]:
-        """Returns each address's page, its block there, and whether it begins one."""
-        rows = np.maximum(np.searchsorted(self.starts, addresses, side="right") - 1, 0)
-        inside = (addresses - self.starts[rows]).astype(np.int64)
-        sizes = self.sizes[rows].astype(np.int64)
-        numbers = inside // sizes
-        is_block = (inside >= 0) & (numbers < self.counts[rows]) & (inside == numbers * sizes)
-        return rows, numbers, is_block
-
 
 def walk_mimalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     """Walks mimalloc's heap; None without. Raises NotWalkableError for layouts that are not known.
@@ -125,17 +105,20 @@ def walk_mimalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     Raises OSError, TargetError and PrivilegeError as well.
     """
     regions = reader.regions()
-    data = [n for n, r in enumerate(regions) if r.rights.startswith("rw") and r.inode]
-    named = [n for n in data if _NAME in base_name(regions[n].path)]
-    if not named and not regions_with(reader.memory.process, regions, data, _TEXT):
+    numbers = find_library(reader.memory.process, regions, _NAME, _TEXT)
+    if not numbers:
         return None
     found = [*_segments(reader, regions), *_mapped_pages(reader, regions)]
     heap = WalkedHeap([], [])
     for pages in found:
-        free, is_sound = _free_blocks(reader, pages)
+        states, is_sound = _free_blocks(reader, pages)
         if is_sound.mean() < _LEAST_SHARE:
             continue
-        entries = _entries(pages, free, is_sound)
+        spare = np.concatenate([
+            pages.spare[:, 0] | np.uint64(BlockState.FREE),
+            pages.spare[:, 1] | np.uint64(BlockState.END),
+        ])  # fmt: skip
+        entries = pages.entries(states, is_sound, spare)
         tally.add_entries(reader.memory, entries)
         arena = Arena("all pages", MallocLibrary.MIMALLOC, 0).add(entries)
         # Pages that changed meanwhile are left out: what is in them counts as pointing.
@@ -147,17 +130,9 @@ def walk_mimalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
             arena.unseen.append(f"{pages.damaged:,} bytes that do not add up")
         heap.arenas.append(arena)
         heap.metadata += pages.metadata
-    if named and not heap.arenas:
-        raise _refusal(regions[named[0]])
+    if not heap.arenas and is_named(regions[numbers[0]], _NAME):
+        raise refusal(_NAME, regions[numbers[0]])
     return heap if heap.arenas else None
-
-
-def _refusal(region: Region) -> NotWalkableError:
-    return NotWalkableError(
-        f"the heap of mimalloc ({base_name(region.path)}) can't be walked: it has another layout, "
-        "has not been used yet, or is too busy",
-        hint="tracelloc -p PID traces what is allocated from now on",
-    )
 
 
 def _segments(reader: PieceReader, regions: list[Region]) -> Iterator[_Pages]:
@@ -247,6 +222,10 @@ def _slices_in(words: U64, first: int, step: int, *, may_be_large: bool = False)
     at, found = 0, list[int]()
     while at < len(heads) and heads[at] and not heads[at] >> 32:
         found.append(at)
+        # The last record of a page tells how far it is from the first one.
+        last = at + heads[at] - 1
+        if at < last < len(heads) and heads[last] != (8 * step * (last - at)) << 32:
+            return []
         at += heads[at]
     is_large = may_be_large and len(found) == _LARGE_PARTS and at >= number
     return found if (at == number and len(found) > 1) or is_large else []
@@ -299,40 +278,16 @@ def _pages_of(reader: PieceReader, root: U64) -> Iterator[_Pages]:
         yield pages.select(good, begins, room_bytes)
 
 
-def _free_blocks(reader: PieceReader, pages: _Pages) -> tuple[Mask, Mask]:
-    """Returns masks of all blocks, page by page, that are free, and of pages that add up."""
-    firsts = np.cumsum(pages.counts) - pages.counts
-    free = np.zeros(int(pages.counts.sum()), np.bool_)
-    counted = np.zeros(len(firsts), np.int64)
+def _free_blocks(reader: PieceReader, pages: _Pages) -> tuple[States, Mask]:
+    """Returns the states of all blocks, page by page, and a mask of the pages that add up."""
+    states, numbers = pages.states(), np.arange(len(pages.starts))
+    counted, is_sound = np.zeros(len(numbers), np.int64), np.ones(len(numbers), np.bool_)
+    for kind in range(3):
+        heads = pages.lists[:, kind]
+        found = pages.follow(reader, heads, states, BlockState.FREE, pages=numbers)
+        counted += found.counts * (kind < 2)
+        is_sound &= found.is_whole
     heaps = np.unique(pages.heaps[pages.heaps > 0]).tolist()
-    delayed = [reader.word(heap + at) for heap in heaps for at in _DELAYED]
-    for kind in range(4):
-        at = pages.lists[:, kind] if kind < 3 else np.array(delayed, np.uint64)
-        for _ in range(_MOST_STEPS):
-            rows, numbers, is_block = pages.find(at)
-            places = (firsts[rows] + numbers)[is_block]
-            # Lists in memory that changed may be rings.
-            places, which = np.unique(places, return_index=True)
-            is_new = ~free[places]
-            rows, places = rows[is_block][which][is_new], places[is_new]
-            if not len(places):
-                break
-            free[places] = True
-            if kind < 2:
-                counted += np.bincount(rows, minlength=len(counted))
-            links, _ = reader.memory.read(at[is_block][which][is_new], 8)
-            at = links[:, 0]
-    return free, pages.counts - counted == pages.used
-
-
-def _entries(pages: _Pages, free: Mask, is_sound: Mask) -> U64:
-    """Returns entries for all blocks of sound pages, by address."""
-    rows = np.repeat(np.arange(len(pages.starts)), pages.counts)
-    firsts = np.cumsum(pages.counts) - pages.counts
-    numbers = (np.arange(len(rows)) - firsts[rows]).astype(np.uint64)
-    states = np.where(free, BlockState.FREE, BlockState.IN_USE).astype(np.uint64)
-    starts = pages.starts[rows] + numbers * pages.sizes[rows]
-    ends = (pages.starts + pages.counts.astype(np.uint64) * pages.sizes)[is_sound]
-    ends = np.concatenate([ends, pages.spare[:, 1]]) | np.uint64(BlockState.END)
-    spare = pages.spare[:, 0] | np.uint64(BlockState.FREE)
-    return joined(np.concatenate([(starts | states)[is_sound[rows]], spare, ends]))
+    delayed = np.array([reader.word(heap + at) for heap in heaps for at in _DELAYED], np.uint64)
+    pages.follow(reader, delayed, states, BlockState.FREE)
+    return states, is_sound & (pages.counts - counted == pages.used)

@@ -1,10 +1,9 @@
 """Walks a process's heap, whichever malloc library it has."""
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from tracelloc.errors import TargetError
-from tracelloc.model.codefiles import base_name
 from tracelloc.record.heapwalk.arenas import NotWalkableError, WalkedHeap
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.glibc import walk_glibc
@@ -12,13 +11,10 @@ from tracelloc.record.heapwalk.jemalloc import walk_jemalloc
 from tracelloc.record.heapwalk.mimalloc import walk_mimalloc
 from tracelloc.record.heapwalk.musl import walk_musl
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.mallocs.families import FAMILIES
+from tracelloc.record.heapwalk.tcmalloc import walk_tcmalloc
 from tracelloc.record.process.procfs import Process
 
 Found = TypeVar("Found")
-
-# Malloc libraries whose heaps can't be walked, by the names of their files.
-_UNKNOWN: Final = {each.unwalkable: each.name for each in FAMILIES if each.unwalkable}
 
 
 def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:
@@ -29,7 +25,7 @@ def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:
     """
     found: list[WalkedHeap] = []
     refused: list[NotWalkableError] = []
-    for walk in (walk_glibc, walk_jemalloc, walk_mimalloc, walk_musl):
+    for walk in (walk_glibc, walk_jemalloc, walk_mimalloc, walk_tcmalloc, walk_musl):
         if walk is walk_musl and found:
             break
         try:
@@ -37,26 +33,17 @@ def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:
                 found.append(one)
         except NotWalkableError as error:
             refused.append(error)
-    paths = {base_name(region.path) for region in reader.regions() if region.inode}
-    others = sorted({
-        f"{name} ({path})" for path in paths for prefix, name in _UNKNOWN.items()
-        if path.startswith(prefix)
-    })  # fmt: skip
     if not found:
         if refused:
             raise refused[0]
-        names = " and ".join(others)
         raise NotWalkableError(
-            f"the heap of {names} can't be walked"
-            if names
-            else "it has no heap of glibc, jemalloc, mimalloc or musl, or has not used it yet",
+            "it has no heap of glibc, jemalloc, mimalloc, tcmalloc or musl, or has not used it yet",
             hint="tracelloc -p PID --mmap traces what is allocated or mapped from now on",
         )
     heap = found[0]
     for more in found[1:]:
         heap.arenas += more.arenas
         heap.metadata += more.metadata
-    heap.notes += [f"the heap of {name} is not included: it can't be walked" for name in others]
     heap.notes += [f"not included: {error.message}" for error in refused]
     return heap
 

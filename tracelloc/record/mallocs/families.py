@@ -39,7 +39,6 @@ class Family:
     # Functions that tracelloc can't trace, and the consequence of each.
     unseen: Mapping[str, str] = field(default_factory=dict)
     by_user: bool = False  # Whether the user has defined the family
-    unwalkable: str = ""  # Beginning of file names whose heap can't be walked; empty if it can
     space: Space = Space.HOST  # Where the blocks are
 
 
@@ -141,7 +140,6 @@ TCMALLOC: Final = Family(
         }
     ),
     markers=("tc_malloc",),
-    unwalkable="libtcmalloc",
 )
 
 # Names for `mi_NAME`, and for `mi_heap_NAME`, whose first argument is a heap.

@@ -12,7 +12,7 @@ import pytest
 
 from tracelloc.errors import TargetError
 from tracelloc.model.process import MallocLibrary
-from tracelloc.record.heapwalk import jemalloc
+from tracelloc.record.heapwalk import jemalloc, libraryfiles
 from tracelloc.record.heapwalk.arenas import Arena, BlockState, NotWalkableError
 from tracelloc.record.heapwalk.chunks import ArenaTally, ListReader, follow_chunks
 from tracelloc.record.heapwalk.kinds import bounds_of, size_groups
@@ -335,7 +335,7 @@ def test_files_that_have_jemalloc(at: int | None, tmp_path: Path) -> None:
     path.write_bytes(content)
     mapping: Any = SimpleNamespace(file_id=("8:1", at), path=str(path))
     process: Any = SimpleNamespace(open_mapping=lambda _: os.open(path, os.O_RDONLY))
-    may_have_it = partial(jemalloc._may_have_it, pattern=jemalloc._MESSAGE_START)
+    may_have_it = partial(libraryfiles._may_have_it, text=jemalloc._MESSAGE_START)
     assert may_have_it(process, mapping) == (at is not None)
     unread: Any = SimpleNamespace(file_id=("8:2", at), path=str(path))
     process.open_mapping = lambda _: os.open(tmp_path, os.O_RDONLY)
