@@ -135,7 +135,7 @@ def _import_modules() -> None:
 
     import numpy.ma  # noqa: F401
 
-    from tracelloc.command import lifecycle, options, reports, run, targets  # noqa: F401
+    from tracelloc.command import lifecycle, options, reports, run  # noqa: F401
     from tracelloc.record.worker import service  # noqa: F401
     from tracelloc.show.filters import files
 
