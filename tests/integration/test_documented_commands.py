@@ -51,7 +51,8 @@ NOT_RUN = {
 }
 # Commands in running text that are forms, not examples.
 SPOKEN_OF = re.compile(
-    r"CMD|PID|NAME|…|run --leaks$|tracelloc (diff|heap|holders|leaks|mcp|objects|top|watch)$"
+    r"CMD|FILE|PID|NAME|…|run --leaks$|mcp --skill$"
+    r"|tracelloc (diff|heap|holders|leaks|mcp|objects|top|watch)$"
 )
 LOOKS = " (objects|heap|holders|leaks) "  # Subcommands that look at a process without tracing it
 AT_ONCE = 4

@@ -302,7 +302,8 @@ def test_the_leak_is_proven_without_rights(leaky: str, place: Path) -> None:
     last = json.loads(report.read_text().splitlines()[-1])
     (suspect,) = [one for one in last["suspects"] if one["verdict"] == "leaking"]
     assert suspect["stack"][0]["symbol"] == "record_request"
-    assert suspect["unreachable_blocks"] > 0.5 * suspect["searched_blocks"] > 0
+    # Searches must agree: blocks that are newer than the one before the last do not count yet.
+    assert suspect["unreachable_blocks"] > 0.2 * suspect["searched_blocks"] > 0
     assert {"task": "reading of registers", "count": 1} in last["failed_tasks"]
     assert "registers are not searched for pointers" in done.stderr
     assert last["elapsed_s"] < 120
