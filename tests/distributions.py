@@ -84,7 +84,7 @@ def command(release: str, program: Path) -> list[str]:
 
 
 def python(minor: int) -> list[str]:
-    """What runs the unstable release's Python 3.MINOR, with the name of its file."""
+    """Returns the command that runs the unstable release's Python 3.MINOR, and its file's name."""
     name = f"python3.{minor}"
     programs = package(_MOVING, f"{name}-minimal") / "usr/bin"
     parts = [package(_MOVING, f"lib{name}-{part}") for part in ("minimal", "stdlib")]

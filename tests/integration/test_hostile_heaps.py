@@ -92,7 +92,7 @@ def places_of(process: Process) -> np.ndarray:
 
 
 def figures(process: Process, library: str) -> tuple[list[BlockSum], bool]:
-    """What is in use, and whether anything says that it is not all."""
+    """Returns the blocks in use, and whether a note says that some are missing."""
     found = measure_heap(process)
     arenas = [arena for arena in found.arenas if arena.library.value == library]
     is_marked = bool(found.notes) or any(arena.unseen for arena in arenas)

@@ -63,7 +63,7 @@ def said(tracer: Tracelloc, words: str) -> bool:
 
 
 def books_traced(tracer: Tracelloc, target: Target, words: str) -> tuple[dict[str, Any], Any]:
-    """The last report on a program that keeps books, and these; ``words``: what is said of it."""
+    """Returns the last report on a program that keeps books, and the books; ``words``: messages."""
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     assert said(tracer, words), tracer.messages

@@ -21,6 +21,7 @@ from tracelloc.errors import TargetError
 from tracelloc.machine import machinememory
 from tracelloc.record.process.identity import POD, command_line, user_name
 from tracelloc.record.process.procfs import PROC, Process
+from tracelloc.record.process.residency import read_pss
 from tracelloc.system.confined import CONFINE
 from tracelloc.system.memorylimits import (
     CGROUPS,
@@ -299,10 +300,9 @@ class ProcessReader:
             if now_s < watched.pss_due_s or self._pss_took_s > most_s:
                 continue
             began_s = time.thread_time()
-            kib = numbers_in(self._root / str(pid) / "smaps_rollup").get("Pss")
+            watched.pss_bytes = read_pss(Process(pid, self._root))
             self._pss_took_s += time.thread_time() - began_s
             watched.pss_due_s = now_s + _PSS_EVERY_S
-            watched.pss_bytes = None if kib is None else kib << 10
 
     def _processes(self) -> list[machinememory.ProcessMemory]:
         rows = [each.row for each in self._watched.values()]

@@ -104,7 +104,7 @@ def test_memory_by_kind(machine: Machine) -> None:
 
 
 def test_what_is_shared_counts_in_part(machine: Machine) -> None:
-    """Of three workers that share what their parent made, the one with most of its own is first."""
+    """Three workers share their parent's pages: the one with most memory of its own is first."""
     for pid, kib in (7, 100), (8, 300), (9, None):
         machine.set(pid, anonymous=1000 + pid, swapped=50, page_tables=1)
         if kib is not None:

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
+from tracelloc.model.figures import I64
 from tracelloc.record.heapwalk.arenas import BlockState, joined
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import U64, Mask
 
-I64 = npt.NDArray[np.int64]
 States = npt.NDArray[np.uint8]
 
 _MOST_BLOCKS: Final = 1 << 16  # Of one list

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import TargetError
+from tracelloc.model.figures import I64
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.arenas import (
     ADDRESS_BITS,
@@ -36,11 +37,8 @@ from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.libraryfiles import find_library, is_named, refusal, search_file
 from tracelloc.record.heapwalk.pagemaps import PageMap, PageTree, find_page_map, may_lead_on
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
-from tracelloc.record.process.memory import U64
+from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.regions import Region
-
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 _NAME: Final = "jemalloc"
 _DESCRIPTION_BYTES: Final = 128

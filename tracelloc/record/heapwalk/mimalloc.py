@@ -21,13 +21,14 @@ from typing import Final
 import numpy as np
 
 from tracelloc.dataclass import dataclass, field
+from tracelloc.model.figures import I64
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.arenas import (
     Arena,
     BlockState,
     WalkedHeap,
 )
-from tracelloc.record.heapwalk.blockpages import I64, BlockPages, States
+from tracelloc.record.heapwalk.blockpages import BlockPages, States
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.libraryfiles import find_library, is_named, refusal
 from tracelloc.record.heapwalk.pieces import PieceReader

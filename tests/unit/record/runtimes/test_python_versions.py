@@ -1,4 +1,4 @@
-"""What is known of each version of CPython, by what its own table of offsets says."""
+"""The table of CPython's versions, compared with offsets that each version publishes."""
 
 import struct
 from types import SimpleNamespace
