@@ -186,6 +186,8 @@ def test_pointers_in_unwritten_memory(dead_words: str, targets: Targets) -> None
     assert ": nothing lost of " in text
     assert "98.4 KiB in 100 blocks more probably lost\n" in text
     assert "probably lost: only unwritten memory points to it\n" in text
+    text = run_tracelloc("holders", "-p", target.pid).stdout
+    assert re.search(r"98\.4 KiB +100  no root leads to them: ", text)
 
 
 def test_a_clean_program(targets: Targets) -> None:

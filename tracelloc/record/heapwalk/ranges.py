@@ -115,6 +115,10 @@ class BlockRanges:
     def select(self, rows: Rows | Mask | slice) -> BlockRanges:
         return BlockRanges(self.starts[rows], self.reaches[rows], self.overhead_bytes[rows])
 
+    def pairs(self) -> list[tuple[int, int]]:
+        """Returns where each block's contents begin, and where pointers into it end."""
+        return list(zip(self.starts.tolist(), self.reaches.tolist(), strict=True))
+
     def size_bytes(self) -> U64:
         """Returns each block's bytes with headers; a mapped block's own header is before it."""
         found: U64 = self.reaches - self.starts

@@ -24,7 +24,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region, read_mapping_usages
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.reachability.deadmemory import unused_parts
+from tracelloc.record.reachability.deadmemory import unused_parts, unwritten_blocks
 from tracelloc.record.reachability.heaproots import RootParts, RootReader, Titles, parts_of, rank_of
 from tracelloc.record.reachability.links import MARKED, NO_ROOT, Links
 from tracelloc.record.reachability.rootnames import NamedWords, name_words
@@ -222,7 +222,8 @@ def read_graph(
     links = Links(blocks.starts, blocks.reaches, most, growth=growth_of(regions, heap))
     for root, words in roots.words(whole, threads, titles):
         links.scan(np.ascontiguousarray(words), 8, parts.number(root))
-    dead = [*unused_parts(reader, heap), *room_of(heap)]
+    unused = unused_parts(reader, heap)
+    dead = [*unused, *unwritten_blocks(reader, heap, unused).pairs(), *room_of(heap)]
     kinds = kinds_of(thread, reader, heap, dead)
     for piece in _pieces(reader, kinds, parts):
         check()

@@ -125,6 +125,10 @@ cdef class Links:
                             here = <uint64_t>root if root > 0 else here
                             self.note(MARK | <uint64_t>source if is_in_block else here, MARK | word)
                     elif is_in_block:
+                        # What a large bin of glibc has left, see `BlockBits.follow`.
+                        if not word & 15 and (here - word == 32 or here - word == 40):
+                            if block_at(&self.index, word + 16) == source:
+                                continue
                         edge = <uint64_t>source << 32 | <uint64_t>target
                         if source != target and edge != before:
                             before = edge

@@ -120,7 +120,7 @@ class LostBlockSearch:
         reader = PieceReader(memory)
         unused = unused_parts(reader, heap)
         unwritten = unwritten_blocks(reader, heap, unused)
-        unused += _ranges(unwritten)
+        unused += unwritten.pairs()
         blocks = None if candidates is None else candidates.still_in_use(heap)
         bits, in_use = BlockBits(MOST_EDGES, unit_bits=unit_bits(heap)), _NONE
         for some in BlockRanges.some_in_use(heap) if blocks is None else [blocks]:
@@ -203,15 +203,11 @@ class LostBlockSearch:
         return replace(group, contents=reader.words(group.example, size_bytes).tobytes())
 
 
-def _ranges(blocks: BlockRanges) -> list[tuple[int, int]]:
-    return list(zip(blocks.starts.tolist(), blocks.reaches.tolist(), strict=True))
-
-
 def _are_led_to(reader: PieceReader, search: _Search) -> Mask:
     """Returns a mask of the lost blocks to which blocks lead that the program has not written."""
     lost, found = search.lost, np.zeros(len(search.lost.starts), np.bool_)
     sources = search.unwritten.select(~np.isin(search.unwritten.starts, lost.starts))
-    for start, end in _ranges(sources) if len(found) else ():
+    for start, end in sources.pairs() if len(found) else ():
         for at in range(start, end, _PIECE_BYTES):
             words = reader.words(at, min(end - at, _PIECE_BYTES) & ~7)
             rows = np.searchsorted(lost.starts, words, side="right") - 1

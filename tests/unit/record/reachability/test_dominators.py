@@ -242,6 +242,15 @@ def test_pointers_between_blocks_and_from_roots() -> None:
     assert connected(links, [(3, 1), (4, 3)], 5) == [[1], [2], [], [1], [3]]
 
 
+def test_what_a_large_bin_has_left_in_a_block_is_no_pointer() -> None:
+    """A chunk that was alone in its bin points to its own header, the end of the block before."""
+    starts = np.array([BASE, BASE + 64], np.uint64)
+    for offset in range(0, 32, 8):
+        links = Links(starts, starts + np.uint64(64), 10)
+        links.scan(np.array([BASE + 48], np.uint64), BASE + 64 + offset, NO_ROOT)
+        assert links.edge_count == (offset not in {16, 24})
+
+
 def test_pointers_to_memory_in_which_blocks_may_be_by_now() -> None:
     starts, growth = np.array([BASE], np.uint64), np.array([[BASE + 64], [BASE + 256]], np.uint64)
     links = Links(starts, starts + np.uint64(64), 1000, growth=growth)
