@@ -45,6 +45,7 @@ _DESCRIPTION_BYTES: Final = 128
 _OWN_UNIT_BYTES: Final = 2 << 20
 _MOST_OWN_BYTES: Final = 1 << 30  # Bytes of one block of jemalloc's own memory, at most
 _SLAB_REGIONS: Final = 512
+_NO_CLASS: Final = 232  # Number of size classes (`SC_NSIZES`)
 _DIRTY: Final = (1, 2)  # States of extents that are free, but may be resident: dirty, muzzy
 _LEAST_SHARE: Final = 0.99
 _CACHE_SLOTS: Final = 2048
@@ -197,11 +198,15 @@ class _Extents:
             and inside[active[back]].mean() >= _LEAST_SHARE
         )
         """Whether descriptions and page map agree: else it is another version."""
-        is_odd = active[back] & (classes != self.size_class[back])
-        if not layout.counts_cached:  # From 5.3 on, the page map has the state, too.
-            states = found.entries[:, -1] >> np.uint64(2) & np.uint64(7)
-            is_odd |= (states != self.state[back]) | ~exists[back]
-        self.changed = int(np.count_nonzero(is_odd & (pages == self.base[back])))
+        is_odd = ~exists[back] | active[back] & (classes != self.size_class[back])
+        if layout.counts_cached:  # In 5.2, what is free has no class.
+            is_classed = self.size_class < _NO_CLASS
+            is_odd |= (((self.state == 0) != is_classed) | (self.size_class > _NO_CLASS))[back]
+        else:  # From 5.3 on, the page map has the state, too.
+            is_odd |= found.entries[:, -1] >> np.uint64(2) & np.uint64(7) != self.state[back]
+        is_first = pages == self.base[back]
+        has_first = np.bincount(back, is_first, len(self.base)) > 0
+        self.changed = int(np.count_nonzero(is_odd & is_first) + np.count_nonzero(~has_first))
         """How many descriptions do not agree with the page map, or with themselves."""
         self.is_slab = active & ((bits >> np.uint64(12)) & np.uint64(1) == 1)
         self.is_large = active & ~self.is_slab
