@@ -177,8 +177,9 @@ def add_tracing(group: Any) -> None:
     add("-n --name NAME", "process to trace, by its name in ps, its executable, its argv[0], or "
         "the script that an interpreter runs (app.py)", type=str)
     add("--group NAME", "trace all processes of a control group, now and later, each with its own "
-        "figures: of a container (the first digits of its ID), a pod (UID), a unit (nginx.service) "
-        "or a path (/a/b); implies --follow", type=str, dest="group_name")
+        "figures: of a container (its name, or the first digits of its ID), a pod "
+        "(NAMESPACE/NAME[/CONTAINER] or UID), a unit (nginx.service) or a path (/a/b); implies "
+        "--follow", type=str, dest="group_name")
     add("--wait", "with -n: wait until a program of this name (in ps) is executed, and trace it "
         "from its first allocation; with --group: wait until the group has a process; implies "
         "--follow", dest="waits", action="store_true")

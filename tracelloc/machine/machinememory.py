@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
+from tracelloc.system.groupnames import GroupName
 from tracelloc.text import (
     format_duration,
     format_estimate,
@@ -135,11 +136,12 @@ class GroupMemory:
     """The memory of one control group and all groups below it."""
 
     path: str
-    name: str  # A short name: `container 3f2a90d1c0de`, `nginx.service`, else the path
+    name: str  # A short name: `container shop/web-1/nginx`, `nginx.service`, else the path
     processes: int  # Number of processes in the group and in groups below it
     trend: MemoryTrend
     limit_bytes: int | None  # None: the group has no limit
     free_bytes: int | None  # Bytes left below the limit, and those that the kernel can reclaim
+    owner: GroupName = GroupName()
 
     @property
     def limit_in_s(self) -> float | None:
@@ -442,6 +444,7 @@ def _group_json(group: GroupMemory) -> dict[str, Any]:
     return {
         "path": group.path,
         "name": group.name,
+        **{key: value or None for key, value in group.owner.labels().items()},
         "processes": group.processes,
         **_trend_json(group.trend),
         "limit_bytes": group.limit_bytes,

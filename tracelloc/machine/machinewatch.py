@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from types import MappingProxyType
 from typing import Any, Final
 
 from tracelloc.errors import TracellocError
@@ -116,10 +117,14 @@ class MachineMetrics:
             {name: group.trend.size_bytes for name, group in groups.items()}
         )
         shown = {name: group for name, group in groups.items() if name in chosen}
+        labels = {
+            name: {key: _label(value) for key, value in group.owner.labels().items() if value}
+            for name, group in shown.items()
+        }
         for metric, text, figure_of in _GROUP_METRICS:
             figures = {name: figure_of(group) for name, group in shown.items()}
             known = {name: figure for name, figure in figures.items() if figure is not None}
-            yield from _gauge(metric, "group", text, known)
+            yield from _gauge(metric, "group", text, known, labels)
 
 
 _GROUP_METRICS: Final[tuple[tuple[str, str, Callable[[GroupMemory], float | None]], ...]] = (
@@ -143,11 +148,18 @@ _GROUP_METRICS: Final[tuple[tuple[str, str, Callable[[GroupMemory], float | None
 )
 
 
-def _gauge(name: str, label: str, text: str, figures: Mapping[str, float]) -> Iterator[str]:
+def _gauge(
+    name: str,
+    label: str,
+    text: str,
+    figures: Mapping[str, float],
+    more: Mapping[str, dict[str, str]] = MappingProxyType({}),
+) -> Iterator[str]:
     unit = next((unit for unit in ("bytes", "seconds") if name.endswith(unit)), "")
     yield from family_lines(f"tracelloc_{name}", "gauge", unit, text)
     for value, figure in figures.items():
-        yield f"tracelloc_{name}{label_text({label: value})} {figure:.15g}"
+        labels = {label: value} | more.get(value, {})
+        yield f"tracelloc_{name}{label_text(labels)} {figure:.15g}"
 
 
 def _label(name: str) -> str:

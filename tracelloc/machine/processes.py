@@ -19,10 +19,11 @@ from typing import Final
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import TargetError
 from tracelloc.machine import machinememory
-from tracelloc.record.process.identity import POD, command_line, user_name
+from tracelloc.record.process.identity import command_line, user_name
 from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.record.process.residency import read_pss
 from tracelloc.system.confined import CONFINE
+from tracelloc.system.groupnames import GroupNames
 from tracelloc.system.memorylimits import (
     CGROUPS,
     MemoryGroup,
@@ -34,44 +35,30 @@ from tracelloc.system.memorylimits import (
 )
 from tracelloc.text import printable
 
-_CONTAINER: Final = re.compile(r"(?:^|[/-])(?P<id>[0-9a-f]{64})(?:\.scope)?(?:/container)?$")
-_LEAST_DIGITS: Final = 4  # Digits of a container's ID that have to be given
-# How paths of groups end, and what people call such a group.
-_NAMES: Final = (
-    (_CONTAINER, "container {0:.12}"),
-    (re.compile(rf"{POD}(?:\.slice)?$"), "pod {0}"),
-    (re.compile(r"/(?P<id>[^/]+\.(?:service|scope|socket|slice))$"), "{0}"),
-)
-
 
 class NoGroupError(TargetError):
     """No control group of the wanted name exists now."""
-
-
-def name_of(path: str) -> str:
-    """Returns a control group's short name for people, given its path."""
-    for pattern, text in _NAMES:
-        match = pattern.search(path)
-        if match:
-            return text.format(match["id"].replace("_", "-") if "pod" in text else match["id"])
-    return path
 
 
 def _is_below(group: MemoryGroup, other: MemoryGroup) -> bool:
     return group.version == other.version and group.path.startswith(f"{other.path}/")
 
 
-def find_group(wanted: str, root: Path = PROC) -> MemoryGroup:
-    """Returns the group of a container (start of its ID), a pod (UID), a unit, or with a path.
+def find_group(wanted: str, root: Path = PROC, names: GroupNames | None = None) -> MemoryGroup:
+    """Returns the group of a container, a pod or a unit, or with a path.
+
+    Containers go by their name or the start of their ID, pods by NAMESPACE/POD or their UID,
+    containers of pods by NAMESPACE/POD/CONTAINER as well.
 
     Raises TargetError if several groups match; NoGroupError if no group with processes does.
     """
+    names = names or GroupNames()
     pids = (entry for entry in root.iterdir() if entry.name.isdecimal())
     found = {
         group._replace(path=path)
         for group in set(map(memory_group, pids))
         for path in group_and_ancestors(group.path)
-        if _is_called(path, wanted)
+        if names.name(path).is_called(path, wanted)
     }
     # Of a group and those below it, as of a container's scope and its payload, the outer one.
     outer = [one for one in found if not any(_is_below(one, other) for other in found)]
@@ -82,7 +69,10 @@ def find_group(wanted: str, root: Path = PROC) -> MemoryGroup:
             f"no control group with processes is called {printable(wanted)}",
             hint="tracelloc top lists those of containers, pods and units",
         )
-    lines = "\n".join(f"    {printable(one.path)}" for one in sorted(outer))
+    lines = "\n".join(
+        f"    {printable(one.path)}  {printable(names.name(one.path).of_group(one.path))}"
+        for one in sorted(outer)
+    )
     raise TargetError(f"{len(outer)} control groups are called {printable(wanted)}:\n{lines}")
 
 
@@ -100,20 +90,12 @@ def members_of(group: MemoryGroup) -> list[int]:
     return sorted(starts, key=lambda pid: (starts[pid], pid))
 
 
-def _is_called(path: str, wanted: str) -> bool:
-    if wanted.startswith("/"):
-        return path == wanted
-    container = _CONTAINER.search(path)
-    if container is not None:
-        return len(wanted) >= _LEAST_DIGITS and container["id"].startswith(wanted)
-    return wanted in (path.rpartition("/")[2], name_of(path).removeprefix("pod "))
-
-
 class GroupReader:
     """Reads the memory of the control groups that processes are in. For one thread at a time."""
 
-    def __init__(self, root: Path = CGROUPS) -> None:
+    def __init__(self, root: Path = CGROUPS, names: GroupNames | None = None) -> None:
         self._root = root
+        self.names = names or GroupNames()
         self._history = machinememory.GrowthHistory(machinememory.GROUP_KINDS)
         self._rows: dict[MemoryGroup, int] = {}
 
@@ -138,12 +120,13 @@ class GroupReader:
         self._history.record(now_s, dict(zip(rows, used.values(), strict=True)))
         found = []
         for group, trend in zip(used, self._history.trends(rows), strict=True):
-            limit, name = group_limit(group, self._root), name_of(group.path)
+            limit, owner = group_limit(group, self._root), self.names.name(group.path)
+            name = owner.of_group(group.path)
             if limit is not None or name != group.path:
                 found.append(machinememory.GroupMemory(
                     group.path, name, counts[group], trend,
                     None if limit is None else limit.size_bytes,
-                    None if limit is None else limit.free_bytes,
+                    None if limit is None else limit.free_bytes, owner,
                 ))  # fmt: skip
         return found
 
@@ -210,6 +193,7 @@ class ProcessReader:
         self._history.record(now_s, {each.row: each.kinds for each in self._watched.values()})
         if now_s - self._groups_read_s >= _GROUPS_EVERY_S:
             self._groups_read_s = now_s
+            self._groups.names.forget()
             for pid, watched in self._watched.items():
                 watched.group = memory_group(self._root / str(pid))
         groups = self._groups.read_groups(now_s, [each.group for each in self._watched.values()])

@@ -23,6 +23,9 @@ class Target:
     host: str = ""  # Name of the machine; empty if unknown
     machine: str = ""  # Architecture of the machine (`Architecture.short_name`)
     pod_uid: str = ""  # UID of the Kubernetes pod; empty if none or unknown
+    namespace: str = ""  # Of the Kubernetes pod. This and the next two are empty if unknown
+    pod: str = ""  # Name of the pod
+    container: str = ""  # Name of the container
 
 
 ALL_PROCESSES: Final = -1  # The number that stands for all processes of a trace together

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -21,8 +21,9 @@ from tracelloc.machine.machinememory import (
     machine_json,
     machine_lines,
 )
-from tracelloc.machine.processes import GroupReader, ProcessReader, find_group, name_of
+from tracelloc.machine.processes import GroupReader, ProcessReader, find_group
 from tracelloc.system.confined import CONFINE
+from tracelloc.system.groupnames import GroupNames
 
 KIB, MIB = 1 << 10, 1 << 20
 STATUS = """Name:\t{name}
@@ -255,7 +256,66 @@ POD = "1c2d3e4f-0000-1111-2222-333344445555"
     ],
 )  # fmt: skip
 def test_names_of_groups(path: str, name: str) -> None:
-    assert name_of(path) == name
+    assert GroupNames(Path("/nowhere")).name(path).of_group(path) == name
+
+
+def kubelet(root: Path) -> None:
+    (root / f"var/log/pods/shop_web-1_{POD}/nginx").mkdir(parents=True)
+    (root / "var/log/containers").mkdir()
+    target = f"/var/log/pods/shop_web-1_{POD}/nginx/0.log"
+    (root / f"var/log/containers/web-1_shop_nginx-{CONTAINER}.log").symlink_to(target)
+
+
+def written(root: Path, path: str, content: object) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(json.dumps(content))
+
+
+def stored(*names: str) -> list[dict[str, object]]:
+    other = {"id": "ab" * 32, "names": ["other"]}
+    return [other, {"id": CONTAINER, "names": list(names), "metadata": "{}"}]
+
+
+DOCKER = f"var/lib/docker/containers/{CONTAINER}/config.v2.json"
+STORAGE = "var/lib/containers/storage/overlay-containers/containers.json"
+CONTAINERD = f"run/containerd/io.containerd.runtime.v2.task/k8s.io/{CONTAINER}/config.json"
+IN_KUBELET = f"k8s_nginx_web-1_shop_{POD}_0"
+
+
+@pytest.mark.parametrize(
+    ("leave", "name"),
+    [
+        (kubelet, "shop/web-1/nginx"),
+        (lambda root: written(root, STORAGE, stored(IN_KUBELET)), "shop/web-1/nginx"),
+        (lambda root: written(root, DOCKER, {"Name": f"/{IN_KUBELET}"}), "shop/web-1/nginx"),
+        (lambda root: written(root, CONTAINERD, {"annotations": {
+            "io.kubernetes.cri.sandbox-namespace": "shop",
+            "io.kubernetes.cri.sandbox-name": "web-1",
+            "io.kubernetes.cri.container-name": "nginx",
+        }}), "shop/web-1/nginx"),
+        (lambda root: written(root, DOCKER, {"Name": "/front"}), "front"),
+        (lambda root: written(root, STORAGE, stored("front", "alias")), "front"),
+        (lambda root: written(root, DOCKER, {"Name": 5}), "3f2a90d1c0de"),
+        (lambda root: written(root, STORAGE, [{"id": CONTAINER}, 7]), "3f2a90d1c0de"),
+        (lambda root: written(root, CONTAINERD, {"annotations": None}), "3f2a90d1c0de"),
+    ],
+    ids=["kubelet", "cri-o", "docker-cri", "containerd", "docker", "podman", *"abc"],
+)  # fmt: skip
+def test_names_that_runtimes_leave(
+    machine: Machine, tmp_path: Path, leave: Callable[[Path], None], name: str
+) -> None:
+    """A container is called so, and found so, by all parts of its name or by its own."""
+    leave(tmp_path)
+    path = f"/kubepods/besteffort/pod{POD}/{CONTAINER}"
+    names = GroupNames(tmp_path)
+    assert names.name(path).of_group(path) == f"container {name}"
+    machine.set(7, group=path)
+    wanted = {name, name.rpartition("/")[2]} | ({"shop/web-1"} if leave is kubelet else set())
+    for each in wanted:
+        outer = path if each != "shop/web-1" else path.rpartition("/")[0]
+        assert find_group(each, machine.proc, names).path == outer
+    with pytest.raises(TargetError):
+        find_group("ngin", machine.proc, names)
 
 
 def test_a_group_is_found_by_what_people_call_it(machine: Machine) -> None:

@@ -15,6 +15,7 @@ from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Target
 from tracelloc.record.process.procfs import PROC, Process
+from tracelloc.system.groupnames import GroupNames
 from tracelloc.text import format_time, printable
 
 _INITIAL: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
@@ -66,17 +67,12 @@ def _at(path: str) -> PidNamespace:
     return minor & 0xFF | major << 8 | (minor & ~0xFF) << 12, status.st_ino
 
 
-# The ID by which Docker, containerd, CRI-O and podman name control groups (cgroups(7)).
-_CONTAINER: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-# A pod's UID in a control group's path; systemd's names have underscores in it.
-POD: Final = r"[/-]pod(?P<id>[0-9a-f]{8}[-_][-_0-9a-f]{27})"
-_POD: Final = re.compile(rf"{POD}(?![-_0-9a-f])")
 _LARGEST_BYTES: Final = 1 << 16
 
 
 def target_of(process: Process, exec_count: int, number: int) -> Target:
     """Describes a process as a target. Raises TargetError and PrivilegeError."""
-    groups = _control_groups(process)
+    owner = GroupNames().name(_control_groups(process))
     return Target(
         process.pid,
         process.command(),
@@ -84,10 +80,13 @@ def target_of(process: Process, exec_count: int, number: int) -> Target:
         exec_count,
         number,
         executable=process.executable() or "",
-        container_id=_last(_CONTAINER, groups),
+        container_id=owner.container_id,
         host=os.uname().nodename,
         machine=native().short_name,
-        pod_uid=_last(_POD, groups).replace("_", "-"),
+        pod_uid=owner.pod_uid,
+        namespace=owner.namespace,
+        pod=owner.pod,
+        container=owner.container,
     )
 
 
@@ -118,11 +117,6 @@ def _control_groups(process: Process) -> str:
             return stream.read(_LARGEST_BYTES).decode(errors="replace")
     except OSError:
         return ""
-
-
-def _last(pattern: re.Pattern[str], groups: str) -> str:
-    found: list[str] = pattern.findall(groups)
-    return found[-1] if found else ""
 
 
 def open_end(pid: int, *, follow: bool) -> int:

@@ -90,8 +90,12 @@ class Pyroscope:
     def _name(self) -> str:
         target = self._target
         labels = {"hostname": socket.gethostname(), "pid": str(target.pid)}
-        labels |= {"container": target.container_id[:12]} if target.container_id else {}
-        labels |= {"pod": target.pod_uid} if target.pod_uid else {}
+        owner = {
+            "namespace": target.namespace,
+            "pod": target.pod or target.pod_uid,
+            "container": target.container or target.container_id[:12],
+        }
+        labels |= {key: value for key, value in owner.items() if value}
         labels.update(self._config.labels)
         pairs = ",".join(f"{key}={_plain(value)}" for key, value in labels.items())
         return f"{_plain(self._config.name or self._target.command or 'unknown')}{{{pairs}}}"
