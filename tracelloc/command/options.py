@@ -22,7 +22,7 @@ from tracelloc.record.kernel.method import Method
 from tracelloc.record.mallocs.discovery import MallocChoice
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.show.alerts.rules import WatchOptions
-from tracelloc.show.export import check_otlp
+from tracelloc.show.export import FORMATS
 from tracelloc.show.publish.address import (
     LISTEN_TOKEN,
     PUSH_INTERVAL_S,
@@ -125,7 +125,7 @@ def _push_of(given: Options) -> PushConfig | None:
     url, user, is_otlp = given.push
     headers: dict[str, str] = {}
     if is_otlp:
-        check_otlp()
+        FORMATS["otlp"].check()
         from tracelloc.show.export.otlp import request_headers  # noqa: PLC0415 - reports need none
 
         headers = request_headers(os.environ)

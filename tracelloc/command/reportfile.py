@@ -17,8 +17,7 @@ from tracelloc.show.presentation.combined import joined_profile, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import METRICS, Metric, Profile
 from tracelloc.show.recording.container import is_recording
-from tracelloc.show.recording.joined import count_words, find_moment
-from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.joined import count_words, find_moment, open_recordings
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.optional import wanted_by
 from tracelloc.show.report.sections import trace_report
@@ -35,15 +34,15 @@ def report(given: argparse.Namespace) -> None:
         raise UsageError("recordings hold no block sizes", hint="--show peak,temporary,types")
     outputs = outputs_of(given)
     messages = Messages()
-    if _is_profile(given.file):
-        _convert(given, outputs)
+    if len(given.files) == 1 and _is_profile(given.files[0]):
+        _convert(given, given.files[0], outputs)
         return
     filters, warnings = load_filters(
         tuple(given.filters_paths), tuple(given.filter_groups), standing=given.use_filters
     )
     for warning in warnings:
         messages.say(f"warning: {warning}")
-    recording = RecordedTrace(given.file)
+    recording = open_recordings(given.files)
     namers = Namers(recording, filters)
     since = None if given.since is None else find_moment(recording, given.since)
     at = find_moment(recording, given.at)
@@ -103,15 +102,15 @@ def _export(
     sys.stdout.buffer.writelines(exporter.write(profile_of(metric), metric))
 
 
-def _convert(given: argparse.Namespace, outputs: Sequence[OutputFile]) -> None:
-    profile = read_profile(given.file, given.at or given.since)
+def _convert(given: argparse.Namespace, file: Path, outputs: Sequence[OutputFile]) -> None:
+    profile = read_profile(file, given.at or given.since)
     exporter = FORMATS.get(given.format)
     if exporter is None and not outputs:
         raise UsageError(
-            f"{given.file} is a profile, not a recording",
+            f"{file} is a profile, not a recording",
             hint="-o FILE writes it in another format, tracelloc diff lists changes",
         )
-    check_metrics(profile, given.file, {METRICS[given.metric]})
+    check_metrics(profile, file, {METRICS[given.metric]})
     for output in outputs:
         output.at(profile.target.pid, profile.time_s).write(output.content(profile))
     if exporter is not None and not outputs:

@@ -17,9 +17,9 @@ _FORMATS: Final = ["text", "json", *FORMATS]
 # fmt: off
 def _add_arguments(parser: ArgumentParser) -> None:
     add = partial(arguments.add_option, parser)
-    parser.add_argument("file", type=Path, metavar="FILE",
-        help="recording; -o also writes profiles in other formats: pprof, tracelloc's JSON, folded "
-        "stacks")
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE",
+        help="recording; several as one; -o also writes profiles in other formats: pprof, "
+        "tracelloc's JSON, folded stacks")
     arguments.add_at(parser, "the snapshot to show")
     add("--since TIME", "show what has changed since this snapshot")
     add("--format", f"format of the standard output: {', '.join(_FORMATS)} (default "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from tracelloc.show.presentation.naming import Namer
     from tracelloc.snapshots.snapshot import Snapshot
 
-__all__ = ["EXPORTERS", "FOLDED", "FORMATS", "PPROF", "Exporter", "check_otlp", "exporter_for"]
+__all__ = ["EXPORTERS", "FOLDED", "FORMATS", "PPROF", "Exporter", "exporter_for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +31,12 @@ class Exporter:
         TOTALS_ONLY  # What a snapshot must contain to fill every field of the format
     )
     is_binary: bool = False  # Whether it is unreadable on a terminal
-    needs_otlp: bool = False  # Whether it needs the protobuf definitions of OTLP
+    checked_by: str = ""  # The module's function for `check`; empty: it can always be written
 
     def check(self) -> None:
         """Raises UsageError if this format can't be written here."""
-        if self.needs_otlp:
-            check_otlp()
+        if self.checked_by:
+            getattr(import_module(f"{__name__}.{self.module}"), self.checked_by)()
 
     def write(self, profile: Profile, metric: Metric) -> Iterator[bytes]:
         """Yields the file's content in pieces; ``metric``: the one shown, or shown first."""
@@ -77,8 +76,10 @@ EXPORTERS: Final[dict[str, Exporter]] = {
     ".json": Exporter("snapshot", "full snapshot as JSON", "listings",
         "write_snapshot", wanted=SnapshotRequest(threads=True)),
     ".otlp": Exporter("otlp", "OpenTelemetry profiles (OTLP)", "otlp", is_binary=True,
-        needs_otlp=True),
-    ".csv": Exporter("csv", "table of stacks as CSV", "listings", "write_csv"),
+        checked_by="check"),
+    ".csv": Exporter("csv", "table of stacks as CSV", "table", "write_csv"),
+    ".parquet": Exporter("parquet", "table of stacks as Parquet", "table", "write_parquet",
+        is_binary=True, checked_by="check_parquet"),
 }
 # fmt: on
 FORMATS: Final = {exporter.name: exporter for exporter in EXPORTERS.values()}
@@ -92,11 +93,3 @@ def exporter_for(path: str) -> Exporter:
             return exporter
     known = ", ".join(EXPORTERS)
     raise UsageError(f"{path}: unknown suffix", hint=f"known are {known}")
-
-
-def check_otlp() -> None:
-    """Raises UsageError if OTLP can't be written here, or its variables are invalid."""
-    from tracelloc.show.export import otlp  # noqa: PLC0415 - for few
-
-    otlp.check_definitions()
-    otlp.service_attributes(os.environ)

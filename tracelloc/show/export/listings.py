@@ -4,8 +4,6 @@ Folded stacks, the input of flamegraph.pl, have one line per distinct stack:
 ``ROOT;outermost;…;innermost FIGURE``. Semicolons separate frames, and the last space precedes the
 figure. A difference has two figures per line, before and after, as flamegraph.pl expects.
 
-CSV is a table of stacks (RFC 4180): a header row, then one row per stack, largest first.
-
 speedscope's own JSON has one profile per metric, of type ``sampled``. The schema is
 https://www.speedscope.app/file-format-schema.json.
 
@@ -15,9 +13,7 @@ chrome://tracing: "Trace Event Format" (JSON object form, phase C).
 The full snapshot is one JSON object, whose keys ``docs/json.md`` lists.
 """
 
-import csv
 import functools
-import io
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +25,6 @@ from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.calltree import outer_steps, shown_frames, steps
 from tracelloc.show.presentation.facts import frame_facts, suspect_facts
 from tracelloc.show.presentation.profile import (
-    FIGURES,
     FigureUnit,
     Metric,
     Profile,
@@ -68,50 +63,6 @@ def fold(stack: NamedStack, index: int) -> str:
 @functools.lru_cache(maxsize=1 << 16)
 def _clean(name: str) -> str:
     return printable(name).replace(";", ":")
-
-
-CSV_PLACE: Final = ("stack_id", "verdict", "function", "module", "file", "line", "stack")
-_ROWS_PER_PIECE: Final = 256
-
-
-def write_csv(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - it has all
-    """Yields a CSV file; a difference has additional columns for the earlier figures."""
-    names = [figure.name for figure in FIGURES]
-    earlier = tuple(f"{name}_before" for name in names) if profile.is_difference else ()
-    rows: list[tuple[object, ...]] = [(*names, *earlier, *CSV_PLACE)]
-    for sample in profile.samples:
-        rows.append(_csv_row(sample))
-        if len(rows) >= _ROWS_PER_PIECE:
-            yield _csv_text(rows)
-            rows.clear()
-    yield _csv_text(rows)
-
-
-def _csv_row(sample: Sample) -> tuple[object, ...]:
-    figures = tuple(figures_of(sample.stat).values())
-    if sample.before is not None:
-        figures += tuple(figures_of(sample.before).values())
-    name, frame = next(shown_frames(sample.stack), ("", None))
-    file: tuple[object, ...] = ("", "", "")
-    if frame is not None:
-        file = (
-            _csv_cell(frame.module or ""),
-            _csv_cell(frame.file or ""),
-            "" if frame.line is None else frame.line,
-        )
-    stack = _csv_cell(fold(sample.stack, sample.stat.index))
-    return (*figures, sample.stat.index, sample.verdict or "", _csv_cell(name), *file, stack)
-
-
-def _csv_cell(text: str) -> str:
-    text = printable(text)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
-
-
-def _csv_text(rows: list[tuple[object, ...]]) -> bytes:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\r\n").writerows(rows)
-    return out.getvalue().encode()
 
 
 def write_speedscope(profile: Profile, metric: Metric) -> Iterator[bytes]:

@@ -47,6 +47,12 @@ _INSTALL: Final = "python3 -m pip install 'opentelemetry-proto>=1.40,<2'"
 _SERVICE: Final = "opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2"
 
 
+def check() -> None:
+    """Raises UsageError if OTLP can't be written here, or its variables are invalid."""
+    check_definitions()
+    service_attributes(os.environ)
+
+
 def check_definitions() -> None:
     """Raises UsageError if the package is missing, or its version has other definitions."""
     try:

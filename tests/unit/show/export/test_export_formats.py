@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from tests.harness import DATA
 from tests.options import actions_of
@@ -303,6 +304,9 @@ def test_nothing_and_hostile_names(suffix: str) -> None:
             content = "".join(decoded(content).string_table).encode()
         if suffix == ".otlp":
             content = "".join(decoded_file(content).dictionary.string_table).encode()
+        if suffix == ".parquet":
+            rows = parquet.read_table(io.BytesIO(content)).to_pylist()
+            content = "".join(str(value) for row in rows for value in row.values()).encode()
         assert b"\x1b" not in content
         if suffix.endswith(".json"):
             json.loads(content)
@@ -351,5 +355,5 @@ def test_report_has_the_formats_of_files_and_two_of_its_own() -> None:
 def test_binary_formats_are_not_for_terminals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "isatty", lambda _: True)
     refusal = pytest.raises(UsageError, match=f"{name} output is binary")
-    with refusal if name in ("pprof", "otlp") else nullcontext():
+    with refusal if name in ("pprof", "otlp", "parquet") else nullcontext():
         report("--format", name)
