@@ -70,6 +70,7 @@ class WatchConfig:
     directory: Path = Path("/var/lib/tracelloc")
     max_disk: int = 1 << 30  # Bytes of all files
     max_running: int = 1  # Actions at a time
+    max_per_hour: int = 12  # Processes and groups whose actions begin within an hour
     max_recording: int = 64 << 20  # Bytes of one recording
     max_memory: int = 512 << 20  # Bytes that the tracelloc of one recording may use
     listen: ListenAddress | None = None
@@ -183,6 +184,7 @@ _GLOBAL: Final[dict[str, Callable[[object], Any]]] = {
     "directory": lambda value: Path(_absolute(value)),
     "max_disk": _at_least(parse_size, LEAST_RECORDING_BYTES, "4MiB"),
     "max_running": _count,
+    "max_per_hour": _count,
     "max_recording": _at_least(parse_size, LEAST_RECORDING_BYTES, "4MiB"),
     "max_memory": _at_least(parse_size, 128 << 20, "128MiB"),
     "listen": lambda value: parse_listen(_text(value)),

@@ -167,6 +167,7 @@ def _label(name: str) -> str:
 
 
 _STATUS_EVERY_S: Final = 60.0
+_HOUR_S: Final = 3600.0
 _LARGEST_STATE_BYTES: Final = 4 << 20
 
 
@@ -183,6 +184,8 @@ class MachineWatch:
         self._state_written = state
         # When rules were broken last, in seconds since 1970, by the subject's key
         self._broken_s: dict[str, float] = state.get("broken", {})
+        self._begun_s: list[float] = state.get("begun", [])  # When actions began, in the last hour
+        self._refused: dict[str, str] = {}  # Why a subject's actions could not begin, by its key
         counts, zero = state.get("counts", {}), {target.name: 0 for target in config.target}
         self._counts = {kind: zero | counts.get(kind, {}) for kind in ("rules", "kills", "leaking")}
         self._jobs.leaking = self._counts["leaking"]
@@ -227,7 +230,7 @@ class MachineWatch:
         for kill in kills:
             self._reporter.report(kill)
         for breach in breaches:
-            self._act(breach)
+            self._act(breach, machine)
         self._write_state()
         self._say_status(machine, subjects)
 
@@ -236,14 +239,27 @@ class MachineWatch:
         self._jobs.close()
         self._write_state()
 
-    def _act(self, breach: Breach) -> None:
+    def _act(self, breach: Breach, machine: MachineMemory) -> None:
         """Begins a target's actions, except during its cool-down or while enough others run."""
         subject, now_s = breach.subject, time.time()
-        cool_at_s = self._broken_s.get(subject.key, 0) + subject.target.cool_down
+        # The clock may have been set back.
+        last_s = min(now_s, self._broken_s.get(subject.key, 0))
+        self._broken_s |= {subject.key: last_s} if last_s else {}
+        cool_at_s = last_s + subject.target.cool_down
         if now_s < cool_at_s or self._jobs.running_count >= self._config.max_running:
             return
-        self._broken_s[subject.key] = now_s
         name = subject.target.name
+        if refusal := self._refusal(subject, machine, now_s):
+            if self._refused.get(subject.key) != refusal:
+                self._refused[subject.key] = refusal
+                self.log({
+                    "target": name, "event": "postponed", "rule": breach.rule.text,
+                    "name": subject.name, "reason": refusal,
+                })  # fmt: skip
+            return
+        self._refused.pop(subject.key, None)
+        self._broken_s[subject.key] = now_s
+        self._begun_s = [*self._begun_s, now_s]
         with self._lock:
             self._counts["rules"][name] += 1
         self.log({
@@ -252,6 +268,18 @@ class MachineWatch:
             **({"pid": str(subject.processes[0].pid)} if subject.processes else {}),
         })  # fmt: skip
         self._jobs.begin_actions(breach)
+
+    def _refusal(self, subject: Subject, machine: MachineMemory, now_s: float) -> str:
+        """Returns why a target's actions can't begin now; empty if they can."""
+        self._begun_s = [at_s for at_s in self._begun_s if now_s - _HOUR_S < at_s <= now_s]
+        if len(self._begun_s) >= self._config.max_per_hour:
+            return f"max_per_hour = {self._config.max_per_hour}"
+        is_traced = not {"record", "push"}.isdisjoint(subject.target.actions)
+        if is_traced and machine.available_bytes < self._config.max_memory:
+            return (
+                f"less memory is available than max_memory = {size_word(self._config.max_memory)}"
+            )
+        return ""
 
     def _say_status(self, machine: MachineMemory, subjects: Sequence[Subject]) -> None:
         now_s = time.monotonic()
@@ -289,6 +317,7 @@ class MachineWatch:
             "version": 1,
             "boot": boot_id(),
             "broken": self._broken_s,
+            "begun": self._begun_s,
             "counts": {kind: dict(counts) for kind, counts in self._counts.items()},
             "kills": self._kills.counts,
             "files": self._jobs.files_left(),

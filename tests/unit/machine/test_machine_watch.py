@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.commands import outcome
+from tests.harness import wait_until
 from tests.unit.machine.test_machine import Machine
 from tests.unit.test_docs import DOCS
 from tracelloc.errors import UsageError
-from tracelloc.machine import killreports
+from tracelloc.machine import killreports, machinewatch
 from tracelloc.machine.killreports import KillWatch, group_kills, machine_kills, memory_pressure
 from tracelloc.machine.machinerules import (
     MachineRule,
@@ -27,7 +29,7 @@ from tracelloc.machine.machinerules import (
     parse_watch_config,
     subjects_of,
 )
-from tracelloc.machine.machinewatch import LargestNames, MachineMetrics
+from tracelloc.machine.machinewatch import LargestNames, MachineMetrics, MachineWatch
 from tracelloc.machine.watchjobs import KILL_SUFFIX, WatchFiles
 from tracelloc.show.publish.endpoint import metrics_text
 
@@ -164,6 +166,41 @@ def test_rules_hold_for_as_long_as_they_say(machine: Machine) -> None:
     assert fired[0] == (20, "pressure")
     assert fired[1] == (70, "growth")
     assert [each for each in fired[2:] if each[1] != "growth"] == []
+
+
+def test_actions_wait(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """For memory, for the next hour, and not for ever after the clock was set back."""
+    now_s = [1e9]
+    monkeypatch.setattr(machinewatch.time, "time", lambda: now_s[0])
+    text = f"directory='{tmp_path}'\nmax_per_hour=2\n" + "".join(
+        f"[[target]]\nname='{name}'\nprocess='{name}'\nrules=['memory > 1']\ncool_down='60s'\n"
+        f"actions={how}\n"
+        for name, how in (("two", "['record']"), ("one", "['hook']\nhook='true'"))
+    )
+    watcher = MachineWatch(parse_watch_config(text, "w.toml"), machine.reader)
+    machine.set(7, "one", anonymous=1000)
+    machine.set(8, "two", anonymous=1000)
+
+    def events(after_s: float) -> list[tuple[str, str]]:
+        wait_until(lambda: not watcher._jobs.running_count)
+        now_s[0] += after_s
+        watcher.check_machine()
+        lines = [line for line in capsys.readouterr().out.splitlines() if "event=" in line]
+        return [re.search(r"target=(\w+) event=(\w+)", line).groups() for line in lines]
+
+    try:
+        assert events(0) == [("two", "postponed"), ("one", "rule")]  # 1 of 512 MiB is available
+        assert events(60) == [("one", "rule")]
+        assert events(60) == [("two", "postponed"), ("one", "postponed")]
+        assert events(60) == []
+        assert events(3600) == [("two", "postponed"), ("one", "rule")]
+        assert events(-1e6) == []
+        assert events(60) == [("one", "rule")]
+    finally:
+        watcher.close()
 
 
 @pytest.mark.parametrize("version_1", [False, True])
@@ -380,6 +417,12 @@ def test_the_service_is_valid(tmp_path: Path) -> None:
     done = outcome("systemd-analyze", "verify", "--man=no", path)
     assert done.returncode == 0
     assert "tracelloc-watch" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["", "-sidecar", "-debug"])
+def test_kubernetes_knows_the_manifests(name: str) -> None:
+    for manifest in yaml.safe_load_all((FILES / f"kubernetes{name}.yaml").read_text()):
+        kubernetes_validate.validate(manifest, "1.31", strict=True)
 
 
 def test_the_kubernetes_manifest() -> None:

@@ -22,7 +22,8 @@ from tracelloc.text import plural
 _EXAMPLES: Final = {
     "config": "watch.toml", "service": "tracelloc-watch.service",
     "alerts": "prometheus-alerts.yml", "dashboard": "grafana-dashboard.json",
-    "kubernetes": "kubernetes.yaml",
+    "kubernetes": "kubernetes.yaml", "sidecar": "kubernetes-sidecar.yaml",
+    "debug": "kubernetes-debug.yaml",
 }  # fmt: skip
 
 
