@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 cleanup() {
     for root in "$work"/*/; do
-        for name in proc sys dev; do umount --recursive --lazy "$root$name" 2>/dev/null || true; done
+        for each in proc sys dev; do umount --recursive --lazy "$root$each" 2>/dev/null || true; done
     done
     rm -rf --one-file-system "$work"
 }
@@ -26,16 +26,15 @@ inside() { # inside ROOT COMMAND...
     root=$work/$1
     shift
     env -i PATH=/opt/tracelloc/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
-        PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+        PIP_CERT=/root/authorities.crt PIP_DISABLE_PIP_VERSION_CHECK=1 \
         DEBIAN_FRONTEND=noninteractive chroot "$root" "$@"
 }
 begin() { # begin NAME: a new Debian, as debian:SUITE-slim is
     mkdir "$work/$1"
     tar -xf "$work/base.tar" -C "$work/$1"
-    for name in proc sys dev; do mount --rbind "/$name" "$work/$1/$name"; done
+    for each in proc sys dev; do mount --rbind "/$each" "$work/$1/$each"; done
     cp /etc/resolv.conf "$work/$1/etc/"
-    mkdir -p "$work/$1/etc/ssl/certs"
-    cp /etc/ssl/certs/ca-certificates.crt "$work/$1/etc/ssl/certs/" # this machine's authorities, too
+    cp /etc/ssl/certs/ca-certificates.crt "$work/$1/root/authorities.crt" # this machine's, too
 }
 size() { # size NAME: its bytes, compressed as registries keep them
     tar -C "$work/$1" --one-file-system --exclude=./proc --exclude=./sys --exclude=./dev -cf - . |
