@@ -1,39 +1,55 @@
 """Makes the pictures in ``img/``: ``make screenshots``.
 
-They show the end of the demo's recording, on the screen and on the flame graph's page in
-Chromium, so that they change only when these do. ``img/sources.sha256`` says of which state of
-the sources they are.
+The screen's are of the sample program, which is traced for its first minute in a real terminal,
+dark and light, and one of them moves. The flame graph's page is that of the demo's recording, in
+Chromium. ``img/sources.sha256`` says of which state of the sources they are.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
+from xml.sax.saxutils import escape
 
-from textual.pilot import Pilot
+from rich.cells import cell_len
+from rich.color import Color
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
 
 from tests.chrome import Chrome
-from tests.ui.source import Steps, drive, press
+from tests.terminal import Terminal
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.filters import Filters
 from tracelloc.show.filters.files import shipped_rules
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.ui.app import LiveApp
-from tracelloc.ui.recorded import RecordedSource
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "img"
 STATE = IMAGES / "sources.sha256"
 RECORDING = ROOT / "tests/data/demo/leaky.rec"
 SOURCES = ("ui", "tracelloc/show/export/web", "tests/data/demo")
-SIZE = (120, 40)
-_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+PROGRAM = ROOT / "tests/targets/leaky.c"
+WIDTH, HEIGHT = 120, 40
+# When the moving one is taken, in seconds, the last when the leak is proven; half a second each.
+TIMES_S = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 25, 30, 35, 40, 45, 50, 55, 60, 66, 72)
+LAST_S = 1.0  # How much longer the last one is shown
+CELL, LINE = 8.43, 17  # Pixels of a cell, in the font of 14 pixels
+_EIGHTHS = "▁▂▃▄▅▆▇█"
+_BACKGROUNDS = {"textual-dark": "#121212", "textual-light": "#e0e0e0"}
+_LETTERS = {"textual-dark": "#e0e0e0", "textual-light": "#1f1f1f"}
+
+
+CONSOLE = Console(width=WIDTH)
 
 
 def sources_hash() -> str:
@@ -46,26 +62,123 @@ def sources_hash() -> str:
     return digest.hexdigest()
 
 
-def draw_screen(path: Path, recording: RecordedTrace, namers: Namers, theme: str) -> None:
-    """Draws the screen as SVG, with the leak's stack open."""
+class Drawing:
+    """Terminal screens as SVG, one after another; lines that they have in common are there once."""
 
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        app.theme = theme
-        await press(app, pilot)
-        await pilot.pause()
-        svg = app.export_screenshot(title="tracelloc")
-        # The reader has fonts; the picture must not fetch any.
-        svg = _FONT.sub("", svg).replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
-        # Textual numbers its pictures at random.
-        path.write_text(re.sub(r"terminal-\d+", "terminal", svg))
+    def __init__(self, theme: str) -> None:
+        self._colours = _LETTERS[theme], _BACKGROUNDS[theme]
+        self._lines: dict[str, str] = {}  # Identifiers by content
+        self._classes: dict[str, str] = {}  # Names by style
 
-    done: Steps = steps
-    drive(RecordedSource(recording, namers), done, SIZE)
+    def _colour(self, colour: Color | None, usual: str) -> str:
+        if colour is None or colour.is_default:
+            return usual
+        return colour.get_truecolor().hex
+
+    def _line(self, ansi: str) -> str:
+        """Returns the identifier of a line."""
+        text = Text.from_ansi(ansi)
+        cells = [
+            (letter, text.get_style_at_offset(CONSOLE, n)) for n, letter in enumerate(text.plain)
+        ]
+        left, pieces = 0, []
+        for (style, kind), run in groupby(cells, lambda cell: (cell[1], _kind(cell[0]))):
+            letters = "".join(letter for letter, _ in run)
+            pieces += self._run(letters, style, kind, left)
+            left += cell_len(letters)
+        content = "".join(pieces)
+        return self._lines.setdefault(content, f"l{len(self._lines)}")
+
+    def _run(self, letters: str, style: Style, kind: str, left: int) -> Iterator[str]:
+        front, back = self._colour(style.color, self._colours[0]), self._colours[1]
+        back = self._colour(style.bgcolor, back)
+        if style.reverse:
+            front, back = back, front
+        x, width = round(left * CELL, 1), round(cell_len(letters) * CELL, 1)
+        if back != self._colours[1]:
+            yield f'<rect x="{x}" width="{width}" height="{LINE}" fill="{back}"/>'
+        if kind in _EIGHTHS and kind:
+            height = round(LINE * (_EIGHTHS.index(kind) + 1) / 8, 1)
+            y = round(LINE - height, 1)
+            yield f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{front}"/>'
+        elif letters.strip():
+            css = f"fill:{front}" + ";font-weight:bold" * bool(style.bold)
+            css += ";font-style:italic" * bool(style.italic)
+            css += ";text-decoration:underline" * bool(style.underline)
+            css += ";opacity:.7" * bool(style.dim)
+            name = self._classes.setdefault(css, f"c{len(self._classes)}")
+            shown = escape(letters).replace(" ", "\u00a0")
+            yield f'<text class="{name}" x="{x}" y="13" textLength="{width}">{shown}</text>'
+
+    def svg(self, screens: Sequence[str], seconds: float) -> str:
+        """Returns all screens, each of which is shown for some time; the last one for longer."""
+        frames = []
+        for number, screen in enumerate(screens):
+            lines = [self._line(line) for line in screen.split("\n")[:HEIGHT]]
+            uses = "".join(f'<use href="#{line}" y="{LINE * y}"/>' for y, line in enumerate(lines))
+            frames.append(f'<g class="f" style="animation-delay:{number * seconds}s">{uses}</g>')
+        css = "".join(f".{name}{{{style}}}" for style, name in self._classes.items())
+        if len(screens) > 1:
+            css += _moving(seconds, len(screens) * seconds + LAST_S)
+        lines = "".join(f'<g id="{name}">{content}</g>' for content, name in self._lines.items())
+        width, height = round(WIDTH * CELL + 16), HEIGHT * LINE + 16
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">'
+            f"<style>text{{font:14px 'DejaVu Sans Mono',Menlo,Consolas,monospace;"
+            f"white-space:pre}}{css}</style><defs>{lines}</defs>"
+            f'<rect width="{width}" height="{height}" rx="8" fill="{self._colours[1]}"/>'
+            f'<g transform="translate(8 8)">{"".join(frames)}</g></svg>\n'
+        )
 
 
-def draw_page(path: Path, recording: RecordedTrace, namers: Namers) -> None:
+def _moving(seconds: float, whole_s: float) -> str:
+    """Returns the style of screens that are shown one after another; the last one for longer."""
+    hidden, parts = (
+        "visibility:hidden",
+        [100 * each / whole_s for each in (seconds, seconds + LAST_S)],
+    )
+    steps = (
+        f"@keyframes {name}{{0%{{visibility:visible}}{part:.2f}%{{{hidden}}}}}"
+        for name, part in zip("fl", parts, strict=True)
+    )
+    return (
+        f".f{{animation:f {whole_s}s infinite step-end;{hidden}}}{''.join(steps)}"
+        ".f:last-of-type{animation-name:l}@media(prefers-reduced-motion:reduce)"
+        "{.f{animation:none}.f:last-of-type{visibility:visible}}"
+    )
+
+
+def _kind(letter: str) -> str:
+    return letter if letter in _EIGHTHS else ""
+
+
+def first_minute(directory: Path, theme: str, program: Path) -> list[str]:
+    """Traces the program in a terminal. Returns what this shows at each of the times."""
+    settings = directory / theme / "tracelloc"
+    settings.mkdir(parents=True)
+    (settings / "theme").write_text(f"{theme}\n")
+    environment = {
+        "PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(settings.parent), "LANG": "C.UTF-8",
+        "COLORTERM": "truecolor", "TERM": "xterm-256color",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "tracelloc", "--", program, 4 * TIMES_S[-1]]
+    size = {"width": WIDTH, "height": HEIGHT}
+    with Terminal(command, directory, **size, environment=environment) as terminal:
+        terminal.wait_for("events/s")
+        began_s, screens = time.monotonic(), []
+        for at_s in TIMES_S:
+            time.sleep(max(0.0, began_s + at_s - time.monotonic()))
+            if at_s == TIMES_S[-1]:
+                terminal.wait_for("LEAKING")
+            screens.append(terminal.colours())
+    return screens
+
+
+def draw_page(path: Path) -> None:
     """Draws the flame graph's page as PNG, with the largest allocating function selected."""
+    recording = RecordedTrace(RECORDING)
     snapshot = recording.trace_as_of(recording.moments[-1].uptime_s).root
+    namers = Namers(recording, Filters([shipped_rules()]))
     with tempfile.TemporaryDirectory() as name:
         page = Path(name, "leaky.html")
         pieces = EXPORTERS[".html"](snapshot, namers.namer_of(snapshot.target))
@@ -83,11 +196,18 @@ def draw_page(path: Path, recording: RecordedTrace, namers: Namers) -> None:
 def main() -> int:
     os.environ["TZ"] = "UTC"
     time.tzset()
-    recording = RecordedTrace(RECORDING)
-    namers = Namers(recording, Filters([shipped_rules()]))
-    draw_screen(IMAGES / "live.svg", recording, namers, "textual-dark")
-    draw_screen(IMAGES / "live-light.svg", recording, namers, "textual-light")
-    draw_page(IMAGES / "flamegraph.png", recording, namers)
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor() as pool:
+        program = Path(name, "leaky")
+        flags = "-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread"
+        subprocess.run(["gcc", *flags, "-o", program, PROGRAM], check=True)
+        asked = {
+            theme: pool.submit(first_minute, Path(name), theme, program) for theme in _BACKGROUNDS
+        }
+        screens = {theme: each.result() for theme, each in asked.items()}
+    for theme, file in zip(screens, ("live.svg", "live-light.svg"), strict=True):
+        (IMAGES / file).write_text(Drawing(theme).svg(screens[theme][-1:], 0))
+    (IMAGES / "minute.svg").write_text(Drawing("textual-dark").svg(screens["textual-dark"], 0.5))
+    draw_page(IMAGES / "flamegraph.png")
     STATE.write_text(f"{sources_hash()}\n")
     return 0
 

@@ -59,7 +59,7 @@ class Terminal:
 
     def colours(self) -> str:
         """The screen with its escape sequences."""
-        return self._tmux("capture-pane", "-p", "-e")
+        return self._tmux("capture-pane", "-p", "-e", "-N")
 
     def press(self, *keys: str) -> None:
         """Keys by tmux's names."""

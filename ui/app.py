@@ -20,7 +20,7 @@ from tracelloc.startup import not_ignored
 from tracelloc.text import printable
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver, keep_readable, signal_colours
-from tracelloc.ui.lineview import LIST_KEYS, LineView
+from tracelloc.ui.lineview import LIST_KEYS, OTHER_WORDS, LineView
 from tracelloc.ui.live_screen import LiveScreen
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
@@ -30,32 +30,7 @@ from tracelloc.ui.view import Journal, TraceSource
 
 # The command palette's content: what the keys of the screen below it do, by all their names.
 
-# Other words for actions, which also find them.
-SYNONYMS: Final = {
-    "ask('next_verdicts')": "leaks growing verdicts filter",
-    "sort_by('verdict')": "leaks suspects",
-    "view('stacks')": "leaks suspects call stacks",
-    "ask('next_difference')": "differences compare delta",
-    "ask('set_mark')": "snapshot checkpoint differences",
-    "ask('toggle_baseline')": "reset new differences",
-    "ask('choose_span')": "time range window",
-    "list_source": "code lines",
-    "ask('ask_export')": "save files pprof html svg",
-    "ask('copy_stack')": "clipboard yank",
-    "ask('show_help')": "keys shortcuts glossary",
-    "ask('leave')": "exit close",
-    "ask('choose_process')": "attach pid switch",
-    "ask('show_filters')": "hide groups",
-    "sort_by('bytes')": "size largest",
-    "sort_by('growth')": "fastest",
-    "freeze": "pause stop",
-    "together": "all processes follow",
-    "view('flame')": "flamegraph icicle",
-    "view('resident')": "rss",
-    "view('log')": "errors overhead losses warnings",
-    "view('chart')": "plot graph history",
-}
-_LISTS: Final = tuple(f"{action}(" for _, action, *_ in LIST_KEYS)
+_LISTS: Final = tuple(each.action for each in LIST_KEYS if each.key != "enter")
 # Textual's own commands that are listed; others have keys already.
 _OF_TEXTUAL: Final = ("Theme", "Screenshot")
 _BY_OTHER_WORDS: Final = 0.5  # Score of commands that are found by their description or a synonym
@@ -72,7 +47,6 @@ class Command:
     others: str = ""  # Synonyms
 
     def is_called(self, text: str) -> bool:
-        """Whether a word of the description or of the synonyms begins with the text."""
         words = f"{self.help} {self.others}".lower().split()
         return any(word.strip("(,;:").startswith(text.lower()) for word in words)
 
@@ -91,7 +65,7 @@ def commands_of(screen: Screen[Any]) -> Iterator[Command]:
         word = binding.description or help_text
         title = f"{app.get_key_display(binding):<5} {word}"
         run: Callable[[], Any] = partial(app.run_action, binding.action, namespace)
-        yield Command(word, title, help_text, run, SYNONYMS.get(action, ""))
+        yield Command(word, title, help_text, run, OTHER_WORDS.get(action, ""))
     for title, help_text, run, _ in App.get_system_commands(app, screen):
         if title in _OF_TEXTUAL:
             yield Command(title, f"{'':<5} {title}", help_text, run)
@@ -147,7 +121,6 @@ class TerminalApp(App[ResultT]):
         self.ansi_theme_dark = self.ansi_theme_light = colours
 
     def get_key_display(self, binding: Binding) -> str:
-        """Returns a key's name, in ASCII if nothing else can be shown."""
         is_return = TerminalDriver.is_plain and binding.key == "enter"
         return "Enter" if is_return else super().get_key_display(binding)
 
@@ -167,7 +140,6 @@ class PictureReady(Message):
     picture: Picture
 
     def can_replace(self, message: Message) -> bool:
-        """A newer picture replaces one that is still queued."""
         return isinstance(message, PictureReady)
 
 
@@ -193,13 +165,7 @@ class LiveApp(TerminalApp[int]):
         """
         super().__init__()
         self.journal = Journal(warnings)
-        self.refresher = Refresher(
-            source,
-            self.journal,
-            self._tell,
-            self._fail,
-            interval_s,
-        )
+        self.refresher = Refresher(source, self.journal, self._tell, self._fail, interval_s)
         self.state = State(self, source, self.refresher)
         self.failure: BaseException | None = None  # Why it ended, if it could not go on
         self._source = source
@@ -286,7 +252,6 @@ class LiveApp(TerminalApp[int]):
         getattr(self.state, what)(*arguments)
 
     def action_suspend_process(self) -> None:
-        """Suspends tracelloc, unless it has to read events meanwhile."""
         if self.state.player is None and not self.state.ended:
             self.notify("Can't be suspended while it traces: space freezes the screen", timeout=3)
         else:
@@ -299,6 +264,13 @@ class LiveApp(TerminalApp[int]):
     def action_play(self, what: str, *arguments: Any) -> None:
         if self.state.player is not None:
             getattr(self.state.player, what)(*arguments)
+
+
+class RecordedApp(LiveApp):
+    """The application that shows a recording; there is nothing to detach from."""
+
+    def on_mount(self) -> None:
+        self.quit_by_signals()
 
 
 class ScreenApp(TerminalApp[ResultT]):

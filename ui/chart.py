@@ -11,7 +11,7 @@ from tracelloc.model.figures import I64
 from tracelloc.text import about_of, format_percent, format_size
 from tracelloc.ui.functions import COUNTING, FUNCTIONS, FunctionKey, Functions
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece
-from tracelloc.ui.plot import Canvas, Drawing, draw_stack, nice_ceiling, styled_runs
+from tracelloc.ui.plot import Canvas, Drawing, draw_areas, nice_ceiling, styled_runs
 from tracelloc.ui.tableview import clean, crop, fit, right
 from tracelloc.ui.view import Gaps, Settings, TraceSource, View, ViewSelection, are_in_gaps
 
@@ -87,14 +87,9 @@ def chart_content(_source: TraceSource) -> Callable[[ViewSelection], ChartConten
         rest = charted.sum(axis=1) - sum(layer.bytes for layer in layers)
         if rest.any():
             layers.append(Layer(None, "all others", rest))
-        return ChartContent(
-            layers,
-            times,
-            "call stacks" if by_stack else "functions",
-            about,
-            gaps=() if selection.line is None else selection.line.gaps,
-            is_recorded=selection.line is not None,
-        )
+        line, what = selection.line, "call stacks" if by_stack else "functions"
+        gaps = () if line is None else line.gaps
+        return ChartContent(layers, times, what, about, gaps=gaps, is_recorded=line is not None)
 
     return content
 
@@ -111,10 +106,10 @@ def draw_layers(content: ChartContent, width: int, height: int) -> Drawing:
     tops = np.cumsum(np.maximum(values, 0), axis=0)
     highest = nice_ceiling(float(tops[-1].max()), canvas.lines)
     canvas.draw_axes(highest)
-    cells = np.rint(tops / highest * canvas.lines).astype(int)
-    cells[:, are_in_gaps(content.gaps, canvas.edges_ns())] = 0
-    cells[:, canvas.used :] = 0
-    draw_stack(canvas, cells, [(_mark(content, n), _style(n)) for n in range(len(cells))])
+    tops[:, are_in_gaps(content.gaps, canvas.edges_ns())] = 0
+    tops[:, canvas.used :] = 0
+    layers = [(_mark(content, n), _style(n)) for n in range(len(tops))]
+    draw_areas(canvas, tops / highest * canvas.lines, layers)
     return canvas.rows
 
 
@@ -132,17 +127,6 @@ class ChartView(LineView[ChartContent]):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "plot--axis", *(_style(number) for number in range(_LAYERS + 1)),
     }  # fmt: skip
-    DEFAULT_CSS = """
-    ChartView {
-        & .chart--0 { color: $primary; }
-        & .chart--1 { color: $text-warning; }
-        & .chart--2 { color: $text-success; }
-        & .chart--3 { color: $text-error; }
-        & .chart--4 { color: $text-accent; }
-        & .chart--5 { color: $text-secondary; }
-        & .chart--6 { color: $text-muted; }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("C", "app.ask('toggle_chart')", "Functions/stacks", tooltip="Functions, or stacks")
     ]
@@ -151,7 +135,6 @@ class ChartView(LineView[ChartContent]):
     _drawing: Sequence[Sequence[tuple[str, str]]] = ()
 
     def show(self, content: ChartContent, *, at_once: bool = False) -> None:
-        """Replaces the layers at once, even while a key is pressed."""
         key = self.key
         self._content = content
         keys = [layer.key for layer in content.layers]
@@ -205,11 +188,6 @@ def _opened(key: Hashable, settings: Settings) -> int | Settings | None:
 
 
 CHART: Final = View(
-    name="chart",
-    title="Chart",
-    key="C",
-    maker=chart_content,
-    widget=ChartView,
-    choose=_opened,
-    enter_action="Open",
-)
+    "Chart", "C", chart_content, ChartView, choose=_opened, enter_action="Open",
+    others="plot graph history",
+)  # fmt: skip

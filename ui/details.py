@@ -32,7 +32,8 @@ from tracelloc.ui.histogramviews import age_label, bar_rows, histogram_columns, 
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Picture, SelectedStack
-from tracelloc.ui.plot import Curve, Plot
+from tracelloc.ui.plot import Curve
+from tracelloc.ui.spanplot import SpanPlot
 from tracelloc.ui.stackviews import verdict_reasons, verdict_text
 from tracelloc.ui.tableview import Table, arrow, crop
 from tracelloc.ui.view import Sorting
@@ -47,25 +48,7 @@ _SOURCE_LINES: Final = 5
 class DetailScreen(Screen[None]):
     """The screen of one stack, opened by Enter on its row."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *bindings(
-            "details",
-            (
-                ("escape,q", "app.pop_screen", "Back", "Back to the tables"),
-                ("h", "everything", "Show hidden", "Show or hide the frames that filters hide"),
-                ("H", "add(False)", "Hide frame", "Hide this function everywhere"),
-                ("z", "add(True)", "Fold namespace", "Fold its namespace everywhere"),
-                ("u", "undo", "Undo", "Undo last rule"),
-                ("W", "save", "Keep rules", "Write the added rules to your own filters file"),
-                ("y", "app.ask('copy_stack')", "Copy", "Copy the whole stack to the clipboard"),
-                ("l", "list_source", "Source", "Source of the function, with live bytes per line"),
-                ("E", "edit", "Editor", "Open the source line in $EDITOR"),
-                ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
-                ("question_mark", "app.ask('show_help')", "Help", "All keys"),
-            ),
-            shown={"escape,q", "h", "H", "z", "W", "y", "l", "E", "question_mark"},
-        )
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("details")]
     AUTO_FOCUS = "#frames"
 
     def __init__(self, state: State, stack: int) -> None:
@@ -81,7 +64,7 @@ class DetailScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Static("", id="title", markup=False)
-        yield Plot(id="history")
+        yield SpanPlot(id="history")
         yield Table(frames.FRAME_COLUMNS, id="frames")
         source = Static("", id="source", markup=False)
         source.border_title = "source"
@@ -89,7 +72,7 @@ class DetailScreen(Screen[None]):
         with Horizontal(id="histograms"):
             yield Table(histogram_columns("size"), id="detail-sizes")
             yield Table(histogram_columns("age"), id="detail-ages")
-        yield KeyFooter(show_command_palette=False, compact=True)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         if self.state.picture is not None:
@@ -115,7 +98,7 @@ class DetailScreen(Screen[None]):
             self.query_one("#title", Static).update(title)
             times, sizes = figures.history
             curve = Curve("live", times, sizes, "plot--heap")
-            self.query_one(Plot).show([curve], [], times[0], times[-1])
+            self.query_one(SpanPlot).show([curve], [], times[0], times[-1])
             self._show_bars()
             advice = [
                 generated_advice(picture.snapshot.runtimes, details.stack),
@@ -161,16 +144,12 @@ class DetailScreen(Screen[None]):
     @on(Table.Moved, "#frames")
     def _show_source(self) -> None:
         frame = self.frame
-        text = Text("No source for this frame", "dim")
-        title = "source"
-        if frame is not None and frame.file is not None and frame.line is not None:
-            title = f"{frame.file}:{frame.line}"
-            try:
-                lines = self.state.source.read_source(self._target, frame.file)
-            except OSError as error:
-                text = Text(f"cannot read source: {error.strerror} (--sources OLD=NEW)", "dim")
-            else:
-                text = source_text(lines, frame)
+        read = self.state.source.read_source
+        lines, why = frames.source_of(read, self._target, frame, _SOURCE_LINES)
+        joined = Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
+        text = joined if lines else Text(why, "dim")
+        has_line = frame is not None and frame.file is not None and frame.line is not None
+        title = f"{frame.file}:{frame.line}" if frame is not None and has_line else "source"
         widget = self.query_one("#source", Static)
         widget.border_title = Text(crop(title, max(10, self.size.width - 4)))
         widget.update(text)
@@ -266,7 +245,6 @@ def _title(details: SelectedStack, picture: Picture, condition: str, width: int)
 
 
 def _work(index: int, snapshot: Snapshot, about: str) -> str | None:
-    """Returns a line on the share of the peak, temporary and remotely freed blocks, or None."""
     stat, peak = snapshot.stack_stats([index])[0], snapshot.peak
     words = []
     if peak is not None:
@@ -283,12 +261,3 @@ def _work(index: int, snapshot: Snapshot, about: str) -> str | None:
 
 def _age(age_ns: int | None) -> str:
     return "-" if age_ns is None else format_duration(age_ns / NS_PER_S)
-
-
-def source_text(lines: list[str], frame: Frame) -> Text:
-    """Returns a file's lines around that of a frame, which is marked."""
-    try:
-        shown = frames.source_lines(lines, frame, _SOURCE_LINES)
-    except IndexError:
-        return Text(f"the file has only {len(lines)} lines: it is a different version", "dim")
-    return Text("\n", no_wrap=True, overflow="ellipsis").join(shown)

@@ -35,6 +35,7 @@ from tracelloc.text import (
     parse_size,
     plural,
 )
+from tracelloc.ui.lineview import bindings
 from tracelloc.ui.tableview import Table, TableRows, clean
 
 if TYPE_CHECKING:
@@ -131,13 +132,7 @@ class LimitsDialog(Dialog[Limits]):
 class FilterDialog(Dialog[None]):
     """Lists the filter groups and the added rules, to switch and delete them."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "switch_group", "Switch", tooltip="Switch the group"),
-        Binding("n", "all", "All", tooltip="Switch all groups on or off"),
-        Binding("delete,backspace", "drop", "Delete", tooltip="Delete the added rule"),
-        Binding("W", "save", "Save", tooltip="Write added rules to your file"),
-        Binding("f,q", "dismiss", "Close", tooltip="Close"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("filters")]
 
     def __init__(
         self,
@@ -211,7 +206,6 @@ class TimeDialog(Dialog[float]):
     """Asks for a time in a recording; the result is in seconds since 1970."""
 
     def __init__(self, first_s: float, last_s: float) -> None:
-        """``first_s`` and ``last_s``: the recorded span."""
         super().__init__()
         self._recorded = first_s, last_s
 

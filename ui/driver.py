@@ -283,7 +283,6 @@ def _cells(content: str) -> list[Cell] | None:
 
 
 def _runs(changed: list[int]) -> list[tuple[int, int]]:
-    """Returns (first, end) of changed cells that are near each other."""
     runs: list[tuple[int, int]] = []
     for n in changed:
         if runs and n - runs[-1][1] <= _NEAR:
@@ -355,7 +354,6 @@ class KeyParser(XTermParser):
         return super().feed("".join(pieces))
 
     def tick(self) -> Iterable[Message]:
-        """Returns the events of sequences that have not been continued in time."""
         for event in super().tick():
             self._waits = False
             yield event
@@ -374,17 +372,16 @@ class TerminalDriver(LinuxDriver):
         super().__init__(*arguments, **options)
         self._file: Any = GuardedStream(self._file, self._end)
         self._changes = ScreenChanges()
+        self._app.is_colourless = HAS_FEW_COLOURS or self.is_plain  # type: ignore[attr-defined]
         self._size: Size | None = None
         self._theme: str | None = None  # The theme that the screen began with
 
     def start_application_mode(self) -> None:
-        """Begins with the theme that the user has chosen, or that suits the terminal."""
         if self._theme is None:
             self._theme = self._app.theme = first_theme(self.fileno, self._app.available_themes)
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Keeps the theme if the user has chosen another one."""
         super().close()
         if self._app.theme != self._theme:
             keep_theme(self._app.theme)

@@ -5,25 +5,13 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
 from rich.cells import cell_len
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from tracelloc.model.codefiles import base_name
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.text import format_percent, format_size, signed_size
-from tracelloc.ui.lineview import Piece
-from tracelloc.ui.nodes import (
-    ROOT,
-    Box,
-    Level,
-    Nodes,
-    NodesView,
-    Path,
-    growth_colour,
-    is_darker,
-    lay_out,
-    module_colour,
-    nodes_view,
-)
+from tracelloc.ui import nodes as calls
+from tracelloc.ui.lineview import Piece, bindings
 from tracelloc.ui.tableview import arrow, crop, fit
 
 EDGE: Final = "▏"  # Left edge of each box, which separates neighbours even without colours
@@ -45,7 +33,7 @@ _BOX_CSS: Final = "\n".join(
 )
 
 
-class FlameView(NodesView):
+class FlameView(calls.NodesView):
     """The widget of the icicle graph. Arrow keys walk, Enter zooms, Esc goes back."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -61,26 +49,20 @@ class FlameView(NodesView):
         & .flame--above {{ background: $surface; color: $text-muted; }}
     }}
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "side(-1)", "Left", show=False),
-        Binding("right", "side(1)", "Right", show=False),
-        Binding("enter", "choose", "Zoom", tooltip="Zoom into the function; open its stack"),
-        Binding("escape,backspace", "zoom_out", "Zoom out", tooltip="One step back out"),
-        Binding("c", "colouring", "Colors", tooltip="Color by module or by growth"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("flame")]
     footer_lines = 2
     row_cursor = False
 
     colouring = "module"  # What the colour of a box says: that, or `growth`
-    zoomed = ROOT  # The node that takes the whole width
-    _selected = ROOT
-    _levels: Sequence[Level] = ()
+    zoomed = calls.ROOT  # The node that takes the whole width
+    _selected = calls.ROOT
+    _levels: Sequence[calls.Level] = ()
 
     # Data.
 
-    def _take(self, nodes: Nodes) -> None:
-        zoomed: Path = ()
-        selected: Path = ()
+    def _take(self, nodes: calls.Nodes) -> None:
+        zoomed: calls.Path = ()
+        selected: calls.Path = ()
         if self._data.inverted == nodes.inverted:
             zoomed = self._data.path(self.zoomed)
             selected = self._data.path(self._selected)
@@ -94,23 +76,23 @@ class FlameView(NodesView):
         return self._selected
 
     def rows_changed(self) -> None:
-        self._levels = lay_out(self._data, self.zoomed, max(self.width, 1))
+        self._levels = calls.lay_out(self._data, self.zoomed, max(self.width, 1))
         # Moves the cursor up to the nearest node that has a box.
         node = self._selected
-        while node != ROOT and self._box(node) is None:
+        while node != calls.ROOT and self._box(node) is None:
             node = self._data.parent(node)
         self._selected = node
         self.cursor = int(self._data.tree.depth[node])
         super().rows_changed()
 
-    def _box(self, node: int) -> Box | None:
+    def _box(self, node: int) -> calls.Box | None:
         depth = int(self._data.tree.depth[node])
         if depth >= len(self._levels):
             return None
         return next((box for box in self._levels[depth].boxes if box.node == node), None)
 
     def row_count(self) -> int:
-        if not self._data.weight(ROOT):
+        if not self._data.weight(calls.ROOT):
             return 0
         return len(self._levels)
 
@@ -158,11 +140,11 @@ class FlameView(NodesView):
         if row < int(tree.depth[self.zoomed]):
             return "flame--above"
         if self.colouring == "growth":
-            growth = int(tree.totals[Metric.GROWTH][node])
-            return f"flame--growth-{growth_colour(growth, int(tree.totals[Metric.BYTES][node]))}"
+            growth, size = (int(tree.totals[each][node]) for each in (Metric.GROWTH, Metric.BYTES))
+            return f"flame--growth-{calls.growth_colour(growth, size)}"
         step = tree.steps[node]
-        shade = "darker" if is_darker(step.name) else "module"
-        return f"flame--{shade}-{module_colour(step.module, len(_COLOURS['module']))}"
+        shade = "darker" if calls.is_darker(step.name) else "module"
+        return f"flame--{shade}-{calls.module_colour(step.module, len(_COLOURS['module']))}"
 
     def fixed_line(self, line: int, width: int) -> Iterable[Piece]:
         nodes = self._data
@@ -179,7 +161,7 @@ class FlameView(NodesView):
             format_percent(nodes.share(node)),
             f"{nodes.about}{int(totals[Metric.BLOCKS][node]):,} blocks",
             f"{signed_size(growth)}/min {arrow(growth)}",
-            *(["inverted"] if nodes.inverted else []),
+            *["inverted"][: nodes.inverted],
             f"colors: {self.colouring}",
         ]
         if nodes.metric.figure.of_freed:
@@ -196,7 +178,6 @@ class FlameView(NodesView):
         self.move_to(int(self._data.tree.depth[node]))
 
     def action_cursor(self, step: int) -> None:
-        """Moves to the caller, or to the heaviest callee."""
         if step < 0:
             self.select(self._data.parent(self._selected))
             return
@@ -210,14 +191,12 @@ class FlameView(NodesView):
                 self.select(child)
 
     def action_page(self, step: int) -> None:
-        """Moves by half of the view's height, along callers or the heaviest callees."""
         for _ in range(max(1, self.page_rows // 2)):
             self.action_cursor(step)
 
     def action_edge(self, step: int) -> None:
-        """Moves to the root, or to the end of the heaviest path."""
         if step < 0:
-            self.select(ROOT)
+            self.select(calls.ROOT)
             return
         before = -1
         while before != self._selected:
@@ -252,7 +231,7 @@ class FlameView(NodesView):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "zoom_out":
-            return self.zoomed != ROOT
+            return self.zoomed != calls.ROOT
         return super().check_action(action, parameters)
 
     def action_zoom_out(self) -> None:
@@ -263,4 +242,4 @@ class FlameView(NodesView):
         self.refresh()
 
 
-FLAME: Final = nodes_view("flame", "Flame", "3", FlameView)
+FLAME: Final = calls.nodes_view("Flame", "3", FlameView, "flamegraph icicle")

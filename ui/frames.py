@@ -14,6 +14,7 @@ from textual.app import App, SuspendNotSupported
 from tracelloc.dataclass import dataclass
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.frames import Frame
+from tracelloc.model.process import Target
 from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.filters.rules import Action, Match, On, Rule, function_name
@@ -81,7 +82,6 @@ class ColouredSource:
         return self._blocks[begin][number - 1 - first].copy()
 
     def lines(self, first: int, last: int) -> Iterator[tuple[int, Text]]:
-        """Yields the lines from ``first`` to ``last`` with their numbers."""
         for number in range(first, last + 1):
             yield number, self.line(number)
 
@@ -97,6 +97,7 @@ def _coloured(name: str, code: str) -> Sequence[Text]:
     for line in coloured:
         # The rest of the row has its own background.
         line.style = ""
+        line.stylize("not underline")
     is_whole = [line.plain for line in coloured[: len(plain)]] == plain
     return coloured if is_whole else [Text(line) for line in plain]
 
@@ -191,6 +192,21 @@ def first_line(lines: list[FrameLine]) -> int:
     frames = [(row, lines[row].frame) for row in shown]
     with_file = (row for row, frame in frames if frame is not None and frame.file is not None)
     return next(with_file, shown[0] if shown else 0)
+
+
+def source_of(
+    read: Callable[[Target, str], Sequence[str]], target: Target, frame: Frame | None, most: int
+) -> tuple[list[Text], str]:
+    """Returns (lines of source around a frame's, why there are none)."""
+    if frame is None or frame.file is None or frame.line is None:
+        return [], "No source for this frame"
+    try:
+        text = read(target, frame.file)
+        return source_lines(text, frame, most), ""
+    except OSError as error:
+        return [], f"cannot read source: {error.strerror} (--sources OLD=NEW)"
+    except IndexError:
+        return [], f"the file has only {len(text)} lines: it is a different version"
 
 
 def source_lines(text: Sequence[str], frame: Frame, most: int) -> list[Text]:

@@ -257,12 +257,5 @@ def _expanded(key: FunctionKey, settings: Settings) -> Settings:
 
 
 FUNCTIONS: Final = View(
-    name="functions",
-    title="Functions",
-    key="F",
-    maker=function_rows,
-    widget=lambda: Table(COLUMNS),
-    choose=_expanded,
-    enter_action="Callers",
-    sorting=Sorting("bytes"),
+    "Functions", "F", function_rows, lambda: Table(COLUMNS), Sorting("bytes"), _expanded, "Callers"
 )

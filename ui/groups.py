@@ -32,6 +32,8 @@ _LEAST_OTHERS: Final = 3
 _COUNT: Final = re.compile(r" ×[\d,]+ stacks")
 # Share of the live bytes from which a single block has a row of its own.
 _OTHERS_SHARE: Final = 0.01
+# Verdicts that blocks from before tracing have as long as nothing sets them apart.
+_OLD: Final = [CODE_OF[each] for each in (Verdict.EARLIER, Verdict.LOST, Verdict.DECIDING)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,6 @@ def _what_differs(
 
 
 def _hidden_callee(selection: ViewSelection, stack: int) -> str:
-    """Returns the hidden function that the shown one calls, as a note."""
     named = selection.namer.stack(selection.snapshot, stack)
     count = next((at for at, hidden in enumerate(named.hidden) if not hidden), 0)
     symbol = named.frames[count - 1].symbol if count else None
@@ -200,13 +201,10 @@ def _are_old(selection: ViewSelection) -> Mask:
     mask, verdicts = selection.snapshot.are_earlier, selection.verdicts
     if selection.change is not None:
         return np.zeros(len(mask), np.bool_)
-    if verdicts is None:
-        return mask
-    return mask & np.isin(verdicts, [CODE_OF[Verdict.EARLIER], CODE_OF[Verdict.LOST]])
+    return mask if verdicts is None else mask & np.isin(verdicts, _OLD)
 
 
 def _are_others(selection: ViewSelection) -> Mask:
-    """Returns a mask of stacks with a single small block and no verdict yet."""
     figures, verdicts = selection.figures, selection.verdicts
     if selection.change is not None or verdicts is None:
         return np.zeros(len(figures.live_count), np.bool_)

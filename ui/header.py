@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from rich.segment import Segment
@@ -16,7 +17,6 @@ from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import Limits
 from tracelloc.show.presentation.alerts import tracing_cost
 from tracelloc.show.presentation.objects import type_suspects
-from tracelloc.show.presentation.processfacts import Forecast
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.suspects import lost_bytes, suspects_of, unsure_growth
 from tracelloc.snapshots.snapshot import Snapshot
@@ -31,7 +31,6 @@ from tracelloc.text import (
     signed_size,
 )
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.spanplot import span_note
 from tracelloc.ui.tableview import (
     GROWING,
     SHRINKING,
@@ -121,9 +120,7 @@ def _first(picture: Picture, facts: TraceFacts, state: str, width: int) -> Text:
     # What comes and goes is here, where it moves nothing else.
     right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]
     right += _overhead(picture)
-    rare = _ended(snapshot), _lost_before(snapshot), _forecast(picture.header.forecast)
-    right += [part for part in rare if part is not None]
-    right += _lost(snapshot)
+    right += _rare(picture)
     # If there is too little room, the least important parts are dropped first.
     for drop in (2, 0):
         if _length(left) + _length(right) + 3 <= width:
@@ -150,7 +147,6 @@ def target_name(snapshot: Snapshot) -> str:
 
 
 def _overhead(picture: Picture) -> list[Text]:
-    """Returns the figures of tracing's cost that are worth attention."""
     cost, share = tracing_cost(picture.snapshot), picture.header.ring_share
     parts = []
     if cost is not None and cost.factor >= _NOTABLE_FACTOR and cost.cores >= _NOTABLE_CORES:
@@ -160,22 +156,28 @@ def _overhead(picture: Picture) -> list[Text]:
     return parts or [Text("overhead low")]
 
 
-def _lost(snapshot: Snapshot) -> list[Text]:
+def _rare(picture: Picture) -> Iterator[Text]:
+    snapshot, forecast, merged = picture.snapshot, picture.header.forecast, picture.snapshot.merged
+    if merged is not None and merged.ended_count:
+        unfreed = format_size(merged.ended_bytes) if merged.ended_bytes else "nothing"
+        yield Text(f"{unfreed} unfreed by ended ones", "dim")
+    if old := lost_bytes(snapshot)[1]:
+        yield Text(f"{format_size(old)} lost from before tracing", VERDICT_STYLES[Verdict.LOST])
+    if forecast is not None:
+        style = GROWING if forecast.left_s < _SOON_S else ""
+        yield Text(f"{forecast.limit.what} full in {format_estimate(forecast.left_s)}", style)
     lost = snapshot.losses.events
     if snapshot.count_bounds is not None:
         least, most = snapshot.count_bounds
-        return [Text(f"lost {lost:,}, {least:,} to {most:,} blocks live", GROWING)]
-    counts = {
-        "ring overflows": snapshot.losses.overflows,
-        "lost": lost,
-        "with partial stacks": snapshot.partial_allocations,
-    }
-    words = [
-        f"lost {count:,}" if what == "lost" else f"{count:,} {what}"
-        for what, count in counts.items()
-        if count
-    ]
-    return [Text(", ".join(words), GROWING if lost else "")] if words else []
+        yield Text(f"lost {lost:,}, {least:,} to {most:,} blocks live", GROWING)
+        return
+    words = [f"lost {lost:,}"] if lost else []
+    if overflows := snapshot.losses.overflows:
+        words.insert(0, f"{overflows:,} ring overflows")
+    if partial := snapshot.partial_allocations:
+        words.append(f"{partial:,} with partial stacks")
+    if words:
+        yield Text(", ".join(words), GROWING if lost else "")
 
 
 def _figures(picture: Picture) -> list[Text]:
@@ -206,16 +208,7 @@ def _figures(picture: Picture) -> list[Text]:
     ]
 
 
-def _ended(snapshot: Snapshot) -> Text | None:
-    merged = snapshot.merged
-    if merged is None or not merged.ended_count:
-        return None
-    unfreed = format_size(merged.ended_bytes) if merged.ended_bytes else "nothing"
-    return Text(f"{unfreed} unfreed by ended ones", "dim")
-
-
 def _leaks(snapshot: Snapshot) -> Text:
-    """Returns the number of leaks and their rate, or when verdicts will be known."""
     judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
     types = type_suspects(snapshot)
     for verdict, words in ((Verdict.LEAKING, "leak"), (Verdict.GROWING, "growing")):
@@ -235,15 +228,8 @@ def _leaks(snapshot: Snapshot) -> Text:
 
 
 def _objects(snapshot: Snapshot) -> list[Text]:
-    """Returns what Python's own allocator has in use, by the last census."""
     census = None if snapshot.objects is None else snapshot.objects.now
     return [] if census is None else [Text(f"objects {format_size(census.block_bytes):>8}")]
-
-
-def _lost_before(snapshot: Snapshot) -> Text | None:
-    lost = lost_bytes(snapshot)[1]
-    words = f"{format_size(lost)} lost from before tracing"
-    return Text(words, VERDICT_STYLES[Verdict.LOST]) if lost else None
 
 
 def _peak(snapshot: Snapshot, about: str) -> list[Text]:
@@ -252,13 +238,12 @@ def _peak(snapshot: Snapshot, about: str) -> list[Text]:
         return []
     # Short peaks while the ring was full are unknown.
     least = "at least " if snapshot.losses.overflows else ""
-    ago_s = max(0, snapshot.now_ns - peak.time_ns) / NS_PER_S
-    size = f"{least}{about}{format_size(peak.size_bytes)}"
-    return [Text(f"peak {size} {format_duration(ago_s)} ago")]
+    ago_s = max(0, snapshot.now_ns - peak.time_ns) // NS_PER_S
+    when = f"{format_duration(ago_s)} ago" if ago_s else "now"
+    return [Text(f"peak {least}{about}{format_size(peak.size_bytes)} {when}")]
 
 
 def _resident(picture: Picture) -> Text:
-    """Returns resident memory, and the share of its growth that traced blocks explain."""
     rss_bytes, account = picture.snapshot.rss_bytes, picture.header.account
     words = "RSS" if picture.snapshot.merged is None else "total RSS"
     memory = picture.snapshot.memory
@@ -270,13 +255,6 @@ def _resident(picture: Picture) -> Text:
         traced = "all" if share >= 0.9995 else format_percent(share)
         text.append(f" ({signed_size(account.growth_bytes)}, {traced} explained)")
     return text
-
-
-def _forecast(forecast: Forecast | None) -> Text | None:
-    if forecast is None:
-        return None
-    style = GROWING if forecast.left_s < _SOON_S else ""
-    return Text(f"{forecast.limit.what} full in {format_estimate(forecast.left_s)}", style)
 
 
 def _length(parts: list[Text]) -> int:
@@ -364,7 +342,13 @@ def notes_of(picture: Picture) -> str:
     if settings.baseline is not None:
         notes.append("since baseline (b)")
     if settings.span is not None:
-        notes.append(span_note(settings.span, picture.found_bytes))
+        # By the clock on the wall
+        ahead_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        first, last = (
+            time.strftime("%H:%M:%S", time.localtime((moment + ahead_ns) / NS_PER_S))
+            for moment in settings.span
+        )
+        notes.append(f"span {first}–{last} {format_size(picture.found_bytes)} (x)")
     if settings.difference is not None:
         now = "now" if picture.line is None else picture.line.clock(picture.snapshot.now_ns)
         notes.append(f"change {settings.difference.title(now)} (d)")

@@ -17,7 +17,7 @@ from tracelloc.show.manual import text_of
 from tracelloc.show.tables import Column, Columns
 from tracelloc.ui.dialogs import Dialog
 from tracelloc.ui.keyfooter import SearchableScreen, SearchLine
-from tracelloc.ui.lineview import wrapped
+from tracelloc.ui.lineview import bindings, wrapped
 from tracelloc.ui.tableview import Cell, Heading, Table, TableRows
 
 
@@ -61,7 +61,6 @@ _TABLE_ROW: Final = re.compile(r"\| (?!term |verdict |---)([^|]+) \| ([^|]+) \|"
 
 
 def _terms(markdown: str) -> Iterator[tuple[str, str]]:
-    """Yields each term in a topic's first table with its meaning."""
     for match in _TABLE_ROW.finditer(markdown):
         term, meaning = (text.replace("`", "") for text in match.groups())
         yield term, meaning
@@ -85,14 +84,9 @@ def _rows_of(line: Hashable, width: int, room: int) -> Iterator[Hashable]:
 class HelpScreen(Dialog[None], SearchableScreen[None]):
     """Lists the keys of the focused widget, its screen and the application."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark,q", "dismiss", "Close", tooltip="Close the help"),
-        Binding("slash", "search", "Search", tooltip="Search the help"),
-        Binding("escape", "back", "Close", tooltip="Show all again, or close the help"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("help")]
 
     def __init__(self, screen: Screen[Any], words: str = "") -> None:
-        """``words``: the first search; empty: all lines are shown."""
         super().__init__()
         self._of = screen
         self._words = words

@@ -9,19 +9,7 @@ from rich.text import Text
 
 from tracelloc.heap.usable import header_bytes, usable_of
 from tracelloc.model.figures import ThreadActivity, ThreadFlow
-from tracelloc.show.analysis.histograms import (
-    Bin,
-    ThreadRow,
-    ThreadStat,
-    Waste,
-    age_bins,
-    flows_of,
-    frequent_sizes,
-    size_bins,
-    thread_rows,
-    threads_of,
-    total_waste,
-)
+from tracelloc.show.analysis import histograms
 from tracelloc.show.presentation.processfacts import waste_line
 from tracelloc.show.tables import Column, Columns, count_with, size_with
 from tracelloc.snapshots.snapshot import Snapshot
@@ -43,7 +31,7 @@ _MEASURED_NS: Final = 5 * NS_PER_S  # Time between readings of usable sizes
 _BY_BYTES: Final = Sorting("bytes")
 
 
-def histogram_columns(label: str) -> Columns[Bin]:
+def histogram_columns(label: str) -> Columns[histograms.Bin]:
     """Returns a histogram's columns; ``label``: the title of its bins, ``size`` or ``age``."""
     return (
         Column("label", label, 16, sorts=False),
@@ -57,8 +45,8 @@ def histogram_columns(label: str) -> Columns[Bin]:
 
 
 def bar_rows(
-    rows: Sequence[Bin | str],
-    label: Callable[[Bin], str],
+    rows: Sequence[histograms.Bin | str],
+    label: Callable[[histograms.Bin], str],
     sorting: Sorting = _BY_BYTES,
     empty: str = "",
 ) -> TableRows:
@@ -67,11 +55,11 @@ def bar_rows(
     Strings are headings. Shares refer to the sum of the bins above the first heading.
     """
 
-    def value(row: Bin) -> int:
+    def value(row: histograms.Bin) -> int:
         return row.size_bytes if sorting.column == "bytes" else row.count
 
     order: list[Hashable] = []
-    bars: dict[Hashable, Bin] = {}
+    bars: dict[Hashable, histograms.Bin] = {}
     section = total = 0
     for row in rows:
         if isinstance(row, str):
@@ -105,7 +93,7 @@ def bar_rows(
     return TableRows(order, cell, sorting.column, empty=empty, without=without)
 
 
-def _wasted(row: Bin, figure: Callable[[Waste], str], unknown: str) -> str:
+def _wasted(row: histograms.Bin, figure: Callable[[histograms.Waste], str], unknown: str) -> str:
     waste = row.waste
     if waste is None or not row.count:
         return ""
@@ -113,10 +101,12 @@ def _wasted(row: Bin, figure: Callable[[Waste], str], unknown: str) -> str:
 
 
 def size_rows(
-    bins: Sequence[Bin], frequent: Sequence[Bin] = (), waste: str | None = None
-) -> list[Bin | str]:
+    bins: Sequence[histograms.Bin],
+    frequent: Sequence[histograms.Bin] = (),
+    waste: str | None = None,
+) -> list[histograms.Bin | str]:
     """Returns bins by powers of two, the exact sizes with the most bytes, and the waste."""
-    rows: list[Bin | str] = [*bins]
+    rows: list[histograms.Bin | str] = [*bins]
     if frequent:
         rows.append("exact sizes with most bytes")
         rows += frequent
@@ -125,7 +115,7 @@ def size_rows(
     return rows
 
 
-def size_label(sizes: Bin) -> str:
+def size_label(sizes: histograms.Bin) -> str:
     """Formats a bin of sizes: ``512 - 1023 B``, ``1 KiB - 2 KiB``, ``1,536 B``."""
     low, high = sizes.low, sizes.high
     if high is None or low == high:
@@ -141,14 +131,13 @@ def _whole(size: int) -> str:
     return f"{size >> 10 * power} {' KMGTPE'[power]}iB"
 
 
-def age_label(ages: Bin) -> str:
+def age_label(ages: histograms.Bin) -> str:
     """Formats a bin of ages: ``1 m - 3 m``, ``over 1 d``."""
     limits = [format_duration(n // NS_PER_S) for n in (ages.low, ages.high) if n is not None]
     return f"over {limits[0]}" if ages.high is None else " - ".join(limits)
 
 
 def _make_sizes(source: TraceSource) -> Callable[[ViewSelection], TableRows]:
-    """Returns a function that makes the rows of sizes, and reads usable sizes at intervals."""
     measured: Snapshot | None = None
     is_first = True
 
@@ -170,10 +159,10 @@ def _make_sizes(source: TraceSource) -> Callable[[ViewSelection], TableRows]:
             sizes = measured.usable
         usable = None if sizes is None else usable_of(sizes, blocks)
         if sizes is not None and usable is not None:
-            total = total_waste(blocks, sampled, usable, header_bytes(sizes.main))
+            total = histograms.total_waste(blocks, sampled, usable, header_bytes(sizes.main))
             waste = waste_line(sizes, total, about_of(sampled))
-        bins = size_bins(blocks, sampled, usable)
-        frequent = frequent_sizes(blocks, MOST_SIZES, sampled, usable)
+        bins = histograms.size_bins(blocks, sampled, usable)
+        frequent = histograms.frequent_sizes(blocks, MOST_SIZES, sampled, usable)
         found = size_rows(bins, frequent, waste)
         return bar_rows(found, size_label, settings.sorting, selection.why_empty)
 
@@ -183,7 +172,7 @@ def _make_sizes(source: TraceSource) -> Callable[[ViewSelection], TableRows]:
 def _make_ages(selection: ViewSelection) -> TableRows:
     snapshot, settings = selection.snapshot, selection.settings
     blocks = selection.blocks(settings.all_limits)
-    bins = age_bins(blocks, snapshot.now_ns, snapshot.sample_bytes)
+    bins = histograms.age_bins(blocks, snapshot.now_ns, snapshot.sample_bytes)
     return bar_rows(bins, age_label, settings.sorting, selection.why_empty)
 
 
@@ -197,35 +186,29 @@ def _only_ages(key: tuple[int, int | None, int], settings: Settings) -> Settings
     return replace(settings, limits=replace(settings.limits, min_age_ns=key[0], max_age_ns=last))
 
 
-def _histogram(what: str, key: str, maker: Any, choose: Any) -> View[TableRows]:
-    return View(
-        name=f"{what}s",
-        title=f"{what}s".title(),
-        key=key,
-        maker=maker,
-        widget=lambda: Table(histogram_columns(what)),
-        choose=choose,
-        enter_action="Only these",
-        sorting=_BY_BYTES,
-        exists=is_live,
-    )
+SIZES: Final = View(
+    "Sizes", "5", _make_sizes, lambda: Table(histogram_columns("size")), _BY_BYTES, _only_sizes,
+    "Only these", exists=is_live,
+)  # fmt: skip
+AGES: Final = View(
+    "Ages", "6", lambda _source: _make_ages, lambda: Table(histogram_columns("age")), _BY_BYTES,
+    _only_ages, "Only these", exists=is_live,
+)  # fmt: skip
 
 
-SIZES: Final = _histogram("size", "5", _make_sizes, _only_sizes)
-AGES: Final = _histogram("age", "6", lambda _source: _make_ages, _only_ages)
-
-
-def thread_columns(about: str = "") -> Columns[ThreadRow]:
+def thread_columns(about: str = "") -> Columns[histograms.ThreadRow]:
     """Returns the columns of the view of threads. ``about``: the mark of estimates."""
 
-    def growth(row: ThreadRow) -> Cell:
+    def growth(row: histograms.ThreadRow) -> Cell:
         per_min = row.held.bytes_per_min
         return "" if per_min is None else growth_cell(per_min)
 
-    def name(row: ThreadRow) -> Cell:
+    def name(row: histograms.ThreadRow) -> Cell:
         return Text(_name(row.tid, None), "dim") if row.name is None else row.name
 
-    def work(key: str, title: str, width: int, field: str, from_width: int) -> Column[ThreadRow]:
+    def work(
+        key: str, title: str, width: int, field: str, from_width: int
+    ) -> Column[histograms.ThreadRow]:
         return Column(key, title, width, attrgetter(f"work.{field}"), size, from_width=from_width)
 
     size, count, share = size_with(about), count_with(about), attrgetter("held.share")
@@ -253,7 +236,7 @@ _FLOWS: Final = 3  # Most flows shown of each kind
 
 def thread_rows_maker(_source: TraceSource) -> Callable[[ViewSelection], TableRows]:
     """Returns a function that makes a row per thread. Growth counts from its first rows."""
-    before: tuple[object, tuple[int, Sequence[ThreadStat]]] | None = None
+    before: tuple[object, tuple[int, Sequence[histograms.ThreadStat]]] | None = None
 
     def rows(selection: ViewSelection) -> TableRows:
         nonlocal before
@@ -262,7 +245,7 @@ def thread_rows_maker(_source: TraceSource) -> Callable[[ViewSelection], TableRo
         if before is not None and before[0] != key:
             before = None
         # All threads stay listed while one of them is selected.
-        held = threads_of(
+        held = histograms.threads_of(
             selection.blocks(replace(settings.all_limits, tid=None)),
             snapshot.thread_names,
             snapshot.now_ns,
@@ -271,7 +254,7 @@ def thread_rows_maker(_source: TraceSource) -> Callable[[ViewSelection], TableRo
         )
         before = before or (key, (snapshot.now_ns, held))
         narrowed = settings.narrows_stacks or not settings.all_limits.is_open
-        threads = thread_rows(held, snapshot.threads, narrowed=narrowed)
+        threads = histograms.thread_rows(held, snapshot.threads, narrowed=narrowed)
         about = about_of(snapshot.sample_bytes)
         found = thread_table(threads, snapshot.threads, settings.sorting, about)
         return replace(found, empty=selection.why_empty)
@@ -280,7 +263,10 @@ def thread_rows_maker(_source: TraceSource) -> Callable[[ViewSelection], TableRo
 
 
 def thread_table(
-    threads: Sequence[ThreadRow], activity: ThreadActivity | None, sorting: Sorting, about: str
+    threads: Sequence[histograms.ThreadRow],
+    activity: ThreadActivity | None,
+    sorting: Sorting,
+    about: str,
 ) -> TableRows:
     """Returns the table of threads by thread id. ``about``: the mark of estimates."""
     footer: list[Callable[[Any], str]] = []
@@ -306,7 +292,7 @@ def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
     def size(flow: ThreadFlow) -> str:
         return about + format_size(flow.size_bytes)
 
-    given, taken = flows_of(activity, tid)
+    given, taken = histograms.flows_of(activity, tid)
     parts = [f"{size(flow)} to {named(flow.ender_tid)}" for flow in given[:_FLOWS]]
     parts += [f"{size(flow)} from {named(flow.maker_tid)}" for flow in taken[:_FLOWS]]
     left = len(given) + len(taken) - len(parts)
@@ -321,17 +307,8 @@ def _name(tid: int, name: str | None) -> str:
 
 
 THREADS: Final = View(
-    name="threads",
-    title="Threads",
-    key="7",
-    maker=thread_rows_maker,
-    widget=lambda: Table(COLUMNS),
+    "Threads", "7", thread_rows_maker, lambda: Table(COLUMNS), _BY_BYTES,
     # Unknown threads have the id 0.
-    choose=lambda tid, settings: (
-        replace(settings, limits=replace(settings.limits, tid=tid)) if tid else None
-    ),
-    enter_action="Only these",
-    wanted=replace(BASIC, threads=True),
-    sorting=Sorting("bytes"),
-    exists=is_live,
-)
+    lambda tid, now: replace(now, limits=replace(now.limits, tid=tid)) if tid else None,
+    "Only these", wanted=replace(BASIC, threads=True), exists=is_live,
+)  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Callable, Container, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from rich.segment import Segment
@@ -26,34 +27,28 @@ HOLD_S: Final = 0.5  # Time during which rows do not move after a key or a click
 Piece = tuple[str, str | Style | None]
 Content = TypeVar("Content")
 
-# (keys, action, argument, description) of the keys in every list.
-LIST_KEYS: Final = (
-    ("up,k", "cursor", -1, "Previous row"),
-    ("down,j", "cursor", 1, "Next row"),
-    ("pageup,ctrl+b", "page", -1, "Page up"),
-    ("pagedown,ctrl+f", "page", 1, "Page down"),
-    ("home,g", "edge", -1, "First row; the cursor then stays there"),
-    ("end,G", "edge", 1, "Last row"),
-)
+
+_KEYS: Final = (Path(__file__).parent / "keys.txt").read_text()
+# By action, other words that find it in the palette.
+OTHER_WORDS: Final[dict[str, str]] = {}
 
 
-def bindings(
-    screen: str,
-    keys: Iterable[tuple[str, str, str, str]],
-    shown: Container[str],
-    first: Container[str] = (),
-) -> list[Binding]:
-    """Returns a screen's bindings from (key, action, word, sentence); ``shown``: in the footer.
+def bindings(name: str) -> list[Binding]:
+    """Returns the bindings of a screen or a widget, which ``keys.txt`` has."""
+    found = []
+    for line in _KEYS.partition(f"\n== {name}\n")[2].partition("\n\n")[0].splitlines():
+        keys, action, words, sentence, *others = line.split(" | ")
+        if others:
+            OTHER_WORDS[action.removeprefix("app.")] = others[0]
+        binding = Binding(
+            keys.removeprefix("!"), action, words.strip("*-"), tooltip=sentence,
+            show=words.startswith("*"), priority=keys.startswith("!"), id=f"{name}.{keys}",
+        )  # fmt: skip
+        found.append(binding)
+    return found
 
-    ``first``: keys that act before the focused widget.
-    """
-    return [
-        Binding(
-            key, action, short, show=key in shown, tooltip=long, id=f"{screen}.{key}",
-            priority=key in first,
-        )
-        for key, action, short, long in keys
-    ]  # fmt: skip
+
+LIST_KEYS: Final = bindings("list")
 
 
 @dataclass
@@ -100,29 +95,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         "lines--header", "lines--sorted", "lines--cursor", "lines--unfocused", "lines--dim",
         "lines--bar", "lines--grown", "lines--shrunk", "lines--match", "lines--note",
     }  # fmt: skip
-    DEFAULT_CSS = """
-    LineView {
-        overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; scrollbar-gutter: stable;
-        & .lines--header { text-style: bold; color: $text-muted; }
-        & .lines--sorted { color: $foreground; text-style: bold underline; }
-        & .lines--cursor { background: $primary-muted; text-style: bold; }
-        &:ansi .lines--cursor { background: ansi_default; text-style: reverse; }
-        & .lines--unfocused { background: $surface; text-style: bold; }
-        & .lines--dim { color: $text-muted; }
-        & .lines--bar { color: $primary; }
-        & .lines--grown { color: $text-error; }
-        & .lines--shrunk { color: $text-success; }
-        & .lines--match { text-style: bold underline; color: $text-warning; }
-        & .lines--note { color: $text-muted; text-style: italic; }
-    }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *(
-            Binding(keys, f"{action}({step})", text, show=False, tooltip=text)
-            for keys, action, step, text in LIST_KEYS
-        ),
-        Binding("enter", "choose", "Open", show=False, tooltip="Open the row"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*LIST_KEYS]
     header_lines = 0
     row_cursor = True  # Whether the cursor highlights its whole row
 
@@ -167,7 +140,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         return ()
 
     def empty_text(self) -> str:
-        """Returns the text to show if there are no rows; the widget wraps it."""
         return ""
 
     def moved(self) -> None:
@@ -181,7 +153,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         """Handles a click on a fixed line above the rows."""
 
     def name_enter(self, word: str) -> None:
-        """Shows in the footer what Enter does with a row."""
         enter = Binding("enter", "choose", word, tooltip="Open the row")
         self._bindings.key_to_bindings["enter"] = [enter]
 
@@ -220,7 +191,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
 
     @property
     def is_active(self) -> bool:
-        """Whether keys move the cursor; without focus, another widget passes them on."""
         return self.has_focus or not self.can_focus
 
     def on_key(self) -> None:
@@ -307,7 +277,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
             self.vertical_scrollbar.position = self.scroll_y
 
     def row_at(self, y: int) -> int | None:
-        """Returns the row in a line of the widget, or None."""
         if not self.header_lines <= y < self.size.height - self.footer_lines:
             return None
         row = y - self.header_lines + self.scroll_offset.y

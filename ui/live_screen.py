@@ -20,75 +20,29 @@ from tracelloc.ui.functions import FUNCTIONS
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.header import HeaderLines, TabLine, notes_of
 from tracelloc.ui.keyfooter import KeyFooter, SearchableScreen, SearchLine
-from tracelloc.ui.lineview import FreelySized, LineView, bindings
+from tracelloc.ui.lineview import OTHER_WORDS, FreelySized, LineView, bindings
 from tracelloc.ui.objectview import TypeKey, type_words
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.player import LIVE_ONLY, PLAYER_KEYS
 from tracelloc.ui.plot import curves_of
 from tracelloc.ui.processview import PROCESSES
-from tracelloc.ui.spanplot import SpanPlot, plot_flags
+from tracelloc.ui.spanplot import SpanPlot
 from tracelloc.ui.stackviews import verdict_lines, verdict_text
 from tracelloc.ui.state import OLD_S, State
 from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import Settings, Span, TraceFacts, View
 
-# fmt: off
-LIVE_KEYS: Final = bindings(
-    "live",
-    (
-        ("l", "list_source", "Source",
-         "Show the source of the row's function, with live bytes per line"),
-        ("M", "app.ask('set_mark')", "Mark", "Set a mark to compare with (d)"),
-        ("d", "app.ask('next_difference')", "Changes",
-         "Show what changed: since the last mark; between marks; off"),
-        ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
-        ("slash", "search", "Search", "Search names, files, modules (regex)"),
-        ("question_mark", "app.ask('show_help')", "Help", "All keys"),
-        ("q", "app.ask('leave')", "Quit", "Quit (detach, write files)"),
-        ("f", "app.ask('show_filters')", "Filters", "Rules that hide or collapse frames"),
-        ("n", "app.ask('toggle_filters')", "All filters", "Switch all filters off or on"),
-        ("s", "sort", "Sort", "Sort by the next column"),
-        ("S", "reverse", "Reverse", "Reverse the order"),
-        ("t", "sort_by('bytes')", "Live bytes", "Sort by live bytes"),
-        ("a", "sort_by('count')", "Block count", "Sort by blocks"),
-        ("p", "sort_by('growth')", "Growth", "Sort by growth per minute"),
-        ("r", "sort_by('rate')", "Rate", "Sort by allocations per second"),
-        ("X", "sort_by('peak')", "Peak", "Show what was live at the heap's peak"),
-        ("A", "sort_by('age')", "Age", "Sort by age"),
-        ("v", "sort_by('verdict')", "Verdict", "Sort leak suspects first, then by live bytes"),
-        ("V", "app.ask('next_verdicts')", "Suspects",
-         "Show only suspects; again: only caches, busy, start-up; all"),
-        ("b", "app.ask('toggle_baseline')", "Baseline",
-         "Show only live blocks allocated from now on"),
-        ("x", "app.ask('choose_span')", "Span",
-         "Show only live blocks allocated in a span of time, chosen on the chart"),
-        ("space", "freeze", "Freeze", "Freeze or resume the screen; tracing continues"),
-        ("i", "invert", "Invert", "Invert flame graph and tree"),
-        ("w", "metric", "Metric", "Show the next metric in flame graph and tree: bytes, blocks …"),
-        ("L", "app.ask('ask_limits')", "Limits", "Show only blocks within limits of age and size"),
-        ("m", "app.ask('toggle_threads')", "One thread", "Show blocks of all threads, or of one"),
-        ("greater_than_sign", "app.ask('step_thread', 1)", "Next thread",
-         "Show only blocks of the next thread"),
-        ("less_than_sign", "app.ask('step_thread', -1)", "Previous thread",
-         "Show only blocks of the previous thread"),
-        ("T", "together", "Together", "All processes, the running ones, or one (--follow)"),
-        ("D", "ended", "Ended", "Ended processes: one line each, or per parent"),
-        ("y", "app.ask('copy_stack')", "Copy", "Copy the row's stack to the clipboard"),
-        ("P", "app.ask('choose_process')", "Choose process",
-         "Choose another process; tracing continues until then"),
-        ("escape", "back", "Back", "One step back"),
-    ),
-    shown={"l", "M", "d", "e", "slash", "question_mark", "q"},
-    first=("slash",),
-)
-# fmt: on
+LIVE_KEYS: Final = bindings("live")
 
 
 def view_keys(views: Iterable[View[Any]]) -> list[Binding]:
     """Returns the keys that show each view."""
-    rows = [(v.key, f"view('{v.name}')", v.title, f"Show {v.title}") for v in views]
-    return bindings("live", rows, shown=())
+    OTHER_WORDS.update({f"view('{view.name}')": view.others for view in views})
+    return [
+        Binding(v.key, f"view('{v.name}')", v.title, show=False, tooltip=f"Show {v.title}")
+        for v in views
+    ]
 
 
 NARROW: int = 100  # Width below which the header has three lines and the plot fewer
@@ -122,7 +76,6 @@ class Middle(Vertical):
     """The active view, and below it the stack of the cursor's row."""
 
     async def on_resize(self) -> None:
-        """Has the screen divide the lines between view and stack again."""
         await self.run_action("screen.refit")
 
 
@@ -169,7 +122,7 @@ class LiveScreen(SearchableScreen[None]):
             pane.border_title = "stack of the selected row"
             yield pane
         yield SearchLine(placeholder="regex for names, files, modules (Esc clear)")
-        yield KeyFooter(show_command_palette=False, compact=True)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.set_interval(1.0, self._show_age)
@@ -194,7 +147,6 @@ class LiveScreen(SearchableScreen[None]):
         return self.state.settings
 
     def show(self, picture: Picture) -> None:
-        """Draws a picture, including the view of the tab that it was made for."""
         before = self.picture
         self.picture = picture
         with self.app.batch_update():
@@ -214,8 +166,12 @@ class LiveScreen(SearchableScreen[None]):
         self.state.show_together(picture)
 
     def _show_plot(self, picture: Picture) -> None:
-        snapshot, line = picture.snapshot, picture.line
-        flags = plot_flags(picture.settings)
+        snapshot, line, settings = picture.snapshot, picture.line, picture.settings
+        flags = [(mark.name, mark.now_ns) for mark in settings.marks]
+        if settings.baseline is not None:
+            flags.append(("b", settings.baseline.now_ns))
+        if settings.span is not None:
+            flags += zip("[]", settings.span, strict=True)
         series, end_ns = snapshot.series, snapshot.now_ns
         start_ns = end_ns - snapshot.elapsed_ns
         if line is not None:
@@ -270,15 +226,12 @@ class LiveScreen(SearchableScreen[None]):
     def _pane_notes(
         self, lines: list[frames.FrameLine], picture: Picture, room: int
     ) -> Sequence[str | Text]:
-        """Returns the source around the first frame's line, or advice on missing symbols."""
         assert picture.details is not None
         source, target = self.state.source, picture.snapshot.target
         frame = lines[frames.first_line(lines)].frame if lines else None
-        if frame is not None and frame.file is not None and frame.line is not None:
-            try:
-                return frames.source_lines(source.read_source(target, frame.file), frame, room)
-            except (OSError, IndexError):
-                pass
+        found, _ = frames.source_of(source.read_source, target, frame, room)
+        if found:
+            return found
         stack = picture.details.stack
         advice = generated_advice(picture.snapshot.runtimes, stack)
         advice = advice or source.symbol_advice(target, stack)
@@ -364,7 +317,6 @@ class LiveScreen(SearchableScreen[None]):
         self.action_sort_by(keys[(at + 1) % len(keys)] if keys else "")
 
     def action_sort_by(self, name: str) -> None:
-        """Sorts by a column; switches to the first view if the active one has no such column."""
         if all(column.key != name for column in self._columns()):
             self._go_to(self.state.views[0], self.settings)
         for column in self._columns():
@@ -411,7 +363,6 @@ class LiveScreen(SearchableScreen[None]):
             self._go_to(TREE, self.settings)
 
     def action_together(self) -> None:
-        """Switches the view between all processes, the running ones, and one."""
         self._go_to(self.settings.view, self.state.next_processes())
 
     def action_ended(self) -> None:

@@ -8,22 +8,11 @@ from typing import Any, ClassVar, Final
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from tracelloc.machine.machinememory import (
-    GroupMemory,
-    MachineMemory,
-    MemoryTrend,
-    ProcessMemory,
-    by_growth,
-    by_size,
-    by_urgency,
-    headline,
-    hints,
-    pss_text,
-)
+from tracelloc.machine import machinememory
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import format_estimate, format_size, plural, signed_size
 from tracelloc.ui.app import ScreenApp, show_plainly
@@ -87,30 +76,17 @@ class ActionDialog(Dialog["Words | None"]):
 
 
 class MachineScreen(
-    RefreshedScreen[MachineMemory, "Words | None"], SearchableScreen["Words | None"]
+    RefreshedScreen[machinememory.MachineMemory, "Words | None"], SearchableScreen["Words | None"]
 ):
     """Lists processes or control groups; the result is a command line to run, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "switch", "Groups", priority=True, tooltip="Processes or control groups"),
-        *bindings(
-            "machine",
-            (
-                ("s", "sort", "Sort", "Sort by the next column: growth or memory"),
-                ("t", "sort_by('bytes')", "Memory", "Sort by memory"),
-                ("p", "sort_by('growth')", "Growth", "Sort by growth per minute"),
-                ("slash", "search", "Search", "Search commands and groups (regex)"),
-                ("question_mark", "help", "Help", "All keys"),
-                ("q", "dismiss(None)", "Quit", "Quit"),
-                ("escape", "back", "Back", "Clear the search, then leave"),
-            ),
-            shown={"s", "slash", "question_mark", "q"},
-        ),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("machine")]
 
-    def __init__(self, refresh: Callable[[], MachineMemory], *, refresh_s: float) -> None:
+    def __init__(
+        self, refresh: Callable[[], machinememory.MachineMemory], *, refresh_s: float
+    ) -> None:
         super().__init__(refresh, refresh_s)
-        self._machine: MachineMemory | None = None
+        self._machine: machinememory.MachineMemory | None = None
         self._shows_groups = False
         self._by_size = False
 
@@ -121,9 +97,9 @@ class MachineScreen(
         yield rows
         yield Static(id="note", markup=False)
         yield SearchLine(placeholder="regex for commands and groups (Esc clear)")
-        yield KeyFooter(show_command_palette=False, compact=True)
+        yield KeyFooter()
 
-    def show(self, found: MachineMemory) -> None:
+    def show(self, found: machinememory.MachineMemory) -> None:
         self._machine = found
         self._show()
 
@@ -131,27 +107,35 @@ class MachineScreen(
     def _show(self) -> None:
         if self._machine is None:
             return
-        title = headline(self._machine).removeprefix("==> ")
+        title = machinememory.headline(self._machine).removeprefix("==> ")
         self.say("title", title)
         self.query_one(Table).show(self._rows(self._machine), at_once=True)
         self._say_hint()
 
-    def _rows(self, machine: MachineMemory) -> TableRows:
-        items: dict[Hashable, ProcessMemory | GroupMemory]
+    def _rows(self, machine: machinememory.MachineMemory) -> TableRows:
+        items: dict[Hashable, machinememory.ProcessMemory | machinememory.GroupMemory]
         search = Search(self.query_one(SearchLine).value)
         if self._shows_groups:
-            key = (lambda g: (-g.trend.size_bytes, g.path)) if self._by_size else by_urgency
+            key = (
+                (lambda g: (-g.trend.size_bytes, g.path))
+                if self._by_size
+                else machinememory.by_urgency
+            )
             items = {
                 group.path: group
                 for group in sorted(machine.groups, key=key)
                 if search.matches(group.name)
             }
         else:
-            order = sorted(machine.processes, key=by_size if self._by_size else by_growth)
+            order = sorted(
+                machine.processes,
+                key=machinememory.by_size if self._by_size else machinememory.by_growth,
+            )
             items = {process.pid: process for process in order if search.matches(process.arguments)}
         return TableRows(
             list(items), lambda key, column: _cell(items[key], column),
-            "memory" if self._by_size else "1m", empty="none (Esc clears the search)",
+            "memory" if self._by_size else "1m",
+            empty="none (Esc clears the search)" if search.text else "none",
             without=[
                 name for name in _LEFT_OUT
                 if all(_cell(item, name) == _UNKNOWN for item in items.values())
@@ -162,13 +146,13 @@ class MachineScreen(
     def _say_hint(self) -> None:
         chosen = self._chosen()
         text = ""
-        if isinstance(chosen, ProcessMemory):
-            text = next(iter(hints([chosen])), chosen.arguments)
+        if isinstance(chosen, machinememory.ProcessMemory):
+            text = next(iter(machinememory.hints([chosen])), chosen.arguments)
         elif chosen is not None:
             text = chosen.path
         self.say("note", clean(text))
 
-    def _chosen(self) -> ProcessMemory | GroupMemory | None:
+    def _chosen(self) -> machinememory.ProcessMemory | machinememory.GroupMemory | None:
         key, machine = self.query_one(Table).key, self._machine
         if machine is None or key is None:
             return None
@@ -201,7 +185,7 @@ class MachineScreen(
     @on(Table.Chosen)
     def _ask(self) -> None:
         chosen = self._chosen()
-        if isinstance(chosen, ProcessMemory):
+        if isinstance(chosen, machinememory.ProcessMemory):
             target = "-p", str(chosen.pid)
             dialog = ActionDialog(f"{chosen.command} ({chosen.pid})", target, is_group=False)
         elif chosen is not None:
@@ -215,13 +199,13 @@ class MachineScreen(
             self.dismiss(words)
 
 
-def _cell(item: ProcessMemory | GroupMemory, column: str) -> Cell:
+def _cell(item: machinememory.ProcessMemory | machinememory.GroupMemory, column: str) -> Cell:
     if column in _GROWTH:
         return _growth(item.trend, _GROWTH.index(column))
-    if isinstance(item, ProcessMemory):
+    if isinstance(item, machinememory.ProcessMemory):
         name, pid = CommandCell(clean(item.arguments)), str(item.pid)
         limit_bytes = left_s = None
-        pss = pss_text(item)
+        pss = machinememory.pss_text(item)
     else:
         name = CommandCell(clean(f"{item.name}, {plural(item.processes, 'process')}"))
         pid = pss = _UNKNOWN
@@ -238,7 +222,7 @@ def _cell(item: ProcessMemory | GroupMemory, column: str) -> Cell:
     }[column]
 
 
-def _growth(trend: MemoryTrend, window: int) -> Cell:
+def _growth(trend: machinememory.MemoryTrend, window: int) -> Cell:
     rate = trend.growth[window]
     if not rate:
         return _UNKNOWN if rate is None else signed_size(rate)
@@ -246,7 +230,7 @@ def _growth(trend: MemoryTrend, window: int) -> Cell:
 
 
 def show_machine(
-    read: Callable[[], MachineMemory], interval_s: float, *, plain: bool = False
+    read: Callable[[], machinememory.MachineMemory], interval_s: float, *, plain: bool = False
 ) -> None:
     """Shows all processes until the user leaves; commands chosen there run in between."""
     if plain:

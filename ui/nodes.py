@@ -6,18 +6,17 @@ The refresher's thread makes ``Nodes`` once per tree, metric and search.
 import functools
 import zlib
 from collections.abc import Callable, Hashable
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
-from tracelloc.dataclass import dataclass
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.figures import I64
 from tracelloc.show.presentation.calltree import CallTree, LiveTree, Merger, Step
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.text import format_percent
-from tracelloc.ui.lineview import COMPUTING, LineView
+from tracelloc.ui.lineview import COMPUTING, LineView, bindings
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.view import TraceSource, View, ViewSelection
 
@@ -66,7 +65,6 @@ class Nodes:
         return len(self.tree)
 
     def children(self, node: int) -> list[int]:
-        """Returns all children of a node, the heaviest first."""
         found: list[int] = self._children[self._starts[node] : self._starts[node + 1]].tolist()
         return found
 
@@ -106,7 +104,6 @@ class Nodes:
         return node
 
     def hottest_path(self, node: int) -> list[int]:
-        """Returns the path down from a node, along children with at least half of the weight."""
         found: list[int] = []
         while True:
             children = self.children(node)
@@ -157,21 +154,19 @@ def growth_colour(growth: int, weight: int) -> int:
     return 3 if growth * 10 >= weight else 2
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """The cells of a node: from ``left`` to before ``end``."""
 
-    node: int  # Number of the node
-    left: int  # First cell
-    end: int  # Cell behind the last one
+    node: int
+    left: int
+    end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One line of a graph: boxes, and cells of functions that are too narrow for a box."""
+class Level(NamedTuple):
+    """One line of a graph: boxes, and (left, end) of functions that are too narrow for a box."""
 
     boxes: list[Box]
-    small: list[tuple[int, int]]  # First cell and cell behind the last one
+    small: list[tuple[int, int]]
 
 
 def lay_out(nodes: Nodes, zoomed: int, width: int) -> list[Level]:
@@ -223,10 +218,7 @@ _NOTHING: Final = Nodes(
 class NodesView(LineView[Nodes]):
     """A widget that shows ``Nodes``; subclasses define the drawing and the selected node."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("w", "screen.metric", "Weight", tooltip=f"By {', '.join(m.value for m in Metric)}"),
-        Binding("o", "open", "Stack", tooltip="Open the heaviest stack through the function"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("nodes")]
 
     _data = _NOTHING
 
@@ -247,14 +239,12 @@ class NodesView(LineView[Nodes]):
 
     @property
     def key(self) -> Hashable | None:
-        """Key of the heaviest stack through the node under the cursor."""
         return self._data.stack_below(self.selected)
 
     def empty_text(self) -> str:
         return self._data.empty or COMPUTING
 
     def action_open(self) -> None:
-        """Opens the stack, even where Enter does something else."""
         LineView.chosen(self)
 
 
@@ -288,15 +278,11 @@ def tree_maker(_source: TraceSource) -> Callable[[ViewSelection], Nodes]:
     return nodes
 
 
-def nodes_view(name: str, title: str, key: str, widget: Callable[[], NodesView]) -> View[Nodes]:
+def nodes_view(
+    title: str, key: str, widget: Callable[[], NodesView], others: str = ""
+) -> View[Nodes]:
     """Returns a view of the call tree; all such views share one tree."""
     return View(
-        name=name,
-        title=title,
-        key=key,
-        maker=tree_maker,
-        widget=widget,
-        choose=lambda stack, _settings: stack,
-        keeps_state=True,
-        follows_metric=True,
-    )
+        title, key, tree_maker, widget, choose=lambda stack, _settings: stack, keeps_state=True,
+        follows_metric=True, others=others,
+    )  # fmt: skip

@@ -156,11 +156,6 @@ def _lines(found: ObjectFindings, snapshot: Snapshot, key: Hashable | None) -> I
 
 
 OBJECTS: Final = View(
-    name="objects",
-    title="Objects",
-    key="O",
-    maker=lambda _source: object_rows,
-    widget=lambda: tableview.Table(type_columns()),
-    sorting=Sorting("growth"),
-    exists=lambda source: source.has_python,
-)
+    "Objects", "O", lambda _source: object_rows, lambda: tableview.Table(type_columns()),
+    Sorting("growth"), exists=lambda source: source.has_python,
+)  # fmt: skip

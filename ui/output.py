@@ -89,7 +89,6 @@ class OutputView(TextLines):
             super().move_to(self.row_count() - 1)
 
     def move_to(self, row: int) -> None:
-        """Moves the cursor to a row; on the last one, the view follows the output's end."""
         super().move_to(row)
         self._follows = row >= self.row_count() - 1
 
@@ -98,14 +97,9 @@ class OutputView(TextLines):
 
 
 OUTPUT: Final = View(
-    name="output",
-    title="Output",
-    key="0",
-    maker=output_maker,
-    widget=OutputView,
-    keeps_state=True,
+    "Output", "0", output_maker, OutputView, keeps_state=True,
     exists=lambda source: source.last_output is not None,
-)
+)  # fmt: skip
 
 
 def log_lines(selection: ViewSelection, facts: TraceFacts) -> Iterator[str]:
@@ -161,9 +155,6 @@ def _capture_lines(selection: ViewSelection, facts: TraceFacts) -> Iterator[str]
 
 
 LOG: Final = View(
-    name="log",
-    title="Log",
-    key="8",
-    maker=lambda source: lambda selection: list(log_lines(selection, source.facts)),
-    widget=TextLines,
-)
+    "Log", "8", lambda source: lambda one: list(log_lines(one, source.facts)), TextLines,
+    others="errors overhead losses warnings",
+)  # fmt: skip

@@ -16,7 +16,7 @@ from tracelloc.show.tables import Column, Columns
 from tracelloc.text import format_duration, format_size, plural, signed_size
 from tracelloc.ui import tableview
 from tracelloc.ui.keyfooter import KeyFooter
-from tracelloc.ui.lineview import LIST_KEYS
+from tracelloc.ui.lineview import LIST_KEYS, bindings
 
 _COLUMNS: Final[Columns[Any]] = (
     Column("pid", "pid", 7, sorts=False),
@@ -43,15 +43,12 @@ def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> tableview.
         if column == "growth" and growth:
             return tableview.growth_cell(growth)
         text = {
-            "pid": str(info.pid),
-            "user": info.user,
-            "age": format_duration(info.age_s),
-            "resident": format_size(info.rss_bytes),
+            "pid": str(info.pid), "user": info.user, "age": format_duration(info.age_s),
+            "resident": format_size(info.rss_bytes), "command": info.arguments,
             "growth": f"{signed_size(growth)} {tableview.arrow(growth)}",
-            "command": info.arguments,
             "word": "…" if not info.known else "no" if info.trouble else "yes",
             "state": _state(info),
-        }[column]
+        }[column]  # fmt: skip
         if column == "command" and not info.trouble:
             return tableview.CommandCell(tableview.clean(text))
         return Text(tableview.clean(text), "dim") if info.trouble else text
@@ -68,15 +65,6 @@ def _state(info: ProcessInfo) -> str:
 class RefreshedScreen(Screen[ResultT], Generic[Found, ResultT]):
     """A screen whose content is read at intervals, in a thread of its own."""
 
-    DEFAULT_CSS = """
-    RefreshedScreen {
-        & #title { height: 1; text-style: bold; padding: 0 1; }
-        & #typed { border: none; height: 1; padding: 0 1; }
-        & #list { height: 1fr; }
-        & #note { height: 1; padding: 0 1; color: $text-muted; }
-    }
-    """
-
     def __init__(self, refresh: Callable[[], Found], refresh_s: float) -> None:
         """``refresh_s``: seconds between reads; 0: read only once, for screenshots."""
         super().__init__()
@@ -88,7 +76,6 @@ class RefreshedScreen(Screen[ResultT], Generic[Found, ResultT]):
         raise NotImplementedError
 
     def say(self, where: str, text: str) -> None:
-        """Writes a line: the title, or the note."""
         self.query_one(f"#{where}", Static).update(
             tableview.crop(text, max(self.size.width - 2, 0))
         )
@@ -118,14 +105,13 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
     """Lists processes; the result is the chosen PID, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "back", "Clear/quit", tooltip="Clear the search, then leave"),
+        *bindings("picker"),
         *(
-            Binding(key, f"list('{action}', {step})", text, show=False, priority=True)
-            for keys, action, step, text in LIST_KEYS
-            for key in keys.split(",")
-            if len(key) > 1  # letters are typed into the search
+            Binding(key, f"list({each.action!r})", show=False, priority=True, tooltip=each.tooltip)
+            for each in LIST_KEYS
+            for key in each.key.split(",")
+            if len(key) > 1 and key != "enter"  # letters are typed into the search
         ),
-        Binding("enter", "pick", "Trace", priority=True, tooltip="Trace the process"),
     ]
 
     def __init__(
@@ -147,7 +133,7 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
         rows.can_focus = False
         yield rows
         yield Static(id="note", markup=False)
-        yield KeyFooter(show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()
@@ -182,9 +168,8 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
             text = f"{state}: {info.arguments}"
         self.say("note", text)
 
-    def action_list(self, what: str, step: int) -> None:
-        """Moves the list's cursor while the search has the focus."""
-        getattr(self.query_one(tableview.Table), f"action_{what}")(step)
+    async def action_list(self, action: str) -> None:
+        await self.query_one(tableview.Table).run_action(action)
 
     @on(tableview.Table.Chosen)
     def action_pick(self) -> None:

@@ -156,7 +156,6 @@ class Pictures:
     def _before(
         self, before: TraceSnapshot | None, trace: TraceSnapshot, settings: Settings
     ) -> Iterator[Mark]:
-        """Yields the previous recorded snapshot, if it is usable for rates."""
         if before is not None:
             one, now = self._shown(before, settings), self._shown(trace, settings)
             if one.target.number == now.target.number and one.table_number == now.table_number:
@@ -202,24 +201,18 @@ class Pictures:
         check()
         content = self._maker(process, settings.view)(selection)
         check()
+        namer, names, pending = process.namer, process.names, process.names.pending
         return Picture(
-            snapshot=snapshot,
-            process_count=len(trace.processes),
-            settings=settings,
-            header=self._header(snapshot, process.moments),
-            content=content,
-            labels=process.names.labels,
-            namer=process.namer,
-            details=self._chosen(snapshot, process.namer, settings),
-            listing=_listing(process, selection),
+            snapshot, len(trace.processes), settings, self._header(snapshot, process.moments),
+            content, names.labels, namer, self._chosen(snapshot, namer, settings),
+            _listing(process, selection),
             found=len(selection.stacks),
             found_bytes=int(selection.figures.live_bytes[selection.stacks].sum()),
-            line=self._line,
-            names_pending=process.names.pending,
-            is_partial=process.names.pending > 0 or process.names.asks_again,
-            is_naming=process.names.pending > 0 or process.namer.waiting > 0,
+            line=self._line, names_pending=pending,
+            is_partial=pending > 0 or names.asks_again,
+            is_naming=pending > 0 or namer.waiting > 0,
             computing_s=self._now_s() - began_s,
-        )
+        )  # fmt: skip
 
     def _maker(self, process: _Process, view: View[Any]) -> Callable[[ViewSelection], Any]:
         last, process.view = process.view, view
@@ -260,7 +253,6 @@ class Pictures:
         return None if recorded is None else recorded.line
 
     def _fold_wrappers(self, snapshot: Snapshot, process: _Process, stacks: I64) -> None:
-        """At intervals, hides functions that turn out to wrap malloc."""
         names, now_s = process.names, self._now_s()
         if now_s < process.wrappers_due_s or process.namer.waiting:
             return
@@ -320,10 +312,5 @@ def _listing(process: _Process, selection: ViewSelection) -> SourceListing | Non
         return None
     if process.lister is None or process.lister.function != function:
         process.lister = SourceLister(function)
-    return process.lister.listing(
-        selection.snapshot,
-        selection.namer,
-        selection.unsearched.tolist(),
-        figures.live_bytes,
-        figures.live_count,
-    )
+    stacks, sizes, counts = selection.unsearched.tolist(), figures.live_bytes, figures.live_count
+    return process.lister.listing(selection.snapshot, selection.namer, stacks, sizes, counts)

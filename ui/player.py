@@ -1,48 +1,38 @@
-"""Navigation in a recording by keys, and its playback."""
+"""A recording as the screen's source, navigation in it by keys, and its playback."""
 
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from textual.timer import Timer
 
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.process import Target
+from tracelloc.model.snapshotrequest import SnapshotRequest
+from tracelloc.show.presentation.facts import found_lines
+from tracelloc.show.presentation.naming import Namer, Namers
+from tracelloc.show.recording.joined import AnyRecording, count_words
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.system.invoker import invoker
 from tracelloc.text import NS_PER_S
+from tracelloc.ui import view
 from tracelloc.ui.dialogs import TimeDialog
+from tracelloc.ui.frames import lines_of_file
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.refresher import Refresher
-from tracelloc.ui.view import Difference, Span, TimeLine
+from tracelloc.ui.view import Difference, Span, TimeLine, TraceFacts, TraceSource
 
 if TYPE_CHECKING:
-    from tracelloc.ui.recorded import RecordedSource
     from tracelloc.ui.state import State
 
 PLAY_S: Final = 0.5  # Time between two snapshots during playback
 _PLAYED: Final = 120  # Number of steps of a long recording's playback, which takes a minute
 _PAGES: Final = 20  # Number of pages of a recording
 
-# fmt: off
-PLAYER_KEYS: Final = bindings(
-    "recording",
-    (
-        ("left_square_bracket", "app.play('step', -1)", "Earlier", "Go to the previous snapshot"),
-        ("right_square_bracket", "app.play('step', 1)", "Later", "Go to the next snapshot"),
-        ("left_curly_bracket", "app.play('page', -1)", "Page back",
-         "Go back by a twentieth of the recording"),
-        ("right_curly_bracket", "app.play('page', 1)", "Page forward",
-         "Go forward by a twentieth of the recording"),
-        ("home,left_parenthesis", "app.play('edge', -1)", "First", "Go to the first snapshot"),
-        ("end,right_parenthesis", "app.play('edge', 1)", "Last",
-         "Go to the last snapshot and follow new ones"),
-        ("at", "app.play('ask_time')", "Go to", "Go to a time: 03:15, +90m, -5m"),
-        ("space", "app.play('toggle')", "Play", "Play the recording in a minute, or stop"),
-        ("x", "app.ask('choose_span')", "Compare",
-         "Choose two times on the chart and show what changed between them"),
-    ),
-    shown={"left_square_bracket", "right_square_bracket", "space", "x"},
-    first=("home,left_parenthesis", "end,right_parenthesis"),
-)
-# fmt: on
+PLAYER_KEYS: Final = bindings("recording")
 # Keys that need a live trace.
 LIVE_ONLY: Final = frozenset(
     {"b", "m", "P", "L", "A", "space", "x", "greater_than_sign", "less_than_sign"}
@@ -62,11 +52,9 @@ class Player:
 
     @property
     def line(self) -> TimeLine:
-        """The times of all snapshots, and which one was shown last."""
         return self._recorded.line
 
     def condition(self) -> str:
-        """Returns the header's text on the shown snapshot."""
         line = self.line if self._state.picture is None else self._state.picture.line
         assert line is not None
         clock = line.clock(round(float(line.uptimes_s[line.index]) * NS_PER_S))
@@ -117,13 +105,9 @@ class Player:
         return at if uptime_s - uptimes_s[at] <= uptimes_s[after] - uptime_s else after
 
     def ask_time(self) -> None:
-        def go_to_time(time_s: float | None) -> None:
-            if time_s is not None:
-                self._go(self.line.find_time(time_s))
-
         times_s = self.line.times_s
         dialog = TimeDialog(float(times_s[0]), float(times_s[-1]))
-        self._state.app.push_screen(dialog, go_to_time)
+        self._state.ask(dialog, lambda time_s: self._go(self.line.find_time(time_s)))
 
     def toggle(self) -> None:
         if self._timer is not None:
@@ -145,7 +129,6 @@ class Player:
         self._timer = None
 
     def compare(self, span: Span) -> None:
-        """Goes to the end of a span and shows the changes within it."""
         state, line = self._state, self.line
         ends = [self._nearest(time_ns / NS_PER_S) for time_ns in span]
         if ends[0] == ends[1]:
@@ -164,3 +147,84 @@ class Player:
 
         self._go(ends[1])
         self._refresher.run_job(job)
+
+
+_ROUNDING_S: Final = 1e-6
+_NEWEST_S: Final = 2.0  # Time between two updates of a growing recording's curves
+
+
+class RecordedSource(TraceSource):
+    """A source whose snapshots come from a recording instead of a running process.
+
+    Only the refresher's thread may use it, but any thread may call ``go_to`` and read ``line``.
+    """
+
+    writes_files = True  # True: quitting loses nothing, so the screen does not ask first
+    last_output: view.LastOutput | None = None
+
+    def __init__(self, recording: AnyRecording, namers: Namers, *, at: int | None = None) -> None:
+        """``at``: number of the first snapshot to show; None: follow the newest one."""
+        self._recording = recording
+        self._namers = namers
+        self.trace_as_of = recording.trace_as_of
+        self._uptime_s = math.inf if at is None else recording.moments[at].uptime_s
+        self._newest_due_s = 0.0
+        # The gaps between snapshots, and the times that they were found in
+        self._gaps: tuple[view.F64, view.Gaps] = np.zeros(0), ()
+        self._newest = recording.trace_as_of(math.inf)
+        # The recorded snapshot before the one returned last, for rates
+        self.before: TraceSnapshot | None = None
+        # All snapshots' times, and the number of the one returned last
+        self.line = self._line(len(recording.moments) - 1)
+        self.filters = namers.filters
+        self.invoker = invoker()
+        self.recorded = self
+        self.has_python = any(one.objects is not None for one in self._newest.processes)
+        self.has_many = self._newest.follow is not None or len(self._newest.processes) > 1
+        self.facts = _facts_of(recording, self._newest.root)
+
+    def go_to(self, uptime_s: float) -> None:
+        """Selects the last snapshot up to an uptime in seconds. Any thread may call this."""
+        self._uptime_s = uptime_s
+
+    def namer(self, target: Target) -> Namer:
+        return self._namers.namer_of(target)
+
+    def take_snapshot(self, _wanted: SnapshotRequest) -> TraceSnapshot:
+        recording, uptime_s = self._recording, self._uptime_s
+        # The curves, which take long, are read at most every `_NEWEST_S`.
+        self._recording.reload()
+        now_s = time.monotonic()
+        if self._recording.is_growing and now_s >= self._newest_due_s:
+            self._newest = self._recording.trace_as_of(math.inf)
+            self._newest_due_s = now_s + _NEWEST_S
+        index = recording.find_uptime(uptime_s)
+        before_s = recording.moments[index - 1].uptime_s if index else None
+        self.before = None if before_s is None else recording.trace_as_of(before_s)
+        # Names are those of the trace that was asked for last.
+        trace = recording.trace_as_of(uptime_s)
+        self.line = self._line(recording.find_uptime(trace.root.now_ns / NS_PER_S + _ROUNDING_S))
+        return trace
+
+    def _line(self, index: int) -> TimeLine:
+        moments = self._recording.moments
+        uptimes_s = np.array([moment.uptime_s for moment in moments])
+        if not np.array_equal(uptimes_s, self._gaps[0]):
+            self._gaps = uptimes_s, view.find_gaps(uptimes_s)
+        times_s, is_growing = (
+            np.array([each.time_s for each in moments]),
+            self._recording.is_growing,
+        )
+        return TimeLine(uptimes_s, times_s, index, self._newest, is_growing, self._gaps[1])
+
+    def read_source(self, _target: Target, path: str) -> list[str]:
+        return lines_of_file(None, path)
+
+
+def _facts_of(recording: AnyRecording, root: Snapshot) -> TraceFacts:
+    about = recording.about
+    host = about.get("host", "?") + (f" ({root.target.machine})" if root.target.machine else "")
+    tool = f"tracelloc {about.get('version', '?')}"
+    method = f"{tool} on {host} in {recording.path}, {count_words(recording)}"
+    files = tuple(dict.fromkeys(base_name(each.file) for each in root.allocators))
+    return TraceFacts(files, tuple(found_lines(root.allocators)), method, ring_slots=0)

@@ -1,18 +1,13 @@
-"""The plot of live bytes, resident and kept memory over the whole traced time."""
+"""Drawings of live bytes, resident and kept memory over the whole traced time."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from rich.segment import Segment
-from rich.style import Style
-from textual.geometry import Region
-from textual.strip import Strip
-from textual.widget import Widget
 
 from tracelloc.dataclass import dataclass
 from tracelloc.model.figures import HeapPoints
@@ -38,9 +33,10 @@ class Curve:
 
     name: str  # Name beside the curve
     time_ns: Sequence[int] | npt.NDArray[np.int64]  # Times of the values, CLOCK_MONOTONIC
-    values: Sequence[int] | npt.NDArray[np.int64]  # Values in bytes; negative ones are unknown
+    values: Sequence[int] | npt.NDArray[Any]  # Values in bytes; negative ones are unknown
     style: str  # Component class of the curve
     is_whole: bool = False  # Whether the axis reaches its highest value, however high
+    is_part: bool = False  # Whether it is a part of the area of the first curve
 
 
 _APART: Final = 18  # Least columns from one time on the axis to the next
@@ -164,7 +160,6 @@ class Canvas:
 
 
 def _values_of(curve: Curve, canvas: Canvas) -> F64:
-    """Returns the value for each column; NaN where it is unknown."""
     values = np.full(canvas.columns, np.nan)
     if not len(curve.time_ns):
         return values
@@ -189,41 +184,40 @@ def draw_plot(
 ) -> Drawing:
     """Draws a plot of ``width`` by ``height`` cells, including the time axis at the bottom.
 
-    The first curve is an area, drawn in eighths of a cell to make slow growth visible; the others
-    are lines. Flags are dotted lines with their names on top.
+    The first curve is an area, drawn in eighths of a cell to make slow growth visible, and curves
+    that are parts of it have their colours there; the others are lines. Flags are dotted lines
+    with their names on top.
     """
     canvas = Canvas(width, height, start_ns, end_ns, fits=clock is not None)
     if not canvas.has_room:
         return canvas.rows
-    lines = [(curve, _values_of(curve, canvas)) for curve in curves]
-    known = [values[~np.isnan(values)] for _, values in lines]
-    highest = [float(values.max()) if len(values) else 0.0 for values in known]
+    values = [_values_of(curve, canvas) for curve in curves]
+    highest = [float(np.nanmax(each, initial=0)) for each in values]
     # A curve so high that the area would look flat is left out; an arrow points to it.
     far = _FAR * highest[0] or math.inf
     pairs = zip(curves, highest, strict=True)
     shown = [value for curve, value in pairs if curve.is_whole or value <= far]
     top = nice_ceiling(max(shown, default=1), canvas.lines)
     canvas.draw_axes(top, clock)
+    heights = [np.nan_to_num(each, nan=-1.0) / top * canvas.lines for each in values]
+    parts = [n for n, curve in enumerate(curves) if n and curve.is_part][::-1]
+    areas = np.stack([heights[n] for n in (*parts, 0)])
+    draw_areas(canvas, areas, [("", curves[n].style) for n in (*parts, 0)])
     names: dict[int, str] = {}
-    for number, (curve, values) in enumerate(lines):
-        heights = np.nan_to_num(values, nan=-1.0) / top * canvas.lines
+    for number, curve in enumerate(curves):
         if highest[number] > top:
             canvas.write(width - BEHIND + 1, 0, f"{curve.name} ↑"[: BEHIND - 1], curve.style)
             names[0] = curve.name
             continue
-        if curve.style == "plot--leak":
-            _colour_part(canvas, np.nan_to_num(lines[0][1]) / top * canvas.lines, heights, curve)
-            continue
-        if number:
-            _draw_line(canvas, heights.tolist(), canvas.lines, curve.style)
-        else:
-            _draw_area(canvas, heights.tolist(), canvas.lines, curve.style)
-        if (last := float(heights[canvas.used - 1])) >= 0:
+        if number and not curve.is_part:
+            _draw_line(canvas, heights[number].tolist(), curve.style)
+        if (last := float(heights[number][canvas.used - 1])) >= 0:
             # At the curve's end, on a line without another name.
-            y = _row(last, canvas.lines)
-            free = next(row for row in (y, y - 1, y + 1) if row not in names and row >= 0)
-            names[free] = curve.name
-            canvas.write(width - BEHIND + 1, free, curve.name, curve.style)
+            y, side = _row(last, canvas.lines), -1 if curve.is_part else 1
+            rows = (row for row in (y, y - side, y + side) if 0 <= row < height - 1)
+            for row in [row for row in rows if row not in names][:1]:
+                names[row] = curve.name
+                canvas.write(width - BEHIND + 1, row, curve.name, curve.style)
     for name, time_ns in flags:
         x = LABELS + min(int((time_ns - start_ns) // canvas.step_ns), canvas.used - 1)
         if x >= LABELS and time_ns <= canvas.end_ns:
@@ -238,45 +232,40 @@ def _row(height: float, plot_height: int) -> int:
     return min(plot_height - 1, max(0, plot_height - math.ceil(max(height, 0))))
 
 
-def draw_stack(
-    canvas: Canvas, tops: npt.NDArray[np.int_], layers: Sequence[tuple[str, str]]
-) -> None:
-    """Draws layers, each (character, style), in whole cells up to their tops in each column."""
-    for x in range(tops.shape[1]):
-        below = 0
-        for (mark, style), top in zip(layers, tops[:, x].tolist(), strict=True):
-            for y in range(below, top):
-                canvas.put(LABELS + x, canvas.lines - 1 - y, mark, style)
-            below = top
+def draw_areas(canvas: Canvas, tops: F64, layers: Sequence[tuple[str, str]]) -> None:
+    """Draws layers, each (character, style), up to their tops in each column.
 
-
-def _colour_part(canvas: Canvas, heights: F64, parts: F64, curve: Curve) -> None:
-    """Gives the lower part of an area the style of its curve, to the nearest cell."""
-    for x, (height, part) in enumerate(zip(heights.tolist(), parts.tolist(), strict=True)):
-        for below in range(math.ceil(height)):
-            y = canvas.lines - 1 - below
-            if y >= 0 and part + 0.5 > (below + min(height, below + 1)) / 2:
-                canvas.put(LABELS + x, y, canvas.rows[y][LABELS + x][0], curve.style)
-
-
-def _draw_area(canvas: Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
-    for offset, height in enumerate(heights):
+    With characters, to the nearest cell; without, in eighths of one: a layer's style on another's.
+    """
+    for x, column in enumerate(tops.T.tolist()):
+        height, last = column[-1], len(column) - 1
         # A nonzero value must not look like zero.
         eighths = max(round(height * 8), 1 if height > 0 else 0)
-        for row in range(plot_height):
-            part = min(8, eighths - 8 * row)
-            if part > 0:
-                canvas.put(LABELS + offset, plot_height - 1 - row, _EIGHTHS[part], style)
+        for row in range(min(math.ceil(height), canvas.lines)):
+            y, middle = canvas.lines - 1 - row, row + 0.5
+            if layers[0][0]:
+                for mark, style in [layers[n] for n, top in enumerate(column) if top >= middle][:1]:
+                    canvas.put(LABELS + x, y, mark, style)
+                continue
+            filled = min(8, eighths - 8 * row)
+            inner = next((n for n, top in enumerate(column) if round(8 * (top - row)) > 0), last)
+            part, style = round(8 * (column[inner] - row)), layers[inner][1]
+            if filled == 8 and 0 < part < 8:
+                outer = next(n for n, top in enumerate(column) if round(8 * (top - row)) > part)
+                canvas.put(LABELS + x, y, _EIGHTHS[part], f"{style} {layers[outer][1]}")
+            else:
+                # A cell has no third colour for what lies above all layers.
+                style = style if part >= filled else layers[last][1]
+                canvas.put(LABELS + x, y, _EIGHTHS[filled], style)
 
 
-def _draw_line(canvas: Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
+def _draw_line(canvas: Canvas, heights: Sequence[float], style: str) -> None:
     before: int | None = None
-    for offset, height in enumerate(heights):
-        x = LABELS + offset
+    for x, height in enumerate(heights, LABELS):
         if height < 0:
             before = None
             continue
-        y = _row(height, plot_height)
+        y = _row(height, canvas.lines)
         if before is None or before == y:
             canvas.put(x, y, "─", style, behind=True)
         else:
@@ -289,15 +278,17 @@ def _draw_line(canvas: Canvas, heights: Sequence[float], plot_height: int, style
 
 def curves_of(points: HeapPoints, snapshot: Snapshot) -> list[Curve]:
     """Returns the curves of live bytes and resident memory, and of others that matter."""
-    # Objects of Python lie beside the heap of malloc.
-    has_others = any(runtime.counts_objects for runtime in snapshot.runtimes)
-    curves = [
-        Curve("heap", points.time_ns, points.live_bytes, "plot--heap"),
-        Curve("RSS", points.time_ns, points.rss_bytes, "plot--rss", is_whole=has_others),
-    ]
+    # What other runtimes manage lies beside the heap of malloc.
+    has_others = len(snapshot.runtimes) > 0
+    has_objects = bool(points.object_bytes.any())
+    heap = Curve("heap", points.time_ns, points.live_bytes, "plot--heap", is_part=has_objects)
+    curves = [heap, Curve("RSS", points.time_ns, points.rss_bytes, "plot--rss", has_others)]
+    if has_objects:
+        both = points.live_bytes + points.object_bytes
+        curves.insert(0, Curve("+obj", points.time_ns, both, "plot--objects"))
     most_kept = max(points.kept_bytes, default=0)
     if most_kept > 0 and most_kept >= _NOTABLE_SHARE * points.rss_bytes.max():
-        curves.insert(1, Curve("kept", points.time_ns, points.kept_bytes, "plot--kept"))
+        curves.insert(-1, Curve("kept", points.time_ns, points.kept_bytes, "plot--kept"))
     leaks = [
         member.stack
         for suspect in suspects_of(snapshot)
@@ -307,60 +298,12 @@ def curves_of(points: HeapPoints, snapshot: Snapshot) -> list[Curve]:
     if leaks:
         times, held = snapshot.history.series(np.array(leaks))
         now = int(snapshot.totals.live_bytes[leaks].sum())
-        held, times = [*held, now], [*times, snapshot.now_ns]
-        if points.time_ns[-1] > snapshot.now_ns:  # of a recording
-            held, times = [*held, -1], [*times, snapshot.now_ns + 1]
-        curves.insert(1, Curve("leak", times, held, "plot--leak"))
+        sizes = np.interp(points.time_ns, [*times, snapshot.now_ns], [*held, now])
+        sizes[points.time_ns > snapshot.now_ns] = -1  # of a recording
+        at = curves.index(heap) + 1
+        curves.insert(at, Curve("leak", points.time_ns, sizes, "plot--leak", is_part=True))
     limit = None if snapshot.memory is None else snapshot.memory.limit
     if limit is not None and limit.free_bytes < _NEAR * limit.size_bytes:
-        sizes = np.full(len(points), limit.size_bytes)
-        curves.append(Curve("limit", points.time_ns, sizes, "plot--limit"))
+        whole = np.full(len(points), limit.size_bytes)
+        curves.append(Curve("limit", points.time_ns, whole, "plot--limit"))
     return curves
-
-
-def _changes(before: Sequence[Sequence[tuple[str, str]]], now: Drawing) -> Iterator[Region]:
-    is_equal = [len(line) for line in before] == [len(line) for line in now]
-    for y, line in enumerate(now):
-        found = [x for x, cell in enumerate(line) if not is_equal or cell != before[y][x]]
-        if found:
-            yield Region(found[0], y, found[-1] - found[0] + 1, 1)
-
-
-class Plot(Widget):
-    """The widget that shows the plot."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "plot--axis", "plot--heap", "plot--kept", "plot--leak", "plot--limit", "plot--mark",
-        "plot--rss",
-    }  # fmt: skip
-
-    # The time of day at a moment; None: times are told from now
-    clock: Callable[[int], str] | None = None
-    _draw: Callable[[int, int], Drawing] | None = None
-    _drawing: Sequence[Sequence[tuple[str, str]]] = ()
-
-    def show(
-        self, curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int
-    ) -> None:
-        self._draw = lambda width, height: draw_plot(
-            curves, flags, start_ns, end_ns, width=width, height=height, clock=self.clock
-        )
-        self.on_resize()
-
-    def on_resize(self) -> None:
-        if self._draw is not None:
-            before, self._drawing = self._drawing, self._draw(self.size.width, self.size.height)
-            changed = list(_changes(before, self._drawing))
-            if changed:
-                self.refresh(*changed)
-
-    def render_line(self, y: int) -> Strip:
-        if y >= len(self._drawing):
-            return Strip.blank(self.size.width, self.rich_style)
-        styles: dict[str, Style] = {"": self.rich_style}
-        segments = []
-        for text, name in styled_runs(self._drawing[y]):
-            if name not in styles:
-                styles[name] = self.get_component_rich_style(name)
-            segments.append(Segment(text, styles[name]))
-        return Strip(segments, len(self._drawing[y]))

@@ -159,16 +159,12 @@ def show_process(number: int, settings: Settings) -> Settings:
     """Returns settings that show a process, or all, without choices of former stacks."""
     # Processes have their peaks at different times, so their sum has none.
     peak_of_all = number < 0 and settings.metric is Metric.PEAK
+    metric = Metric.BYTES if peak_of_all else settings.metric
+    limits = replace(settings.limits, tid=ALL.tid, stack=ALL.stack)
     return replace(
-        settings,
-        process=number,
-        metric=Metric.BYTES if peak_of_all else settings.metric,
-        selected=None,
-        baseline=None,
-        difference=None,
-        marks=(),
-        limits=replace(settings.limits, tid=ALL.tid, stack=ALL.stack),
-    )
+        settings, process=number, metric=metric, limits=limits, selected=None, baseline=None,
+        difference=None, marks=(),
+    )  # fmt: skip
 
 
 def _choose(key: Hashable, settings: Settings) -> Settings:
@@ -178,16 +174,10 @@ def _choose(key: Hashable, settings: Settings) -> Settings:
 
 
 PROCESSES: Final = View(
-    name="processes",
-    title="Processes",
-    key="9",
-    maker=lambda _source: lambda one: process_rows(one.trace, one.settings),
-    widget=lambda: Table(process_columns()),
-    choose=_choose,
-    enter_action="Show",
-    sorting=Sorting("name", descending=False),
+    "Processes", "9", lambda _source: lambda one: process_rows(one.trace, one.settings),
+    lambda: Table(process_columns()), Sorting("name", descending=False), _choose, "Show",
     exists=lambda source: source.has_many,
-)
+)  # fmt: skip
 
 
 # Sentences below the rows: what is freed and kept, and the selected part's items.
@@ -240,10 +230,6 @@ def _sentences(snapshot: Snapshot, part: MemoryPart | None) -> Iterator[str]:
 
 
 RESIDENT: Final = View(
-    name="resident",
-    title="Memory",
-    key="R",
-    maker=lambda _source: resident_rows,
-    widget=lambda: Table(COLUMNS),
-    sorting=Sorting("bytes"),
-)
+    "Memory", "R", lambda _source: resident_rows, lambda: Table(COLUMNS), Sorting("bytes"),
+    others="rss",
+)  # fmt: skip

@@ -48,20 +48,7 @@ def _columns(about: str = "", source: Callable[[int], Cell] = str) -> Columns[An
 class SourceScreen(Screen[None]):
     """The screen of one function's source. The cursor starts on the heaviest line."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *bindings(
-            "source",
-            (
-                ("escape,q", "app.pop_screen", "Back", "Back to the previous screen"),
-                ("J", "next_line(1)", "Next", "Next line with bytes"),
-                ("K", "next_line(-1)", "Previous", "Previous line with bytes"),
-                ("enter", "open_stack", "Stack", "Open the heaviest stack through the line"),
-                ("E", "edit", "Editor", "Open the line in $EDITOR"),
-                ("question_mark", "app.ask('show_help')", "Help", "All keys"),
-            ),
-            shown={"escape,q", "J", "K", "enter", "E", "question_mark"},
-        )
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("source")]
     AUTO_FOCUS = "#listing"
 
     def __init__(self, state: State, function: ListedFunction) -> None:
@@ -79,14 +66,13 @@ class SourceScreen(Screen[None]):
         lines = Table(_columns(), id="listing")
         lines.name_enter("Stack")
         yield lines
-        yield KeyFooter(show_command_palette=False, compact=True)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         if self.state.picture is not None:
             self.show(self.state.picture)
 
     def on_screen_resume(self) -> None:
-        """Requests this function's listing again, as another screen may have requested its own."""
         self.state.change(listed_function=self.function)
 
     def on_unmount(self) -> None:
@@ -110,16 +96,12 @@ class SourceScreen(Screen[None]):
             about = about_of(picture.snapshot.sample_bytes)
             first = bisect.bisect_left(self._numbers, listing.heaviest_line)
             columns = _columns(about, self._source_cell)
-            table.show(
-                rows_of(
-                    self._numbers,
-                    lambda number: (number, listing.lines.get(number)),
-                    columns,
-                    first=min(first, max(len(self._numbers) - 1, 0)),
-                    empty=self._trouble or "no live block was allocated through this function",
-                ),
-                at_once=is_first,
-            )
+            rows = rows_of(
+                self._numbers, lambda number: (number, listing.lines.get(number)), columns,
+                first=min(first, max(len(self._numbers) - 1, 0)),
+                empty=self._trouble or "no live block was allocated through this function",
+            )  # fmt: skip
+            table.show(rows, at_once=is_first)
             if is_first:
                 table.center_cursor()
 

@@ -1,35 +1,35 @@
 """The plot over time, where keys or the mouse select a span."""
 
-import time
-from collections.abc import Sequence
-from typing import ClassVar, Final
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
+from rich.segment import Segment
+from rich.style import Style
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
 
-from tracelloc.text import NS_PER_S, format_duration, format_size
-from tracelloc.ui.plot import BEHIND, LABELS, Curve, Plot, column_ns
-from tracelloc.ui.view import Settings, Span
-
-_PAGE: Final = 10  # Columns that the cursor moves with shift
+from tracelloc.text import NS_PER_S, format_duration
+from tracelloc.ui.lineview import bindings
+from tracelloc.ui.plot import BEHIND, LABELS, Curve, Drawing, column_ns, draw_plot, styled_runs
 
 
-class SpanPlot(Plot, can_focus=False):
-    """The plot of the main screen. It has the focus while keys select a span."""
+class SpanPlot(Widget, can_focus=False):
+    """The widget of the plot. On the main screen it has the focus while keys select a span."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "step(-1)", "Earlier", tooltip="Earlier"),
-        Binding("right", "step(1)", "Later", tooltip="Later"),
-        Binding("shift+left,pageup", f"step(-{_PAGE})", show=False, tooltip="Much earlier"),
-        Binding("shift+right,pagedown", f"step({_PAGE})", show=False, tooltip="Much later"),
-        Binding("home,g", "step(-9999)", show=False, tooltip="To the start of tracing"),
-        Binding("end,G", "step(9999)", show=False, tooltip="To now"),
-        Binding("enter,space", "choose", "Set", tooltip="Set the start, then the end"),
-        Binding("escape,q", "leave", "Cancel", tooltip="Cancel"),
-    ]
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "plot--axis", "plot--heap", "plot--kept", "plot--leak", "plot--limit", "plot--mark",
+        "plot--objects", "plot--rss",
+    }  # fmt: skip
 
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("span")]
+
+    clock: Callable[[int], str] | None = None  # Time of day; None: times are told from now
     _curves: Sequence[Curve] = ()
     _flags: Sequence[tuple[str, int]] = ()
+    _drawing: Drawing = []  # noqa: RUF012 - never changed
     _start_ns = _end_ns = 0
     _cursor_ns: int | None = None  # Position of the cursor while keys select a span
     _begin_ns: int | None = None  # Start of the span, once it is set
@@ -40,15 +40,42 @@ class SpanPlot(Plot, can_focus=False):
     ) -> None:
         self._curves, self._flags = curves, flags
         self._start_ns, self._end_ns = start_ns, max(end_ns, start_ns + NS_PER_S)
-        self._draw_again()
+        self.on_resize()
 
-    def _draw_again(self) -> None:
-        chosen = [(f"[ {self._ago(self._begin_ns)}", self._begin_ns)] if self._begin_ns else []
+    def on_resize(self) -> None:
+        """Draws again; only what has changed is sent to the terminal."""
+        if not self._end_ns:
+            return
+        flags = list(self._flags)
+        if self._begin_ns:
+            flags.append((f"[ {self._ago(self._begin_ns)}", self._begin_ns))
         if self._cursor_ns is not None:
             what = "start" if self._begin_ns is None else "end"
             words = f"{self._ago(self._cursor_ns)} set {what}: ← → Enter, Esc"
-            chosen.append((words, self._cursor_ns))
-        super().show(self._curves, [*self._flags, *chosen], self._start_ns, self._end_ns)
+            flags.append((words, self._cursor_ns))
+        before, (width, height) = self._drawing, self.size
+        self._drawing = now = draw_plot(
+            self._curves, flags, self._start_ns, self._end_ns,
+            width=width, height=height, clock=self.clock,
+        )  # fmt: skip
+        is_equal = [len(line) for line in before] == [len(line) for line in now]
+        for y, line in enumerate(now):
+            found = [x for x, cell in enumerate(line) if not is_equal or cell != before[y][x]]
+            if found:
+                self.refresh(Region(found[0], y, found[-1] - found[0] + 1, 1))
+
+    def render_line(self, y: int) -> Strip:
+        if y >= len(self._drawing):
+            return Strip.blank(self.size.width, self.rich_style)
+        segments = []
+        for text, name in styled_runs(self._drawing[y]):
+            found = [self.get_component_rich_style(part) for part in name.split()]
+            style, *behind = found or [self.rich_style]
+            if behind and getattr(self.app, "is_colourless", False):
+                text = "█" * len(text)  # noqa: PLW2901 - a part of a cell would look like a gap
+            colour = Style(bgcolor=behind[0].color) if behind else Style.null()
+            segments.append(Segment(text, style + colour))
+        return Strip(segments, len(self._drawing[y]))
 
     def _ago(self, time_ns: int) -> str:
         if self.clock is not None:
@@ -64,19 +91,19 @@ class SpanPlot(Plot, can_focus=False):
         self._cursor_ns, self._begin_ns = self._end_ns if at_ns is None else at_ns, None
         self.can_focus = True
         self.focus()
-        self._draw_again()
+        self.on_resize()
         return True
 
     def action_step(self, columns: int) -> None:
         if self._cursor_ns is not None:
             moved = self._cursor_ns + columns * self._column_ns
             self._cursor_ns = round(min(max(moved, self._start_ns), self._end_ns))
-            self._draw_again()
+            self.on_resize()
 
     def action_choose(self) -> None:
         if self._begin_ns is None:
             self._begin_ns = self._cursor_ns
-            self._draw_again()
+            self.on_resize()
         elif self._cursor_ns is not None:
             first, last = sorted((self._begin_ns, self._cursor_ns))
             self._end(*((first, last) if first < last else ()))
@@ -96,7 +123,7 @@ class SpanPlot(Plot, can_focus=False):
     def _forget(self) -> None:
         self._cursor_ns = self._begin_ns = self._dragged_from = None
         self.can_focus = False
-        self._draw_again()
+        self.on_resize()
 
     # --- by mouse ---
 
@@ -114,17 +141,16 @@ class SpanPlot(Plot, can_focus=False):
         return min(self._start_ns + round(inside * self._column_ns), self._end_ns)
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        if event.button == 1 and self._end_ns:
+        if event.button == 1 and self._end_ns and self.id == "plot":
             self._dragged_from = event.x - LABELS
             self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         if self._dragged_from is not None:
             self._begin_ns, self._cursor_ns = self._dragged_to(event.x - LABELS)
-            self._draw_again()
+            self.on_resize()
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        """Selects the columns that were dragged over; a mere click selects a time."""
         if self._dragged_from is None:
             return
         self.release_mouse()
@@ -140,22 +166,3 @@ class SpanPlot(Plot, can_focus=False):
         assert self._dragged_from is not None
         first, last = sorted((self._dragged_from, column))
         return self._edge_ns(first), self._edge_ns(last + 1)
-
-
-def plot_flags(settings: Settings) -> list[tuple[str, int]]:
-    """Returns the flags on the plot: marks, the baseline, and the selected span."""
-    flags = [(mark.name, mark.now_ns) for mark in settings.marks]
-    if settings.baseline is not None:
-        flags.append(("b", settings.baseline.now_ns))
-    if settings.span is not None:
-        flags += [("[", settings.span.begin_ns), ("]", settings.span.end_ns)]
-    return flags
-
-
-def span_note(span: Span, live_bytes: int) -> str:
-    """Returns ``span 12:03:05–12:04:10 3.00 MiB (x)``: clock times, and the span's live bytes."""
-    ahead_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    first, last = (
-        time.strftime("%H:%M:%S", time.localtime((moment + ahead_ns) / NS_PER_S)) for moment in span
-    )
-    return f"span {first}–{last} {format_size(live_bytes)} (x)"

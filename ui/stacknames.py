@@ -54,7 +54,6 @@ class Labels(dict[int, str]):
         self._asked = asked
 
     def shown(self, stack: int) -> str:
-        """Returns the label of a stack on the screen, or ``…`` if it has none yet."""
         if stack >= len(self.fresh) or not self.fresh[stack]:
             self.wanted.add(stack)
             if stack not in self:
@@ -171,7 +170,6 @@ class Names:
             self._searchable = np.pad(self._searchable, (0, more))
 
     def label(self, snapshot: Snapshot, stack: int) -> str:
-        """Returns the label of one stack, computed at once if necessary."""
         if not self.labels.fresh[stack]:
             self._name(snapshot, stack)
         return self.labels[stack]

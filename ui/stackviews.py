@@ -1,8 +1,10 @@
 """The views of call stacks, blocks, and types of blocks, and the text of a stack's verdict."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -27,26 +29,14 @@ from tracelloc.text import (
     format_size,
     signed_size,
 )
+from tracelloc.ui import tableview
 from tracelloc.ui.groups import Grouping, GroupKey, grouped
 from tracelloc.ui.header import target_name
 from tracelloc.ui.lineview import wrapped
 from tracelloc.ui.objectview import OBJECTS, TypeKey, with_growing_types
 from tracelloc.ui.picture import SelectedStack
-from tracelloc.ui.stacknames import Search
-from tracelloc.ui.tableview import (
-    VERDICT_STYLES,
-    Cell,
-    Table,
-    TableRows,
-    TitleCell,
-    clean,
-    growth_cell,
-    short_count,
-    sorted_rows,
-    sparkline,
-    verdict_cell,
-    verdict_word,
-)
+from tracelloc.ui.stacknames import Labels, Search
+from tracelloc.ui.tableview import Cell, Table, TableRows, clean, growth_cell, sorted_rows
 from tracelloc.ui.view import Settings, Sorting, TraceSource, View, ViewSelection
 
 _REASON_LINES: Final = 2
@@ -78,7 +68,7 @@ FOUND: Final = "bold reverse"
 def name_cell(name: str, search: str) -> Cell:
     """Returns the name as a cell that highlights the search's matches."""
     if not search:
-        return TitleCell(name)
+        return tableview.TitleCell(name)
     text = Text(name)
     for match in Search(search).pattern.finditer(name):
         if match.end() > match.start():
@@ -106,11 +96,8 @@ def figure_columns(selection: ViewSelection) -> Figures:
         "count": (figures.live_count, lambda value: f"{about}{value:,}"),
         "growth": (selection.growth, signed_size),
         "share": (figures.share, format_percent),
-        "rate": (figures.allocations_per_s, short_count),
-        "age": (
-            figures.mean_age_ns,
-            lambda value: format_duration(value / NS_PER_S) if value >= 0 else "-",
-        ),
+        "rate": (figures.allocations_per_s, tableview.short_count),
+        "age": (figures.mean_age_ns, lambda ns: format_duration(ns / NS_PER_S) if ns >= 0 else "-"),
         "temporary": (snapshot.totals.temporary_share, format_percent),
     }
 
@@ -124,7 +111,7 @@ class StackCells:
         self._grouping = grouping
         self._special: dict[str, Callable[[GroupKey | int], Cell]] = {
             "name": self._name,
-            "verdict": lambda key: verdict_cell(self._verdict(key)),
+            "verdict": lambda key: tableview.verdict_cell(self._verdict(key)),
             "growth": self._growth,
             "history": self._history,
             "process": self._process,
@@ -171,7 +158,7 @@ class StackCells:
         if (last := len(sizes) - 1) >= _WIDTH:
             # At even distances, the oldest and the newest included.
             sizes = [sizes[round(n * last / (_WIDTH - 1))] for n in range(_WIDTH)]
-        return Text(sparkline(sizes, _WIDTH), "dim")
+        return Text(tableview.sparkline(sizes, _WIDTH), "dim")
 
     def _process(self, key: GroupKey | int) -> Cell:
         merged, stacks = self._selection.snapshot.merged, _stacks_of(key)
@@ -237,7 +224,6 @@ def _by_weight(selection: ViewSelection) -> I64:
 
 
 def _choose_stack(key: Hashable, settings: Settings) -> int | Settings:
-    """Handles Enter: opens a stack, toggles a group, or shows the view of objects."""
     if isinstance(key, TypeKey):
         return replace(settings, view=OBJECTS)
     if isinstance(key, GroupKey):
@@ -247,16 +233,10 @@ def _choose_stack(key: Hashable, settings: Settings) -> int | Settings:
 
 
 STACKS: Final = View(
-    name="stacks",
-    title="Stacks",
-    key="1",
-    maker=lambda _source: lambda selection: with_growing_types(selection, stack_rows(selection)),
-    widget=lambda: Table(STACK_COLUMNS),
-    choose=_choose_stack,
-    enter_action="Details",
-    sorting=Sorting("verdict"),
-    shows_stack=True,
-)
+    "Stacks", "1", lambda _source: lambda one: with_growing_types(one, stack_rows(one)),
+    lambda: Table(STACK_COLUMNS), Sorting("verdict"), _choose_stack, "Details", shows_stack=True,
+    others="leaks suspects call stacks",
+)  # fmt: skip
 
 
 def verdict_text(details: SelectedStack, snapshot: Snapshot, group: GroupKey | None = None) -> Text:
@@ -269,9 +249,9 @@ def verdict_text(details: SelectedStack, snapshot: Snapshot, group: GroupKey | N
         judgement = replace(details.suspect.judgement, rate_bytes_per_min=float(group.rate))
     if judgement is None:
         return Text("")
-    style = VERDICT_STYLES.get(judgement.verdict, "bold")
+    style = tableview.VERDICT_STYLES.get(judgement.verdict, "bold")
     if details.suspect is None:
-        return Text(verdict_word(judgement.verdict), style)
+        return Text(tableview.verdict_word(judgement.verdict), style)
     about = about_of(snapshot.sample_bytes)
     return Text(headline(judgement, snapshot.now_ns, about=about), style)
 
@@ -303,67 +283,61 @@ def _explanation(details: SelectedStack) -> list[str]:
 
 
 MOST_BLOCKS: Final = 2_000
-BLOCK_COLUMNS: Final[Columns[Any]] = (
-    Column("bytes", "size", 10),
-    Column("age", "age", 9),
-    Column("address", "address", 14, left=True, from_width=76),
-    Column("thread", "thread", 18, left=True, from_width=100),
-    Column("name", "allocated in", 0, descending=False),
-)
 _OF_RECORDINGS: Final = " only the ten largest blocks are recorded"
 # Orders that cover all blocks. Other columns sort the largest blocks only.
 _ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}
+_FREED: Final = -1  # Size and age of a block that was freed; its row stays until rows may move
 
 
-def block_rows(_source: TraceSource) -> Callable[[ViewSelection], TableRows]:
-    """Returns a function that makes a row per block, keyed by (address, stack's index, number).
+def block_columns(
+    labels: Labels | None = None, names: Mapping[int, str] = MappingProxyType({}), search: str = ""
+) -> Columns[BlockStat]:
+    """Returns the view's columns. ``names``: those of threads."""
+    known = {} if labels is None else labels
+
+    def name(block: BlockStat) -> Cell:
+        return "" if labels is None else name_cell(labels.shown(block.stack), search)
+
+    def age(age_ns: int) -> str:
+        return "" if age_ns == _FREED else format_duration(age_ns / NS_PER_S)
+
+    def thread(tid: int) -> str:
+        return clean(f"{tid} {names.get(tid, '[ended]')}") if tid else ""
+
+    def size(size_bytes: int) -> str:
+        return "freed" if size_bytes == _FREED else format_size(size_bytes)
+
+    return (
+        Column("bytes", "size", 10, attrgetter("size_bytes"), size),
+        Column("age", "age", 9, attrgetter("age_ns"), age),
+        Column("address", "address", 14, attrgetter("address"), hex, left=True, from_width=76),
+        Column("thread", "thread", 18, attrgetter("tid"), thread, left=True, from_width=100),
+        Column(
+            "name", "allocated in", 0, lambda one: known.get(one.stack, ""), draw=name,
+            descending=False,
+        ),
+    )  # fmt: skip
+
+
+def block_rows(selection: ViewSelection) -> TableRows:
+    """Returns a row per block, keyed by (address, stack's index, number).
 
     Forked processes have blocks with equal address and stack; the number tells them apart.
     """
-
-    def rows(selection: ViewSelection) -> TableRows:
-        settings, labels = selection.settings, selection.names.labels
-        sorting = settings.sorting
-        found = _blocks(selection)
-        keys: dict[str, Callable[[BlockStat], Any]] = {
-            "bytes": lambda block: block.size_bytes,
-            "thread": lambda block: block.tid,
-            "name": lambda block: labels.get(block.stack, ""),
-            "address": lambda block: block.address,
-        }
-        if sorting.column in keys and sorting != Sorting("bytes"):
-            found.sort(key=keys[sorting.column], reverse=sorting.descending)
-        copies: Counter[tuple[int, int]] = Counter()
-        known: dict[Hashable, BlockStat] = {}
-        for block in found:
-            copies[block.address, block.stack] += 1
-            known[block.address, block.stack, copies[block.address, block.stack]] = block
-        names = selection.snapshot.thread_names
-
-        def cell(key: Hashable, column: str) -> Cell:
-            assert isinstance(key, tuple)
-            address, stack, _ = key
-            if column == "address":
-                return f"0x{address:x}"
-            if column == "name":
-                return name_cell(labels.shown(stack), settings.search)
-            block = known.get(key)
-            if block is None:
-                # The block was freed; its row stays until rows may move.
-                return "freed" if column == "bytes" else ""
-            if column == "bytes":
-                return format_size(block.size_bytes)
-            if column == "age":
-                return format_duration(block.age_ns / NS_PER_S)
-            return clean(f"{block.tid} {names.get(block.tid, '[ended]')}") if block.tid else ""
-
-        footer = [] if selection.snapshot.blocks is not None else [lambda _: _OF_RECORDINGS]
-        return TableRows(
-            list(known), cell, sorting.column, sorting.descending, selection.why_empty,
-            footer=footer,
-        )  # fmt: skip
-
-    return rows
+    snapshot, settings = selection.snapshot, selection.settings
+    copies: Counter[tuple[int, int]] = Counter()
+    known: dict[Any, BlockStat] = {}
+    for block in _blocks(selection):
+        copies[block.address, block.stack] += 1
+        known[block.address, block.stack, copies[block.address, block.stack]] = block
+    return sorted_rows(
+        known, block_columns(selection.names.labels, snapshot.thread_names, settings.search),
+        settings.sorting, find=lambda key: known.get(key) or BlockStat(
+            key[0], _FREED, _FREED, key[1], 0
+        ),
+        empty=selection.why_empty,
+        footer=[] if snapshot.blocks is not None else [lambda _: _OF_RECORDINGS],
+    )  # fmt: skip
 
 
 def _blocks(selection: ViewSelection) -> list[BlockStat]:
@@ -380,16 +354,9 @@ def _blocks(selection: ViewSelection) -> list[BlockStat]:
 
 
 BLOCKS: Final = View(
-    name="blocks",
-    title="Blocks",
-    key="2",
-    maker=block_rows,
-    widget=lambda: Table(BLOCK_COLUMNS),
-    choose=lambda key, _settings: int(key[1]),
-    enter_action="Details",
-    sorting=Sorting("bytes"),
-    shows_stack=True,
-)
+    "Blocks", "2", lambda _source: block_rows, lambda: Table(block_columns()), Sorting("bytes"),
+    lambda key, _settings: int(key[1]), "Details", shows_stack=True,
+)  # fmt: skip
 
 
 _UNKNOWN: Final = "unknown"
@@ -412,8 +379,12 @@ def class_columns(about: str = "", whole: int = 1, search: str = "") -> Columns[
         ),
         Column("growth", "growth/min", 12, lambda row: row.growth_bytes_per_min, growth_cell),
         Column("leaking", "leaking", 11, lambda row: row.leaking_bytes, or_blank(size)),
-        Column("count", "blocks", 9, lambda row: row.count, lambda n: about + short_count(n)),
-        Column("stacks", "stacks", 7, lambda row: len(row.stacks), short_count, from_width=84),
+        Column(
+            "count", "blocks", 9, lambda row: row.count, lambda n: about + tableview.short_count(n)
+        ),
+        Column(
+            "stacks", "stacks", 7, lambda row: len(row.stacks), tableview.short_count, from_width=84
+        ),
         Column("name", "type", 0, lambda row: row.name or "", name_of, descending=False),
     )
 
@@ -442,12 +413,6 @@ def type_rows(_source: TraceSource) -> Callable[[ViewSelection], TableRows]:
 
 
 TYPES: Final = View(
-    name="types",
-    title="Types",
-    key="Y",
-    maker=type_rows,
-    widget=lambda: Table(class_columns()),
-    choose=lambda key, _settings: key,
-    enter_action="Details",
-    sorting=Sorting("bytes"),
-)
+    "Types", "Y", type_rows, lambda: Table(class_columns()), Sorting("bytes"),
+    lambda key, _settings: key, "Details",
+)  # fmt: skip

@@ -7,14 +7,14 @@ runs in the drawing thread, except for jobs passed to the refresher's thread.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from textual.app import App
+from textual.screen import Screen
 
 from tracelloc.errors import TracellocError
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES
 from tracelloc.show.analysis import differences as analysis
-from tracelloc.show.analysis.differences import Limits
 from tracelloc.show.filters import Filters
 from tracelloc.show.filters.files import append_rules
 from tracelloc.show.filters.rules import Rule
@@ -50,6 +50,7 @@ VIEWS: Final[tuple[View[Any], ...]] = (
 )  # fmt: skip
 
 
+T = TypeVar("T")
 MOST_MARKS: Final = 16  # Number of marks that are kept, the newest ones
 OLD_S: Final = 3.0  # Age from which the snapshot on the screen is marked as old
 # After this tracing time quitting asks first, as unwritten data would be lost.
@@ -79,7 +80,6 @@ class State:
 
     @property
     def condition(self) -> str:
-        """The condition that the header shows: frozen, ended, or a recording's time."""
         if self.player is not None:
             return self.player.condition()
         old = f"{format_duration(int(self.age_s))} old" if self.age_s >= OLD_S else ""
@@ -109,7 +109,6 @@ class State:
     # --- order and limits ---
 
     def sort(self, column: Column[Any]) -> None:
-        """Sorts by a column; if it is the sort column already, reverses the order."""
         now, name = self.settings.sorting, self.settings.view.name
         same = now.column == column.key
         new = Sorting(column.key, not now.descending if same else column.descending)
@@ -123,7 +122,6 @@ class State:
         self.change(metric=metrics[at % len(metrics)])
 
     def next_verdicts(self) -> None:
-        """Cycles the shown stacks: suspects only, each other verdict only, all."""
         at = VERDICT_CHOICES.index(self.settings.verdicts) + 1
         self.change(verdicts=VERDICT_CHOICES[at % len(VERDICT_CHOICES)])
 
@@ -131,16 +129,20 @@ class State:
         self.change(charts_stacks=not self.settings.charts_stacks)
 
     def ask_limits(self) -> None:
-        def apply_limits(limits: Limits | None) -> None:
-            if limits is not None:
-                self.change(limits=limits)
+        self.ask(LimitsDialog(self.settings.limits), lambda found: self.change(limits=found))
 
-        self.app.push_screen(LimitsDialog(self.settings.limits), apply_limits)
+    def ask(self, screen: Screen[T], use: Callable[[T], None]) -> None:
+        """Shows a screen, whose result is used unless the user leaves it without one."""
+
+        def take(found: T | None) -> None:
+            if found is not None:
+                use(found)
+
+        self.app.push_screen(screen, take)
 
     # --- threads ---
 
     def toggle_threads(self) -> None:
-        """Switches between the blocks of all threads and of the first one."""
         limits = self.settings.limits
         if limits.tid is not None:
             self.change(limits=replace(limits, tid=None))
@@ -148,7 +150,6 @@ class State:
             self.step_thread(1)
 
     def step_thread(self, step: int) -> None:
-        """Shows the blocks of the next or previous thread in the order of their ids."""
         blocks = None if self.picture is None else self.picture.snapshot.blocks
         # Nobody knows which thread allocated blocks from before tracing.
         tids = [] if blocks is None else sorted(set(blocks.tid.tolist()) - {0})
@@ -163,7 +164,6 @@ class State:
     # --- processes ---
 
     def next_processes(self) -> Settings:
-        """Returns settings to show all processes, the running ones, or the one shown before."""
         number, picture = self.settings.process, self.picture
         if picture is None or (number >= 0 and picture.process_count < 2):
             more = "so far" if self.source.has_many else "traced (--follow traces children too)"
@@ -182,8 +182,10 @@ class State:
 
         Python's objects are counted per process, so the view of objects keeps its process.
         """
-        settings = self.settings
-        has_objects = any(runtime.counts_objects for runtime in picture.snapshot.runtimes)
+        settings, runtimes = self.settings, picture.snapshot.runtimes
+        # Not a pre-fork server's parent, in which nothing happens.
+        is_idle = not picture.header.allocations_per_s
+        has_objects = any(each.counts_objects for each in runtimes) and not is_idle
         if picture.process_count > 1 and not self.has_chosen_process and not has_objects:
             self.has_chosen_process = True
             if not settings.marks and settings.baseline is None:
@@ -214,7 +216,6 @@ class State:
             self.app.notify("The terminal is too small for the chart (needs 60×16)", timeout=3)
 
     def next_difference(self) -> None:
-        """Cycles the comparison: last mark to now, each pair of neighboring marks, none."""
         marks = self.settings.marks
         if not marks:
             self.app.notify("Set a mark first (M)", timeout=2)
@@ -277,7 +278,6 @@ class State:
         self.app.push_screen(SourceScreen(self, function))
 
     def list_source(self, key: object) -> None:
-        """Opens the source of a row: of its function, or of its stack's innermost function."""
         details = None if self.picture is None else self.picture.details
         if isinstance(key, FunctionKey):
             self.open_source(ListedFunction(key.step))
@@ -314,13 +314,8 @@ class State:
             self.app.exit()
             return
 
-        def act_on_choice(choice: str | None) -> None:
-            if choice == QuitDialog.QUIT:
-                self.app.exit()
-            elif choice == QuitDialog.EXPORT:
-                self.ask_export()
-
-        self.app.push_screen(QuitDialog(elapsed_ns), act_on_choice)
+        acts = {QuitDialog.QUIT: self.app.exit, QuitDialog.EXPORT: self.ask_export}
+        self.ask(QuitDialog(elapsed_ns), lambda choice: acts[choice]())
 
     def choose_process(self) -> None:
         """Opens the list of processes; tracing continues until the user chooses another one."""
@@ -331,12 +326,6 @@ class State:
             self.app.notify("A recording can't switch to another process", timeout=3)
             return
         now = None if self.picture is None else self.picture.snapshot.target.pid
-
-        def switch_to(pid: int | None) -> None:
-            if pid is not None and pid != now:
-                self.app.exit(pid)
-
-        self.app.push_screen(
-            PickerScreen(self.source.list_processes, note="tracing continues, Esc goes back to it"),
-            switch_to,
-        )
+        note = "tracing continues, Esc goes back to it"
+        picker: Screen[int | None] = PickerScreen(self.source.list_processes, note=note)
+        self.ask(picker, lambda pid: None if pid == now else self.app.exit(pid))

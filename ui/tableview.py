@@ -221,13 +221,18 @@ def sorted_rows(
     columns: Columns[R],
     sorting: Sorting,
     most: int | None = None,
+    *,
+    find: Callable[[Any], R | None] | None = None,
     **more: Any,
 ) -> TableRows:
-    """Returns at most ``most`` rows by key, sorted by a column; equal rows keep their order."""
+    """Returns at most ``most`` rows by key, sorted by a column; equal rows keep their order.
+
+    ``find``: the row of a key that was shown before, if it is still known.
+    """
     value = next(column.value for column in columns if column.key == sorting.column)
     order = sorted(items, key=lambda key: value(items[key]), reverse=sorting.descending)[:most]
     shown = {"sorted_by": sorting.column, "descending": sorting.descending, **more}
-    return rows_of(order, items.get, columns, **shown)
+    return rows_of(order, find or items.get, columns, **shown)
 
 
 def rows_of(
@@ -312,7 +317,6 @@ class Table(LineView[TableRows]):
         super().move_to(row)
 
     def action_edge(self, step: int) -> None:
-        """Moves to the last row, or to the first one and stays on whichever row is first."""
         super().action_edge(step)
         self._at_top = step < 0
 

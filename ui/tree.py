@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence, Set
 from typing import ClassVar, Final
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from tracelloc.model.codefiles import base_name
 from tracelloc.show.presentation.calltree import Step
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.text import format_percent, signed_size
-from tracelloc.ui.lineview import Piece
+from tracelloc.ui.lineview import Piece, bindings
 from tracelloc.ui.nodes import ROOT, Nodes, NodesView, Path, nodes_view
 from tracelloc.ui.tableview import arrow, crop, fit
 
@@ -21,13 +21,7 @@ _WIDE: Final = 76  # Width in cells from which all columns are shown
 class TreeView(NodesView):
     """The call tree. Right expands, left collapses, Enter toggles, or opens the stack of a leaf."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("right", "open_node", "Expand", tooltip="Expand, or go to the first child"),
-        Binding("left", "close_node", "Collapse", tooltip="Collapse, or go to the parent"),
-        Binding("asterisk,plus", "open_all", "Expand all", tooltip="Expand all of 1 % or more"),
-        Binding("minus", "close_all", "Collapse all", tooltip="Collapse all functions"),
-        Binding("enter", "choose", show=False, tooltip="Expand, collapse, or open the stack"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("tree")]
     header_lines = 1
     footer_lines = 1
 
@@ -132,7 +126,6 @@ class TreeView(NodesView):
     # Opening and closing.
 
     def action_open_node(self) -> None:
-        """Expands down to the next branch; if already expanded, moves to the heaviest child."""
         node = self.selected
         if not self._weighty(node):
             return
@@ -165,7 +158,6 @@ class TreeView(NodesView):
             self.action_open_node()
 
     def action_open_all(self) -> None:
-        """Expands every node below the cursor with a share of ``_WORTH_OPENING`` or more."""
         waiting = [self.selected]
         while waiting:
             self._open |= {node := waiting.pop()}
@@ -201,4 +193,4 @@ def _carried_over(old: Nodes, opened: Set[int], new: Nodes) -> set[int]:
     return {node for node in found if node is not None}
 
 
-TREE: Final = nodes_view("tree", "Tree", "4", TreeView)
+TREE: Final = nodes_view("Tree", "4", TreeView)

@@ -31,7 +31,7 @@ from tracelloc.ui.lineview import LineView
 from tracelloc.ui.stacknames import Names
 
 if TYPE_CHECKING:
-    from tracelloc.ui.recorded import RecordedSource
+    from tracelloc.ui.player import RecordedSource
 
 
 F64 = npt.NDArray[np.float64]
@@ -201,37 +201,36 @@ class View(Generic[C]):
     thread shows. Content is immutable.
     """
 
-    name: str  # Unique; also the id of its widget
     title: str  # Title of the tab
     key: str  # Key that shows the view
     # Returns the function that computes the content, which may keep state. Called once per run;
     # views with the same maker share that function.
     maker: Callable[[TraceSource], Callable[[ViewSelection], C]]
     widget: Callable[[], LineView[C]]  # Makes the widget that shows the content
+    sorting: Sorting = Sorting("")  # The default sorting
     # Handles Enter on the row of a key. It returns a stack to open, settings to switch to, or None.
     choose: Callable[[Any, Settings], int | Settings | None] = lambda _key, _settings: None
     # The effect of `choose`, a word for the footer; empty if there is none, or the widget tells.
     enter_action: str = ""
     wanted: SnapshotRequest = BASIC  # The content that snapshots need while the view is shown
     keeps_state: bool = False  # Whether the maker's state is kept while other views are shown
-    sorting: Sorting = Sorting("")  # The default sorting
     # Whether rows stand for stacks; the stack under the cursor is shown below the table.
     shows_stack: bool = False
     follows_metric: bool = False  # Whether figures are those of the chosen metric
+    others: str = ""  # Other words that find it in the palette
     # Whether a run with this source has the view.
     exists: Callable[[TraceSource], bool] = lambda _source: True
+
+    @property
+    def name(self) -> str:
+        return self.title.lower()
 
 
 # The successive restrictions of the shown stacks; the first one shows all.
 VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
-    (),
-    (Verdict.LEAKING, Verdict.GROWING),
-    (Verdict.CACHE,),
-    (Verdict.BUSY,),
-    (Verdict.START_UP,),
-    (Verdict.DECIDING, Verdict.UNKNOWN),
-    (Verdict.LOST, Verdict.EARLIER),
-)
+    (), (Verdict.LEAKING, Verdict.GROWING), (Verdict.CACHE,), (Verdict.BUSY,), (Verdict.START_UP,),
+    (Verdict.DECIDING, Verdict.UNKNOWN), (Verdict.LOST, Verdict.EARLIER),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +241,6 @@ class Difference:
     after: Mark | None = None  # None: the current snapshot
 
     def title(self, now: str = "now") -> str:
-        """Formats a title: ``m1 → m2``, ``m1 → now``."""
         return f"{self.before.name} → {self.after.name if self.after else now}"
 
 
@@ -285,12 +283,10 @@ class Settings:
 
     @property
     def sorting(self) -> Sorting:
-        """Sorting of the shown view; empty if it has no columns."""
         return self.sortings.get(self.view.name, self.view.sorting)
 
     @property
     def all_limits(self) -> Limits:
-        """All limits, including those of the baseline and the span."""
         begin_ns, end_ns = self.span or (None, None)
         begins = [begin_ns, None if self.baseline is None else self.baseline.now_ns]
         return replace(
@@ -306,7 +302,6 @@ class Settings:
 
     @property
     def narrows_stacks(self) -> bool:
-        """Whether a search, verdict or difference leaves out whole stacks."""
         return bool(self.search or self.verdicts) or self.difference is not None
 
 
@@ -361,7 +356,6 @@ class ViewSelection:
 
     @property
     def why_empty(self) -> str:
-        """The reason why a table has no rows, for users."""
         settings = self.settings
         if settings.search or settings.verdicts:
             what = f"match /{settings.search}" if settings.search else "have this verdict"

@@ -21,11 +21,13 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widget import Widget
 
+import tracelloc.ui
 from tests.trees import build_tree
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.presentation.calltree import CallTree, Step
 from tracelloc.show.presentation.profile import Metric
 
+STYLES = Path(tracelloc.ui.__file__).with_name("app.tcss")
 SCREENS = Path(__file__).parents[1] / "data" / "screens"
 _PATIENCE_S = 20
 Size = tuple[int, int]
@@ -53,6 +55,8 @@ HOSTILE = [
 
 class ViewApp(App[None]):
     """One widget, and the messages that it sent."""
+
+    CSS_PATH = STYLES
 
     def __init__(self, widget: Widget | None = None) -> None:
         super().__init__()

@@ -131,14 +131,29 @@ def test_a_step_is_drawn_in_the_column_that_ends_with_it() -> None:
 def test_leaks_have_their_color_within_the_heap() -> None:
     """A leak of 3 of 4 MiB, a limit nearby, and unknown values in between."""
     heap = Curve("heap", [0, 4 * NS_PER_S, 6 * NS_PER_S], [4 << 20, -1, 4 << 20], "plot--heap")
-    leak = Curve("leak", [0], [3 << 20], "plot--leak")
+    leak = Curve("leak", [0], [3 << 20], "plot--leak", is_part=True)
     limit = Curve("limit", [0], [8 << 20], "plot--limit")
     size = {"width": LABELS + 10 + BEHIND, "height": 5}
     rows = draw_plot([heap, leak, limit], [], 0, 10 * NS_PER_S, **size)
     styles = [[style for _, style in row[LABELS : LABELS + 10]] for row in rows]
     assert styles[0] == ["plot--limit"] * 10
-    assert styles[2] == [*["plot--leak"] * 3, "", "", *["plot--leak"] * 5]
+    both = "plot--leak plot--heap"
+    assert styles[2] == [*[both] * 3, "", "", *[both] * 5]
+    assert [letter for letter, _ in rows[2][LABELS : LABELS + 3]] == ["▄"] * 3
     assert "8 MiB" in "".join(text for text, _ in rows[0])
+
+
+def test_objects_lie_on_the_heap_and_each_part_has_its_name() -> None:
+    """Objects of 4 MiB on a heap of 3 MiB, of which 1 MiB leaks."""
+    both = Curve("+obj", [0], [7 << 20], "plot--objects")
+    heap = Curve("heap", [0], [3 << 20], "plot--heap", is_part=True)
+    leak = Curve("leak", [0], [1 << 20], "plot--leak", is_part=True)
+    size = {"width": LABELS + 10 + BEHIND, "height": 9}
+    rows = draw_plot([both, heap, leak], [], 0, 10 * NS_PER_S, **size)
+    expected = ["", *["objects"] * 4, *["heap"] * 2, "leak"]
+    assert [row[LABELS][1].removeprefix("plot--") for row in rows[:-1]] == expected
+    names = ["".join(letter for letter, _ in row[-BEHIND:]).strip() for row in rows[:-1]]
+    assert names == ["", "+obj", "", "", "", "heap", "", "leak"]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from tests.blockholders import KEPT
 from tests.ui.screens import SIZES, compare, shown, text_of
 from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, tick, until
 from tracelloc.model.frames import Frame
+from tracelloc.model.process import Target
 from tracelloc.show.filters.rules import Action, Match, On, parse_rules
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.details import DetailScreen, source_text
-from tracelloc.ui.frames import rule_for
+from tracelloc.ui.details import DetailScreen
+from tracelloc.ui.frames import rule_for, source_of
 from tracelloc.ui.live_screen import LiveScreen
 from tracelloc.ui.tableview import Table
 
@@ -161,8 +162,13 @@ def test_rules_of_frames() -> None:
 
 
 def test_source_lines() -> None:
-    text = source_text(["a", "\x1b[31mb\tc", "d"], replace(frame("b"), file="a.c", line=2)).plain
-    assert "\x1b" not in text
-    assert text.splitlines()[1].startswith("→ 2  \\x1b[31mb")
-    later = replace(frame("b"), file="a.c", line=9)
-    assert "a different version" in source_text(["a"], later).plain
+    def shown(text: list[str], line: int) -> tuple[list[str], str]:
+        at = replace(frame("b"), file="a.c", line=line)
+        lines, why = source_of(lambda *_: text, Target(1, "srv"), at, 5)
+        return [each.plain for each in lines], why
+
+    lines, why = shown(["a", "\x1b[31mb\tc", "d"], 2)
+    assert lines[1].startswith("→ 2  \\x1b[31mb")
+    assert "\x1b" not in lines[1]
+    assert why == ""
+    assert "a different version" in shown(["a"], 9)[1]

@@ -110,6 +110,7 @@ async def test_blocks_from_before_tracing_are_one_row(source: FakeSource) -> Non
         codes = np.pad(one.findings.codes, (0, first + 3 - len(one.findings.codes)))
         codes[first:] = CODE_OF[Verdict.EARLIER]
         codes[first] = CODE_OF[Verdict.LOST]
+        codes[first + 2] = CODE_OF[Verdict.DECIDING]
         sites = one.findings.sites
         rows = np.minimum(np.arange(first + 3), len(sites) - 1)
         sites = sites.select(rows)

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from tests.ui.screens import text_of
 from tests.ui.source import FakeSource, on_live_screen, press, until
 from tracelloc.ui import machinescreen
-from tracelloc.ui.app import SYNONYMS, LiveApp, commands_of
+from tracelloc.ui.app import LiveApp, commands_of
 from tracelloc.ui.driver import KeyParser
 from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
 from tracelloc.ui.player import PLAYER_KEYS
@@ -47,8 +47,6 @@ async def test_palette_has_no_twins(app: LiveApp, pilot: Pilot[int], source: Fak
     assert len(set(words)) == len(words)
     assert {each.word for each in commands if each.title[0] == " "} == {"Theme", "Screenshot"}
     assert [each.title for each in commands[:3]] == ["⏎     Details", "l     Source", "M     Mark"]
-    actions = {each.action.removeprefix("app.") for each in (*LIVE_KEYS, *view_keys(VIEWS))}
-    assert set(SYNONYMS) <= actions
     await press(app, pilot, "ctrl+p")
     found = app.screen.query_one(CommandList)
     await until(app, pilot, lambda: "M Mark" in prompts(found))

@@ -27,8 +27,8 @@ from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
+from tracelloc.ui.player import RecordedSource
 from tracelloc.ui.plot import BEHIND, LABELS
-from tracelloc.ui.recorded import RecordedSource
 
 END_S = 400.0
 LAST = int(END_S) // 5 - 1  # Number of the last of the recorded moments

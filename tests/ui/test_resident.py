@@ -34,7 +34,7 @@ def walked(one: Snapshot) -> Snapshot:
 async def test_parts_and_what_is_kept(tmp_path: Path, size: tuple[int, int]) -> None:
     async with live(shop(tmp_path, change=walked), size=size) as (app, pilot):
         await press(app, pilot, "R")
-        table = app.screen.query_one("#resident", Table)
+        table = app.screen.query_one("#memory", Table)
         assert table.has_focus
         order = [part for part, _ in table.order]
         assert order[:3] == [MemoryPart.FREE, MemoryPart.IN_USE, MemoryPart.FILES]

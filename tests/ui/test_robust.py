@@ -1,7 +1,6 @@
 """Odd sizes, odd names, odd ends: the screen stays whole and says what is the matter."""
 
 import asyncio
-import gc
 import os
 import re
 from dataclasses import replace
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 from textual.geometry import Size
 from textual.pilot import Pilot
-from textual.widgets._footer import FooterKey
 
 from tests.ui.screens import HOSTILE, SIZES, harmless, shown_on, text_of
 from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, settle, tick, until
@@ -20,6 +18,7 @@ from tracelloc.show.tables import Column
 from tracelloc.ui.app import LiveApp, failure_of
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.header import head_text
+from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import HOLD_S
 from tracelloc.ui.picture import Pictures
 from tracelloc.ui.stackviews import STACKS
@@ -288,34 +287,25 @@ async def test_a_snapshot_per_tick(source: FakeSource) -> None:
 
 
 @on_live_screen()
-async def test_keys_that_were_replaced_are_gone(app: LiveApp, pilot: Pilot[int]) -> None:
-    """What the footer has shown is not kept, however often other keys work."""
-    for _ in range(3):
-        await press(app, pilot, "1", "8", "enter", "escape")
-    gc.collect()
-    kept = sum(isinstance(one, FooterKey) for one in gc.get_objects())
-    shown = len(app.screen.query(FooterKey))
-    # Those that were replaced last are dropped with the next ones.
-    assert 0 < shown <= kept <= 3 * shown
+async def test_keys_are_replaced_by_others_only(app: LiveApp, pilot: Pilot[int]) -> None:
+    footer = app.screen.query_one(KeyFooter)
+    before, line = footer._labels, text_of(app)[-1]
+    assert "/ Search" in line
+    await press(app, pilot, "down", "up", "a")
+    assert footer._labels is before
+    await press(app, pilot, "slash")
+    # All keys are letters to search for. These are known after the next frame.
+    await until(
+        app, pilot, lambda: text_of(app)[-1] == "⏎ Keep the search esc Clear it ^p Commands"
+    )
+    await press(app, pilot, "escape")
+    await until(app, pilot, lambda: text_of(app)[-1] == line)
 
 
-async def test_keys_are_replaced_by_others_only(source: FakeSource) -> None:
-    """Each time they are made again, that takes longer than all else that a key does."""
-
-    def keys_now(app: LiveApp) -> list[str]:
-        return [one.key for one in app.screen.query(FooterKey)]
-
-    async with live(source) as (app, pilot):
-        keys = list(app.screen.query(FooterKey))
-        names = [one.key for one in keys]
-        assert "slash" in names
-        await press(app, pilot, "down", "up", "2", "1", "a")
-        await asyncio.sleep(0.05)
-        await settle(app, pilot)
-        now = app.screen.query(FooterKey)
-        assert all(one is other for one, other in zip(keys, now, strict=True))
-        await press(app, pilot, "slash")
-        # All keys are letters to search for. These are made after the next frame.
-        await until(app, pilot, lambda: keys_now(app) == ["enter", "escape", "ctrl+p"])
-        await press(app, pilot, "escape")
-        await until(app, pilot, lambda: keys_now(app) == names)
+@on_live_screen()
+async def test_keys_work_by_the_mouse(app: LiveApp, pilot: Pilot[int]) -> None:
+    line = text_of(app)[-1]
+    await pilot.hover(KeyFooter, offset=(line.index("Mark"), 0))
+    assert app.screen.query_one(KeyFooter).tooltip == "Set a mark to compare with (d)"
+    await pilot.click(KeyFooter, offset=(line.index("Mark"), 0))
+    await until(app, pilot, lambda: len(app.state.settings.marks) == 1)

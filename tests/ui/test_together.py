@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from textual.pilot import Pilot
@@ -29,7 +31,7 @@ from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.processview import process_lines
-from tracelloc.ui.state import VIEWS
+from tracelloc.ui.state import VIEWS, State
 from tracelloc.ui.tableview import Table
 from tracelloc.ui.view import Settings
 
@@ -130,6 +132,26 @@ async def test_two_processes_are_shown_together_at_once(source: FakeSource) -> N
         assert app.state.settings.process == 0
         await tick(app, pilot)
         assert app.state.settings.process == 0
+
+
+@pytest.mark.parametrize(("has_objects", "rate", "is_joint"), [(0, 9, 1), (1, 9, 0), (1, 0, 1)])
+def test_a_first_process_stays_alone_for_its_objects_while_it_allocates(
+    has_objects: int, rate: float, is_joint: int
+) -> None:
+    """A pre-fork server's parent does not."""
+    shown: list[Settings] = []
+    settings = Settings(VIEWS[0])
+    state = SimpleNamespace(
+        settings=settings, has_chosen_process=False, replace_settings=shown.append
+    )
+    runtime = SimpleNamespace(counts_objects=bool(has_objects))
+    picture = SimpleNamespace(
+        process_count=2,
+        snapshot=SimpleNamespace(runtimes=[runtime]),
+        header=SimpleNamespace(allocations_per_s=rate),
+    )
+    State.show_together(cast(State, state), cast(Picture, picture))
+    assert [each.process for each in shown] == [ALL_PROCESSES] * is_joint
 
 
 async def test_a_key_goes_round(source: FakeSource) -> None:

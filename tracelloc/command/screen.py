@@ -27,11 +27,18 @@ from tracelloc.show.report.sections import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import Invoker, invoker
-from tracelloc.ui.app import REFRESH_S, LiveApp, ScreenApp, failure_of, show_plainly
+from tracelloc.ui.app import (
+    REFRESH_S,
+    LiveApp,
+    RecordedApp,
+    ScreenApp,
+    failure_of,
+    show_plainly,
+)
 from tracelloc.ui.driver import restored_terminal
 from tracelloc.ui.frames import lines_of_file
 from tracelloc.ui.picker import PickerScreen
-from tracelloc.ui.recorded import RecordedApp, RecordedSource
+from tracelloc.ui.player import RecordedSource
 from tracelloc.ui.view import TraceFacts
 
 # Time limit for reading the usable sizes of a snapshot's blocks: a key may wait for it.

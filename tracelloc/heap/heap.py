@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.dataclass import fields
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
@@ -68,21 +69,20 @@ _NONE: Final = -1
 
 
 class HeapSeries:
-    """Collects points: live bytes, RSS and kept memory at one time. Not thread safe."""
+    """Collects the points of a series. Not thread safe."""
 
     def __init__(self, start_ns: int, points: int = POINTS) -> None:
         self._distance_ns = _FIRST_DISTANCE_NS
         self._next_ns = start_ns
-        # Rows: time, outstanding, resident, kept.
-        self._columns = np.zeros((4, points), np.int64)
+        self._columns = np.zeros((len(fields(HeapPoints)), points), np.int64)
         self._used = 0
 
     def is_due(self, now_ns: int) -> bool:
         """Whether it is time for another point."""
         return now_ns >= self._next_ns
 
-    def add(self, now_ns: int, live_bytes: int, rss_bytes: int | None, kept_bytes: int = 0) -> None:
-        """Adds a point. ``kept_bytes``: freed memory that is still resident; 0: unknown."""
+    def add(self, now_ns: int, live_bytes: int, rss_bytes: int | None, *others: int) -> None:
+        """Adds a point. ``others``: the remaining columns of ``HeapPoints``; 0: unknown."""
         if self._used == self._columns.shape[1]:
             # Keeps the first point, and the later one of each further pair.
             half = self._used // 2
@@ -93,7 +93,8 @@ class HeapSeries:
             self._used = half + 1
             self._distance_ns *= 2
         resident = _NONE if rss_bytes is None else rss_bytes
-        self._columns[:, self._used] = now_ns, live_bytes, resident, kept_bytes
+        point = now_ns, live_bytes, resident, *others
+        self._columns[: len(point), self._used] = point
         self._used += 1
         # Missed points are not taken later.
         self._next_ns = max(self._next_ns + self._distance_ns, now_ns + 1)

@@ -299,9 +299,11 @@ class Tracee:
             rss_bytes = self.process.rss_bytes()
             if rss_bytes is not None:
                 rss_bytes = max(0, rss_bytes - self.outside.residency.our_bytes)
-            usage = self.facets["heap"].result
+            usage, objects = self.facets["heap"].result, self.facets["objects"].result
             kept_bytes = 0 if usage is None else usage.now.account.kept_bytes
-            self.series.add(now_ns, self.heap.live_bytes, rss_bytes, kept_bytes)
+            census = None if objects is None else objects.now
+            object_bytes = 0 if census is None else census.block_bytes
+            self.series.add(now_ns, self.heap.live_bytes, rss_bytes, kept_bytes, object_bytes)
 
     @property
     def findings(self) -> Findings | None:

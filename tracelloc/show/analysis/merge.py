@@ -320,7 +320,8 @@ def _series(ones: Sequence[Snapshot]) -> HeapPoints | None:
     known = [(one, one.series) for one in ones if one.series is not None]
     if not known:
         return None
-    times, held, resident, kept, seen = [], [], [], [], []
+    times, held, resident, seen = [], [], [], []
+    kept, objects = list[I64](), list[I64]()
     for one, series in known:
         # The last point is the state of this snapshot.
         last = _rss_bytes(one)
@@ -328,20 +329,21 @@ def _series(ones: Sequence[Snapshot]) -> HeapPoints | None:
         times.append(np.append(series.time_ns, one.now_ns))
         held.append(np.diff(np.append(series.live_bytes, one.live_bytes), prepend=0))
         resident.append(np.diff(np.maximum(rss, 0), prepend=0))
-        # It was examined before, not for this snapshot.
-        last_kept = series.kept_bytes[-1] if len(series) else 0
-        kept.append(np.diff(np.append(series.kept_bytes, last_kept), prepend=0))
+        # They were examined before, not for this snapshot.
+        for sums, values in (kept, series.kept_bytes), (objects, series.object_bytes):
+            sums.append(np.diff(np.append(values, values[-1:] if len(series) else 0), prepend=0))
         seen.append(np.diff((rss >= 0).astype(np.int64), prepend=0))
     time_ns = np.concatenate(times)
     order = np.argsort(time_ns, kind="stable")
     time_ns = time_ns[order]
-    columns = [np.cumsum(np.concatenate(column)[order]) for column in (held, resident, kept, seen)]
+    changes = held, resident, kept, objects, seen
+    columns = [np.cumsum(np.concatenate(column)[order]) for column in changes]
     # A point includes all changes at its time.
     last_of_time = np.flatnonzero(np.append(np.diff(time_ns) > 0, True))
     chosen = last_of_time[_evenly(time_ns[last_of_time], POINTS)]
-    live_bytes, rss_bytes, kept_bytes, running = (column[chosen] for column in columns)
+    live_bytes, rss_bytes, *more, running = (column[chosen] for column in columns)
     rss_bytes = np.where(running > 0, rss_bytes, -1)
-    return HeapPoints(time_ns[chosen], live_bytes, rss_bytes, kept_bytes)
+    return HeapPoints(time_ns[chosen], live_bytes, rss_bytes, *more)
 
 
 def _activity(parts: Sequence[ThreadActivity]) -> ThreadActivity | None:

@@ -209,6 +209,9 @@ _BUDGET_S: Final = 0.02  # Time limit for one update to refresh names that it al
 _NO_NODE: Final = -1
 
 
+_COMMAND_LETTERS: Final = 15  # The kernel cuts commands
+
+
 class LiveTree:
     """A call tree that is kept from snapshot to snapshot; nodes keep their numbers."""
 
@@ -275,6 +278,8 @@ class LiveTree:
         else:
             self._unsure.discard(index)
         path = steps(stack, index)
+        if path[0].name[:_COMMAND_LETTERS] == self._root.name:
+            del path[0]  # The root is it already.
         if self.inverted:
             path.reverse()
         self._ends[index] = self._merger.add(path)[-1]

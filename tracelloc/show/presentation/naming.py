@@ -21,6 +21,7 @@ from tracelloc.text import printable
 
 # How long a report waits for names and lines; later reports have those that take longer.
 REPORT_PATIENCE_S: Final = 2.0
+_GENERATED: Final = f"[{Unresolved.ANONYMOUS.value}]"
 
 
 def frame_name(frame: Frame) -> str:
@@ -41,15 +42,17 @@ def stack_title(stack: NamedStack, index: int, *, with_line: bool = False) -> st
         return "[no call stack]" if index == NO_STACK else "[call stack lost]"
     own: list[str] = []
     runs: list[str] = []
-    inner_run = caller = ""
+    called: list[str] = []
+    caller = ""
     first: tuple[Frame, Frame] | None = None
     for name, frame, inner in _functions(stack):
-        if frame is None or inner is None:
+        if frame is None:
             runs.append(name)
             if own:
                 caller = caller or name
             else:
-                inner_run = inner_run or name
+                symbol = (inner.symbol or name).replace("(anonymous namespace)::", "")
+                called.append(shorten(symbol))
             continue
         first = first or (frame, inner)
         if caller and frame.module != "[Python]":
@@ -63,17 +66,17 @@ def stack_title(stack: NamedStack, index: int, *, with_line: bool = False) -> st
     if caller:
         own.append(caller)
     names = own or runs[:2]
-    if inner_run and own and own[0].startswith("0x"):
-        # For unnamed generated code, the runtime that it calls is more informative.
-        names = [inner_run, own[0]]
+    if called and own and own[0] == _GENERATED:
+        # What it calls says more: behind the runtime's entry, the last run before it.
+        names = [called[-2] if len(called) > 1 else runs[0], own[0]]
     line = "" if first is None or not with_line else _place(*first)
     if line:
         names = [f"{names[0]} ({line})", *names[1:]]
     return " ← ".join(names)
 
 
-def _functions(stack: NamedStack) -> Iterator[tuple[str, Frame | None, Frame | None]]:
-    """Yields (name, frame, innermost frame that it stands for), without collapsed frames.
+def _functions(stack: NamedStack) -> Iterator[tuple[str, Frame | None, Frame]]:
+    """Yields (name, frame, innermost frame that it stands for); collapsed runs have no frame.
 
     A function stands for the unnamed functions of the same file that it calls.
     """
@@ -83,17 +86,22 @@ def _functions(stack: NamedStack) -> Iterator[tuple[str, Frame | None, Frame | N
         if frame is None:
             continue
         if nameless is not None and (part.label or frame.module != nameless.module):
-            yield frame_name(nameless), nameless, nameless
+            yield _name_of(nameless), nameless, nameless
             nameless = None
         if part.label is not None:
-            yield f"[{part.label}]", None, None
+            yield f"[{part.label}]", None, frame
         elif frame.symbol is None:
             nameless = nameless or frame
         else:
             yield shorten(frame.symbol), frame, nameless or frame
             nameless = None
     if nameless is not None:
-        yield frame_name(nameless), nameless, nameless
+        yield _name_of(nameless), nameless, nameless
+
+
+def _name_of(nameless: Frame) -> str:
+    # Addresses of generated code tell nothing, and change.
+    return _GENERATED if nameless.reason is Unresolved.ANONYMOUS else frame_name(nameless)
 
 
 def _place(frame: Frame, inner: Frame) -> str:

@@ -14,6 +14,11 @@ from tracelloc.text import printable
 
 # Number of shown frames that are checked: advice on frames further out is of little use.
 _FRAMES: Final = 6
+# What is not named, by the interpreter's function that runs it.
+_INTERPRETED: Final = {
+    "Perl_runops_standard": "Perl subroutines", "rb_vm_exec": "Ruby methods",
+    "luaV_execute": "Lua functions", "execute_ex": "PHP functions",
+}  # fmt: skip
 
 
 def lacking_files(stack: NamedStack) -> dict[str, bool]:
@@ -44,6 +49,9 @@ def generated_advice(runtimes: Iterable[Runtime], stack: NamedStack) -> str | No
     runtime = next((each for each in runtimes if each.naming), None)
     shown = [part.frame for part in stack.parts() if part.frame is not None]
     is_nameless = [frame.reason is Unresolved.ANONYMOUS for frame in shown]
+    kinds = (_INTERPRETED.get(frame.symbol or "") for frame in shown)
+    if what := next(filter(None, kinds), None):
+        return f"{what} are not named: these functions are the interpreter's"
     if runtime is None:
         return None
     advice = []

@@ -323,7 +323,7 @@ def test_who_has_ended_is_remembered(spaces: Spaces) -> None:
     table = table_of((16 * PAGE + 1,), (16 * PAGE + 2,))
     alike = {"rss_bytes": 5 << 20, "history": growing, "overhead": Overhead(10.0, 0.5, ())}
     points = HeapPoints(
-        *(np.array(c) for c in ([0, NS_PER_S], [0, 80], [1 << 20, 2 << 20], [0, 5]))
+        *(np.array(c) for c in ([0, NS_PER_S], [0, 80], [1 << 20, 2 << 20], [0, 5], [0, 7]))
     )
     left = {"ended": True, "series": points, "history": growing}
     ended = process(2, table, 4, **left, overhead=Overhead(9.0, 0.5, ()))
@@ -381,7 +381,9 @@ def test_long_pasts_keep_their_ends(spaces: Spaces) -> None:
         for n in range(30):
             history.sample(start_ns + 2 * NS_PER_S * (n + 1) + number, np.array([0, n]))
         times = start_ns + number + np.arange(500) * NS_PER_S
-        series = HeapPoints(times, np.arange(500), np.full(500, 7), np.full(500, 3))
+        series = HeapPoints(
+            times, np.arange(500), np.full(500, 7), np.full(500, 3), np.full(500, 2)
+        )
         spaces.maps[number] = spaces.maps[0]
         one = process(number, table, history=history, series=series)
         now_ns = int(times[-1]) + 1
@@ -389,6 +391,7 @@ def test_long_pasts_keep_their_ends(spaces: Spaces) -> None:
     merged = merged_of(spaces, *parts)
     assert 500 < len(merged.series) <= 600
     assert int(merged.series.kept_bytes[-1]) == 40 * 3
+    assert int(merged.series.object_bytes[-1]) == 40 * 2
     assert int(merged.series.time_ns[-1]) == parts[-1].now_ns
     assert int(merged.series.live_bytes[-1]) == merged.live_bytes
     times, held = merged.history.series(1)

@@ -90,7 +90,7 @@ def test_through_a_life() -> None:
     symbolizer = SlowSymbolizer()
     filters = Filters()
     namer = Namer(symbolizer, filters)
-    trees = [LiveTree("app", inverted=inverted, budget_s=10) for inverted in (False, True)]
+    trees = [LiveTree("program", inverted=inverted, budget_s=10) for inverted in (False, True)]
     live: list[int] = []
     for tick in range(40):
         events = []
@@ -135,7 +135,7 @@ def small() -> tuple[LiveTable, SlowSymbolizer]:
 def test_names_are_asked_for_once() -> None:
     table, symbolizer = small()
     namer = Namer(symbolizer, Filters())
-    tree = LiveTree("app")
+    tree = LiveTree("program")
     snapshot = snapshot_of(table, 100)
     first = tree.update(snapshot, namer, weights_of(snapshot))
     asked = symbolizer.asked
@@ -153,7 +153,7 @@ def test_old_names_are_renewed_a_few_at_a_time() -> None:
     namer = Namer(symbolizer, Filters())
     ticks = iter(range(10**9))
     # Each look at the clock is a second: a budget of 20 is 20 stacks.
-    tree = LiveTree("app", budget_s=19.5, clock_ns=lambda: next(ticks) * 1_000_000_000)
+    tree = LiveTree("program", budget_s=19.5, clock_ns=lambda: next(ticks) * 1_000_000_000)
     snapshot = snapshot_of(table, 100)
     tree.update(snapshot, namer, weights_of(snapshot))
     symbolizer.learn({n: f"g{n}" for n in range(1, 51)})
@@ -172,7 +172,7 @@ def test_what_does_not_wait_for_its_turn() -> None:
     filters = Filters()
     namer = Namer(symbolizer, filters)
     del symbolizer.names[7]
-    tree = LiveTree("app", budget_s=-1)
+    tree = LiveTree("program", budget_s=-1)
     snapshot = snapshot_of(table, 100)
     tree.update(snapshot, namer, weights_of(snapshot))
     symbolizer.learn({7: "late"})
@@ -190,13 +190,16 @@ def test_other_weights() -> None:
     snapshot = snapshot_of(table, 100)
     weights = weights_of(snapshot)
     only = {metric: np.where(np.arange(len(c)) == 7, c, 0) for metric, c in weights.items()}
-    kept = LiveTree("app").update(snapshot, namer, only)
-    assert [step.name for step in kept.steps] == ["app", "app", "main", "f7"]
+    kept = LiveTree("program").update(snapshot, namer, only)
+    assert [step.name for step in kept.steps] == ["program", "app", "main", "f7"]
     assert kept.totals[Metric.BYTES].tolist() == [7, 7, 7, 7]
+    # The program's own module is its root.
+    kept = LiveTree("app").update(snapshot, namer, only)
+    assert [step.name for step in kept.steps] == ["app", "main", "f7"]
 
 
 def test_nothing_at_all() -> None:
-    tree = LiveTree("app")
+    tree = LiveTree("program")
     snapshot = snapshot_of(LiveTable(Stacks()), 5)
     kept = tree.update(snapshot, Namer(SlowSymbolizer(), Filters()), weights_of(snapshot))
     assert len(kept) == 1

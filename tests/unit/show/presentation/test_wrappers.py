@@ -119,7 +119,13 @@ def test_generated_code_without_names_comes_after_what_it_called() -> None:
 
     frames = [frame("node::Buffer"), generated(32), generated(48)]
     stack = NamedStack(frames, [False] * 3, ["node", None, None])
-    assert stack_title(stack, 1) == "[node] ← 0x20"
+    assert stack_title(stack, 1) == "[node] ← [JIT code]"
+    create = "node::Buffer::(anonymous namespace)::Create"
+    names = "node::Get", "v8::Get", create, "Builtins_CallApiCallback"
+    inner = [*map(frame, names), generated(32), generated(48), frame("main")]
+    runs = ["node", "V8", "node", "V8", None, None, None]
+    called = NamedStack(inner, [False] * 7, runs)
+    assert stack_title(called, 1) == "node::Buffer::Create ← [JIT code]"
     node = runtimes("/usr/bin/node")
     advice = generated_advice(node, stack)
     assert "no names of generated code: start node with --perf-basic-prof" in advice
@@ -133,6 +139,9 @@ def test_generated_code_without_names_comes_after_what_it_called() -> None:
     assert generated_advice((java,), named) == missing
     assert generated_advice((replace(java, frames_option=""),), stack) == naming
     assert generated_advice(node, NamedStack([frame("remember")], [False])) is None
+    perl = NamedStack([frame("Perl_sv_setsv_flags"), frame("Perl_runops_standard")], [False] * 2)
+    told = "Perl subroutines are not named: these functions are the interpreter's"
+    assert generated_advice((), perl) == told
 
 
 APP, LIBRARY = "/usr/bin/redis-server", "/usr/lib/libfoo.so.1"
