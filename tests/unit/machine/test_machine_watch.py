@@ -17,6 +17,7 @@ from tests.commands import outcome
 from tests.harness import wait_until
 from tests.unit.machine.test_machine import Machine
 from tests.unit.test_docs import DOCS
+from tracelloc.command.subcommands.watch import _EXAMPLES
 from tracelloc.errors import UsageError
 from tracelloc.machine import killreports, machinewatch
 from tracelloc.machine.killreports import KillWatch, group_kills, machine_kills, memory_pressure
@@ -400,7 +401,8 @@ def test_shipped_files() -> None:
     """All can be printed; alert rules and the dashboard use metrics that there are."""
     parse_watch_config((FILES / "watch.toml").read_text(), "watch.toml")
     text = (DOCS / "watch.md").read_text()
-    assert f"```ini\n{(FILES / 'tracelloc-watch.service').read_text()}```" in text
+    for example in _EXAMPLES:
+        assert f"`tracelloc watch --example {example}`" in text or example == "config"
     dashboard = json.loads((FILES / "grafana-dashboard.json").read_text())
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"]) == 6
     known = set(re.findall(r"`(tracelloc_\w+)`", text))
@@ -441,6 +443,6 @@ def test_the_kubernetes_manifest() -> None:
     assert container["ports"][0]["containerPort"] == given.listen.port
     named = {f"CAP_{name}" for name in container["securityContext"]["capabilities"]["add"]}
     assert {"CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE"} <= named
-    assert {name for name in named if name not in (DOCS / "containers.md").read_text()} == {
+    assert {name for name in named if name not in (DOCS / "processes.md").read_text()} == {
         "CAP_SYS_ADMIN",
     }  # fmt: skip
