@@ -18,8 +18,8 @@ import pytest
 
 from tests.commands import run
 from tests.harness import PATIENCE_S, Builder, Target, tracelloc_command, wait_until
-from tests.schema import Schema
 from tests.integration.test_groups import ControlGroup
+from tests.schema import Schema
 from tests.unit.test_docs import DOCS
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]

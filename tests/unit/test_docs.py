@@ -148,7 +148,7 @@ def test_classes_that_are_named_are_there(page: Path) -> None:
 def test_the_way_of_an_event_is_described() -> None:
     text = (ROOT / ".github" / "DESIGN.md").read_text()
     assert len(re.findall(r"`[a-z]+(?:/[a-z_]+)*/?(?:\.py|\.h|\.bpf\.c)?`", text)) > 50
-    assert len(text.splitlines()) <= 290
+    assert len(text.splitlines()) <= 320
 
 
 def test_every_folder_has_a_line_in_the_house() -> None:
@@ -192,7 +192,8 @@ def test_words_lead_to_topics_sections_and_files() -> None:
     assert {word: manual.find_topic(word) for word in expected} == expected
     starts = {
         "rss": "# Why is the process so large?", "oom": "## Killed by the kernel",
-        "fragmentation": "# Why is", "arena": "# Why is", "valgrind": "# Tests", "sudo": "# Without root",
+        "fragmentation": "# Why is", "arena": "# Why is", "valgrind": "# Tests",
+        "sudo": "# Without root",
         "memleak": "# Lost blocks", "gdb": "## Limits of following", "kubernetes": "## Kubernetes",
         "preload": "## When probes", "recordings": "## Recordings", "cuda.toml": "# Calls of CUDA",
     }  # fmt: skip
@@ -200,8 +201,8 @@ def test_words_lead_to_topics_sections_and_files() -> None:
         assert manual.text_of(manual.find_topic(word)).startswith(start), word
     refused = {
         "verdcits": "did you mean verdicts?",
-        "overhed": "did you mean overhead?",
-        "vfork": "the word is in processes",
+        "overhed": "did you mean overhead or max-overhead?",
+        "clone_vm": "the word is in processes",
         "xyzzy": "tracelloc help lists the topics",
     }
     for word, meant in refused.items():
@@ -256,9 +257,13 @@ def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     assert "tracelloc@" not in done.stderr
 
 
+def test_the_changelog_is_short() -> None:
+    assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 60
+
+
 def test_readme_is_short_and_names_the_commands() -> None:
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 200
+    assert len(text.splitlines()) <= 150
     assert "make install" in text
     assert "make test" in text
 

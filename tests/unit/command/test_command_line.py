@@ -226,7 +226,7 @@ def test_unknown_topics(word: str, said: bytes, capsysbinary: pytest.CaptureFixt
     assert said in capsysbinary.readouterr().err
 
 
-@pytest.mark.parametrize("topic", [None, *manual.topics(), "kernel", "cuda.toml"])
+@pytest.mark.parametrize("topic", [None, *manual.topics(), "kernel"])
 def test_manual_on_a_terminal(
     topic: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,7 +38,7 @@ def test_a_summary_fits_in_a_line_and_is_the_beginning_of_the_help(one: Subcomma
     assert len(one.summary) <= 65
     shown = subcommand_parser(one).format_help()
     assert f"\n\n{one.summary}\n" in shown
-    assert re.search(rf"\n\nExample:\n  (sudo )?tracelloc {one.name}\b.*\n", one.about)
+    assert re.search(rf"\n\nTo try it:\n  (sudo )?tracelloc {one.name}\b.*\n", one.about)
     assert " ".join(one.about.split()) in " ".join(shown.split())
     assert "--debug" in shown
 

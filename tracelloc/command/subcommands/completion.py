@@ -1,6 +1,6 @@
 """Prints a script that completes options and PIDs in a shell.
 
-Example:
+To try it:
   tracelloc completion bash > ~/.local/share/bash-completion/completions/tracelloc
 """
 

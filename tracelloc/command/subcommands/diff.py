@@ -5,7 +5,7 @@ others), JSON snapshots and folded stacks. With -o, the difference is written to
 flame graphs, colors show growth. Several runs of each side show what is noise: figures are medians,
 and have changed if no run of one side reaches the other's.
 
-Example:
+To try it:
   tracelloc diff before.pb.gz after.pb.gz
 """
 

@@ -4,7 +4,7 @@ It tries each way on processes of its own and, with -p, reads what a process has
 missing, what will be slow, and how to fix it. Nothing is traced. The exit status is 0 if any way of
 tracing works.
 
-Example:
+To try it:
   tracelloc doctor
 """
 

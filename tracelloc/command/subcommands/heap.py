@@ -4,7 +4,7 @@ It finds every block of glibc, jemalloc, mimalloc, tcmalloc or musl, from before
 started: what is in use by arena, size and C++ class, and what is free but still resident. Memory is
 read from outside; the process is neither probed nor stopped.
 
-Example:
+To try it:
   sudo tracelloc heap -n shop
 """
 

@@ -1,6 +1,6 @@
 """Shows a topic of the manual, or what it says of a word.
 
-Example:
+To try it:
   tracelloc help oom
 """
 

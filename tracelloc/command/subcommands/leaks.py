@@ -4,7 +4,7 @@ It searches the memory of a running process without tracing it, however long ago
 allocated, and groups them by size, C++ class and structure. The exit status is 3 if something is
 lost. The process is neither probed nor stopped.
 
-Example:
+To try it:
   sudo tracelloc leaks -n shop
 """
 

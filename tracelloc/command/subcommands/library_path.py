@@ -2,7 +2,7 @@
 
 With it in LD_PRELOAD, a program reports its allocations without probes: see tracelloc help preload.
 
-Example:
+To try it:
   tracelloc library-path
 """
 

@@ -4,7 +4,7 @@ It reads messages from standard input and answers on standard output, as agents'
 of a server that they start (stdio). It only looks, unless --allow-trace names processes that
 may be traced, or programs that may be run.
 
-Example:
+To try it:
   tracelloc mcp --skill
 """
 

@@ -2,7 +2,7 @@
 
 Their processes may have run side by side or one after the other, also on several machines.
 
-Example:
+To try it:
   tracelloc merge monday.rec tuesday.rec -o week.rec
 """
 

@@ -2,7 +2,7 @@
 
 The recording may be one that is still being written.
 
-Example:
+To try it:
   tracelloc open server.rec
 """
 

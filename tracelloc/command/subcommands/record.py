@@ -3,7 +3,7 @@
 tracelloc open, report and diff read the file, also while it is being written. The file stays below
 --max-size: the older snapshots are, the further apart they are kept.
 
-Example:
+To try it:
   tracelloc record -o server.rec --duration 1h -- ./server
 """
 

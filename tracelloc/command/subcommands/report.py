@@ -1,6 +1,6 @@
 """Shows a snapshot of a recording as text, JSON or a file format.
 
-Example:
+To try it:
   tracelloc report server.rec --at=-5m
 """
 

@@ -4,7 +4,7 @@ Leaks are blocks that nothing points to when the program ends, by call stack wit
 needs neither root nor another build of the program. The exit status is 3 if something leaked, else
 that of the program.
 
-Example:
+To try it:
   tracelloc run --leaks -- ./server
 """
 

@@ -3,7 +3,7 @@
 KIND selects one output: report, sums (of --follow), snapshot (-o FILE.json), heap, leaks, holders,
 census (objects), top, symbols, on_leak, watch_hook or pytest. The draft is 2020-12.
 
-Example:
+To try it:
   tracelloc schema leaks
 """
 

@@ -3,7 +3,7 @@
 It lists each file that a process has mapped as code, and which package or option would add what is
 missing. Nothing is traced.
 
-Example:
+To try it:
   sudo tracelloc symbols -n shop
 """
 

@@ -4,7 +4,7 @@ It reads the memory of all processes and control groups, and says how much that 
 last one, ten and sixty minutes, as far back as it has run. Nothing is traced, and no rights are
 needed, but for processes that /proc hides.
 
-Example:
+To try it:
   tracelloc top
 """
 

@@ -5,7 +5,7 @@ they take more: a walk of the heap, a recording, pushed profiles, a command of y
 kills one of them for want of memory, a line says which call stacks held it. Prometheus can scrape
 the memory of all processes and groups. tracelloc help watch describes the file.
 
-Example:
+To try it:
   tracelloc watch --listen 9476
 """
 
