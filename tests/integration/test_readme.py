@@ -79,7 +79,9 @@ def test_the_tutorial_is_as_shown(tmp_path: Path) -> None:
         for command, shown in ("leaks", lost), ("holders", kept):
             done = outcome(*trace[:3], command, "-p", target.pid)
             lines = without_numbers(done.stdout, "/nowhere")
-            rows = [line for line in without_numbers(shown, "/nowhere") if "no root leads" not in line]
+            rows = [
+                line for line in without_numbers(shown, "/nowhere") if "no root leads" not in line
+            ]
             assert [line for line in rows if line not in lines] == []
         deadline = time.monotonic() + VERDICT_S + 60
         log = ""
