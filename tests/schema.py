@@ -1,7 +1,7 @@
 """Checks JSON against the schema that ``tracelloc schema`` prints, strictly: no key is unknown."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from tracelloc.show import manual
 
@@ -36,7 +36,8 @@ class Schema:
     def check(self, value: object, kind: str) -> None:
         """Fails unless the value is of this kind, with known keys of the right types."""
         self._check(value, {"$ref": f"#/$defs/{kind}"}, kind, kind)
-        missing = set(self.whole["$defs"][kind].get("required", ())) - set(value or ())  # type: ignore[call-overload]
+        required = self.whole["$defs"][kind].get("required", ())
+        missing = [key for key in required if key not in cast("dict[str, Any]", value)]
         assert not missing, f"{kind} lacks {missing}"
 
     def _resolved(self, schema: dict[str, Any], name: str) -> list[tuple[str, dict[str, Any]]]:
