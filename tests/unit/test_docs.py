@@ -43,7 +43,7 @@ OF_OTHERS = {
     "--inspect", "--interpreted-frames-native-stack", "--no-install-recommends", "--only",
     "--output", "--perf-basic-prof", "--pid=host", "--port", "--privileged", "--profile",
     "--python", "--rm", "--rounds", "--strict", "--system-site-packages", "--template", "--tool",
-    "--image", "--trace-children", "--unix-socket", "--wrapper",
+    "--image", "--target", "--trace-children", "--unix-socket", "--wrapper",
 }  # fmt: skip
 
 

@@ -421,9 +421,9 @@ def test_the_service_is_valid(tmp_path: Path) -> None:
     assert "tracelloc-watch" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["", "-sidecar", "-debug"])
-def test_kubernetes_knows_the_manifests(name: str) -> None:
-    for manifest in yaml.safe_load_all((FILES / f"kubernetes{name}.yaml").read_text()):
+@pytest.mark.parametrize("path", FILES.glob("*.yaml"), ids=lambda path: path.stem)
+def test_kubernetes_knows_the_manifests(path: Path) -> None:
+    for manifest in yaml.safe_load_all(path.read_text()):
         kubernetes_validate.validate(manifest, "1.31", strict=True)
 
 
