@@ -186,7 +186,7 @@ def test_words_lead_to_topics_sections_and_files() -> None:
         assert section.startswith("## " if "#" in found else "# "), name
         assert len(section) > 200, name
     expected = {
-        "Leaks": "leaks", "Docker": "docker", "kernels": "kernel", "verdict": "verdicts",
+        "leak": "leaks", "Docker": "docker", "kernels": "kernel", "verdict": "verdicts",
         "gloss": "glossary", "cuda.toml": "cuda.toml",
     }  # fmt: skip
     assert {word: manual.find_topic(word) for word in expected} == expected

@@ -40,7 +40,7 @@ _FOUND_BY: Final = {
     "watch#Killed": "oom killed oom-killer",
     "watch#Prometheus": "prometheus grafana metrics",
     "watch#As a service": "systemd service",
-    "screen": "key tui shortcut",
+    "screen": "key tui shortcut thread",
     "reports": "text log report",
     "reports#Rules": "suppression fail-if on-leak hook alert",
     "reports#Signals": "exit status signal",
@@ -51,7 +51,7 @@ _FOUND_BY: Final = {
     "leaks": "memleak lost",
     "leaks#Holders": "holders retained dominator path",
     "memory": "heap rss fragmentation arena trim swap malloc_trim",
-    "memory#Heaps of": "java jvm v8",
+    "memory#Heaps of": "jvm v8 metaspace",
     "python#Objects": "objects tracemalloc",
     "python#An inference": "vllm inference llm",
     "processes": "follow children fork exec wait",
@@ -61,7 +61,7 @@ _FOUND_BY: Final = {
     "processes#Kubernetes": "kubernetes k8s kubectl",
     "allocators": "jemalloc tcmalloc mimalloc musl glibc malloc pool",
     "allocators#Programs that": "usdt gpu pytorch cuda",
-    "allocators#By language": "recipes rust node php go dotnet c++ language",
+    "allocators#By language": "recipes rust node php go java dotnet c++ language",
     "ci": "run sarif junit ctest cargo valgrind sanitizer leaksanitizer test",
     "ci#pytest": "pytest memray",
     "ci#Two versions": "regression compare",
@@ -79,7 +79,7 @@ _FOUND_BY: Final = {
     "cost": "overhead slow benchmark heaptrack",
     "cost#Making it cheaper": "sample sampling max-overhead",
     "cost#Exactness": "exactness exact overflow accuracy",
-    "security": "permission safety hostile",
+    "security": "permission safe safety hostile",
 }  # fmt: skip
 ALIASES: Final = {word: found for found, words in _FOUND_BY.items() for word in words.split()}
 
@@ -98,7 +98,7 @@ def names() -> list[str]:
 def find_topic(word: str) -> str:
     """Finds one of ``names`` by its beginning or plural. Raises ValueError, which suggests some."""
     known, lower = names(), word.lower()
-    for name in (lower, lower.removesuffix("s")):
+    for name in (lower, f"{lower}s", lower.removesuffix("s")):
         if name in known:
             return name
     close = [name for name in known if name.startswith(lower)]

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 
 import kubernetes_validate
@@ -26,6 +27,7 @@ from tracelloc.machine.machinerules import (
     RuleBook,
     Subject,
     WatchConfig,
+    WatchTarget,
     parse_machine_rule,
     parse_watch_config,
     subjects_of,
@@ -399,7 +401,13 @@ def test_metrics(machine: Machine) -> None:
 
 def test_shipped_files() -> None:
     """All can be printed; alert rules and the dashboard use metrics that there are."""
-    parse_watch_config((FILES / "watch.toml").read_text(), "watch.toml")
+    example = (FILES / "watch.toml").read_text()
+    parse_watch_config(example, "watch.toml")
+    whole = re.sub("^# (?=push|hook)", "", example, flags=re.MULTILINE)
+    whole = whole.replace('"record"]', '"record", "push", "hook"]')
+    parse_watch_config(whole, "watch.toml")
+    keys = {field.name for kind in (WatchConfig, WatchTarget) for field in fields(kind)}
+    assert keys - {"target"} <= set(re.findall(r"^(\w+) = ", whole, re.MULTILINE))
     text = (DOCS / "watch.md").read_text()
     for example in _EXAMPLES:
         assert f"`tracelloc watch --example {example}`" in text or example == "config"
