@@ -47,7 +47,7 @@ NOT_RUN = {
     "pytest --tracelloc": "needs tests: test_pytest_plugin has some",
     "docker ": "needs a container runtime",
     "crictl ": "needs a container runtime",
-    elif path.suffix == ".html":    "./shop &": "is the target: every command has one of its own",
+    "./shop &": "is the target: every command has one of its own",
     "tracelloc mcp --skill": "test_mcp has it",
     "tracelloc completion bash >": "writes to the home directory: test_package installs one",
     "tracelloc watch --listen": "runs until a signal comes: test_machine_watch runs it",
@@ -268,6 +268,8 @@ def check_file(path: Path) -> None:
         assert b"inuse_space" in gzip.decompress(content)
     elif path.suffix == ".rec":
         assert RecordedTrace(path).moments
+    elif path.suffix == ".parquet":
+        assert content.startswith(b"PAR1")
     elif path.suffix == ".html":
         assert b"<title>" in content[:2000].lower()
     else:
