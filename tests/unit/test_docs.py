@@ -224,6 +224,15 @@ def test_what_there_is_to_choose_from_is_described(topic: str, names: Iterable[s
     assert [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}\b", text)] == []
 
 
+def test_help_that_messages_name_is_there() -> None:
+    files = (path for path in MODULES if path.suffix == ".py")
+    source = " ".join(" ".join(path.read_text().split()) for path in files).replace('" f"', "")
+    found = set(re.findall(r"tracelloc help ([a-z-]+)", source)) - {"has", "lists"}
+    assert {"cost", "preload", "watch"} <= found
+    for word in found - set(subcommand_names()):
+        assert manual.find_topic(word) == word
+
+
 def test_every_key_of_the_screen_is_described() -> None:
     text = manual.text_of("screen").replace("`1` … `8`", "`1` `2` `3` `4` `5` `6` `7` `8`")
     keys = {"slash": "/", "question_mark": "?", "greater_than_sign": ">", "less_than_sign": "<",
