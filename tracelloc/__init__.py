@@ -1,6 +1,6 @@
 """tracelloc: a live heap profiler for running, unmodified Linux programs.
 
-``docs/internals.md`` (``tracelloc help internals``) follows an event from the target's malloc to
+``.github/DESIGN.md`` follows an event from the target's malloc to
 the screen, and describes the threads, the locks and the layers of the packages.
 """
 

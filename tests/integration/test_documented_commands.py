@@ -24,6 +24,7 @@ from tests.unit.leaks import watched
 from tests.unit.receivers import Handler, Receiver
 from tests.unit.reports import json_report
 from tests.unit.test_docs import DOCS, PAGES, ROOT, fenced
+from tracelloc.command.subcommands import all_subcommands
 from tracelloc.show.recording.reader import RecordedTrace
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -46,8 +47,10 @@ NOT_RUN = {
     "pytest --tracelloc": "needs tests: test_pytest_plugin has some",
     "docker ": "needs a container runtime",
     "crictl ": "needs a container runtime",
-    "kubectl ": "needs a cluster",
     "./shop &": "is the target: every command has one of its own",
+    "tracelloc mcp --skill": "test_mcp has it",
+    "tracelloc completion bash >": "writes to the home directory: test_package installs one",
+    "tracelloc watch --listen": "runs until a signal comes: test_machine_watch runs it",
 }
 # Commands in running text that are forms, not examples.
 SPOKEN_OF = re.compile(
@@ -57,7 +60,8 @@ SPOKEN_OF = re.compile(
 LOOKS = " (objects|heap|holders|leaks) "  # Subcommands that look at a process without tracing it
 AT_ONCE = 4
 DURATION = "1s"
-STARTED = ("server", "mydaemon", "integration-tests")  # Programs that are started, and end soon
+# Programs that are started, and end soon
+STARTED = ("server", "mydaemon", "integration-tests", "kiosk", "kiosk-old")
 SOON = """
 #include <stdlib.h>
 #include <unistd.h>
@@ -131,7 +135,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     for name, text in SCRIPTS.items():
         (files / name).write_text(text)
     (files / "pool.toml").write_text(block(DOCS / "allocators.md", "toml"))
-    (files / "shop.toml").write_text(block(DOCS / "filters.md", "toml"))
+    (files / "shop.toml").write_text(block(DOCS / "reports.md", "toml"))
     example = (DOCS / "files" / "watch.toml").read_text()
     (files / "watch.toml").write_text(re.sub("^listen.*\n", "", example, flags=re.MULTILINE))
     write_script(files / "bin/tracelloc", f'exec {sys.executable} -m tracelloc "$@"')
@@ -154,11 +158,16 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         shutil.copy(path, files)
     run = run_line(scene, "tracelloc record -p 1234 -o server.rec --duration 1s", place)
     assert run.returncode == 0, run.stderr
-    for name in ("server", "monday", "tuesday"):
+    for name in ("server", "monday", "tuesday", "before", "after", "web-1"):
         shutil.copy(place / "server.rec", files / f"{name}.rec")
     yield scene
     server.shutdown()
     server.server_close()
+
+
+UNITS = [*DOCS.glob("files/*.service"), *(ROOT / ".github" / "packaging").glob("*.service")]
+# What each subcommand's help ends with.
+EXAMPLES = [one.about.rpartition("\n  ")[2].strip() for one in all_subcommands()]
 
 
 def shown() -> list[list[str]]:
@@ -174,7 +183,10 @@ def shown() -> list[list[str]]:
             ]
             found.append([line for line in wanted if line.strip() and reason(line) is None])
         inline = re.findall(r"`((?:sudo )?tracelloc [^`\n]*)`", text)
+        inline += EXAMPLES if page == ROOT / "README.md" else []
         found += [[each] for each in inline if not SPOKEN_OF.search(each) and reason(each) is None]
+    for unit in UNITS:
+        found.append(re.findall("^ExecStart=(.*)", unit.read_text(), re.MULTILINE))
     return [list(lines) for lines in dict.fromkeys(map(tuple, found)) if lines]
 
 
@@ -191,7 +203,10 @@ def prepared(line: str, scene: Scene, place: Path) -> tuple[str, list[str]]:
     # Any program has blocks of this size.
     line = re.sub(r"(holders -p 1234) (app::|0x)\w+", r"\1 64", line)
     targets = []
-    if named := re.search(r"-n (\S+)", line):
+    named = re.search(r"-n (\S+)", line)
+    if named and re.search(LOOKS, line):
+        line = line.replace(named[0], "-p 1234")
+    elif named:
         # Another run of the same test may have one of this name.
         unique = f"{named[1]}-{os.getpid()}-{place.name}"
         line = line.replace(named[0], f"-n {unique}")
@@ -200,11 +215,12 @@ def prepared(line: str, scene: Scene, place: Path) -> tuple[str, list[str]]:
         targets.append("shop")
     line = re.sub(r"--duration \S+", f"--duration {DURATION}", line)
     if " record " in line:
-        line = f"rm -f server.rec; {line}"
+        recording = re.search(r"-o (\w+\.rec)", line)
+        line = f"rm -f {recording[1] if recording else 'server.rec'}; {line}"
     # The recording that is there lasts for a second.
     line = re.sub(r"(--at[ =]|--since |\.rec@)[^\s]+", r"\g<1>+0s", line)
     has_end = re.search("--duration|--count|symbols|doctor", line)
-    if " top" in line:
+    if "tracelloc top" in line:
         line = line.replace(" top", " top --count 1")
     elif " watch --config /etc/tracelloc/" in line:
         line = line.replace(
@@ -252,6 +268,8 @@ def check_file(path: Path) -> None:
         assert b"inuse_space" in gzip.decompress(content)
     elif path.suffix == ".rec":
         assert RecordedTrace(path).moments
+    elif path.suffix == ".parquet":
+        assert content.startswith(b"PAR1")
     elif path.suffix == ".html":
         assert b"<title>" in content[:2000].lower()
     else:
@@ -278,7 +296,9 @@ def check_outputs(line: str, result: subprocess.CompletedProcess[str], place: Pa
         assert ("pushing to" in result.stderr) == ("--push" in line)
     elif "| jq" in line or " watch " in line or line.startswith("jq") or "--markdown" in line:
         assert text.strip()
-    elif "--json" in line and " top" in line:
+    elif " schema" in line:
+        assert json.loads(text)["$defs"]
+    elif "--json" in line and "tracelloc top" in line:
         assert json.loads(text)["processes"]
     elif "--json" in line:
         check_json(text)
@@ -313,7 +333,7 @@ def test_commands_do_what_they_are_shown_for(scene: Scene) -> None:
     blocks = shown()
     lines = [line for lines in blocks for line in lines]
     assert len(lines) > 40
-    assert {"tracelloc help verdicts", "tracelloc diff before.pb.gz after.pb.gz"} <= set(lines)
+    assert {"tracelloc help glossary", "tracelloc diff before.pb.gz after.pb.gz"} <= set(lines)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = list(pool.map(lambda lines: run_block(scene, lines), blocks))
     assert not any(found), "\n\n".join(text for wrong in found for text in wrong)
@@ -321,7 +341,7 @@ def test_commands_do_what_they_are_shown_for(scene: Scene) -> None:
 
 
 def test_what_is_not_run_is_shown_somewhere() -> None:
-    lines = [line for page in PAGES for line in fenced(page.read_text())]
+    lines = [line for page in PAGES for line in fenced(page.read_text())] + EXAMPLES
     for start in NOT_RUN:
         assert any(line.startswith(start) for line in lines), start
 

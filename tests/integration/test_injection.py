@@ -161,7 +161,7 @@ def test_probes_after_a_killed_injection(targets: Targets) -> None:
 @pytest.mark.parametrize("way", ["preloaded", "injected"])
 def test_stack(targets: Targets, way: str) -> None:
     """Threads at their first allocations need no more stack than the documentation says."""
-    text = (TARGETS.parents[1] / "tracelloc/docs/preload.md").read_text()
+    text = (TARGETS.parents[1] / "tracelloc/docs/rootless.md").read_text()
     found = re.search(r"takes\s+up\s+to\s+(\d+)\s+bytes\s+of\s+the\s+stack", text)
     assert found
     variables = {**os.environ, "LD_PRELOAD": str(PRELOADED)} if way == "preloaded" else None
@@ -193,7 +193,7 @@ def footprint(target: Target) -> tuple[int, int]:
 
 def test_what_stays(targets: Targets) -> None:
     """After several traces of many threads, no more stays than the documentation says."""
-    text = (TARGETS.parents[1] / "tracelloc/docs/preload.md").read_text()
+    text = (TARGETS.parents[1] / "tracelloc/docs/rootless.md").read_text()
     found = re.search(
         r"What\s+stays\s+is\s+(\d+)\s+MiB\s+of\s+address\s+space\s+and\s+(\d+)\s+KiB", text
     )

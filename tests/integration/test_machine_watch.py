@@ -19,6 +19,7 @@ import pytest
 from tests.commands import run
 from tests.harness import PATIENCE_S, Builder, Target, tracelloc_command, wait_until
 from tests.integration.test_groups import ControlGroup
+from tests.schema import Schema
 from tests.unit.test_docs import DOCS
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -129,6 +130,7 @@ def test_a_killed_process_is_explained(group: ControlGroup, shop: Target, tmp_pa
     assert f"recording={recording}" in line
     (walk,) = watcher.files.glob("*.heap.txt")
     assert "4,0" in walk.read_text()
+    Schema().check(hooked, "watch_hook")
     assert hooked["files"] == {"heap": str(walk), "record": str(recording)}
     assert [each["pid"] for each in hooked["processes"]] == [shop.pid]
     for file in watcher.files.iterdir():

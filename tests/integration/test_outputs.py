@@ -41,7 +41,7 @@ GRAMMAR = {
     "allocators": re.compile(r"==> (\d+) top allocators out of ([\d,]+):"),
     "stack": re.compile(
         rf"  (?: {{3}}| {{2}}\d| \d\d|\d{{3}})\d: ({SIZE}) in ([\d,]+) allocations?"
-        r", (?:deciding|growing so far, no suspect(?:, kept by .+)?)(?:, in .+)?"
+        r", (?:deciding|growing, not yet a suspect(?:, kept by .+)?)(?:, in .+)?"
     ),
     "nobody": re.compile(r"==> no allocations (seen yet: is the target idle\?|were seen)"),
     "memory": re.compile(
@@ -54,7 +54,6 @@ GRAMMAR = {
     ),
     "overhead": re.compile(
         r"==> [\d,]+ events/s(, tracing takes about \d+(\.\d)? % of one core; [^,]+)?"
-        r"(, slow if called: .+)?"
     ),
     "losses": re.compile(
         r"==> lost ([\d,]+) events?, ([\d,]+) unmatched frees?, ([\d,]+) truncated stacks?"

@@ -15,6 +15,7 @@ import pytest
 
 from tests.commands import outcome
 from tests.harness import PATIENCE_S, TARGETS, as_nobody, made_once
+from tests.schema import Schema
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 
@@ -182,7 +183,9 @@ def run(folder: Path, *options: str, status: int) -> subprocess.CompletedProcess
 
 def figures(path: Path) -> dict[str, dict[str, Any]]:
     """The figures of a file, by the names of the tests."""
-    tests = json.loads(path.read_text())["tests"]
+    content = json.loads(path.read_text())
+    Schema().check(content, "pytest")
+    tests = content["tests"]
     return {one["test"].split("::", 1)[1].removeprefix("test_"): one for one in tests}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_architecture import PACKAGE
+from tests.unit.test_architecture import PACKAGE, TOP
 from tests.unit.test_architecture import PYTHON as MODULES
 
 PAGES = sorted((PACKAGE / "show" / "export" / "web").iterdir())
@@ -40,6 +40,23 @@ RETIRED = {
     r"must not pay for": "lower overhead, estimated figures",
     r"spill map": "overflow map",
 }
+# The same for what users read: README, manual, help.
+RETIRED_SENTENCES = {
+    r"depends on what you do": "Pick the case that fits:",
+    r"what points to the rest": "what keeps the rest alive",
+    r"only looks, unless permitted": "Read-only by default.",
+    r"that is what, but not who": "This shows what was lost. Next: who allocated it.",
+    r"with who keeps them": "with the containers that hold them",
+    r"static ones need": "a statically linked malloc needs a symbol table",
+    r"nothing can free them": "X of Y blocks older than 10 s are unreachable",
+    r"no suspect\b": "not yet a suspect",
+    r"besides the way|till|anew|mend(s|ed|ing)?": "until, again, fix",
+    r"(is|are) said to (be|have)": "name the actor",
+    r"the lane|by lane": "the preloaded library",
+    r"several times if you like": "repeatable",
+    r"dear probes?|strangers?|taken back": "slow probe, unmatched free, retracted",
+}
+MANUAL = [TOP / "README.md", TOP / "CHANGELOG.md", *sorted((PACKAGE / "docs").glob("*.md"))]
 RETIRED_NAMES = {
     "format_age", "format_roughly", "taken_back", "watch_more_s", "handed_bytes", "handed_count",
     "look_at_others", "strangers_share", "explained_share", "heed_pointers", "find_proof",
@@ -96,6 +113,14 @@ def test_retired_words_do_not_come_back(path: Path) -> None:
         for pattern, instead in RETIRED.items():
             found = re.search(rf"\b({pattern})\b", plain, re.IGNORECASE)
             assert found is None, f"{path}:{line}: {found and found[0]!r}: say {instead}"
+
+
+@pytest.mark.parametrize("path", MANUAL, ids=lambda path: path.stem)
+def test_the_manual_keeps_to_the_words(path: Path) -> None:
+    plain = " ".join(re.sub(r"```.*?```|`[^`]*`", "", path.read_text(), flags=re.DOTALL).split())
+    for pattern, instead in (RETIRED | RETIRED_SENTENCES).items():
+        found = re.search(rf"\b({pattern})\b", plain, re.IGNORECASE)
+        assert found is None, f"{path}: {found and found[0]!r}: say {instead}"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

@@ -22,11 +22,20 @@ from tracelloc.text import NS_PER_S, parse_duration, parse_percent, parse_size
 
 _SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}
 # The options that `--help` shows; the others are in `--help-all`.
+# What ``--help`` lists, in few words; ``--help-all`` has the whole sentences.
 _DAILY: Final = {
-    "--pid", "--name", "--follow", "--text", "--json", "--top", "--show", "--interval",
-    "--duration", "--output", "--fail-if", "--listen", "--help", "--help-all",
-    "--version",
-}  # fmt: skip
+    "--pid": "process to trace (default: choose from a list)",
+    "--name": "process to trace, by the name of program or script",
+    "--follow": "trace child processes as well",
+    "--text": "text reports (default without a terminal)",
+    "--json": "JSON reports, one object per line",
+    "--duration": "end after this time (default: on Ctrl-C)",
+    "--output": "write FILE at the end: .html, .svg, .pb.gz, .json, …",
+    "--fail-if": "end with status 3 on a leak, 'live > 2GiB', …",
+    "--help": "show the common options and exit",
+    "--help-all": "show all options and exit",
+    "--version": "show the version and exit",
+}
 
 
 def type_of(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -125,8 +134,8 @@ class _ShowHelp(argparse.Action):
     ) -> None:
         if flag != "--help-all":
             for action in parser._actions:
-                if not _DAILY.intersection(action.option_strings):
-                    action.help = argparse.SUPPRESS
+                flags = _DAILY.keys() & set(action.option_strings)
+                action.help = _DAILY[flags.pop()] if flags else argparse.SUPPRESS
         parser.print_help()
         parser.exit()
 
@@ -147,7 +156,7 @@ def add_trace_options(parser: argparse.ArgumentParser) -> None:
         ("what to trace", add_tracing),
         ("probes", add_probes),
         ("reports", _add_reports),
-        ("files", _add_files),
+        ("output files", _add_files),
         ("watching", add_watch),
         ("network", _add_live),
         ("names and filters", add_names),

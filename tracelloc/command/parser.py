@@ -20,11 +20,11 @@ from tracelloc.errors import UsageError
 _USAGE: Final = """tracelloc [[-p] PID | [-n] NAME] [options]
        tracelloc [options] -- CMD [ARG...]
        tracelloc SUBCOMMAND ..."""
-_DESCRIPTION: Final = (
-    "Shows which call stacks of a running process allocate memory that is not freed, and which of "
-    "them leak. With -- CMD, a program is traced from its first allocation; its exit status "
-    "becomes tracelloc's."
-)
+_DESCRIPTION: Final = "Shows which call stacks allocate memory that is never freed, and which leak."
+_TRACES: Final = [
+    "  -p PID        Traces a running process: the screen, or reports.",
+    "  -- CMD        Traces a program from its start; its exit status is kept.",
+]
 _EPILOG: Final = (
     "SIZE is bytes, or 4k, 8MiB, 1.5g (powers of 1024). AGE, TIME and S are seconds, or 500ms, "
     "30s, 5m, 2h. Ctrl-C ends tracing, SIGUSR1 writes the files, SIGUSR2 sets a mark."
@@ -68,7 +68,7 @@ class TraceParser(Parser):
     def format_help(self) -> str:
         """Returns the help text, for which each subcommand's module is imported."""
         lists = {group: [f"{group.value}:"] for group in SubcommandGroup}
-        lists[SubcommandGroup.LOOK].append("  -p PID      Traces it and shows its heap (default).")
+        lists[SubcommandGroup.TRACE] += _TRACES
         for subcommand in all_subcommands():
             lists[subcommand.group].append(f"  {subcommand.name:<14}{subcommand.summary}")
         listed = "\n".join(line for lines in lists.values() for line in lines)

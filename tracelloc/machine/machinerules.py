@@ -1,6 +1,6 @@
 """Rules on the memory of processes and control groups, their file, and what breaks them.
 
-``tracelloc help watch`` has an example, and lists all keys.
+``tracelloc watch --example config`` prints an example with all keys.
 """
 
 import re

@@ -10,48 +10,78 @@ _DOCS = files("tracelloc") / "docs"
 _START: Final = """\
 # Start here
 
-1. `sudo tracelloc leaks -p PID`: what a running process has lost already, by size and structure
-2. `sudo tracelloc -p PID`: which call stacks leak, on the screen; verdicts take a minute
-3. `sudo tracelloc -p PID --text --interval 10 > log`: the same as a log
-4. `sudo tracelloc -p PID -o heap.html`: a flame graph, written when Ctrl-C ends the trace
-5. `sudo tracelloc -p PID --text --duration 5m --fail-if leak`: for scripts; status 3 after a leak
-
-6. `tracelloc run --leaks -- CMD`: what a test program leaked at its end, without root
+1. `tracelloc top`: which process grows
+2. `sudo tracelloc leaks -p PID`: what a running process has lost already, by size and structure
+3. `sudo tracelloc holders -p PID`: what keeps the rest of its memory
+4. `sudo tracelloc -p PID`: which call stacks leak, on the screen; `--text` for a log
+5. `tracelloc run --leaks -- CMD`: what a test program leaked at its end, without root
 
 `-n NAME` takes a name in place of a PID, and either may stand alone: `tracelloc leaks shop`.
-`-- CMD` starts a program under tracing.
+`-- CMD` starts a program under tracing. `tracelloc doctor` tells what works here.
 """
 # Topics by what they are about; a topic that is in none of them is listed last.
 _GROUPS: Final = {
-    "Look": (
-        "top", "watch", "screen", "reports", "verdicts", "leaks", "memory", "heap", "holders",
-        "objects", "recipes",
-    ),
-    "What is traced": (
-        "processes", "containers", "allocators", "python", "preload", "symbols", "filters",
-    ),
-    "Files and other programs": (
-        "ci", "pytest", "agents", "json", "exports", "recordings", "opentelemetry",
-    ),
-    "When something is wrong": ("troubleshooting", "exactness", "cost", "security"),
-    "Background": ("glossary", "internals"),
+    "Begin": ("tutorial", "rootless"),
+    "Look": ("watch", "screen", "reports", "verdicts", "leaks", "memory", "python"),
+    "What is traced": ("processes", "allocators"),
+    "Tests, files and other programs": ("ci", "agents", "exports", "json"),
+    "When something is wrong": ("troubleshooting", "cost", "security"),
+    "Background": ("measurements", "internals"),
 }  # fmt: skip
-# What else a topic may be called; plurals are found, too.
-ALIASES: Final = {
-    "docker": "containers", "kubernetes": "containers", "podman": "containers",
-    "error": "troubleshooting", "kernel": "troubleshooting", "permission": "security",
-    "flamegraph": "exports", "pprof": "exports", "pyroscope": "exports", "otlp": "opentelemetry",
-    "growing": "verdicts", "cache": "verdicts", "confidence": "verdicts", "suspect": "verdicts",
-    "key": "screen", "tui": "screen", "text": "reports", "log": "reports", "exit": "reports",
-    "lane": "preload", "library": "preload", "ld_preload": "preload", "follow": "processes",
-    "jemalloc": "allocators", "malloc": "allocators", "lost": "exactness",
-    "usdt": "allocators", "gpu": "allocators", "pytorch": "allocators",
-    "overhead": "cost", "slow": "cost", "debuginfo": "symbols", "names": "symbols",
-    "sarif": "ci", "junit": "ci", "ctest": "ci", "cargo": "ci", "memray": "pytest", "mcp": "agents",
-    "prometheus": "watch", "grafana": "watch", "oom": "watch", "daemonset": "watch",
-    "root": "security", "word": "glossary", "rss": "memory",
-    "fragmentation": "memory", "arena": "memory", "retained": "holders",
+# What else is found, by any of the words: a topic, or a section of one.
+_FOUND_BY: Final = {
+    "tutorial": "start begin example guide",
+    "rootless": "container docker podman sudo root privilege capabilities seccomp unprivileged",
+    "rootless#When probes": "preload lane ld_preload",
+    "rootless#A service that can": "library-path",
+    "rootless#Inject": "inject attach",
+    "watch#top": "top cgroup",
+    "watch#watch": "daemonset rule",
+    "watch#Killed": "oom killed oom-killer",
+    "watch#Prometheus": "prometheus grafana metrics",
+    "watch#As a service": "systemd service",
+    "screen": "key tui shortcut thread",
+    "reports": "text log report",
+    "reports#Rules": "suppression fail-if on-leak hook alert",
+    "reports#Signals": "exit status signal",
+    "reports#Names": "symbols debuginfo dwarf lines names",
+    "reports#Filters": "filters hidden",
+    "verdicts": "growing cache confidence suspect leaking false",
+    "verdicts#Glossary": "glossary word term",
+    "leaks": "memleak lost",
+    "leaks#Holders": "holders retained dominator path",
+    "memory": "heap rss fragmentation arena trim swap malloc_trim",
+    "memory#Heaps of": "jvm v8 metaspace",
+    "python#Objects": "objects tracemalloc",
+    "python#An inference": "vllm inference llm",
+    "processes": "follow children fork exec wait",
+    "processes#Limits of": "gdb debugger strace ptrace",
+    "processes#All processes": "group pod",
+    "processes#Containers": "containers",
+    "processes#Kubernetes": "kubernetes k8s kubectl",
+    "allocators": "jemalloc tcmalloc mimalloc musl glibc malloc pool",
+    "allocators#Programs that": "usdt gpu pytorch cuda",
+    "allocators#By language": "recipes rust node php go java dotnet c++ language",
+    "ci": "run sarif junit ctest cargo valgrind sanitizer leaksanitizer test",
+    "ci#pytest": "pytest memray",
+    "ci#Two versions": "regression compare",
+    "agents": "mcp agent",
+    "exports": "flamegraph pprof speedscope folded file",
+    "exports#Recordings": "recordings record open merge recorder",
+    "exports#Differences": "diff difference",
+    "exports#HTTP": "http listen",
+    "exports#Tables": "sql parquet duckdb csv",
+    "exports#Push": "push pyroscope",
+    "exports#OpenTelemetry": "opentelemetry otlp",
+    "json": "schema jq",
+    "troubleshooting": "doctor error problem bcc",
+    "troubleshooting#Kernels": "kernel arm64",
+    "cost": "overhead slow benchmark heaptrack",
+    "cost#Making it cheaper": "sample sampling max-overhead",
+    "cost#Exactness": "exactness exact overflow accuracy",
+    "security": "permission safe safety hostile",
 }  # fmt: skip
+ALIASES: Final = {word: found for found, words in _FOUND_BY.items() for word in words.split()}
 
 
 def topics() -> list[str]:
@@ -60,36 +90,48 @@ def topics() -> list[str]:
     return sorted(name.removesuffix(".md") for name in names if name.endswith(".md"))
 
 
+def names() -> list[str]:
+    """Returns all that can be shown: topics, words that lead to one, files of examples."""
+    return sorted({*topics(), *ALIASES, *(file.name for file in (_DOCS / "files").iterdir())})
+
+
 def find_topic(word: str) -> str:
-    """Finds a topic by name, alias or prefix. Raises ValueError, which suggests a topic."""
-    known, lower = topics(), word.lower()
-    alias = ALIASES.get(lower) or ALIASES.get(lower.removesuffix("s"))
-    beginning = [topic for topic in known if topic.startswith(lower)]
-    if lower in known or alias is not None or len(beginning) == 1:
-        return lower if lower in known else alias or beginning[0]
-    close = beginning or [
-        ALIASES.get(each, each) for each in get_close_matches(lower, [*known, *ALIASES])
-    ]
-    if close:
-        meant = f"did you mean {' or '.join(dict.fromkeys(close))}?"
+    """Finds one of ``names`` by its beginning or plural. Raises ValueError, which suggests some."""
+    known, lower = names(), word.lower()
+    for name in (lower, f"{lower}s", lower.removesuffix("s")):
+        if name in known:
+            return name
+    close = [name for name in known if name.startswith(lower)]
+    if len({ALIASES.get(name, name) for name in close}) == 1:
+        return close[0]
+    if close := close or get_close_matches(lower, known):
+        meant = f"did you mean {' or '.join(close[:4])}?"
     else:
-        counts = {topic: text_of(topic).lower().count(lower) for topic in known}
+        counts = {topic: text_of(topic).lower().count(lower) for topic in topics()}
         most = sorted(counts, key=counts.__getitem__)[:-4:-1]
         found = ", ".join(topic for topic in most if counts[topic])
         meant = f"the word is in {found}" if found else "tracelloc help lists the topics"
     raise ValueError(f"there is no topic {word!r}; {meant}")
 
 
-def text_of(topic: str) -> str:
-    """Returns a topic as Markdown."""
-    return (_DOCS / f"{topic}.md").read_text(encoding="utf-8")
+def text_of(name: str) -> str:
+    """Returns a topic, a section of one, or an example's file; the first two are Markdown."""
+    if "." in name:
+        return (_DOCS / "files" / name).read_text(encoding="utf-8")
+    topic, _, title = ALIASES.get(name, name).partition("#")
+    text = (_DOCS / f"{topic}.md").read_text(encoding="utf-8")
+    if not title:
+        return text
+    begin = text.index(f"\n## {title}") + 1
+    section, *_ = text[begin:].partition("\n## ")
+    return f"{section.rstrip()}\n\nFrom the page {topic}: `tracelloc help {topic}`\n"
 
 
 def contents() -> str:
     """Returns the first steps, and the topics with their titles by group, as Markdown."""
     grouped = {topic for group in _GROUPS.values() for topic in group}
     rest = tuple(topic for topic in topics() if topic not in grouped)
-    lines = [_START, "# tracelloc help TOPIC"]
+    lines = [_START, "# tracelloc help TOPIC, SUBCOMMAND or any word"]
     for title, group in [*_GROUPS.items(), ("More", rest)]:
         if group:
             lines += ["", f"| {title} | |", "|---|---|"]
@@ -101,10 +143,10 @@ def _title(topic: str) -> str:
     return text_of(topic).partition("\n")[0].removeprefix("# ")
 
 
-def show(topic: str | None) -> None:
-    """Prints a topic or the list of topics, rendered on a terminal, else as Markdown."""
-    text = contents() if topic is None else text_of(topic)
-    if not sys.stdout.isatty():
+def show(name: str | None) -> None:
+    """Prints one of ``names`` or the list of topics, rendered on a terminal, else as it is."""
+    text = contents() if name is None else text_of(name)
+    if "." in (name or "") or not sys.stdout.isatty():
         sys.stdout.buffer.write(text.encode())
         return
     from rich.console import Console  # noqa: PLC0415 - comes with textual, for this alone

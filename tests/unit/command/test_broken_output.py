@@ -17,7 +17,7 @@ ONCE: Final = [
     "--version", "--help", "--help-all", "completion bash", "diff REC REC",
     "diff REC REC --markdown", "doctor", "heap -p PID", "heap -p PID --json", "help", "help leaks",
     "holders -p PID", "leaks --help", "leaks -p PID", "library-path", "mcp", "objects -p PID",
-    "report REC", "report REC --format folded", "symbols -p PID", "top --count 1",
+    "report REC", "report REC --format folded", "schema", "symbols -p PID", "top --count 1",
     "watch --example config",
 ]  # fmt: skip
 ENDLESS: Final = [

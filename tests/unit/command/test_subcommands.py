@@ -23,7 +23,7 @@ ids = [one.name for one in ALL]
 def test_names_and_groups() -> None:
     assert subcommand_names() == [
         "completion", "diff", "doctor", "heap", "help", "holders", "leaks", "library-path", "mcp",
-        "merge", "objects", "open", "record", "report", "run", "symbols", "top", "watch",
+        "merge", "objects", "open", "record", "report", "run", "schema", "symbols", "top", "watch",
     ]  # fmt: skip
     assert sorted(ids) == subcommand_names()
     assert find_subcommand("library-path").module.endswith(".subcommands.library_path")
@@ -38,6 +38,7 @@ def test_a_summary_fits_in_a_line_and_is_the_beginning_of_the_help(one: Subcomma
     assert len(one.summary) <= 65
     shown = subcommand_parser(one).format_help()
     assert f"\n\n{one.summary}\n" in shown
+    assert re.search(rf"\n\nTo try it:\n  (sudo )?tracelloc {one.name}\b.*\n", one.about)
     assert " ".join(one.about.split()) in " ".join(shown.split())
     assert "--debug" in shown
 
@@ -48,6 +49,7 @@ def test_help_lists_all_by_group() -> None:
     for group in SubcommandGroup:
         rows = re.findall(r"^  ([a-z][a-z-]+) +([A-Z].*)$", by_title[group.value], re.MULTILINE)
         assert rows == [(one.name, one.summary) for one in ALL if one.group is group]
+    assert re.search(r"^  -p PID .*\n  -- CMD ", by_title["trace"], re.MULTILINE)
     assert max(len(line) for lines in by_title.values() for line in lines.splitlines()) < 80
 
 

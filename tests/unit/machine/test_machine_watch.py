@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 
 import kubernetes_validate
@@ -17,6 +18,7 @@ from tests.commands import outcome
 from tests.harness import wait_until
 from tests.unit.machine.test_machine import Machine
 from tests.unit.test_docs import DOCS
+from tracelloc.command.subcommands.watch import _EXAMPLES
 from tracelloc.errors import UsageError
 from tracelloc.machine import killreports, machinewatch
 from tracelloc.machine.killreports import KillWatch, group_kills, machine_kills, memory_pressure
@@ -25,6 +27,7 @@ from tracelloc.machine.machinerules import (
     RuleBook,
     Subject,
     WatchConfig,
+    WatchTarget,
     parse_machine_rule,
     parse_watch_config,
     subjects_of,
@@ -398,9 +401,16 @@ def test_metrics(machine: Machine) -> None:
 
 def test_shipped_files() -> None:
     """All can be printed; alert rules and the dashboard use metrics that there are."""
-    parse_watch_config((FILES / "watch.toml").read_text(), "watch.toml")
+    example = (FILES / "watch.toml").read_text()
+    parse_watch_config(example, "watch.toml")
+    whole = re.sub("^# (?=push|hook)", "", example, flags=re.MULTILINE)
+    whole = whole.replace('"record"]', '"record", "push", "hook"]')
+    parse_watch_config(whole, "watch.toml")
+    keys = {field.name for kind in (WatchConfig, WatchTarget) for field in fields(kind)}
+    assert keys - {"target"} <= set(re.findall(r"^(\w+) = ", whole, re.MULTILINE))
     text = (DOCS / "watch.md").read_text()
-    assert f"```ini\n{(FILES / 'tracelloc-watch.service').read_text()}```" in text
+    for example in _EXAMPLES:
+        assert f"`tracelloc watch --example {example}`" in text or example == "config"
     dashboard = json.loads((FILES / "grafana-dashboard.json").read_text())
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"]) == 6
     known = set(re.findall(r"`(tracelloc_\w+)`", text))
@@ -419,9 +429,9 @@ def test_the_service_is_valid(tmp_path: Path) -> None:
     assert "tracelloc-watch" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["", "-sidecar", "-debug"])
-def test_kubernetes_knows_the_manifests(name: str) -> None:
-    for manifest in yaml.safe_load_all((FILES / f"kubernetes{name}.yaml").read_text()):
+@pytest.mark.parametrize("path", FILES.glob("*.yaml"), ids=lambda path: path.stem)
+def test_kubernetes_knows_the_manifests(path: Path) -> None:
+    for manifest in yaml.safe_load_all(path.read_text()):
         kubernetes_validate.validate(manifest, "1.31", strict=True)
 
 
@@ -441,6 +451,6 @@ def test_the_kubernetes_manifest() -> None:
     assert container["ports"][0]["containerPort"] == given.listen.port
     named = {f"CAP_{name}" for name in container["securityContext"]["capabilities"]["add"]}
     assert {"CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE"} <= named
-    assert {name for name in named if name not in (DOCS / "containers.md").read_text()} == {
+    assert {name for name in named if name not in (DOCS / "processes.md").read_text()} == {
         "CAP_SYS_ADMIN",
     }  # fmt: skip

@@ -18,10 +18,12 @@ from tracelloc.dataclass import dataclass
 class SubcommandGroup(Enum):
     """The purposes of subcommands; the values are titles in ``tracelloc --help``."""
 
-    LOOK = "look at a running process"
-    RECORD = "record, and look later"
-    CHECK = "check what will work"
-    HELP = "help and set-up"
+    LOOK = "look at a process"
+    TRACE = "trace"
+    TEST = "test"
+    FILES = "files"
+    MACHINE = "machine"
+    HELP = "set-up and help"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""Prints a script that completes options and PIDs in a shell."""
+"""Prints a script that completes options and PIDs in a shell.
+
+To try it:
+  tracelloc completion bash > ~/.local/share/bash-completion/completions/tracelloc
+"""
 
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Iterator

@@ -4,6 +4,9 @@ Profiles are recordings (their last snapshot, or RECORDING@TIME), pprof files (a
 others), JSON snapshots and folded stacks. With -o, the difference is written to a file instead; in
 flame graphs, colors show growth. Several runs of each side show what is noise: figures are medians,
 and have changed if no run of one side reaches the other's.
+
+To try it:
+  tracelloc diff before.pb.gz after.pb.gz
 """
 
 from __future__ import annotations
@@ -93,5 +96,5 @@ def _run(given: Namespace) -> int:
 
 
 SUBCOMMAND: Final = Subcommand(
-    __name__, SubcommandGroup.RECORD, _add_arguments, _run, reads_files=True
+    __name__, SubcommandGroup.FILES, _add_arguments, _run, reads_files=True
 )

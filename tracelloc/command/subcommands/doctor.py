@@ -3,6 +3,9 @@
 It tries each way on processes of its own and, with -p, reads what a process has: what will be
 missing, what will be slow, and how to fix it. Nothing is traced. The exit status is 0 if any way of
 tracing works.
+
+To try it:
+  tracelloc doctor
 """
 
 import sys
@@ -31,4 +34,4 @@ def _run(given: Namespace) -> None:
         raise TracellocError(why)
 
 
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.CHECK, _add_arguments, _run)
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.MACHINE, _add_arguments, _run)

@@ -3,6 +3,9 @@
 It finds every block of glibc, jemalloc, mimalloc, tcmalloc or musl, from before tracelloc was
 started: what is in use by arena, size and C++ class, and what is free but still resident. Memory is
 read from outside; the process is neither probed nor stopped.
+
+To try it:
+  sudo tracelloc heap -n shop
 """
 
 from argparse import ArgumentParser, Namespace

@@ -1,4 +1,8 @@
-"""Shows a topic, a subcommand's help, or the list of topics."""
+"""Shows a topic of the manual, or what it says of a word.
+
+To try it:
+  tracelloc help oom
+"""
 
 from argparse import ArgumentParser, Namespace
 from typing import Final
@@ -15,28 +19,28 @@ from tracelloc.command.subcommands import (
 def _add_arguments(parser: ArgumentParser) -> None:
     from tracelloc.show import manual
 
-    known = sorted({*manual.topics(), *subcommand_names()})
+    known = sorted({*manual.names(), *subcommand_names()})
     parser.add_argument(
-        "topic", nargs="?", metavar="TOPIC", choices=known,
-        help="a topic, else a subcommand (default: list the topics)", type=type_of(_find),
+        "topic", nargs="?", metavar="WORD", choices=known, type=type_of(_find),
+        help="a topic, a subcommand, or any other word (default: list the topics)",
     )  # fmt: skip
 
 
 def _find(word: str) -> str:
     from tracelloc.show import manual
 
-    is_topic = word in manual.topics() or word in manual.ALIASES
-    return word if word in subcommand_names() and not is_topic else manual.find_topic(word)
+    return word if word in subcommand_names() else manual.find_topic(word)
 
 
 def _run(given: Namespace) -> None:
     from tracelloc.command.parser import subcommand_parser
     from tracelloc.show import manual
 
-    if given.topic is None or given.topic in manual.topics():
-        manual.show(given.topic)
-    else:
+    if given.topic in subcommand_names():
         subcommand_parser(find_subcommand(given.topic)).print_help()
+        print(flush=True)
+    if given.topic is None or given.topic in manual.names():
+        manual.show(given.topic)
 
 
 SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.HELP, _add_arguments, _run)

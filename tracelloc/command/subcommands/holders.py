@@ -3,6 +3,9 @@
 For blocks of a class, of a size or at an address, it lists the ways that lead to them, from a
 variable, a thread's stack or other memory, and what would be freed with that. Without any, it
 lists the roots that keep most of the heap. The process is neither probed nor stopped.
+
+To try it:
+  sudo tracelloc holders -n shop
 """
 
 from argparse import ArgumentParser, Namespace

@@ -3,6 +3,9 @@
 It searches the memory of a running process without tracing it, however long ago the blocks were
 allocated, and groups them by size, C++ class and structure. The exit status is 3 if something is
 lost. The process is neither probed nor stopped.
+
+To try it:
+  sudo tracelloc leaks -n shop
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Prints the path of the library that programs can preload.
 
 With it in LD_PRELOAD, a program reports its allocations without probes: see tracelloc help preload.
+
+To try it:
+  tracelloc library-path
 """
 
 from argparse import Namespace

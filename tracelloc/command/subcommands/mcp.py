@@ -3,6 +3,9 @@
 It reads messages from standard input and answers on standard output, as agents' programs expect it
 of a server that they start (stdio). It only looks, unless --allow-trace names processes that
 may be traced, or programs that may be run.
+
+To try it:
+  tracelloc mcp --skill
 """
 
 import sys
@@ -44,4 +47,4 @@ def _run(given: Namespace) -> None:
     serve(sys.stdin.buffer, sys.stdout.buffer, AgentTools(given.allow_trace))
 
 
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.CHECK, _add_arguments, _run)
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.HELP, _add_arguments, _run)

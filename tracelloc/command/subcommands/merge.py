@@ -1,6 +1,9 @@
 """Makes one recording of several.
 
 Their processes may have run side by side or one after the other, also on several machines.
+
+To try it:
+  tracelloc merge monday.rec tuesday.rec -o week.rec
 """
 
 from argparse import ArgumentParser, Namespace
@@ -50,5 +53,5 @@ def _run(given: Namespace) -> None:
 
 
 SUBCOMMAND: Final = Subcommand(
-    __name__, SubcommandGroup.RECORD, _add_arguments, _run, reads_files=True
+    __name__, SubcommandGroup.FILES, _add_arguments, _run, reads_files=True
 )

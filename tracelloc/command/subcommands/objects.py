@@ -2,6 +2,9 @@
 
 It reports how their numbers change and who holds them, for CPython 3.11 and newer. Memory is
 read from outside; the program is not stopped.
+
+To try it:
+  sudo tracelloc objects -n app.py --every 30s
 """
 
 from argparse import ArgumentParser, Namespace

@@ -1,6 +1,9 @@
 """Shows a recording on the screen, with a time line.
 
 The recording may be one that is still being written.
+
+To try it:
+  tracelloc open server.rec
 """
 
 from argparse import ArgumentParser, Namespace
@@ -32,5 +35,5 @@ def _run(given: Namespace) -> None:
 
 
 SUBCOMMAND: Final = Subcommand(
-    __name__, SubcommandGroup.RECORD, _add_arguments, _run, reads_files=True
+    __name__, SubcommandGroup.FILES, _add_arguments, _run, reads_files=True
 )

@@ -2,6 +2,9 @@
 
 tracelloc open, report and diff read the file, also while it is being written. The file stays below
 --max-size: the older snapshots are, the further apart they are kept.
+
+To try it:
+  tracelloc record -o server.rec --duration 1h -- ./server
 """
 
 import argparse
@@ -84,5 +87,5 @@ def _run(given: Namespace) -> int:
 
 
 SUBCOMMAND: Final = Subcommand(
-    __name__, SubcommandGroup.RECORD, _add_arguments, _run, takes_command=True
+    __name__, SubcommandGroup.TRACE, _add_arguments, _run, takes_command=True
 )

@@ -1,4 +1,8 @@
-"""Shows a snapshot of a recording as text, JSON or a file format."""
+"""Shows a snapshot of a recording as text, JSON or a file format.
+
+To try it:
+  tracelloc report server.rec --at=-5m
+"""
 
 from argparse import ArgumentParser, Namespace
 from functools import partial
@@ -40,5 +44,5 @@ def _run(given: Namespace) -> None:
 
 
 SUBCOMMAND: Final = Subcommand(
-    __name__, SubcommandGroup.RECORD, _add_arguments, _run, reads_files=True
+    __name__, SubcommandGroup.FILES, _add_arguments, _run, reads_files=True
 )

@@ -3,6 +3,9 @@
 Leaks are blocks that nothing points to when the program ends, by call stack with file and line. It
 needs neither root nor another build of the program. The exit status is 3 if something leaked, else
 that of the program.
+
+To try it:
+  tracelloc run --leaks -- ./server
 """
 
 from argparse import SUPPRESS, ArgumentParser, Namespace
@@ -60,5 +63,5 @@ def _run(given: Namespace) -> int:
 
 
 SUBCOMMAND: Final = Subcommand(
-    __name__, SubcommandGroup.CHECK, _add_arguments, _run, takes_command=True
+    __name__, SubcommandGroup.TEST, _add_arguments, _run, takes_command=True
 )

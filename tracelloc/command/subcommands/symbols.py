@@ -2,6 +2,9 @@
 
 It lists each file that a process has mapped as code, and which package or option would add what is
 missing. Nothing is traced.
+
+To try it:
+  sudo tracelloc symbols -n shop
 """
 
 from argparse import ArgumentParser, Namespace
@@ -32,4 +35,4 @@ def _run(given: Namespace) -> None:
     print_lines([json_inventory(reports)] if given.json else text_inventory(reports))
 
 
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.CHECK, _add_arguments, _run)
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

@@ -3,6 +3,9 @@
 It reads the memory of all processes and control groups, and says how much that has grown in the
 last one, ten and sixty minutes, as far back as it has run. Nothing is traced, and no rights are
 needed, but for processes that /proc hides.
+
+To try it:
+  tracelloc top
 """
 
 from argparse import ArgumentParser, Namespace
@@ -55,4 +58,4 @@ def _run(given: Namespace) -> None:
             print_lines([machine_json(machine, rows)] if given.json else lines)
 
 
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.MACHINE, _add_arguments, _run)

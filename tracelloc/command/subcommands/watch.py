@@ -4,6 +4,9 @@ A file says which processes and control groups are watched, what they may take, 
 they take more: a walk of the heap, a recording, pushed profiles, a command of yours. If the kernel
 kills one of them for want of memory, a line says which call stacks held it. Prometheus can scrape
 the memory of all processes and groups. tracelloc help watch describes the file.
+
+To try it:
+  tracelloc watch --listen 9476
 """
 
 from argparse import ArgumentParser, Namespace
@@ -67,4 +70,4 @@ def _run(given: Namespace) -> None:
     watch(config, given.count)
 
 
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.MACHINE, _add_arguments, _run)

@@ -10,7 +10,7 @@ https://www.speedscope.app/file-format-schema.json.
 A Chrome trace has live bytes over time as counter events, for Perfetto and
 chrome://tracing: "Trace Event Format" (JSON object form, phase C).
 
-The full snapshot is one JSON object, whose keys ``docs/json.md`` lists.
+The full snapshot is one JSON object, whose keys ``docs/files/schema.json`` describes.
 """
 
 import functools

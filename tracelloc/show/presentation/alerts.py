@@ -19,7 +19,6 @@ from tracelloc.show.presentation.processfacts import Account, account
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_percent, format_size, plural, printable
 
-_MOST_SLOW: Final = 4  # Most slow probes named in a line
 # From what on the cost of tracing is high: CPU time of the program, and processors for probes.
 _HIGH_FACTOR, _HIGH_CORES = 2.0, 0.2
 _MOST_TIMES: Final = 10.0  # Largest factor of the CPU time that is told exactly
@@ -296,17 +295,11 @@ def tracing_cost(snapshot: Snapshot) -> TracingCost | None:
 
 
 def overhead_line(snapshot: Snapshot) -> str:
-    """Formats one line on the overhead of tracing and on slow probes."""
-    overhead, cost = snapshot.overhead, tracing_cost(snapshot)
-    parts = [f"{overhead.events_per_s:,.0f} events/s"]
+    """Formats one line on the overhead of tracing."""
+    cost = tracing_cost(snapshot)
+    parts = [f"{snapshot.overhead.events_per_s:,.0f} events/s"]
     if cost is not None:
         parts.append(cost.sentence)
         if cost.is_high:
             parts[-1] += " (less: tracelloc help cost)"
-    if overhead.slow_probes:
-        shown = [printable(name) for name in overhead.slow_probes[:_MOST_SLOW]]
-        more = len(overhead.slow_probes) - len(shown)
-        if more:
-            shown.append(f"and {more} more")
-        parts.append(f"slow if called: {', '.join(shown)}")
     return ", ".join(parts)

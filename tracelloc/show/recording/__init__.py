@@ -1,1 +1,1 @@
-"""Recordings: the snapshots of a trace over time in one file, see ``docs/recordings.md``."""
+"""Recordings: the snapshots of a trace over time in one file, see ``docs/internals.md``."""

@@ -28,7 +28,7 @@ ProcessKey = tuple[int, int]
 LARGEST_BYTES: Final = 1 << 28  # Largest snapshot, unpacked: a million stacks take less
 _LARGEST_HEAD: Final = 64 << 20
 _MOST_COLUMNS: Final = 1 << 24
-_LEVEL: Final = 1  # zlib level; higher ones save little for their time, see docs/recordings.md
+_LEVEL: Final = 1  # zlib level; higher ones save little for their time, see docs/internals.md
 _HEAD: Final = struct.Struct("<I")
 
 

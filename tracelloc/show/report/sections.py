@@ -95,7 +95,6 @@ def losses_part(given: Request) -> SectionContent:
         repeat_when=(
             losses.events,
             losses.overflows,
-            tuple(snapshot.overhead.slow_probes),
             tuple(losses.failed_tasks.items()),
         ),
     )

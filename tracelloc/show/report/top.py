@@ -66,7 +66,8 @@ def _blocks_part(
         label = f"    0x{block.address:016x}"
         entries.append(Entry(block.stack, text, figures, label=label))
     shown = frozenset(block.stack for block in blocks.largest)
-    return SectionContent([title], facts, key, entries, novelties=shown)
+    lines = [title] if entries or which else []  # Nothing is said of blocks that there are not
+    return SectionContent(lines, facts, key, entries, novelties=shown)
 
 
 def allocators_part(given: Request) -> SectionContent:
@@ -85,14 +86,15 @@ def allocators_part(given: Request) -> SectionContent:
         text = given.amount(stat.live_bytes, stat.live_count)
         if findings is not None and verdict is not None:
             is_weak = verdict is Verdict.GROWING and stat.index not in findings.suspect_of
-            text += f", {verdict.value}{' so far, no suspect' if is_weak else ''}"
+            text += f", {verdict.value}{', not yet a suspect' if is_weak else ''}"
             # A suspect has sentences of its own, with its holders.
             if is_weak and (keeper := keeping_root_text(snapshot.holders.get(stat.index))):
                 text += f", kept by {keeper}"
         entries.append(Entry(stat.index, text, figures))
     title = f"==> {len(stats)} top allocators out of {snapshot.live_stacks:,}:"
     shown = frozenset(stat.index for stat in stats)
-    return SectionContent([title], {}, "top_allocators", entries, novelties=shown)
+    lines = [title] if entries else []
+    return SectionContent(lines, {}, "top_allocators", entries, novelties=shown)
 
 
 def since_mark_part(given: Request) -> SectionContent | None:

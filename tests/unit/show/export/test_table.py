@@ -12,16 +12,12 @@ import pytest
 
 from tests.unit.profiles import hostile, small
 from tracelloc.model.process import Target
+from tracelloc.show import manual
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.presentation.combined import difference, joined_profile
 from tracelloc.show.presentation.profile import Metric, Profile
 
-PAGES = Path(__file__).parents[4] / "tracelloc/docs"
-QUERIES = [
-    query
-    for page in sorted(PAGES.glob("*.md"))
-    for query in re.findall(r"^```sql\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-]
+QUERIES = manual.text_of("queries.sql").split("\n\n")[1:]
 NAMES = ("host", "namespace", "pod", "container", "pid", "command", "executable")
 
 
@@ -54,6 +50,10 @@ def test_queries_of_the_manual() -> None:
     assert len(QUERIES) == 6
     for name in ("before", "after"):
         Path(f"stacks-{name}.csv").rename(f"{name}.csv")
+    (shown,) = re.findall(
+        r"^```sql\n(.*?)^```$", manual.text_of("exports"), re.MULTILINE | re.DOTALL
+    )
+    assert shown.strip() in QUERIES[0]
     growth, suspects, change, pods, of_main, often = (duckdb.sql(one).fetchall() for one in QUERIES)
     # Each process has 60 - 5 bytes a minute of growth; 15 processes of each program in both files.
     assert sorted(growth) == [("/opt/0", 15 * 55), ("/opt/1", 15 * 55)]

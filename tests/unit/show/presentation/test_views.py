@@ -100,10 +100,9 @@ NAMES = {10: "leaf;x", 11: "mid\n\x1b[31mdle", 12: "main", 20: None}
 def test_empty_views() -> None:
     snapshot = snapshot_of(LiveTable(Stacks()))
     namer = Namer(FakeSymbolizer({}), Filters())
-    assert list(text_report(snapshot, namer, 2, 5))[1:3] == [
-        "==> no allocations seen yet: is the target idle?",
-        "==> 0 top allocations out of 0 for a total of 0 B",
-    ]
+    _head, nothing, *rest = text_report(snapshot, namer, 2, 5)
+    assert nothing == "==> no allocations seen yet: is the target idle?"
+    assert not [line for line in rest if " top " in line]
     assert json.loads(json_report(snapshot, namer, 2))["top_allocators"] == []
     assert b"".join(EXPORTERS[".fg"](snapshot, namer)) == b""
 
@@ -131,8 +130,7 @@ def test_text(table: LiveTable) -> None:
     assert lines[10] == "     0: 400 B in 2 allocations, in leaf;x ← mid\\x0a\\x1b[31mdle"
     assert lines[-3] == (
         "==> 1,234 events/s, tracing takes about 4.6 % of one core; the program needs 1.1× "
-        "the CPU time, "
-        "slow if called: reallocarray in libc.so.6"
+        "the CPU time"
     )
     assert lines[-2] == (
         "==> lost 3 events, 1 unmatched free, 0 truncated stacks, 1 broken stack, "

@@ -1,4 +1,4 @@
-"""The tables of JSON keys in the manual against reports and files that have all of them."""
+"""The schema of JSON against reports and files that have all of its keys."""
 
 import json
 import re
@@ -9,6 +9,7 @@ import pytest
 
 from tests.blockholders import KEPT
 from tests.pythonobjects import growing
+from tests.schema import Schema
 from tests.snapshots import snapshot_of
 from tests.unit.events import records
 from tests.unit.leaks import watched
@@ -16,6 +17,7 @@ from tests.unit.memoryusages import usage
 from tests.unit.show.analysis.test_waste import GLIBC, measured
 from tests.unit.show.presentation.test_memory import with_memory
 from tests.unit.show.presentation.test_views import FakeSymbolizer
+from tracelloc.command.subcommands.schema import _KINDS
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import (
@@ -44,78 +46,17 @@ from tracelloc.model.process import (
 )
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.verdicts import Suppressed
-from tracelloc.show import manual
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.filters import Filters
+from tracelloc.show.presentation.facts import summary
 from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.optional import SECTIONS
 from tracelloc.show.report.sections import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 
-Tables = dict[str, dict[str, tuple[str, str]]]
-TYPES: dict[str, tuple[type, ...]] = {
-    "int": (int,), "number": (int, float), "string": (str,), "bool": (bool,), "list": (list,),
-    "object": (dict,), "null": (type(None),), "stack": (list,),
-}  # fmt: skip
-FRAME, SUMS, FILE, FIGURES = "stack[]", "sums", "file", "figures"
-HEADINGS = {"Report": "", "Sums of all processes": SUMS, "Snapshot files": FILE}
-
-
-def tables() -> Tables:
-    """Per object its keys, with their types and what is said of them."""
-    found: Tables = {}
-    paths: list[str] = []
-    for line in manual.text_of("json").splitlines():
-        if line.startswith("## "):
-            title = line.removeprefix("## ").partition(" (")[0]
-            paths = [HEADINGS[title]] if title in HEADINGS else re.findall(r"`([^`]+)`", title)
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 3 and cells[0].startswith("`"):
-            if paths == [FILE] and cells[0] == "`bytes`, `allocations`":
-                paths = [FIGURES]
-            for path in paths:
-                for key in re.findall(r"`([^`]+)`", cells[0]):
-                    found.setdefault(path, {})[key] = cells[1].partition(" (")[0], cells[2]
-    return found
-
-
-class Checker:
-    """Walks JSON along the tables."""
-
-    def __init__(self) -> None:
-        self.tables = tables()
-        self.unseen = {(path, key) for path, keys in self.tables.items() for key in keys}
-
-    def check(self, value: dict[str, Any], path: str, table: str | None = None) -> None:
-        known = self.tables[path if table is None else table]
-        for key, found in value.items():
-            where = f"{path}.{key}".strip(".")
-            assert key in known, f"{where} is not in the manual"
-            kind, about = known[key]
-            types = tuple(t for word in kind.split(" or ") for t in TYPES[word])
-            assert isinstance(found, types), f"{where} is {found!r}, not {kind}"
-            assert bool in types or not isinstance(found, bool), where
-            self.unseen.discard((path if table is None else table, key))
-            self._inside(found, kind, about, where)
-
-    def _inside(self, found: Any, kind: str, about: str, where: str) -> None:
-        if kind == "stack":
-            for frame in found:
-                self.check(frame, where, FRAME)
-        elif isinstance(found, list):
-            listed = re.search(r"objects with (.*)", about)
-            for each in found:
-                if listed:
-                    assert set(each) == set(re.findall(r"`([^`]+)`", listed[1])), where
-                elif where == "sizes.bins":
-                    bounds = {each.pop("from_bytes"), each.pop("to_bytes")}
-                    assert all(isinstance(bound, int) for bound in bounds)
-                    self.check(each, "sizes.top_sizes[]")
-                elif isinstance(each, dict):
-                    self.check(each, f"{where}[]")
-        elif isinstance(found, dict):
-            self.check(found, where, FRAME if where.endswith(".frame") else None)
+# Keys that only differences and collapsed frames have.
+OF_OTHERS = {("snapshot_stack", key) for key in ("before", "hidden", "labels")}
 
 
 def whole_snapshot() -> tuple[Snapshot, Namer]:
@@ -162,12 +103,12 @@ def threaded_snapshot() -> tuple[Snapshot, Namer]:
 
 
 @pytest.mark.parametrize("make", [whole_snapshot, threaded_snapshot])
-def test_every_key_is_in_the_manual(make: Any) -> None:
+def test_every_key_is_in_the_schema(make: Any) -> None:
     check_all(*make())
 
 
-def check_all(snapshot: Snapshot, namer: Namer) -> Checker:
-    checker = Checker()
+def check_all(snapshot: Snapshot, namer: Namer) -> Schema:
+    schema = Schema()
 
     class One:
         def namer_of(self, _target: object) -> Namer:
@@ -182,23 +123,27 @@ def check_all(snapshot: Snapshot, namer: Namer) -> Checker:
         trace, cast("Namers", One()), style, marks, ended=True, as_json=True
     ).splitlines()
     report, sums = map(json.loads, lines)
-    checker.check(report, "")
-    own = {key: value for key, value in sums.items() if key not in checker.tables[""]}
-    checker.check(own, SUMS)
+    schema.check(report, "report")
+    schema.check(sums, "sums")
+    assert sums.keys() == schema.whole["$defs"]["sums"]["properties"].keys()
     content = json.loads(b"".join(EXPORTERS[".json"](snapshot, namer)))
-    assert set(content) == set(checker.tables[FILE])
-    for key in ("format", "command"):
-        assert isinstance(content[key], str)
-    assert set(content["figures"]) <= set(checker.tables[""])
-    fixed = {"stack_id", "verdict", "frames", "hidden", "labels", "before"}
-    for stack in content["stacks"]:
-        assert set(stack) - fixed == set(checker.tables[FIGURES])
-    for frame in content["frames"]:
-        extra = {"raw_symbol", "module_offset"}
-        assert set(frame) == set(checker.tables[FRAME]) - {"hidden", "label"} | extra
-    return checker
+    schema.check(content, "snapshot")
+    for suspect in report["suspects"]:
+        schema.check(summary(snapshot) | {"suspect": suspect}, "on_leak")
+    return schema
 
 
-def test_every_key_of_the_manual_is_there() -> None:
-    unseen = check_all(*whole_snapshot()).unseen & check_all(*threaded_snapshot()).unseen
-    assert {(path, key) for path, key in unseen if path not in (FILE, FIGURES)} == set()
+def test_every_key_of_the_schema_is_there() -> None:
+    one, two = check_all(*whole_snapshot()), check_all(*threaded_snapshot())
+    known = one.keys("report") | one.keys("sums") | one.keys("snapshot")
+    assert known - one.seen - two.seen == OF_OTHERS
+
+
+def test_the_schema_is_one_of_the_draft() -> None:
+    schema = Schema().whole
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    defined = schema["$defs"].keys()
+    assert set(re.findall(r"#/\$defs/(\w+)", json.dumps(schema))) == defined
+    kinds = [each["$ref"].rpartition("/")[2] for each in schema["anyOf"]]
+    assert sorted(kinds) == sorted(_KINDS)
+    assert all(schema["$defs"][kind]["title"] for kind in kinds)

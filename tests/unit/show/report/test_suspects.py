@@ -314,9 +314,11 @@ def test_who_holds_what_is_no_suspect_yet_is_said() -> None:
     stack = snapshot.top_stacks(1, with_earlier=False)[0].index
     snapshot = replace(snapshot, findings=changed)
     snapshot = with_facets(snapshot, holders=SuspectHolders({stack: KEPT}))
-    lines = [line for line in text_report(snapshot, found.namer, 5) if ", no suspect" in line]
+    lines = [
+        line for line in text_report(snapshot, found.namer, 5) if ", not yet a suspect" in line
+    ]
     assert len(lines) > 1
-    assert "growing so far, no suspect, kept by app::g_sessions (server)" in lines[0]
+    assert "growing, not yet a suspect, kept by app::g_sessions (server)" in lines[0]
     assert not any("kept by" in line for line in lines[1:])
     # A block to which several roots lead is no short answer.
     shared = replace(KEPT, keepers=KEPT.keepers[1:])
