@@ -16,8 +16,8 @@
  *   `holder` in the shared page is set while the profiler wants events; if the profiler dies, the
  *   kernel clears it. Each call checks once, at its beginning, whether the profiler
  *   wants events. A forked child does not have the shared memory
- *   (MADV_DONTFORK; see fork_by); its `guard` is zeroed (MADV_WIPEONFORK), so it is idle. A child
- *   of vfork(2) runs in its parent's memory and reports for its parent.
+ *   (MADV_DONTFORK; see fork_by); its `guard` is zeroed (MADV_WIPEONFORK), so it is idle, unless
+ *   the profiler has it begin again (begin_in_child). A child of vfork(2) runs in its parent's memory and reports for its parent.
  *
  * Order
  *   A thread stamps a free before it happens, and an allocation after it has happened. Consider two
@@ -204,6 +204,32 @@ static __attribute__((noinline, used)) void begin_once(void)
 	while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE))
 		__builtin_ia32_pause();
 }
+
+/*
+ * Makes a forked child report, too. A profiler that follows it by ptrace(2) has its first thread call
+ * this before anything else, however it was forked. A child that goes on with an allocator call of
+ * its parent's, as it was forked by a signal handler, stays idle.
+ */
+static void begin_in_child(void)
+{
+	if (guard.control || me.inside)
+		return;
+	me.ring = NULL;
+	area_file = -1;
+	make_area();
+	if (guard.control)
+		await_profiler(guard.control);
+	if (area_file >= 0)
+		system_call(SYS_close, area_file, 0, 0, 0, 0, 0);
+}
+
+/* Returns from a signal frame: where the call of `begin_in_child` returns to (rt_sigreturn(2)). */
+static __attribute__((naked)) void end_in_child(void)
+{
+	__asm__("movq $15, %rax\n\tsyscall");
+}
+
+EXPORT void (*const volatile tracelloc_preload_in_child[2])(void) = {begin_in_child, end_in_child};
 
 /* glibc passes the environment and may not have set `environ` yet; musl has, and passes nothing. */
 __attribute__((constructor)) static void construct(int n, char **words, char **entries)

@@ -20,7 +20,6 @@ from tracelloc.command.commandline import Options
 from tracelloc.command.ways import refusal_of_probes
 from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.machine.processes import members_of
-from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.process.identity import open_target
 from tracelloc.record.process.procfs import Process
@@ -302,11 +301,6 @@ class LaunchStart(Start):
             with suppress(ProcessLookupError):
                 os.kill(self._program.pid, number)
         return has_own
-
-    def find_leaks(self) -> ExitLeaks:
-        """Returns what the traced program leaked at its end. Raises TargetError."""
-        assert self._launch is not None
-        return self._launch.find_leaks()
 
     def finish(self) -> int | None:
         """Waits for the program to end. Returns its exit status; None if it has not run."""

@@ -5,8 +5,10 @@ waits for each answer. So figures are of the test alone, without the plug-in's o
 """
 
 import json
+import math
 import os
 import select
+import signal
 import socket
 import sys
 import time
@@ -44,7 +46,9 @@ from tracelloc.system.invoker import effective_user
 from tracelloc.testing import VARIABLE
 from tracelloc.text import printable
 
-_WAIT_S: Final = 3600.0
+_LOOK_S: Final = 0.5
+# How long processes that outlive the first one are waited for: they may be about to end.
+_OUTLIVING_S: Final = 5.0
 _IMPORTANT: Final = "warning", "error"
 _UNCHECKED_STATUS: Final = 1
 
@@ -58,7 +62,7 @@ class FewMessages(Messages):
 
 
 class LeakCheck:
-    """The front-end of ``run --leaks``: waits for the program's end, then reports leaks."""
+    """The front-end of ``run --leaks``: reports leaks of all processes when they have ended."""
 
     def __init__(
         self,
@@ -68,9 +72,17 @@ class LeakCheck:
         sarif: Path | None = None,
         junit: Path | None = None,
         log: Path | None = None,
+        at: int | None = None,
+        every_s: float | None = None,
     ) -> None:
-        """Raises TracellocError if suppressions can't be read or a file can't be written."""
+        """``at``: a signal that asks for a check at once; ``every_s``: time between checks.
+
+        Raises TracellocError if suppressions can't be read or a file can't be written.
+        """
         self.messages: Messages = FewMessages()
+        self._at, self._every_s = at, math.inf if every_s is None else every_s
+        self._is_asked = self._has_leaks = False
+        self._running: dict[int, LeakReport] = {}  # The last checks of processes that ran
         self._files = {sarif: checks.sarif, junit: checks.junit, log: checks.ctest_log}
         self._top = top
         self._patterns = read_patterns(suppressions)
@@ -78,34 +90,75 @@ class LeakCheck:
             check_output(path)
 
     def show(self, run: Run) -> None:
-        """Returns at the end of the program, or when a signal asks for the end."""
+        """Returns at the end of all processes, or when a signal asks for the end.
+
+        Processes that outlive the first one are waited for a short time.
+        """
+        if self._at is not None:
+            signal.signal(self._at, self._ask)
+        due_s, last_s = time.monotonic() + self._every_s, math.inf
         while not run.signals.is_ending:
-            if run.wait(time.monotonic() + _WAIT_S):
+            now_s = time.monotonic()
+            if run.session.root.target.has_ended and last_s == math.inf:
+                last_s = now_s + _OUTLIVING_S
+            if run.wait(min(now_s + _LOOK_S, due_s, last_s)):
                 return
+            now_s = time.monotonic()
+            if self._is_asked or now_s >= min(due_s, last_s):
+                self._is_asked, due_s = False, now_s + self._every_s
+                self._check_running(run)
+            if now_s >= last_s:
+                return
+
+    def _ask(self, _number: int, _frame: object) -> None:
+        self._is_asked = True
+
+    def _check_running(self, run: Run) -> None:
+        """Reports what each process has leaked by now."""
+        run.namers.patience_s = LAST_PATIENCE_S
+        for one in run.snapshot().processes:
+            if one.target.has_ended:
+                continue
+            try:
+                found = run.session.find_leaks(one.target.number)
+            except TracellocError as error:
+                found = ExitLeaks(problem=str(error))
+            report = self._report(run, one, found, is_end=False)
+            self._running[one.target.number] = report
+            _print(leak_report_lines(report, self._top))
+
+    def _report(
+        self, run: Run, snapshot: Snapshot, found: ExitLeaks, *, is_end: bool
+    ) -> LeakReport:
+        leaks, known = _unknown_leaks(run, snapshot, found, self._patterns)
+        self._has_leaks |= bool(leaks)
+        return LeakReport(snapshot.target, found, leaks, known, None if is_end else time.time())
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
         """Reports the leaks, and decides the exit status."""
-        found = run.session.exit_leaks
-        if found is None:
-            found = ExitLeaks(problem="SIGKILL ended it")
-        snapshot = trace.root
-        leaks, known = _unknown_leaks(run, snapshot, found, self._patterns)
-        report = LeakReport(snapshot.target, found, leaks, known)
-        if found.problem:
-            why = printable(found.problem)
-            self.messages.say(f"warning: the program was not checked for leaks: {why}")
-            run.status = _UNCHECKED_STATUS
-        else:
-            _print(leak_report_lines(report, self._top))
-            if os.environ.get("GITHUB_ACTIONS"):
-                _print(checks.github_lines(report))
-        if report.leaks:
-            run.status = FAILED_STATUS
-        for path, format_report in self._files.items():
+        reports = []
+        for one in trace.processes:
+            found = run.session.leaks.get(one.target.number)
+            report = self._running.get(one.target.number) if found is None else None
+            if report is None:
+                found = found or ExitLeaks(problem="SIGKILL ended it")
+                report = self._report(run, one, found, is_end=True)
+                _print(leak_report_lines(report, self._top))
+            reports.append(report)
+        checked = sum(not report.found.problem for report in reports)
+        count = len(reports) + trace.untraced_count
+        if count > 1:
+            _print([f"==> {count:,} processes, {checked:,} checked"])
+        if os.environ.get("GITHUB_ACTIONS"):
+            _print(checks.github_lines(reports))
+        if self._has_leaks or checked < count:
+            run.status = FAILED_STATUS if self._has_leaks else _UNCHECKED_STATUS
+        target = trace.root.target
+        name = printable(target.command).replace("/", "_")
+        for path, formatted in self._files.items():
             if path is not None:
-                name = printable(report.target.command).replace("/", "_")
-                file = filled_in(path, report.target.pid, trace.root.time_s, name)
-                write_output(file, [format_report(report).encode(errors="replace")])
+                file = filled_in(path, target.pid, trace.root.time_s, name)
+                write_output(file, [formatted(reports).encode(errors="replace")])
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -115,11 +168,15 @@ def _print(lines: Iterable[str]) -> None:
     sys.stderr.flush()
 
 
-def check_leaks(given: Options, check: LeakCheck) -> int:
-    """Runs a program and reports what it leaked. Returns the exit status. Raises TracellocError."""
+def check_leaks(given: Options, check: LeakCheck, *, children: bool) -> int:
+    """Runs a program and reports what it leaked. Returns the exit status. Raises TracellocError.
+
+    ``children``: whether all descendants are checked, too.
+    """
     check_machine(machine_name())
-    options = completed(given)
+    options = completed(given.but(top=0))
     config = replace(options.trace.with_library_only, checks_exit=True, reads_memory=False)
+    config = replace(config, capture=replace(config.capture, follow=children))
     options = options.but(trace=config)
     return trace(options, start_of(options), check)
 
@@ -140,12 +197,10 @@ class TestRun:
 
     __test__ = False
 
-    def __init__(
-        self, channel: socket.socket, start: LaunchStart, patterns: Sequence[Matcher]
-    ) -> None:
+    def __init__(self, channel: socket.socket, patterns: Sequence[Matcher]) -> None:
         """``patterns``: match the call stacks of known leaks."""
         self.messages: Messages = FewMessages()
-        self._channel, self._start, self._patterns = channel, start, patterns
+        self._channel, self._patterns = channel, patterns
         self._received = b""
         self._is_open = True
 
@@ -190,7 +245,7 @@ class TestRun:
         problem = figures.problem
         if figures.live_count and wanted["search"]:
             try:
-                found = self._start.find_leaks()
+                found = run.session.find_leaks(0)
             except TracellocError as error:
                 problem = problem or str(error)
             problem = problem or found.problem
@@ -295,4 +350,4 @@ def serve_tests(given: Options, suppressions: Iterable[Path]) -> int:
         options.trace.with_library_only, in_parts=True, reads_memory=False, max_stall_s=_STALL_S
     )
     options = options.but(trace=trace_config)
-    return trace(options, start, TestRun(channel, start, patterns))
+    return trace(options, start, TestRun(channel, patterns))

@@ -8,17 +8,27 @@ To try it:
   tracelloc run --leaks -- ./server
 """
 
-from argparse import SUPPRESS, ArgumentParser, Namespace
+import signal
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tracelloc.command.arguments import add_option, count_type
+from tracelloc.command.arguments import add_option, count_type, duration_type
 from tracelloc.command.commandline import recorded_command_line
 from tracelloc.command.processargument import settle_target
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import UsageError
 from tracelloc.startup import import_numpy
+
+_SIGNALS: Final = "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGIO", "SIGPWR", "SIGQUIT", "SIGWINCH"
+
+
+def _signal_type(text: str) -> int:
+    name = f"SIG{text.upper().removeprefix('SIG')}"
+    if name not in _SIGNALS:
+        raise ArgumentTypeError(f"{text} is none of {', '.join(_SIGNALS)}")
+    return signal.Signals[name]
 
 
 # fmt: off
@@ -32,6 +42,11 @@ def _add_arguments(parser: ArgumentParser) -> None:
         default=20)
     add("--sarif FILE", "also write the leaks as SARIF 2.1.0, for code scanning; here and below, "
         "%%p is the program's PID and %%n its name", type=Path)
+    add("--no-children", "check the first process only, not those that it starts",
+        action="store_false", dest="children")
+    add("--at SIGNAL", "also check whenever tracelloc gets this signal, such as USR1",
+        type=_signal_type)
+    add("--every TIME", "also check at this interval while CMD runs", type=duration_type)
     # For the plug-in of pytest: answers its requests, and follows the Python that runs the tests.
     parser.add_argument("--tests", action="store_true", help=SUPPRESS)
     add("--junit FILE", "also write the result as JUnit XML", type=Path)
@@ -57,9 +72,10 @@ def _run(given: Namespace) -> int:
     from tracelloc.command.testruns import LeakCheck, check_leaks
 
     check = LeakCheck(
-        given.suppressions, given.top, sarif=given.sarif, junit=given.junit, log=given.log_file
-    )
-    return check_leaks(line, check)
+        given.suppressions, given.top, sarif=given.sarif, junit=given.junit, log=given.log_file,
+        at=given.at, every_s=given.every,
+    )  # fmt: skip
+    return check_leaks(line, check, children=given.children)
 
 
 SUBCOMMAND: Final = Subcommand(

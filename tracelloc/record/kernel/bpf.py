@@ -276,7 +276,7 @@ class Capture:
         """Returns the control words of one more address space. Raises UnsupportedError."""
         if not self._free_slots:
             raise UnsupportedError(f"more than {len(self._spaces)} processes can't be traced")
-        return SpaceControl(self._spaces, self._free_slots.pop())
+        return SpaceControl(self._spaces, self._free_slots.pop(), self.rows)
 
     def free_space(self, words: SpaceControl) -> None:
         """Makes the slot of an unused address space available again."""
@@ -322,8 +322,8 @@ class Capture:
         """Returns None: the trap of a stopped thread is the program's own."""
         return None
 
-    def forget_image(self) -> None:
-        """Handles the end of the first process's memory image: probes outlive it."""
+    def forget_image(self, _pid: int) -> None:
+        """Handles the end of a process's memory image: probes outlive it."""
 
     def counters(self) -> npt.NDArray[np.uint64]:
         """Returns a copy of all counters, indexed by ``abi.Counter``."""

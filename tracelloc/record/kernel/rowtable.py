@@ -56,10 +56,16 @@ class RowMemory:
         self._salt = 0
         self._last_tags = list(range(_SALTS))
 
-    def move(self, sets: npt.NDArray[Any]) -> None:
-        """Moves all rows to an array of as many sets, where walks look for them."""
+    def move(self, sets: npt.NDArray[Any], *, copies: bool = True) -> None:
+        """Moves all rows to an array of as many sets, where walks look for them.
+
+        An array other than ``own`` has no rows yet. ``copies``: otherwise the rows are outdated.
+        """
         with self.lock:
-            sets[:] = self._sets.view(sets.dtype).ravel()
+            if copies:
+                is_new = sets is not self.own  # no page of it is touched in vain
+                used = np.flatnonzero(self._keys.any(axis=1)) if is_new else slice(None)
+                sets[used] = self._sets.view(sets.dtype).ravel()[used]
             self._sets = sets.view(np.uint64).reshape(len(sets), -1)
             self._keys, self._rows = sets["keys"], sets["rows"]
 
@@ -163,6 +169,10 @@ class RowTable:
     def fork(self, publish: Callable[[int, int], None], generation: int) -> RowTable:
         """Shares the rows with another address space, until either needs its own."""
         return RowTable(self._memory, publish, generation, self)
+
+    def is_in(self, memory: RowMemory) -> bool:
+        """Returns whether these rows are in a memory, where forks can share them."""
+        return self._memory is memory
 
     @property
     def is_shared(self) -> bool:

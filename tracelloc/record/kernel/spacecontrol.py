@@ -8,13 +8,17 @@ from typing import Any
 import numpy.typing as npt
 
 from tracelloc.record.abi import GENERATION_MASK, TAG_BITS
+from tracelloc.record.kernel.rowtable import RowMemory
 
 
 class SpaceControl:
     """Control words of one address space: an element of ``spaces`` (``struct space``)."""
 
-    def __init__(self, spaces: npt.NDArray[Any], slot: int) -> None:
-        """``spaces`` is an array of ``abi.SPACE_DTYPE``."""
+    def __init__(
+        self, spaces: npt.NDArray[Any], slot: int, rows: RowMemory | None = None
+    ) -> None:
+        """``spaces`` is an array of ``abi.SPACE_DTYPE``; ``rows``: where its unwind rows are."""
+        self.rows = rows
         self._words = spaces[slot : slot + 1]
         # The words that tell which rows are valid, wherever stacks are walked
         self._rows_words = self._words
@@ -83,6 +87,15 @@ class SpaceControl:
         words = self._rows_words
         words["tag"][0] = generation << TAG_BITS | tag
         words["tag_image"][0] = words["image"][0]
+
+    @property
+    def loader_state(self) -> int:
+        """The address of the dynamic linker's state; 0: unknown."""
+        return int(self._words["loader_state"][0])
+
+    def note_exec(self) -> None:
+        """Notes that the process has executed another program."""
+        self._words["image"][0] += 1
 
     def set_trampoline(self, address: int) -> None:
         """Sets where hijacked returns go, which lets the probes detect abandoned calls."""

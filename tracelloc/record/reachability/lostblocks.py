@@ -219,9 +219,12 @@ def _are_led_to(reader: PieceReader, search: _Search) -> Mask:
     return structure < len(firsts)
 
 
-def find_leaks(process: Process, blocks: Blocks, threads: Sequence[ThreadRegisters]) -> ExitLeaks:
+def find_leaks(
+    process: Process, blocks: Blocks, threads: Sequence[ThreadRegisters], since_ns: int = 0
+) -> ExitLeaks:
     """Searches for pointers to all blocks of a program whose threads are stopped.
 
+    ``since_ns``: blocks that were allocated before that are not reported (CLOCK_MONOTONIC).
     Raises TargetError, PrivilegeError, OSError and MemoryError.
     """
     # A main thread that has ended has no memory.
@@ -229,7 +232,9 @@ def find_leaks(process: Process, blocks: Blocks, threads: Sequence[ThreadRegiste
     blocks = blocks.select(np.argsort(blocks.address, kind="stable"))
     words = np.concatenate([kernel_words(process), *(one.words for one in threads)])
     search = PointerSearch(process, lambda: [blocks], root_words=lambda: words)
-    lost = blocks.select(~search.are_reachable(blocks.address))
+    lost = blocks.select(
+        ~search.are_reachable(blocks.address) & (blocks.birth_ns >= np.uint64(since_ns))
+    )
     # A structure's first block was leaked directly.
     first_blocks, _ = BlockLinks.among(search.bits, lost.address).first_blocks()
     is_direct = np.isin(np.arange(len(lost)), first_blocks)

@@ -94,6 +94,7 @@ class Follower:
         self._thread: threading.Thread | None = None
         # The threads that stop at their ends; None: they don't
         self._exits: ExitStops | None = None
+        self._has_children = True  # Whether children are followed, too
         self._begun = threading.Event()
         self._trouble: BaseException | None = None
 
@@ -107,8 +108,9 @@ class Follower:
         """
         options = ptrace.OPTION_EXEC | (ptrace.OPTION_FORKS if children else 0)
         if exits:
-            options |= ptrace.OPTION_EXITS
+            options |= ptrace.OPTION_EXITS | ptrace.OPTION_CALLS
             self._exits = ExitStops()
+        self._has_children = children
         self._run(lambda: self._start(program, options))
 
     def attach(self, pid: int) -> None:
@@ -374,19 +376,23 @@ class Follower:
 
     def _handle_birth(self, watcher: Watcher, thread_id: int, child_id: int, event: int) -> None:
         is_thread = event == ptrace.Event.CLONE and Process(child_id).group_id() != child_id
-        if is_thread or self._exits is not None:
+        if is_thread or not self._has_children:
             return
         if child_id in self._known:  # it was late
             return
         self._known.add(child_id)
         pid = self._process_of(thread_id)
         shares = event == ptrace.Event.VFORK
+        status: int | None = None
+        if self._waiting.pop(child_id, None) is None:
+            _, status = os.waitpid(child_id, ptrace.WALL)  # it stops before it runs
         watcher.forked(pid, thread_id, child_id, shares=shares)
-        if child_id in self._waiting:
-            del self._waiting[child_id]
-            # The child may have been killed, which does not concern its parent.
-            with suppress(ProcessLookupError):
-                ptrace.resume(child_id)
+        if status is not None and not os.WIFSTOPPED(status):
+            self._handle_change(watcher, child_id, status)
+            return
+        # The child may have been killed, which does not concern its parent.
+        with suppress(ProcessLookupError):
+            ptrace.resume(child_id)
 
     def _release(self, watcher: Watcher, pid: int, thread_id: int) -> None:
         end_fd = os.pidfd_open(pid)
@@ -410,7 +416,7 @@ class Follower:
         if thread_id in self._known or Process(thread_id).group_id() != thread_id:
             # This includes threads that a signal had stopped and that run again.
             ptrace.resume(thread_id)
-        elif self._exits is not None:
+        elif not self._has_children:
             # A child process that clone(2) has made like a thread.
             ptrace.detach(thread_id)
         else:

@@ -8,12 +8,10 @@ children are followed, too.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from tracelloc.errors import TargetError, TracellocError
-from tracelloc.model.lostmemory import ExitLeaks
-from tracelloc.record.kernel.registers import ThreadRegisters
+from tracelloc.errors import TracellocError
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.follower import Follower
@@ -25,8 +23,6 @@ from tracelloc.startup import STARTUP
 # take a detour meanwhile, and no debugger can attach.
 _ATTENDED_S: Final = 10.0
 _SIGNALS_S: Final = 0.2  # How often signals are checked for while the program starts
-# How often the program is stopped for a search, if a thread is just reporting an event.
-_SEARCHES: Final = 50
 _QUIET_S: Final = 2.0  # The follower detaches when the program has loaded nothing for this long
 
 
@@ -46,6 +42,7 @@ class Launch:
         self._follows = config.follow
         # Whether only the follower notices that the program executes another one
         self._stays = config.without_probes
+        self._preloads = config.follow and config.without_probes
         self._is_there = threading.Event()
         self._trouble: BaseException | None = None
         self._loads = 0
@@ -56,6 +53,7 @@ class Launch:
         )
         try:
             self.session = session = await_program(Process(program.pid), config, say)
+            session.hold = self._follower.hold
             # What the session alone handles; see ``follower.Watcher``.
             self.forked, self.trapped, self.exiting = (
                 session.forked, session.trapped, session.exiting
@@ -92,6 +90,8 @@ class Launch:
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
         """Called when a process has executed a program, before its first instruction."""
+        if self._preloads:
+            self.program.preload_into(pid)
         try:
             self.session.executed(pid, same_thread=same_thread)
         except TracellocError as error:
@@ -117,23 +117,6 @@ class Launch:
         if pid == self.program.pid:
             self._is_there.set()
         return is_followed
-
-    def find_leaks(self) -> ExitLeaks:
-        """Stops the program briefly, and searches for leaked blocks: without pointers to them.
-
-        Requires ``TraceConfig.in_parts``. Raises TargetError.
-        """
-        found: list[ExitLeaks] = []
-
-        def search(threads: Sequence[ThreadRegisters]) -> None:
-            leaks = self.session.parts.find_leaks(threads)
-            found.extend([] if leaks is None else [leaks])
-
-        for _ in range(_SEARCHES):
-            self._follower.hold(self.program.pid, search)
-            if found:
-                return found[0]
-        raise TargetError("its threads could not be stopped between two events")
 
     @property
     def has_run(self) -> bool:

@@ -35,7 +35,7 @@ class Parts:
     def begin(self) -> None:
         """Begins a part: forgets the process's blocks and figures so far."""
         with self._lock:
-            self._drain_reported()
+            self.drain_reported()
             self._processes.root.begin_part(time.monotonic_ns())
             self._sources.set_hiding(False)
 
@@ -43,20 +43,23 @@ class Parts:
         """Ends a part: returns its figures. No allocations are reported from now on."""
         with self._lock:
             self._sources.set_hiding(True)
-            self._drain_reported()
+            self.drain_reported()
             return self._processes.root.part()
 
-    def find_leaks(self, threads: Sequence[ThreadRegisters]) -> ExitLeaks | None:
-        """Finds blocks of the last part that nothing points to. All threads must be stopped.
+    def find_leaks(
+        self, checked: Tracee, threads: Sequence[ThreadRegisters]
+    ) -> ExitLeaks | None:
+        """Finds a process's blocks that nothing points to. All its threads must be stopped.
 
-        Returns None if a thread was stopped while it reported an event: later events are unknown.
+        In parts, these are blocks of the last part. Returns None if a thread was stopped while it reported an event: later events are unknown.
         """
         with self._lock:
-            self._drain_reported()
-            is_whole = self._sources.are_quiet
-        return leaks_at_exit(self._processes.root, self._lock, threads) if is_whole else None
+            self.drain_reported()
+            is_whole = checked.probes.is_quiet
+        return leaks_at_exit(checked, self._lock, threads) if is_whole else None
 
-    def _drain_reported(self) -> None:
+    def drain_reported(self) -> None:
+        """Applies the events that have been reported by now."""
         for _ in range(_MOST_DRAINS):
             if not self._drain():
                 break
@@ -75,6 +78,6 @@ def leaks_at_exit(
     if problem:
         return ExitLeaks(problem=problem)
     try:
-        return find_leaks(checked.process, blocks, threads)
+        return find_leaks(checked.process, blocks, threads, checked.forked_ns)
     except (TracellocError, OSError, MemoryError) as error:
         return ExitLeaks(problem=reason_of(error))

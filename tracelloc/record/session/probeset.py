@@ -175,6 +175,16 @@ class ProbeSet:
         """Whether the process has a preloaded library that has not begun to report yet."""
         return self.link is not None and self.link.is_expected
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the preloaded library has reported nothing since events were last taken."""
+        return self.link is not None and self.link.source.is_quiet
+
+    def stop_reports(self) -> None:
+        """Stops the preloaded library's reports; what it has reported can still be taken."""
+        if self.link is not None:
+            self.link.source.set_live(False)
+
     def settle(self, *, all_loaded: bool, say: Callable[[str], None] | None = None) -> None:
         """Checks whether the preloaded library has begun to report. Raises TracellocError.
 
@@ -202,8 +212,11 @@ class ProbeSet:
     def attach_like(self, parent: ProbeSet) -> None:
         """Attaches the parent's probes to this process, a forked child. Raises TracellocError."""
         pid = self._space.process.pid
-        self.take_over(self._source.attach(pid, parent.points), parent)
+        is_probed = self._source.has_probes
+        self.take_over(self._source.attach(pid, parent.points if is_probed else ()), parent)
         self.found = parent.found
+        if self.link is not None and parent.link is not None and not is_probed:
+            self.link.begin_in_child(parent.link)
 
     def take_over(self, attachment: Attachment, memory_owner: ProbeSet) -> None:
         """Takes over probes that were attached to this process for its memory's earlier owner."""

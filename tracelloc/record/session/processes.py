@@ -176,6 +176,10 @@ class Processes:
         """Whether a process is part of the trace, traced or not."""
         return pid in self._by_pid or pid in self._sharing or pid in self._left_out
 
+    def traced(self, pid: int) -> Tracee | None:
+        """Returns a process that has not ended and has memory of its own; None if not traced."""
+        return self._by_pid.get(pid)
+
     def add_running(self, space: AddressSpace) -> Tracee | None:
         """Prepares to trace a process that runs already, for ``begin_running``.
 
@@ -213,7 +217,8 @@ class Processes:
                 self._leave_out(child_pid, parent is not None or self._left_out.get(pid, False))
                 self.untraced_count += parent is None and pid not in self._left_out
             elif shares:
-                probes = self._probes.attach(child_pid, parent.probes.points)
+                points = parent.probes.points if self._probes.has_probes else ()
+                probes = self._probes.attach(child_pid, points)
                 self._probes.assign(child_pid, parent.words)
                 self._sharing[child_pid] = parent, probes
             else:
@@ -225,9 +230,10 @@ class Processes:
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
         """Handles an exec of a process. Raises TracellocError for the first process."""
+        self._probes.forget_image(pid)
+        same_thread &= self._probes.has_probes
         if not self._config.follow:
             if not self._probes.has_probes:
-                self._probes.forget_image()
                 self._begin_program(self.root, same_thread=False)
                 self._report_exec()
             # Else the probes report it themselves.
@@ -327,7 +333,12 @@ class Processes:
             # It is empty until its mark comes, which precedes all of its events.
             heap = now.renewed(now_ns, now.stacks) if is_marked else now.fork(now_ns)
         child = self._add(parent.space.fork(Process(child_pid)), heap, parent=parent)
-        child.probes.attach_like(parent.probes)
+        try:
+            child.probes.attach_like(parent.probes)
+        except TracellocError as error:
+            if not self._config.checks_exit:
+                raise
+            child.problem = str(error)
         return child
 
     def _begin_program(self, tracee: Tracee, *, same_thread: bool) -> None:
@@ -389,6 +400,8 @@ class Processes:
         self._probes.unassign(pid)
         self._context.sources.forget_threads(pid, lambda _: True)
         tracee.end()
+        if tracee.probes.link is not None:
+            self._context.sources.drop(tracee.probes.link.source)
         for child_pid in [child for child, (owner, _) in self._sharing.items() if owner is tracee]:
             # What the child does with that memory until it executes, it does alone.
             _, probes = self._sharing.pop(child_pid)
@@ -423,5 +436,7 @@ class Processes:
         self._left_out[pid] = True
 
     def _note_trouble(self, pid: int, error: TracellocError) -> None:
-        if Process(pid).exists():
+        if self._config.checks_exit and pid in self._by_pid:
+            self._by_pid[pid].problem = str(error)
+        elif Process(pid).exists():
             self._say(f"warning: {error}")

@@ -18,6 +18,7 @@ from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.record.sources.preloaded.launching import (
     can_be_read,
     path_for_loaders,
+    preload_into,
     preloads,
     with_preloaded,
 )
@@ -120,6 +121,12 @@ class TracedProgram:
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
+    def preload_into(self, pid: int) -> None:
+        """Has a program preload the library, too, before the first instruction of its process."""
+        if self._preloaded is not None:
+            with suppress(OSError):  # the process has ended
+                preload_into(pid, os.fsencode(self._preloaded))
+
     def note_end(self, status: int) -> None:
         """Records the status from waitpid(2), for a caller that has waited for the process."""
         self._status = status
@@ -186,6 +193,9 @@ class CaughtProgram:
 
     refuse = go
     abandon = go
+
+    def preload_into(self, _pid: int) -> None:
+        """Does nothing, as its first program has not preloaded the library."""
 
     def note_end(self, _status: int) -> None:
         """Does nothing, as the process's own parent waits for it."""

@@ -56,6 +56,8 @@ T = TypeVar("T")
 
 _SNAPSHOT: Final = "taking a snapshot"
 _MOST_LOOKS: Final = 20
+# How often a process is stopped for a search, if a thread is just reporting an event.
+_SEARCHES: Final = 50
 _HEAP_S: Final = 3.0  # How long the first report waits for the heap, unless it is large
 _LOOK_AGAIN_S: Final = 0.001
 _NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
@@ -63,9 +65,6 @@ _NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
 
 class Session:
     """A trace: its processes, event sources and threads; a ``follower.Watcher``."""
-
-    # The blocks that the program leaked, once it has ended by itself and was checked.
-    exit_leaks: ExitLeaks | None = None
 
     def __init__(
         self,
@@ -90,6 +89,10 @@ class Session:
         self._when_failed: Callable[[TracellocError], None] | None = None
         self._stopped_ns: int | None = None
         self._fullest_share = 0.0
+        # The blocks that processes had leaked when they ended by themselves, by their numbers
+        self.leaks: dict[int, ExitLeaks] = {}
+        # Calls a function while all threads of a process are stopped (``Follower.hold``)
+        self.hold: Callable[[int, Callable[[Sequence[ThreadRegisters]], None]], None]
         self._ended: list[int] = []  # PIDs of ended processes that the pump has not released yet
         self._is_launching = waiting  # True while the launcher handles errors of the first process
         self._say = say
@@ -312,12 +315,32 @@ class Session:
             return self._probes.take_trap(thread_id)
 
     def exiting(self, pid: int, threads: Sequence[ThreadRegisters]) -> None:
-        """Handles the end of the launched, stopped program: searches for leaks, if wanted."""
-        if self._config.checks_exit and pid == self.root.process.pid:
-            with self._lock:
-                self._sources.set_live(False)
-                self._drain_rest()
-            self.exit_leaks = leaks_at_exit(self.root, self._lock, threads)
+        """Handles the end of a stopped process: searches for leaks, if wanted."""
+        with self._lock:
+            checked = self.processes.traced(pid) if self._config.checks_exit else None
+            if checked is not None:
+                checked.probes.stop_reports()
+                self.parts.drain_reported()
+        if checked is not None:
+            self.leaks[checked.target.number] = leaks_at_exit(checked, self._lock, threads)
+
+    def find_leaks(self, number: int) -> ExitLeaks:
+        """Stops a process briefly, and searches for leaked blocks: without pointers to them.
+
+        Requires ``TraceConfig.in_parts`` or ``checks_exit``. Raises TargetError.
+        """
+        checked = self.processes.tracee_of(number)
+        found: list[ExitLeaks] = []
+
+        def search(threads: Sequence[ThreadRegisters]) -> None:
+            leaks = self.parts.find_leaks(checked, threads)
+            found.extend([] if leaks is None else [leaks])
+
+        for _ in range(_SEARCHES):
+            self.hold(checked.process.pid, search)
+            if found:
+                return found[0]
+        raise TargetError("its threads could not be stopped between two events")
 
     def loaded(self, pid: int) -> bool:
         """Handles changed mappings of a process. Returns whether to go on following it.

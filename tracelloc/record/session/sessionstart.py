@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from tracelloc.errors import TargetError, UnsupportedError
@@ -104,10 +105,10 @@ def _make(
 def _sources(
     probes: ProbeSource, config: TraceConfig, say: Say, after: Callable[[], None]
 ) -> Sources:
-    if not config.use_library or probes.rows is None:
+    if not config.use_library or (probes.has_probes and not config.capture.use_rows):
         return Sources(probes)
-    preloaded = PreloadedSource(
-        probes.rows,
+    preloaded = partial(
+        PreloadedSource,
         config.capture,
         say=say,
         attach=probes.attach,
@@ -115,9 +116,8 @@ def _sources(
         spares_runtimes=config.spares_runtimes,
         max_stall_s=config.max_stall_s,
         in_parts=config.in_parts,
-        after=after,
     )
-    return Sources(probes, preloaded)
+    return Sources(probes, preloaded, after)
 
 
 def _probes(

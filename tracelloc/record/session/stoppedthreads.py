@@ -68,7 +68,11 @@ class ExitStops:
             other, status = ptrace.wait(must_wait=False)
             if not other:
                 time.sleep(_LOOK_AGAIN_S)
-            elif os.WIFSTOPPED(status) and status >> 16 == ptrace.Event.EXIT:
+            elif (
+                os.WIFSTOPPED(status)
+                and status >> 16 == ptrace.Event.EXIT
+                and other in process.thread_ids()
+            ):
                 held.is_end |= self._add(held, other) == self._exit_group
             else:
                 held.others.append((other, status))

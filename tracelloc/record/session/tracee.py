@@ -84,6 +84,8 @@ class Tracee:
         self.process, self.space = space.process, space
         self.target, self.heap = target, heap
         self.words = words  # Control words of the address space, which the probes read
+        # When it was forked: what was allocated by then is its parent's; 0: it has begun empty
+        self.forked_ns = 0 if parent is None else now_ns
         self.image = words.image  # The number of the memory image that `heap` describes
         self._stage = stage
         # `started_ns`: when its tracing began, CLOCK_MONOTONIC
@@ -95,7 +97,7 @@ class Tracee:
         )
         self.gaps = GapLog(context.sources, self.probes)  # Periods with missed events
         self.source: StackSource = StackSource(
-            space, heap.stacks, words, rows=context.sources.probes.rows, config=config.capture,
+            space, heap.stacks, words, rows=words.rows, config=config.capture,
             on_modules=self._see, like=None if parent is None else parent.source,
         )  # fmt: skip
         # Code files, and the runtimes among them
@@ -111,6 +113,7 @@ class Tracee:
             self.earlier = parent.earlier
 
     def _forget_image(self, now_ns: int, trampoline: int | None = None) -> None:
+        self.problem = ""  # Why the program is not traced
         self._trampoline = trampoline
         self.earlier = None
         # What is known about its memory beside its events, by name
@@ -161,7 +164,7 @@ class Tracee:
         exec_count = self.target.exec_count + execs * has_begun
         self.target = renamed_target(self.process, self.target, exec_count)
         self._stage = Stage.RUNNING if has_begun and not is_stopped else Stage.LOADING
-        self.image = self.words.image
+        self.image, self.forked_ns = self.words.image, 0
         self._events_before += self.heap.table.events
         # Stack numbers continue, so that earlier snapshots keep theirs.
         self.heap = self.heap.renewed(now_ns, Stacks(self.heap.stacks))
@@ -220,6 +223,8 @@ class Tracee:
 
     def why_incomplete(self) -> str:
         """Returns why the table may lack blocks of the process; empty if it has them all."""
+        if self.problem:
+            return self.problem
         if not self.probes.is_complete:
             return "its allocations were not reported"
         self.gaps.run_due(is_last=True)

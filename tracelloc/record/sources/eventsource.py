@@ -1,6 +1,6 @@
 """The interface between event sources and the session that applies their events.
 
-A session has several sources: the probes, and the preloaded library. No block is reported by two
+A session has several sources: the probes, and the preloaded library of each process. No block is reported by two
 sources: while a process's library reports, its malloc library has no probes (``PreloadedLink``).
 """
 
@@ -29,21 +29,44 @@ EventSource = ProbeSource | PreloadedSource
 
 
 class Sources:
-    """All event sources of a session, read as one: the probes, and the preloaded library."""
+    """All event sources of a session, read as one: the probes, and each preloaded library."""
 
-    def __init__(self, probes: ProbeSource, preloaded: PreloadedSource | None = None) -> None:
-        """``preloaded``: the library's source, whose events are applied before the probes'."""
-        self.probes, self._preloaded = probes, preloaded
-        self._every: Sequence[EventSource] = [probes] if preloaded is None else [preloaded, probes]
+    def __init__(
+        self,
+        probes: ProbeSource,
+        preloaded: Callable[[], PreloadedSource] | None = None,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``preloaded`` makes the source of one more process's library, if there may be any.
+
+        ``after`` is called once there is nothing more to read.
+        """
+        self.probes, self._make, self._after = probes, preloaded, after
+        self._every: Sequence[EventSource] = [probes]
+        self._is_live = False
+        self._earlier = np.zeros(len(Counter), np.uint64)  # Counters of sources that were dropped
 
     def link(self, space: AddressSpace, words: SpaceControl) -> PreloadedLink | None:
         """Returns a link to a process's library, if that may replace the process's probes."""
-        return None if self._preloaded is None else PreloadedLink(self._preloaded, space, words)
+        return None if self._make is None else PreloadedLink(self.add(self._make()), space, words)
+
+    def add(self, source: PreloadedSource) -> PreloadedSource:
+        """Adds a source, whose events are applied before the probes'. Returns it."""
+        source.set_live(self._is_live)
+        self._every = [source, *self._every]
+        return source
+
+    def drop(self, source: PreloadedSource) -> None:
+        """Closes the source of an ended process, whose events have been taken."""
+        self._every = [each for each in self._every if each is not source]
+        self._earlier += source.counters()
+        source.close()
 
     def set_hiding(self, hiding: bool) -> None:
-        """Sets whether the library reports only frees, no allocations (``PreloadedSource``)."""
-        if self._preloaded is not None:
-            self._preloaded.set_hiding(hiding)
+        """Sets whether libraries report only frees, no allocations (``PreloadedSource``)."""
+        for source in self._every:
+            if source is not self.probes:
+                source.set_hiding(hiding)
 
     @property
     def waits_ms(self) -> tuple[int, int]:
@@ -94,11 +117,11 @@ class Sources:
 
     def counters(self) -> npt.NDArray[np.uint64]:
         """Returns the sums of all counters, indexed by ``Counter``."""
-        none = np.zeros(len(Counter), np.uint64)
-        return sum((source.counters() for source in self._every), start=none)
+        return sum((source.counters() for source in self._every), start=self._earlier.copy())
 
     def set_live(self, live: bool) -> None:
         """Starts or stops the reports of all sources."""
+        self._is_live = live
         for source in reversed(self._every):
             source.set_live(live)
 
@@ -110,3 +133,4 @@ class Sources:
         """Frees the resources of all sources."""
         for source in self._every:
             source.close()
+        self._after()

@@ -82,10 +82,13 @@ class StackSource:
         # When the remaining rows are due, by `time.monotonic`
         self._prewarm_due_s: float | None = None
         self._passed = AddressSet()  # Return addresses in this program's stacks
-        if like is not None and like._unwinder is not None:
-            table = like._unwinder.table.fork(words.publish_tag, words.generation)
-            self._unwinder = like._unwinder.fork(space, table, self.refresh)
+        before = None if like is None else like._unwinder
+        if before is not None and rows is not None and before.table.is_in(rows):
+            table = before.table.fork(words.publish_tag, words.generation)
+            self._unwinder = before.fork(space, table, self.refresh)
         elif rows is not None:
+            if like is not None and before is not None:
+                before.ahead.note_passed(like._all_passed())
             table = RowTable(rows, words.publish_tag)
             ahead = RowsAhead(space, table, SiteMemory(invoker()))
             self._unwinder = Unwinder(space, table, config.max_frames, ahead, self.refresh)

@@ -6,9 +6,10 @@ Formats: SARIF 2.1.0 (OASIS); the JUnit XML that Jenkins, GitLab and others read
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from html import escape
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -24,8 +25,8 @@ _ROOT: Final = "CHECKOUT"  # What paths in SARIF are relative to
 _MOST_ANNOTATIONS: Final = 10  # GitHub shows no more errors of one step
 
 
-def sarif(report: LeakReport) -> str:
-    """Returns the leaks as a SARIF log."""
+def sarif(reports: Sequence[LeakReport]) -> str:
+    """Returns the leaks of all processes as a SARIF log."""
     rule = {
         "id": _RULE,
         "shortDescription": {"text": "Leaked memory"},
@@ -35,13 +36,23 @@ def sarif(report: LeakReport) -> str:
     run = {
         "tool": {"driver": driver},
         "originalUriBaseIds": {_ROOT: {"uri": f"{_checkout().as_uri()}/"}},
-        "results": [_result(one) for one in report.leaks],
+        "results": [_result(report, one) for report in reports for one in report.leaks],
+        "properties": {
+            "processes": [
+                {
+                    "pid": report.target.pid,
+                    "command": printable(report.target.command),
+                    "problem": printable(report.found.problem) or None,
+                }
+                for report in reports
+            ]
+        },
     }
     schema = "https://json.schemastore.org/sarif-2.1.0.json"
     return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
-def _result(one: NamedLeak) -> dict[str, Any]:
+def _result(report: LeakReport, one: NamedLeak) -> dict[str, Any]:
     # What stays if lines move: a hash of the call stack's functions.
     names = "\n".join(frame_name(frame) for frame in one.stack.frames)
     mark = blake2b(names.encode(errors="replace"), digest_size=16).hexdigest()
@@ -55,6 +66,7 @@ def _result(one: NamedLeak) -> dict[str, Any]:
         }],
         "partialFingerprints": {"callStack/v1": mark},
         "properties": {
+            "pid": report.target.pid,
             "direct_bytes": one.leak.direct.size_bytes,
             "direct_blocks": one.leak.direct.count,
             "indirect_bytes": one.leak.indirect.size_bytes,
@@ -92,39 +104,39 @@ def relative_path(file: str) -> str:
     return printable(os.path.normpath(file).removeprefix(f"{_checkout()}/"))
 
 
-def ctest_log(report: LeakReport) -> str:
+def ctest_log(reports: Sequence[LeakReport]) -> str:
     """Returns the report with a line per leak of which CTest's memory check knows that it is one.
 
     For valgrind's lines, see ``cmCTestMemCheckHandler`` in CMake's sources.
     """
-    count = len(report.leaks)
+    leaks = [(report.target.pid, one.leak.blocks) for report in reports for one in report.leaks]
     lines = [
-        f"=={report.target.pid}== {one.leak.blocks.size_bytes:,} bytes in "
-        f"{one.leak.blocks.count:,} blocks are definitely lost in loss record {n:,} of {count:,}"
-        for n, one in enumerate(report.leaks, 1)
+        f"=={pid}== {blocks.size_bytes:,} bytes in {blocks.count:,} blocks are definitely lost "
+        f"in loss record {n:,} of {len(leaks):,}"
+        for n, (pid, blocks) in enumerate(leaks, 1)
     ]
-    return "\n".join([*lines, *leak_report_lines(report, count), report.found.problem, ""])
+    for report in reports:
+        lines += leak_report_lines(report, len(report.leaks))
+    return "\n".join([*lines, ""])
 
 
-def junit(report: LeakReport) -> str:
-    """Returns a JUnit report: the check as one test case, with a failure for each leak."""
-    problem = report.found.problem
-    name = escape(f"leaks of {printable(report.target.command)}")
-    failures = len(report.leaks)
-    counts = f'name="tracelloc" tests="1" failures="{min(failures, 1)}" errors="{bool(problem):d}"'
-    lines = [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        f"<testsuite {counts}>",
-        f'<testcase classname="tracelloc" name="{name}">',
-    ]
-    if problem:
-        lines.append(f'<error message="{escape(_plain(problem))}"/>')
-    elif failures:
-        text = "\n".join(leak_report_lines(report, failures))
-        first = escape(_plain(next(leak_report_lines(report, 0))))
-        lines.append(f'<failure message="{first}">{escape(_plain(text))}</failure>')
-    lines += ["</testcase>", "</testsuite>", ""]
-    return "\n".join(lines)
+def junit(reports: Sequence[LeakReport]) -> str:
+    """Returns a JUnit report: a test case for each process, which fails if it leaked."""
+    failures = sum(bool(report.leaks) for report in reports)
+    errors = sum(bool(report.found.problem) for report in reports)
+    counts = f'tests="{len(reports)}" failures="{failures}" errors="{errors}"'
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', f'<testsuite name="tracelloc" {counts}>']
+    for report in reports:
+        name = escape(f"leaks of {printable(report.target.command)}")
+        lines.append(f'<testcase classname="tracelloc" name="{name}">')
+        if report.found.problem:
+            lines.append(f'<error message="{escape(_plain(report.found.problem))}"/>')
+        elif report.leaks:
+            text = "\n".join(leak_report_lines(report, len(report.leaks)))
+            first = escape(_plain(next(leak_report_lines(report, 0))))
+            lines.append(f'<failure message="{first}">{escape(_plain(text))}</failure>')
+        lines.append("</testcase>")
+    return "\n".join([*lines, "</testsuite>", ""])
 
 
 def _plain(text: str) -> str:
@@ -133,9 +145,9 @@ def _plain(text: str) -> str:
     )
 
 
-def github_lines(report: LeakReport) -> Iterator[str]:
+def github_lines(reports: Sequence[LeakReport]) -> Iterator[str]:
     """Yields lines by which GitHub marks the source lines that leak."""
-    for one in report.leaks[:_MOST_ANNOTATIONS]:
+    for one in islice(chain(*(report.leaks for report in reports)), _MOST_ANNOTATIONS):
         frame, place = one.frame, ""
         if frame is not None and frame.file is not None:
             place = f"file={_escaped(relative_path(frame.file), ':,')},"

@@ -31,7 +31,7 @@ from tracelloc.show.tables import (
     sum_columns,
     table_lines,
 )
-from tracelloc.text import format_size, plural, printable
+from tracelloc.text import format_size, format_time, plural, printable
 
 _NO_ROOT: Final = "no root leads to them: moved during the search, or lost (tracelloc leaks)"
 _HOLDERS_MISSING: Final = ("holders may be missing: {}",) * 3
@@ -228,6 +228,7 @@ class LeakReport:
     found: ExitLeaks  # The result of the search at the end
     leaks: Sequence[NamedLeak]  # Leaks by call stack, most bytes first
     suppressed: BlockSum = field(default_factory=BlockSum)  # Leaked blocks that suppressions hide
+    time_s: float | None = None  # When the process was checked; None: at its end
 
     @property
     def total(self) -> BlockSum:
@@ -237,8 +238,12 @@ class LeakReport:
 def leak_report_lines(report: LeakReport, top: int) -> Iterator[str]:
     """Yields the lines of a leak check's report. ``top``: call stacks to list."""
     who = f"{printable(report.target.command)} ({report.target.pid})"
+    if report.found.problem:
+        yield f"==> {who}: not checked for leaks: {printable(report.found.problem)}"
+        return
     lost = f"leaked {_amount(report.total)}" if report.leaks else "no leaks"
-    yield f"==> {who}: {lost}, of {_amount(report.found.in_use)} in use at its end"
+    when = "its end" if report.time_s is None else format_time(report.time_s)
+    yield f"==> {who}: {lost}, of {_amount(report.found.in_use)} in use at {when}"
     for one in report.leaks[:top]:
         yield f"{one.sentence}:"
         yield from shown_lines(one.stack, 4)

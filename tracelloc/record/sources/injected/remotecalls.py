@@ -19,6 +19,7 @@ import os
 import signal
 import struct
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Final
@@ -241,6 +242,26 @@ class RemoteThread:
             raise OSError(-result, os.strerror(-result))
         return result
 
+    def run(self, function: int, work: Callable[[], None]) -> None:
+        """Calls a function without arguments, which returns to ``CallPlace.restore``.
+
+        Calls ``work`` when the function begins to sleep. Raises OSError, TargetError, and what
+        ``work`` raises.
+        """
+        mask = ptrace.signal_mask(self._thread_id)
+        self._enter(ptrace.registers(self._thread_id), mask, 0, (), at=function)
+        ptrace.set_signal_mask(self._thread_id, _ALL_SIGNALS)
+        call, has_worked = ptrace.NO_CALL, False
+        while call != X86_64.system_call("rt_sigreturn"):
+            ptrace.resume_to_call(self._thread_id)
+            self._await_call()
+            call = ptrace.registers(self._thread_id).entered_call
+            if call == X86_64.system_call("nanosleep") and not has_worked:
+                has_worked = True
+                work()
+        ptrace.resume_to_call(self._thread_id)  # until it has its registers again
+        self._await_call()
+
     def _await_call(self) -> None:
         while (status := self._await()) >> 8 != _AT_CALL:
             if status >> 8 != signal.SIGSTOP:
@@ -255,20 +276,26 @@ class RemoteThread:
         return status
 
     def _enter(
-        self, kept: ptrace.Registers, mask: int, number: int, arguments: tuple[int, ...]
+        self,
+        kept: ptrace.Registers,
+        mask: int,
+        number: int,
+        arguments: tuple[int, ...],
+        at: int = 0,
     ) -> None:
         state = ptrace.extended_state(self._thread_id)
-        at = (self._end - len(state) - len(_MAGIC_2)) & -64
-        frame = signal_frame(kept, mask, at)
-        start = ((at - len(frame) - 16) & -16) + 8
+        state_at = (self._end - len(state) - len(_MAGIC_2)) & -64
+        frame = signal_frame(kept, mask, state_at)
+        start = ((state_at - len(frame) - 16) & -16) + 8
         image = struct.pack("<Q", self._place.restore) + frame
-        image += bytes(at - start - len(image)) + described(state) + _MAGIC_2
+        image += bytes(state_at - start - len(image)) + described(state) + _MAGIC_2
         self._lowest = start
         self._write(start, image)
         values = kept.copy()
         for name, value in zip(_ARGUMENTS, (number, *arguments), strict=False):
             values[name] = value
-        values["rip"], values["rsp"], values["orig_rax"] = self._place.call, start, ptrace.NO_CALL
+        values["rip"], values["rsp"] = at or self._place.call, start
+        values["orig_rax"] = ptrace.NO_CALL
         ptrace.set_registers(self._thread_id, values)
 
     def _write(self, at: int, content: bytes) -> None:

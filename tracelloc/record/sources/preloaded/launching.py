@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.architecture import native
+from tracelloc.record.process import ptrace
 
 # Entry right before tracelloc's `LD_PRELOAD`, at the end: the library removes both.
 _MARK: Final = b"TRACELLOC_LAUNCH=1"
@@ -33,6 +34,7 @@ _NAMES_BYTES: Final = 16 << 20
 _FIRST: Final = re.compile(rb"\0lib(clang_rt\.)?(a|hwa|l|t)san[-.]|LeakSanitizer")
 # ELF64 header up to e_phnum (System V gABI, chapter 4).
 _HEADER: Final = struct.Struct("<16xHHIQQQIHHH")
+_WORD: Final = struct.Struct("<Q")
 
 
 def with_preloaded(environment: Sequence[bytes], library: bytes) -> list[bytes]:
@@ -114,3 +116,42 @@ def _gains_rights(fd: int) -> bool:
         return bool(os.getxattr(fd, "security.capability"))
     except OSError:
         return False
+
+
+_STACK_BYTES: Final = 8 << 20  # Most bytes of arguments and environment that are read
+
+
+def preload_into(pid: int, library: bytes) -> None:
+    """Makes a process preload a library, as ``with_preloaded`` does, by changing its stack.
+
+    It is stopped by ptrace(2) before its program's first instruction. Nothing is changed if the
+    program can't load the library, or does anyway. Raises OSError.
+    """
+    if not (can_be_read(b"/proc/%d/root%s" % (pid, library)) and preloads(b"/proc/%d/exe" % pid)):
+        return
+    registers = ptrace.registers(pid)
+    start = registers.stack_pointer
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        stack = os.pread(memory.fileno(), _STACK_BYTES, start)
+        words = [each for (each,) in _WORD.iter_unpack(stack[: len(stack) & ~7])]
+        first = 2 + words[0]  # behind the arguments' number, the arguments, and a zero
+        last = words.index(0, first)
+        # Behind a zero, the auxiliary vector: pairs, the last one of type 0.
+        end = next(at for at in range(last + 1, len(words), 2) if not words[at]) + 2
+        places = (at - start for at in words[first:last])
+        entries = [stack[at : stack.index(b"\0", at)] for at in places]
+        if _MARK in entries:
+            return
+        changed = with_preloaded(entries, library)
+        strings = b"\0".join(changed[-2:]) + b"\0"
+        top = start + 8 * end
+        start = (top - 8 * (end + 2) - len(strings)) & -16
+        at = start + 8 * (end + 2)
+        added = [at, at + len(_MARK) + 1]
+        vector = [*words[:last], *added, *words[last:end]]
+        os.pwrite(memory.fileno(), struct.pack(f"<{len(vector)}Q", *vector) + strings, start)
+        for address, entry in zip(words[first:last], changed, strict=False):
+            if entry.startswith(_HIDDEN):
+                os.pwrite(memory.fileno(), _HIDDEN, address)
+    registers.stack_pointer = start
+    ptrace.set_registers(pid, registers)

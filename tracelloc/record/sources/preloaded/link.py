@@ -1,5 +1,7 @@
 """Connects a process to its shared area, and decides which of its functions need probes."""
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Collection, Iterable
@@ -24,8 +26,10 @@ from tracelloc.record.probe_points.placement import place_loader, place_marker
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.runtimes.supported import has_supported, supported_names
+from tracelloc.record.sources.injected.remotecalls import CallPlace, RemoteThread
 from tracelloc.record.sources.preloaded.preloadedsource import PreloadedSource
 from tracelloc.record.sources.preloaded.sharedarea import (
+    CHILD_CODE,
     NEXT_VARIABLE,
     PRECEDED,
     REFUSALS,
@@ -59,7 +63,7 @@ class PreloadedLink:
 
     def __init__(self, source: PreloadedSource, space: AddressSpace, words: SpaceControl) -> None:
         self.state = LinkState.UNKNOWN
-        self._source = source
+        self.source = source
         self._space = space
         self._words = words
         self._library: Module | None = None
@@ -85,14 +89,43 @@ class PreloadedLink:
         self._own_ranges = []
         self._loaded_s = time.monotonic() + _LOADING_S
         if self.state is LinkState.CONNECTED:
-            self._source.disconnect()
+            self.source.disconnect()
             # A stopped process has allocated nothing; otherwise that depends on its libraries.
             self._misses_beginning = not self._is_attended
         self.state, self._library, self._next_malloc = LinkState.UNKNOWN, None, 0
 
+    def begin_in_child(self, parent: PreloadedLink) -> None:
+        """Makes a forked child's library report, before the child runs. Raises TargetError.
+
+        ``parent``: the link of the process that has forked it.
+        """
+        self._library, self._next_malloc = parent._library, parent._next_malloc
+        process, at = self._space.process, None
+        if parent.state is LinkState.CONNECTED and self._library is not None:
+            at = self._space.object(self._library, CHILD_CODE)
+        if at is None:
+            self._leave("its parent does not report")
+        elif area_mappings(self._mappings_now()):
+            self._leave("it shares its parent's memory")
+        assert at is not None
+        code = process.read_memory(at, 16)
+        begin, end = (int.from_bytes(code[n : n + 8], "little") for n in (0, 8))
+        with (process.memory_directory / "mem").open("r+b", buffering=0) as memory:
+            remote = RemoteThread(process, process.pid, CallPlace(0, end), memory.fileno())
+            remote.run(begin, self._connect_child)
+            remote.clear()
+        if self.state is not LinkState.CONNECTED:
+            self._leave("it could not make the memory for the library")
+
+    def _connect_child(self) -> None:
+        self.source.connect(
+            self._space.process, area_mappings(self._mappings_now())[0], self._words
+        )
+        self.state = LinkState.CONNECTED
+
     def check_for_changes(self) -> None:
         """Checks whether probes must take over; if so, makes the process wait for them."""
-        area, now_s = self._source.area, time.monotonic()
+        area, now_s = self.source.area, time.monotonic()
         if area is None:
             return
         if now_s >= self._look_after_s:
@@ -109,8 +142,8 @@ class PreloadedLink:
 
     def _why_leave(self, area: SharedArea) -> str:
         """Returns why probes must take over, as words after "the process"; empty: they need not."""
-        if self._source.failure is not None:
-            self._trouble = f"what the process reported can't be read: {self._source.failure}"
+        if self.source.failure is not None:
+            self._trouble = f"what the process reported can't be read: {self.source.failure}"
             return "has written what can't be read"
         if area.is_damaged:
             self._trouble = "the process has written to tracelloc's part of its memory"
@@ -125,7 +158,7 @@ class PreloadedLink:
 
     def take_trouble(self) -> str:
         """Takes the reason why events were missed since the last call; empty if none were."""
-        area = self._source.area
+        area = self.source.area
         if area is not None and area.was_given_up:
             self._trouble, area.was_given_up = "the process could not wait for tracelloc", False
         trouble, self._trouble = self._trouble, ""
@@ -162,7 +195,7 @@ class PreloadedLink:
         True if the process waits for probes and all its reports are taken, or if
         tracelloc has waited long enough.
         """
-        area, leaving = self._source.area, self._leaving
+        area, leaving = self.source.area, self._leaving
         if area is None or leaving is None:
             return False
         return area.is_left or time.monotonic() - leaving[1] > _LEAVE_S
@@ -174,7 +207,7 @@ class PreloadedLink:
 
     def end_hand_over(self) -> None:
         """Lets the process continue, once its probes are attached."""
-        self._source.disconnect()
+        self.source.disconnect()
 
     @property
     def replaces_probes(self) -> bool:
@@ -183,7 +216,7 @@ class PreloadedLink:
 
     def costs(self) -> tuple[float, float] | None:
         """(CPU time of reporting an event, threads' waits so far) in ns; None if unknown."""
-        area = self._source.area
+        area = self.source.area
         if self.state is not LinkState.CONNECTED or area is None:
             return None
         return _EVENT_NS, area.waited_ns
@@ -215,7 +248,7 @@ class PreloadedLink:
         other = self._other(modules, allocators)
         if other is not None:
             self._leave(other)
-        elif self._library is not None and self._source.spares_runtimes and has_supported(modules):
+        elif self._library is not None and self.source.spares_runtimes and has_supported(modules):
             self._leave(f"stacks are to have functions of {supported_names()}")
         elif self._library is not None:
             try:
@@ -288,7 +321,7 @@ class PreloadedLink:
             self.close()
         points = place_marker(library) if self._marker is None else []
         if points:
-            self._marker = self._source.attach(self._space.process.pid, points)
+            self._marker = self.source.attach(self._space.process.pid, points)
 
     def _settle(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> None:
         begun = self._read(*STATE_VARIABLE)
@@ -315,12 +348,12 @@ class PreloadedLink:
                 self._leave("the library belongs to the parent process")
             return
         try:
-            self._source.connect(self._space.process, areas[0], self._words)
+            self.source.connect(self._space.process, areas[0], self._words)
         except TargetError as error:
             self._leave(str(error))
         else:
             self.state = LinkState.CONNECTED
-            late = self._source.area is not None and self._source.area.is_late
+            late = self.source.area is not None and self.source.area.is_late
             kind = "injected" if self._is_injected else "preloaded"
             self._say(f"events come by the {kind} library, not by probes", is_late=late)
 
@@ -342,7 +375,7 @@ class PreloadedLink:
         """Decides that probes report blocks. Raises TargetError if there are no probes."""
         self.state = LinkState.LEFT
         self.close()
-        if self._source.is_alone:
+        if self.source.is_alone:
             raise TargetError(
                 f"without probes, process {self._space.process.pid} can't be traced: {why}",
                 hint="tracelloc help preload has what the library can't do",
@@ -361,5 +394,5 @@ class PreloadedLink:
     def report_choice(self) -> None:
         """Tells the user about library or probes, once the program is known to be traceable."""
         if self._unsaid:
-            self._source.say(self._unsaid)
+            self.source.say(self._unsaid)
         self._unsaid = ""

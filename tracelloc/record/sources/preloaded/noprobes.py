@@ -3,11 +3,11 @@
 Only the library reports events then. A program that tracelloc starts is followed by ptrace(2).
 Where probes would stop the program, it has breakpoints: in the dynamic linker, until the library is
 mapped, and in the library, until that is initialized. Both are gone before any of the program's own
-code runs, so its children have none. A process that runs already has no breakpoints, and is not
+code runs, so its forked children have none. What these execute is followed likewise, if children
+are. A process that runs already has no breakpoints, and is not
 followed: if it executes another program, /proc shows that.
 """
 
-import mmap
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -121,10 +121,8 @@ class NoProbes:
         self._image_due_s = 0.0
         self.config = config
         self.wakeup_fds: Sequence[int] = ()
-        self._memory = mmap.mmap(-1, config.row_sets * abi.ROW_SET_DTYPE.itemsize)
-        self.rows: RowMemory | None = RowMemory(np.frombuffer(self._memory, abi.ROW_SET_DTYPE))
-        self._spaces = np.zeros(1, abi.SPACE_DTYPE)
-        self._breakpoints: list[Breakpoints] = []
+        self._spaces: dict[int, SpaceControl] = {}  # By PID
+        self._breakpoints: dict[int, list[Breakpoints]] = {}  # Likewise
 
     def attach(self, pid: int, points: Sequence[ProbePoint]) -> Breakpoints:
         """Makes a stopped process stop at some points. Raises PrivilegeError for other probes."""
@@ -136,36 +134,47 @@ class NoProbes:
             )
         stops = [p for p in points if p.program == _STOPS]
         found = Breakpoints(pid, stops, is_stopped=self._running is None)
-        self._breakpoints.append(found)
+        self._breakpoints.setdefault(pid, []).append(found)
         return found
 
     def take_trap(self, thread_id: int) -> bool | None:
         """Handles a stopped thread's trap. Returns whether there is new code; None: not ours."""
         registers = ptrace.registers(thread_id)
         address = registers.program_counter - native().breakpoint_advance
-        if not any(address in each.inserted for each in self._breakpoints):
+        pid = Process(thread_id).group_id()
+        breakpoints = self._breakpoints.get(pid, ())
+        if not any(address in each.inserted for each in breakpoints):
             return None
         if registers.program_counter != address:
             registers.program_counter = address
             ptrace.set_registers(thread_id, registers)
-        found = next((each for each in self._breakpoints if each.remove(address)), None)
+        found = next((each for each in breakpoints if each.remove(address)), None)
         if found is None:  # removed since the thread reached it
             return False
-        if self._is_mapping(thread_id):
+        if self._is_mapping(pid):
             ptrace.step(thread_id)
             found.insert(address)
             return False
         found.forget(address)
         return True
 
-    def _is_mapping(self, thread_id: int) -> bool:
-        address = int(self._spaces["loader_state"][0])
-        state = Process(thread_id).read_memory(address, 4) if address else b""
+    def _is_mapping(self, pid: int) -> bool:
+        address = self._spaces[pid].loader_state
+        state = Process(pid).read_memory(address, 4) if address else b""
         return int.from_bytes(state, "little") != _CONSISTENT
 
-    def forget_image(self) -> None:
+    def forget_image(self, pid: int) -> None:
         """Forgets the breakpoints of a program that is gone."""
-        self._breakpoints = []
+        self._breakpoints.pop(pid, None)
+
+    def assign(self, pid: int, words: SpaceControl) -> None:
+        """Assigns an address space to a process."""
+        self._spaces[pid] = words
+
+    def unassign(self, pid: int) -> None:
+        """Forgets a process."""
+        self._spaces.pop(pid, None)
+        self.forget_image(pid)
 
     def _look_at_image(self) -> tuple[int, ...]:
         """Returns addresses that differ between two programs that the process executes."""
@@ -179,12 +188,14 @@ class NoProbes:
         if self._running is not None and time.monotonic() >= self._image_due_s:
             self._image_due_s = time.monotonic() + _IMAGE_S
             before, self._image = self._image, self._look_at_image()
-            self._spaces["image"][0] += before != self._image
+            for words in self._spaces.values() if before != self._image else ():
+                words.note_exec()
         return self._running is not None
 
     def new_space(self) -> SpaceControl:
-        """Returns the control words of the only address space."""
-        return SpaceControl(self._spaces, 0)
+        """Returns the control words of one more address space, with rows of its own."""
+        rows = RowMemory(np.zeros(self.config.row_sets, abi.ROW_SET_DTYPE))
+        return SpaceControl(np.zeros(1, abi.SPACE_DTYPE), 0, rows)
 
     def take_events(self) -> EventBatch:
         """Returns an empty batch: there are no probes."""
@@ -226,7 +237,7 @@ class NoProbes:
         """Does nothing, as there is nothing in the kernel: stands for several methods."""
 
     watch: Any = _do_nothing
-    assign = unassign = free_space = set_live = set_stop_at_loads = note_sampled = close = watch
+    free_space = set_live = set_stop_at_loads = note_sampled = close = watch
 
 
 def _address_of(

@@ -14,7 +14,6 @@ from tracelloc.model.events import NO_PAIRS, EventBatch, Miss, SentStacks, joine
 from tracelloc.model.losses import Counter
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.identity import is_in_our_container
@@ -70,7 +69,6 @@ class PreloadedSource:
 
     def __init__(
         self,
-        rows: RowMemory,
         config: CaptureConfig,
         *,
         say: Callable[[str], None],
@@ -79,22 +77,18 @@ class PreloadedSource:
         spares_runtimes: bool = False,
         max_stall_s: float = 1.0,
         in_parts: bool = False,
-        after: Callable[[], None] = lambda: None,
     ) -> None:
-        """``rows``: the probes' rows, moved to the shared memory while that is in use.
-
-        ``say`` is told whether library or probes report, and why; ``attach`` puts a probe on the
+        """``say`` is told whether library or probes report, and why; ``attach`` puts a probe on the
         library's marker; ``is_alone``: no probes can take over; ``spares_runtimes``: leaves
         programs with supported runtimes to probes; ``max_stall_s``: see ``SharedArea.set_up``;
         ``in_parts``: whether allocations are hidden at first (``set_hiding``), and memory is
-        cleared; ``after`` is called once there is nothing more to read.
+        cleared.
         """
         self._is_hiding = self._clears = in_parts
         self.area: SharedArea | None = None
         self.say, self.attach, self.spares_runtimes = say, attach, spares_runtimes
         self.is_alone = is_alone
-        self._rows, self._config, self._max_stall_s = rows, config, max_stall_s
-        self._after = after
+        self._config, self._max_stall_s = config, max_stall_s
         self._is_live = False
         self._words: SpaceControl | None = None
         self._earlier = np.zeros(len(Counter), np.uint64)  # Counters of areas already closed
@@ -114,7 +108,8 @@ class PreloadedSource:
             max_stall_s=self._max_stall_s,
             clears=self._clears,
         )
-        self._rows.move(area.rows)
+        assert words.rows is not None
+        words.rows.move(area.rows)
         words.walk_elsewhere(area.space)
         self.area, self._words, self.failure = area, words, None
         if self._is_live:
@@ -136,7 +131,8 @@ class PreloadedSource:
         if area is None or words is None:
             return
         self.area = self._words = None
-        self._rows.move(self._rows.own)
+        assert words.rows is not None
+        words.rows.move(words.rows.own, copies=not self.is_alone)
         words.walk_elsewhere(None)
         area.switch_off()
         self._close_last()
@@ -205,9 +201,9 @@ class PreloadedSource:
             else:
                 self.area.switch_off()
 
-    def forget_threads(self, _pid: int, is_gone: Callable[[int], bool]) -> int:
+    def forget_threads(self, pid: int, is_gone: Callable[[int], bool]) -> int:
         """Makes the rings of ended threads available again; returns 0, as no calls are dropped."""
-        if self.area is not None:
+        if self.area is not None and self.area.pid == pid:
             self.area.release_rings(is_gone)
         return 0
 
@@ -221,7 +217,6 @@ class PreloadedSource:
         """Stops the reports and frees all areas. Nothing can be taken afterwards."""
         self.disconnect()
         self._close_last()
-        self._after()
 
 
 def _batch_of(area: SharedArea) -> EventBatch:

@@ -47,6 +47,8 @@ REFUSALS: Final = {
     ringmerge.LIMITED: "the process's address space is limited (RLIMIT_AS)",
     ringmerge.WITHDRAWN: "it was injected earlier, and is idle (--preload inject uses it again)",
 }
+# A variable: what makes a forked child report, and what that returns to.
+CHILD_CODE: Final = "tracelloc_preload_in_child"
 # The address of the malloc that the library calls.
 NEXT_VARIABLE: Final = "tracelloc_preload_next", "next", 8
 
@@ -307,6 +309,11 @@ class SharedArea:
         self._leaving[0] = 1
         if self._rings is not None:
             self._rings.pass_barrier()
+
+    @property
+    def pid(self) -> int:
+        """The process whose memory it is."""
+        return self._process.pid
 
     @property
     def is_left(self) -> bool:
