@@ -41,7 +41,7 @@ def find_library(process: Process, regions: list[Region], name: str, text: bytes
 
     Its file has a name, or any file, which may have it linked into it, has a text.
     """
-    data = [n for n, r in enumerate(regions) if r.rights.startswith("rw") and r.inode]
+    data = [n for n, r in enumerate(regions) if re.fullmatch("rw.p", r.rights) and r.inode]
     if named := [n for n in data if is_named(regions[n], name)]:
         return named
     maps = process.maps()

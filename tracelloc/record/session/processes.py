@@ -335,6 +335,7 @@ class Processes:
         child = self._add(parent.space.fork(Process(child_pid)), heap, parent=parent)
         try:
             child.probes.attach_like(parent.probes)
+            child.source.leading = child.probes.leading()
         except TracellocError as error:
             if not self._config.checks_exit:
                 raise
