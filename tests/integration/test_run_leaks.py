@@ -41,7 +41,7 @@ ENDINGS: dict[tuple[str, ...], tuple[int, Leaks]] = {
     ("headless",): (3, {"direct < leak_last": (200, 2, 0, 0)}),
     ("deep",): (0, {}),
     ("atexit",): (0, {}),
-    ("fork",): (0, {}),
+    ("fork",): (3, {"direct < in_child": (200, 2, 0, 0)}),
     ("_exit",): (3, {"direct < leave_at_once": (200, 2, 0, 0)}),
     ("closed",): (3, {"direct < close_all": (200, 2, 0, 0)}),
     ("fail",): (5, {}),

@@ -135,6 +135,9 @@ class FakeCapture:
     def set_stop_at_loads(self, _stop: bool) -> None:
         """Nothing is loaded."""
 
+    def forget_image(self, _pid: int) -> None:
+        """There are no probes."""
+
     def watch(self, _pid: int) -> None:
         """Every exec is told by the test."""
 

@@ -69,6 +69,10 @@ class RowMemory:
             self._sets = sets.view(np.uint64).reshape(len(sets), -1)
             self._keys, self._rows = sets["keys"], sets["rows"]
 
+    def free(self) -> None:
+        """Frees the memory, if nobody else has it; there are no rows any more."""
+        self.own = self._sets = self._keys = self._rows = np.empty((0, 0), np.uint64)
+
     @property
     def capacity(self) -> int:
         """Most unwind rows that fit."""

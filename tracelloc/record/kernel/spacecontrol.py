@@ -14,9 +14,7 @@ from tracelloc.record.kernel.rowtable import RowMemory
 class SpaceControl:
     """Control words of one address space: an element of ``spaces`` (``struct space``)."""
 
-    def __init__(
-        self, spaces: npt.NDArray[Any], slot: int, rows: RowMemory | None = None
-    ) -> None:
+    def __init__(self, spaces: npt.NDArray[Any], slot: int, rows: RowMemory | None = None) -> None:
         """``spaces`` is an array of ``abi.SPACE_DTYPE``; ``rows``: where its unwind rows are."""
         self.rows = rows
         self._words = spaces[slot : slot + 1]

@@ -46,12 +46,11 @@ class Parts:
             self.drain_reported()
             return self._processes.root.part()
 
-    def find_leaks(
-        self, checked: Tracee, threads: Sequence[ThreadRegisters]
-    ) -> ExitLeaks | None:
-        """Finds a process's blocks that nothing points to. All its threads must be stopped.
+    def find_leaks(self, checked: Tracee, threads: Sequence[ThreadRegisters]) -> ExitLeaks | None:
+        """Finds blocks that nothing points to. All threads must be stopped.
 
-        In parts, these are blocks of the last part. Returns None if a thread was stopped while it reported an event: later events are unknown.
+        In parts, these are blocks of the last part. Returns None if a thread was stopped while it
+        reported an event: later events are unknown.
         """
         with self._lock:
             self.drain_reported()

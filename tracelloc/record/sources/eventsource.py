@@ -1,7 +1,8 @@
 """The interface between event sources and the session that applies their events.
 
-A session has several sources: the probes, and the preloaded library of each process. No block is reported by two
-sources: while a process's library reports, its malloc library has no probes (``PreloadedLink``).
+A session has several sources: the probes, and the preloaded library of each process. No block is
+reported by two sources: while a process's library reports, its malloc library has no probes
+(``PreloadedLink``).
 """
 
 from collections.abc import Callable, Sequence
@@ -65,7 +66,7 @@ class Sources:
     def set_hiding(self, hiding: bool) -> None:
         """Sets whether libraries report only frees, no allocations (``PreloadedSource``)."""
         for source in self._every:
-            if source is not self.probes:
+            if isinstance(source, PreloadedSource):
                 source.set_hiding(hiding)
 
     @property

@@ -31,7 +31,9 @@ def source(kind: type[FakeCapture] = FakeCapture, addresses: tuple[int, ...] = (
 
 def test_a_source_that_fails_ends_alone_unless_it_is_the_probes() -> None:
     failing, probes = source(Failing), source(addresses=(1, 2))
-    batch, has_stacks = Sources(probes, failing).take_events()
+    sources = Sources(probes)
+    sources.add(failing)
+    batch, has_stacks = sources.take_events()
     assert batch.events["address"].tolist() == [1, 2]
     assert has_stacks
     assert str(failing.failure) == "a wild length"
@@ -44,7 +46,8 @@ def test_a_source_that_fails_ends_alone_unless_it_is_the_probes() -> None:
 def test_sources_apply_in_their_order_and_urgent_ones_alone_if_asked() -> None:
     first, probes = source(addresses=(1,)), source(addresses=(2, 3))
     first.is_urgent = True
-    sources = Sources(probes, first)
+    sources = Sources(probes)
+    sources.add(first)
     assert sources.are_urgent
     assert sources.take_events(only_urgent=True)[0].events["address"].tolist() == [1]
     first.drain.records = [records([(A, 9, 8, 1, 1)])]
@@ -56,4 +59,8 @@ def test_counters_are_sums() -> None:
     first, probes = source(), source()
     first.counts += np.uint64(2)
     probes.counts += np.uint64(3)
-    assert set(Sources(probes, first).counters().tolist()) == {5}
+    sources = Sources(probes)
+    sources.add(first)
+    assert set(sources.counters().tolist()) == {5}
+    sources.drop(first)
+    assert set(sources.counters().tolist()) == {5}

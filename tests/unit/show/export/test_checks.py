@@ -30,12 +30,12 @@ def report(*leaks: NamedLeak, name: str = "shop") -> LeakReport:
 
 
 def test_the_line_is_that_of_the_innermost_shown_frame() -> None:
-    (line,) = github_lines(report(leak(1)))
+    (line,) = github_lines([report(leak(1))])
     assert line == (
         "::error file=src/a%2Cb%3Ac%25.cpp,line=3,title=Memory leak"
         "::10 bytes in 1 block leaked, allocated in f"
     )
-    (result,) = json.loads(sarif(report(leak(1))))["runs"][0]["results"]
+    (result,) = json.loads(sarif([report(leak(1))]))["runs"][0]["results"]
     place = result["locations"][0]["physicalLocation"]
     assert place["artifactLocation"] == {"uri": "src/a%2Cb%3Ac%25.cpp", "uriBaseId": "CHECKOUT"}
     assert place["region"] == {"startLine": 3}
@@ -54,7 +54,7 @@ def test_paths_are_relative_to_the_checkout(
     def places() -> tuple[str, list[dict[str, str]]]:
         frames = [replace(frame("f"), file=file, line=3) for file in files]
         found = NamedLeak(leak(1).leak, NamedStack(frames, [False] * 2))
-        (run,) = json.loads(sarif(report(found)))["runs"]
+        (run,) = json.loads(sarif([report(found)]))["runs"]
         stack = run["results"][0]["stacks"][0]["frames"]
         uris = [one["location"]["physicalLocation"]["artifactLocation"] for one in stack]
         return run["originalUriBaseIds"]["CHECKOUT"]["uri"], uris
@@ -67,7 +67,7 @@ def test_paths_are_relative_to_the_checkout(
 
 def test_a_leak_stays_the_same_if_lines_move() -> None:
     def fingerprint(one: NamedLeak) -> str:
-        (result,) = json.loads(sarif(report(one)))["runs"][0]["results"]
+        (result,) = json.loads(sarif([report(one)]))["runs"][0]["results"]
         return result["partialFingerprints"]["callStack/v1"]
 
     moved = [replace(each, line=99, address=5) for each in leak(1).stack.frames]
@@ -78,31 +78,50 @@ def test_a_leak_stays_the_same_if_lines_move() -> None:
 
 
 def test_ctest_counts_the_leaks() -> None:
-    lines = ctest_log(report(leak(1), leak(2, "g", indirect=1))).splitlines()
+    lines = ctest_log([report(leak(1), leak(2, "g", indirect=1))]).splitlines()
     assert lines[:3] == [
         "==42== 10 bytes in 1 blocks are definitely lost in loss record 1 of 2",
         "==42== 30 bytes in 2 blocks are definitely lost in loss record 2 of 2",
         "==> shop (42): leaked 40 bytes in 3 blocks, of 900 bytes in 9 blocks in use at its end",
     ]
-    assert "definitely" not in ctest_log(report())
+    assert "definitely" not in ctest_log([report()])
+
+
+def test_each_process_has_its_own() -> None:
+    """Several processes, one of which could not be checked."""
+    first, clean = report(leak(1)), report(name="tidy")
+    last = LeakReport(Target(43, "sh"), ExitLeaks(problem="SIGKILL ended it"), ())
+    reports = [first, clean, last]
+    (run,) = json.loads(sarif(reports))["runs"]
+    assert [result["properties"]["pid"] for result in run["results"]] == [42]
+    assert run["properties"]["processes"] == [
+        {"pid": 42, "command": "shop", "problem": None},
+        {"pid": 42, "command": "tidy", "problem": None},
+        {"pid": 43, "command": "sh", "problem": "SIGKILL ended it"},
+    ]
+    suite = ElementTree.fromstring(junit(reports))
+    assert [suite.get(name) for name in ("tests", "failures", "errors")] == ["3", "1", "1"]
+    assert [case.get("name") for case in suite] == ["leaks of shop", "leaks of tidy", "leaks of sh"]
+    assert [len(case) for case in suite] == [1, 0, 1]
+    assert "==> sh (43): not checked for leaks: SIGKILL ended it" in ctest_log(reports)
 
 
 def test_hostile_names() -> None:
     found = report(leak(1, HOSTILE), name=HOSTILE)
-    (line,) = github_lines(found)
+    (line,) = github_lines([found])
     assert line.isprintable()
-    (case,) = ElementTree.fromstring(junit(found))
+    (case,) = ElementTree.fromstring(junit([found]))
     (failure,) = case
     assert "</failure>" in (failure.text or "")
-    assert json.loads(sarif(found))["version"] == "2.1.0"
+    assert json.loads(sarif([found]))["version"] == "2.1.0"
     assert all(line.isprintable() for line in leak_report_lines(found, 5))
 
 
 def test_no_leaks_and_no_check() -> None:
-    suite = ElementTree.fromstring(junit(report()))
+    suite = ElementTree.fromstring(junit([report()]))
     assert (suite.get("failures"), suite.get("errors"), len(suite[0])) == ("0", "0", 0)
     suite = ElementTree.fromstring(
-        junit(replace(report(), found=ExitLeaks(problem="it did not end & more")))
+        junit([replace(report(), found=ExitLeaks(problem="it did not end & more"))])
     )
     assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
     assert suite[0][0].get("message") == "it did not end & more"

@@ -34,7 +34,7 @@ def test_a_breakpoint_that_is_removed_meanwhile(
     closed = Breakpoints.__new__(Breakpoints)
     closed._covered, closed.inserted = {}, {ADDRESS}
     capture = NoProbes.__new__(NoProbes)
-    capture._breakpoints = [closed]
+    capture._breakpoints = {1: [closed]}
     assert capture.take_trap(1) is answer
     assert registers.program_counter == then
     assert len(changes) == (reached != then)
