@@ -299,13 +299,13 @@ class Run:
 
     def look_up_top(self, trace: TraceSnapshot, patience_s: float) -> None:
         """Requests the names that a report needs, and waits for those of each process."""
-        for one in trace.processes:
+        for one in trace.processes if self.options.top else ():
             top = [stat.index for stat in one.top_stacks(self.options.top)]
             self.namers.namer_of(one.target).prepare(one, top, patience_s)
 
     def _tell_missing_names(self, trace: TraceSnapshot) -> None:
-        count = sum(self.namers.namer_of(one.target).waiting for one in trace.processes)
-        if count and self.options.mode.reports:
+        named = trace.processes if self.options.mode.reports else ()
+        if count := sum(self.namers.namer_of(one.target).waiting for one in named):
             what = f"names or lines of {count:,} addresses"
             self.messages.say(f"the last report lacks {what}: no time was left to look them up")
 
@@ -364,6 +364,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         # screen waits while all objects are looked at.
         gc.freeze()
         gc.set_threshold(*_GARBAGE_THRESHOLDS)
+        gc.enable()
         sources = SourceMap(tuple(options.sources))
         symbolizers = stack.enter_context(
             closing(Symbolizers(lambda number: session.processes.tracee_of(number).space, sources))

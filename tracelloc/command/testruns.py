@@ -38,6 +38,7 @@ from tracelloc.show.alerts.suppressions import Matcher, is_matched, read_pattern
 from tracelloc.show.export import checks
 from tracelloc.show.export.outputfile import check_output, filled_in, write_output
 from tracelloc.show.filters import NamedStack
+from tracelloc.show.filters.files import load_filters
 from tracelloc.show.presentation.calltree import shown_frames
 from tracelloc.show.presentation.naming import frame_name
 from tracelloc.show.report.pointers import LeakReport, NamedLeak, joined_leaks, leak_report_lines
@@ -81,7 +82,7 @@ class LeakCheck:
         """
         self.messages: Messages = FewMessages()
         self._at, self._every_s = at, math.inf if every_s is None else every_s
-        self._is_asked = self._has_leaks = False
+        self._is_asked = self._has_leaks = self._has_names = False
         self._running: dict[int, LeakReport] = {}  # The last checks of processes that ran
         self._files = {sarif: checks.sarif, junit: checks.junit, log: checks.ctest_log}
         self._top = top
@@ -115,7 +116,6 @@ class LeakCheck:
 
     def _check_running(self, run: Run) -> None:
         """Reports what each process has leaked by now."""
-        run.namers.patience_s = LAST_PATIENCE_S
         for one in run.snapshot().processes:
             if one.target.has_ended:
                 continue
@@ -130,6 +130,13 @@ class LeakCheck:
     def _report(
         self, run: Run, snapshot: Snapshot, found: ExitLeaks, *, is_end: bool
     ) -> LeakReport:
+        if found.stacks and not self._has_names:
+            self._has_names = True
+            filters, warnings = load_filters()
+            run.namers = run.namers.with_filters(filters)
+            for warning in warnings:
+                self.messages.say(f"warning: {warning}")
+        run.namers.patience_s = LAST_PATIENCE_S
         leaks, known = _unknown_leaks(run, snapshot, found, self._patterns)
         self._has_leaks |= bool(leaks)
         return LeakReport(snapshot.target, found, leaks, known, None if is_end else time.time())
@@ -174,7 +181,7 @@ def check_leaks(given: Options, check: LeakCheck, *, children: bool) -> int:
     ``children``: whether all descendants are checked, too.
     """
     check_machine(machine_name())
-    options = completed(given.but(top=0))
+    options = completed(given.but(top=0, use_filters=False))  # names may not be needed
     config = replace(options.trace.with_library_only, checks_exit=True, reads_memory=False)
     config = replace(config, capture=replace(config.capture, follow=children))
     options = options.but(trace=config)

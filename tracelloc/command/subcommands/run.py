@@ -8,6 +8,7 @@ To try it:
   tracelloc run --leaks -- ./server
 """
 
+import gc
 import signal
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from functools import partial
@@ -62,6 +63,7 @@ def _run(given: Namespace) -> int:
     settle_target(line)
     from tracelloc.record.worker.zygote import ZYGOTE
 
+    gc.disable()  # what is made now stays; until tracing begins
     # It gets ready while this process does.
     ZYGOTE.start()
     import_numpy()

@@ -121,6 +121,8 @@ class Tracee:
         # Most short-lived child processes end before they are judged.
         first_look_ns = now_ns + _FIRST_LOOK_NS if self.target.number else now_ns
         self.judging = StackJudge(self, self._context.sources, first_look_ns)
+        if self._context.config.checks_exit:
+            self.judging.stop()
         self._shortage: str | None = None
         self._has_told_of_unseen = False
 

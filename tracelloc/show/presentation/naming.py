@@ -241,7 +241,11 @@ class Namers:
 
     def copy(self) -> Namers:
         """Returns a copy with copied filters, for another thread."""
-        return Namers(self._symbolizers, self.filters.copy())
+        return self.with_filters(self.filters.copy())
+
+    def with_filters(self, filters: Filters) -> Namers:
+        """Returns a copy with other filters."""
+        return Namers(self._symbolizers, filters)
 
 
 class MergedSymbols:
