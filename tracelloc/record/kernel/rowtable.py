@@ -62,11 +62,13 @@ class RowMemory:
         An array other than ``own`` has no rows yet. ``copies``: otherwise the rows are outdated.
         """
         with self.lock:
-            if copies:
-                is_new = sets is not self.own  # no page of it is touched in vain
-                used = np.flatnonzero(self._keys.any(axis=1)) if is_new else slice(None)
-                sets[used] = self._sets.view(sets.dtype).ravel()[used]
-            self._sets = sets.view(np.uint64).reshape(len(sets), -1)
+            before, self._sets = self._sets, sets.view(np.uint64).reshape(len(sets), -1)
+            if copies and sets is self.own:
+                self._sets[:] = before
+            elif copies:  # no page is touched in vain
+                first, second, third, fourth = self._keys.T
+                used = np.flatnonzero(first | second | third | fourth)
+                self._sets[used] = before[used]
             self._keys, self._rows = sets["keys"], sets["rows"]
 
     def free(self) -> None:
