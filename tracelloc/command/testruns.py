@@ -128,7 +128,7 @@ class LeakCheck:
             _print(leak_report_lines(report, self._top))
 
     def _report(
-        self, run: Run, snapshot: Snapshot, found: ExitLeaks, *, is_end: bool
+        self, run: Run, snapshot: Snapshot, found: ExitLeaks, *, is_end: bool = True
     ) -> LeakReport:
         if found.stacks and not self._has_names:
             self._has_names = True
@@ -145,11 +145,11 @@ class LeakCheck:
         """Reports the leaks, and decides the exit status."""
         reports = []
         for one in trace.processes:
-            found = run.session.leaks.get(one.target.number)
-            report = self._running.get(one.target.number) if found is None else None
-            if report is None:
-                found = found or ExitLeaks(problem="SIGKILL ended it")
-                report = self._report(run, one, found, is_end=True)
+            report = self._report(run, one, run.session.leaks_at_end(one.target.number))
+            before = self._running.get(one.target.number)
+            if report.found.problem and before is not None:
+                report = before
+            else:
                 _print(leak_report_lines(report, self._top))
             reports.append(report)
         checked = sum(not report.found.problem for report in reports)

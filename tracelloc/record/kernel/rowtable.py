@@ -44,6 +44,8 @@ class RowMemory:
         """``sets`` is an array of ``abi.ROW_SET_DTYPE``; its length is a power of two."""
         self.lock = threading.Lock()
         self.evictions = 0  # Rows that were evicted for others
+        # Whether all rows are made of files of which earlier programs needed some.
+        self.is_filled = True
         self.own = sets
         self._sets: U64 = sets.view(np.uint64).reshape(len(sets), -1)
         self._keys: U64 = sets["keys"]
@@ -179,6 +181,11 @@ class RowTable:
     def is_in(self, memory: RowMemory) -> bool:
         """Returns whether these rows are in a memory, where forks can share them."""
         return self._memory is memory
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether there is to be a row for each call site, in time."""
+        return self._memory.is_filled
 
     @property
     def is_shared(self) -> bool:

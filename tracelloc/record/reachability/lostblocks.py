@@ -230,17 +230,19 @@ def find_leaks(
     # A main thread that has ended has no memory.
     process = Process(threads[0].thread_id, process.root)
     blocks = blocks.select(np.argsort(blocks.address, kind="stable"))
+    in_use = BlockSum(len(blocks), int(blocks.size.sum()))
+    is_own = blocks.birth_ns >= np.uint64(since_ns)
+    if not is_own.any():
+        return ExitLeaks(in_use=in_use)
     words = np.concatenate([kernel_words(process), *(one.words for one in threads)])
     search = PointerSearch(process, lambda: [blocks], root_words=lambda: words)
-    lost = blocks.select(
-        ~search.are_reachable(blocks.address) & (blocks.birth_ns >= np.uint64(since_ns))
-    )
+    lost = blocks.select(~search.are_reachable(blocks.address) & is_own)
     # A structure's first block was leaked directly.
     first_blocks, _ = BlockLinks.among(search.bits, lost.address).first_blocks()
     is_direct = np.isin(np.arange(len(lost)), first_blocks)
     return ExitLeaks(
         tuple(_by_stack(lost, is_direct)),
-        BlockSum(len(blocks), int(blocks.size.sum())),
+        in_use,
         search.swapped_bytes,
         search.bits.edges_left_out,
     )

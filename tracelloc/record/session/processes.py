@@ -339,7 +339,7 @@ class Processes:
         except TracellocError as error:
             if not self._config.checks_exit:
                 raise
-            child.problem = str(error)
+            child.problem = _short(error)
         return child
 
     def _begin_program(self, tracee: Tracee, *, same_thread: bool) -> None:
@@ -438,6 +438,11 @@ class Processes:
 
     def _note_trouble(self, pid: int, error: TracellocError) -> None:
         if self._config.checks_exit and pid in self._by_pid:
-            self._by_pid[pid].problem = str(error)
+            self._by_pid[pid].problem = _short(error)
         elif Process(pid).exists():
             self._say(f"warning: {error}")
+
+
+def _short(error: TracellocError) -> str:
+    """Returns why a process is not traced, for a line that has its name."""
+    return error.message.rpartition("can't be traced: ")[2]

@@ -90,13 +90,13 @@ class Session:
         self._stopped_ns: int | None = None
         self._fullest_share = 0.0
         # The blocks that processes had leaked when they ended by themselves, by their numbers
-        self.leaks: dict[int, ExitLeaks] = {}
+        self._leaks: dict[int, ExitLeaks] = {}
         # Calls a function while all threads of a process are stopped (``Follower.hold``)
         self.hold: Callable[[int, Callable[[Sequence[ThreadRegisters]], None]], None]
         self._ended: list[int] = []  # PIDs of ended processes that the pump has not released yet
         self._is_launching = waiting  # True while the launcher handles errors of the first process
         self._say = say
-        self._load = FollowCosts(say)
+        self._load = FollowCosts(say_nothing if config.checks_exit else say)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Readable once all processes have ended
         self.end_fd = open_end(space.process.pid, follow=config.follow)
@@ -322,7 +322,14 @@ class Session:
                 checked.probes.stop_reports()
                 self.parts.drain_reported()
         if checked is not None:
-            self.leaks[checked.target.number] = leaks_at_exit(checked, self._lock, threads)
+            self._leaks[checked.target.number] = leaks_at_exit(checked, self._lock, threads)
+
+    def leaks_at_end(self, number: int) -> ExitLeaks:
+        """Returns what a process had leaked when it ended, or why it was not checked then."""
+        checked = self.processes.tracee_of(number)
+        has_ended = checked.target.has_ended or not self._config.follow
+        why = "SIGKILL ended it" if has_ended else "it still ran when the check ended"
+        return self._leaks.get(number) or ExitLeaks(problem=checked.problem or why)
 
     def find_leaks(self, number: int) -> ExitLeaks:
         """Stops a process briefly, and searches for leaked blocks: without pointers to them.
@@ -357,7 +364,9 @@ class Session:
             self._note_stop(start_ns)
         if tracee is None or not has_leak_sanitizer(tracee.space):
             return True
-        if self._config.follow:
+        if self._config.checks_exit:
+            tracee.problem = "it has LeakSanitizer, which fails under ptrace"
+        elif self._config.follow:
             self._say(f"warning: {UNFOLLOWED.format(pid=pid)}: its children are not traced")
         return False
 

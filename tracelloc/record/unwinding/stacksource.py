@@ -180,7 +180,7 @@ class StackSource:
             return False
         if self._unwinder.ahead.supply_passed():
             self._unwinder.ahead.begin(whole=False)
-        if self._unwinder.ahead.has_more:
+        if self._unwinder.table.is_filled and self._unwinder.ahead.has_more:
             self._prewarm_due_s = time.monotonic() + _SHORT_LIFE_S
         return True
 

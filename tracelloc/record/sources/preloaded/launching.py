@@ -98,7 +98,7 @@ def _is_dynamic(head: bytes, fd: int) -> bool:
     if not head.startswith(_ELF64) or len(head) < _HEADER.size:
         return False
     _, machine, _, _, at, _, _, _, size, count = _HEADER.unpack_from(head)
-    if machine != native().elf_machine or _gains_rights(fd):
+    if machine != native().elf_machine or gains_rights(fd):
         return False
     headers = os.pread(fd, size * count, at)
     kinds = (headers[n : n + 4] for n in range(0, len(headers), max(size, 4)))
@@ -109,11 +109,12 @@ def _is_dynamic(head: bytes, fd: int) -> bool:
     return _FIRST.search(names) is None
 
 
-def _gains_rights(fd: int) -> bool:
-    if os.fstat(fd).st_mode & (stat.S_ISUID | stat.S_ISGID):
-        return True
+def gains_rights(program: int | Path) -> bool:
+    """Returns whether executing a file grants rights; its loader preloads nothing then."""
     try:
-        return bool(os.getxattr(fd, "security.capability"))
+        if os.stat(program).st_mode & (stat.S_ISUID | stat.S_ISGID):
+            return True
+        return bool(os.getxattr(program, "security.capability"))
     except OSError:
         return False
 

@@ -27,6 +27,7 @@ from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.runtimes.supported import has_supported, supported_names
 from tracelloc.record.sources.injected.remotecalls import CallPlace, RemoteThread
+from tracelloc.record.sources.preloaded.launching import gains_rights
 from tracelloc.record.sources.preloaded.preloadedsource import PreloadedSource
 from tracelloc.record.sources.preloaded.sharedarea import (
     CHILD_CODE,
@@ -115,7 +116,7 @@ class PreloadedLink:
             remote.run(begin, self._connect_child)
             remote.clear()
         if self.state is not LinkState.CONNECTED:
-            self._leave("it could not make the memory for the library")
+            self._leave("it was forked within a call of malloc, or has no room for the library")
 
     def _connect_child(self) -> None:
         self.source.connect(
@@ -259,7 +260,8 @@ class PreloadedLink:
             self.state = LinkState.EXPECTED
             self._settle(modules, allocators)
         elif all_loaded:
-            self._leave("the program has not preloaded it")
+            is_setuid = gains_rights(self._space.process.memory_directory / "exe")
+            self._leave("the program has not preloaded it" + " (setuid)" * is_setuid)
 
     def is_behind(self, allocator: Allocator) -> bool:
         """Returns whether an allocator's blocks all pass the library, as far as is known."""

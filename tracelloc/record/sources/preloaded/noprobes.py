@@ -200,6 +200,7 @@ class NoProbes:
     def new_space(self) -> SpaceControl:
         """Returns the control words of one more address space, with rows of its own."""
         rows = RowMemory(np.zeros(self.config.row_sets, abi.ROW_SET_DTYPE))
+        rows.is_filled = not self.config.follow  # of each process, that would be 16 MiB
         return SpaceControl(np.zeros(1, abi.SPACE_DTYPE), 0, rows)
 
     def take_events(self) -> EventBatch:
