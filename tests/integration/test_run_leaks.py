@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -151,6 +152,124 @@ def test_reports(program: Path, public: Path) -> None:
     assert done.returncode == 0
     assert "no leaks, of 192 bytes in 3 blocks" in done.stderr.decode()
     assert "192 bytes in 3 blocks suppressed" in done.stderr.decode()
+
+
+@pytest.fixture(scope="module")
+def family(public: Path, builder: Builder) -> Path:
+    copy = public / "family"
+    shutil.copy(builder.c("family", "-pthread"), copy)
+    return copy
+
+
+def leaked(done: subprocess.CompletedProcess[bytes]) -> list[str]:
+    """How much each process has leaked, or why it was not checked, and what was counted."""
+    heads = [line for line in lines_of(done) if line.startswith("==>")]
+    bytes_of = re.compile(
+        r"==> (\S+) \(\d+\): (?:leaked (\d+) bytes?.*|(no leaks|not).*?)(?: in use.*)?"
+    )
+    found = [bytes_of.fullmatch(head) for head in heads]
+    assert all(found[:-1]), heads
+    return [
+        *sorted(f"{each[1]} {each[2] or each[0].partition(': ')[2]}" for each in found if each),
+        heads[-1].removeprefix("==> "),
+    ]
+
+
+def test_every_descendant(family: Path, public: Path) -> None:
+    """However a process was started, it is checked, and for what it has allocated itself."""
+    sarif, junit = public / "family.sarif", public / "family.xml"
+    done = check("--sarif", sarif, "--junit", junit, "--", family, family)
+    assert done.returncode == 3, done.stderr.decode()
+    clean = [line for line in leaked(done) if "no leaks" in line]
+    assert len(clean) == 1, clean  # what has become a daemon
+    sizes = [100, 101, *[102] * 8, *range(103, 109)]
+    assert [line for line in leaked(done) if line not in clean] == [
+        *(f"family {size}" for size in sizes), "17 processes, 17 checked",
+    ]  # fmt: skip
+    (run,) = json.loads(sarif.read_text())["runs"]
+    assert len(run["properties"]["processes"]) == 17
+    pids = {result["properties"]["pid"] for result in run["results"]}
+    assert len(pids) == len(run["results"]) == len(sizes)
+    assert sum(sum(each) for each in leaks_in(sarif).values()) == sum(sizes) + len(sizes)
+    suite = ElementTree.parse(junit).getroot()
+    assert [suite.get(name) for name in ("tests", "failures", "errors")] == ["17", "16", "0"]
+    done = check("--no-children", "--", family, family)
+    (first,) = (line for line in lines_of(done) if line.startswith("==>"))
+    assert "leaked 100 bytes in 1 block, of " in first
+
+
+@pytest.mark.parametrize("by", ["sh", "make"])
+def test_children_of_scripts(family: Path, public: Path, by: str) -> None:
+    script = public / "Makefile"
+    script.write_text(f"all:\n\t@{family} leak 41; true\n\t@{family} leak 42; cat\n")
+    words = ["make", "-s", "-f", script]
+    if by == "sh":
+        words = ["sh", "-c", f"{family} leak 41; {family} leak 42; cat"]
+    done = check("--", *words, input=b"some text")
+    assert (done.returncode, done.stdout) == (3, b"some text"), done.stderr.decode()
+    assert [line for line in leaked(done) if line.startswith("family")] == [
+        "family 41", "family 42"
+    ]  # fmt: skip
+    count = 4 + 2 * (by == "make")
+    assert leaked(done)[-1] == f"{count} processes, {count} checked"
+
+
+def test_children_that_cannot_be_checked(family: Path, public: Path, builder: Builder) -> None:
+    """The line that counts, and why; they run all the same, and nothing is called leak-free."""
+    static, setuid = public / "still", public / "mighty"
+    shutil.copy(builder.c("family", "-static", "-pthread"), static)
+    shutil.copy(family, setuid)
+    setuid.chmod(0o4755)
+    script = f"{static} leak 1 && {setuid} leak 1 && {family} kill; echo $?"
+    done = check("--", "sh", "-c", script)
+    assert (done.returncode, done.stdout) == (1, b"137\n"), done.stderr.decode()
+    assert [line for line in leaked(done) if "sh " not in line] == [
+        "family not checked for leaks: SIGKILL ended it",
+        "mighty not checked for leaks: the program has not preloaded it (setuid)",
+        "still not checked for leaks: still has allocators of its own",
+        "4 processes, 1 checked",
+    ]
+
+
+@pytest.mark.long
+def test_a_child_that_outlives_the_program(family: Path) -> None:
+    """It is checked while it runs, and goes on."""
+    done = check("--", family, "leave")
+    assert done.returncode == 3, done.stderr.decode()
+    first = next(line for line in lines_of(done) if "leaked" in line)
+    (pid,) = re.findall(r"\((\d+)\)", first)
+    assert re.search(r"leaked 109 bytes in 1 block, .* in use at \d{4}-", first)
+    assert lines_of(done)[-1] == "==> 2 processes, 2 checked"
+    os.kill(int(pid), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("option", ["--at=USR1", "--every=500ms"])
+def test_checks_of_a_running_program(family: Path, option: str) -> None:
+    """Each has its time; the last one is at the end."""
+    command = as_nobody("run", "--leaks", option, "--", family, "wait")
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        for count in (1, 2):
+            assert process.stdout.readline() == b"lost\n"
+            if option == "--at=USR1":
+                process.send_signal(signal.SIGUSR1)
+            text = f"leaked {110 * count} bytes in {count} block"
+            line = ""
+            while text not in line:
+                line = process.stderr.readline().decode()
+                assert line
+            assert re.search(r"in use at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", line.strip())
+            process.stdin.write(b"x")
+            process.stdin.flush()
+        assert process.stdout.readline() == b"lost\n"
+        _, rest = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 3
+    assert "leaked 330 bytes in 3 blocks" in rest.decode()
+    assert "in use at its end" in rest.decode()
 
 
 @pytest.mark.parametrize("how", ["stay", "move", "two"])

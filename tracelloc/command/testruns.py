@@ -122,6 +122,8 @@ class LeakCheck:
             try:
                 found = run.session.find_leaks(one.target.number)
             except TracellocError as error:
+                if not run.session.processes.tracee_of(one.target.number).process.exists():
+                    continue
                 found = ExitLeaks(problem=str(error))
             report = self._report(run, one, found, is_end=False)
             self._running[one.target.number] = report
