@@ -10,7 +10,7 @@ To try it:
 
 import gc
 import signal
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,14 +22,7 @@ from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import UsageError
 from tracelloc.startup import import_numpy
 
-_SIGNALS: Final = "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGIO", "SIGPWR", "SIGQUIT", "SIGWINCH"
-
-
-def _signal_type(text: str) -> int:
-    name = f"SIG{text.upper().removeprefix('SIG')}"
-    if name not in _SIGNALS:
-        raise ArgumentTypeError(f"{text} is none of {', '.join(_SIGNALS)}")
-    return signal.Signals[name]
+_SIGNALS: Final = "USR1", "USR2", "ALRM", "IO", "PWR", "QUIT", "WINCH"
 
 
 # fmt: off
@@ -46,7 +39,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add("--no-children", "check the first process only, not those that it starts",
         action="store_false", dest="children")
     add("--at SIGNAL", "also check whenever tracelloc gets this signal, such as USR1",
-        type=_signal_type)
+        type=lambda name: name.upper().removeprefix("SIG"), choices=_SIGNALS)
     add("--every TIME", "also check at this interval while CMD runs", type=duration_type)
     # For the plug-in of pytest: answers its requests, and follows the Python that runs the tests.
     parser.add_argument("--tests", action="store_true", help=SUPPRESS)
@@ -75,7 +68,7 @@ def _run(given: Namespace) -> int:
 
     check = LeakCheck(
         given.suppressions, given.top, sarif=given.sarif, junit=given.junit, log=given.log_file,
-        at=given.at, every_s=given.every,
+        at=given.at and signal.Signals[f"SIG{given.at}"], every_s=given.every,
     )  # fmt: skip
     return check_leaks(line, check, children=given.children)
 

@@ -73,10 +73,6 @@ class RowMemory:
                 self._sets[used] = before[used]
             self._keys, self._rows = sets["keys"], sets["rows"]
 
-    def free(self) -> None:
-        """Frees the memory, if nobody else has it; there are no rows any more."""
-        self.own = self._sets = self._keys = self._rows = np.empty((0, 0), np.uint64)
-
     @property
     def capacity(self) -> int:
         """Most unwind rows that fit."""
@@ -177,15 +173,6 @@ class RowTable:
     def fork(self, publish: Callable[[int, int], None], generation: int) -> RowTable:
         """Shares the rows with another address space, until either needs its own."""
         return RowTable(self._memory, publish, generation, self)
-
-    def is_in(self, memory: RowMemory) -> bool:
-        """Returns whether these rows are in a memory, where forks can share them."""
-        return self._memory is memory
-
-    @property
-    def is_filled(self) -> bool:
-        """Whether there is to be a row for each call site, in time."""
-        return self._memory.is_filled
 
     @property
     def is_shared(self) -> bool:

@@ -42,7 +42,6 @@ class Launch:
         self._follows = config.follow
         # Whether only the follower notices that the program executes another one
         self._stays = config.without_probes
-        self._preloads = config.follow and config.without_probes
         self._is_there = threading.Event()
         self._trouble: BaseException | None = None
         self._loads = 0
@@ -90,7 +89,7 @@ class Launch:
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
         """Called when a process has executed a program, before its first instruction."""
-        if self._preloads:
+        if self._follows and self._stays and isinstance(self.program, TracedProgram):
             self.program.preload_into(pid)
         try:
             self.session.executed(pid, same_thread=same_thread)

@@ -54,7 +54,8 @@ class Parts:
         """
         with self._lock:
             self.drain_reported()
-            is_whole = checked.probes.is_quiet
+            link = checked.probes.link
+            is_whole = link is not None and link.source.is_quiet
         return leaks_at_exit(checked, self._lock, threads) if is_whole else None
 
     def drain_reported(self) -> None:

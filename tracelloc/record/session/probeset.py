@@ -175,16 +175,6 @@ class ProbeSet:
         """Whether the process has a preloaded library that has not begun to report yet."""
         return self.link is not None and self.link.is_expected
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether the preloaded library has reported nothing since events were last taken."""
-        return self.link is not None and self.link.source.is_quiet
-
-    def stop_reports(self) -> None:
-        """Stops the preloaded library's reports; what it has reported can still be taken."""
-        if self.link is not None:
-            self.link.source.set_live(False)
-
     def settle(self, *, all_loaded: bool, say: Callable[[str], None] | None = None) -> None:
         """Checks whether the preloaded library has begun to report. Raises TracellocError.
 

@@ -176,10 +176,6 @@ class Processes:
         """Whether a process is part of the trace, traced or not."""
         return pid in self._by_pid or pid in self._sharing or pid in self._left_out
 
-    def traced(self, pid: int) -> Tracee | None:
-        """Returns a process that has not ended and has memory of its own; None if not traced."""
-        return self._by_pid.get(pid)
-
     def add_running(self, space: AddressSpace) -> Tracee | None:
         """Prepares to trace a process that runs already, for ``begin_running``.
 
@@ -339,7 +335,7 @@ class Processes:
         except TracellocError as error:
             if not self._config.checks_exit:
                 raise
-            child.problem = _short(error)
+            self._note_trouble(child_pid, error)
         return child
 
     def _begin_program(self, tracee: Tracee, *, same_thread: bool) -> None:
@@ -438,11 +434,6 @@ class Processes:
 
     def _note_trouble(self, pid: int, error: TracellocError) -> None:
         if self._config.checks_exit and pid in self._by_pid:
-            self._by_pid[pid].problem = _short(error)
+            self._by_pid[pid].problem = error.message.rpartition("can't be traced: ")[2]
         elif Process(pid).exists():
             self._say(f"warning: {error}")
-
-
-def _short(error: TracellocError) -> str:
-    """Returns why a process is not traced, for a line that has its name."""
-    return error.message.rpartition("can't be traced: ")[2]

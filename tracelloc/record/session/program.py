@@ -124,7 +124,8 @@ class TracedProgram:
     def preload_into(self, pid: int) -> None:
         """Has a program preload the library, too, before the first instruction of its process."""
         if self._preloaded is not None:
-            with suppress(OSError):  # the process has ended
+            # The process may have ended, or have a stack that is not understood.
+            with suppress(OSError, ValueError, StopIteration):
                 preload_into(pid, os.fsencode(self._preloaded))
 
     def note_end(self, status: int) -> None:
@@ -193,9 +194,6 @@ class CaughtProgram:
 
     refuse = go
     abandon = go
-
-    def preload_into(self, _pid: int) -> None:
-        """Does nothing, as its first program has not preloaded the library."""
 
     def note_end(self, _status: int) -> None:
         """Does nothing, as the process's own parent waits for it."""

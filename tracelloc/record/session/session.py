@@ -317,12 +317,14 @@ class Session:
     def exiting(self, pid: int, threads: Sequence[ThreadRegisters]) -> None:
         """Handles the end of a stopped process: searches for leaks, if wanted."""
         with self._lock:
-            checked = self.processes.traced(pid) if self._config.checks_exit else None
-            if checked is not None:
-                checked.probes.stop_reports()
-                self.parts.drain_reported()
-        if checked is not None:
-            self._leaks[checked.target.number] = leaks_at_exit(checked, self._lock, threads)
+            living = self.processes.living if self._config.checks_exit else ()
+            checked = next((each for each in living if each.process.pid == pid), None)
+            if checked is None:
+                return
+            if checked.probes.link is not None:
+                checked.probes.link.source.set_live(False)
+            self.parts.drain_reported()
+        self._leaks[checked.target.number] = leaks_at_exit(checked, self._lock, threads)
 
     def leaks_at_end(self, number: int) -> ExitLeaks:
         """Returns what a process had leaked when it ended, or why it was not checked then."""

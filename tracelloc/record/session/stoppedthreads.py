@@ -25,6 +25,7 @@ _OTHERS_S: Final = 1.0  # How long the other threads of a process may take to en
 _CALLER_S: Final = 0.2
 _LOOK_AGAIN_S: Final = 0.0002
 _SIGNAL_BITS: Final = 0x7F
+_EXITING: Final = ptrace.Event.EXIT << 8 | signal.SIGTRAP  # A thread's status (ptrace(2))
 
 
 @dataclass(slots=True)
@@ -68,11 +69,7 @@ class ExitStops:
             other, status = ptrace.wait(must_wait=False)
             if not other:
                 time.sleep(_LOOK_AGAIN_S)
-            elif (
-                os.WIFSTOPPED(status)
-                and status >> 16 == ptrace.Event.EXIT
-                and other in process.thread_ids()
-            ):
+            elif status >> 8 == _EXITING and other in process.thread_ids():
                 held.is_end |= self._add(held, other) == self._exit_group
             else:
                 held.others.append((other, status))

@@ -82,8 +82,8 @@ class StackSource:
         # When the remaining rows are due, by `time.monotonic`
         self._prewarm_due_s: float | None = None
         self._passed = AddressSet()  # Return addresses in this program's stacks
-        before = None if like is None else like._unwinder
-        if before is not None and rows is not None and before.table.is_in(rows):
+        self._rows, before = rows, None if like is None else like._unwinder
+        if like is not None and before is not None and like._rows is rows:
             table = before.table.fork(words.publish_tag, words.generation)
             self._unwinder = before.fork(space, table, self.refresh)
         elif rows is not None:
@@ -180,7 +180,7 @@ class StackSource:
             return False
         if self._unwinder.ahead.supply_passed():
             self._unwinder.ahead.begin(whole=False)
-        if self._unwinder.table.is_filled and self._unwinder.ahead.has_more:
+        if self._rows is not None and self._rows.is_filled and self._unwinder.ahead.has_more:
             self._prewarm_due_s = time.monotonic() + _SHORT_LIFE_S
         return True
 

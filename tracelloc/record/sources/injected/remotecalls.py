@@ -222,7 +222,7 @@ class RemoteThread:
         mask = ptrace.signal_mask(self._thread_id)
         # At each of these steps the thread could go on by itself: its registers are either its own
         # or lead to them, and it blocks all signals only while they lead to them.
-        self._enter(kept, mask, number, arguments)
+        self._enter(kept, mask, self._place.call, (number, *arguments))
         try:
             ptrace.set_signal_mask(self._thread_id, _ALL_SIGNALS)
             ptrace.resume_to_call(self._thread_id)
@@ -249,15 +249,15 @@ class RemoteThread:
         ``work`` raises.
         """
         mask = ptrace.signal_mask(self._thread_id)
-        self._enter(ptrace.registers(self._thread_id), mask, 0, (), at=function)
+        self._enter(ptrace.registers(self._thread_id), mask, function, ())
         ptrace.set_signal_mask(self._thread_id, _ALL_SIGNALS)
-        call, has_worked = ptrace.NO_CALL, False
+        call, awaited = ptrace.NO_CALL, X86_64.system_call("nanosleep")
         while call != X86_64.system_call("rt_sigreturn"):
             ptrace.resume_to_call(self._thread_id)
             self._await_call()
             call = ptrace.registers(self._thread_id).entered_call
-            if call == X86_64.system_call("nanosleep") and not has_worked:
-                has_worked = True
+            if call == awaited:
+                awaited = ptrace.NO_CALL
                 work()
         ptrace.resume_to_call(self._thread_id)  # until it has its registers again
         self._await_call()
@@ -275,27 +275,19 @@ class RemoteThread:
             raise TargetError("the target has ended")
         return status
 
-    def _enter(
-        self,
-        kept: ptrace.Registers,
-        mask: int,
-        number: int,
-        arguments: tuple[int, ...],
-        at: int = 0,
-    ) -> None:
+    def _enter(self, kept: ptrace.Registers, mask: int, place: int, words: tuple[int, ...]) -> None:
         state = ptrace.extended_state(self._thread_id)
-        state_at = (self._end - len(state) - len(_MAGIC_2)) & -64
-        frame = signal_frame(kept, mask, state_at)
-        start = ((state_at - len(frame) - 16) & -16) + 8
+        at = (self._end - len(state) - len(_MAGIC_2)) & -64
+        frame = signal_frame(kept, mask, at)
+        start = ((at - len(frame) - 16) & -16) + 8
         image = struct.pack("<Q", self._place.restore) + frame
-        image += bytes(state_at - start - len(image)) + described(state) + _MAGIC_2
+        image += bytes(at - start - len(image)) + described(state) + _MAGIC_2
         self._lowest = start
         self._write(start, image)
         values = kept.copy()
-        for name, value in zip(_ARGUMENTS, (number, *arguments), strict=False):
+        for name, value in zip(_ARGUMENTS, words, strict=False):
             values[name] = value
-        values["rip"], values["rsp"] = at or self._place.call, start
-        values["orig_rax"] = ptrace.NO_CALL
+        values["rip"], values["rsp"], values["orig_rax"] = place, start, ptrace.NO_CALL
         ptrace.set_registers(self._thread_id, values)
 
     def _write(self, at: int, content: bytes) -> None:

@@ -130,6 +130,10 @@ def preload_into(pid: int, library: bytes) -> None:
     """
     if not (can_be_read(b"/proc/%d/root%s" % (pid, library)) and preloads(b"/proc/%d/exe" % pid)):
         return
+    path = Path(os.fsdecode(library))
+    modes = [path.stat().st_mode >> 2, *(each.stat().st_mode for each in path.parents)]
+    if os.stat(f"/proc/{pid}").st_uid != os.geteuid() and not all(mode & 1 for mode in modes):
+        return  # its user may not read it
     registers = ptrace.registers(pid)
     start = registers.stack_pointer
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:

@@ -28,7 +28,7 @@ from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.runtimes.supported import has_supported, supported_names
 from tracelloc.record.sources.injected.remotecalls import CallPlace, RemoteThread
 from tracelloc.record.sources.preloaded.launching import gains_rights
-from tracelloc.record.sources.preloaded.preloadedsource import PreloadedSource
+from tracelloc.record.sources.preloaded.preloadedsource import PreloadedSource, shared_filters
 from tracelloc.record.sources.preloaded.sharedarea import (
     CHILD_CODE,
     NEXT_VARIABLE,
@@ -108,21 +108,21 @@ class PreloadedLink:
             self._leave("its parent does not report")
         elif area_mappings(self._mappings_now()):
             self._leave("it shares its parent's memory")
+        elif process.has_seccomp_filter(shared_filters(process)):
+            self._leave("it filters its system calls (seccomp)")
         assert at is not None
         code = process.read_memory(at, 16)
         begin, end = (int.from_bytes(code[n : n + 8], "little") for n in (0, 8))
         with (process.memory_directory / "mem").open("r+b", buffering=0) as memory:
             remote = RemoteThread(process, process.pid, CallPlace(0, end), memory.fileno())
-            remote.run(begin, self._connect_child)
+            remote.run(begin, lambda: self.source.connect(process, self._area_now(), self._words))
             remote.clear()
-        if self.state is not LinkState.CONNECTED:
+        if self.source.area is None:
             self._leave("it was forked within a call of malloc, or has no room for the library")
-
-    def _connect_child(self) -> None:
-        self.source.connect(
-            self._space.process, area_mappings(self._mappings_now())[0], self._words
-        )
         self.state = LinkState.CONNECTED
+
+    def _area_now(self) -> Mapping:
+        return next(iter(area_mappings(self._mappings_now())))
 
     def check_for_changes(self) -> None:
         """Checks whether probes must take over; if so, makes the process wait for them."""

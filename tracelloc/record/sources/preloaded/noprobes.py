@@ -171,11 +171,6 @@ class NoProbes:
         """Assigns an address space to a process."""
         self._spaces[pid] = words
 
-    def free_space(self, words: SpaceControl) -> None:
-        """Frees the rows of an unused address space."""
-        assert words.rows is not None
-        words.rows.free()
-
     def unassign(self, pid: int) -> None:
         """Forgets a process."""
         self._spaces.pop(pid, None)
@@ -243,7 +238,7 @@ class NoProbes:
         """Does nothing, as there is nothing in the kernel: stands for several methods."""
 
     watch: Any = _do_nothing
-    set_live = set_stop_at_loads = note_sampled = close = watch
+    free_space = set_live = set_stop_at_loads = note_sampled = close = watch
 
 
 def _address_of(

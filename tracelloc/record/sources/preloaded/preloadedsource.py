@@ -34,10 +34,11 @@ def shared_filters(process: Process) -> int:
 
     The preloaded library makes no calls under a filter, since that might end the program. Filters
     that tracelloc itself has can be tried first.
-    A child inherits filters from tracelloc. A container's engine sets them for each process.
+    A descendant, which is followed, inherits filters from tracelloc. A container's engine sets them
+    for each process.
     """
     own = Process(os.getpid())
-    is_child = process.parent_pid() == own.pid
+    is_child = process.parent_pid() == own.pid or process.tracer_id() in own.thread_ids()
     is_shared = own.has_seccomp_filter() and (is_child or is_in_our_container(process))
     return own.seccomp_filters() if is_shared and may_vouch() else 0
 
