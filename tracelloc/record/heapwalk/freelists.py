@@ -138,7 +138,9 @@ def _read_repeatedly(
         free_lists.forget()
         used = np.flatnonzero(heads).tolist()
         lists = [free_lists.read(int(heads[n]), size_of(n), to_user) for n in used]
-        known, found = len(found), np.union1d(found, np.concatenate([*lists, NO_ENTRIES]))
+        # (Without counts, numpy would import numpy.ma: 30 ms.)
+        known, every = len(found), np.concatenate([found, *lists, NO_ENTRIES])
+        found, _ = np.unique(every, return_counts=True)
         if tries == 0:
             counts = len(used), sum(not len(each) for each in lists)
         elif len(found) == known:

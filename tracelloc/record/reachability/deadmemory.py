@@ -167,7 +167,7 @@ def _stream_buffers(
     reader: PieceReader, heap: WalkedHeap, start: int, words: U64
 ) -> Iterator[_Range]:
     wanted = [start + 8 * at for at in np.flatnonzero(_are_streams(words)).tolist()]
-    wanted += np.unique(words[are_in_use(heap, words)]).tolist()
+    wanted += sorted({*words[are_in_use(heap, words)].tolist()})
     seen: set[int] = set()
     while wanted and len(seen) < _MOST_PIECES:
         at = wanted.pop()

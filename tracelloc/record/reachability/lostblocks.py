@@ -239,7 +239,8 @@ def find_leaks(
     lost = blocks.select(~search.are_reachable(blocks.address) & is_own)
     # A structure's first block was leaked directly.
     first_blocks, _ = BlockLinks.among(search.bits, lost.address).first_blocks()
-    is_direct = np.isin(np.arange(len(lost)), first_blocks)
+    is_direct = np.zeros(len(lost), np.bool_)
+    is_direct[first_blocks] = True
     return ExitLeaks(
         tuple(_by_stack(lost, is_direct)),
         in_use,
