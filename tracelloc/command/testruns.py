@@ -41,7 +41,7 @@ from tracelloc.show.presentation.naming import frame_name
 from tracelloc.show.report.pointers import LeakReport, NamedLeak, joined_leaks, leak_report_lines
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import effective_user
-from tracelloc.testing import VARIABLE
+from tracelloc.testing import BEGINNINGS, SEARCH, VARIABLE
 from tracelloc.text import printable
 
 _WAIT_S: Final = 3600.0
@@ -170,14 +170,18 @@ class TestRun:
         self._is_open = bool(data)
         *requests, self._received = (self._received + data).split(b"\n")
         for request in requests:
-            if request == b"begin":
-                run.session.parts.begin()
+            if request in BEGINNINGS:
+                run.session.parts.begin(keeps=request == BEGINNINGS[1])
                 self._channel.sendall(b"\n")
-            else:
-                reply = self._measured(run, json.loads(request))
-                self._channel.sendall(json.dumps(reply).encode() + b"\n")
+                continue
+            reply = (
+                self._searched(run)
+                if request == SEARCH
+                else self._measured(run, json.loads(request))
+            )
+            self._channel.sendall(json.dumps(reply).encode() + b"\n")
 
-    def _measured(self, run: Run, wanted: dict[str, Any]) -> dict[str, Any]:
+    def _measured(self, run: Run, limit: int | None) -> dict[str, Any]:
         figures = run.session.parts.end()
         reply: dict[str, Any] = {
             "peak_bytes": figures.peak_bytes,
@@ -186,41 +190,32 @@ class TestRun:
             "live_bytes": figures.live_bytes,
             "live_blocks": figures.live_count,
         }
-        found = ExitLeaks()
-        problem = figures.problem
-        if figures.live_count and wanted["search"]:
-            try:
-                found = self._start.find_leaks()
-            except TracellocError as error:
-                problem = problem or str(error)
-            problem = problem or found.problem
-        limit = wanted["memory"]
-        is_beyond = limit is not None and figures.peak_bytes > limit
-        snapshot = None
-        if is_beyond or found.stacks:
-            snapshot = run.session.snapshot().root
-        if snapshot is not None and is_beyond:
-            reply["at_peak"] = _at_peak(run, snapshot, figures)
-        leaks = [] if snapshot is None else self._leaks(run, snapshot, found)
-        reply["leaked_bytes"] = sum(leak["bytes"] for leak in leaks)
-        reply["leaked_blocks"] = sum(leak["blocks"] for leak in leaks)
-        reply["leaks"] = leaks
-        if problem:
-            reply["problem"] = problem
+        if limit is not None and figures.peak_bytes > limit:
+            reply["at_peak"] = _at_peak(run, run.session.snapshot().root, figures)
+        if figures.problem:
+            reply["problem"] = figures.problem
         return reply
 
-    def _leaks(self, run: Run, snapshot: Snapshot, found: ExitLeaks) -> list[dict[str, Any]]:
+    def _searched(self, run: Run) -> dict[str, Any]:
+        """Returns the leaks since the last search by the numbers of tests, or a problem."""
+        try:
+            found = self._start.find_leaks()
+        except TracellocError as error:
+            return {"problem": str(error)}
+        if found.problem or not found.stacks:
+            return {"problem": found.problem} if found.problem else {}
+        snapshot = run.session.snapshot().root
         process = run.session.root.process
-        leaks = []
+        leaks: dict[str, list[dict[str, Any]]] = {}
         for one in _unknown_leaks(run, snapshot, found, self._patterns)[0]:
             head = process.read_memory(one.leak.address, 8 * _HEAD_WORDS)
-            leaks.append({
+            leaks.setdefault(str(one.leak.part), []).append({
                 **_sum(one.leak.blocks),
                 "indirect_bytes": one.leak.indirect.size_bytes,
                 "head": np.frombuffer(head[: len(head) & ~7], np.uint64).tolist(),
                 "stack": _frames(one.stack),
             })  # fmt: skip
-        return leaks
+        return {"leaks": leaks}
 
 
 def _named(run: Run, snapshot: Snapshot, leaks: Sequence[LeakedStack]) -> Iterator[NamedLeak]:

@@ -5,8 +5,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
+
 from tracelloc.errors import TracellocError
-from tracelloc.model.blocks import PartFigures
+from tracelloc.model.blocks import Blocks, PartFigures
+from tracelloc.model.figures import U64
 from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.reachability.lostblocks import find_leaks
@@ -31,13 +34,37 @@ class Parts:
         """``lock`` guards the processes. ``drain`` applies events; its result is true if any."""
         self._lock, self._drain = lock, drain
         self._sources, self._processes = sources, processes
+        self._begins_ns: list[int] = []
+        self._kept = Blocks.empty()  # Blocks of earlier parts that are still to be searched for
+        self._searched_ns = 0  # When blocks were last searched for, or forgotten
+        self._problem = ""  # Why a part's events are incomplete, since then
 
-    def begin(self) -> None:
-        """Begins a part: forgets the process's blocks and figures so far."""
+    def begin(self, *, keeps: bool) -> None:
+        """Begins a part, whose figures begin at 0. Parts are numbered from 1.
+
+        ``keeps``: whether the blocks that earlier parts have left are searched for, too.
+        """
         with self._lock:
             self._drain_reported()
-            self._processes.root.begin_part(time.monotonic_ns())
+            root, now_ns = self._processes.root, time.monotonic_ns()
+            if keeps:
+                self._problem = self._problem or (self._begins_ns and root.why_incomplete()) or ""
+                self._kept = self._left()
+            else:
+                self._forget(now_ns)
+            self._begins_ns.append(now_ns)
+            root.begin_part(now_ns)
+            root.heap.table.watch_addresses(watch=True)
             self._sources.set_hiding(False)
+
+    def _left(self) -> Blocks:
+        table = self._processes.root.heap.table
+        last = table.raw_blocks()
+        new = last.select(last.birth_ns > self._searched_ns)
+        return Blocks.concatenate([self._kept.select(~table.are_watched(self._kept.address)), new])
+
+    def _forget(self, now_ns: int) -> None:
+        self._kept, self._searched_ns, self._problem = Blocks.empty(), now_ns, ""
 
     def end(self) -> PartFigures:
         """Ends a part: returns its figures. No allocations are reported from now on."""
@@ -47,14 +74,21 @@ class Parts:
             return self._processes.root.part()
 
     def find_leaks(self, threads: Sequence[ThreadRegisters]) -> ExitLeaks | None:
-        """Finds blocks of the last part that nothing points to. All threads must be stopped.
+        """Finds blocks of the last part, and those kept, that nothing points to.
 
-        Returns None if a thread was stopped while it reported an event: later events are unknown.
+        Each is searched for once. All threads must be stopped. Returns None if a thread was
+        stopped while it reported an event: later events are unknown.
         """
         with self._lock:
             self._drain_reported()
-            is_whole = self._sources.are_quiet
-        return leaks_at_exit(self._processes.root, self._lock, threads) if is_whole else None
+            if not self._sources.are_quiet:
+                return None
+            blocks, problem = self._left(), self._problem
+            self._forget(time.monotonic_ns())
+        if problem:
+            return ExitLeaks(problem=problem)
+        begins_ns = np.array(self._begins_ns, np.uint64)
+        return leaks_at_exit(self._processes.root, self._lock, threads, blocks, begins_ns)
 
     def _drain_reported(self) -> None:
         for _ in range(_MOST_DRAINS):
@@ -63,18 +97,23 @@ class Parts:
 
 
 def leaks_at_exit(
-    checked: Tracee, lock: threading.RLock, threads: Sequence[ThreadRegisters]
+    checked: Tracee,
+    lock: threading.RLock,
+    threads: Sequence[ThreadRegisters],
+    some: Blocks | None = None,
+    begins_ns: U64 | None = None,
 ) -> ExitLeaks:
     """Finds leaks of an ending process, or why not. All its events must have been applied.
 
-    ``lock`` guards the process; ``threads``: see ``find_leaks``.
+    ``lock`` guards the process; ``some``: the blocks to search for (None: all); ``threads``,
+    ``begins_ns``: see ``find_leaks``.
     """
     with lock:
         problem = checked.why_incomplete()
-        blocks = checked.heap.table.raw_blocks()
+        blocks = checked.heap.table.raw_blocks() if some is None else some
     if problem:
         return ExitLeaks(problem=problem)
     try:
-        return find_leaks(checked.process, blocks, threads)
+        return find_leaks(checked.process, blocks, threads, begins_ns)
     except (TracellocError, OSError, MemoryError) as error:
         return ExitLeaks(problem=reason_of(error))
