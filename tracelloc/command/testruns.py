@@ -26,6 +26,7 @@ from tracelloc.command.outputs import Messages
 from tracelloc.command.run import LAST_PATIENCE_S, Run, trace
 from tracelloc.errors import TracellocError
 from tracelloc.model.blocks import BlockSum, PartFigures
+from tracelloc.model.frames import is_runtime_frame
 from tracelloc.model.lostmemory import ExitLeaks, LeakedStack
 from tracelloc.record.kernel import capabilities
 from tracelloc.record.kernel.capabilities import check_machine
@@ -127,10 +128,11 @@ def check_leaks(given: Options, check: LeakCheck) -> int:
 _ALLOCATOR: Final = "PYTHONMALLOC"  # Has Python take each object from malloc, so that it is seen
 _MOST_NAMED: Final = 64  # Stacks of the peak that are named; equal lines of source become one
 _MOST_LISTED: Final = 10
+_UNITS: Final = {"bytes", "blocks", "indirect_bytes"}
 # How long a test may wait for tracelloc, on a busy machine, before its figures are incomplete.
 _STALL_S: Final = 60.0
-# The function that calls a test (`tracelloc/testing/apart.pyx`).
-_OUTERMOST: Final = "call_far_down"
+# The functions that call a test, with and without a known code object (`testing/apart.pyx`).
+_OUTERMOST: Final = "tracelloc_enter_test", "call_far_down"
 # Words of a block that may contain the type of a Python object, which the plug-in knows.
 _HEAD_WORDS: Final = 6
 
@@ -215,7 +217,7 @@ class TestRun:
                 "head": np.frombuffer(head[: len(head) & ~7], np.uint64).tolist(),
                 "stack": _frames(one.stack),
             })  # fmt: skip
-        return {"leaks": leaks}
+        return {"leaks": {part: _joined(some) for part, some in leaks.items()}}
 
 
 def _named(run: Run, snapshot: Snapshot, leaks: Sequence[LeakedStack]) -> Iterator[NamedLeak]:
@@ -248,10 +250,22 @@ def _at_peak(run: Run, snapshot: Snapshot, figures: PartFigures) -> list[dict[st
         for stack in order.tolist()
         if figures.at_peak[stack]
     ]
-    return [
+    found = [
         {**_sum(one.leak.blocks), "stack": _frames(one.stack)}
-        for one in joined_leaks(_named(run, snapshot, sums))[:_MOST_LISTED]
+        for one in joined_leaks(_named(run, snapshot, sums))
     ]
+    return _joined(found)[:_MOST_LISTED]
+
+
+def _joined(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Joins records whose shown stacks are equal; most bytes first."""
+    joined: dict[str, dict[str, Any]] = {}
+    for one in found:
+        same = joined.setdefault(json.dumps(one["stack"]), one)
+        if same is not one:
+            for unit in _UNITS & same.keys():
+                same[unit] += one[unit]
+    return sorted(joined.values(), key=lambda one: -one["bytes"])
 
 
 def _sum(blocks: BlockSum) -> dict[str, int]:
@@ -263,7 +277,9 @@ def _frames(stack: NamedStack) -> list[dict[str, Any]]:
     if stack.frames and shown and shown[0][0].startswith("["):
         # Of collapsed frames, the innermost one says most.
         shown.insert(0, (frame_name(stack.frames[0]), stack.frames[0]))
-    within = takewhile(lambda one: one[1].symbol != _OUTERMOST, shown)
+    within = list(takewhile(lambda one: one[1].symbol not in _OUTERMOST, shown))
+    if shown and len(within) < len(shown) and is_runtime_frame(shown[-1][1].address):
+        within.append(shown[-1])  # The test's own line
     return [
         {"function": name, "file": frame.file, "line": frame.line, "module": frame.module}
         for name, frame in within

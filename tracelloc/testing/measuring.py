@@ -5,6 +5,7 @@ asks, and its figures come with its reports.
 """
 
 import gc
+import inspect
 import json
 import os
 import shlex
@@ -221,7 +222,8 @@ class TestMemory:
             begin(request)
             runtest()
 
-        item.runtest = partial(call_apart, run)  # type: ignore[method-assign, assignment]
+        code = getattr(inspect.unwrap(getattr(item, "obj", run)), "__code__", None)
+        item.runtest = partial(call_apart, run, code)  # type: ignore[method-assign, assignment]
         try:
             result = yield
         finally:

@@ -32,7 +32,7 @@ class _Waiting:
     stack_id: int
     code_id: int
     groups: list[Frames]
-    device: Frames  # An artificial frame, outermost
+    outer: Frames  # An artificial frame, outermost
     flags: StackFlag
     looks: int = 0
 
@@ -103,12 +103,16 @@ class StackMerger:
                 self.runtime.note_names(words)
 
     def merge_sent(self, sent: SentStacks) -> None:
-        """Merges stacks with a runtime's frames: ``struct python_stack``."""
+        """Merges stacks with a runtime's frames: ``struct python_stack``, or ``PLACED``."""
         for stack_id, flags, words in sent.rows():
-            groups = self._groups(words[2:])
-            device = self._device(words[1] - 1) if words[1] else ()
-            how = StackFlag(flags) & ~StackFlag.PYTHON
-            self._waiting.append(_Waiting(stack_id, words[0], groups, device, how))
+            groups: list[Frames] = []
+            if flags & StackFlag.PLACED:
+                outer = tuple(frame for group in self._groups(words[1:]) for frame in group)
+            else:
+                groups = self._groups(words[2:])
+                outer = self._device(words[1] - 1) if words[1] else ()
+            how = StackFlag(flags) & ~(StackFlag.PYTHON | StackFlag.PLACED)
+            self._waiting.append(_Waiting(stack_id, words[0], groups, outer, how))
         self.settle()
 
     def settle(self) -> None:
@@ -123,7 +127,7 @@ class StackMerger:
             if code is None:
                 # The code was lost; the runtime's frames are better than nothing.
                 code = (), StackFlag.LOST_MISS
-            frames = self._merged(*code, one.groups) + one.device
+            frames = self._merged(*code, one.groups) + one.outer
             self._stacks.add(one.stack_id, frames, code[1] | one.flags)
 
     def _device(self, number: int) -> Frames:
