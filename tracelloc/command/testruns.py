@@ -41,21 +41,13 @@ from tracelloc.show.presentation.calltree import shown_frames
 from tracelloc.show.presentation.naming import frame_name
 from tracelloc.show.report.pointers import LeakReport, NamedLeak, joined_leaks, leak_report_lines
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user
 from tracelloc.testing import BEGINNINGS, SEARCH, VARIABLE
 from tracelloc.text import printable
 
 _WAIT_S: Final = 3600.0
-_IMPORTANT: Final = "warning", "error"
 _UNCHECKED_STATUS: Final = 1
-
-
-class FewMessages(Messages):
-    """Messages of a check whose output is mixed with the program's: warnings and errors."""
-
-    def say(self, message: str) -> None:
-        if message.startswith(_IMPORTANT):
-            super().say(message)
 
 
 class LeakCheck:
@@ -71,7 +63,7 @@ class LeakCheck:
         log: Path | None = None,
     ) -> None:
         """Raises TracellocError if suppressions can't be read or a file can't be written."""
-        self.messages: Messages = FewMessages()
+        self.messages = Messages()
         self._files = {sarif: checks.sarif, junit: checks.junit, log: checks.ctest_log}
         self._top = top
         self._patterns = read_patterns(suppressions)
@@ -119,6 +111,7 @@ def _print(lines: Iterable[str]) -> None:
 def check_leaks(given: Options, check: LeakCheck) -> int:
     """Runs a program and reports what it leaked. Returns the exit status. Raises TracellocError."""
     check_machine(machine_name())
+    STARTUP.is_quiet = True  # The program's output is mixed with tracelloc's
     options = completed(given)
     config = replace(options.trace.with_library_only, checks_exit=True, reads_memory=False)
     options = options.but(trace=config)
@@ -146,7 +139,7 @@ class TestRun:
         self, channel: socket.socket, start: LaunchStart, patterns: Sequence[Matcher]
     ) -> None:
         """``patterns``: match the call stacks of known leaks."""
-        self.messages: Messages = FewMessages()
+        self.messages = Messages()
         self._channel, self._start, self._patterns = channel, start, patterns
         self._received = b""
         self._is_open = True
@@ -289,6 +282,7 @@ def _frames(stack: NamedStack) -> list[dict[str, Any]]:
 def serve_tests(given: Options, suppressions: Iterable[Path]) -> int:
     """Runs a pytest whose plug-in asks. Returns its exit status. Raises TracellocError."""
     capabilities.check_machine(machine_name())
+    STARTUP.is_quiet = True
     options = completed(given.but(top=0))
     patterns = read_patterns(suppressions)
     channel, theirs = socket.socketpair()
