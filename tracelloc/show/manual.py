@@ -31,7 +31,7 @@ _GROUPS: Final = {
         "processes", "containers", "allocators", "python", "preload", "symbols", "filters",
     ),
     "Files and other programs": (
-        "ci", "pytest", "agents", "json", "exports", "recordings", "opentelemetry",
+        "ci", "pytest", "agents", "api", "json", "exports", "recordings", "opentelemetry",
     ),
     "When something is wrong": ("troubleshooting", "exactness", "cost", "security"),
     "Background": ("glossary", "internals"),
@@ -50,6 +50,7 @@ ALIASES: Final = {
     "sarif": "ci", "junit": "ci", "ctest": "ci", "cargo": "ci", "memray": "pytest", "mcp": "agents",
     "prometheus": "watch", "grafana": "watch", "oom": "watch", "daemonset": "watch",
     "root": "security", "word": "glossary", "rss": "memory",
+    "import": "api", "module": "api", "contract": "api",
     "fragmentation": "memory", "arena": "memory", "retained": "holders",
 }  # fmt: skip
 
