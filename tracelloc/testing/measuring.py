@@ -142,9 +142,16 @@ _NO_LEAKS: Final = {"leaked_bytes": 0, "leaked_blocks": 0, "leaks": ()}
 _MOST_BLOCKS: Final = 100_000  # That tests may leave until they are searched for
 
 
-def _old_collections() -> int:
-    """Returns how often Python has collected more than the youngest objects."""
-    return sum(one["collections"] for one in gc.get_stats()[1:])
+def _collections() -> list[int]:
+    """Returns how often Python's garbage collector has collected each generation."""
+    return [one["collections"] for one in gc.get_stats()]
+
+
+def _collect_since(before: list[int]) -> None:
+    """Collects the generations in which objects are that were created since then."""
+    pairs = zip(before, _collections(), strict=True)
+    older = [at + 1 for at, (then, now) in enumerate(pairs) if now != then]
+    gc.collect(min(2, max(older, default=0)))
 
 
 def _type_of(leak: dict[str, Any], head: list[int], types: dict[int, type]) -> str | None:
@@ -216,7 +223,7 @@ class TestMemory:
         end = json.dumps(limits.memory_bytes).encode() + b"\n"
         request = BEGINNINGS[self._searches_all] + b"\n"
         self._begun.append(item.nodeid)
-        collections = _old_collections()
+        collections = _collections()
 
         def run() -> None:
             begin(request)
@@ -229,7 +236,7 @@ class TestMemory:
         finally:
             del item.runtest
             # What only a cycle of references keeps is no leak.
-            gc.collect(1 if _old_collections() == collections else 2)
+            _collect_since(collections)
             found = item.stash[_FOUND] = self._channel.ask(end) | _NO_LEAKS
             self._unsearched += found["live_blocks"]
             is_limited = limits.leaks is not None and found["live_blocks"]
