@@ -261,7 +261,8 @@ def test_one_search_serves_all_tests(folder: Path) -> None:
         "Channel.ask = lambda self, request: asked.append(request) or ask(self, request)\n"
         "def pytest_unconfigure():\n    print('searches:', asked.count(b'search\\n'))\n"
     )
-    (folder / "test_many.py").write_text(
+    (folder / "build").mkdir()  # Other tests do not collect it
+    (folder / "build" / "test_many.py").write_text(
         "import pytest\nimport pyleak\nkept = []\n"
         "@pytest.mark.parametrize('n', range(8))\n"
         "def test_one(n, subtests):\n"
@@ -271,7 +272,7 @@ def test_one_search_serves_all_tests(folder: Path) -> None:
         "            pyleak.encode('x' * 9999)\n"
     )
     options = "--tracelloc", "--tracelloc-json", "many.json"
-    done = run(folder, "-p", "counting", *options, "test_many.py", status=0)
+    done = run(folder, "-p", "counting", *options, "build/test_many.py", status=0)
     assert "searches: 1\n" in done.stdout
     assert "memory of 8 tests" in done.stdout
     assert "not measured" not in done.stdout
