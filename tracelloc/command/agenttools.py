@@ -94,17 +94,12 @@ class Tool:
         }
 
 
-def _schema(**properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties}
-
-
-_NUMBER: Final = {"type": "integer"}
-_PLACE: Final = _schema(file={"type": "string"}, line=_NUMBER)
-_OUTPUT: Final = _schema(
-    places={"type": "array", "items": _PLACE, "description": "source lines named first"},
-    more=_schema(reference=_NUMBER, offset=_NUMBER) | {"description": "if the answer was cut"},
-    recording={"type": "string", "description": "file for report and compare"},
-)
+_KINDS: Final = {"places": "array", "more": "object", "recording": "string"}
+_OUTPUT: Final = {
+    "type": "object",
+    "properties": {name: {"type": kind} for name, kind in _KINDS.items()},
+    "description": "arguments for further tools: source, read_more, and report or compare",
+}
 
 
 def structured(text: str) -> dict[str, Any]:

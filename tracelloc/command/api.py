@@ -12,9 +12,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import IO, Final, Self
+from typing import Final, Self
 
 from tracelloc.command.processargument import reading_heap
 from tracelloc.dataclass import dataclass
@@ -24,16 +24,14 @@ from tracelloc.model.heapusage import HeapUsage
 from tracelloc.model.losses import LossCounts
 from tracelloc.model.lostmemory import LostMemory
 from tracelloc.model.process import MemoryUsage
+from tracelloc.record.heapwalk.measuring import measure_heap
 from tracelloc.record.process.identity import open_target
+from tracelloc.record.reachability.blockholders import HolderFinder, selection
+from tracelloc.record.reachability.lostblocks import LostBlockSearch
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.filters.files import load_filters
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.presentation.suspects import (
-    NamedSuspect,
-    name_suspects,
-    stacks_to_name,
-    suspects_of,
-)
+from tracelloc.show.presentation.suspects import NamedSuspect, name_suspects, suspects_of
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.snapshots.snapshot import Snapshot
 
@@ -58,9 +56,9 @@ class Trace:
     It is a context manager: at the end, tracelloc detaches, and a launched program is terminated.
     """
 
-    def __init__(self, path: str | Path, recorder: _Recorder | None = None) -> None:
+    def __init__(self, path: str | Path, recorder: subprocess.Popen[str] | None = None) -> None:
         """Opens a recording, also one that is still being written. Raises TracellocError."""
-        self._recorder = recorder
+        self._recorder, self._ending = recorder, ExitStack()
         self._recording = RecordedTrace(Path(path))
         self._namers = Namers(self._recording, load_filters()[0])
 
@@ -75,10 +73,8 @@ class Trace:
         """All call stacks with live blocks, most bytes first."""
         snapshot = self.snapshot
         namer, findings = self._namers.namer_of(snapshot.target), snapshot.findings
-        stats = snapshot.top_stacks(with_earlier=False)
-        namer.prepare(snapshot, [stat.index for stat in stats], 0)
         found = []
-        for stat in stats:
+        for stat in snapshot.top_stacks(with_earlier=False):
             verdict = None if findings is None else findings.verdict(stat.index)
             figures = stat.live_bytes, stat.live_count, stat.growth_bytes_per_min
             stack = namer.stack(snapshot, stat.index)
@@ -89,9 +85,8 @@ class Trace:
     def suspects(self) -> list[NamedSuspect]:
         """What grows, by strength: ``judgement`` has the verdict and its evidence."""
         snapshot = self.snapshot
-        namer, suspects = self._namers.namer_of(snapshot.target), suspects_of(snapshot)
-        namer.prepare(snapshot, stacks_to_name(suspects), 0)
-        return name_suspects(snapshot, namer, suspects)
+        namer = self._namers.namer_of(snapshot.target)
+        return name_suspects(snapshot, namer, suspects_of(snapshot))
 
     @property
     def losses(self) -> LossCounts:
@@ -105,13 +100,12 @@ class Trace:
 
     def wait(self) -> int:
         """Waits for the end of the process. Returns the exit status of a launched program."""
-        return 0 if self._recorder is None else self._recorder.process.wait()
+        return 0 if self._recorder is None else self._recorder.wait()
 
     def close(self) -> None:
         """Ends the trace. Nothing can be read afterwards. May be called twice."""
         self._recording.close()
-        if self._recorder is not None:
-            self._recorder.close()
+        self._ending.close()
 
     def __enter__(self) -> Self:
         return self
@@ -120,43 +114,24 @@ class Trace:
         self.close()
 
 
-class _Recorder:
-    """The process that records a trace into a temporary file."""
-
-    def __init__(self, words: Sequence[str], ending: signal.Signals, errors: IO[bytes]) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="tracelloc-")
-        self._ending, self._errors = ending, errors
-        self.path = Path(self._folder.name) / "trace.rec"
-        line = [sys.executable, "-P", "-m", "tracelloc", "record", "-o", str(self.path), *words]
-        self.process = subprocess.Popen(line, stderr=errors)
-
-    def begun(self) -> Trace:
-        """Returns the trace once it has a snapshot. Raises TracellocError."""
-        try:
-            while True:
-                has_ended = self.process.poll() is not None
-                try:
-                    return Trace(self.path, self)
-                except TracellocError:
-                    if has_ended:
-                        raise TracellocError(self._failure()) from None
-                time.sleep(_LOOK_S)
-        except BaseException:
-            self.close()
-            raise
-
-    def _failure(self) -> str:
-        if self._errors is sys.stderr.buffer:
-            return "the program can't be traced; standard error has the reason"
-        self._errors.seek(0)
-        text = self._errors.read().decode(errors="replace").strip()
-        return text.rpartition("tracelloc: error: ")[2] or "tracelloc has ended"
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(self._ending)
-        self.process.wait()
-        self._folder.cleanup()
+def _record(words: Sequence[str], ending: signal.Signals, errors: int | None) -> Trace:
+    """Returns a trace that a process records, once it has a snapshot. Raises TracellocError."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tracelloc-"))
+        path = Path(folder) / "trace.rec"
+        line = [sys.executable, "-P", "-m", "tracelloc", "record", "--quiet", "-o", str(path)]
+        recorder = stack.enter_context(subprocess.Popen([*line, *words], stderr=errors, text=True))
+        stack.callback(recorder.send_signal, ending)  # Nothing happens if it has ended
+        has_ended = False
+        while not has_ended:
+            has_ended = recorder.poll() is not None
+            with suppress(TracellocError):
+                trace = Trace(path, recorder)
+                trace._ending = stack.pop_all()
+                return trace
+            time.sleep(_LOOK_S)
+        said = recorder.stderr.read() if recorder.stderr else "standard error has the reason"
+        raise TracellocError(said.rpartition("tracelloc: error: ")[2].strip())
 
 
 def attach(pid: int, *options: str) -> Trace:
@@ -164,8 +139,7 @@ def attach(pid: int, *options: str) -> Trace:
 
     ``options`` are those of ``tracelloc record``, such as ``"--sample=64k"``.
     """
-    with tempfile.TemporaryFile() as errors:
-        return _Recorder(["-p", str(pid), *options], signal.SIGINT, errors).begun()
+    return _record(["-p", str(pid), *options], signal.SIGINT, subprocess.PIPE)
 
 
 def launch(command: Sequence[str], *options: str) -> Trace:
@@ -173,8 +147,7 @@ def launch(command: Sequence[str], *options: str) -> Trace:
 
     ``wait`` waits for its end, ``close`` terminates it. ``options``: see ``attach``.
     """
-    words = ["--quiet", *options, "--", *command]
-    return _Recorder(words, signal.SIGTERM, sys.stderr.buffer).begun()
+    return _record([*options, "--", *command], signal.SIGTERM, None)
 
 
 def open(file: str | Path) -> Trace:  # noqa: A001 - as gzip.open
@@ -184,16 +157,12 @@ def open(file: str | Path) -> Trace:  # noqa: A001 - as gzip.open
 
 def heap_usage(pid: int) -> HeapUsage:
     """Walks the heap of a process: what is in use, and what is free. Raises TracellocError."""
-    from tracelloc.record.heapwalk.measuring import measure_heap  # noqa: PLC0415 - slow to import
-
     with reading_heap():
         return measure_heap(open_target(pid))
 
 
 def leaks(pid: int) -> LostMemory:
     """Finds the blocks of a running process that nothing points to. Raises TracellocError."""
-    from tracelloc.record.reachability.lostblocks import LostBlockSearch  # noqa: PLC0415 - likewise
-
     with closing(LostBlockSearch(open_target(pid), lambda _: False)) as search, reading_heap():
         return search.find()
 
@@ -203,10 +172,5 @@ def holders(pid: int, what: str | None = None, top: int = 10) -> BlockHolders | 
 
     ``what``: a C++ class, a size in bytes or an address, whose holders to find.
     """
-    from tracelloc.record.reachability.blockholders import (  # noqa: PLC0415 - likewise
-        HolderFinder,
-        selection,
-    )
-
     with closing(HolderFinder(open_target(pid))) as finder, reading_heap():
         return finder.top(top) if what is None else finder.holders(selection(what), top)

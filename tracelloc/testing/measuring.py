@@ -229,7 +229,7 @@ class TestMemory:
             begin(request)
             runtest()
 
-        code = getattr(inspect.unwrap(getattr(item, "obj", run)), "__code__", None)
+        code = getattr(inspect.unwrap(getattr(item, "function", run)), "__code__", None)
         item.runtest = partial(call_apart, run, code)  # type: ignore[method-assign, assignment]
         try:
             result = yield
