@@ -27,6 +27,7 @@ cdef extern from *:
 
     static uint64_t place[3]; /* see tracelloc_preload_place */
     static uint64_t *volatile *shared;
+    static int awaits; /* a test is called, and its code known */
 
     static void set_evaluator(evaluator function)
     {
@@ -45,12 +46,13 @@ cdef extern from *:
         *shared = place;
         result = _PyEval_EvalFrameDefault(thread, frame, thrown);
         *shared = NULL;
-        set_evaluator(tracelloc_enter_test);
+        if (awaits) /* not if a thread outlives the test */
+            set_evaluator(tracelloc_enter_test);
         return result;
     }
 
-    /* Awaits a frame of the code, if nobody else evaluates frames. Returns whether it does. */
-    static int await_frame(PyObject *code)
+    /* Awaits a frame of the code, if nobody else evaluates frames. */
+    static void await_frame(PyObject *code)
     {
         /* As in probes/python.bpf.c: identify(). */
         static const int words[] = {3, 4, 8, 9, 11, 17, 16};
@@ -61,7 +63,7 @@ cdef extern from *:
             !_PyEval_EvalFrameDefault || !_PyInterpreterState_GetEvalFrameFunc ||
             _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) !=
                 _PyEval_EvalFrameDefault)
-            return 0;
+            return;
         for (int n = 0; n < 7; n++) {
             uint64_t word = ((uint64_t *)code)[words[n]];
 
@@ -70,21 +72,22 @@ cdef extern from *:
         }
         place[1] = (uint64_t)code;
         place[2] = identity;
+        awaits = 1;
         set_evaluator(tracelloc_enter_test);
-        return 1;
     }
 
     static __attribute__((noinline)) PyObject *call_far_down(PyObject *function, PyObject *code)
     {
         volatile char gap[1 << 13];
-        int awaits = await_frame(code);
         PyObject *result;
 
+        await_frame(code);
         gap[0] = 0;
         result = PyObject_CallNoArgs(function);
         gap[1] = 0;
         if (awaits)
             set_evaluator(_PyEval_EvalFrameDefault);
+        awaits = 0;
         return result;
     }
     """
