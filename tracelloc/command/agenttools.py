@@ -44,8 +44,8 @@ _BLOCKS: Final = re.compile(
     r"^==> [\d,]+ top allocations out .*?(?=^==>)", re.DOTALL | re.MULTILINE
 )
 _VERDICT: Final = "leaks are called after about a minute: trace with seconds=60 while it works"
-_NAMED: Final = re.compile(r"\(([^()\s:]+):(\d+)\)")  # Source lines in the text of a command
-_REST: Final = re.compile(r"\[more: read_more reference=(\d+) offset=(\d+)\]\Z")
+_NAMED: Final = re.compile(r"\(([^()\s:]+):(\d{1,9})\)")  # Source lines in the text of a command
+_REST: Final = re.compile(r"\[more: read_more reference=(\d{1,9}) offset=(\d{1,9})\]\Z")
 _RECORDED: Final = re.compile(r"^recording: (.+)$", re.MULTILINE)
 _MOST_PLACES: Final = 5
 
