@@ -23,6 +23,8 @@ from tracelloc.record.runtimes.cpython.interpreter import CPython, UnsupportedRu
 from tracelloc.record.runtimes.supported import find_runtime
 
 _MOST_WAITING: Final = 1 << 14
+_PLACED: Final = int(StackFlag.PLACED)
+_WHOLE: Final = StackFlag(0)
 # How often a stack's code is looked up while it may still be being finished: some seconds.
 _MOST_LOOKS: Final = 100
 
@@ -54,6 +56,7 @@ class StackMerger:
         self.runtime: CPython | None = None
         self._parent = None if parent is None else parent.runtime
         self._waiting: deque[_Waiting] = deque()
+        self._places: dict[Frames, Frames] = {}  # Lines of tests, by words of the library
         self._said: set[str] = set()
         self._unsupported: str | None = None
         self._generation = -1
@@ -83,6 +86,7 @@ class StackMerger:
         self.runtime = self._parent = self._unsupported = None
         self._generation = -1
         self._waiting.clear()
+        self._places.clear()
 
     def troubles(self) -> list[str]:
         """Returns why stacks can't be merged, for display; each trouble is returned once."""
@@ -104,15 +108,19 @@ class StackMerger:
 
     def merge_sent(self, sent: SentStacks) -> None:
         """Merges stacks with a runtime's frames: ``struct python_stack``, or ``PLACED``."""
+        if len(self._places) > _MOST_WAITING:
+            self._places.clear()
         for stack_id, flags, words in sent.rows():
-            groups: list[Frames] = []
-            if flags & StackFlag.PLACED:
-                outer = tuple(frame for group in self._groups(words[1:]) for frame in group)
-            else:
-                groups = self._groups(words[2:])
-                outer = self._device(words[1] - 1) if words[1] else ()
-            how = StackFlag(flags) & ~(StackFlag.PYTHON | StackFlag.PLACED)
-            self._waiting.append(_Waiting(stack_id, words[0], groups, outer, how))
+            if flags == _PLACED:
+                outer = self._places.get(words[1:])
+                if outer is None:
+                    outer = self._places[words[1:]] = sum(self._groups(words[1:]), ())
+                self._waiting.append(_Waiting(stack_id, words[0], [], outer, _WHOLE))
+                continue
+            groups = self._groups(words[2:])
+            device = self._device(words[1] - 1) if words[1] else ()
+            how = StackFlag(flags) & ~StackFlag.PYTHON
+            self._waiting.append(_Waiting(stack_id, words[0], groups, device, how))
         self.settle()
 
     def settle(self) -> None:
