@@ -212,6 +212,8 @@ enum stack_flag {
 	STACK_EARLIER = 2048, /* no stack: what blocks from before tracing have in common */
 	/* Passes code that may be unmapped: a last word behind the frames is the generation. */
 	STACK_DATED = 4096,
+	/* In a test: words are the id of the code's stack, and a Python frame as in python_stack. */
+	STACK_PLACED = 8192,
 };
 
 /* One record of ring `stacks`: sent once per distinct stack, only the used frames. */

@@ -64,10 +64,11 @@ class StatusLine:
 
     def __init__(self) -> None:
         self._is_on = self.has_frame = False
+        self.is_quiet = False  # Whether only errors and warnings are written
 
     def begin(self, text: str, *, frame: bool = False) -> None:
         """Shows the first text; ``frame``: at the top of the screen that comes."""
-        self._is_on = sys.stderr is not None and sys.stderr.isatty()
+        self._is_on = not self.is_quiet and sys.stderr is not None and sys.stderr.isatty()
         self.has_frame = frame and self._is_on
         self._write(_FRAME)
         self.note(text)

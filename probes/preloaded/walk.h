@@ -283,6 +283,26 @@ static __attribute__((noinline)) u64 walk_stack(struct preload_control *control,
 	return is_known(ring->stack_id) && !ring->missing ? ring->stack_id : 0;
 }
 
+/*
+ * Where the running test is, while its function runs (tracelloc/testing/apart.pyx): where its frame
+ * has the instruction, its code object, and in the upper half what tells that from later ones.
+ */
+EXPORT u64 *volatile tracelloc_preload_place = NULL;
+
+/* Returns the id of a stack together with the test's line. */
+static __attribute__((noinline)) u64 place_stack(struct preload_control *control, u64 id)
+{
+	const u64 *place = tracelloc_preload_place;
+	u64 words[3] = {id, place[1]};
+	u64 placed;
+
+	words[2] = (place[2] & ~0xffffffffULL) | (u32)(*(volatile u64 *)place[0] - place[1]);
+	placed = mix(mix(id, words[1]), words[2]) | 1;
+	if (!is_known(placed))
+		send_stack(control, placed, words, 3, STACK_PLACED);
+	return placed;
+}
+
 /* Returns the id of the stack that called the library's function with this frame; 0: none. */
 static u64 capture_stack(struct preload_control *control, struct preload_ring *ring, const u64 *frame)
 {
@@ -303,6 +323,8 @@ static u64 capture_stack(struct preload_control *control, struct preload_ring *r
 		if (!is_known(id))
 			send_stack(control, id, ring->frames, ring->n_frames, ring->flags);
 	}
+	if (unlikely(tracelloc_preload_place) && id && is_first_thread(control))
+		id = place_stack(control, id);
 	*(volatile u32 *)&ring->busy = 0;
 	return id;
 }

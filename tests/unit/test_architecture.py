@@ -48,6 +48,7 @@ KNOWS = {
     ],
     "__main__": ["command"],
     **{name: [] for name in GROUND},
+    "tracelloc": ["command"],  # at the first use of its functions
     "startup": ["text"],
     "text": [],
 }  # fmt: skip

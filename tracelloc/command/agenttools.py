@@ -44,7 +44,10 @@ _BLOCKS: Final = re.compile(
     r"^==> [\d,]+ top allocations out .*?(?=^==>)", re.DOTALL | re.MULTILINE
 )
 _VERDICT: Final = "leaks are called after about a minute: trace with seconds=60 while it works"
-_NAMED: Final = re.compile(r"\(([^()\s:]+):\d+\)")  # Source files in the text of a command
+_NAMED: Final = re.compile(r"\(([^()\s:]+):(\d{1,9})\)")  # Source lines in the text of a command
+_REST: Final = re.compile(r"\[more: read_more reference=(\d{1,9}) offset=(\d{1,9})\]\Z")
+_RECORDED: Final = re.compile(r"^recording: (.+)$", re.MULTILINE)
+_MOST_PLACES: Final = 5
 
 
 # Is called each second with the seconds that a call has taken, and those that it will take as far
@@ -86,8 +89,28 @@ class Tool:
                 },
                 "required": [name[:-1] for name in self.parameters if name.endswith("!")],
             },
+            "outputSchema": _OUTPUT,
             "annotations": {"readOnlyHint": self.is_read_only, "openWorldHint": False},
         }
+
+
+_KINDS: Final = {"places": "array", "more": "object", "recording": "string"}
+_OUTPUT: Final = {
+    "type": "object",
+    "properties": {name: {"type": kind} for name, kind in _KINDS.items()},
+    "description": "arguments for further tools: source, read_more, and report or compare",
+}
+
+
+def structured(text: str) -> dict[str, Any]:
+    """Returns the arguments for further tools that an answer contains (``_OUTPUT``)."""
+    places = list(dict.fromkeys(_NAMED.findall(text)))[:_MOST_PLACES]
+    found: dict[str, Any] = {"places": [{"file": file, "line": int(line)} for file, line in places]}
+    if rest := _REST.search(text):
+        found["more"] = {"reference": int(rest[1]), "offset": int(rest[2])}
+    if recorded := _RECORDED.search(text):
+        found["recording"] = recorded[1]
+    return found
 
 
 class AgentTools:
@@ -182,7 +205,7 @@ class AgentTools:
         if process.returncode not in statuses:
             last = errors.strip().rpartition("\n")[2] or f"its status is {process.returncode}"
             raise ToolError(last.removeprefix("tracelloc: "))
-        named = _NAMED.findall(text + errors)
+        named = [file for file, _ in _NAMED.findall(text + errors)]
         files = words[1 : 1 + _READ_FILES.get(str(words[0]), 0)]
         own = Path(self._directory.name)
         is_trusted = all(Path(str(file)).parent == own for file in files)

@@ -365,11 +365,17 @@ def add_sources(group: Any) -> None:
         "compiled in OLD (repeatable)", type=type_of(_directories), **_SEVERAL)
 
 
+def add_quiet(group: Any) -> None:
+    """Adds ``--quiet``, for every command."""
+    add_option(group, "--quiet", "write only warnings and errors to standard error")
+
+
 def _add_rest(group: Any) -> None:
     add = partial(add_option, group)
     add("-h --help", "show the common options and exit", action=_ShowHelp)
     add("--help-all", "show all options and exit", action=_ShowHelp)
     add_plain(group)
+    add_quiet(group)
     add("--debug", "show tracebacks and compiler messages")
     add("--version", "show the version and exit", action="version",
         version=f"tracelloc {__version__}")

@@ -36,6 +36,7 @@ def _command(arguments: list[str], began_s: float) -> int:
         _take_interrupts()
         return _run_subcommand(arguments[0], arguments[1:])
     given = commandline.parse_command_line(arguments, terminal=has_screen())
+    STARTUP.is_quiet = given.quiet
     is_attaching = given.mode is commandline.Mode.TUI and not given.command and not given.waits
     STARTUP.begin(commandline.what_begins(given), frame=is_attaching and given.pid is not None)
     try:
@@ -62,6 +63,7 @@ def _run_subcommand(name: str, arguments: list[str]) -> int:
         arguments, command = commandline.split_command(arguments)
     given = parse_subcommand(subcommand, arguments)
     given.command = command
+    STARTUP.is_quiet = given.quiet
     if subcommand.reads_files:
         import_numpy()
         from tracelloc.system.memorylimits import default_budget, limit_own_memory  # noqa: PLC0415

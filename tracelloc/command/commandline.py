@@ -81,6 +81,7 @@ class Options(argparse.Namespace):
     use_filters: bool
     sources: Sequence[tuple[str, str]]
     debug: bool
+    quiet: bool
     # The program to start and trace, with its arguments; empty: a running one is traced.
     command: tuple[str, ...] = ()
     mode: Mode = Mode.HEADLESS

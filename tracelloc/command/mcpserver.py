@@ -13,7 +13,13 @@ from threading import Event, Lock, Thread
 from typing import Any, BinaryIO, Final
 
 from tracelloc import __version__
-from tracelloc.command.agenttools import TOOLS, AgentTools, CallCancelledError, ToolError
+from tracelloc.command.agenttools import (
+    TOOLS,
+    AgentTools,
+    CallCancelledError,
+    ToolError,
+    structured,
+)
 from tracelloc.errors import MalformedError, TracellocError
 from tracelloc.system.bounded import parse_json
 
@@ -123,7 +129,8 @@ class _Server:
             except (ToolError, TracellocError, OSError, ValueError) as error:
                 text, failed = str(error)[:1000], True
             if not is_cancelled.is_set():
-                result = {"content": [{"type": "text", "text": text}], "isError": failed}
+                result: Message = {"content": [{"type": "text", "text": text}], "isError": failed}
+                result |= {} if failed else {"structuredContent": structured(text)}
                 self._send({"id": number, "result": finish(result)})
             del self._calls[number]
 

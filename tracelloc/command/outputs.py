@@ -109,16 +109,22 @@ def open_report(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "wb")
 
 
+_IMPORTANT: Final = "warning", "error"
 _BETWEEN_LINES_S: Final = 10.0  # Time between progress lines where standard error is no terminal
 
 
 class Messages:
-    """Messages on standard error. For one thread, except for ``say_above_progress``."""
+    """Messages on standard error; only warnings and errors if ``STARTUP`` is quiet.
+
+    For one thread, except for ``say_above_progress``.
+    """
 
     def __init__(self) -> None:
         self._last_progress_s = 0.0
 
     def say(self, message: str) -> None:
+        if STARTUP.is_quiet and not message.startswith(_IMPORTANT):
+            return
         # The terminal may be gone; that must not keep files from being written.
         with suppress(OSError):
             if STARTUP.has_frame:
@@ -135,7 +141,8 @@ class Messages:
         """Shows a progress line: on a terminal in place of the last one, elsewhere now and then."""
         now = time.monotonic()
         terminal = sys.stderr.isatty()
-        if not terminal and now - self._last_progress_s < _BETWEEN_LINES_S:
+        is_due = terminal or now - self._last_progress_s >= _BETWEEN_LINES_S
+        if STARTUP.is_quiet or not is_due:
             return
         self._last_progress_s = now
         if terminal:

@@ -28,6 +28,7 @@ from tracelloc.command.outputs import Messages
 from tracelloc.command.run import LAST_PATIENCE_S, Run, trace
 from tracelloc.errors import TracellocError
 from tracelloc.model.blocks import BlockSum, PartFigures
+from tracelloc.model.frames import is_runtime_frame
 from tracelloc.model.lostmemory import ExitLeaks, LeakedStack
 from tracelloc.record.kernel import capabilities
 from tracelloc.record.kernel.capabilities import check_machine
@@ -43,23 +44,15 @@ from tracelloc.show.presentation.calltree import shown_frames
 from tracelloc.show.presentation.naming import frame_name
 from tracelloc.show.report.pointers import LeakReport, NamedLeak, joined_leaks, leak_report_lines
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user
-from tracelloc.testing import VARIABLE
+from tracelloc.testing import BEGINNINGS, SEARCH, VARIABLE
 from tracelloc.text import printable
 
 _LOOK_S: Final = 0.5
 # How long processes that outlive the first one are waited for: they may be about to end.
 _OUTLIVING_S: Final = 5.0
-_IMPORTANT: Final = "warning", "error"
 _UNCHECKED_STATUS: Final = 1
-
-
-class FewMessages(Messages):
-    """Messages of a check whose output is mixed with the program's: warnings and errors."""
-
-    def say(self, message: str) -> None:
-        if message.startswith(_IMPORTANT):
-            super().say(message)
 
 
 class LeakCheck:
@@ -80,7 +73,7 @@ class LeakCheck:
 
         Raises TracellocError if suppressions can't be read or a file can't be written.
         """
-        self.messages: Messages = FewMessages()
+        self.messages = Messages()
         self._at, self._every_s = at, math.inf if every_s is None else every_s
         self._is_asked = self._has_leaks = self._has_names = False
         self._running: dict[int, LeakReport] = {}  # The last checks of processes that ran
@@ -183,6 +176,7 @@ def check_leaks(given: Options, check: LeakCheck, *, children: bool) -> int:
     ``children``: whether all descendants are checked, too.
     """
     check_machine(machine_name())
+    STARTUP.is_quiet = True  # The program's output is mixed with tracelloc's
     options = completed(given.but(top=0, use_filters=False))  # names may not be needed
     config = replace(options.trace.with_library_only, checks_exit=True, reads_memory=False)
     config = replace(config, capture=replace(config.capture, follow=children))
@@ -193,10 +187,11 @@ def check_leaks(given: Options, check: LeakCheck, *, children: bool) -> int:
 _ALLOCATOR: Final = "PYTHONMALLOC"  # Has Python take each object from malloc, so that it is seen
 _MOST_NAMED: Final = 64  # Stacks of the peak that are named; equal lines of source become one
 _MOST_LISTED: Final = 10
+_UNITS: Final = {"bytes", "blocks", "indirect_bytes"}
 # How long a test may wait for tracelloc, on a busy machine, before its figures are incomplete.
 _STALL_S: Final = 60.0
-# The function that calls a test (`tracelloc/testing/apart.pyx`).
-_OUTERMOST: Final = "call_far_down"
+# The functions that call a test, with and without a known code object (`testing/apart.pyx`).
+_OUTERMOST: Final = "tracelloc_enter_test", "call_far_down"
 # Words of a block that may contain the type of a Python object, which the plug-in knows.
 _HEAD_WORDS: Final = 6
 
@@ -208,7 +203,7 @@ class TestRun:
 
     def __init__(self, channel: socket.socket, patterns: Sequence[Matcher]) -> None:
         """``patterns``: match the call stacks of known leaks."""
-        self.messages: Messages = FewMessages()
+        self.messages = Messages()
         self._channel, self._patterns = channel, patterns
         self._received = b""
         self._is_open = True
@@ -234,14 +229,18 @@ class TestRun:
         self._is_open = bool(data)
         *requests, self._received = (self._received + data).split(b"\n")
         for request in requests:
-            if request == b"begin":
-                run.session.parts.begin()
+            if request in BEGINNINGS:
+                run.session.parts.begin(keeps=request == BEGINNINGS[1])
                 self._channel.sendall(b"\n")
-            else:
-                reply = self._measured(run, json.loads(request))
-                self._channel.sendall(json.dumps(reply).encode() + b"\n")
+                continue
+            reply = (
+                self._searched(run)
+                if request == SEARCH
+                else self._measured(run, json.loads(request))
+            )
+            self._channel.sendall(json.dumps(reply).encode() + b"\n")
 
-    def _measured(self, run: Run, wanted: dict[str, Any]) -> dict[str, Any]:
+    def _measured(self, run: Run, limit: int | None) -> dict[str, Any]:
         figures = run.session.parts.end()
         reply: dict[str, Any] = {
             "peak_bytes": figures.peak_bytes,
@@ -250,41 +249,32 @@ class TestRun:
             "live_bytes": figures.live_bytes,
             "live_blocks": figures.live_count,
         }
-        found = ExitLeaks()
-        problem = figures.problem
-        if figures.live_count and wanted["search"]:
-            try:
-                found = run.session.find_leaks(0)
-            except TracellocError as error:
-                problem = problem or str(error)
-            problem = problem or found.problem
-        limit = wanted["memory"]
-        is_beyond = limit is not None and figures.peak_bytes > limit
-        snapshot = None
-        if is_beyond or found.stacks:
-            snapshot = run.session.snapshot().root
-        if snapshot is not None and is_beyond:
-            reply["at_peak"] = _at_peak(run, snapshot, figures)
-        leaks = [] if snapshot is None else self._leaks(run, snapshot, found)
-        reply["leaked_bytes"] = sum(leak["bytes"] for leak in leaks)
-        reply["leaked_blocks"] = sum(leak["blocks"] for leak in leaks)
-        reply["leaks"] = leaks
-        if problem:
-            reply["problem"] = problem
+        if limit is not None and figures.peak_bytes > limit:
+            reply["at_peak"] = _at_peak(run, run.session.snapshot().root, figures)
+        if figures.problem:
+            reply["problem"] = figures.problem
         return reply
 
-    def _leaks(self, run: Run, snapshot: Snapshot, found: ExitLeaks) -> list[dict[str, Any]]:
+    def _searched(self, run: Run) -> dict[str, Any]:
+        """Returns the leaks since the last search by the numbers of tests, or a problem."""
+        try:
+            found = run.session.find_leaks(0)
+        except TracellocError as error:
+            return {"problem": str(error)}
+        if found.problem or not found.stacks:
+            return {"problem": found.problem} if found.problem else {}
+        snapshot = run.session.snapshot().root
         process = run.session.root.process
-        leaks = []
+        leaks: dict[str, list[dict[str, Any]]] = {}
         for one in _unknown_leaks(run, snapshot, found, self._patterns)[0]:
             head = process.read_memory(one.leak.address, 8 * _HEAD_WORDS)
-            leaks.append({
+            leaks.setdefault(str(one.leak.part), []).append({
                 **_sum(one.leak.blocks),
                 "indirect_bytes": one.leak.indirect.size_bytes,
                 "head": np.frombuffer(head[: len(head) & ~7], np.uint64).tolist(),
                 "stack": _frames(one.stack),
             })  # fmt: skip
-        return leaks
+        return {"leaks": {part: _joined(some) for part, some in leaks.items()}}
 
 
 def _named(run: Run, snapshot: Snapshot, leaks: Sequence[LeakedStack]) -> Iterator[NamedLeak]:
@@ -317,10 +307,22 @@ def _at_peak(run: Run, snapshot: Snapshot, figures: PartFigures) -> list[dict[st
         for stack in order.tolist()
         if figures.at_peak[stack]
     ]
-    return [
+    found = [
         {**_sum(one.leak.blocks), "stack": _frames(one.stack)}
-        for one in joined_leaks(_named(run, snapshot, sums))[:_MOST_LISTED]
+        for one in joined_leaks(_named(run, snapshot, sums))
     ]
+    return _joined(found)[:_MOST_LISTED]
+
+
+def _joined(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Joins records whose shown stacks are equal; most bytes first."""
+    joined: dict[str, dict[str, Any]] = {}
+    for one in found:
+        same = joined.setdefault(json.dumps(one["stack"]), one)
+        if same is not one:
+            for unit in _UNITS & same.keys():
+                same[unit] += one[unit]
+    return sorted(joined.values(), key=lambda one: -one["bytes"])
 
 
 def _sum(blocks: BlockSum) -> dict[str, int]:
@@ -332,7 +334,9 @@ def _frames(stack: NamedStack) -> list[dict[str, Any]]:
     if stack.frames and shown and shown[0][0].startswith("["):
         # Of collapsed frames, the innermost one says most.
         shown.insert(0, (frame_name(stack.frames[0]), stack.frames[0]))
-    within = takewhile(lambda one: one[1].symbol != _OUTERMOST, shown)
+    within = list(takewhile(lambda one: one[1].symbol not in _OUTERMOST, shown))
+    if shown and len(within) < len(shown) and is_runtime_frame(shown[-1][1].address):
+        within.append(shown[-1])  # The test's own line
     return [
         {"function": name, "file": frame.file, "line": frame.line, "module": frame.module}
         for name, frame in within
@@ -342,6 +346,7 @@ def _frames(stack: NamedStack) -> list[dict[str, Any]]:
 def serve_tests(given: Options, suppressions: Iterable[Path]) -> int:
     """Runs a pytest whose plug-in asks. Returns its exit status. Raises TracellocError."""
     capabilities.check_machine(machine_name())
+    STARTUP.is_quiet = True
     options = completed(given.but(top=0))
     patterns = read_patterns(suppressions)
     channel, theirs = socket.socketpair()

@@ -67,11 +67,12 @@ class LeakedStack:
     direct: BlockSum  # Blocks that nothing points to, and one block of each ring
     indirect: BlockSum  # Blocks that only leaked blocks point to
     address: int = 0  # Address of one of the blocks
+    part: int = 0  # Number of the part of the run that allocated them, if it is told apart
 
     def __add__(self, other: LeakedStack) -> LeakedStack:
         """Adds up the blocks of two records; the call stack is the first record's."""
         sums = self.direct + other.direct, self.indirect + other.indirect
-        return LeakedStack(self.stack, *sums, self.address)
+        return LeakedStack(self.stack, *sums, self.address, self.part)
 
     @property
     def blocks(self) -> BlockSum:

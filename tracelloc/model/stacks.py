@@ -25,6 +25,7 @@ class StackFlag(IntFlag):
     NAMES = 1024
     EARLIER = 2048  # An artificial stack: class and size of blocks from before tracing
     DATED = 4096  # The last word is not a frame: it is the generation of the mappings
+    PLACED = 8192  # In a test: the id of the code's stack, and a frame of Python beyond its end
 
 
 # Why a stack ends before its outermost frame, for display.

@@ -1,26 +1,102 @@
 # cython: language_level=3
-"""Calls a function far down the stack, so that what runs after it does not meet its remains.
+"""Calls tests far down the stack, and tells the preloaded library which line of them runs.
 
 A pointer that a test has left in its part of the stack would make a leaked block look reachable as
 soon as another function's frame lies there.
+
+CPython calls the function that is set by ``_PyInterpreterState_SetEvalFrameFunc`` (PEP 523) to run
+a frame. That function waits for the frame of the test, and is away while the test runs.
 """
 
 cdef extern from *:
     """
-    static __attribute__((noinline)) PyObject *call_far_down(PyObject *function)
+    #include <dlfcn.h>
+    #include <stdint.h>
+
+    typedef PyObject *(*evaluator)(void *thread, uint64_t *frame, int thrown);
+
+    /* Exported by CPython 3.11 and later, but not in its limited interface. */
+    __attribute__((weak)) evaluator _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState *);
+    __attribute__((weak)) void _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState *, evaluator);
+    __attribute__((weak)) PyObject *_PyEval_EvalFrameDefault(void *, uint64_t *, int);
+
+    /* In 8 bytes: the instruction in a frame, and the code object, up to 3.11 and later. */
+    #define FRAME_REACHED 7
+    #define FRAME_OLD_CODE 4
+    #define FRAME_CODE 0
+
+    static uint64_t place[3]; /* see tracelloc_preload_place */
+    static uint64_t *volatile *shared;
+    static int awaits; /* a test is called, and its code known */
+
+    static void set_evaluator(evaluator function)
+    {
+        _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), function);
+    }
+
+    static __attribute__((noinline)) PyObject *tracelloc_enter_test(void *thread, uint64_t *frame,
+                                                                   int thrown)
+    {
+        PyObject *result;
+
+        if ((frame[FRAME_CODE] & ~7ULL) != place[1] && frame[FRAME_OLD_CODE] != place[1])
+            return _PyEval_EvalFrameDefault(thread, frame, thrown);
+        set_evaluator(_PyEval_EvalFrameDefault);
+        place[0] = (uint64_t)(frame + FRAME_REACHED);
+        *shared = place;
+        result = _PyEval_EvalFrameDefault(thread, frame, thrown);
+        *shared = NULL;
+        if (awaits) /* not if a thread outlives the test */
+            set_evaluator(tracelloc_enter_test);
+        return result;
+    }
+
+    /* Awaits a frame of the code, if nobody else evaluates frames. */
+    static void await_frame(PyObject *code)
+    {
+        /* As in probes/python.bpf.c: identify(). */
+        static const int words[] = {3, 4, 8, 9, 11, 17, 16};
+        uint64_t identity = 0;
+
+        shared = dlsym(RTLD_DEFAULT, "tracelloc_preload_place");
+        if (code == Py_None || !shared || !_PyInterpreterState_SetEvalFrameFunc ||
+            !_PyEval_EvalFrameDefault || !_PyInterpreterState_GetEvalFrameFunc ||
+            _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) !=
+                _PyEval_EvalFrameDefault)
+            return;
+        for (int n = 0; n < 7; n++) {
+            uint64_t word = ((uint64_t *)code)[words[n]];
+
+            identity = n ? (identity ^ word) * 0x9e3779b97f4a7c15ULL : word;
+            identity = n ? identity ^ (identity >> 29) : identity;
+        }
+        place[1] = (uint64_t)code;
+        place[2] = identity;
+        awaits = 1;
+        set_evaluator(tracelloc_enter_test);
+    }
+
+    static __attribute__((noinline)) PyObject *call_far_down(PyObject *function, PyObject *code)
     {
         volatile char gap[1 << 13];
         PyObject *result;
 
+        await_frame(code);
         gap[0] = 0;
         result = PyObject_CallNoArgs(function);
         gap[1] = 0;
+        if (awaits)
+            set_evaluator(_PyEval_EvalFrameDefault);
+        awaits = 0;
         return result;
     }
     """
-    object call_far_down(object function)
+    object call_far_down(object function, object code)
 
 
-def call_apart(function):
-    """Calls it without arguments, 8 KiB further down the stack."""
-    return call_far_down(function)
+def call_apart(function, code):
+    """Calls it without arguments, 8 KiB further down the stack.
+
+    While a function with this code object (or None) runs, its line belongs to call stacks.
+    """
+    return call_far_down(function, code)

@@ -5,6 +5,7 @@ asks, and its figures come with its reports.
 """
 
 import gc
+import inspect
 import json
 import os
 import shlex
@@ -19,7 +20,7 @@ import pytest
 
 from tracelloc import __version__
 from tracelloc.dataclass import dataclass
-from tracelloc.testing import VARIABLE
+from tracelloc.testing import BEGINNINGS, SEARCH, VARIABLE
 from tracelloc.testing.apart import call_apart
 from tracelloc.text import format_size, parse_size, plural, printable
 
@@ -80,7 +81,8 @@ def broken_limits(limits: TestLimits, found: dict[str, Any]) -> list[str]:
     if "at_peak" in found:
         peak = found["peak_bytes"]
         lines.append(f'limit_memory("{limits.memory}"): the peak was {amount(peak)}, of which')
-        for one in found["at_peak"]:
+        limit_bytes = limits.memory_bytes or 0
+        for one in [one for one in found["at_peak"] if one["bytes"] * 100 >= limit_bytes]:
             lines += [f"{_blocks(one)}, allocated in", *stack_lines(one)]
     if limits.leaks is not None:
         most, limit = parse_size(limits.leaks), f'limit_leaks("{limits.leaks}")'
@@ -135,6 +137,30 @@ def _stack(leak: dict[str, Any]) -> Stack:
 _FOUND: Final = pytest.StashKey[dict[str, Any]]()
 # Words of a block that may point to the type of a Python object: behind the collector's words.
 _TYPE_WORDS: Final = (1, 3, 5)
+_UNITS: Final = "bytes", "blocks"
+_NO_LEAKS: Final = {"leaked_bytes": 0, "leaked_blocks": 0, "leaks": ()}
+_MOST_BLOCKS: Final = 100_000  # That tests may leave until they are searched for
+
+
+def _collections() -> list[int]:
+    """Returns how often Python's garbage collector has collected each generation."""
+    return [one["collections"] for one in gc.get_stats()]
+
+
+def _collect_since(before: list[int]) -> None:
+    """Collects the generations in which objects are that were created since then."""
+    pairs = zip(before, _collections(), strict=True)
+    older = [at + 1 for at, (then, now) in enumerate(pairs) if now != then]
+    gc.collect(min(2, max(older, default=0)))
+
+
+def _type_of(leak: dict[str, Any], head: list[int], types: dict[int, type]) -> str | None:
+    """Returns the type of the Python object in a leaked block, if the block has room for it."""
+    for word in _TYPE_WORDS:
+        kind = types.get(head[word]) if word < len(head) else None
+        if kind and leak["bytes"] >= leak["blocks"] * (8 * (word - 1) + kind.__basicsize__):
+            return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    return None
 
 
 class Channel:
@@ -150,18 +176,13 @@ class Channel:
         self._one, self._piece = bytearray(1), bytearray(1 << 16)
         self._send, self._receive = self._socket.send, self._socket.recv_into
 
-    def begin(self) -> None:
+    def begin(self, request: bytes) -> None:
         """Begins the figures of a test."""
-        self._send(b"begin\n")
+        self._send(request)
         self._receive(self._one)
 
-    @staticmethod
-    def request(**wanted: Any) -> bytes:
-        """Returns the request for ``end``, to be made before ``begin``."""
-        return json.dumps(wanted).encode() + b"\n"
-
-    def end(self, request: bytes) -> dict[str, Any]:
-        """Returns the figures since ``begin``, as ``TestRun`` has them."""
+    def ask(self, request: bytes) -> dict[str, Any]:
+        """Returns the answer of ``TestRun``. The request is made before a test begins."""
         self._send(request)
         answer = bytearray()
         while not answer.endswith(b"\n"):
@@ -186,6 +207,11 @@ class TestMemory:
         self._channel = Channel() if VARIABLE in os.environ else None
         self._tests: list[dict[str, Any]] = []
         self._unmeasured = 0
+        self._begun: list[str] = []  # Ids of the tests that this process has begun
+        self._leaks: dict[str, dict[str, Any]] = {}  # What searches have found, by tests' ids
+        self._searched = 0  # Number of tests that the last search was after
+        self._unsearched = 0  # Blocks that tests since then have left
+        self._searches_all = not config.getoption("tracelloc_no_search")
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -193,37 +219,51 @@ class TestMemory:
         if self._channel is None:
             return (yield)
         limits = limits_of(item)
-        search = limits.leaks is not None or not self._config.getoption("tracelloc_no_search")
-        request = self._channel.request(memory=limits.memory_bytes, search=search)
         begin, runtest = self._channel.begin, item.runtest
+        end = json.dumps(limits.memory_bytes).encode() + b"\n"
+        request = BEGINNINGS[self._searches_all] + b"\n"
+        self._begun.append(item.nodeid)
+        collections = _collections()
 
         def run() -> None:
-            begin()
+            begin(request)
             runtest()
 
-        item.runtest = partial(call_apart, run)  # type: ignore[method-assign, assignment]
+        code = getattr(inspect.unwrap(getattr(item, "function", run)), "__code__", None)
+        item.runtest = partial(call_apart, run, code)  # type: ignore[method-assign, assignment]
         try:
             result = yield
         finally:
             del item.runtest
-            found = self._measure(self._channel, item, request)
+            # What only a cycle of references keeps is no leak.
+            _collect_since(collections)
+            found = item.stash[_FOUND] = self._channel.ask(end) | _NO_LEAKS
+            self._unsearched += found["live_blocks"]
+            is_limited = limits.leaks is not None and found["live_blocks"]
+            if is_limited or self._unsearched > _MOST_BLOCKS:
+                self._search(self._channel)
+                found |= self._leaks.get(item.nodeid, {})
         if lines := broken_limits(limits, found):
             pytest.fail("\n".join(lines), pytrace=False)
         return result
 
-    def _measure(self, channel: Channel, item: pytest.Item, request: bytes) -> dict[str, Any]:
-        # What only a cycle of references keeps is no leak.
+    def _search(self, channel: Channel) -> None:
+        """Searches for what the tests since the last search have leaked."""
         gc.collect()
         # What ended functions have left in the memory of Python's frames: 160 KiB.
         _places["overwrite"](_DEPTH)
-        found = channel.end(request)
-        names = _names_of_types() if found["leaks"] else {}
-        for leak in found["leaks"]:
-            head = leak.pop("head")
-            types = (names.get(head[word]) for word in _TYPE_WORDS if word < len(head))
-            leak["type"] = next(filter(None, types), None)
-        item.stash[_FOUND] = found
-        return found
+        found = channel.ask(SEARCH + b"\n")
+        leaks: dict[str, list[dict[str, Any]]] = found.get("leaks", {})
+        types = _known_types() if leaks else {}
+        for number, some in leaks.items():
+            for leak in some:
+                leak["type"] = _type_of(leak, leak.pop("head"), types)
+            total = {f"leaked_{unit}": sum(leak[unit] for leak in some) for unit in _UNITS}
+            self._leaks[self._begun[int(number) - 1]] = {**total, "leaks": some}
+        if "problem" in found:
+            for test in self._begun[self._searched if self._searches_all else -1 :]:
+                self._leaks.setdefault(test, {})["problem"] = found["problem"]
+        self._searched, self._unsearched = len(self._begun), 0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -237,7 +277,8 @@ class TestMemory:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collects the figures of a test's report."""
-        if report.when != "call":
+        # A subtest's memory is its test's.
+        if report.when != "call" or hasattr(report, "context"):
             return
         found = getattr(report, "tracelloc", None)
         if found is None:
@@ -253,10 +294,21 @@ class TestMemory:
                 python = shlex.split(spec.python) if spec.python else [sys.executable]
                 spec.python = shlex.join([*self._launcher, *python])
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Takes what a worker has found."""
+        self._leaks |= getattr(node, "workeroutput", {}).get("tracelloc", {})
+
     def pytest_sessionfinish(self) -> None:
-        """Writes the figures of all tests to the file of ``--tracelloc-json``."""
-        path = self._config.getoption("tracelloc_json")
-        if path and not hasattr(self._config, "workerinput"):
+        """Searches the last time, and writes the file of ``--tracelloc-json``."""
+        if self._channel is not None and self._unsearched and self._searches_all:
+            self._search(self._channel)
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput["tracelloc"] = self._leaks
+            return
+        for test in self._tests:
+            test.update(self._leaks.get(test["test"], {}))
+        if path := self._config.getoption("tracelloc_json"):
             file = Path(self._config.invocation_params.dir, path)
             content = {"tracelloc": __version__, "tests": self._tests}
             file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -306,12 +358,12 @@ exec(  # noqa: S102 - a function with very many variables
 )
 
 
-def _names_of_types() -> dict[int, str]:
-    found: dict[int, str] = {}
+def _known_types() -> dict[int, type]:
+    found: dict[int, type] = {}
     new: list[type] = [object]
     while new:
         one = new.pop()
         if id(one) not in found:
-            found[id(one)] = f"{one.__module__}.{one.__qualname__}".removeprefix("builtins.")
+            found[id(one)] = one
             new += type.__subclasses__(one)
     return found

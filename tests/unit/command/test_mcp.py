@@ -157,6 +157,28 @@ def test_messages_of_a_revision_without_sessions() -> None:
     assert errors[1]["error"]["data"] == {"supported": ["2026-07-28"], "requested": "2027-01-01"}
 
 
+def test_answers_have_the_arguments_of_further_tools() -> None:
+    lines = "".join(f"    f{n} in /app (/src/a.c:{n // 2})\n" for n in range(200))
+    given = {"name": "trace", "arguments": {"pid": 42, "confirm": True}}
+    refused = {"name": "trace", "arguments": {"pid": 42}}
+    listed, *called = answers(
+        QuietTools("42", output=f"{lines}==> [more: read_more reference=7 offset=8]\nend\n"),
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": given},
+        {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": refused},
+    )
+    answer, error = (one["result"] for one in sorted(called, key=lambda one: one["id"]))
+    found, text = answer["structuredContent"], answer["content"][0]["text"]
+    assert found["places"] == [{"file": "/src/a.c", "line": n} for n in range(5)]
+    assert found["more"]["reference"] == 1, "of the answer, not of a name in it"
+    assert text.endswith(f"reference=1 offset={found['more']['offset']}]")
+    assert f"recording: {found['recording']}\n" in text
+    schemas = {json.dumps(tool["outputSchema"]) for tool in listed["result"]["tools"]}
+    (schema,) = map(json.loads, schemas)
+    assert schema["properties"].keys() == found.keys()
+    assert "structuredContent" not in error
+
+
 class SlowTools(QuietTools):
     """Commands take until they are cancelled, or told to go on."""
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import DATA
 from tests.options import actions_of
 from tracelloc.command import subcommands
+from tracelloc.command.cli import main
 from tracelloc.command.parser import build_parser, subcommand_parser, whole_parser
 from tracelloc.command.subcommands import (
     Subcommand,
@@ -15,6 +17,7 @@ from tracelloc.command.subcommands import (
     find_subcommand,
     subcommand_names,
 )
+from tracelloc.startup import STARTUP
 
 ALL = all_subcommands()
 ids = [one.name for one in ALL]
@@ -73,3 +76,16 @@ def test_the_man_page_has_all_arguments(one: Subcommand) -> None:
     section = plain[plain.index(beginning) :].removeprefix(".SH").partition("\n.SH COMMAND")[0]
     assert " ".join(one.about.split()) in " ".join(section.split())
     assert [f for f in subcommand_parser(one).flags() if f not in section] == ["--help"]
+
+
+def test_quiet_leaves_the_report_alone(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    written = []
+    try:
+        for options in ([], ["--quiet"]):
+            assert main(["report", str(DATA / "recordings" / "v2.rec"), *options]) == 0
+            written.append(capsysbinary.readouterr())
+    finally:
+        STARTUP.is_quiet = False
+    assert written[0].err.startswith(b"tracelloc: at ")
+    assert written[1].err == b""
+    assert written[1].out == written[0].out != b""

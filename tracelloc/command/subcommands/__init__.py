@@ -11,7 +11,7 @@ from enum import Enum
 from importlib import import_module
 from pathlib import Path
 
-from tracelloc.command.arguments import add_option
+from tracelloc.command.arguments import add_option, add_quiet
 from tracelloc.dataclass import dataclass
 
 
@@ -56,6 +56,7 @@ class Subcommand:
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         self.add_own_arguments(parser)
+        add_quiet(parser)
         add_option(parser, "--debug", "show tracebacks")
 
 

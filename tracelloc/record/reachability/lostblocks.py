@@ -20,7 +20,7 @@ from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap, while_alive
 from tracelloc.record.kernel.registers import ThreadRegisters
-from tracelloc.record.process.memory import Mask, RemoteMemory
+from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import read_regions
 from tracelloc.record.process.residency import read_resident
@@ -34,6 +34,7 @@ from tracelloc.record.reachability.wordlog import LoggingReader, WordLog, search
 
 _NONE: Final = BlockSum()
 _MOST_SEARCHES: Final = 5
+_STACK_BITS: Final = 32  # Of a stack's index
 _PIECE_BYTES: Final = 1 << 20
 # Time between the beginnings of searches: a pointer that moved has come to rest.
 _APART_S: Final = 0.5
@@ -220,11 +221,16 @@ def _are_led_to(reader: PieceReader, search: _Search) -> Mask:
 
 
 def find_leaks(
-    process: Process, blocks: Blocks, threads: Sequence[ThreadRegisters], since_ns: int = 0
+    process: Process,
+    blocks: Blocks,
+    threads: Sequence[ThreadRegisters],
+    since_ns: int = 0,
+    begins_ns: U64 = NO_ENTRIES,
 ) -> ExitLeaks:
-    """Searches for pointers to all blocks of a program whose threads are stopped.
+    """Searches for pointers to blocks of a program whose threads are stopped.
 
     ``since_ns``: blocks that were allocated before that are not reported (CLOCK_MONOTONIC).
+    ``begins_ns``: when parts of its run began; leaks of each part are told apart.
     Raises TargetError, PrivilegeError, OSError and MemoryError.
     """
     # A main thread that has ended has no memory.
@@ -242,16 +248,19 @@ def find_leaks(
     is_direct = np.zeros(len(lost), np.bool_)
     is_direct[first_blocks] = True
     return ExitLeaks(
-        tuple(_by_stack(lost, is_direct)),
+        tuple(_by_stack(lost, is_direct, begins_ns)),
         in_use,
         search.swapped_bytes,
         search.bits.edges_left_out,
     )
 
 
-def _by_stack(blocks: Blocks, is_direct: Mask) -> list[LeakedStack]:
+def _by_stack(blocks: Blocks, is_direct: Mask, begins_ns: U64) -> list[LeakedStack]:
+    part = np.searchsorted(begins_ns, blocks.birth_ns, side="right").astype(np.uint64)
+    keys = part << np.uint64(_STACK_BITS) | blocks.stack
+
     def sums(of: Mask) -> dict[int, BlockSum]:
-        stacks, which = np.unique(blocks.stack[of], return_inverse=True)
+        stacks, which = np.unique(keys[of], return_inverse=True)
         counts, sizes = np.bincount(which), np.bincount(which, blocks.size[of].astype(np.float64))
         rows = zip(stacks.tolist(), counts.tolist(), sizes.tolist(), strict=True)
         return {stack: BlockSum(count, int(size)) for stack, count, size in rows}
@@ -259,11 +268,17 @@ def _by_stack(blocks: Blocks, is_direct: Mask) -> list[LeakedStack]:
     direct, indirect = sums(is_direct), sums(~is_direct)
     # Later ones replace earlier ones: of a stack's blocks, a direct one.
     order = np.argsort(is_direct, kind="stable")
-    pairs = blocks.stack[order].tolist(), blocks.address[order].tolist()
+    pairs = keys[order].tolist(), blocks.address[order].tolist()
     example = dict(zip(*pairs, strict=True))
     none = BlockSum()
     found = [
-        LeakedStack(stack, direct.get(stack, none), indirect.get(stack, none), example[stack])
-        for stack in {**direct, **indirect}
+        LeakedStack(
+            key & (1 << _STACK_BITS) - 1,
+            direct.get(key, none),
+            indirect.get(key, none),
+            example[key],
+            key >> _STACK_BITS,
+        )
+        for key in {**direct, **indirect}
     ]
     return sorted(found, key=lambda one: (not one.direct.count, -one.blocks.size_bytes, one.stack))

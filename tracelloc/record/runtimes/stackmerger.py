@@ -23,6 +23,8 @@ from tracelloc.record.runtimes.cpython.interpreter import CPython, UnsupportedRu
 from tracelloc.record.runtimes.supported import find_runtime
 
 _MOST_WAITING: Final = 1 << 14
+_PLACED: Final = int(StackFlag.PLACED)
+_WHOLE: Final = StackFlag(0)
 # How often a stack's code is looked up while it may still be being finished: some seconds.
 _MOST_LOOKS: Final = 100
 
@@ -32,7 +34,7 @@ class _Waiting:
     stack_id: int
     code_id: int
     groups: list[Frames]
-    device: Frames  # An artificial frame, outermost
+    outer: Frames  # An artificial frame, outermost
     flags: StackFlag
     looks: int = 0
 
@@ -54,6 +56,7 @@ class StackMerger:
         self.runtime: CPython | None = None
         self._parent = None if parent is None else parent.runtime
         self._waiting: deque[_Waiting] = deque()
+        self._places: dict[Frames, Frames] = {}  # Lines of tests, by words of the library
         self._said: set[str] = set()
         self._unsupported: str | None = None
         self._generation = -1
@@ -83,6 +86,7 @@ class StackMerger:
         self.runtime = self._parent = self._unsupported = None
         self._generation = -1
         self._waiting.clear()
+        self._places.clear()
 
     def troubles(self) -> list[str]:
         """Returns why stacks can't be merged, for display; each trouble is returned once."""
@@ -103,8 +107,16 @@ class StackMerger:
                 self.runtime.note_names(words)
 
     def merge_sent(self, sent: SentStacks) -> None:
-        """Merges stacks with a runtime's frames: ``struct python_stack``."""
+        """Merges stacks with a runtime's frames: ``struct python_stack``, or ``PLACED``."""
+        if len(self._places) > _MOST_WAITING:
+            self._places.clear()
         for stack_id, flags, words in sent.rows():
+            if flags == _PLACED:
+                outer = self._places.get(words[1:])
+                if outer is None:
+                    outer = self._places[words[1:]] = sum(self._groups(words[1:]), ())
+                self._waiting.append(_Waiting(stack_id, words[0], [], outer, _WHOLE))
+                continue
             groups = self._groups(words[2:])
             device = self._device(words[1] - 1) if words[1] else ()
             how = StackFlag(flags) & ~StackFlag.PYTHON
@@ -123,7 +135,7 @@ class StackMerger:
             if code is None:
                 # The code was lost; the runtime's frames are better than nothing.
                 code = (), StackFlag.LOST_MISS
-            frames = self._merged(*code, one.groups) + one.device
+            frames = self._merged(*code, one.groups) + one.outer
             self._stacks.add(one.stack_id, frames, code[1] | one.flags)
 
     def _device(self, number: int) -> Frames:

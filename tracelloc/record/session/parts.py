@@ -5,9 +5,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
+
 from tracelloc.errors import TracellocError
-from tracelloc.model.blocks import PartFigures
+from tracelloc.model.blocks import Blocks, PartFigures
+from tracelloc.model.figures import U64
 from tracelloc.model.lostmemory import ExitLeaks
+from tracelloc.record.heapwalk.arenas import NO_ENTRIES
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.reachability.lostblocks import find_leaks
 from tracelloc.record.session.processes import Processes
@@ -31,13 +35,37 @@ class Parts:
         """``lock`` guards the processes. ``drain`` applies events; its result is true if any."""
         self._lock, self._drain = lock, drain
         self._sources, self._processes = sources, processes
+        self._begins_ns: list[int] = []
+        self._kept = Blocks.empty()  # Blocks of earlier parts that are still to be searched for
+        self._searched_ns = 0  # When blocks were last searched for, or forgotten
+        self._problem = ""  # Why a part's events are incomplete, since then
 
-    def begin(self) -> None:
-        """Begins a part: forgets the process's blocks and figures so far."""
+    def begin(self, *, keeps: bool) -> None:
+        """Begins a part, whose figures begin at 0. Parts are numbered from 1.
+
+        ``keeps``: whether the blocks that earlier parts have left are searched for, too.
+        """
         with self._lock:
             self.drain_reported()
-            self._processes.root.begin_part(time.monotonic_ns())
+            root, now_ns = self._processes.root, time.monotonic_ns()
+            if keeps:
+                self._problem = self._problem or (self._begins_ns and root.why_incomplete()) or ""
+                self._kept = self._left()
+            else:
+                self._forget(now_ns)
+            self._begins_ns.append(now_ns)
+            root.begin_part(now_ns)
+            root.heap.table.watch_addresses(watch=True)
             self._sources.set_hiding(False)
+
+    def _left(self) -> Blocks:
+        table = self._processes.root.heap.table
+        last = table.raw_blocks()
+        new = last.select(last.birth_ns > self._searched_ns)
+        return Blocks.concatenate([self._kept.select(~table.are_watched(self._kept.address)), new])
+
+    def _forget(self, now_ns: int) -> None:
+        self._kept, self._searched_ns, self._problem = Blocks.empty(), now_ns, ""
 
     def end(self) -> PartFigures:
         """Ends a part: returns its figures. No allocations are reported from now on."""
@@ -49,14 +77,22 @@ class Parts:
     def find_leaks(self, checked: Tracee, threads: Sequence[ThreadRegisters]) -> ExitLeaks | None:
         """Finds blocks that nothing points to. All threads must be stopped.
 
-        In parts, these are blocks of the last part. Returns None if a thread was stopped while it
-        reported an event: later events are unknown.
+        In parts, these are blocks of the last part, and those kept: each is searched for once.
+        Returns None if a thread was stopped while it reported an event: later events are unknown.
         """
         with self._lock:
             self.drain_reported()
             link = checked.probes.link
-            is_whole = link is not None and link.source.is_quiet
-        return leaks_at_exit(checked, self._lock, threads) if is_whole else None
+            if link is None or not link.source.is_quiet:
+                return None
+            blocks, problem = None, self._problem
+            if self._begins_ns:
+                blocks = self._left()
+                self._forget(time.monotonic_ns())
+        if problem:
+            return ExitLeaks(problem=problem)
+        begins_ns = np.array(self._begins_ns, np.uint64)
+        return leaks_at_exit(checked, self._lock, threads, blocks, begins_ns)
 
     def drain_reported(self) -> None:
         """Applies the events that have been reported by now."""
@@ -66,18 +102,23 @@ class Parts:
 
 
 def leaks_at_exit(
-    checked: Tracee, lock: threading.RLock, threads: Sequence[ThreadRegisters]
+    checked: Tracee,
+    lock: threading.RLock,
+    threads: Sequence[ThreadRegisters],
+    some: Blocks | None = None,
+    begins_ns: U64 = NO_ENTRIES,
 ) -> ExitLeaks:
     """Finds leaks of an ending process, or why not. All its events must have been applied.
 
-    ``lock`` guards the process; ``threads``: see ``find_leaks``.
+    ``lock`` guards the process; ``some``: the blocks to search for (None: all); ``threads``,
+    ``begins_ns``: see ``find_leaks``.
     """
     with lock:
         problem = checked.why_incomplete()
-        blocks = checked.heap.table.raw_blocks()
+        blocks = checked.heap.table.raw_blocks() if some is None else some
     if problem:
         return ExitLeaks(problem=problem)
     try:
-        return find_leaks(checked.process, blocks, threads, checked.forked_ns)
+        return find_leaks(checked.process, blocks, threads, checked.forked_ns, begins_ns)
     except (TracellocError, OSError, MemoryError) as error:
         return ExitLeaks(problem=reason_of(error))

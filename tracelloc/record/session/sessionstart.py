@@ -76,7 +76,7 @@ def _nothing() -> None:
 def await_program(process: Process, config: TraceConfig, say: Say = say_nothing) -> Session:
     """Prepares a session on a process waiting to execute its program. Raises TracellocError."""
     # The program is not known yet.
-    config = config.with_runtime_frames(not config.without_probes)
+    config = config.with_runtime_frames(config.in_parts or not config.without_probes)
     session = _make(AddressSpace(process), config, say, waiting=True)
     session.start()
     return session

@@ -274,7 +274,8 @@ class Tracee:
             self._shortage = self.space.shortage
             files = f"files of process {self.process.pid}"
             say(f"warning: {files} can't be opened, and are not traced: {self._shortage}")
-        if self._trampoline is None and self.heap.table.events:
+        has_probes = not self._context.config.without_probes
+        if has_probes and self._trampoline is None and self.heap.table.events:
             self.source.refresh()
         if not self._has_told_of_unseen and self._are_allocations_unseen():
             self._has_told_of_unseen = True

@@ -203,7 +203,7 @@ class StackSource:
             self._note_code(new)
             return
         is_named = new.flags & np.uint16(StackFlag.NAMES) != 0
-        is_merged = new.flags & np.uint16(StackFlag.PYTHON) != 0
+        is_merged = new.flags & np.uint16(StackFlag.PYTHON | StackFlag.PLACED) != 0
         self.merger.note_names(new.select(is_named))
         self._note_code(new.select(~(is_merged | is_named)))
         self.merger.merge_sent(new.select(is_merged))

@@ -209,7 +209,7 @@ def joined_leaks(leaks: Iterable[NamedLeak]) -> list[NamedLeak]:
     for one in leaks:
         lines = tuple((frame_name(frame), frame.file, frame.line) for frame in one.stack.frames)
         # What a program lost comes before what it lost with that.
-        key = (bool(one.leak.direct.count), *lines)
+        key = (one.leak.part, bool(one.leak.direct.count), *lines)
         same = found.get(key, one)
         if same is not one:
             same = NamedLeak(same.leak + one.leak, same.stack)
