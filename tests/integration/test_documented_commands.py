@@ -83,7 +83,7 @@ SCRIPTS = {
     "app.js": "const kept = Buffer.alloc(100000); setTimeout(() => kept.length, 100);\n",
     "worker.php": "<?php $kept = str_repeat('x', 100000); usleep(100000);\n",
     "known.supp": "leak:known_to_leak\n",
-    "Makefile": "all: one two\none two:\n\t./server >$@\n",
+    "Makefile": "all: one two\none two:\n\t./server >$@\ncheck:\n\t./server\n",
 }
 
 

@@ -253,7 +253,7 @@ def test_completion() -> None:
     assert completed("tracelloc", "--follow") == {"--follow", "--follow-limit"}
     assert completed("tracelloc", "--metric", "pe") == {"peak"}
     assert completed("tracelloc", "comp") == {"completion"}
-    assert completed("tracelloc", "help", "cont") == {"container", "containers"}
+    assert completed("tracelloc", "help", "conta") == {"container", "containers"}
     assert str(os.getpid()) in completed("tracelloc", "leaks", "-p", "")
     name = Path("/proc/self/comm").read_text().strip()
     assert completed("tracelloc", "-n", name[:-1]) >= {name}
