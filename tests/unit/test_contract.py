@@ -9,7 +9,7 @@ from dataclasses import fields
 
 import tracelloc
 from tests.harness import DATA
-from tests.unit.show.report.test_json_docs import tables
+from tests.schema import Schema
 from tracelloc.command.api import TracedStack
 from tracelloc.errors import NOT_EXECUTABLE_STATUS, NOT_FOUND_STATUS, TracellocError, UsageError
 from tracelloc.show.alerts.rules import FAILED_STATUS
@@ -19,8 +19,9 @@ LIST = DATA / "contract.txt"
 
 def contract() -> Iterator[str]:
     """A line for each thing: its kind and its name."""
-    for path, keys in tables().items():
-        yield from (f"json {path or 'report'}.{key}: {kind}" for key, (kind, _) in keys.items())
+    for name, schema in Schema().whole["$defs"].items():
+        for key, kind in schema.get("properties", {}).items():
+            yield f"json {name}.{key}: {kind.get('type', kind.get('$ref', 'object'))}"
     for path in (DATA / "recordings").glob("v*.rec"):
         with tracelloc.open(path):
             yield f"recording {path.stem}"
