@@ -194,8 +194,9 @@ class LiveScreen(SearchableScreen[None]):
         if details is None:
             pane.border_title, words = type_words(self.view.key, picture.snapshot)
             pane.show(TableRows((), lambda _key, _column: "", empty=words), at_once=True)
-            self.set_class(self._pane_room() < _LEAST_PANE, "crowded")
-            pane.set_height(_LEAST_PANE)
+            room = self._pane_room()
+            self.set_class(room < _LEAST_PANE, "crowded")
+            pane.set_height(max(min(room, _PANE), _LEAST_PANE))
             return
         group = self.view.key if isinstance(self.view.key, GroupKey) else None
         verdict = verdict_text(details, picture.snapshot, group)
