@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* Short names of types, and attributes. x86-64 only. */
+/* Short names of types, attributes, and the processor. */
 #ifndef TRACELLOC_PRELOADED_BASE_H
 #define TRACELLOC_PRELOADED_BASE_H
 
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+/* Loops stay loops: there is no memcpy(3) here. (clang's do without a C library.) */
+#ifndef __clang__
+#pragma GCC optimize("no-tree-loop-distribute-patterns")
+#endif
+
 #include <linux/types.h>
 #include <stddef.h>
 
@@ -13,12 +18,16 @@ typedef __u64 u64;
 typedef __u32 u32;
 typedef __u8 u8;
 
-#ifndef __x86_64__
-#error "only x86-64"
-#endif
-
 #define EXPORT __attribute__((visibility("default")))
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
+
+#if defined(__x86_64__)
+#include "x86_64.h"
+#elif defined(__aarch64__)
+#include "aarch64.h"
+#else
+#error "only x86-64 and 64-bit Arm"
+#endif
 
 #endif

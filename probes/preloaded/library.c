@@ -122,9 +122,6 @@ static u64 limit_of(u32 resource)
 	return limit.now;
 }
 
-/* Descriptor of the shared memory; -1 if there is none. */
-static long area_file = -1;
-
 /* Creates the shared memory; if that fails, the library stays idle. Returns the state. */
 static enum preload_state make_area(void)
 {
@@ -202,7 +199,7 @@ static __attribute__((noinline, used)) void begin_once(void)
 		__atomic_store_n(&done, 1, __ATOMIC_RELEASE);
 	}
 	while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE))
-		__builtin_ia32_pause();
+		pause_briefly();
 }
 
 /*

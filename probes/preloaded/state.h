@@ -12,9 +12,9 @@ struct guard {
 	u8 *area;                     /* the whole file, mapped when events are first wanted */
 	u8 *place;                    /* address reserved for `area` */
 	u32 mapping;                  /* a thread is mapping it */
-	u8 rest[PRELOAD_PAGE - 28];
+	u8 rest[LARGEST_PAGE - 28];
 };
-static struct guard guard __attribute__((aligned(PRELOAD_PAGE)));
+static struct guard guard __attribute__((aligned(LARGEST_PAGE)));
 
 /* Per thread. Small, because thread-local variables reduce the room of the thread's stack. */
 struct thread {
