@@ -8,6 +8,8 @@
 #ifndef TRACELLOC_PRELOADED_AARCH64_H
 #define TRACELLOC_PRELOADED_AARCH64_H
 
+#include "base.h"
+
 /* Without calls of the compiler's own library, which is not there (clang: -mno-outline-atomics). */
 #ifndef __clang__
 #pragma GCC target("no-outline-atomics")

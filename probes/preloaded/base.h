@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* Short names of types, attributes, and the processor. */
+/* Short names of types, and attributes. */
 #ifndef TRACELLOC_PRELOADED_BASE_H
 #define TRACELLOC_PRELOADED_BASE_H
 
@@ -21,13 +21,5 @@ typedef __u8 u8;
 #define EXPORT __attribute__((visibility("default")))
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
-
-#if defined(__x86_64__)
-#include "x86_64.h"
-#elif defined(__aarch64__)
-#include "aarch64.h"
-#else
-#error "only x86-64 and 64-bit Arm"
-#endif
 
 #endif

@@ -65,6 +65,10 @@ static int fork_by(int (*function)(void))
 
 	__asm__ volatile("" : "+r"(own)); /* the parent's, not looked for later */
 	pid = function();
+#ifdef PRELOAD_EMULATED /* nor does its madvise(2) do anything */
+	if (!pid)
+		guard.control = NULL, guard.area = guard.place = NULL;
+#endif
 	if (!pid)
 		keep_thread(own);
 	if (!pid && control && !guard.control && map_zeros(control, PRELOAD_PAGE) && own->inside &&

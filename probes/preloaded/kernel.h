@@ -3,7 +3,7 @@
 #ifndef TRACELLOC_PRELOADED_KERNEL_H
 #define TRACELLOC_PRELOADED_KERNEL_H
 
-#include "base.h"
+#include "processor.h"
 
 #define PROT_NONE 0
 #define PROT_READ 1

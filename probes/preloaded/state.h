@@ -4,7 +4,7 @@
 #define TRACELLOC_PRELOADED_STATE_H
 
 #include "area.h"
-#include "base.h"
+#include "processor.h"
 
 /* Per process. Zeroed in forked children, so that they are idle; so it has a page of its own. */
 struct guard {

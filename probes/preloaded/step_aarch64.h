@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /* 64-bit Arm: stepping from a frame to its caller by an unwind entry (row.h). */
+#ifndef TRACELLOC_PRELOADED_STEP_AARCH64_H
+#define TRACELLOC_PRELOADED_STEP_AARCH64_H
+
+#include "place.h"
 
 #define STEP_KIND(row) ROW_ARM_KIND(row)
 #define SIGNAL_BP ROW_ARM_SIGNAL_FP
@@ -32,3 +36,5 @@ static inline int step_to_caller(struct walk *walk, struct preload_memo *memo, u
 	at->sp = cfa;
 	return GO_ON;
 }
+
+#endif

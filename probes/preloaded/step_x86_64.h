@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /* x86-64: stepping from a frame to its caller by an unwind entry (row.h). */
+#ifndef TRACELLOC_PRELOADED_STEP_X86_64_H
+#define TRACELLOC_PRELOADED_STEP_X86_64_H
+
+#include "place.h"
 
 #define STEP_KIND(row) ROW_KIND(row)
 /* Registers in the kernel's signal frame, in bytes from sp. */
@@ -38,3 +42,5 @@ static inline int step_to_caller(struct walk *walk, struct preload_memo *memo, u
 	at->sp = cfa;
 	return GO_ON;
 }
+
+#endif

@@ -3,6 +3,8 @@
 #ifndef TRACELLOC_PRELOADED_X86_64_H
 #define TRACELLOC_PRELOADED_X86_64_H
 
+#include "base.h"
+
 #define MACHINE EM_X86_64
 #define STEP_HEADER "step_x86_64.h"
 /* Whether a register may have the return address. */
