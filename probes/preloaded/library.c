@@ -29,6 +29,7 @@
  *       (it lists `tsc` among its clock sources). lfence delays reading the counter until all
  *       earlier loads are complete. Other threads see x's write only after x's stamp was read,
  *       because instructions retire in order. Handing over takes longer than a step of the counter.
+ *       (On 64-bit Arm it does not: counters of 24 MHz are common there.)
  *     - A counter in the shared memory, incremented for each event by a locked addition.
  *   So x has the lower stamp with either clock. Within a ring, stamps increase.
  *
@@ -55,8 +56,9 @@
  *   room are counted instead of reported.
  *
  * Signal handlers
- *   A slot is reserved by one instruction, so a handler that allocates gets the next one. A handler
- *   that interrupts a walk makes none of its own; COUNTER_LOST_STACKS counts these.
+ *   A slot is reserved by one instruction, or by a few that begin anew if they are interrupted, so a
+ *   handler that allocates gets another one. A handler that interrupts a walk makes none of its own;
+ *   COUNTER_LOST_STACKS counts these.
  */
 #include "boot.h"
 #include "exec.h"

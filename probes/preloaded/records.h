@@ -56,8 +56,9 @@ static int is_known(u64 stack_id)
 	u64 *set = (u64 *)(guard.area + PRELOAD_AT_KNOWN) +
 		   (stack_id >> 6) % PRELOAD_KNOWN_SETS * PRELOAD_KNOWN_WAYS;
 
+	/* An event with the stack comes after the stack. */
 	for (u32 way = 0; way < PRELOAD_KNOWN_WAYS; way++)
-		if (*(volatile u64 *)&set[way] == stack_id)
+		if (load_acquire(&set[way]) == stack_id)
 			return 1;
 	return 0;
 }
@@ -74,7 +75,7 @@ static void note_known(u64 stack_id)
 			at = way;
 			break;
 		}
-	*(volatile u64 *)&set[at] = stack_id;
+	store_release(&set[at], stack_id);
 }
 
 /* Sends a stack to the profiler. */

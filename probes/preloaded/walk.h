@@ -15,7 +15,7 @@ static inline u64 mix(u64 hash, u64 value)
 /* State of the mappings: generation and tag; 0 while they change or the profiler has not read them. */
 static inline u64 state_of(const struct space *space)
 {
-	u64 tag = *(volatile u64 *)&space->tag;
+	u64 tag = load_acquire(&space->tag);
 
 	if (unlikely(*(volatile u64 *)&space->unloading))
 		return 0;
