@@ -163,6 +163,11 @@ static inline u64 code_address(u64 word)
 	}
 #define FRAME ((const u64 *)__builtin_frame_address(1))
 
+#define RETURNS_FROM_SIGNAL(name) \
+	__asm__(".pushsection .text\n\t.p2align 2\n\t.type " #name ", %function\n" #name ":\n\t" \
+		"mov x8, #139\n\tsvc #0\n\t.size " #name ", . - " #name "\n\t.popsection"); \
+	__attribute__((visibility("hidden"))) extern void name(void);
+
 /* Up to eight arguments are in registers: those of prctl(2) and syscall(2) all are. */
 #define PASSES_ON(linkage, type, name, first_type, next_one, function, arguments) \
 	linkage type name(first_type first, ...) \

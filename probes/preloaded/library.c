@@ -223,10 +223,7 @@ static void begin_in_child(void)
 }
 
 /* Returns from a signal frame: where the call of `begin_in_child` returns to (rt_sigreturn(2)). */
-static __attribute__((naked)) void end_in_child(void)
-{
-	__asm__("movq $15, %rax\n\tsyscall");
-}
+RETURNS_FROM_SIGNAL(end_in_child)
 
 EXPORT void (*const volatile tracelloc_preload_in_child[2])(void) = {begin_in_child, end_in_child};
 

@@ -132,6 +132,13 @@ static inline __attribute__((always_inline)) void save_registers(u64 *registers)
 	}
 #define FRAME ((const u64 *)__builtin_frame_address(0))
 
+/* Defines a function that calls rt_sigreturn(2), with the stack as it is. */
+#define RETURNS_FROM_SIGNAL(name) \
+	static __attribute__((naked)) void name(void) \
+	{ \
+		__asm__("movq $15, %rax\n\tsyscall"); \
+	}
+
 /*
  * Defines a variadic function that calls another function, by `arguments` of `first` and `rest`, then
  * jumps to the next definition, with registers and stack as the caller left them. (Here, the other
