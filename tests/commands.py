@@ -30,7 +30,10 @@ def outcome(*command: object, timeout: float = PATIENCE_S, **options: Any) -> Co
     )
 
 
-def c_values(directory: Path, header: str, expressions: Iterable[str]) -> dict[str, int]:
+def c_values(
+    directory: Path, header: str, expressions: Iterable[str],
+    compiler: Iterable[object] = ("cc",), emulator: Iterable[object] = (),
+) -> dict[str, int]:  # fmt: skip
     """Values of C expressions, by name, with a header of the probes included."""
     lines = "".join(f'printf("\\"{e}\\": %lld,", (long long)({e}));\n' for e in expressions)
     source = (
@@ -38,8 +41,8 @@ def c_values(directory: Path, header: str, expressions: Iterable[str]) -> dict[s
         f'#include "{header}"\nint main(void) {{ printf("{{"); {lines} printf("\\"\\": 0}}"); }}\n'
     )
     out, flags = directory / "values", ("-Wall", "-Werror", "-x", "c", "-")
-    run("cc", *flags, "-I", probes.directory(), "-o", out, input=source)
-    found: dict[str, int] = json.loads(run(out))
+    run(*compiler, *flags, "-I", probes.directory(), "-o", out, input=source)
+    found: dict[str, int] = json.loads(run(*emulator, out))
     return found
 
 

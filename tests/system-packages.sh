@@ -93,6 +93,8 @@ long | nightly) # compilers and programs of some size
     need php-cli has php
     need bpftrace has bpftrace
     need graphviz has dot
+    need_cross # the preloaded library, for emulated programs
+    need qemu-user has qemu-aarch64
     need debian-archive-keyring test -e /usr/share/keyrings/debian-archive-keyring.gpg
     need_any "chromium-headless-shell chromium" \
         sh -c 'command -v chromium-headless-shell || command -v chromium'

@@ -82,7 +82,7 @@ cp "$dist"/* "$root/root/"
 inside apt-get update -qq
 step "a new system"
 
-install "/root/$(cd "$dist" && echo *.deb)"
+install "/root/$(cd "$dist" && echo *_amd64.deb)"
 step "the .deb is installed"
 works tracelloc
 step "it traces"

@@ -11,5 +11,5 @@ cd "$(dirname "$0")/../.."
 # differ, but not in what the limited API uses.
 mkdir -p build/cross-headers
 ln -sfn /usr/include/x86_64-linux-gnu build/cross-headers/aarch64-linux-gnu
-export CC="clang --target=aarch64-linux-gnu -I$PWD/build/cross-headers" _PYTHON_HOST_PLATFORM=linux-aarch64
+export CC="clang --target=aarch64-linux-gnu -mno-outline-atomics -I$PWD/build/cross-headers" _PYTHON_HOST_PLATFORM=linux-aarch64
 exec "$@"

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes tracelloc_VERSION_amd64.deb from a wheel. Arguments: the wheel, the folder for the package.
+# Makes tracelloc_VERSION_amd64.deb or tracelloc_VERSION_arm64.deb from a wheel. Arguments: the wheel,
+# the folder for the package.
 # One package serves all releases of Debian from 12 on: what is compiled in it uses only Python's
 # stable ABI.
 set -eu
@@ -7,6 +8,13 @@ set -eu
 wheel=$(realpath "$1")
 out=$(realpath "$2")
 version=$(basename "$wheel" | cut -d- -f2)
+arch=amd64 platforms=
+case $wheel in
+*_aarch64.whl) # packages with code for it that Debian 12 can use
+    arch=arm64
+    for glibc in $(seq 17 36); do platforms="$platforms --platform manylinux_2_${glibc}_aarch64"; done
+    ;;
+esac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
@@ -29,8 +37,9 @@ for need in metadata.get_all("Requires-Dist", []):
         print(need)
 END
 pip() { # pip ARGUMENT...: install into the package
+    # shellcheck disable=SC2086
     "${PYTHON:-python3}" -m pip install --quiet --disable-pip-version-check --no-compile \
-        --only-binary :all: --target "$lib" "$@"
+        --only-binary :all: $platforms --target "$lib" "$@"
 }
 pip --requirement "$work/requirements"
 pip --no-deps "$wheel"
@@ -64,7 +73,7 @@ PYTHONPATH=$lib PYTHONDONTWRITEBYTECODE=1 python3 -m tracelloc completion bash \
 cat >"$root/DEBIAN/control" <<END
 Package: tracelloc
 Version: $version
-Architecture: amd64
+Architecture: $arch
 Maintainer: tracelloc maintainers
 Installed-Size: $(du -sk "$root/usr" | cut -f1)
 Depends: python3 (>= 3.11), python3-bpfcc, python3-numpy (>= 1:1.24), python3-zstandard, libc6 (>= 2.34)
@@ -88,4 +97,4 @@ py3clean -p tracelloc
 END
 chmod 755 "$root/usr/bin/tracelloc" "$root/DEBIAN/postinst" "$root/DEBIAN/prerm"
 chmod -R u=rwX,go=rX "$root"
-dpkg-deb --build --root-owner-group "$root" "$out/tracelloc_${version}_amd64.deb"
+dpkg-deb --build --root-owner-group "$root" "$out/tracelloc_${version}_$arch.deb"

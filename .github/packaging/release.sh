@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the wheels, the source distribution and the .deb in dist/, and checks each. Debian 12's
+# Makes the wheels, the source distribution and the .deb files in dist/, and checks each. Debian 12's
 # releases and later ones can use what is made on Debian 12. Arguments: releases to check on.
 # The wheel for 64-bit Arm is not installed anywhere: `make kernels KERNELS=arm64` runs its parts.
 set -eu
@@ -29,12 +29,12 @@ done
 $tools/bin/auditwheel show dist/*_aarch64.whl | grep -q '"manylinux_2_31_aarch64"' || {
     echo "the wheel for 64-bit Arm is not what its name says" >&2 && exit 1
 }
-# The wheel for 64-bit Arm has all compiled parts but the preloaded library.
+# The wheel for 64-bit Arm has all compiled parts but the library for programs that run already.
 parts() { $tools/bin/python -m zipfile -l "$1" | grep -o 'tracelloc/.*\.so' | sort; }
-parts "$wheel" | grep -v /libtracelloc >build/parts
+parts "$wheel" | grep -v /libtracelloc_injected >build/parts
 parts dist/*_aarch64.whl | diff build/parts -
 $tools/bin/twine check --strict dist/*
-PYTHON=$tools/bin/python .github/packaging/deb.sh "$wheel" dist
+for each in dist/*.whl; do PYTHON=$tools/bin/python .github/packaging/deb.sh "$each" dist; done
 for suite in "$@"; do
     # shellcheck disable=SC2086
     $sudo ${MIRROR:+env MIRROR=$MIRROR} .github/packaging/check.sh "$suite" dist

@@ -30,15 +30,7 @@ BOOT(int, execve, (const char *file, char *const *words, char *const *entries), 
 BOOT(int, execvpe, (const char *file, char *const *words, char *const *entries), file, words, entries)
 BOOT(int, fexecve, (int file, char *const *words, char *const *entries), file, words, entries)
 
-/* Variadic functions: the arguments stay in registers and on the stack. */
-static __attribute__((naked)) long boot_syscall(long number, ...)
-{
-	CALL_AND_PASS_ON("call begin_once", next.syscall);
-}
-
-static __attribute__((naked)) int boot_prctl(int option, ...)
-{
-	CALL_AND_PASS_ON("call begin_once", next.prctl);
-}
+PASSES_ON(static, long, boot_syscall, long, next.syscall, begin_once, ())
+PASSES_ON(static, int, boot_prctl, int, next.prctl, begin_once, ())
 
 #endif

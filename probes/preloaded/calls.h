@@ -193,7 +193,6 @@ static __attribute__((noinline)) void traced_free(releasing function, void *bloc
 	me.freed = outer_freed;
 }
 
-#define FRAME ((const u64 *)__builtin_frame_address(0))
 #define IS_IDLE likely(!is_wanted(guard.control))
 /* Makes an ordinary call, not a tail call, so that the frame stays. */
 #define TRACED_BETWEEN(begin, call, end) \

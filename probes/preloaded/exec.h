@@ -105,13 +105,10 @@ static int restore_environment(char **entries)
  */
 static int gains_rights(int file)
 {
-	struct {
-		u64 device, inode, links;
-		u32 mode, rest[33];
-	} status;
+	u32 status[36]; /* struct stat */
 
-	return system_call(SYS_fstat, file, (u64)&status, 0, 0, 0, 0) ||
-	       status.mode & (MODE_SETUID | MODE_SETGID) ||
+	return system_call(SYS_fstat, file, (u64)status, 0, 0, 0, 0) ||
+	       status[STATUS_MODE_AT / 4] & (MODE_SETUID | MODE_SETGID) ||
 	       system_call(SYS_fgetxattr, file, (u64) "security.capability", 0, 0, 0, 0) > 0;
 }
 
@@ -134,7 +131,7 @@ static int takes_library(int file)
 	if (gains_rights(file))
 		return 0;
 	if (read < (long)sizeof(*header) || !behind(text, "\177ELF\2\1") ||
-	    header->e_machine != EM_X86_64 || header->e_phoff & 7 ||
+	    header->e_machine != MACHINE || header->e_phoff & 7 ||
 	    header->e_phoff + header->e_phnum * sizeof(*parts) > (u64)read)
 		return 0;
 	parts = (const Elf64_Phdr *)(text + header->e_phoff);
@@ -170,12 +167,12 @@ static long open_program(const char *name, int is_path, const char *paths)
 		for (u32 n = 0; n <= length && bytes < sizeof(path); n++)
 			path[bytes++] = name[n];
 		if (path[bytes - 1] ||
-		    system_call(SYS_access, (u64)path, ACCESS_EXECUTE, 0, 0, 0, 0))
+		    system_call(SYS_faccessat, AT_FDCWD, (u64)path, ACCESS_EXECUTE, 0, 0, 0))
 			continue;
 		is_path = 1;
 		name = path;
 	}
-	return is_path ? system_call(SYS_open, (u64)name, O_NONBLOCK | O_CLOEXEC, 0, 0, 0, 0) : -1;
+	return is_path ? system_call(SYS_openat, AT_FDCWD, (u64)name, O_NONBLOCK | O_CLOEXEC, 0, 0, 0) : -1;
 }
 
 /* Whether a program that this process executes now should preload the library, too. */
@@ -186,7 +183,7 @@ static int is_preloaded_on(void)
 	return control && *launch_path && tracelloc_preload_awaited && may_call(control) &&
 	       /* A child of vfork(2) has the same memory. */
 	       control->pid == (u32)system_call(SYS_getpid, 0, 0, 0, 0, 0, 0) &&
-	       !system_call(SYS_access, (u64)launch_path, ACCESS_READ, 0, 0, 0, 0);
+	       !system_call(SYS_faccessat, AT_FDCWD, (u64)launch_path, ACCESS_READ, 0, 0, 0);
 }
 
 /* Likewise, for a program given by its path, or by a name to be searched for in PATH. */

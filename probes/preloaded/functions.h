@@ -8,65 +8,41 @@
 #include "systemcalls.h"
 #include <link.h>
 
-EXPORT void *malloc(size_t size)
-{
-	return IS_IDLE ? next.malloc(size) : TRACED(traced_malloc(size, FRAME));
-}
+TRACES(void *, malloc, (size_t size), (size), IS_IDLE,
+       next.malloc(size), TRACED(traced_malloc(size, FRAME)))
 
-EXPORT void free(void *block)
-{
-	if (IS_IDLE) {
-		next.free(block);
-	} else {
-		begin_call(FRAME);
-		traced_free((releasing)(void *)next.free, block, 0, 0, FRAME);
-		end_call();
-	}
-}
+TRACES(void, free, (void *block), (block), IS_IDLE, next.free(block), ({
+	begin_call(FRAME);
+	traced_free((releasing)(void *)next.free, block, 0, 0, FRAME);
+	end_call();
+}))
 
-EXPORT void *calloc(size_t n, size_t size)
-{
-	return IS_IDLE ? next.calloc(n, size) : TRACED(traced_calloc(n, size, FRAME));
-}
+TRACES(void *, calloc, (size_t n, size_t size), (n, size), IS_IDLE,
+       next.calloc(n, size), TRACED(traced_calloc(n, size, FRAME)))
 
-EXPORT void *realloc(void *block, size_t size)
-{
-	return IS_IDLE ? next.realloc(block, size) : TRACED(traced_realloc(block, 1, size, 0, FRAME));
-}
+TRACES(void *, realloc, (void *block, size_t size), (block, size), IS_IDLE,
+       next.realloc(block, size), TRACED(traced_realloc(block, 1, size, 0, FRAME)))
 
-EXPORT void *reallocarray(void *block, size_t n, size_t size)
-{
-	return IS_IDLE ? next.reallocarray(block, n, size) :
-			 TRACED_RARELY(traced_realloc(block, n, size, 1, FRAME));
-}
+TRACES(void *, reallocarray, (void *block, size_t n, size_t size), (block, n, size), IS_IDLE,
+       next.reallocarray(block, n, size), TRACED_RARELY(traced_realloc(block, n, size, 1, FRAME)))
 
-EXPORT int posix_memalign(void **out, size_t alignment, size_t size)
-{
-	return IS_IDLE ? next.posix_memalign(out, alignment, size) :
-			 TRACED_RARELY(traced_posix_memalign(out, alignment, size, FRAME));
-}
+TRACES(int, posix_memalign, (void **out, size_t alignment, size_t size), (out, alignment, size),
+       IS_IDLE, next.posix_memalign(out, alignment, size),
+       TRACED_RARELY(traced_posix_memalign(out, alignment, size, FRAME)))
 
-EXPORT void *aligned_alloc(size_t alignment, size_t size)
-{
-	return IS_IDLE ? next.aligned_alloc(alignment, size) :
-			 TRACED_RARELY(traced_memalign(next.aligned_alloc, alignment, size, FRAME));
-}
+TRACES(void *, aligned_alloc, (size_t alignment, size_t size), (alignment, size), IS_IDLE,
+       next.aligned_alloc(alignment, size),
+       TRACED_RARELY(traced_memalign(next.aligned_alloc, alignment, size, FRAME)))
 
-EXPORT void *memalign(size_t alignment, size_t size)
-{
-	return IS_IDLE ? next.memalign(alignment, size) :
-			 TRACED_RARELY(traced_memalign(next.memalign, alignment, size, FRAME));
-}
+TRACES(void *, memalign, (size_t alignment, size_t size), (alignment, size), IS_IDLE,
+       next.memalign(alignment, size),
+       TRACED_RARELY(traced_memalign(next.memalign, alignment, size, FRAME)))
 
-EXPORT void *valloc(size_t size)
-{
-	return IS_IDLE ? next.valloc(size) : TRACED_RARELY(traced_valloc(next.valloc, size, FRAME));
-}
+TRACES(void *, valloc, (size_t size), (size), IS_IDLE,
+       next.valloc(size), TRACED_RARELY(traced_valloc(next.valloc, size, FRAME)))
 
-EXPORT void *pvalloc(size_t size)
-{
-	return IS_IDLE ? next.pvalloc(size) : TRACED_RARELY(traced_valloc(next.pvalloc, size, FRAME));
-}
+TRACES(void *, pvalloc, (size_t size), (size), IS_IDLE,
+       next.pvalloc(size), TRACED_RARELY(traced_valloc(next.pvalloc, size, FRAME)))
 
 /* Maps private zeros in place of the shared memory. */
 static int map_zeros(void *at, u64 bytes)
@@ -89,6 +65,10 @@ static int fork_by(int (*function)(void))
 
 	__asm__ volatile("" : "+r"(own)); /* the parent's, not looked for later */
 	pid = function();
+#ifdef PRELOAD_EMULATED /* nor does its madvise(2) do anything */
+	if (!pid)
+		guard.control = NULL, guard.area = guard.place = NULL;
+#endif
 	if (!pid)
 		keep_thread(own);
 	if (!pid && control && !guard.control && map_zeros(control, PRELOAD_PAGE) && own->inside &&
@@ -131,10 +111,10 @@ static u64 count_unloads(void)
 /* Waits until the profiler has processed all stacks, for which it reads the mappings if need be. */
 static void await_records(struct preload_control *control)
 {
-	u64 begun = __builtin_ia32_rdtsc(), sent = *(volatile u64 *)&control->records_reserved;
+	u64 begun = ticks(), sent = *(volatile u64 *)&control->records_reserved;
 
 	for (u32 tries = 0; !me.inside && is_wanted(control); tries++)
-		if (*(volatile u64 *)&control->records_taken >= sent || !may_wait(control, tries, begun))
+		if (load_acquire(&control->records_taken) >= sent || !may_wait(control, tries, begun))
 			break;
 }
 

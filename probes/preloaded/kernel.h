@@ -1,36 +1,9 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* System calls without the C library, so that the program's errno is unchanged. x86-64 numbers. */
+/* System calls without the C library, so that the program's errno is unchanged. */
 #ifndef TRACELLOC_PRELOADED_KERNEL_H
 #define TRACELLOC_PRELOADED_KERNEL_H
 
-#include "base.h"
-
-#define SYS_read 0
-#define SYS_open 2
-#define SYS_mmap 9
-#define SYS_mprotect 10
-#define SYS_munmap 11
-#define SYS_close 3
-#define SYS_fstat 5
-#define SYS_rt_sigprocmask 14
-#define SYS_pread64 17
-#define SYS_access 21
-#define SYS_mremap 25
-#define SYS_madvise 28
-#define SYS_nanosleep 35
-#define SYS_getpid 39
-#define SYS_fcntl 72
-#define SYS_ftruncate 77
-#define SYS_prctl 157
-#define SYS_gettid 186
-#define SYS_fgetxattr 193
-#define SYS_tgkill 234
-#define SYS_openat 257
-#define SYS_prlimit64 302
-#define SYS_process_vm_readv 310
-#define SYS_seccomp 317
-#define SYS_memfd_create 319
-#define SYS_membarrier 324
+#include "processor.h"
 
 #define PROT_NONE 0
 #define PROT_READ 1
@@ -66,19 +39,5 @@
 #define O_CLOEXEC 02000000
 #define ESRCH 3
 #define EFAULT 14
-
-static inline long system_call(long number, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)
-{
-	register u64 r10 __asm__("r10") = d;
-	register u64 r8 __asm__("r8") = e;
-	register u64 r9 __asm__("r9") = f;
-	long result;
-
-	__asm__ volatile("syscall"
-			 : "=a"(result)
-			 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-			 : "rcx", "r11", "memory");
-	return result;
-}
 
 #endif

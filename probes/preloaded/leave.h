@@ -19,7 +19,7 @@
 static inline void note_in_ring(struct preload_ring *ring, int is_inside)
 {
 	if (likely(ring != ring_at(0)))
-		*(volatile u32 *)&ring->inside = is_inside;
+		store_release(&ring->inside, is_inside);
 	else
 		__atomic_fetch_add(&ring->inside, is_inside ? 1 : -1, __ATOMIC_SEQ_CST);
 }
@@ -28,7 +28,7 @@ static inline void note_in_ring(struct preload_ring *ring, int is_inside)
 static __attribute__((noinline)) void leave(u32 why)
 {
 	struct preload_control *control = guard.control;
-	u64 begun = __builtin_ia32_rdtsc();
+	u64 begun = ticks();
 
 	if (!control)
 		return;
@@ -52,7 +52,7 @@ static inline int is_leaving(const struct preload_control *control)
 /* Waits before a call begins while probes are being attached. Signal handlers may run here. */
 static __attribute__((noinline)) void wait_outside(struct preload_control *control)
 {
-	u64 begun = __builtin_ia32_rdtsc();
+	u64 begun = ticks();
 	int waits = 1;
 
 	do {

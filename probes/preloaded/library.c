@@ -29,6 +29,7 @@
  *       (it lists `tsc` among its clock sources). lfence delays reading the counter until all
  *       earlier loads are complete. Other threads see x's write only after x's stamp was read,
  *       because instructions retire in order. Handing over takes longer than a step of the counter.
+ *       (On 64-bit Arm it does not: counters of 24 MHz are common there.)
  *     - A counter in the shared memory, incremented for each event by a locked addition.
  *   So x has the lower stamp with either clock. Within a ring, stamps increase.
  *
@@ -55,8 +56,9 @@
  *   room are counted instead of reported.
  *
  * Signal handlers
- *   A slot is reserved by one instruction, so a handler that allocates gets the next one. A handler
- *   that interrupts a walk makes none of its own; COUNTER_LOST_STACKS counts these.
+ *   A slot is reserved by one instruction, or by a few that begin anew if they are interrupted, so a
+ *   handler that allocates gets another one. A handler that interrupts a walk makes none of its own;
+ *   COUNTER_LOST_STACKS counts these.
  */
 #include "boot.h"
 #include "exec.h"
@@ -121,9 +123,6 @@ static u64 limit_of(u32 resource)
 	system_call(SYS_prlimit64, 0, resource, 0, (u64)&limit, 0, 0);
 	return limit.now;
 }
-
-/* Descriptor of the shared memory; -1 if there is none. */
-static long area_file = -1;
 
 /* Creates the shared memory; if that fails, the library stays idle. Returns the state. */
 static enum preload_state make_area(void)
@@ -202,7 +201,7 @@ static __attribute__((noinline, used)) void begin_once(void)
 		__atomic_store_n(&done, 1, __ATOMIC_RELEASE);
 	}
 	while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE))
-		__builtin_ia32_pause();
+		pause_briefly();
 }
 
 /*
@@ -224,10 +223,7 @@ static void begin_in_child(void)
 }
 
 /* Returns from a signal frame: where the call of `begin_in_child` returns to (rt_sigreturn(2)). */
-static __attribute__((naked)) void end_in_child(void)
-{
-	__asm__("movq $15, %rax\n\tsyscall");
-}
+RETURNS_FROM_SIGNAL(end_in_child)
 
 EXPORT void (*const volatile tracelloc_preload_in_child[2])(void) = {begin_in_child, end_in_child};
 

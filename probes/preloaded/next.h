@@ -96,15 +96,4 @@ static int is_same(const char *one, const char *other)
 /* Returns the next definition of another function; NULL if there is none. */
 static void *find_one(const char *name);
 
-/*
- * Body of a variadic function: calls another function, then jumps to the next definition, with
- * registers and stack as the caller left them.
- */
-#define CALL_AND_PASS_ON(call, function) \
-	__asm__("pushq %%rbp\n\tmovq %%rsp, %%rbp\n\t" \
-		"pushq %%rdi\n\tpushq %%rsi\n\tpushq %%rdx\n\tpushq %%rcx\n\t" \
-		"pushq %%r8\n\tpushq %%r9\n\t" call "\n\t" \
-		"popq %%r9\n\tpopq %%r8\n\tpopq %%rcx\n\tpopq %%rdx\n\tpopq %%rsi\n\tpopq %%rdi\n\t" \
-		"popq %%rbp\n\tjmp *%0" : : "m"(function))
-
 #endif

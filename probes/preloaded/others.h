@@ -140,44 +140,32 @@ static __attribute__((noinline)) u64 traced_xallocx(u64 block, u64 size, u64 ext
 
 /* A call inside another one is also a tail call, because an exception may leave it. */
 #define OPERATOR(name) \
-	EXPORT u64 name(u64 size, u64 a, u64 b) \
-	{ \
-		if (IS_PASSED_ON(name) || is_inside((u64)(FRAME + 1), me.call)) \
-			return others[OTHER_##name](size, a, b, 0); \
-		return (u64)traced_new(others[OTHER_##name], size, a, b, FRAME); \
-	}
+	TRACES(u64, name, (u64 size, u64 a, u64 b), (size, a, b), IS_PASSED_ON(name), \
+	       others[OTHER_##name](size, a, b, 0), \
+	       is_inside((u64)(FRAME + 1), me.call) ? \
+		       others[OTHER_##name](size, a, b, 0) : \
+		       (u64)traced_new(others[OTHER_##name], size, a, b, FRAME))
 
 #define RELEASE(name) \
-	EXPORT void name(void *block, u64 a, u64 b) \
-	{ \
-		if (IS_PASSED_ON(name)) { \
-			others[OTHER_##name]((u64)block, a, b, 0); \
-		} else { \
-			traced_release(others[OTHER_##name], block, a, b, FRAME); \
-		} \
-	}
+	TRACES(void, name, (void *block, u64 a, u64 b), (block, a, b), IS_PASSED_ON(name), \
+	       (void)others[OTHER_##name]((u64)block, a, b, 0), \
+	       traced_release(others[OTHER_##name], block, a, b, FRAME))
 
 #define MALLOCX(name) \
-	EXPORT u64 name(u64 size, u64 flags) \
-	{ \
-		return IS_PASSED_ON(name) ? others[OTHER_##name](size, flags, 0, 0) : \
-					    TRACED_RARELY((u64)traced_mallocx(size, flags, FRAME)); \
-	}
+	TRACES(u64, name, (u64 size, u64 flags), (size, flags), IS_PASSED_ON(name), \
+	       others[OTHER_##name](size, flags, 0, 0), \
+	       TRACED_RARELY((u64)traced_mallocx(size, flags, FRAME)))
 
 #define RALLOCX(name) \
-	EXPORT u64 name(u64 block, u64 size, u64 flags) \
-	{ \
-		return IS_PASSED_ON(name) ? others[OTHER_##name](block, size, flags, 0) : \
-					    TRACED_RARELY(traced_rallocx(block, size, flags, FRAME)); \
-	}
+	TRACES(u64, name, (u64 block, u64 size, u64 flags), (block, size, flags), \
+	       IS_PASSED_ON(name), others[OTHER_##name](block, size, flags, 0), \
+	       TRACED_RARELY(traced_rallocx(block, size, flags, FRAME)))
 
 #define XALLOCX(name) \
-	EXPORT u64 name(u64 block, u64 size, u64 extra, u64 flags) \
-	{ \
-		return IS_PASSED_ON(name) ? \
-			       others[OTHER_##name](block, size, extra, flags) : \
-			       TRACED_RARELY(traced_xallocx(block, size, extra, flags, FRAME)); \
-	}
+	TRACES(u64, name, (u64 block, u64 size, u64 extra, u64 flags), \
+	       (block, size, extra, flags), IS_PASSED_ON(name), \
+	       others[OTHER_##name](block, size, extra, flags), \
+	       TRACED_RARELY(traced_xallocx(block, size, extra, flags, FRAME)))
 
 #define EXCEPTION(name) \
 	EXPORT u64 name(u64 size) \
@@ -266,7 +254,8 @@ static int hide_lacking(struct dl_phdr_info *object, size_t size, void *argument
 {
 	void **found = argument;
 	const struct symbols symbols = symbols_of(object);
-	u64 low = -1UL, high = 0, length;
+	u64 low = -1UL, high = 0, length = 0;
+	int failed = 1;
 
 	(void)size;
 	if (!has_address(object, &next))
@@ -279,9 +268,14 @@ static int hide_lacking(struct dl_phdr_info *object, size_t size, void *argument
 		low = (u64)symbol < low ? (u64)symbol : low;
 		high = (u64)(symbol + 1) > high ? (u64)(symbol + 1) : high;
 	}
-	low &= -(u64)PRELOAD_PAGE;
-	length = high > low ? PRELOAD_CEIL(high - low) : 0;
-	if (!length || system_call(SYS_mprotect, low, length, PROT_READ | PROT_WRITE, 0, 0, 0))
+	/* The kernel rejects what is not aligned to its pages. */
+	for (u64 page = PRELOAD_PAGE; failed && page <= LARGEST_PAGE; page *= 4) {
+		low &= -page;
+		length = high > low ? PRELOAD_CEIL(high - low) : 0;
+		failed = !length || system_call(SYS_mprotect, low, length, PROT_READ | PROT_WRITE,
+						0, 0, 0);
+	}
+	if (failed)
 		return 1;
 	for (u32 n = 0; n < N_HIDDEN; n++) {
 		Elf64_Sym *symbol = found[n] ? NULL :

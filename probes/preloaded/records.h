@@ -17,11 +17,11 @@
 static u64 *reserve_record(struct preload_control *control, u64 bytes, u64 *length)
 {
 	u8 *ring = guard.area + PRELOAD_AT_RECORDS;
-	u64 whole = (bytes + 8 + 7) & ~7ULL, begun = __builtin_ia32_rdtsc();
+	u64 whole = (bytes + 8 + 7) & ~7ULL, begun = ticks();
 
 	for (u32 tries = 0;; tries++) {
 		u64 from = *(volatile u64 *)&control->records_reserved;
-		u64 taken = *(volatile u64 *)&control->records_taken;
+		u64 taken = load_acquire(&control->records_taken);
 		u64 at = from % PRELOAD_RECORD_BYTES;
 		u64 padding = at + whole > PRELOAD_RECORD_BYTES ? PRELOAD_RECORD_BYTES - at : 0;
 
@@ -50,19 +50,15 @@ static void finish_record(u64 *record, u32 kind, u64 length)
 	__atomic_store_n(record, length | (u64)kind << PRELOAD_RECORD_KIND_SHIFT, __ATOMIC_RELEASE);
 }
 
-static void copy_words(u64 *to, const u64 *from, u64 n)
-{
-	__asm__ volatile("rep movsq" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
-}
-
 /* Whether the stack with this id has been sent. */
 static int is_known(u64 stack_id)
 {
 	u64 *set = (u64 *)(guard.area + PRELOAD_AT_KNOWN) +
 		   (stack_id >> 6) % PRELOAD_KNOWN_SETS * PRELOAD_KNOWN_WAYS;
 
+	/* An event with the stack comes after the stack. */
 	for (u32 way = 0; way < PRELOAD_KNOWN_WAYS; way++)
-		if (*(volatile u64 *)&set[way] == stack_id)
+		if (load_acquire(&set[way]) == stack_id)
 			return 1;
 	return 0;
 }
@@ -79,7 +75,7 @@ static void note_known(u64 stack_id)
 			at = way;
 			break;
 		}
-	*(volatile u64 *)&set[at] = stack_id;
+	store_release(&set[at], stack_id);
 }
 
 /* Sends a stack to the profiler. */

@@ -41,7 +41,7 @@ static __attribute__((noinline)) int take_ring(void)
 /* Waits for the lock of the shared first ring. Returns whether this thread has it now. */
 static __attribute__((noinline)) int lock_ring(struct preload_control *control, struct preload_ring *ring)
 {
-	u64 begun = __builtin_ia32_rdtsc();
+	u64 begun = ticks();
 
 	for (u32 tries = 0, nobody = 0;; tries++, nobody = 0) {
 		if (__atomic_compare_exchange_n(&ring->lock, &nobody, me.tid, 0, __ATOMIC_ACQUIRE,
@@ -97,10 +97,10 @@ static inline u64 most_slots(void)
 /* Waits for a free slot. Returns whether there is one. */
 static int await_slot(struct preload_control *control, struct preload_ring *ring)
 {
-	u64 begun = __builtin_ia32_rdtsc();
+	u64 begun = ticks();
 
 	for (u32 tries = 0;; tries++) {
-		me.taken = *(volatile u64 *)&ring->taken;
+		me.taken = load_acquire(&ring->taken);
 		if (ring->reserved - me.taken < most_slots())
 			return 1;
 		if (!is_wanted(control) || !may_wait(control, tries, begun))
@@ -112,7 +112,7 @@ static inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
 {
 	struct preload_control *control = guard.control;
 	struct preload_ring *ring = me.ring;
-	u64 slot = 1;
+	u64 slot;
 	struct event *event;
 
 	if (unlikely(*(volatile u64 *)&ring->reserved - me.taken >= most_slots()) &&
@@ -123,10 +123,10 @@ static inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
 	if (unlikely(control->clock == PRELOAD_CLOCK_COUNTER || !control->registered))
 		slot = __atomic_fetch_add(&ring->reserved, 1, __ATOMIC_SEQ_CST);
 	else
-		__asm__ volatile("xaddq %0, %1" : "+r"(slot), "+m"(ring->reserved) : : "memory");
+		slot = take_number(&ring->reserved);
 	event = &me.slots[slot & ((1UL << me.slots_log2) - 1)];
 	event->time_ns = stamp_now(control);
-	event->address = address;
+	event->address = BLOCK_ADDRESS(address);
 	event->stack_id = stack_id;
 	event->tid = me.tid;
 	event->image = control->space.image;

@@ -65,7 +65,7 @@ static int take_sampled(u64 address)
 static u64 draw_gap(void)
 {
 	if (!me.dice)
-		me.dice = (__builtin_ia32_rdtsc() ^ (u64)&me) | 1;
+		me.dice = (ticks() ^ (u64)&me) | 1;
 	/* Marsaglia's xorshift64*. */
 	me.dice ^= me.dice >> 12;
 	me.dice ^= me.dice << 25;

@@ -111,7 +111,7 @@ static __attribute__((noinline)) int open_page(struct walk *walk, u64 address)
 	const struct preload_control *control = guard.control;
 	u64 page = address & -(u64)PRELOAD_PAGE;
 
-	if (!control || address >> 47)
+	if (!control || address >> ADDRESS_BITS)
 		return 0;
 	if (walk->is_own && walk->high == me.high && goes_on(control, page)) {
 		walk->high = me.high;

@@ -4,7 +4,7 @@
 #define TRACELLOC_PRELOADED_STATE_H
 
 #include "area.h"
-#include "base.h"
+#include "processor.h"
 
 /* Per process. Zeroed in forked children, so that they are idle; so it has a page of its own. */
 struct guard {
@@ -12,9 +12,9 @@ struct guard {
 	u8 *area;                     /* the whole file, mapped when events are first wanted */
 	u8 *place;                    /* address reserved for `area` */
 	u32 mapping;                  /* a thread is mapping it */
-	u8 rest[PRELOAD_PAGE - 28];
+	u8 rest[LARGEST_PAGE - 28];
 };
-static struct guard guard __attribute__((aligned(PRELOAD_PAGE)));
+static struct guard guard __attribute__((aligned(LARGEST_PAGE)));
 
 /* Per thread. Small, because thread-local variables reduce the room of the thread's stack. */
 struct thread {

@@ -33,15 +33,12 @@ static __attribute__((used)) void note_system_call(u64 number, u64 first, u64 se
 		leave(PRELOAD_NO_CLOCK);
 }
 
-EXPORT __attribute__((naked)) long syscall(long number, ...)
+static __attribute__((used)) void note_prctl(u64 option, u64 second)
 {
-	CALL_AND_PASS_ON("call note_system_call", next.syscall);
+	note_system_call(SYS_prctl, option, second);
 }
 
-EXPORT __attribute__((naked)) int prctl(int option, ...)
-{
-	CALL_AND_PASS_ON("movq %%rsi, %%rdx\n\tmovq %%rdi, %%rsi\n\tmovl $157, %%edi\n\t"
-			 "call note_system_call", next.prctl);
-}
+PASSES_ON(EXPORT, long, syscall, long, next.syscall, note_system_call, (first, rest[0], rest[1]))
+PASSES_ON(EXPORT, int, prctl, int, next.prctl, note_prctl, (first, rest[0]))
 
 #endif

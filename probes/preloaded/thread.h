@@ -11,6 +11,9 @@
 #ifdef PRELOAD_INJECTED
 #include "threadtable.h"
 #else
+/* Descriptor of the shared memory; -1 if there is none. */
+static long area_file = -1;
+
 static __thread struct thread me __attribute__((tls_model("initial-exec")));
 
 /* Returns an address above this thread's stack, in the same mapping. */
@@ -29,12 +32,12 @@ static inline void keep_thread(struct thread *own)
 /* Counts the calls under way that may use the shared memory: `by` is 1 or -1. */
 static inline void note_inside(int by)
 {
-	__asm__ volatile("addl %1, %0" : "+m"(me.inside) : "er"(by) : "memory");
+	ADD_HERE(me.inside, by);
 }
 
 static inline int is_wanted(const struct preload_control *control)
 {
-	return control && *(volatile u32 *)&control->holder & FUTEX_TID_MASK;
+	return control && load_acquire(&control->holder) & FUTEX_TID_MASK;
 }
 
 static inline void count(u32 which)
@@ -49,7 +52,7 @@ static inline void count(u32 which)
 static int may_wait(struct preload_control *control, u32 tries, u64 begun)
 {
 	struct { u64 seconds, nanoseconds; } time = {0, 50000};
-	u64 now = __builtin_ia32_rdtsc();
+	u64 now = ticks();
 
 	if (now - begun > *(volatile u64 *)&control->max_stall)
 		__atomic_store_n(&control->gave_up, 1, __ATOMIC_SEQ_CST);
@@ -59,19 +62,16 @@ static int may_wait(struct preload_control *control, u32 tries, u64 begun)
 		system_call(SYS_nanosleep, (u64)&time, 0, 0, 0, 0, 0);
 	else
 		for (u32 n = 0; n < 50; n++)
-			__builtin_ia32_pause();
-	__atomic_fetch_add(&control->waited, __builtin_ia32_rdtsc() - now, __ATOMIC_RELAXED);
+			pause_briefly();
+	__atomic_fetch_add(&control->waited, ticks() - now, __ATOMIC_RELAXED);
 	return 1;
 }
 
 static inline u64 stamp_now(struct preload_control *control)
 {
-	u32 low, high;
-
 	if (unlikely(control->clock == PRELOAD_CLOCK_COUNTER))
 		return __atomic_fetch_add(&control->counter, 1, __ATOMIC_SEQ_CST);
-	__asm__ volatile("lfence\n\trdtsc" : "=a"(low), "=d"(high) : : "memory");
-	return (u64)high << 32 | low;
+	return ticks_in_order();
 }
 
 /*
@@ -87,7 +87,7 @@ static __attribute__((noinline)) int map_area(void)
 	while (!__atomic_compare_exchange_n(&guard.mapping, &nobody, 1, 0, __ATOMIC_ACQUIRE,
 					    __ATOMIC_RELAXED)) {
 		nobody = 0;
-		__builtin_ia32_pause();
+		pause_briefly();
 	}
 	if (!guard.area && guard.control) {
 		area = -1;
@@ -96,8 +96,13 @@ static __attribute__((noinline)) int map_area(void)
 					   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (area > 0) {
 			guard.place = (u8 *)area;
+#ifdef PRELOAD_EMULATED /* for tests: QEMU's mremap(2) maps nothing twice */
+			area = system_call(SYS_mmap, area, PRELOAD_BYTES, PROT_READ | PROT_WRITE,
+					   MAP_SHARED | MAP_FIXED, area_file, 0);
+#else
 			area = system_call(SYS_mremap, (u64)guard.control, 0, PRELOAD_BYTES,
 					   MREMAP_MAYMOVE | MREMAP_FIXED, area, 0);
+#endif
 		}
 		if (area > 0)
 			guard.area = (u8 *)area;

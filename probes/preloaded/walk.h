@@ -4,7 +4,7 @@
 #define TRACELLOC_PRELOADED_WALK_H
 
 #include "records.h"
-#include "../row.h"
+#include STEP_HEADER
 
 static inline u64 mix(u64 hash, u64 value)
 {
@@ -15,7 +15,7 @@ static inline u64 mix(u64 hash, u64 value)
 /* State of the mappings: generation and tag; 0 while they change or the profiler has not read them. */
 static inline u64 state_of(const struct space *space)
 {
-	u64 tag = *(volatile u64 *)&space->tag;
+	u64 tag = load_acquire(&space->tag);
 
 	if (unlikely(*(volatile u64 *)&space->unloading))
 		return 0;
@@ -29,14 +29,14 @@ static inline u64 find_row(u64 address, u64 tag)
 	u64 key = address | tag;
 	u64 hashed = key & ((1ULL << (PRELOAD_KEY_TAG_SHIFT + ROW_SALT_BITS)) - 1);
 	u64 index = (hashed * 0x9e3779b97f4a7c15ULL) >> (64 - PRELOAD_ROW_SETS_LOG2);
-	volatile struct preload_row_set *set =
+	struct preload_row_set *set =
 		(struct preload_row_set *)(guard.area + PRELOAD_AT_ROWS) + index;
 
 	for (u32 way = 0; way < PRELOAD_ROW_WAYS; way++) {
-		if (set->keys[way] == key) {
-			u64 row = set->rows[way];
+		if (load_acquire(&set->keys[way]) == key) {
+			u64 row = load_acquire(&set->rows[way]);
 
-			return set->keys[way] == key ? row : 0;
+			return *(volatile u64 *)&set->keys[way] == key ? row : 0;
 		}
 	}
 	return 0;
@@ -51,23 +51,17 @@ static __attribute__((noinline)) u64 send_miss(struct preload_control *control,
 					       const struct walk *walk)
 {
 	struct miss *miss;
-	u64 start, id, length, *record;
+	u64 start = stack_pointer() & -(u64)PRELOAD_PAGE, id, length, *record;
 	u32 pages;
 
-	__asm__ volatile("movq %%rsp, %0" : "=r"(start));
-	start &= -(u64)PRELOAD_PAGE;
 	count(COUNTER_MISSES);
 	pages = count_pages(control, walk, start);
 	record = reserve_record(control, sizeof(struct miss) + pages * (u64)PRELOAD_PAGE, &length);
 	if (!record)
 		return 0;
-	id = mix(mix(ring->hash, me.tid), __builtin_ia32_rdtsc()) | 1;
+	id = mix(mix(ring->hash, me.tid), ticks()) | 1;
 	miss = (struct miss *)(record + 1);
-	__asm__ volatile("leaq 0f(%%rip), %%rax\n0:\n\t"
-			 "movq %%rax, 0(%0)\n\tmovq %%rsp, 8(%0)\n\tmovq %%rbp, 16(%0)\n\t"
-			 "movq %%rbx, 24(%0)\n\tmovq %%r12, 32(%0)\n\tmovq %%r13, 40(%0)\n\t"
-			 "movq %%r14, 48(%0)\n\tmovq %%r15, 56(%0)"
-			 : : "D"(miss->registers) : "rax", "memory");
+	save_registers(miss->registers);
 	miss->stack_id = id;
 	miss->generation = control->space.loads + control->space.changes;
 	miss->image = control->space.image;
@@ -111,50 +105,16 @@ static inline u64 recall(const struct preload_memo *memo,
 	return different ? 0 : memo->stack_id;
 }
 
-/* Records a stack word that the walk depends on. */
-static inline void note_word(struct preload_memo *memo, u64 sp, u64 address, u64 word)
-{
-	u32 n = memo->n_words;
-
-	if (n < PRELOAD_MEMO_WORDS && address - sp < 1U << 30) {
-		memo->words[n] = word;
-		memo->places[n] = address - sp;
-	} else {
-		n = PRELOAD_MEMO_WORDS; /* too many: the walk is not memoized */
-	}
-	memo->n_words = n + 1;
-}
-
-/* The current frame of a walk. */
-struct place {
-	u64 pc, sp, bp;
-	u64 before;  /* 1 if pc is a return address, looked up by the byte before it; else 0 */
-	u64 far;     /* the walk must not be memoized */
-	u64 bp_at;   /* address where bp was read, if not recorded yet; or 0 */
-	u64 is_callers_bp; /* bp is still the value at the beginning of the walk */
-};
-
-#define GO_ON (-1)
-
-/* Records that the walk depends on the frame pointer. */
-static inline void use_bp(struct preload_memo *memo, u64 sp, struct place *at)
-{
-	if (at->is_callers_bp)
-		memo->uses_bp = 1;
-	else if (at->bp_at)
-		note_word(memo, sp, at->bp_at, at->bp);
-	at->bp_at = 0;
-}
-
 /* Steps over the signal frame that the kernel has pushed. */
 static int step_signal(struct walk *walk, struct place *at)
 {
 	u64 sp = at->sp;
 
 	at->far = 1;
-	at->bp = read_word(walk, sp + ROW_SIGNAL_BP);
-	at->sp = read_word(walk, sp + ROW_SIGNAL_SP);
-	at->pc = read_word(walk, sp + ROW_SIGNAL_IP);
+	at->bp = read_word(walk, sp + SIGNAL_BP);
+	read_link(walk, at, sp);
+	at->sp = read_word(walk, sp + SIGNAL_SP);
+	at->pc = read_word(walk, sp + SIGNAL_IP);
 	at->before = 0;
 	return walk->bad ? STACK_UNREADABLE : GO_ON;
 }
@@ -163,8 +123,9 @@ static int step_signal(struct walk *walk, struct place *at)
 static inline int step(struct walk *walk, struct preload_memo *memo, u64 from, struct place *at,
 		       u64 row)
 {
-	u32 kind = ROW_KIND(row);
+	u32 kind = STEP_KIND(row);
 	u64 cfa = at->sp;
+	int flags;
 
 	if (unlikely(kind == ROW_SIGNAL))
 		return step_signal(walk, at);
@@ -178,32 +139,8 @@ static inline int step(struct walk *walk, struct preload_memo *memo, u64 from, s
 		cfa = at->bp;
 		use_bp(memo, from, at);
 	}
-	cfa += ROW_CFA_OFFSET(row);
-	if (kind == ROW_REALIGNED) {
-		u64 word = read_word(walk, cfa);
-
-		note_word(memo, from, cfa, word);
-		cfa = word;
-	}
-	if (cfa <= at->sp || cfa >> 47)
-		return STACK_BROKEN;
-	at->pc = read_word(walk, cfa - 8);
-	note_word(memo, from, cfa - 8, at->pc);
-	if (ROW_BP_SLOT(row) != ROW_BP_UNCHANGED) {
-		u64 saved = cfa + ROW_BP_SLOT(row);
-
-		if (ROW_BP_SLOT(row) == ROW_BP_AT_BP) {
-			use_bp(memo, from, at);
-			saved = at->bp;
-		}
-		at->bp = read_word(walk, saved);
-		at->bp_at = saved;
-		at->is_callers_bp = 0;
-	}
-	if (walk->bad)
-		return STACK_UNREADABLE;
-	at->sp = cfa;
-	return at->pc ? GO_ON : 0;
+	flags = step_to_caller(walk, memo, from, at, row, kind, cfa + ROW_CFA_OFFSET(row));
+	return flags != GO_ON || at->pc ? flags : 0;
 }
 
 /* Kinds of unwind entries that end the walk: none, no caller, not encodable. */
@@ -219,7 +156,8 @@ static __attribute__((noinline)) u64 walk_stack(struct preload_control *control,
 {
 	const struct space *space = &control->space;
 	u64 state = state_of(space);
-	u64 tag = (space->tag_image == space->image ? space->tag : 0) << PRELOAD_KEY_TAG_SHIFT;
+	u64 image = load_acquire(&space->tag_image); /* set after `tag` */
+	u64 tag = (image == space->image ? space->tag : 0) << PRELOAD_KEY_TAG_SHIFT;
 	/* A row needs one of these bits: once mappings have changed, few rows are still valid. */
 	u64 usable = state ? ~0ULL : ROW_LASTS, lasting = ROW_LASTS;
 	u64 hash = 0x1905 + (space->lineage << 32), id, dated, from = (u64)(frame + 2);
@@ -246,12 +184,12 @@ static __attribute__((noinline)) u64 walk_stack(struct preload_control *control,
 		hash = mix(hash, at.pc);
 		row = find_row(at.pc - at.before, tag);
 		if (unlikely(!(row & usable)))
-			row = find_row(at.pc >> PRELOAD_REGION_SHIFT | 1ULL << 47, tag);
+			row = find_row(REGION_KEY(at.pc), tag);
 		if (unlikely(!(row & usable)))
 			row = 0;
 		lasting &= row;
-		if (STOPPING_ROWS >> (ROW_KIND(row) & 15) & 1)
-			flags = ROW_KIND(row) == ROW_END ? 0 : STACK_LOST_MISS;
+		if (STOPPING_ROWS >> (STEP_KIND(row) & 15) & 1 || needs_link(row, at))
+			flags = STEP_KIND(row) == ROW_END ? 0 : STACK_LOST_MISS;
 		else
 			flags = step(walk, memo, from, &at, row);
 	}

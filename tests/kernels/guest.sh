@@ -124,7 +124,7 @@ compiled=$tree
 if [ $machine = arm64 ]; then
     compiled=$tree/build/arm64
     (cd "$tree" && DIST_EXTRA_CONFIG=.venv/build.cfg .github/packaging/cross.sh \
-        .venv/bin/python -c 'import setuptools; setuptools.setup()' build_ext --build-lib "$compiled") \
+        env PYTHONPATH=.github/packaging .venv/bin/python -c 'import setuptools; setuptools.setup()' build_ext --build-lib "$compiled") \
         >"$run/compiler.log" 2>&1 || { cat "$run/compiler.log" >&2; exit 1; }
 fi
 flock -u 9

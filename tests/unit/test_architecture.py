@@ -126,7 +126,11 @@ def test_headers_form_no_circle() -> None:
 
 
 @pytest.mark.parametrize(
-    "header", sorted((TOP / "probes" / "preloaded").glob("*.h")), ids=lambda path: path.stem
+    "header",
+    sorted(
+        set((TOP / "probes/preloaded").glob("*.h")) - set(TOP.glob("probes/preloaded/*aarch64.h"))
+    ),
+    ids=lambda path: path.stem,
 )
 def test_headers_of_the_library_include_what_they_need(header: Path) -> None:
     options = ["-fsyntax-only", "-std=gnu11", "-Werror=implicit-function-declaration"]

@@ -161,8 +161,9 @@ class Architecture:
     filter_call_code: re.Pattern[bytes]
     # Native code of BPF programs that have a private stack per processor; None: not known.
     private_stack_code: re.Pattern[bytes] | None
-    # Whether there is a library that reports allocations without probes (probes/preloaded).
-    has_preloaded_library: bool
+    # Whether the library that reports allocations without probes (probes/preloaded) can be injected
+    # into programs that run already. All architectures have it for programs that start.
+    has_injected_library: bool
     # The line of /proc/PID/status, and the word in it, of a program with a shadow stack; None: the
     # kernel does not tell.
     shadow_stack_status: tuple[str, str] | None

@@ -189,7 +189,7 @@ X86_64: Final = Architecture(
     ),
     # add %gs:this_cpu_off,%r9 (emit_private_frame_ptr in arch/x86/net/bpf_jit_comp.c)
     private_stack_code=re.compile(rb"\x65\x4c\x03[\x0c\x0d]", re.DOTALL),
-    has_preloaded_library=True,
+    has_injected_library=True,
     shadow_stack_status=("x86_Thread_features", "shstk"),
     shadow_stack_code=_SHADOW_STACK,
 )  # fmt: skip

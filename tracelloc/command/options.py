@@ -94,8 +94,7 @@ def _settings(kind: type[T], given: Mapping[str, object], **others: object) -> T
 
 def _config_of(given: Options) -> TraceConfig:
     values = vars(given)
-    machine = machine_architecture(machine_name())
-    has_library = machine is not None and machine.has_preloaded_library
+    has_library = machine_architecture(machine_name()) is not None
     is_free = given.method == "auto" and not needs_probes(given) and has_library
     capture = _settings(
         CaptureConfig,

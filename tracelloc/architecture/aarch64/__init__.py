@@ -149,7 +149,7 @@ AARCH64: Final = Architecture(
     # mov xN or wN, #167 or #277
     filter_call_code=re.compile(rb"(?:[\xe0-\xff]\x14|[\xa0-\xbf]\x22)\x80[\x52\xd2]", re.DOTALL),
     private_stack_code=None,
-    has_preloaded_library=False,
+    has_injected_library=False,
     shadow_stack_status=None,  # guarded control stacks have no line in it
     shadow_stack_code=b"",
 )

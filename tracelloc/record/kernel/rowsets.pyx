@@ -11,6 +11,8 @@ cdef extern from *:
     #define store(place, value) __atomic_store_n((place), (value), __ATOMIC_RELEASE)
     """
     void store(uint64_t* place, uint64_t value) noexcept nogil
+    void pass_fence "__atomic_thread_fence"(int order) noexcept nogil
+    int __ATOMIC_SEQ_CST
 
 cdef enum:
     WAYS = 4  # ROW_WAYS
@@ -91,4 +93,5 @@ def keep_rows(
                     kept += 1
                 else:
                     store(&sets[at, way], 0)
+        pass_fence(__ATOMIC_SEQ_CST)  # before a tag says that the rest is valid
     return kept

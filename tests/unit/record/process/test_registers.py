@@ -183,14 +183,14 @@ def test_no_library_to_preload_or_to_inject(
     ):
         sharedarea.preloaded_library()
     on_machine(AARCH64, sharedarea, functions)
-    with pytest.raises(UnsupportedError, match="there is no preloaded library for 64-bit Arm"):
-        sharedarea.preloaded_library()
     space = SimpleNamespace(mapped_modules=[], process=None)
     with pytest.raises(TargetError, match="there is none for 64-bit Arm"):
         functions.check(space, [])
 
 
-@pytest.mark.parametrize(("machine", "is_used"), [("x86_64", True), ("aarch64", False)])
+@pytest.mark.parametrize(
+    ("machine", "is_used"), [("x86_64", True), ("aarch64", True), ("riscv64", False)]
+)
 def test_started_programs_have_probes_where_there_is_no_library(
     monkeypatch: pytest.MonkeyPatch, machine: str, is_used: bool
 ) -> None:

@@ -171,7 +171,7 @@ def check(space: AddressSpace, allocators: Sequence[Allocator]) -> None:
 
 
 def _why_not(process: Process, modules: Sequence[Module]) -> str | None:  # noqa: PLR0911 - a reason each
-    if not native().has_preloaded_library:
+    if not native().has_injected_library:
         return f"there is none for {native().title}"
     if process.inner_pid() != process.pid:
         return "it is in another PID namespace"

@@ -41,6 +41,11 @@ cdef extern from "preloaded/area.h":
         PLACE(counter), PLACE(samples), PLACE(space), PLACE(records_reserved), PLACE(records_taken), PLACE(counters),
         PLACE(registered), PLACE(state), PLACE(next),
     };
+    #if defined(__aarch64__)
+    enum { ADDRESS_BITS = 48 };
+    #else
+    enum { ADDRESS_BITS = 47 };
+    #endif
     #define load(place) __atomic_load_n((place), __ATOMIC_SEQ_CST)
     #define store(place, value) __atomic_store_n((place), (value), __ATOMIC_RELEASE)
     """
@@ -93,6 +98,7 @@ cdef extern from "preloaded/area.h":
         AT_records_taken
         AT_counters
         AT_registered
+        ADDRESS_BITS  # of user space
         PRELOAD_MAGIC
         PRELOAD_AT_ROWS
         PRELOAD_AT_KNOWN
@@ -119,6 +125,9 @@ cdef extern from "preloaded/area.h":
     long pass_barrier() noexcept nogil
     uint64_t load(const uint64_t* place) noexcept nogil
     void store(uint64_t* place, uint64_t value) noexcept nogil
+    void store_owner "store"(uint32_t* place, uint32_t value) noexcept nogil
+    void pass_fence "__atomic_thread_fence"(int order) noexcept nogil
+    int __ATOMIC_SEQ_CST
 
 FIELDS = {
     "magic": AT_magic, "pid": AT_pid, "size_bytes": AT_size_bytes,
@@ -155,7 +164,6 @@ CLOCK_TSC, CLOCK_COUNTER = PRELOAD_CLOCK_TSC, PRELOAD_CLOCK_COUNTER
 _CALIBRATION_S = 0.002
 
 cdef enum:
-    ADDRESS_BITS = 47  # of user space on x86-64; other processors have no library
     LAPS = (1 << 64 - EVENT_LAP_BIT) - 1
     # Bit mask of possible kinds of events.
     KINDS = ((1 << EVENT_RESTORE + 1) - (1 << EVENT_ALLOC)) | 1 << EVENT_INNER_FREE
@@ -178,6 +186,11 @@ def ticks_per_second():
     cdef int64_t begun_ns = monotonic_ns()
     sleep(_CALIBRATION_S)
     return (read_tsc() - begun) * 1e9 / (monotonic_ns() - begun_ns)
+
+
+def fence():
+    """Keeps the order of all reads and writes of memory before and after the call."""
+    pass_fence(__ATOMIC_SEQ_CST)
 
 
 def slots_of(int ring):
@@ -249,7 +262,7 @@ cdef class AreaRings:
         """Returns the number of rings to read: all that threads have, or have had.
 
         A thread takes the first ring without an owner, so it has seen owners of all rings
-        before that one; all threads see the stores in one order, including those before. Released
+        before that one; threads that see a store also see those that its thread had seen. Released
         rings are known here: since the first look, only this object releases them.
         """
         while self.used < PRELOAD_RINGS and self.has_been_used(self.used):
@@ -456,4 +469,4 @@ cdef class AreaRings:
     def release(self, int ring):
         """Makes a ring available again after its thread has ended."""
         self.ring(ring).inside = 0
-        self.ring(ring).owner = 0
+        store_owner(&self.ring(ring).owner, 0)

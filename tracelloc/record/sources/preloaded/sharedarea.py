@@ -66,11 +66,8 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 def preloaded_library() -> Path:
     """Returns the path of the preloaded library. Raises UnsupportedError if it is missing."""
     if not LIBRARY.exists():
-        machine = native()
         raise UnsupportedError(
-            f"{LIBRARY} is missing: it is built with tracelloc, for {machine.title}"
-            if machine.has_preloaded_library
-            else f"there is no preloaded library for {machine.title}",
+            f"{LIBRARY} is missing: it is built with tracelloc, for {native().title}",
             hint="--preload=off needs no library",
         )
     return LIBRARY

@@ -74,6 +74,7 @@ class AreaRecords:
         end, begun = int(self._reserved[0]), self._taken
         if not self._misses:
             # Only now: a thread waits in dlclose(3) until the misses before have been processed.
+            ringmerge.fence()  # the zeros must be there first
             self._shared_taken[0] = begun
         if end == begun or self.is_damaged or len(self._misses) >= _MOST_WAITING:
             self._unwritten_since_s = None
@@ -100,6 +101,7 @@ class AreaRecords:
         room = min(ringmerge.RECORD_BYTES - at, end - self._taken)
         if not head:
             return False
+        ringmerge.fence()  # the rest was written before
         if not _HEAD_BYTES <= length <= room or length % 8:
             self.is_damaged = True
             return False
