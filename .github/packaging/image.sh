@@ -37,7 +37,8 @@ begin() { # begin NAME: a new Debian, as debian:SUITE-slim is
     cp /etc/ssl/certs/ca-certificates.crt "$work/$1/root/authorities.crt" # this machine's, too
 }
 size() { # size NAME: its bytes, compressed as registries keep them
-    tar -C "$work/$1" --one-file-system --exclude=./proc --exclude=./sys --exclude=./dev -cf - . |
+    tar -C "$work/$1" --one-file-system --exclude=./proc --exclude=./sys --exclude=./dev \
+        --exclude=./var/cache/apt --exclude=./root/authorities.crt -cf - . |
         gzip | wc -c
 }
 
