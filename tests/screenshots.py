@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -152,26 +154,57 @@ def _kind(letter: str) -> str:
     return letter if letter in _EIGHTHS else ""
 
 
-def first_minute(directory: Path, theme: str, program: Path) -> list[str]:
-    """Traces the program in a terminal. Returns what this shows at each of the times."""
+def shown(
+    directory: Path, theme: str, command: Sequence[object], times_s: Sequence[float],
+    last: str, keys: Sequence[str] = (),
+) -> list[str]:  # fmt: skip
+    """Runs a command in a terminal. Returns what this shows at each of the times.
+
+    ``last``: what the last one waits for; ``keys``: pressed at the beginning.
+    """
     settings = directory / theme / "tracelloc"
-    settings.mkdir(parents=True)
+    settings.mkdir(parents=True, exist_ok=True)
     (settings / "theme").write_text(f"{theme}\n")
     environment = {
         "PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(settings.parent), "LANG": "C.UTF-8",
         "COLORTERM": "truecolor", "TERM": "xterm-256color",
     }  # fmt: skip
-    command = [sys.executable, "-m", "tracelloc", "--", program, 4 * TIMES_S[-1]]
     size = {"width": WIDTH, "height": HEIGHT}
     with Terminal(command, directory, **size, environment=environment) as terminal:
-        terminal.wait_for("events/s")
+        terminal.wait_for("events/s|watched")
+        terminal.press(*keys)
         began_s, screens = time.monotonic(), []
-        for at_s in TIMES_S:
+        for at_s in times_s:
             time.sleep(max(0.0, began_s + at_s - time.monotonic()))
-            if at_s == TIMES_S[-1]:
-                terminal.wait_for("LEAKING")
+            if at_s == times_s[-1]:
+                terminal.wait_for(last)
             screens.append(terminal.colours())
     return screens
+
+
+# In a PID namespace of their own, so that the list has no others.
+_TOP = (
+    "mount -t proc proc /proc; ./leaky 999 >/dev/null & python3 inference.py . VLLM::EngineCore "
+    ">/dev/null & python3 pyleaks.py in_cache . >/dev/null & exec {} -m tracelloc top --interval 2s"
+)
+
+
+def more_pictures(directory: Path, theme: str) -> dict[str, list[str]]:
+    """Returns what the list of a machine's processes, and a program's objects, look like."""
+    for name in ("inference.py", "pyleaks.py"):
+        shutil.copy(ROOT / "tests/targets" / name, directory)
+    flags = "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"
+    for name, compiler in (("unbox.cpp", "g++"), ("pyleak.c", "gcc")):
+        source = ROOT / "tests/targets" / name
+        out = directory / f"{source.stem}.abi3.so"
+        subprocess.run([compiler, *flags, source, "-o", out], check=True)
+    python = sys.executable
+    top = ("unshare", "--pid", "--fork", "--mount", "sh", "-c", _TOP.format(python))
+    objects = (python, "-m", "tracelloc", "--", "/usr/bin/python3", "pyleaks.py", "in_cache", ".")
+    return {
+        "top.svg": shown(directory, theme, top, (75,), "EngineCore"),
+        "objects.svg": shown(directory, theme, objects, (75,), "Request", keys=("O",)),
+    }
 
 
 def draw_page(path: Path) -> None:
@@ -200,10 +233,15 @@ def main() -> int:
         program = Path(name, "leaky")
         flags = "-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread"
         subprocess.run(["gcc", *flags, "-o", program, PROGRAM], check=True)
+        command = sys.executable, "-m", "tracelloc", "--", program, 4 * TIMES_S[-1]
         asked = {
-            theme: pool.submit(first_minute, Path(name), theme, program) for theme in _BACKGROUNDS
+            theme: pool.submit(shown, Path(name), theme, command, TIMES_S, "LEAKING")
+            for theme in _BACKGROUNDS
         }
         screens = {theme: each.result() for theme, each in asked.items()}
+        others = more_pictures(Path(name), "textual-dark")
+    for file, taken in others.items():
+        (IMAGES / file).write_text(Drawing("textual-dark").svg(taken, 0))
     for theme, file in zip(screens, ("live.svg", "live-light.svg"), strict=True):
         (IMAGES / file).write_text(Drawing(theme).svg(screens[theme][-1:], 0))
     (IMAGES / "minute.svg").write_text(Drawing("textual-dark").svg(screens["textual-dark"], 0.5))

@@ -11,5 +11,5 @@ def test_every_picture_is_used() -> None:
     pages = [ROOT / "README.md", *(ROOT / "tracelloc/docs").glob("*.md")]
     text = "".join(page.read_text() for page in pages)
     pictures = [path for path in IMAGES.iterdir() if path.suffix in (".svg", ".png")]
-    assert len(pictures) == 4
+    assert len(pictures) == 6
     assert [path.name for path in pictures if f"img/{path.name}" not in text] == []
