@@ -222,6 +222,9 @@ static void begin_in_child(void)
 		system_call(SYS_close, area_file, 0, 0, 0, 0, 0);
 }
 
+/* Code refers to the variable itself, as the injected library has no relocations. */
+EXPORT extern u64 *volatile tracelloc_preload_place __attribute__((alias("test_place")));
+
 /* Returns from a signal frame: where the call of `begin_in_child` returns to (rt_sigreturn(2)). */
 RETURNS_FROM_SIGNAL(end_in_child)
 

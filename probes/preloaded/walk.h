@@ -225,12 +225,12 @@ static __attribute__((noinline)) u64 walk_stack(struct preload_control *control,
  * Where the running test is, while its function runs (tracelloc/testing/apart.pyx): where its frame
  * has the instruction, its code object, and in the upper half what tells that from later ones.
  */
-EXPORT u64 *volatile tracelloc_preload_place = NULL;
+static u64 *volatile test_place = NULL;
 
 /* Returns the id of a stack together with the test's line. */
 static __attribute__((noinline)) u64 place_stack(struct preload_control *control, u64 id)
 {
-	const u64 *place = tracelloc_preload_place;
+	const u64 *place = test_place;
 	u64 words[3] = {id, place[1]};
 	u64 placed;
 
@@ -261,7 +261,7 @@ static u64 capture_stack(struct preload_control *control, struct preload_ring *r
 		if (!is_known(id))
 			send_stack(control, id, ring->frames, ring->n_frames, ring->flags);
 	}
-	if (unlikely(tracelloc_preload_place) && id && is_first_thread(control))
+	if (unlikely(test_place) && id && is_first_thread(control))
 		id = place_stack(control, id);
 	*(volatile u32 *)&ring->busy = 0;
 	return id;

@@ -4,10 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from tests.unit.events import A, records
 from tests.unit.stage import FakeCapture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.process.space import INJECTED_FILE
 from tracelloc.record.sources.eventsource import Sources
 
 
@@ -64,3 +66,10 @@ def test_counters_are_sums() -> None:
     assert set(sources.counters().tolist()) == {5}
     sources.drop(first)
     assert set(sources.counters().tolist()) == {5}
+
+
+def test_the_injected_library_has_no_relocations() -> None:
+    """No loader would make them: an address that is read from memory is 0."""
+    with INJECTED_FILE.open("rb") as file:
+        sections = [section.name for section in ELFFile(file).iter_sections()]
+    assert [name for name in sections if name.startswith(".rela")] == []
