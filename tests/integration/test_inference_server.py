@@ -1,6 +1,7 @@
 """From "the pod was killed" to the line that leaks, in five commands."""
 
 import json
+import os
 import re
 import sysconfig
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.harness import TARGETS, Builder, Targets, run_tracelloc, tracelloc_co
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
-TITLE = "VLLM::EngineCore_DP0"
+TITLE = f"VLLM::EngineCore_DP{os.getpid()}"  # Another run of the tests may have one, too
 SOURCE = (TARGETS / "inference.py").read_text().splitlines()
 LEAKS = next(n for n, line in enumerate(SOURCE, 1) if "unbox.run(" in line)
 STRING_BYTES = 2200
