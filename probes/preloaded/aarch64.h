@@ -101,7 +101,7 @@ static inline void pause_briefly(void)
 		__asm__ volatile("" : : : "memory"); \
 	} while (0)
 
-/* A handler that interrupts this makes it begin anew: the processor then forgets that it has read. */
+/* A handler that interrupts this makes it begin again: the processor then forgets that it has read. */
 static inline u64 take_number(u64 *place)
 {
 	return __atomic_fetch_add(place, 1, __ATOMIC_RELAXED);

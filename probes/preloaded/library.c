@@ -56,7 +56,7 @@
  *   room are counted instead of reported.
  *
  * Signal handlers
- *   A slot is reserved by one instruction, or by a few that begin anew if they are interrupted, so a
+ *   A slot is reserved by one instruction, or by a few that begin again if they are interrupted, so a
  *   handler that allocates gets another one. A handler that interrupts a walk makes none of its own;
  *   COUNTER_LOST_STACKS counts these.
  */

@@ -1,4 +1,4 @@
-"""What does ``pytest --tracelloc`` cost on a package's own tests, beside pytest-memray?
+"""What does ``pytest --tracelloc`` cost on a package's own tests, compared with pytest-memray?
 
 ``python -m tests.bench.pytestcost PYTHON DIRECTORY [ROUNDS]``: PYTHON has pytest with both
 plug-ins and the package, DIRECTORY its tests. Ways take turns. Prints one JSON object: medians of

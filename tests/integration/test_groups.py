@@ -43,6 +43,11 @@ class ControlGroup:
         self.path = root / f"docker-{self.id}.scope"
         self.path.mkdir()
 
+    def limit(self, size_bytes: int) -> None:
+        """Limits its memory."""
+        name = "memory.max" if (self.path / "memory.max").exists() else "memory.limit_in_bytes"
+        (self.path / name).write_text(str(size_bytes))
+
     def take(self, pid: int, below: str = "") -> None:
         """Moves a process into it."""
         (self.path / below).mkdir(exist_ok=True)

@@ -72,8 +72,7 @@ class Watcher:
 @pytest.fixture
 def group() -> Iterator[ControlGroup]:
     made = ControlGroup()
-    name = "memory.max" if (made.path / "memory.max").exists() else "memory.limit_in_bytes"
-    (made.path / name).write_text(str(LIMIT))
+    made.limit(LIMIT)
     yield made
     wait_until(lambda: not (made.path / "cgroup.procs").read_text())
     made.remove()

@@ -32,8 +32,7 @@ SIZE = 2000
 def pod() -> Iterator[tuple[ControlGroup, str]]:
     """The group of a container with a limit, and the name that kubelet leaves for it."""
     group, name = ControlGroup(), f"web-{os.getpid()}"
-    limit = "memory.max" if (group.path / "memory.max").exists() else "memory.limit_in_bytes"
-    (group.path / limit).write_text(str(LIMIT))
+    group.limit(LIMIT)
     missing = [path for path in (LOGS, *LOGS.parents) if not path.exists()]
     LOGS.mkdir(parents=True, exist_ok=True)
     link = LOGS / f"{name}_shop_nginx-{group.id}.log"

@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.commands import outcome
-from tests.harness import PATIENCE_S
+from tests.harness import PATIENCE_S, wait_until
 from tracelloc.show import manual
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -55,6 +56,14 @@ def without_numbers(text: str, directory: str) -> list[str]:
     return [re.sub(" +", " ", line) for line in lines]
 
 
+def awaited(find: Callable[[], str], patience_s: float) -> str:
+    deadline = time.monotonic() + patience_s
+    while not (found := find()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return found
+
+
 def suspect_of(log: str, verdict: str) -> list[str]:
     """A suspect's line and that of its evidence; empty before."""
     found = re.search(rf"^\S+ pid=\d+ kiosk suspect={verdict}.*\n .*\n", log, re.MULTILINE)
@@ -75,20 +84,23 @@ def test_the_tutorial_is_as_shown(tmp_path: Path) -> None:
     trace = [sys.executable, "-m", "tracelloc", "-p", str(target.pid), "--text", "--interval", "10"]
     started = [target, run(trace, tmp_path, "log.txt")]
     try:
-        time.sleep(1)  # Something has to be lost
-        for command, shown in ("leaks", lost), ("holders", kept):
-            done = outcome(*trace[:3], command, "-p", target.pid)
-            lines = without_numbers(done.stdout, "/nowhere")
-            rows = [
+        for words, shown in ("leaks", lost), ("holders", kept):
+            rows = {
                 line for line in without_numbers(shown, "/nowhere") if "no root leads" not in line
-            ]
-            assert [line for line in rows if line not in lines] == []
-        deadline = time.monotonic() + VERDICT_S + 60
-        log = ""
-        while not (suspect_of(log, "leaking") and suspect_of(log, "growing rate=.*open_session")):
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+            }
+
+            def are_shown(words: str = words, rows: set[str] = rows) -> bool:
+                done = outcome(*trace[:3], words, "-p", target.pid)
+                return rows <= set(without_numbers(done.stdout, "/nowhere"))
+
+            wait_until(are_shown)
+
+        def is_judged() -> str:
             log = (tmp_path / "log.txt").read_text()
+            is_growing = suspect_of(log, "growing rate=.*open_session")
+            return log if suspect_of(log, "leaking") and is_growing else ""
+
+        log = awaited(is_judged, VERDICT_S + 60)
         assert suspect_of(log, "leaking")[0] == leaking[0]
         assert "unreachable: no pointer to them is left" in suspect_of(log, "leaking")[1]
         assert suspect_of(log, "growing rate=.*open_session") == growing
@@ -124,10 +136,7 @@ def test_the_first_leak_is_as_shown(tmp_path: Path) -> None:
             if "there may be more" not in done.stdout:
                 break
         assert without_numbers(done.stdout, str(tmp_path)) == without_numbers(lost, "/tmp/shop")
-        deadline = time.monotonic() + VERDICT_S
-        while not (found := verdict_of((tmp_path / "log.txt").read_text())):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        found = awaited(lambda: verdict_of((tmp_path / "log.txt").read_text()), VERDICT_S)
         assert without_numbers(found, str(tmp_path)) == without_numbers(verdict, "/tmp/shop")
         assert "at=shop.c:7\n" in found
         started[1].send_signal(signal.SIGINT)

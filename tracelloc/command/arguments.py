@@ -21,7 +21,6 @@ from tracelloc.show.report.optional import SECTIONS, parse_sections
 from tracelloc.text import NS_PER_S, parse_duration, parse_percent, parse_size
 
 _SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}
-# The options that `--help` shows; the others are in `--help-all`.
 # What ``--help`` lists, in few words; ``--help-all`` has the whole sentences.
 _DAILY: Final = {
     "--pid": "process to trace (default: choose from a list)",

@@ -242,10 +242,7 @@ class MachineWatch:
     def _act(self, breach: Breach, machine: MachineMemory) -> None:
         """Begins a target's actions, except during its cool-down or while enough others run."""
         subject, now_s = breach.subject, time.time()
-        # The clock may have been set back.
-        last_s = min(now_s, self._broken_s.get(subject.key, 0))
-        self._broken_s |= {subject.key: last_s} if last_s else {}
-        cool_at_s = last_s + subject.target.cool_down
+        cool_at_s = self._broken_s.get(subject.key, 0) + subject.target.cool_down
         if now_s < cool_at_s or self._jobs.running_count >= self._config.max_running:
             return
         name = subject.target.name
@@ -311,7 +308,9 @@ class MachineWatch:
     def _write_state(self) -> None:
         now_s, longest_s = time.time(), max((t.cool_down for t in self._config.target), default=0)
         self._broken_s = {
-            key: at_s for key, at_s in self._broken_s.items() if now_s - at_s < longest_s
+            key: min(at_s, now_s)  # The clock may have been set back.
+            for key, at_s in self._broken_s.items()
+            if now_s - at_s < longest_s
         }
         state = {
             "version": 1,

@@ -73,7 +73,7 @@ _FOUND_BY: Final = {
     "exports#Tables": "sql parquet duckdb csv",
     "exports#Push": "push pyroscope",
     "exports#OpenTelemetry": "opentelemetry otlp",
-        "api": "module import notebook pandas",
+    "api": "module import notebook pandas",
     "api#JSON": "json schema jq",
     "api#What stays": "contract stable compatibility",
     "troubleshooting": "doctor error problem bcc",

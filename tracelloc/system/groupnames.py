@@ -89,10 +89,12 @@ class GroupNames:
         """``machine``: the machine's root directory."""
         self._machine = machine or Path(_MACHINE if os.access(_MACHINE, os.X_OK) else "/")
         self._known: dict[str, GroupName] = {}
+        self._listed: dict[str, dict[str, str]] | None = None  # See `_read_lists`
 
     def forget(self) -> None:
         """Has all names read again."""
         self._known.clear()
+        self._listed = None
 
     def name(self, path: str) -> GroupName:
         """Returns what a group belongs to. ``path``: its path, or the text of /proc/PID/cgroup."""
@@ -109,14 +111,14 @@ class GroupNames:
             container_id=containers[-1] if containers else "",
             pod_uid=pods[-1].replace("_", "-") if pods else "",
         )
-        if found.container_id:
-            for names in self._names_of(found.container_id):
-                return found._replace(**names)
-        if found.pod_uid:
-            for match in self._matches("var/log/pods", _POD_LOGS):
-                if match["uid"] == found.pod_uid:
-                    return found._replace(namespace=match["namespace"], pod=match["pod"])
-        return found
+        if not containers and not pods:
+            return found
+        if self._listed is None:
+            self._listed = self._read_lists()
+        names = self._listed.get(found.container_id, {})
+        if containers and not names:
+            names = self._of_runtime(found.container_id)
+        return found._replace(**(names or self._listed.get(found.pod_uid, {})))
 
     def _matches(self, directory: str, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
         with suppress(OSError):
@@ -124,28 +126,35 @@ class GroupNames:
                 if match := pattern.fullmatch(entry.name):
                     yield match
 
-    def _names_of(self, container_id: str) -> Iterator[dict[str, str]]:
-        """Yields the namespace, pod and container of an ID, from each file that has them."""
-        for match in self._matches("var/log/containers", _LOG_LINK):
-            if match["id"] == container_id:
-                yield {key: match[key] for key in ("namespace", "pod", "container")}
-        docker = self._json(f"var/lib/docker/containers/{container_id}/config.v2.json")
+    def _read_lists(self) -> dict[str, dict[str, str]]:
+        """Reads the files that name many: fields of ``GroupName`` by container ID or pod UID."""
+        found = {}
         stored = self._json("var/lib/containers/storage/overlay-containers/containers.json")
-        names = [docker.get("Name")] if isinstance(docker, dict) else []
         for one in stored if isinstance(stored, list) else []:
-            if isinstance(one, dict) and one.get("id") == container_id:
-                names += one.get("names") or []
-        for name in names:
-            if isinstance(name, str) and name.strip("/"):
-                called = _KUBELET_NAME.fullmatch(name.strip("/"))
-                yield called.groupdict() if called else {"container": name.strip("/")}
+            names = one.get("names") if isinstance(one, dict) else None
+            if isinstance(names, list):
+                found[str(one.get("id"))] = next(filter(None, map(_called, names)), {})
+        for directory, pattern, key in (
+            ("var/log/pods", _POD_LOGS, "uid"), ("var/log/containers", _LOG_LINK, "id"),
+        ):  # fmt: skip
+            for match in self._matches(directory, pattern):
+                names = match.groupdict()
+                found[names.pop(key)] = names
+        return found
+
+    def _of_runtime(self, container_id: str) -> dict[str, str]:
+        """Reads the files that Docker and containerd have for one container."""
+        docker = self._json(f"var/lib/docker/containers/{container_id}/config.v2.json")
+        if isinstance(docker, dict) and (names := _called(docker.get("Name"))):
+            return names
         tasks = "run/containerd/io.containerd.runtime.v2.task"
         for namespace in self._matches(tasks, re.compile("(?s).+")):
             config = self._json(f"{tasks}/{namespace[0]}/{container_id}/config.json")
             annotations = config.get("annotations") if isinstance(config, dict) else None
             if isinstance(annotations, dict):
                 found = {key: annotations.get(name) for name, key in _ANNOTATIONS.items()}
-                yield {key: value for key, value in found.items() if isinstance(value, str)}
+                return {key: value for key, value in found.items() if isinstance(value, str)}
+        return {}
 
     def _json(self, path: str) -> Any:
         try:
@@ -153,3 +162,12 @@ class GroupNames:
                 return json.loads(file.read(_LARGEST_BYTES))
         except (OSError, ValueError, RecursionError):
             return None
+
+
+def _called(name: object) -> dict[str, str]:
+    """Returns what a runtime's name of a container says; empty if it is none."""
+    text = name.strip("/") if isinstance(name, str) else ""
+    called = _KUBELET_NAME.fullmatch(text)
+    if called is not None:
+        return called.groupdict()
+    return {"container": text} if text else {}

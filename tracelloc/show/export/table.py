@@ -72,11 +72,11 @@ def _columns(profile: Profile) -> tuple[str, ...]:
 
 
 def _rows(profile: Profile) -> Iterator[tuple[object, ...]]:
-    pairs = [(sample, part) for part in profile.parts or [profile] for sample in part.samples]
+    owned = [(_owner(part), part.samples) for part in profile.parts or [profile]]
+    pairs = [(sample, owner) for owner, samples in owned for sample in samples]
     pairs.sort(key=lambda pair: -pair[0].stat.live_bytes)
-    owners = {id(part): _owner(part) for part in profile.parts or [profile]}
-    for sample, part in pairs:
-        row = (*_row(sample), *owners[id(part)])
+    for sample, owner in pairs:
+        row = (*_row(sample), *owner)
         yield tuple(printable(value) if isinstance(value, str) else value for value in row)
 
 
