@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 from rich.text import Text
@@ -14,8 +15,9 @@ from textual.widgets import Static
 
 from tracelloc.machine import machinememory
 from tracelloc.show.tables import Column, Columns
+from tracelloc.system.memorylimits import group_and_ancestors
 from tracelloc.text import format_estimate, format_size, plural, signed_size
-from tracelloc.ui.app import ScreenApp, show_plainly
+from tracelloc.ui.application import ScreenApp, prepare_screens
 from tracelloc.ui.dialogs import Dialog
 from tracelloc.ui.driver import restored_terminal
 from tracelloc.ui.helpscreen import HelpScreen
@@ -26,6 +28,7 @@ from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tableview import Cell, CommandCell, Table, TableRows, clean, crop, growth_cell
 
 Words = Sequence[str]  # The words of a command line of tracelloc
+Item = machinememory.ProcessMemory | machinememory.GroupMemory
 
 _COLUMNS: Final[Columns[Any]] = (
     Column("memory", "memory", 9),
@@ -37,7 +40,7 @@ _COLUMNS: Final[Columns[Any]] = (
     Column("for", "growing for", 11, from_width=76, sorts=False),
     Column("left", "limit reached in", 16, from_width=112, sorts=False),
     Column("pid", "pid", 7, sorts=False),
-    Column("kind", "kind", 11, left=True, from_width=98, sorts=False),
+    Column("kind", "kind", 11, left=True, from_width=126, sorts=False),
     Column("name", "command", 0, sorts=False),
 )
 _UNKNOWN: Final = "–"
@@ -113,32 +116,23 @@ class MachineScreen(
         self._say_hint()
 
     def _rows(self, machine: machinememory.MachineMemory) -> TableRows:
-        items: dict[Hashable, machinememory.ProcessMemory | machinememory.GroupMemory]
         search = Search(self.query_one(SearchLine).value)
+        process_key = machinememory.by_size if self._by_size else machinememory.by_growth
+        processes = sorted(machine.processes, key=process_key)
         if self._shows_groups:
-            key = (
-                (lambda g: (-g.trend.size_bytes, g.path))
-                if self._by_size
-                else machinememory.by_urgency
-            )
-            items = {
-                group.path: group
-                for group in sorted(machine.groups, key=key)
-                if search.matches(group.name)
-            }
+            group_key = _by_size if self._by_size else machinememory.by_urgency
+            groups = sorted(machine.groups, key=group_key)
+            rows = list(_tree(groups, processes, search.matches))
         else:
-            order = sorted(
-                machine.processes,
-                key=machinememory.by_size if self._by_size else machinememory.by_growth,
-            )
-            items = {process.pid: process for process in order if search.matches(process.arguments)}
+            rows = [(0, each) for each in processes if search.matches(each.arguments)]
+        items = {_key(item): (item, depth) for depth, item in rows}
         return TableRows(
-            list(items), lambda key, column: _cell(items[key], column),
+            list(items), lambda key, column: _cell(*items[key], column),
             "memory" if self._by_size else "1m",
             empty="none (Esc clears the search)" if search.text else "none",
             without=[
                 name for name in _LEFT_OUT
-                if all(_cell(item, name) == _UNKNOWN for item in items.values())
+                if all(_cell(item, 0, name) == _UNKNOWN for item, _ in items.values())
             ],
         )  # fmt: skip
 
@@ -152,13 +146,10 @@ class MachineScreen(
             text = chosen.path
         self.say("note", clean(text))
 
-    def _chosen(self) -> machinememory.ProcessMemory | machinememory.GroupMemory | None:
+    def _chosen(self) -> Item | None:
         key, machine = self.query_one(Table).key, self._machine
-        if machine is None or key is None:
-            return None
-        if self._shows_groups:
-            return next((group for group in machine.groups if group.path == key), None)
-        return next((process for process in machine.processes if process.pid == key), None)
+        items: list[Item] = [] if machine is None else [*machine.processes, *machine.groups]
+        return next((item for item in items if _key(item) == key), None)
 
     def action_switch(self) -> None:
         self._shows_groups = not self._shows_groups
@@ -199,15 +190,52 @@ class MachineScreen(
             self.dismiss(words)
 
 
-def _cell(item: machinememory.ProcessMemory | machinememory.GroupMemory, column: str) -> Cell:
+def _key(item: Item) -> Hashable:
+    return item.pid if isinstance(item, machinememory.ProcessMemory) else item.path
+
+
+def _by_size(group: machinememory.GroupMemory) -> tuple[int, str]:
+    return -group.trend.size_bytes, group.path
+
+
+def _tree(
+    groups: Sequence[machinememory.GroupMemory],
+    processes: Sequence[machinememory.ProcessMemory],
+    matches: Callable[[str], bool],
+) -> Iterator[tuple[int, Item]]:
+    """Yields groups with the groups and processes in them below, and how deep each is.
+
+    Of what does not match, only the groups above what does. Processes in no such group are left
+    out.
+    """
+    paths = {group.path for group in groups}
+    inside = defaultdict[str, list[Item]](list)
+    items: list[tuple[str, Item]] = [(each.path.rpartition("/")[0], each) for each in groups]
+    items += [(each.group, each) for each in processes]
+    for path, item in items:
+        above = (each for each in group_and_ancestors(path) if each in paths)
+        inside[next(above, "")].append(item)
+
+    def below(path: str, depth: int) -> Iterator[tuple[int, Item]]:
+        for item in inside[path]:
+            if isinstance(item, machinememory.ProcessMemory):
+                if path and matches(item.arguments):
+                    yield depth, item
+            elif (rows := list(below(item.path, depth + 1))) or matches(item.name):
+                yield from ((depth, item), *rows)
+
+    return below("", 0)
+
+
+def _cell(item: Item, depth: int, column: str) -> Cell:
     if column in _GROWTH:
         return _growth(item.trend, _GROWTH.index(column))
     if isinstance(item, machinememory.ProcessMemory):
-        name, pid = CommandCell(clean(item.arguments)), str(item.pid)
+        name, pid = clean(item.arguments), str(item.pid)
         limit_bytes = left_s = None
         pss = machinememory.pss_text(item)
     else:
-        name = CommandCell(clean(f"{item.name}, {plural(item.processes, 'process')}"))
+        name = clean(f"{item.name}, {plural(item.processes, 'process')}")
         pid = pss = _UNKNOWN
         limit_bytes, left_s = item.limit_bytes, item.limit_in_s
     return {
@@ -218,7 +246,7 @@ def _cell(item: machinememory.ProcessMemory | machinememory.GroupMemory, column:
         "left": _UNKNOWN if left_s is None else format_estimate(left_s),
         "pid": pid,
         "kind": item.trend.kind.title,
-        "name": name,
+        "name": CommandCell("  " * depth + name),
     }[column]
 
 
@@ -233,8 +261,7 @@ def show_machine(
     read: Callable[[], machinememory.MachineMemory], interval_s: float, *, plain: bool = False
 ) -> None:
     """Shows all processes until the user leaves; commands chosen there run in between."""
-    if plain:
-        show_plainly()
+    prepare_screens(plain=plain)
     while True:
         with restored_terminal():
             words = ScreenApp(MachineScreen(read, refresh_s=interval_s)).run()

@@ -141,6 +141,8 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
     def show(self, found: list[ProcessInfo]) -> None:
         self._infos = found
         self._filter()
+        if self._refresh_s and not all(info.known for info in found):
+            self._look_again()
 
     @on(Input.Changed)
     def _filter(self) -> None:

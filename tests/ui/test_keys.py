@@ -15,7 +15,8 @@ from textual.pilot import Pilot
 from tests.ui.screens import text_of
 from tests.ui.source import FakeSource, on_live_screen, press, until
 from tracelloc.ui import machinescreen
-from tracelloc.ui.app import LiveApp, commands_of
+from tracelloc.ui.app import LiveApp
+from tracelloc.ui.application import commands_of
 from tracelloc.ui.driver import KeyParser
 from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
 from tracelloc.ui.player import PLAYER_KEYS

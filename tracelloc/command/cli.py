@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from tracelloc.command import commandline
 from tracelloc.command.failures import report_failure
 from tracelloc.command.parser import parse_subcommand
-from tracelloc.command.processargument import settle_target
+from tracelloc.command.processargument import choose_process, settle_target
 from tracelloc.command.subcommands import find_subcommand, subcommand_names
 from tracelloc.startup import STARTUP, import_numpy, take_own_variables
 
@@ -83,7 +83,14 @@ def has_screen() -> bool:
 
 def _run(given: commandline.Options, began_s: float) -> int:
     settle_target(given)
-    # Imported late: --help and wrong calls need none of the slow imports.
+    # Imported late: --help, wrong calls and the list of processes need none of the slow imports.
+    is_chosen = given.mode is commandline.Mode.TUI and not given.names_target
+    if is_chosen:
+        _take_interrupts()
+        given.pid = choose_process(plain=given.plain)
+        if given.pid is None:
+            return 0
+        STARTUP.begin(commandline.what_begins(given), frame=True)
     from tracelloc.record.worker.zygote import ZYGOTE  # noqa: PLC0415
 
     # It gets ready while this process does.
@@ -98,7 +105,7 @@ def _run(given: commandline.Options, began_s: float) -> int:
         from tracelloc.command.screen import run_screen  # noqa: PLC0415
 
         _take_interrupts()
-        return run_screen(options)
+        return run_screen(options, is_chosen=is_chosen)
     from tracelloc.command.lifecycle import start_of  # noqa: PLC0415
     from tracelloc.command.reports import Reports  # noqa: PLC0415
     from tracelloc.command.run import trace  # noqa: PLC0415

@@ -92,6 +92,11 @@ class Options(argparse.Namespace):
     watch: WatchOptions
     wanted: SnapshotRequest  # The content that snapshots need for the reports and files
 
+    @property
+    def names_target(self) -> bool:
+        """Whether the line has a command or names a process or group; else the user chooses."""
+        return bool(self.command) or (self.pid, self.name, self.group_name) != (None, None, None)
+
     def but(self, **changes: object) -> Options:
         return Options(**(vars(self) | changes))
 
@@ -259,8 +264,7 @@ def _check_watch(given: Options) -> None:
 
 
 def _check_mode(given: Options) -> None:
-    has_target = given.command or (given.pid, given.name, given.group_name) != (None, None, None)
-    if not has_target and given.mode is not Mode.TUI:
+    if not given.names_target and given.mode is not Mode.TUI:
         raise UsageError(
             "a process is required", hint="-p PID or -n NAME trace a running one, -- CMD starts one"
         )

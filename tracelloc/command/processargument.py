@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tracelloc.errors import TargetError, scarcity
+from tracelloc.startup import import_numpy
 
 
 def add_process(parser: ArgumentParser, about: str = "") -> None:
@@ -70,6 +71,22 @@ def named_process(given: Namespace) -> Process:
     if pid is None:
         raise UsageError("a process is required", hint="write its PID or its name")
     return open_target(pid)
+
+
+def choose_process(*, plain: bool, note: str = "") -> int | None:
+    """Has the user choose a process from a list. Returns None if the user leaves it.
+
+    ``note``: why the choice is asked for again.
+    """
+    import_numpy()
+    from tracelloc.record.process.processlist import ProcessScan
+    from tracelloc.ui.application import ScreenApp, prepare_screens
+    from tracelloc.ui.driver import restored_terminal
+    from tracelloc.ui.picker import PickerScreen
+
+    prepare_screens(plain=plain)
+    with restored_terminal():
+        return ScreenApp(PickerScreen(ProcessScan().look, note=note)).run()
 
 
 def settle_target(given: Options) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from tracelloc.command.commandline import Options
 from tracelloc.command.lifecycle import start_of
 from tracelloc.command.outputs import Messages, open_report
+from tracelloc.command.processargument import choose_process
 from tracelloc.command.run import Run, say_suspects, trace
 from tracelloc.errors import TracellocError
 from tracelloc.model.codefiles import base_name
@@ -27,17 +28,10 @@ from tracelloc.show.report.sections import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import Invoker, invoker
-from tracelloc.ui.app import (
-    REFRESH_S,
-    LiveApp,
-    RecordedApp,
-    ScreenApp,
-    failure_of,
-    show_plainly,
-)
+from tracelloc.ui.app import REFRESH_S, LiveApp, RecordedApp, failure_of
+from tracelloc.ui.application import prepare_screens
 from tracelloc.ui.driver import restored_terminal
 from tracelloc.ui.frames import lines_of_file
-from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.player import RecordedSource
 from tracelloc.ui.view import TraceFacts
 
@@ -58,7 +52,7 @@ class LiveSource:
         self.filters = run.namers.filters
         self.invoker = invoker
         self.last_output = None if terminal is None else terminal.last_output
-        self.list_processes = ProcessScan().refresh
+        self.list_processes = ProcessScan().look
         self.namer = run.namers.namer_of
         self.ring_share = run.session.take_ring_share
         self.has_many = run.options.trace.follow
@@ -169,29 +163,19 @@ class _ScreenMessages(Messages):
         self.say(message)
 
 
-def _prepare(given: argparse.Namespace) -> None:
-    if given.plain:
-        show_plainly()
-    for name in ("COLUMNS", "LINES"):
-        # The terminal knows its size, and tells when it changes; these don't.
-        os.environ.pop(name, None)
+def run_screen(options: Options, *, is_chosen: bool) -> int:
+    """Traces with a screen until the user leaves. Raises TracellocError.
 
-
-def run_screen(options: Options) -> int:
-    """Traces with a screen until the user leaves. Raises TracellocError."""
-    _prepare(options)
+    ``is_chosen``: the process was chosen from the list, which is shown again after an error.
+    """
+    prepare_screens(plain=options.plain)
     if options.command:
         columns, rows = os.get_terminal_size()
         copy = None if options.program_output is None else open_report(options.program_output)
         terminal = ProgramTerminal(rows, columns, copy)
         return trace(options, start_of(options, terminal), Screen(terminal))
-    pid, note, is_chosen = options.pid, "", options.pid is None and not options.waits
+    pid = options.pid
     while True:
-        if pid is None and is_chosen:
-            with restored_terminal():
-                pid = ScreenApp(PickerScreen(ProcessScan().refresh, note=note)).run()
-            if pid is None:
-                return 0
         screen = Screen()
         try:
             group = None if is_chosen else options.group
@@ -201,8 +185,9 @@ def run_screen(options: Options) -> int:
         except TracellocError as error:
             if not is_chosen:
                 raise
-            # A user who chose from the list sees it again, with the error.
-            pid, note = None, str(error)
+            pid = choose_process(plain=options.plain, note=str(error))
+            if pid is None:
+                return 0
             continue
         if screen.next_pid is None:
             return 0
@@ -211,7 +196,7 @@ def run_screen(options: Options) -> int:
 
 def open_recording(given: argparse.Namespace) -> None:
     """Shows a recording until the user leaves. Raises TracellocError."""
-    _prepare(given)
+    prepare_screens(plain=given.plain)
     filters, warnings = load_filters(
         tuple(given.filters_paths), tuple(given.filter_groups), standing=given.use_filters
     )

@@ -33,6 +33,7 @@ _GROWTH_OVER_NS: Final = 60 * NS_PER_S
 # What a process has grown in its first seconds here is taken for the growth of so long.
 _LEAST_GROWTH_OVER_NS: Final = 5 * NS_PER_S
 _MOST_SAMPLES: Final = 32
+_BUDGET_S: Final = 0.05  # Time for inspecting new processes, per call
 _PATIENCE_S: Final = 10.0  # Timeout for reading a file
 # After this, a process without an allocator is checked again: it may have loaded one.
 _LOOK_AGAIN_NS: Final = 30 * NS_PER_S
@@ -92,11 +93,15 @@ class ProcessScan:
         # However often one process's files crash the worker, the files of others are read.
         self._worker = FileWorker("functions", most_ends=sys.maxsize, patience_s=_PATIENCE_S)
 
-    def refresh(self, budget_s: float = 0.05) -> list[ProcessInfo]:
+    def look(self) -> list[ProcessInfo]:
+        """Lists as ``refresh`` does; the first call inspects none, so that it answers at once."""
+        return self.refresh(_BUDGET_S if self._seen else 0.0)
+
+    def refresh(self, budget_s: float = _BUDGET_S) -> list[ProcessInfo]:
         """Lists all processes except kernel threads, the fastest growing first.
 
-        Inspects new processes for about ``budget_s``, at least one; the rest
-        have ``known`` false until a later refresh.
+        Inspects new processes for about ``budget_s``, at least one unless it is 0; the rest have
+        ``known`` false until a later refresh.
         """
         stats = self._read_all()
         now_ns = self._clock_ns()
@@ -111,8 +116,9 @@ class ProcessScan:
                 entry.samples.popleft()
             seen[key] = entry
         self._seen = seen
-        self._look_into(stats, now_ns, budget_s)
-        self._worker.end_after_answer()
+        if budget_s:
+            self._look_into(stats, now_ns, budget_s)
+            self._worker.end_after_answer()
         infos = [_info(pid, stat, seen[pid, stat.start], now_ns) for pid, stat in stats]
         infos.sort(key=by_growth)
         return infos
