@@ -157,13 +157,9 @@ def _rows_of(selection: ViewSelection, order: I64) -> _RowStacks:
     are_old = _are_old(selection)[order]
     old, order = order[are_old], order[~are_old]
     if len(old):
-        verdicts = selection.verdicts
-        if verdicts is not None:  # Lost ones first
-            old = old[np.argsort(-verdicts[old].astype(np.int64), kind="stable")]
+        old, title = _old_row(selection, old)
         parts.append((old, np.zeros(1, np.int64)))
-        lost = lost_bytes(selection.snapshot)[1]
-        part = f", {format_size(lost)} lost" if lost else ""
-        titles.append(f"from before tracing{part} ({plural(len(old), 'size')})")
+        titles.append(title)
     are_others = _are_others(selection)[order]
     others, order = order[are_others], order[~are_others]
     if len(others) >= _LEAST_OTHERS:
@@ -179,6 +175,39 @@ def _rows_of(selection: ViewSelection, order: I64) -> _RowStacks:
     stacks = np.concatenate([stacks for stacks, _ in parts])
     starts = [starts + begin for (_, starts), begin in zip(parts, before, strict=False)]
     return _RowStacks(stacks, np.concatenate(starts), suspects, titles)
+
+
+def _old_row(selection: ViewSelection, old: I64) -> tuple[I64, str]:
+    """Returns the stacks of the row of old blocks, lost ones first, and its title."""
+    verdicts = selection.verdicts
+    if verdicts is not None:
+        old = old[np.argsort(-verdicts[old].astype(np.int64), kind="stable")]
+    lost = lost_bytes(selection.snapshot)[1]
+    part = f", {format_size(lost)} lost" if lost else ""
+    return old, f"from before tracing{part} ({plural(len(old), 'size')})"
+
+
+def with_one_old_row(
+    selection: ViewSelection, order: I64, values: I64 | None, *, descending: bool
+) -> Grouping:
+    """Replaces blocks from before tracing with one row. ``order``: the listed stacks.
+
+    ``values``: the figures that rows are sorted by and groups add up; None: there are none, and
+    the row stands where its first stack did.
+    """
+    are_old = _are_old(selection)[order]
+    if are_old.sum() < 2:
+        return Grouping(order.tolist())
+    old, rest = order[are_old], order[~are_old]
+    place = int(are_old.argmax())
+    if values is not None:
+        sign = -1 if descending else 1
+        place = int(np.searchsorted(sign * values[rest], sign * values[old].sum()))
+    members, title = _old_row(selection, old)
+    key = _key(selection, _RowStacks(members, np.zeros(1, np.int64), (), [title]), 0)
+    inside = members.tolist() if key.lead in selection.settings.expanded else []
+    rows = [*rest[:place].tolist(), key, *inside, *rest[place:].tolist()]
+    return Grouping(rows, frozenset(inside))
 
 
 def _suspects(selection: ViewSelection, listed: Mask) -> Iterator[tuple[list[Suspect], I64]]:

@@ -30,7 +30,7 @@ from tracelloc.text import (
     signed_size,
 )
 from tracelloc.ui import tableview
-from tracelloc.ui.groups import Grouping, GroupKey, grouped
+from tracelloc.ui.groups import Grouping, GroupKey, grouped, with_one_old_row
 from tracelloc.ui.header import target_name
 from tracelloc.ui.lineview import wrapped
 from tracelloc.ui.objectview import OBJECTS, TypeKey, with_growing_types
@@ -190,7 +190,9 @@ def stack_rows(selection: ViewSelection) -> TableRows:
         ranks, weights = suspect_ranks(selection.snapshot), columns["change"][0]
         grouping = grouped(selection, _by_weight(selection), ranks, weights, MOST_ROWS)
     else:
-        grouping = Grouping(_sorted_stacks(selection, columns)[:MOST_ROWS].tolist())
+        stacks = _sorted_stacks(selection, columns)[:MOST_ROWS]
+        values = columns[sorting.column][0] if sorting.column in ADDED else None
+        grouping = with_one_old_row(selection, stacks, values, descending=sorting.descending)
     order = grouping.order[:MOST_ROWS]
     cells = StackCells(selection, columns, grouping)
     why = "" if order else selection.why_empty

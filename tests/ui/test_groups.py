@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.ui.screens import line_with, shown, text_of
-from tests.ui.source import APP, LEAK, LOG, Call, FakeSource, live, press, shop
+from tests.ui.source import APP, LEAK, LOG, Call, FakeSource, live, press, settle, shop
 from tracelloc.model.snapshotrequest import TOTALS_ONLY
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.verdicts import CODE_OF, Member, Suspect, Verdict
@@ -17,6 +17,7 @@ from tracelloc.show.presentation.suspects import parting_lines
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.groups import GroupKey
+from tracelloc.ui.stackviews import STACK_COLUMNS
 from tracelloc.ui.tableview import PathCell, Table, TitleCell
 from tracelloc.verdict.evidence import stack_judgement
 
@@ -130,6 +131,17 @@ async def test_blocks_from_before_tracing_are_one_row(source: FakeSource) -> Non
         at = next(n for n, key in enumerate(table.order) if isinstance(key, GroupKey))
         await press(app, pilot, *["down"] * at, "enter")
         assert list(table.order[at + 1 : at + 4]) == [first, first + 1, first + 2]
+        await press(app, pilot, "enter")
+        # They stay one row in the order of a figure, at the place of their sum.
+        column = next(each for each in STACK_COLUMNS if each.key == "bytes")
+        for turn in (1, -1):
+            app.state.sort(column)
+            await settle(app, pilot)
+            (old,) = [each for each in table.order if isinstance(each, GroupKey)]
+            assert list(old.members) == [first, first + 1, first + 2]
+            held = source.take_snapshot(TOTALS_ONLY).processes[0].totals.live_bytes
+            sums = [held[each.members if each is old else each].sum() for each in table.order]
+            assert [size * turn for size in sums] == sorted(size * turn for size in sums)[::-1]
 
 
 async def test_rows_of_equal_texts_say_what_differs(tmp_path: Path) -> None:
