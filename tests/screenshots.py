@@ -1,8 +1,8 @@
 """Makes the pictures in ``img/``: ``make screenshots``.
 
 The screen's are of the sample program, which is traced for its first minute in a real terminal,
-dark and light, and one of them moves. The flame graph's page is that of the demo's recording, in
-Chromium. ``img/sources.sha256`` says of which state of the sources they are.
+dark and light, and one of them moves. The flame graph's page, in Chromium, is of a server that
+comes with Python. ``img/sources.sha256`` says of which state of the sources they are.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
@@ -29,17 +31,11 @@ from rich.text import Text
 
 from tests.chrome import Chrome
 from tests.terminal import Terminal
-from tracelloc.show.export import EXPORTERS
-from tracelloc.show.filters import Filters
-from tracelloc.show.filters.files import shipped_rules
-from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.recording.reader import RecordedTrace
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "img"
 STATE = IMAGES / "sources.sha256"
-RECORDING = ROOT / "tests/data/demo/leaky.rec"
-SOURCES = ("ui", "tracelloc/show/export/web", "tests/data/demo")
+SOURCES = ("ui", "tracelloc/show/export/web")
 PROGRAM = ROOT / "tests/targets/leaky.c"
 WIDTH, HEIGHT = 120, 40
 # When the moving one is taken, in seconds, the last when the leak is proven; half a second each.
@@ -207,23 +203,29 @@ def more_pictures(directory: Path, theme: str) -> dict[str, list[str]]:
     }
 
 
-def draw_page(path: Path) -> None:
-    """Draws the flame graph's page as PNG, with the largest allocating function selected."""
-    recording = RecordedTrace(RECORDING)
-    snapshot = recording.trace_as_of(recording.moments[-1].uptime_s).root
-    namers = Namers(recording, Filters([shipped_rules()]))
-    with tempfile.TemporaryDirectory() as name:
-        page = Path(name, "leaky.html")
-        pieces = EXPORTERS[".html"](snapshot, namers.namer_of(snapshot.target))
-        page.write_bytes(b"".join(pieces))
-        with Chrome(Path(name, "browser"), 1280, 400, scale=1.5) as chrome:
-            chrome.open(page.as_uri())
-            chrome.evaluate(
-                "(() => { let at = 0; let next;"
-                "while ((next = page.tree.childrenOf(at)[0]) !== undefined) at = next;"
-                "page.select(at); })()"
-            )
-            path.write_bytes(chrome.picture())
+def draw_page(path: Path, directory: Path) -> None:
+    """Draws the flame graph's page as PNG: of pydoc's server, after it has served some pages."""
+    page = directory / "pydoc.html"
+    server = "/usr/bin/python3", "-m", "pydoc", "-b", "-n", "127.0.0.1", "-p", "0"
+    with subprocess.Popen(
+        (sys.executable, "-m", "tracelloc", "-o", page, "--", *server),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as program:  # fmt: skip
+        assert program.stdin is not None
+        assert program.stdout is not None
+        address = program.stdout.readline().split()[-1]
+        for module in ("asyncio", "json", "unittest", "email", "http.server", "decimal"):
+            with urllib.request.urlopen(f"{address}{module}.html", timeout=60) as answer:
+                answer.read()
+        program.send_signal(signal.SIGUSR1)
+        while not page.exists():
+            time.sleep(0.1)
+        page = page.rename(directory / "served.html")  # The end writes it anew
+        program.communicate("quit\n")
+    with Chrome(directory / "browser", 1280, 700, scale=1.5) as chrome:
+        chrome.open(page.as_uri())
+        chrome.evaluate("page.select(page.tree.childrenOf(0)[0])")
+        path.write_bytes(chrome.picture())
 
 
 def main() -> int:
@@ -240,12 +242,12 @@ def main() -> int:
         }
         screens = {theme: each.result() for theme, each in asked.items()}
         others = more_pictures(Path(name), "textual-dark")
+        draw_page(IMAGES / "flamegraph.png", Path(name))
     for file, taken in others.items():
         (IMAGES / file).write_text(Drawing("textual-dark").svg(taken, 0))
     for theme, file in zip(screens, ("live.svg", "live-light.svg"), strict=True):
         (IMAGES / file).write_text(Drawing(theme).svg(screens[theme][-1:], 0))
     (IMAGES / "minute.svg").write_text(Drawing("textual-dark").svg(screens["textual-dark"], 0.5))
-    draw_page(IMAGES / "flamegraph.png")
     STATE.write_text(f"{sources_hash()}\n")
     return 0
 
