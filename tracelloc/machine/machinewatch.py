@@ -182,6 +182,7 @@ class MachineWatch:
         self._jobs = WatchJobs(config, self._files, self.log)
         state = self._read_state()
         self._state_written = state
+        self._state_error = ""  # Why the state could not be written, until it could
         # When rules were broken last, in seconds since 1970, by the subject's key
         self._broken_s: dict[str, float] = state.get("broken", {})
         self._begun_s: list[float] = state.get("begun", [])  # When actions began, in the last hour
@@ -325,9 +326,11 @@ class MachineWatch:
         if state != self._state_written:
             try:
                 self._files.write_json(self._files.state, state)
-                self._state_written = state
+                self._state_written, self._state_error = state, ""
             except OSError as error:
-                self.log({"event": "failed", "action": "state", "error": str(error)})
+                if self._state_error != (reason := error.strerror or str(error)):
+                    self._state_error = reason
+                    self.log({"event": "failed", "action": "state", "error": reason})
 
 
 def watch(config: WatchConfig, count: int | None) -> None:
