@@ -106,12 +106,13 @@ kernels: $(VENV)/.tools ## run tests on other kernels, in virtual machines (KERN
 screenshots: $(VENV)/.long ## make the pictures in img/ again
 	$(BIN)/python -m tests.screenshots
 
-docs: $(VENV)/.developer ## write the man page again, after a change of options
+docs: $(VENV)/.developer ## write again what is derived: the man page, the JSON schema, figures
 	COLUMNS=1000 $(BIN)/argparse-manpage --module tracelloc.command.parser \
 	    --function whole_parser --project-name tracelloc --manual-title "User Commands" \
 	    --description "live heap profiler for running Linux programs" \
 	    --include $(MAN_PAGE).in \
 	    --output $(MAN_PAGE)
+	$(BIN)/python -m tests.schema
 
 release: $(VENV)/.installed ## make packages in dist/, and install each in new Debian systems (RELEASES)
 	@$(PACKAGES) release

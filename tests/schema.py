@@ -1,9 +1,124 @@
-"""Checks JSON against the schema that ``tracelloc schema`` prints, strictly: no key is unknown."""
+"""Writes what the schema has from declarations, and checks JSON against it, strictly.
+
+``python -m tests.schema`` writes names, types and words of records that ``json_of`` turns into
+JSON. Descriptions, and keys of dictionaries that code spells out, are written by hand: whole
+reports are compared with these.
+"""
 
 import json
-from typing import Any, cast
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
+from tests.harness import ROOT
+from tracelloc.dataclass import is_dataclass
+from tracelloc.model import blocks, figures, heapusage, lostmemory, objects, process, verdicts
+from tracelloc.model.losses import Completeness
 from tracelloc.show import manual
+from tracelloc.show.presentation.blockholders import _NAMES as PATHS
+from tracelloc.show.presentation.facts import _THREADS as THREADS
+from tracelloc.show.presentation.objects import _HOLDERS as HOLDER
+
+FILE = ROOT / "tracelloc/docs/files/schema.json"
+CLASS = {"class_name": "class"}
+# Definitions, a record that each is written from, other names of fields, and those left out.
+DECLARED: tuple[tuple[str, type, dict[str, str], str], ...] = (
+    ("leaks", lostmemory.LostMemory, {"time_s": "time"}, ""),
+    ("leaks_group", lostmemory.LostGroup, CLASS, ""),
+    ("heap", heapusage.HeapUsage, {"time_s": "time", "account": "memory"}, "pinned stack_classes"),
+    ("heap_arena", heapusage.ArenaUsage, {}, "resident"),
+    ("heap_size", heapusage.SizeUsage, {}, ""),
+    ("heap_class", heapusage.ClassUsage, {}, ""),
+    ("heap_block", heapusage.LargeBlock, CLASS, ""),
+    ("memory_account", heapusage.MemoryAccount, {}, "parts items inherited"),
+    ("memory_account_runtime", heapusage.RuntimeFigures, {}, ""),
+    ("holders", blocks.HeapCoverage, {"time_s": "time"}, ""),
+    ("holders", blocks.TopHolders, {"other_count": "more"}, "heap keepers"),
+    ("holders", blocks.BlockHolders, {"unreached": "without_holder"}, "heap keepers is_sample"),
+    ("suspects_holders", blocks.BlockHolders, {"unreached": "without_holder"},
+     "heap keepers retained"),
+    ("suspects_holders_paths", blocks.HolderPath, PATHS, "root"),
+    ("holders_step", blocks.PathStep, PATHS, ""),
+    ("objects_holders", objects.Holders, HOLDER, "tables"),
+    ("objects_holders_holders", objects.Holder, HOLDER, "type_name is_bounded is_garbage"),
+    ("type_suspects_grown_by", objects.FunctionLine, {}, ""),
+    ("suppressed", verdicts.Suppressed, {}, ""),
+    ("malloc_libraries", process.FoundLibrary, {"family": "name"}, "library space"),
+    ("threads", figures.ThreadActivity, THREADS, "names"),
+    ("threads_threads", figures.ThreadWork, THREADS, ""),
+)  # fmt: skip
+# Keys whose values are words: annotated by ``examples``, since a release may add some.
+SUSPECTED = verdicts.Verdict.LEAKING, verdicts.Verdict.GROWING
+WORDS: dict[str, Iterable[Enum]] = {
+    "top_allocators.verdict": verdicts.Verdict, "snapshot_stack.verdict": verdicts.Verdict,
+    "suspects.verdict": SUSPECTED, "type_suspects.verdict": SUSPECTED,
+    "completeness.state": Completeness, "figures.space": process.Space,
+    "holders_root.kind": blocks.RootKind,
+}  # fmt: skip
+NAMES = {int: "integer", float: "number", str: "string", bytes: "string", bool: "boolean"}
+
+
+def type_of(hint: Any, names: dict[str, str]) -> dict[str, Any]:
+    """The schema of a field's values."""
+    arguments = get_args(hint)
+    if type(None) in arguments:
+        schema = type_of(arguments[0], names)
+        if "type" in schema:
+            return schema | {"type": [schema["type"], "null"]}
+        return {"anyOf": [schema, {"type": "null"}]}
+    if get_origin(hint) is tuple:
+        return {"type": "array", "items": type_of(arguments[0], names)}
+    for definition, record, _, _ in DECLARED:
+        if record is hint:
+            return {"$ref": f"#/$defs/{definition}"}
+    if is_dataclass(hint):
+        return {"type": "object", "properties": properties(cast("type", hint), names)}
+    if issubclass(hint, Enum):
+        return {"type": "string", "examples": [word.value for word in hint]}
+    return {"type": NAMES[hint]}
+
+
+def properties(record: type, names: dict[str, str], left_out: str = "") -> dict[str, Any]:
+    """The keys that ``json_of`` writes for a record, with the schema of each."""
+    found: dict[str, Any] = {}
+    for field, hint in get_type_hints(record).items():
+        name = names.get(field, field)
+        if field in left_out.split():
+            continue
+        if hint is blocks.BlockSum:
+            prefix = "" if name == "blocks" else f"{name}_"
+            found |= {f"{prefix}{unit}": {"type": "integer"} for unit in ("blocks", "bytes")}
+        else:
+            found[name] = type_of(hint, names)
+    return found
+
+
+def written() -> str:
+    """The schema's file as it has to be: what is declared replaces what the file has."""
+    schema = json.loads(FILE.read_text())
+    definitions = schema.pop("$defs")
+    for name, record, names, left_out in DECLARED:
+        keys = definitions[name]["properties"]
+        for key, found in properties(record, names, left_out).items():
+            about = keys.get(key, {}).get("description")
+            keys[key] = found if about is None else {**found, "description": about}
+    for place, words in WORDS.items():
+        name, _, key = place.partition(".")
+        definitions[name]["properties"][key]["examples"] = [word.value for word in words]
+    texts = []
+    for name, one in definitions.items():
+        begin, end = json.dumps({name: one | {"properties": {}}})[1:-3], "\n  }}"
+        keys = rows(one["properties"], 3) if "properties" in one else ""
+        texts.append(f"  {begin}\n{keys}{end}" if keys else rows({name: one}, 2))
+    head, body = rows(schema, 1), ",\n".join(texts)
+    return f'{{\n{head},\n "$defs": {{\n{body}\n }}\n}}\n'
+
+
+def rows(keys: dict[str, Any], indent: int) -> str:
+    """Keys with their values as JSON, one on each line."""
+    dumped = (json.dumps({key: value}, ensure_ascii=False)[1:-1] for key, value in keys.items())
+    return ",\n".join(" " * indent + line for line in dumped)
+
 
 TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int,), "number": (int, float), "string": (str,), "boolean": (bool,),
@@ -77,3 +192,7 @@ class Schema:
                 owner, found = known[key]
                 self.seen.add((owner, key))
                 self._check(each, found, owner, f"{where}.{key}")
+
+
+if __name__ == "__main__":
+    FILE.write_text(written())

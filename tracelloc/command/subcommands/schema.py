@@ -1,7 +1,6 @@
-"""Prints the JSON Schema of what tracelloc writes as JSON.
+"""Prints the JSON Schema (draft 2020-12) of what tracelloc writes as JSON.
 
-KIND selects one output: report, sums (of --follow), snapshot (-o FILE.json), heap, leaks, holders,
-census (objects), top, symbols, on_leak, watch_hook or pytest. The draft is 2020-12.
+``sums`` are of --follow, a ``snapshot`` is written by -o FILE.json, a ``census`` by objects.
 
 To try it:
   tracelloc schema leaks
@@ -9,25 +8,25 @@ To try it:
 
 import json
 from argparse import ArgumentParser, Namespace
-from typing import Final
+from typing import Any, Final
 
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines
 
-_KINDS: Final = (
-    "report", "sums", "snapshot", "heap", "leaks", "holders", "census", "top", "symbols", "on_leak",
-    "watch_hook", "pytest",
-)  # fmt: skip
+
+def _schema() -> dict[str, Any]:
+    from tracelloc.show.manual import text_of
+
+    return dict(json.loads(text_of("schema.json")))
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("kind", nargs="?", metavar="KIND", choices=_KINDS, help="default: all")
+    kinds = [each["$ref"].rpartition("/")[2] for each in _schema()["anyOf"]]
+    parser.add_argument("kind", nargs="?", choices=kinds, help="one output (default: all)")
 
 
 def _run(given: Namespace) -> None:
-    from tracelloc.show.manual import text_of
-
-    schema = json.loads(text_of("schema.json"))
+    schema = _schema()
     if given.kind is not None:
         schema["anyOf"] = [{"$ref": f"#/$defs/{given.kind}"}]
     print_lines(json.dumps(schema, indent=1, ensure_ascii=False).splitlines())
