@@ -19,15 +19,26 @@ from tracelloc.command.commandline import split_command
 from tracelloc.command.customallocators import KINDS
 from tracelloc.command.parser import build_parser, subcommand_parser
 from tracelloc.command.subcommands import all_subcommands, find_subcommand, subcommand_names
+from tracelloc.machine import processes
+from tracelloc.machine.machinewatch import MOST_NAMES
 from tracelloc.machine.processes import NoGroupError
 from tracelloc.model.verdicts import Verdict
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.runtimes.cpython import paths, watch
+from tracelloc.record.symbolization import debuginfod
 from tracelloc.show import manual
 from tracelloc.show.export import EXPORTERS, FORMATS
 from tracelloc.show.filters.files import shipped_rules
+from tracelloc.show.filters.rules import LONGEST_SUBJECT
 from tracelloc.show.presentation.profile import METRICS
+from tracelloc.show.publish import endpoint
+from tracelloc.show.publish.address import PUSH_INTERVAL_S
+from tracelloc.show.publish.publishing import MOST_WAITING
+from tracelloc.show.report.content import FULL_AGAIN_S
 from tracelloc.show.report.optional import SECTIONS
 from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
-from tracelloc.ui.state import VIEWS
+from tracelloc.ui.state import MOST_MARKS, VIEWS
+from tracelloc.verdict.parameters import P
 
 DOCS = ROOT / "tracelloc" / "docs"
 GITHUB = [ROOT / ".github" / f"{name}.md" for name in ("CONTRIBUTING", "DESIGN", "SECURITY")]
@@ -163,8 +174,10 @@ def test_the_manual_is_short() -> None:
     pages = [page.read_text().splitlines() for page in DOCS.glob("*.md")]
     assert len(pages) <= 20
     assert sum(map(len, pages)) <= 2400
-    prose = [line for page in pages for line in page if not re.match(r"[|!]|\S*[ =]{2}| +0x", line)]
-    assert max(map(len, prose)) < 400, "a log line at most"
+    text = re.sub(
+        "^```.*?^```", "", "\n".join(map("\n".join, pages)), flags=re.DOTALL | re.MULTILINE
+    )
+    assert max(len(line) for line in text.splitlines() if line[:1] not in "|![") <= 120
 
 
 def test_topics_are_the_files() -> None:
@@ -254,6 +267,47 @@ def test_errors_are_those_of_the_program() -> None:
             continue
         for piece in re.split(r"…|\bNAME\b|\bN\b|unknown", quote):
             assert piece.strip(" .") in source, quote
+
+
+TRACE = build_parser()
+# What pages say of a default or limit of the program, which is put into the braces.
+STATED: dict[str, list[tuple[str, object]]] = {
+    "cost": [("room for {:,} addresses", CaptureConfig().spill_entries),
+             ("deeper than {} frames", CaptureConfig().max_frames)],
+    "troubleshooting": [("deeper than {} frames", CaptureConfig().max_frames)],
+    "processes": [("{} processes are traced at a time", TRACE.get_default("most_processes")),
+                  ("(`--follow-limit`, up to {:,})", CaptureConfig().max_spaces)],
+    "reports": [("entries per section ({})", TRACE.get_default("top")),
+                ("one every {:.0f} hours", FULL_AGAIN_S / 3600),
+                ("The {} most recently used files", debuginfod._MOST_FILES),
+                ("the first {:,} characters", LONGEST_SUBJECT)],
+    "api": [("one every {:.0f} hours", FULL_AGAIN_S / 3600)],
+    "exports": [("profile every {:.0f} s", PUSH_INTERVAL_S), ("the last {} profiles", MOST_WAITING),
+                ("At most {} clients", endpoint._MOST_CONNECTIONS)],
+    "python": [("up to {:,} items", paths._MOST_BOUNDED),
+               ("by {} objects and", watch._LEAST_OBJECTS)],
+    "screen": [("the last {} are kept", MOST_MARKS)],
+    "verdicts": [("by {:.0f} MiB or more", P.referenced_least_bytes / 2**20),
+                 ("is {:.0f} KiB a minute or more", P.steady_least_bytes / 2**10),
+                 ("at {:.0f} KiB a minute or more", P.material_least_bytes / 2**10),
+                 ("a confidence of {:.0f} %", P.suspect_least_confidence * 100),
+                 ("leak is, 0 to {:.0f} %", P.most_confidence * 100),
+                 ("{:.0f} %, and", P.lost_share * 100), ("and {} blocks, or more", P.lost_least)],
+    "watch": [("the {} largest processes", processes._PSS_COUNT),
+              ("The {} largest commands and groups", MOST_NAMES)],
+}  # fmt: skip
+
+
+def test_stated_numbers_are_those_of_the_program() -> None:
+    pages = {page: " ".join(manual.text_of(page).split()) for page in STATED}
+    stated = [(page, text.format(value)) for page in STATED for text, value in STATED[page]]
+    assert [(page, text) for page, text in stated if text not in pages[page]] == []
+    costs = set(re.findall(r"([\d,]+) ns", (ROOT / "README.md").read_text()))
+    assert costs - set(re.findall(r"[\d,]+", manual.text_of("cost"))) == set()
+    for parser in (TRACE, *map(subcommand_parser, all_subcommands())):
+        for action in actions_of(parser):
+            said = re.search(r"\(default (\d+)\)", action.help or "")
+            assert said is None or int(said[1]) == action.default, action.dest
 
 
 def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
