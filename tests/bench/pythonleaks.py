@@ -64,7 +64,7 @@ def by_stack(function: str, line_of: str) -> Names:
 LEAKS: Final[dict[str, Names]] = {
     "in_function": by_type("dict", path="in_function() handled[…]"),
     "in_cache": by_type("__main__.Request", path="__main__.MEMO[…]"),
-    "in_cycle": by_type("__main__.Node", path="a cycle of each other"),
+    "in_cycle": by_type("__main__.Node", path="a reference cycle"),
     "in_extension": by_type("list", path="C code"),
     "in_malloc": by_stack("copy_of", "in_malloc"),
     "in_tasks": by_type("_asyncio.Task", path="tasks()"),

@@ -222,7 +222,8 @@ def test_a_file_that_ends_what_reads_it(builder: Builder, tmp_path: Path) -> Non
         books = json.loads(target.ask("run"))
         assert tracer.stop() == 0, tracer.messages
     assert said == (
-        f"tracelloc: warning: names in {path} are missing: what reads them was killed by signal 11"
+        f"tracelloc: warning: names in {path} are missing: "
+        "the process that reads them was killed by signal 11"
     )
     assert sum("names in" in line for line in tracer.messages) == 1
     report = tracer.last()
@@ -259,7 +260,7 @@ def test_a_file_that_ends_who_finds_functions_and_stacks(
         said = before[0] if before else tracer.wait_for(what)
         books = json.loads(target.ask("run"))
         assert tracer.stop() == 0, tracer.messages
-    assert said == f"{what}: what reads them was killed by signal 11"
+    assert said == f"{what}: the process that reads them was killed by signal 11"
     assert tracer.messages.count(said) == 1
     report = tracer.last()
     figures = report["live_allocations"], report["live_bytes"]

@@ -219,7 +219,7 @@ def test_yama_leaves_what_is_started(leaky: str) -> None:
     )
     done = run("user", *yama, "-p", "PID", "--preload", "inject", beside=leaky, status=1)
     assert "can't be injected into process" in done.stderr
-    assert "this user may not read its memory; tracelloc doctor has other ways" in done.stderr
+    assert "this user may not read its memory; tracelloc doctor lists other ways" in done.stderr
     options = "--json", "--count", "2", "--interval", "1"
     library = str(SEEN_AT / LIBRARY.relative_to(ROOT))
     done = run("user", *yama, "-p", "PID", *options, beside=leaky, preload=library)

@@ -83,7 +83,7 @@ class MachineMetrics:
         yield from _gauge("leaking_stacks", "target", text, counts["leaking"])
         for name, text, by_target in (
             ("rules_broken", "Rules that targets have broken", counts["rules"]),
-            ("memory_kills", "Processes of targets killed for want of memory", counts["kills"]),
+            ("memory_kills", "Processes of targets killed when memory ran out", counts["kills"]),
         ):
             yield from family_lines(f"tracelloc_{name}", "counter", "", text)
             for target, count in by_target.items():

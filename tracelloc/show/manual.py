@@ -1,5 +1,6 @@
 """The manual: Markdown files shipped with tracelloc, one per topic."""
 
+import re
 import sys
 from difflib import get_close_matches
 from importlib.resources import files
@@ -34,7 +35,7 @@ _FOUND_BY: Final = {
     "rootless": "container docker podman sudo root privilege capabilities seccomp unprivileged",
     "rootless#When probes": "preload lane ld_preload",
     "rootless#A service that can": "library-path",
-    "rootless#Inject": "inject attach",
+    "rootless#Inject": "inject",
     "watch#top": "top cgroup",
     "watch#watch": "daemonset rule",
     "watch#Killed": "oom killed oom-killer",
@@ -42,11 +43,13 @@ _FOUND_BY: Final = {
     "watch#As a service": "systemd service",
     "screen": "key tui shortcut thread",
     "reports": "text log report",
-    "reports#Rules": "suppression fail-if on-leak hook alert",
-    "reports#Signals": "exit status signal",
-    "reports#Names": "symbols debuginfo dwarf lines names",
+    "reports#Blocks": "before earlier",
+    "reports#Options": "peak temporary size",
+    "reports#Rules": "suppression known ignore fail-if on-leak hook alert",
+    "reports#Signals": "exit status signal detach quit",
+    "reports#Names": "symbols debuginfo dwarf lines names stack source inline stripped",
     "reports#Filters": "filters hidden",
-    "verdicts": "growing cache confidence suspect leaking false",
+    "verdicts": "growing cache confidence suspect leaking false minute",
     "verdicts#Glossary": "glossary word term",
     "leaks": "memleak lost",
     "leaks#Holders": "holders retained dominator path",
@@ -54,19 +57,20 @@ _FOUND_BY: Final = {
     "memory#Heaps of": "jvm v8 metaspace",
     "python#Objects": "objects tracemalloc",
     "python#An inference": "vllm inference llm",
-    "processes": "follow children fork exec wait",
+    "processes": "follow children fork exec wait attach running",
     "processes#Limits of": "gdb debugger strace ptrace",
     "processes#All processes": "group pod",
     "processes#Containers": "containers",
     "processes#Kubernetes": "kubernetes k8s kubectl",
-    "allocators": "jemalloc tcmalloc mimalloc musl glibc malloc pool",
+    "allocators": "jemalloc tcmalloc mimalloc musl glibc malloc pool static",
+    "allocators#Memory": "mmap sbrk",
     "allocators#Programs that": "usdt gpu pytorch cuda",
     "allocators#By language": "recipes rust node php go java dotnet c++ language",
-    "ci": "run sarif junit ctest cargo valgrind sanitizer leaksanitizer test",
+    "ci": "run sarif junit ctest cargo github gitlab valgrind sanitizer asan test",
     "ci#pytest": "pytest memray",
     "ci#Two versions": "regression compare",
     "agents": "mcp agent",
-    "exports": "flamegraph pprof speedscope folded file",
+    "exports": "flamegraph pprof gperftools speedscope folded file",
     "exports#Recordings": "recordings record open merge recorder",
     "exports#Differences": "diff difference",
     "exports#HTTP": "http listen",
@@ -76,12 +80,12 @@ _FOUND_BY: Final = {
     "api": "module import notebook pandas",
     "api#JSON": "json schema jq",
     "api#What stays": "contract stable compatibility",
-    "troubleshooting": "doctor error problem bcc",
+    "troubleshooting": "doctor error problem bcc debug version",
     "troubleshooting#Kernels": "kernel arm64",
-    "cost": "overhead slow benchmark heaptrack",
+    "cost": "overhead slow benchmark heaptrack massif perf",
     "cost#Making it cheaper": "sample sampling max-overhead",
     "cost#Exactness": "exactness exact overflow accuracy",
-    "security": "permission safe safety hostile",
+    "security": "permission safe safety hostile stop crash kill production",
 }  # fmt: skip
 ALIASES: Final = {word: found for found, words in _FOUND_BY.items() for word in words.split()}
 
@@ -106,13 +110,14 @@ def find_topic(word: str) -> str:
     close = [name for name in known if name.startswith(lower)]
     if len({ALIASES.get(name, name) for name in close}) == 1:
         return close[0]
-    if close := close or get_close_matches(lower, known):
+    whole = re.compile(rf"(?<!\w){re.escape(lower)}s?(?!\w)", re.IGNORECASE)
+    counts = {topic: len(whole.findall(text_of(topic))) for topic in topics()}
+    most = sorted(counts, key=counts.__getitem__)[:-4:-1]
+    meant = "tracelloc help lists the topics"
+    if found := ", ".join(topic for topic in most if counts[topic] and not close):
+        meant = f"the word is in {found}"
+    elif close := close or get_close_matches(lower, known):
         meant = f"did you mean {' or '.join(close[:4])}?"
-    else:
-        counts = {topic: text_of(topic).lower().count(lower) for topic in topics()}
-        most = sorted(counts, key=counts.__getitem__)[:-4:-1]
-        found = ", ".join(topic for topic in most if counts[topic])
-        meant = f"the word is in {found}" if found else "tracelloc help lists the topics"
     raise ValueError(f"there is no topic {word!r}; {meant}")
 
 

@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--tracelloc-no-search", action="store_true",
-        help="don't search for leaks, but in tests with limit_leaks",
+        help="search for leaks only in tests with limit_leaks",
     )  # fmt: skip
 
 

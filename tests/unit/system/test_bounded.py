@@ -156,7 +156,7 @@ def about_everything(connection: sqlite3.Connection) -> None:
         (names_that_add_up, "it would take more than 512 MiB of memory"),
         (stacks_of_nothing, "it would take more than 512 MiB of memory"),
         (millions_of_moments, "its list of snapshots is damaged"),
-        (about_everything, "what it says of itself is too long"),
+        (about_everything, "its description is too long"),
     ],
 )
 def test_recordings_that_swell(

@@ -2,8 +2,8 @@
 
 Profiles are recordings (their last snapshot, or RECORDING@TIME), pprof files (also those of Go and
 others), JSON snapshots and folded stacks. With -o, the difference is written to a file instead; in
-flame graphs, colors show growth. Several runs of each side show what is noise: figures are medians,
-and have changed if no run of one side reaches the other's.
+flame graphs, colors show growth. With several runs of each side, figures are medians, and a figure
+counts as changed only if the ranges of both sides do not overlap.
 
 To try it:
   tracelloc diff before.pb.gz after.pb.gz

@@ -1,7 +1,7 @@
-"""Lists the ways of tracing that work here, and what helps.
+"""Lists which ways of tracing work here, and what helps.
 
-It tries each way on processes of its own and, with -p, reads what a process has: what will be
-missing, what will be slow, and how to fix it. Nothing is traced. The exit status is 0 if any way of
+It tries each way on processes of its own. With -p, it also reports what would be missing or slow in
+a trace of that process, and how to fix it. It traces nothing. The exit status is 0 if any way of
 tracing works.
 
 To try it:

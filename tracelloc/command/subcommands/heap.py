@@ -1,8 +1,8 @@
 """Shows how a process uses its heap, without tracing it.
 
-It finds every block of glibc, jemalloc, mimalloc, tcmalloc or musl, from before tracelloc was
-started: what is in use by arena, size and C++ class, and what is free but still resident. Memory is
-read from outside; the process is neither probed nor stopped.
+It finds every block of glibc, jemalloc, mimalloc, tcmalloc or musl, however old, and shows what is
+in use by arena, size and C++ class, and what is free but still resident. It reads memory from
+outside: the process is neither probed nor stopped.
 
 To try it:
   sudo tracelloc heap -n shop

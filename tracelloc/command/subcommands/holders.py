@@ -1,7 +1,7 @@
 """Shows what keeps a process's memory: who points to it.
 
-For blocks of a class, of a size or at an address, it lists the ways that lead to them, from a
-variable, a thread's stack or other memory, and what would be freed with that. Without any, it
+For blocks of a class, of a size or at an address, it lists the paths that lead to them from a
+variable, a thread's stack or other memory, and how much freeing that would free. Without WHAT, it
 lists the roots that keep most of the heap. The process is neither probed nor stopped.
 
 To try it:

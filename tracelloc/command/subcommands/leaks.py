@@ -1,7 +1,7 @@
 """Finds lost blocks: nothing in the process points to them.
 
-It searches the memory of a running process without tracing it, however long ago the blocks were
-allocated, and groups them by size, C++ class and structure. The exit status is 3 if something is
+It searches the memory of a running process without tracing it, and groups lost blocks by size, C++
+class and structure, however long ago they were allocated. The exit status is 3 if something is
 lost. The process is neither probed nor stopped.
 
 To try it:

@@ -1,8 +1,7 @@
 """Serves agents by the Model Context Protocol.
 
-It reads messages from standard input and answers on standard output, as agents' programs expect it
-of a server that they start (stdio). It only looks, unless --allow-trace names processes that
-may be traced, or programs that may be run.
+It reads messages from standard input and answers on standard output (the stdio transport). It is
+read-only, unless --allow-trace names processes that it may trace, or programs that it may run.
 
 To try it:
   tracelloc mcp --skill

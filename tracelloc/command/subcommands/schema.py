@@ -1,6 +1,6 @@
 """Prints the JSON Schema (draft 2020-12) of what tracelloc writes as JSON.
 
-``sums`` are of --follow, a ``snapshot`` is written by -o FILE.json, a ``census`` by objects.
+--follow writes "sums", -o FILE.json a "snapshot", and tracelloc objects a "census".
 
 To try it:
   tracelloc schema leaks

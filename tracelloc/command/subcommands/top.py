@@ -1,8 +1,8 @@
 """Shows which processes and containers of this machine grow.
 
-It reads the memory of all processes and control groups, and says how much that has grown in the
-last one, ten and sixty minutes, as far back as it has run. Nothing is traced, and no rights are
-needed, but for processes that /proc hides.
+It watches the memory of all processes and control groups, and reports their growth over the last
+one, ten and sixty minutes. It traces nothing and needs no rights, except for processes that /proc
+hides.
 
 To try it:
   tracelloc top

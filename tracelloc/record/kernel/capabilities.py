@@ -134,7 +134,7 @@ def explain_bpf_refusal(code: int) -> None:
     if code in (errno.EPERM, errno.EACCES):
         raise PrivilegeError(
             "the kernel refuses BPF here",
-            hint=f"{_CONTAINER_HINT}; under kernel lockdown it cannot be had",
+            hint=f"{_CONTAINER_HINT}; under kernel lockdown it is not available",
         )
     raise UnsupportedError(f"the kernel cannot create BPF maps: {os.strerror(code)}")
 

@@ -254,7 +254,7 @@ def provider_in(modules: Sequence[Module], providers: Sequence[Provider]) -> Pro
     if len(found) > 1:
         names = " and ".join(one.name for one in found)
         raise TargetError(
-            f"it reports allocations as {names}, which are not one sum",
+            f"it reports allocations as {names}, which can't be added up",
             hint=f"name one of them: --source usdt:{found[0].name}",
         )
     return found[0] if found else None
@@ -306,5 +306,5 @@ def _why_not(place: UsdtPlace, provider: Provider) -> str | None:
         return _HARMFUL
     known = dict(enumerate(place.arguments, 1))
     if any(known.get(number) is None for number in provider.arguments_of(place.name).values()):
-        return "its arguments are where they can't be read"
+        return "its arguments are in places that can't be read"
     return None

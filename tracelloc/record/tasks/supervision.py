@@ -162,7 +162,7 @@ class BoundedWork:
         While earlier work is overdue, raises TimeoutError at once.
         """
         if self.is_overdue or not self._busy.acquire(timeout=patience_s):
-            raise TimeoutError("what was begun before still takes its time")
+            raise TimeoutError("an earlier step is still running")
         results: list[_T] = []
         done: Future[None] = Future()
 

@@ -105,10 +105,10 @@ class FileWorker:
             why = ""
             for _ in range(_TRIES):
                 if self.ends >= self._most_ends:
-                    why = f"what reads them has ended {self.ends} times"
+                    why = f"the process that reads them has ended {self.ends} times"
                     if not self._has_given_up:
                         self._has_given_up = True
-                        self._say(f"no more {self.what} are read: {why}")
+                        self._say(f"{self.what} are no longer read: {why}")
                     raise FileReadError(why)
                 try:
                     self._tell_of(file)
@@ -117,7 +117,7 @@ class FileWorker:
                     scarce = scarcity(error) if self._process is None else None
                     if scarce is not None:
                         raise FileReadError(scarce, scarce) from error
-                    why = f"what reads them {self._end(error)}"
+                    why = f"the process that reads them {self._end(error)}"
                     if self._is_closing:
                         raise FileReadError(why) from error
                     self.ends += 1
@@ -224,7 +224,7 @@ class AskedFile:
         try:
             answer: R = QUESTIONS[name].answer(message, data, given)
         except MalformedError as error:
-            raise FileReadError(f"an odd answer to {name.replace('_', ' ')!r}") from error
+            raise FileReadError(f"a malformed reply to {name.replace('_', ' ')!r}") from error
         return answer
 
 

@@ -278,7 +278,7 @@ def _row(make: Callable[..., Any], kinds: Sequence[Any]) -> Reader:
 
     def read(value: Any, attached: MessageData) -> Any:
         if not isinstance(value, list) or len(value) != len(readers):
-            raise MalformedError(f"what stands for {len(readers)} values does not have as many")
+            raise MalformedError(f"an array does not have {len(readers)} values")
         return make(*[read(each, attached) for read, each in zip(readers, value, strict=True)])
 
     return read

@@ -111,7 +111,7 @@ def request_headers(environment: Mapping[str, str]) -> dict[str, str]:
     found = _pairs(environment, variable)
     for name, value in found.items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-            raise UsageError(f"{variable} has what no header can hold")
+            raise UsageError(f"{variable} has characters that no header can have")
     return found
 
 

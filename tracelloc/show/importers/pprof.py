@@ -28,7 +28,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         if at >= len(content) or shift > 63:
-            raise MalformedError("it is not a pprof profile, or damaged")
+            raise MalformedError("it is not a pprof profile, or it is damaged")
         byte = content[at]
         at += 1
         number |= (byte & 0x7F) << shift
@@ -51,7 +51,7 @@ def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in (_FIXED64, _FIXED32):
             size = 8 if kind == _FIXED64 else 4
         else:
-            raise MalformedError("it is not a pprof profile, or damaged")
+            raise MalformedError("it is not a pprof profile, or it is damaged")
         if at + size > len(content):
             raise MalformedError("it ends too early")
         if kind == _BYTES:
@@ -75,7 +75,7 @@ def _signed(number: int) -> int:
 
 def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise MalformedError("it is not a pprof profile, or damaged")
+        raise MalformedError("it is not a pprof profile, or it is damaged")
     return value
 
 
@@ -86,7 +86,7 @@ def _message(value: int | bytes) -> _Message:
 def _number(message: _Message, key: int) -> int:
     value = message.get(key, 0)
     if not isinstance(value, int):
-        raise MalformedError("it is not a pprof profile, or damaged")
+        raise MalformedError("it is not a pprof profile, or it is damaged")
     return value
 
 

@@ -318,7 +318,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if seconds:
             before = {profile.target.number: profile for profile in profiles}
             if not self.server.deltas.acquire(blocking=False):
-                self._refuse(503, f"{_MOST_DELTAS} others are waiting for what changes")
+                self._refuse(503, f"{_MOST_DELTAS} others are waiting for changes")
                 return
             try:
                 self.server.closing.wait(seconds)

@@ -142,7 +142,7 @@ def _check_tables(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version not in (VERSION, _VERSION_WITH_EVENTS):
         newest = _VERSION_WITH_EVENTS
-        raise MalformedError(f"it has version {version}, this program reads up to {newest}")
+        raise MalformedError(f"it has version {version}, this tracelloc reads up to {newest}")
     tables = TABLES if version == VERSION else (*TABLES, _EVENTS_TABLE)
     found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     if {row[0] for row in found} != set(tables):

@@ -98,7 +98,7 @@ class RecordedTrace:
         for name, value in self._connection.execute("SELECT name, value FROM about"):
             left -= len(name) + len(value)
             if left < 0:
-                raise MalformedError("what it says of itself is too long")
+                raise MalformedError("its description is too long")
             about[name] = value
         self.about = about
 

@@ -136,7 +136,7 @@ class RecordingWriter:
         if size > self._max_bytes:
             what = "call stacks, names and the last snapshots take"
             if emptied[0]:
-                what = "a reader that is stopped keeps its log, with which it takes"
+                what = "a stopped reader keeps it from emptying its log; with that, it takes"
             raise TracellocError(
                 f"{self.path}: {what} {format_size(size)}",
                 hint="a larger --max-size is needed; what is recorded stays",

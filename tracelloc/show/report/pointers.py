@@ -36,7 +36,7 @@ from tracelloc.text import format_size, format_time, plural, printable
 _NO_ROOT: Final = "no root leads to them: moved during the search, or lost (tracelloc leaks)"
 _HOLDERS_MISSING: Final = ("holders may be missing: {}",) * 3
 _LOST_MISSING: Final = (
-    "there may be more: {}, and the rest counts as pointing to whatever it holds addresses of",
+    "there may be more: {}, and each address in the rest counts as a pointer",
     "there may be more: {}, and what they point to counts as in use",
     "{}: what only they point to counts as lost",
 )

@@ -230,7 +230,7 @@ def types_part(given: Request) -> SectionContent:
         f"for {format_percent(share, 0)} of live bytes:"
     )
     if not known:
-        title = "==> types of blocks are not known (tracelloc help reports says how they may be):"
+        title = "==> types of blocks are not known (tracelloc help reports says what they need):"
     unknown = [each for each in sums if each.name is None]
     listed = [*known[: given.style.top], *unknown]
     return SectionContent([title], {}, "types", [_type_entry(each, given) for each in listed])

@@ -217,8 +217,8 @@ def test_points() -> None:
         (b"\x0f\x1f\x44\0\0", "8@%rdi 8@%rsi 8@%rdx", "a nop of five bytes or more"),
         (b"\x66\x2e\x0f\x1f\x84\0\0\0\0\0", "8@%rdi 8@%rsi 8@%rdx", "five bytes or more"),
         (b"\xc3", "8@%rdi 8@%rsi 8@%rdx", "there is no nop"),
-        (b"\x90", "8@%rdi 8@%rsi", "arguments are where they can't be read"),
-        (b"\x90", "8@%rdi 8@%rsi 8@%xmm7", "arguments are where they can't be read"),
+        (b"\x90", "8@%rdi 8@%rsi", "arguments are in places that can't be read"),
+        (b"\x90", "8@%rdi 8@%rsi 8@%xmm7", "arguments are in places that can't be read"),
     ],
 )
 def test_what_is_refused(code: bytes, arguments: str, why: str) -> None:
@@ -242,7 +242,7 @@ def test_several_providers() -> None:
     both = [module(file_of(note())), module(file_of(torch))]
     for files, provider in zip(both, PROVIDERS, strict=True):
         assert provider_in([files], PROVIDERS) is provider
-    with pytest.raises(TargetError, match="as otel_memory and pytorch, which are not one sum"):
+    with pytest.raises(TargetError, match="as otel_memory and pytorch, which can't be added up"):
         provider_in(both, PROVIDERS)
 
 

@@ -90,14 +90,16 @@ def test_a_file_that_breaks_its_reader_has_no_rows() -> None:
 
     def fail(number: int) -> None:
         if number == 2:
-            raise FileReadError("what reads them took too long")
+            raise FileReadError("the process that reads them took too long")
 
     space.on_ask = fail
     ahead, table = make(space)
     make_rows(ahead, *map(mapping, (1, 2, 3)))
     assert space.asked == [1, 2, 3]
     assert len(table) == 4
-    assert space.troubles == ["its unwind tables can't be read (what reads them took too long)"]
+    assert space.troubles == [
+        "its unwind tables can't be read (the process that reads them took too long)"
+    ]
 
 
 def test_what_is_mapped_meanwhile_gets_its_rows() -> None:

@@ -433,7 +433,7 @@ def test_a_file_that_ends_it(
 def test_answers_that_cannot_be_true(
     program: Path, worker: FileWorker, opened: Open, tmp_path: Path, found: str
 ) -> None:
-    with pytest.raises(FileReadError, match="an odd answer to 'symbols'"):
+    with pytest.raises(FileReadError, match="a malformed reply to 'symbols'"):
         opened(fault(program, tmp_path, f"found = {found}")).symbols([1])
     assert worker.ends == 0
 
@@ -475,7 +475,10 @@ def test_it_is_given_up(program: Path, worker: FileWorker, opened: Open, tmp_pat
         with pytest.raises(FileReadError, match="has ended 8 times"):
             opened(program).symbols([1])
     assert worker.generation == client.MOST_ENDS
-    assert said[-1] == "warning: no more names are read: what reads them has ended 8 times"
+    assert (
+        said[-1]
+        == "warning: names are no longer read: the process that reads them has ended 8 times"
+    )
     assert len(said) == client.MOST_ENDS // 2 + 1
 
 

@@ -48,8 +48,8 @@ _MOST_CYCLE: Final = 1 << 12
 _MOST_TABLES_KEPT: Final = 32  # Most tables of the holders of a type that are kept
 _MOST_TABLES: Final = 3  # Most tables between two objects
 _CONTEXT: Final = "_contextvars.Context"
-CYCLE: Final = "a cycle of each other, which the garbage collector has not taken yet"
-UNCOLLECTED: Final = "a cycle of each other, while the garbage collector is off (gc.disable())"
+CYCLE: Final = "a reference cycle that the garbage collector has not freed yet"
+UNCOLLECTED: Final = "a reference cycle, while the garbage collector is off (gc.disable())"
 NATIVE: Final = "C code"
 METHOD_CACHE: Final = "the interpreter's method cache"
 # The cache ends within this distance of the beginning of the interpreter's record.

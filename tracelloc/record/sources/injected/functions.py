@@ -124,7 +124,7 @@ def _c_library(space: AddressSpace) -> FunctionProvider:
             provider = _provider(space, module)
             if provider.functions.keys() >= _ESSENTIAL:
                 return provider
-    raise TargetError("its C library is none that is known (glibc 2.34 and newer, musl)")
+    raise TargetError("its C library is not a known one (glibc 2.34 and newer, musl)")
 
 
 def _provider(space: AddressSpace, module: Module) -> FunctionProvider:
@@ -218,4 +218,4 @@ def find_tid_offset(process: Process, records: Iterable[tuple[int, int]]) -> int
             for thread_id, address in known
         ):
             return offset
-    raise TargetError("the C library's record of a thread has not the thread's id")
+    raise TargetError("the C library's record of a thread lacks the thread's id")

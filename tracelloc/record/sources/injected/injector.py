@@ -69,7 +69,7 @@ class Injection:
             why = error.message if isinstance(error, TargetError) else error.strerror
             raise TargetError(
                 f"the library can't be injected into process {self._process.pid}: {why}",
-                hint="tracelloc doctor has other ways",
+                hint="tracelloc doctor lists other ways",
             ) from error
 
     def begin(self) -> None:

@@ -97,7 +97,7 @@ class StoppedProcess:
             except PermissionError as error:
                 raise TargetError(
                     f"process {self._process.pid} can't be stopped",
-                    hint="another debugger has it, or it gives nobody the right to (ptrace(2))",
+                    hint="a debugger is attached, or it allows nobody to trace it (ptrace(2))",
                 ) from error
             self._seized.add(thread_id)
             with suppress(ProcessLookupError):

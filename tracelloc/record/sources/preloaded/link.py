@@ -253,7 +253,7 @@ class PreloadedLink:
         if other is not None:
             self._leave(other)
         elif self._library is not None and self.source.spares_runtimes and has_supported(modules):
-            self._leave(f"stacks are to have functions of {supported_names()}")
+            self._leave(f"stacks must have functions of {supported_names()}")
         elif self._library is not None:
             try:
                 self._mark(self._library)
@@ -383,7 +383,7 @@ class PreloadedLink:
         if self.source.is_alone:
             raise TargetError(
                 f"without probes, process {self._space.process.pid} can't be traced: {why}",
-                hint="tracelloc help preload has what the library can't do",
+                hint="tracelloc help preload says what the library can't do",
             )
         self._say(
             f"events come by probes, not by the preloaded library: {why}",

@@ -130,7 +130,7 @@ class NoProbes:
         if others:
             raise PrivilegeError(
                 f"{others[0].label} needs a probe, and probes need {missing_rights()}",
-                hint="tracelloc doctor has what helps here",
+                hint="tracelloc doctor lists what helps here",
             )
         stops = [p for p in points if p.program == _STOPS]
         found = Breakpoints(pid, stops, is_stopped=self._running is None)
