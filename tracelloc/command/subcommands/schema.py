@@ -1,6 +1,7 @@
-"""Prints the JSON Schema (draft 2020-12) of what tracelloc writes as JSON.
+"""Prints the JSON Schema of what tracelloc writes as JSON.
 
---follow writes "sums", -o FILE.json a "snapshot", and tracelloc objects a "census".
+The draft is 2020-12. --follow writes "sums", -o FILE.json a "snapshot", and tracelloc objects a
+"census".
 
 To try it:
   tracelloc schema leaks
