@@ -87,14 +87,6 @@ COMMAND_LINES = [
 ]
 
 
-def test_commands_are_found() -> None:
-    assert len(COMMAND_LINES) > 45
-    found = [words for line in fenced((ROOT / "README.md").read_text()) for words in words_of(
-        f"```sh\n{line}\n```")]  # fmt: skip
-    words = ["-n", "shop", "--text", "--interval", "30", "--duration", "5m", "--fail-if", "leak"]
-    assert any(line[: len(words)] == words for line in found)
-
-
 @pytest.mark.parametrize("words", COMMAND_LINES)
 def test_commands_are_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     if words and words[0] in subcommand_names():
@@ -156,12 +148,6 @@ def test_classes_that_are_named_are_there(page: Path) -> None:
             assert re.search(rf"^class {name}\b", source, re.MULTILINE), name
 
 
-def test_the_way_of_an_event_is_described() -> None:
-    text = (ROOT / ".github" / "DESIGN.md").read_text()
-    assert len(re.findall(r"`[a-z]+(?:/[a-z_]+)*/?(?:\.py|\.h|\.bpf\.c)?`", text)) > 50
-    assert len(text.splitlines()) <= 320
-
-
 def test_every_folder_has_a_line_in_the_house() -> None:
     text = (ROOT / ".github" / "DESIGN.md").read_text()
     house = text.partition("## The house")[2].partition("\n## ")[0]
@@ -170,14 +156,15 @@ def test_every_folder_has_a_line_in_the_house() -> None:
     assert not [each for each in folders - {"files", "record", "show"} if f"`{each}/`" not in house]
 
 
-def test_the_manual_is_short() -> None:
-    pages = [page.read_text().splitlines() for page in DOCS.glob("*.md")]
-    assert len(pages) <= 20
-    assert sum(map(len, pages)) <= 2400
-    text = re.sub(
-        "^```.*?^```", "", "\n".join(map("\n".join, pages)), flags=re.DOTALL | re.MULTILINE
-    )
-    assert max(len(line) for line in text.splitlines() if line[:1] not in "|![") <= 120
+def test_pages_are_short() -> None:
+    lengths = {"README.md": 150, "CHANGELOG.md": 60, ".github/DESIGN.md": 320}
+    assert {name: n for name, n in lengths.items()
+            if len((ROOT / name).read_text().splitlines()) > n} == {}  # fmt: skip
+    texts = [page.read_text() for page in DOCS.glob("*.md")]
+    assert len(texts) <= 20
+    assert sum(text.count("\n") for text in texts) <= 2400
+    prose = re.sub(r"```.*?```", "", "".join(texts), flags=re.DOTALL).splitlines()
+    assert max(len(line) for line in prose if line[:1] not in "|![") <= 120
 
 
 def test_topics_are_the_files() -> None:
@@ -187,7 +174,6 @@ def test_topics_are_the_files() -> None:
         assert manual.text_of(topic).startswith("# ")
         assert f"\n| {topic} | " in contents
     assert contents.startswith("# Start here\n")
-    assert "| More |" not in contents
     readme = (ROOT / "README.md").read_text()
     assert [t for t in manual.topics() if f"tracelloc/docs/{t}.md" not in readme] == []
 
@@ -318,17 +304,6 @@ def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     done = outcome("systemd-analyze", "verify", "--man=no", tmp_path / "tracelloc@shop.service")
     assert done.returncode == 0
     assert "tracelloc@" not in done.stderr
-
-
-def test_the_changelog_is_short() -> None:
-    assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 60
-
-
-def test_readme_is_short_and_names_the_commands() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 150
-    assert "make install" in text
-    assert "make test" in text
 
 
 def test_the_page_of_benchmarks_has_the_question_of_each() -> None:

@@ -20,7 +20,7 @@ _START: Final = """\
 `-n NAME` takes a name in place of a PID, and either may stand alone: `tracelloc leaks shop`.
 `-- CMD` starts a program under tracing. `tracelloc doctor` tells what works here.
 """
-# Topics by what they are about; a topic that is in none of them is listed last.
+# Topics by what they are about.
 _GROUPS: Final = {
     "Begin": ("tutorial", "rootless"),
     "Look": ("watch", "screen", "reports", "verdicts", "leaks", "memory", "python"),
@@ -44,7 +44,6 @@ _FOUND_BY: Final = {
     "screen": "key tui shortcut thread",
     "reports": "text log report",
     "reports#Blocks": "before earlier",
-    "reports#Options": "peak temporary size",
     "reports#Rules": "suppression known ignore fail-if on-leak hook alert",
     "reports#Signals": "exit status signal detach quit",
     "reports#Names": "symbols debuginfo dwarf lines names stack source inline stripped",
@@ -136,13 +135,10 @@ def text_of(name: str) -> str:
 
 def contents() -> str:
     """Returns the first steps, and the topics with their titles by group, as Markdown."""
-    grouped = {topic for group in _GROUPS.values() for topic in group}
-    rest = tuple(topic for topic in topics() if topic not in grouped)
     lines = [_START, "# tracelloc help TOPIC, SUBCOMMAND or any word"]
-    for title, group in [*_GROUPS.items(), ("More", rest)]:
-        if group:
-            lines += ["", f"| {title} | |", "|---|---|"]
-            lines += [f"| {topic} | {_title(topic)} |" for topic in group]
+    for title, group in _GROUPS.items():
+        lines += ["", f"| {title} | |", "|---|---|"]
+        lines += [f"| {topic} | {_title(topic)} |" for topic in group]
     return "\n".join([*lines, "", "`tracelloc --help-all` lists all options."]) + "\n"
 
 
