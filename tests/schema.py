@@ -6,6 +6,7 @@ reports are compared with these.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any, cast, get_args, get_origin, get_type_hints
@@ -135,25 +136,17 @@ class Schema:
 
     def keys(self, kind: str) -> set[tuple[str, str]]:
         """All keys of a definition and of those that it refers to."""
-        found, left = set(), [kind]
-        done: set[str] = set()
-        while left:
-            name = left.pop()
-            if name in done:
-                continue
-            done.add(name)
-            schema = self.whole["$defs"][name]
-            found |= {(name, key) for key in schema.get("properties", {})}
-            text = json.dumps(schema).split('"#/$defs/')[1:]
-            left += [each.partition('"')[0] for each in text]
-        return found
+        names, definitions = [kind], self.whole["$defs"]
+        for name in names:
+            referred = re.findall(r"#/\$defs/(\w+)", json.dumps(definitions[name]))
+            names += [each for each in dict.fromkeys(referred) if each not in names]
+        return {(name, key) for name in names for key in definitions[name].get("properties", {})}
 
     def check(self, value: object, kind: str) -> None:
         """Fails unless the value is of this kind, with known keys of the right types."""
         self._check(value, {"$ref": f"#/$defs/{kind}"}, kind, kind)
-        required = self.whole["$defs"][kind].get("required", ())
-        missing = [key for key in required if key not in cast("dict[str, Any]", value)]
-        assert not missing, f"{kind} lacks {missing}"
+        required = set(self.whole["$defs"][kind].get("required", ()))
+        assert required - cast("dict[str, Any]", value).keys() == set(), kind
 
     def _resolved(self, schema: dict[str, Any], name: str) -> list[tuple[str, dict[str, Any]]]:
         """The definitions that a schema stands for, those of allOf and anyOf included."""
@@ -167,12 +160,7 @@ class Schema:
 
     def _check(self, value: Any, schema: dict[str, Any], name: str, where: str) -> None:
         parts = self._resolved(schema, name)
-        types = {
-            each
-            for _, part in parts
-            for each in (part.get("type", ()),)
-            for each in ([each] if isinstance(each, str) else each)
-        }
+        types = set(re.findall(r"\w+", " ".join(str(part.get("type", "")) for _, part in parts)))
         assert isinstance(value, tuple(one for each in types for one in TYPES[each])), (
             f"{where} is {value!r}, not {sorted(types)}"
         )

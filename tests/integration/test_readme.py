@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import DEVNULL, Popen
 
 import pytest
 
@@ -39,11 +41,24 @@ def command(start: str, target: int) -> list[str]:
     return [sys.executable, "-m", "tracelloc", *shlex.split(line.partition(" >")[0])[2:]]
 
 
-def run(words: list[str], directory: Path, log: str) -> subprocess.Popen[bytes]:
-    with (directory / log).open("wb") as out:
-        return subprocess.Popen(
-            words, cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL
-        )
+@contextmanager
+def place_with(source: str, build: str, place: Path) -> Iterator[Callable[..., Popen[bytes]]]:
+    """Builds a program; yields what starts commands beside it. All are ended in the end."""
+    words, started = shlex.split(build), list[Popen[bytes]]()
+    (place / words[-1]).write_text(source)
+    subprocess.run(words, cwd=place, check=True, timeout=PATIENCE_S)
+
+    def start(*words: str, log: str = "out.txt") -> Popen[bytes]:
+        with (place / log).open("wb") as out:
+            started.append(Popen(words, cwd=place, stdin=DEVNULL, stdout=out, stderr=DEVNULL))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+            process.wait(PATIENCE_S)
 
 
 def without_numbers(text: str, directory: str) -> list[str]:
@@ -72,42 +87,33 @@ def suspect_of(log: str, verdict: str) -> list[str]:
 
 def test_the_tutorial_is_as_shown(tmp_path: Path) -> None:
     """But for ``top``, which has other processes, and the comparison, which needs a fix."""
-    page = manual.text_of("tutorial")
-    (source,) = blocks("c", page)
-    (tmp_path / "kiosk.c").write_text(source)
-    build = "gcc -g -O1 -o kiosk kiosk.c"
+    page, build = manual.text_of("tutorial"), "gcc -g -O1 -o kiosk kiosk.c"
     assert f"`{build}`" in page
-    subprocess.run(shlex.split(build), cwd=tmp_path, check=True, timeout=PATIENCE_S)
     _, lost, kept, suspects, _ = blocks("", page)
-    leaking, growing = (suspect_of(suspects, word) for word in ("leaking", "growing"))
-    target = run([str(tmp_path / "kiosk")], tmp_path, "out.txt")
-    trace = [sys.executable, "-m", "tracelloc", "-p", str(target.pid), "--text", "--interval", "10"]
-    started = [target, run(trace, tmp_path, "log.txt")]
-    try:
+    growth = "growing rate=.*open_session"
+    leaking, growing = suspect_of(suspects, "leaking"), suspect_of(suspects, growth)
+    with place_with(blocks("c", page)[0], build, tmp_path) as start:
+        pid = str(start("./kiosk").pid)
+        tracelloc = [sys.executable, "-m", "tracelloc"]
+        start(*tracelloc, "-p", pid, "--text", "--interval", "10", log="log.txt")
         for words, shown in ("leaks", lost), ("holders", kept):
-            rows = {
-                line for line in without_numbers(shown, "/nowhere") if "no root leads" not in line
-            }
+            rows = without_numbers(shown, "/nowhere")
+            rows = [line for line in rows if "no root leads" not in line]
 
-            def are_shown(words: str = words, rows: set[str] = rows) -> bool:
-                done = outcome(*trace[:3], words, "-p", target.pid)
-                return rows <= set(without_numbers(done.stdout, "/nowhere"))
+            def are_shown(words: str = words, rows: list[str] = rows) -> bool:
+                done = outcome(*tracelloc, words, "-p", pid)
+                return set(rows) <= set(without_numbers(done.stdout, "/nowhere"))
 
             wait_until(are_shown)
 
-        def is_judged() -> str:
+        def judged() -> str:
             log = (tmp_path / "log.txt").read_text()
-            is_growing = suspect_of(log, "growing rate=.*open_session")
-            return log if suspect_of(log, "leaking") and is_growing else ""
+            return log if suspect_of(log, "leaking") and suspect_of(log, growth) else ""
 
-        log = awaited(is_judged, VERDICT_S + 60)
-        assert suspect_of(log, "leaking")[0] == leaking[0]
-        assert "unreachable: no pointer to them is left" in suspect_of(log, "leaking")[1]
-        assert suspect_of(log, "growing rate=.*open_session") == growing
-    finally:
-        for process in started:
-            process.kill()
-            process.wait(PATIENCE_S)
+        log = awaited(judged, VERDICT_S + 60)
+    assert suspect_of(log, "leaking")[0] == leaking[0]
+    assert "unreachable: no pointer to them is left" in suspect_of(log, "leaking")[1]
+    assert suspect_of(log, growth) == growing
 
 
 def verdict_of(log: str) -> str:
@@ -117,20 +123,14 @@ def verdict_of(log: str) -> str:
 
 
 def test_the_first_leak_is_as_shown(tmp_path: Path) -> None:
-    (source,) = blocks("c")
-    (tmp_path / "shop.c").write_text(source)
     build = re.search(r"`(gcc .*)`", section())
-    subprocess.run(shlex.split(build[1]), cwd=tmp_path, check=True, timeout=PATIENCE_S)
     lost, verdict = blocks("")
-    target = run([str(tmp_path / "shop")], tmp_path, "out.txt")
-    started = [
-        target,
-        run(command("-n shop --text --top 1", target.pid), tmp_path, "log.txt"),
-        run(command("-n shop --text --interval 30", target.pid), tmp_path, "reports.txt"),
-    ]
-    try:
+    with place_with(blocks("c")[0], build[1], tmp_path) as start:
+        pid = start("./shop").pid
+        trace = start(*command("-n shop --text --top 1", pid), log="log.txt")
+        check = start(*command("-n shop --text --interval 30", pid), log="reports.txt")
         for _ in range(5):
-            done = outcome(*command("leaks", target.pid), cwd=tmp_path)
+            done = outcome(*command("leaks", pid), cwd=tmp_path)
             assert done.returncode == 3
             # If the heap changes while it is read, the report says that there may be more.
             if "there may be more" not in done.stdout:
@@ -139,11 +139,7 @@ def test_the_first_leak_is_as_shown(tmp_path: Path) -> None:
         found = awaited(lambda: verdict_of((tmp_path / "log.txt").read_text()), VERDICT_S)
         assert without_numbers(found, str(tmp_path)) == without_numbers(verdict, "/tmp/shop")
         assert "at=shop.c:7\n" in found
-        started[1].send_signal(signal.SIGINT)
-        assert started[1].wait(PATIENCE_S) == 0
+        trace.send_signal(signal.SIGINT)
+        assert trace.wait(PATIENCE_S) == 0
         assert b"<title>" in (tmp_path / "shop.html").read_bytes()
-        assert started[2].wait(VERDICT_S) == 3
-    finally:
-        for process in started:
-            process.kill()
-            process.wait(PATIENCE_S)
+        assert check.wait(VERDICT_S) == 3

@@ -2,26 +2,22 @@
 
 import ast
 import re
-import shlex
 import sys
 from argparse import SUPPRESS
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.commands import outcome
 from tests.harness import ROOT
-from tests.options import actions_of, parse_options
+from tests.options import actions_of
 from tests.unit.test_architecture import MODULES
-from tracelloc.command.commandline import split_command
 from tracelloc.command.customallocators import KINDS
 from tracelloc.command.parser import build_parser, subcommand_parser
-from tracelloc.command.subcommands import all_subcommands, find_subcommand, subcommand_names
+from tracelloc.command.subcommands import all_subcommands, subcommand_names
 from tracelloc.machine import processes
 from tracelloc.machine.machinewatch import MOST_NAMES
-from tracelloc.machine.processes import NoGroupError
 from tracelloc.model.verdicts import Verdict
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.runtimes.cpython import paths, watch
@@ -44,10 +40,6 @@ DOCS = ROOT / "tracelloc" / "docs"
 GITHUB = [ROOT / ".github" / f"{name}.md" for name in ("CONTRIBUTING", "DESIGN", "SECURITY")]
 PAGES = [ROOT / "README.md", *GITHUB, *sorted(DOCS.glob("*.md"))]
 ids = [page.stem for page in PAGES]
-STAND_INS = {"PID": "1", "TOPIC": "glossary", "SHELL": "bash"}
-SHELL = {"|", "&&", "&", ";", ">", "\\", "#"}
-# Command lines that are named, not shown.
-SPOKEN_OF = ["diff"], ["heap"], ["holders"], ["leaks"], ["objects"], ["symbols"]
 # Options of other programs.
 OF_OTHERS = {
     "--basetemp", "--bashrc", "--check", "--dist", "--foreground", "--format", "--global",
@@ -63,42 +55,6 @@ def fenced(text: str) -> Iterator[str]:
     for kind, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         if kind in ("sh", "ini"):
             yield from block.splitlines()
-
-
-def words_of(text: str) -> Iterator[list[str]]:
-    """The words after ``tracelloc`` of each command line."""
-    inline = re.findall(r"`((?:sudo )?tracelloc [^`\n]*)`", text)
-    for line in [*fenced(text), *inline]:
-        words = shlex.split(re.sub(r"\$\(pidof \w+\)", "1", line), comments=True)
-        for at, word in enumerate(words):
-            # In front of it: sudo, a path, or another program that is given a command.
-            if word.removeprefix("ExecStart=").rpartition("/")[2] == "tracelloc":
-                end = next((n for n, w in enumerate(words) if n > at and w in SHELL), None)
-                found = [STAND_INS.get(w, w) for w in words[at + 1 : end] if w != "…"]
-                if found not in SPOKEN_OF:
-                    yield found
-                break
-
-
-COMMAND_LINES = [
-    pytest.param(words, id=f"{page.stem}: {shlex.join(words)}")
-    for page in PAGES
-    for words in words_of(page.read_text())
-]
-
-
-@pytest.mark.parametrize("words", COMMAND_LINES)
-def test_commands_are_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    if words and words[0] in subcommand_names():
-        subcommand = find_subcommand(words[0])
-        options = split_command(words[1:])[0] if subcommand.takes_command else words[1:]
-        subcommand_parser(subcommand).parse_args(options)
-    elif {"--help", "--help-all", "--version"} & set(words):
-        with pytest.raises(SystemExit, match="0"):
-            parse_options(words)
-    elif words:
-        with suppress(NoGroupError):  # groups of other machines
-            parse_options(words, terminal=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

@@ -170,9 +170,7 @@ def read_json(content: bytes) -> Profile:
     if not isinstance(entry, dict) or entry.get("format") != FORMAT:
         raise MalformedError("it is JSON, but not a snapshot of tracelloc's")
     if entry.get("version") != VERSION:
-        raise MalformedError(
-            f"it has version {entry.get('version')}, this tracelloc reads {VERSION}"
-        )
+        raise MalformedError(f"it has version {entry.get('version')}, tracelloc reads {VERSION}")
     try:
         return _profile(entry)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
