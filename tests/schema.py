@@ -1,8 +1,7 @@
 """Writes what the schema has from declarations, and checks JSON against it, strictly.
 
 ``python -m tests.schema`` writes names, types and words of records that ``json_of`` turns into
-JSON. Descriptions, and keys of dictionaries that code spells out, are written by hand: whole
-reports are compared with these.
+JSON. Descriptions, and keys of other dictionaries, are written by hand: reports are compared.
 """
 
 import json
@@ -28,8 +27,7 @@ DECLARED: tuple[tuple[str, type, dict[str, str], str], ...] = (
     ("leaks_group", lostmemory.LostGroup, CLASS, ""),
     ("heap", heapusage.HeapUsage, {"time_s": "time", "account": "memory"}, "pinned stack_classes"),
     ("heap_arena", heapusage.ArenaUsage, {}, "resident"),
-    ("heap_size", heapusage.SizeUsage, {}, ""),
-    ("heap_class", heapusage.ClassUsage, {}, ""),
+    ("heap_size", heapusage.SizeUsage, {}, ""), ("heap_class", heapusage.ClassUsage, {}, ""),
     ("heap_block", heapusage.LargeBlock, CLASS, ""),
     ("memory_account", heapusage.MemoryAccount, {}, "parts items inherited"),
     ("memory_account_runtime", heapusage.RuntimeFigures, {}, ""),
@@ -39,11 +37,10 @@ DECLARED: tuple[tuple[str, type, dict[str, str], str], ...] = (
     ("suspects_holders", blocks.BlockHolders, {"unreached": "without_holder"},
      "heap keepers retained"),
     ("suspects_holders_paths", blocks.HolderPath, PATHS, "root"),
-    ("holders_step", blocks.PathStep, PATHS, ""),
+    ("holders_step", blocks.PathStep, PATHS, ""), ("suppressed", verdicts.Suppressed, {}, ""),
     ("objects_holders", objects.Holders, HOLDER, "tables"),
     ("objects_holders_holders", objects.Holder, HOLDER, "type_name is_bounded is_garbage"),
     ("type_suspects_grown_by", objects.FunctionLine, {}, ""),
-    ("suppressed", verdicts.Suppressed, {}, ""),
     ("malloc_libraries", process.FoundLibrary, {"family": "name"}, "library space"),
     ("threads", figures.ThreadActivity, THREADS, "names"),
     ("threads_threads", figures.ThreadWork, THREADS, ""),

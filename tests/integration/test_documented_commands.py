@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import outcome, run
 from tests.harness import PATIENCE_S, TARGETS, Target
 from tests.unit.leaks import watched
 from tests.unit.receivers import Handler, Receiver
@@ -104,8 +105,7 @@ def block(page: Path, kind: str, number: int = 0) -> str:
 
 def compile_c(source: str, out: Path) -> None:
     out.with_suffix(".c").write_text(source)
-    command = ["gcc", "-g", "-O1", "-o", out, f"{out}.c"]
-    subprocess.run(command, check=True, timeout=PATIENCE_S)
+    run("gcc", "-g", "-O1", "-o", out, f"{out}.c")
 
 
 def write_script(path: Path, text: str) -> None:
@@ -141,12 +141,12 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     before = " ".join(f"-o {name}" for name in ("before.pb.gz", "after.pb.gz", "release.pb.gz",
                                                "before.json", "after.json"))  # fmt: skip
     place = scene.place()
-    run = run_line(scene, f"tracelloc -p 1234 {before}", place)
-    assert run.returncode == 0, run.stderr
+    done = run_line(scene, f"tracelloc -p 1234 {before}", place)
+    assert done.returncode == 0, done.stderr
     for path in (*place.glob("*.json"), *place.glob("*.pb.gz")):
         shutil.copy(path, files)
-    run = run_line(scene, "tracelloc record -p 1234 -o server.rec --duration 1s", place)
-    assert run.returncode == 0, run.stderr
+    done = run_line(scene, "tracelloc record -p 1234 -o server.rec --duration 1s", place)
+    assert done.returncode == 0, done.stderr
     for name in ("server", "monday", "tuesday", "before", "after", "web-1"):
         shutil.copy(place / "server.rec", files / f"{name}.rec")
     yield scene
@@ -206,9 +206,7 @@ def prepared(line: str, scene: Scene, place: Path) -> tuple[str, list[str]]:
     if "tracelloc top" in line:
         line = line.replace(" top", " top --count 1")
     elif " watch --config /etc/tracelloc/" in line:
-        line = line.replace(
-            "/etc/tracelloc/watch.toml", f"watch.toml --directory {place} --count 1"
-        )
+        line = line.replace("/etc/tracelloc/", "") + f" --directory {place} --count 1"
     elif re.search(LOOKS, line):
         line = line.replace("--every 30s", "--every 100ms --count 2")
     elif targets and not has_end:
@@ -228,11 +226,8 @@ def run_line(scene: Scene, line: str, place: Path) -> subprocess.CompletedProces
             targets.append(subprocess.Popen([place / name], stdin=subprocess.DEVNULL))
         line = line.replace("-p 1234", f"-p {targets[-1].pid}")
     try:
-        return subprocess.run(
-            ["sh", "-c", line], cwd=place, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=2 * PATIENCE_S, check=False,
-            env=os.environ | {"PATH": f"{place}/bin:{os.environ['PATH']}"},
-        )  # fmt: skip
+        env = os.environ | {"PATH": f"{place}/bin:{os.environ['PATH']}"}
+        return outcome("sh", "-c", line, cwd=place, timeout=2 * PATIENCE_S, env=env)
     finally:
         for target in targets:
             target.kill()
@@ -321,11 +316,8 @@ def test_the_demo_ends_and_writes_its_page(scene: Scene) -> None:
     """What ``make demo`` runs, for a shorter time."""
     place = scene.place()
     shutil.copy(place / "shop", place / "leaky")
-    result = subprocess.run(
-        [ROOT / "tests/demo.sh", "./leaky", "bin/tracelloc", "leaky.html"],
-        cwd=place, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        timeout=PATIENCE_S, env=os.environ | {"DEMO_SECONDS": "1"},
-    )  # fmt: skip
+    words = ROOT / "tests/demo.sh", "./leaky", "bin/tracelloc", "leaky.html"
+    result = outcome(*words, cwd=place, env=os.environ | {"DEMO_SECONDS": "1"})
     assert result.returncode == 0, result.stderr
     assert "Probes work here, so tracelloc attaches to it:" in result.stdout
     assert "1 s were too short for a verdict" in result.stdout

@@ -28,20 +28,19 @@ def lines(*words: object, status: int = 0) -> list[Any]:
 @pytest.mark.parametrize("kind", UNSEEN)
 def test_json_of_commands_is_as_the_schema_says(targets: Targets, kind: str) -> None:
     schema = Schema()
-    if kind == "census":
-        target = targets.start(PYTHON, TARGETS / "objects.py")
-        found = lines("objects", "-p", target.pid, "--json", "--every", "100ms", "--count", 3)
-        found += lines("objects", "-p", target.pid, "--json", "--holders", 2)
-    elif kind == "top":
+    if kind == "top":
         found = lines("top", "--json", "--count", 1)
+    elif kind == "census":
+        words = "objects", "-p", targets.start(PYTHON, TARGETS / "objects.py").pid, "--json"
+        found = lines(*words, "--every", "100ms", "--count", 3) + lines(*words, "--holders", 2)
     else:
-        target = targets.cpp({"leaks": "lostheap", "heap": "heapusage"}.get(kind, "holdings"))
-        words = {"heap": ["--contents"], "leaks": ["--contents"]}.get(kind, [])
-        found = lines(kind, "-p", target.pid, "--json", *words, status=3 if kind == "leaks" else 0)
+        name = {"leaks": "lostheap", "heap": "heapusage"}.get(kind, "holdings")
+        words = "-p", targets.cpp(name).pid, "--json"
+        contents = ["--contents"] if kind in ("heap", "leaks") else []
+        found = lines(kind, *words, *contents, status=3 if kind == "leaks" else 0)
         if kind == "holders":
-            (heap,) = lines("heap", "-p", target.pid, "--json")
-            size = heap["sizes"][0]["usable_bytes"]
-            found += lines(kind, size, "-p", target.pid, "--json")
+            (heap,) = lines("heap", *words)
+            found += lines(kind, heap["sizes"][0]["usable_bytes"], *words)
     assert found
     for one in found:
         schema.check(one, kind)

@@ -216,14 +216,12 @@ TRACE = build_parser()
 STATED: dict[str, list[tuple[str, object]]] = {
     "cost": [("room for {:,} addresses", CaptureConfig().spill_entries),
              ("deeper than {} frames", CaptureConfig().max_frames)],
-    "troubleshooting": [("deeper than {} frames", CaptureConfig().max_frames)],
     "processes": [("{} processes are traced at a time", TRACE.get_default("most_processes")),
                   ("(`--follow-limit`, up to {:,})", CaptureConfig().max_spaces)],
     "reports": [("entries per section ({})", TRACE.get_default("top")),
                 ("one every {:.0f} hours", FULL_AGAIN_S / 3600),
                 ("The {} most recently used files", debuginfod._MOST_FILES),
                 ("the first {:,} characters", LONGEST_SUBJECT)],
-    "api": [("one every {:.0f} hours", FULL_AGAIN_S / 3600)],
     "exports": [("profile every {:.0f} s", PUSH_INTERVAL_S), ("the last {} profiles", MOST_WAITING),
                 ("At most {} clients", endpoint._MOST_CONNECTIONS)],
     "python": [("up to {:,} items", paths._MOST_BOUNDED),
@@ -280,7 +278,6 @@ def test_the_man_page_is_that_of_the_options() -> None:
     for action in actions_of(build_parser()):
         if action.help == SUPPRESS or "--help" in action.option_strings:
             continue
-        for flag in action.option_strings:
-            assert re.search(rf"{flag}(?![\w-])", plain), flag
+        assert all(re.search(rf"{flag}(?![\w-])", plain) for flag in action.option_strings)
         assert " ".join(((action.help or "") % vars(action)).split()) in plain, action.dest
     assert not re.search(r"^\.[^A-Zr]", page, re.MULTILINE), "man takes this line for a request"

@@ -138,12 +138,8 @@ def contents() -> str:
     lines = [_START, "# tracelloc help TOPIC, SUBCOMMAND or any word"]
     for title, group in _GROUPS.items():
         lines += ["", f"| {title} | |", "|---|---|"]
-        lines += [f"| {topic} | {_title(topic)} |" for topic in group]
+        lines += [f"| {topic} | {text_of(topic)[2:].splitlines()[0]} |" for topic in group]
     return "\n".join([*lines, "", "`tracelloc --help-all` lists all options."]) + "\n"
-
-
-def _title(topic: str) -> str:
-    return text_of(topic).partition("\n")[0].removeprefix("# ")
 
 
 def show(name: str | None) -> None:
