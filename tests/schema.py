@@ -6,7 +6,7 @@ JSON. Descriptions, and keys of other dictionaries, are written by hand: reports
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
@@ -22,7 +22,7 @@ from tracelloc.show.presentation.objects import _HOLDERS as HOLDER
 FILE = ROOT / "tracelloc/docs/files/schema.json"
 CLASS = {"class_name": "class"}
 # Definitions, a record that each is written from, other names of fields, and those left out.
-DECLARED: tuple[tuple[str, type, dict[str, str], str], ...] = (
+DECLARED: tuple[tuple[str, type, Mapping[str, str | None], str], ...] = (
     ("leaks", lostmemory.LostMemory, {"time_s": "time"}, ""),
     ("leaks_group", lostmemory.LostGroup, CLASS, ""),
     ("heap", heapusage.HeapUsage, {"time_s": "time", "account": "memory"}, "pinned stack_classes"),
@@ -36,27 +36,26 @@ DECLARED: tuple[tuple[str, type, dict[str, str], str], ...] = (
     ("holders", blocks.BlockHolders, {"unreached": "without_holder"}, "heap keepers is_sample"),
     ("suspects_holders", blocks.BlockHolders, {"unreached": "without_holder"},
      "heap keepers retained"),
-    ("suspects_holders_paths", blocks.HolderPath, PATHS, "root"),
+    ("suspects_holders_paths", blocks.HolderPath, PATHS, ""),
     ("holders_step", blocks.PathStep, PATHS, ""), ("suppressed", verdicts.Suppressed, {}, ""),
-    ("objects_holders", objects.Holders, HOLDER, "tables"),
-    ("objects_holders_holders", objects.Holder, HOLDER, "type_name is_bounded is_garbage"),
+    ("objects_holders", objects.Holders, HOLDER, ""),
+    ("objects_holders_holders", objects.Holder, HOLDER, "type_name"),
     ("type_suspects_grown_by", objects.FunctionLine, {}, ""),
     ("malloc_libraries", process.FoundLibrary, {"family": "name"}, "library space"),
     ("threads", figures.ThreadActivity, THREADS, "names"),
     ("threads_threads", figures.ThreadWork, THREADS, ""),
 )  # fmt: skip
 # Keys whose values are words: annotated by ``examples``, since a release may add some.
-SUSPECTED = verdicts.Verdict.LEAKING, verdicts.Verdict.GROWING
 WORDS: dict[str, Iterable[Enum]] = {
     "top_allocators.verdict": verdicts.Verdict, "snapshot_stack.verdict": verdicts.Verdict,
-    "suspects.verdict": SUSPECTED, "type_suspects.verdict": SUSPECTED,
+    **dict.fromkeys(("suspects.verdict", "type_suspects.verdict"), list(verdicts.Verdict)[:2]),
     "completeness.state": Completeness, "figures.space": process.Space,
     "holders_root.kind": blocks.RootKind,
 }  # fmt: skip
 NAMES = {int: "integer", float: "number", str: "string", bytes: "string", bool: "boolean"}
 
 
-def type_of(hint: Any, names: dict[str, str]) -> dict[str, Any]:
+def type_of(hint: Any, names: Mapping[str, str | None]) -> dict[str, Any]:
     """The schema of a field's values."""
     arguments = get_args(hint)
     if type(None) in arguments:
@@ -76,12 +75,12 @@ def type_of(hint: Any, names: dict[str, str]) -> dict[str, Any]:
     return {"type": NAMES[hint]}
 
 
-def properties(record: type, names: dict[str, str], left_out: str = "") -> dict[str, Any]:
+def properties(record: type, names: Mapping[str, str | None], left_out: str = "") -> dict[str, Any]:
     """The keys that ``json_of`` writes for a record, with the schema of each."""
     found: dict[str, Any] = {}
     for field, hint in get_type_hints(record).items():
         name = names.get(field, field)
-        if field in left_out.split():
+        if name is None or field in left_out.split():
             continue
         if hint is blocks.BlockSum:
             prefix = "" if name == "blocks" else f"{name}_"

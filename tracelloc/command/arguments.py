@@ -215,7 +215,7 @@ def add_tracing(group: Any) -> None:
         "estimate the rest: less overhead, but estimates (default: every allocation)",
         dest="sample_bytes", type=size_type)
     add("--max-overhead PCT", "limit of the probes' CPU time, in percent of the program's own: "
-        "if they cost more than is granted for a minute, tracing ends, and files are written "
+        "once they have used up a minute's allowance, tracing ends, and files are written "
         "(default: no limit)", type=type_of(parse_percent))
     add("--earlier", "blocks that a running process allocated before tracing: count them by class "
         "and size, and follow their frees (on, the default), or ignore them (off)",

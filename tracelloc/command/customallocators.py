@@ -110,7 +110,7 @@ def _provider(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> Provider:
                 most = _MOST_PROBE_ARGUMENTS
                 fail(key, f"{key}: {role} must be the number of an argument, 1 to {most}")
     if names[0] == names[1]:
-        fail("free", "alloc and free must be two probes")
+        fail("free", "alloc and free must be different probes")
     return Provider(
         entry["name"],
         space=Space(entry.get("space", "host")),

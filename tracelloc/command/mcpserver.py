@@ -109,7 +109,7 @@ class _Server:
         self, number: Any, given: Message, meta: Message, finish: Callable[[Message], Message]
     ) -> None:
         if number in self._calls or len(self._calls) >= _MOST_CALLS:
-            raise _RpcError(_INVALID, f"this id, or {_MOST_CALLS} calls, are under way already")
+            raise _RpcError(_INVALID, f"a call with this id is running, or {_MOST_CALLS} are")
         is_cancelled, token = Event(), meta.get("progressToken")
 
         def watch(elapsed_s: float, whole_s: float | None) -> None:

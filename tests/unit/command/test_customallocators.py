@@ -151,7 +151,7 @@ def test_allocators_of_gpu_memory_are_traced_alone() -> None:
         ("size = 3, ", "", "alloc: size must be the number"),
         ("device", "gpu", "unknown key 'gpu'"),
         ('probe = "ends", ', "", "x.toml:6: provider 1: free must be a table such as"),
-        ('"ends"', '"made"', "alloc and free must be two probes"),
+        ('"ends"', '"made"', "alloc and free must be different probes"),
         ('"gpu"', '"moon"', "x.toml:4: provider 1: space must be one of host, gpu"),
         ("pointer = 2", "pointer = 2, size = 1", "free: unknown key 'size'"),
         ("space", "place", "unknown key 'place'; did you mean 'space'"),
