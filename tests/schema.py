@@ -141,8 +141,8 @@ class Schema:
     def check(self, value: object, kind: str) -> None:
         """Fails unless the value is of this kind, with known keys of the right types."""
         self._check(value, {"$ref": f"#/$defs/{kind}"}, kind, kind)
-        required = set(self.whole["$defs"][kind].get("required", ()))
-        assert required - cast("dict[str, Any]", value).keys() == set(), kind
+        required = self.whole["$defs"][kind].get("required", ())
+        assert all(key in cast("dict[str, Any]", value) for key in required), kind
 
     def _resolved(self, schema: dict[str, Any], name: str) -> list[tuple[str, dict[str, Any]]]:
         """The definitions that a schema stands for, those of allOf and anyOf included."""
