@@ -106,7 +106,7 @@ kernels: $(VENV)/.tools ## run tests on other kernels, in virtual machines (KERN
 screenshots: $(VENV)/.long ## make the pictures in img/ again
 	$(BIN)/python -m tests.screenshots
 
-docs: $(VENV)/.developer ## write again what is derived: the man page, the JSON schema, figures
+docs: $(VENV)/.developer ## write the man page and the JSON schema again, after a change of options or records
 	COLUMNS=1000 $(BIN)/argparse-manpage --module tracelloc.command.parser \
 	    --function whole_parser --project-name tracelloc --manual-title "User Commands" \
 	    --description "live heap profiler for running Linux programs" \
