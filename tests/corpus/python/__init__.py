@@ -1,1 +1,0 @@
-"""Services of Python frameworks, leaking and clean, for ``tests.bench.pythonservices``."""
