@@ -12,13 +12,10 @@ PATH=$PATH:/usr/sbin:/sbin
 need bpfcc-tools memleak-bpfcc
 need bpftrace bpftrace
 need heaptrack heaptrack
-need gdb gdb
 need valgrind valgrind
 need redis-server redis-server
 need redis-tools redis-benchmark
 need perl perl
-need make make
-need postgresql pgbench
 
 # memleak is compiled with kernel headers, and looks for those of the running kernel.
 # It uses no kernel structure but the registers, so another version's serve as well.

@@ -84,11 +84,15 @@ class Program:
                 return
         raise EOFError("too many words before it was ready")
 
+    def ask(self, seconds: float) -> list[int]:
+        """Lets it work that long. Returns its figures."""
+        self.process.stdin.write(f"{round(seconds * 1000)}\n".encode())
+        return [*map(int, read_line(self.process.stdout, "the program").split())]
+
     def work(self, seconds: float) -> tuple[int, float]:
         """Lets it work that long. Returns the units of work, and the seconds they took."""
-        self.process.stdin.write(f"{round(seconds * 1000)}\n".encode())
-        done, took_ns = read_line(self.process.stdout, "the program").split()
-        return int(done), int(took_ns) / 1e9
+        done, took_ns = self.ask(seconds)
+        return done, took_ns / 1e9
 
     def close(self) -> None:
         """Ends it by the end of its input, by force if it must be."""

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,14 +28,14 @@ Report = dict[str, Any]
 Names = Callable[[Report], Iterator[str]]
 
 
-def by_type(*types: str, path: str) -> Names:
-    """Rows of one of these types, or of any if none is given, whose holder's path has this."""
+def by_type(name: str, path: str) -> Names:
+    """Rows of a type whose holder's path has this."""
 
     def names(report: Report) -> Iterator[str]:
         for row in report["type_suspects"]:
             kinds = {row["type"], *(part["type"] for part in row["parts"])}
             for holder in row["holders"][:1]:
-                if (not types or kinds & set(types)) and path in holder["path"]:
+                if name in kinds and path in holder["path"]:
                     yield f"{row['type']} ← {holder['path']}"
 
     return names
@@ -62,12 +62,12 @@ def by_stack(function: str, line_of: str) -> Names:
 
 # Leaks by the function of the program, and what names them.
 LEAKS: Final[dict[str, Names]] = {
-    "in_function": by_type("dict", path="in_function() handled[…]"),
-    "in_cache": by_type("__main__.Request", path="__main__.MEMO[…]"),
-    "in_cycle": by_type("__main__.Node", path="a reference cycle"),
-    "in_extension": by_type("list", path="C code"),
+    "in_function": by_type("dict", "in_function() handled[…]"),
+    "in_cache": by_type("__main__.Request", "__main__.MEMO[…]"),
+    "in_cycle": by_type("__main__.Node", "a reference cycle"),
+    "in_extension": by_type("list", "C code"),
     "in_malloc": by_stack("copy_of", "in_malloc"),
-    "in_tasks": by_type("_asyncio.Task", path="tasks()"),
+    "in_tasks": by_type("_asyncio.Task", "tasks()"),
 }
 
 
@@ -90,20 +90,14 @@ class Watched:
     begun_s: float
     named_s: float | None = None
     how: str = ""
-    last: Sequence[str] = ()  # All suspects of the last report that was read
 
     def read(self, names: Names) -> None:
         """Reads reports until one names the leak, or to the end."""
         for line in self.command.stdout:
-            report = json.loads(line)
-            self.last = list(anything(report))
-            found = next(names(report), None)
+            found = next(names(json.loads(line)), None)
             if found is not None:
                 self.named_s, self.how = time.monotonic() - self.begun_s, found
                 break
-        self.end()
-
-    def end(self) -> None:
         self.command.terminate()
         self.command.communicate()
         self.target.kill()
@@ -129,13 +123,8 @@ def begin(python: str, kind: str, directory: Path) -> Watched:
     if words[0] == "chroot":
         inside = Path("/", directory.relative_to(words[1]))
     target = Target([*words, inside / "pyleaks.py", kind, inside])
-    return watch(kind, target, target.pid)
-
-
-def watch(kind: str, target: Target, pid: int, seconds: float = LIMIT_S + 4) -> Watched:
-    """Attaches to a program, or to one of its processes."""
     command = subprocess.Popen(
-        [*tracelloc_command("-p", pid, *_REPORTS, f"{seconds:.0f}s")],
+        tracelloc_command("-p", target.pid, *_REPORTS, f"{LIMIT_S + 4:.0f}s"),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     return Watched(kind, target, command, time.monotonic())

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench import capacity, following, naming, start, storm, tui, workloads
+from tests.bench import capacity, following, start, storm, tui, workloads
 from tests.bench.processes import SkippedError, figures_of
 from tests.bench.storm import Case, Sample
 from tests.bench.tools import LIVE_NAMES, TOOLS, Tool
 from tests.harness import Builder
 
-PARTS = ("start", "storm", "capacity", "naming", "python", "tui", "follow", *workloads.NAMES)
+PARTS = ("start", "storm", "capacity", "tui", "follow", *workloads.NAMES)
 TOOL_NAMES = tuple(tool.name for tool in TOOLS)
 _PLAIN, _PAIR, _DEEP, _DEEP_PAIR = storm.CASES
 # Cost of one over cost of another, and the targets for it.
@@ -33,8 +33,6 @@ TROUBLE = (SkippedError, OSError, EOFError, TimeoutError, subprocess.SubprocessE
 SINGLE: tuple[tuple[str, str, Callable[[], dict[str, Any]] | None], ...] = (
     ("start", f"{len(start.TARGETS)} commands, {start.ROUNDS} times", start.measure),
     ("capacity", f"{capacity.BLOCKS:,} blocks in the live table", None),
-    ("naming", f"{naming.STACKS:,} stacks of {naming.FRAMES} frames", None),
-    ("python", "frames of Python", None),
     ("tui", f"{1 << tui.DEPTH:,} stacks, {tui.BLOCKS << tui.DEPTH:,} blocks", tui.measure),
 )
 
@@ -119,16 +117,19 @@ class Bench:
                     samples.setdefault(tool.name, []).append(sample)
 
     def _follow(self) -> None:
-        program = Builder(self._scratch).c("forks", "-O2")
-        for row in following.rows(program):
+        forks = Builder(self._scratch).c("forks", "-O2")
+        for row in following.ROWS:
+            figures = following.Figures()
             for number in range(self.results.plan.rounds):
-                self._say(f"follow: {row.name}, round {number + 1}")
+                self._say(f"follow: {row}, round {number + 1}")
                 seconds = self.results.plan.seconds
                 try:
-                    following.measure(row, seconds, self._scratch, self.results.follow)
+                    following.measure(row, forks, seconds, self._scratch, figures)
                 except TROUBLE as reason:
-                    self._skip(f"follow: {row.name}", str(reason))
+                    self._skip(f"follow: {row}", str(reason))
                     break
+            if figures.stop_ns:
+                self.results.follow[row] = figures
 
     def _workload(self, name: str) -> None:
         reason = workloads.why_missing(name)

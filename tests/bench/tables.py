@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tests.bench import following, start, storm, tui, workloads
+from tests.bench import start, storm, tui, workloads
 from tests.bench.run import Results, slowdowns, storm_ratios
 from tests.bench.storm import Case
 from tests.bench.tools import TOOLS
@@ -128,37 +128,6 @@ def _capacity(figures: dict[str, Any]) -> Iterator[str]:
     )  # fmt: skip
 
 
-def _naming(figures: dict[str, Any]) -> Iterator[str]:
-    yield (
-        f"Names and filters of {figures['stacks']:,} stacks of {figures['frames']} frames, "
-        f"{figures['distinct_addresses']:,} distinct addresses"
-    )
-    yield from _table(
-        ["", "seconds"],
-        [
-            ["reading all symbol tables", f"{figures['load_tables_s']:.3f}"],
-            ["the first time", f"{figures['cold_s']:.3f}"],
-            ["again", f"{figures['warm_s']:.3f}"],
-            [f"lines, for {figures['share_with_lines']:.0%} of the addresses",
-             f"{figures['with_lines_s']:.3f}"],
-        ],
-    )  # fmt: skip
-
-
-def _python(figures: dict[str, Any]) -> Iterator[str]:
-    yield "Frames of Python in stacks: ns in BPF for a block allocated and freed, by their depth"
-    depths = [str(depth) for depth in figures["depths"]]
-    rows = [
-        [f"{python}{how}", *(f"{run[key][depth]:,.0f}" for depth in depths), each]
-        for python, run in figures["pythons"].items()
-        for how, key, each in (
-            (", C frames only", "plain_ns", ""),
-            ("", "merged_ns", f"{run['per_frame_ns']:.0f}"),
-        )
-    ]
-    yield from _table(["", *depths, "ns per frame"], rows)
-
-
 def _tui(figures: dict[str, Any]) -> Iterator[str]:
     yield (
         f"The screen, with {figures['stacks']:,} stacks and {figures['blocks']:,} blocks at "
@@ -183,43 +152,34 @@ def _tui(figures: dict[str, Any]) -> Iterator[str]:
 
 
 def _follow(results: Results) -> Iterator[str]:
-    rows = []
-    for name, figures in results.follow.items():
-        row = figures.as_row()
-        stop_ns = row["stop_per_fork_ns"]
-        rows.append(
-            [name, f"{row['untraced_rate']:,.1f}", f"{row['empty_rate']:,.1f}",
-             f"{row['followed_rate']:,.1f} {row['unit']}", f"{row['slowdown_ratio']:.2f}",
-             f"{1000 * row['profiler_cpu_s']:,.2f}",
-             "-" if stop_ns is None else f"{stop_ns / 1e6:,.2f}"]
-        )  # fmt: skip
-    if rows:
-        yield "Programs that make others, with --follow (medians; profiler's CPU and stop per unit)"
-        head = ["", "untraced", "empty probes", "followed"]
-        head += ["times slower", "ms of CPU", "ms stopped in fork"]
-        yield from _table(head, rows)
-        cpu = {name: figures.as_row()["profiler_cpu_s"] for name, figures in results.follow.items()}
-        if following.FORK in cpu and following.EXEC in cpu:
-            per_exec = cpu[following.EXEC] - cpu[following.FORK]
-            yield (
-                f"The profiler's CPU per fork: {1000 * cpu[following.FORK]:.2f} ms, "
-                f"per exec: {1000 * per_exec:.2f} ms"
-            )
+    rows = {name: figures.as_row() for name, figures in results.follow.items()}
+    if not rows:
+        return
+    yield "Programs that make others, with --follow (medians; profiler's CPU and stop per fork)"
+    head = ["", "forks/s", "empty probes", "followed"]
+    head += ["times slower", "ms of CPU", "ms stopped in fork"]
+    cells = [
+        [name, f"{row['untraced_rate']:,.1f}", f"{row['empty_rate']:,.1f}",
+         f"{row['followed_rate']:,.1f}", f"{row['slowdown_ratio']:.2f}",
+         f"{1000 * row['profiler_cpu_s']:,.2f}", f"{row['stop_per_fork_ns'] / 1e6:,.2f}"]
+        for name, row in rows.items()
+    ]  # fmt: skip
+    yield from _table(head, cells)
 
 
 SINGLE: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
-    "capacity": _capacity, "naming": _naming, "python": _python, "tui": _tui,
-}  # fmt: skip
+    "start": _start,
+    "capacity": _capacity,
+    "tui": _tui,
+}
 
 
 def text(results: Results) -> str:
     single = results.single
-    sections = [_start(single["start"])] if "start" in single else []
+    sections = [table(single[name]) for name, table in SINGLE.items() if name in single]
     if results.storm:
         sections += [_costs(results), _profiler(results), _ratios(results)]
-    sections += [_workloads(results)]
-    sections += [table(single[name]) for name, table in SINGLE.items() if name in single]
-    sections += [_follow(results)]
+    sections += [_workloads(results), _follow(results)]
     parts = ["\n".join(section) for section in sections]
     if results.skipped:
         lines = [f"skipped: {name}: {reason}" for name, reason in results.skipped.items()]

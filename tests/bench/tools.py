@@ -18,7 +18,7 @@ from typing import Any
 from tests.bench.allocator import Allocator
 from tests.bench.empty import empty_probes
 from tests.bench.processes import PATIENCE_S, SkippedError, end, last_words
-from tests.harness import PRELOADED, Tracelloc, await_line
+from tests.harness import PRELOADED, Tracelloc
 
 SETTLE_S = 0.3  # After a peer's probes were seen: it may still be attaching others
 ATTEMPTS = 3  # How often a peer is started before it is given up
@@ -189,40 +189,9 @@ def _heaptrack(scratch: Path) -> list[str]:
     return ["heaptrack", "--raw", "--output", str(scratch / "heaptrack")]
 
 
-def _await_injection(process: subprocess.Popen[bytes]) -> None:
-    try:
-        await_line(process.stdout, "injection finished", "heaptrack")
-    except (EOFError, TimeoutError) as error:
-        raise SkippedError(str(error)) from error
-
-
-@contextmanager
-def _heaptrack_attached(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
-    """heaptrack that has gdb load its library into the running program."""
-    written = scratch / f"heaptrack-{allocator.pid}"
-    process = subprocess.Popen(
-        ["heaptrack", "--raw", "--output", written, "--pid", str(allocator.pid)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        _await_injection(process)
-        yield Watcher()
-    finally:
-        end(process, whole_group=True)
-        process.stdout.close()
-        for file in scratch.glob(f"{written.name}*"):
-            file.unlink()
-
-
 def _massif(scratch: Path) -> list[str]:
-    return [
-        "valgrind",
-        "-q",
-        "--fair-sched=yes",
-        "--tool=massif",
-        f"--massif-out-file={scratch / 'massif'}",
-    ]
+    out = f"--massif-out-file={scratch / 'massif'}"
+    return ["valgrind", "-q", "--fair-sched=yes", "--tool=massif", out]
 
 
 _PRELOADED = ("env", f"LD_PRELOAD={PRELOADED}")
@@ -232,36 +201,22 @@ TOOLS = (
     Tool("entry-probes", "3 empty probes at the entries", attach=_empty(shifted=False)),
     Tool("floor", "3 empty probes, best places (floor)", attach=_empty(shifted=True)),
     Tool("tracelloc", "tracelloc", attach=_tracelloc()),
-    Tool(
-        "tracelloc-no-spill",
-        "tracelloc --overflow-entries 0",
-        attach=_tracelloc("--overflow-entries", "0"),
-    ),
+    Tool("tracelloc-no-spill", "tracelloc --overflow-entries 0",
+         attach=_tracelloc("--overflow-entries", "0")),
     Tool("tracelloc-unread", "tracelloc, stopped: all spilled", attach=_unread),
     Tool("tracelloc-fp", "tracelloc --stacks fp", attach=_tracelloc("--stacks", "fp")),
     Tool("library-idle", "tracelloc's library, idle", attach=_nothing, starts_with=_PRELOADED),
-    Tool(
-        "library",
-        "tracelloc --preload on",
-        attach=_tracelloc("--preload", "on"),
-        starts_with=_PRELOADED,
-    ),
-    Tool(
-        "library-sampled",
-        "tracelloc --preload on --sample 512k",
-        attach=_tracelloc("--preload", "on", "--sample", "512k"),
-        starts_with=_PRELOADED,
-    ),
+    Tool("library", "tracelloc --preload on",
+         attach=_tracelloc("--preload", "on"), starts_with=_PRELOADED),
+    Tool("library-sampled", "tracelloc --preload on --sample 512k",
+         attach=_tracelloc("--preload", "on", "--sample", "512k"), starts_with=_PRELOADED),
     Tool("injected", "tracelloc --preload inject", attach=_tracelloc("--preload", "inject")),
     Tool("tracelloc-perf", "tracelloc --attach perf", attach=_tracelloc("--attach", "perf")),
     Tool("memleak", "memleak (bcc)", "memleak-bpfcc", "bpfcc-tools", attach=_peer(_memleak)),
     Tool("bpftrace", "bpftrace script", "bpftrace", "bpftrace", attach=_peer(_bpftrace)),
     Tool("heaptrack", "heaptrack, from the start", "heaptrack", "heaptrack", wrap=_heaptrack),
-    Tool(
-        "heaptrack-attached", "heaptrack, attached by gdb", "gdb", "gdb", attach=_heaptrack_attached
-    ),
     Tool("massif", "valgrind --tool=massif", "valgrind", "valgrind", wrap=_massif),
-)
+)  # fmt: skip
 # What real workloads are run under.
 LIVE_NAMES = (
     "untraced", "floor", "tracelloc", "library-idle", "library", "injected", "memleak", "bpftrace",
