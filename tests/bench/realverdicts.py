@@ -1,8 +1,7 @@
 """How right are verdicts on recordings of real programs?
 
-The recordings are those of ``python -m tests.corpus.real``.
-Each recording is judged as it is, and some times more with a leak put into it at a real call
-site. ``python -m tests.bench.realverdicts --half seen`` prints the table.
+The recordings are those of ``python -m tests.corpus.real``, some of programs that were made to
+leak. ``python -m tests.bench.realverdicts --half seen`` prints the table.
 """
 
 import argparse
@@ -10,20 +9,18 @@ import multiprocessing
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from tests.corpus.real.__main__ import FOLDER, REALLY
-from tests.corpus.real.injection import InjectedLeak, inject, real_leak
 from tests.corpus.real.programs import PROGRAMS
 from tests.corpus.real.recording import RealRecording
 from tests.corpus.replay import LOOK_S, START_NS, looks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import UnreachableBlocks
-from tracelloc.model.events import Events
 from tracelloc.model.verdicts import Findings, Suspect, Verdict
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.judge import Judge
@@ -39,9 +36,38 @@ LEAKY = {
     "xvfb": "what is registered anew when the last client has gone",
 }
 LEAST_LEAKED = 20  # A program that was made to leak fewer blocks is no test
-REAL = -1  # The seed of a leak that was really there
 LEAST_S = 500.0  # A shorter recording is of a program that ended
 LEAST_EVENTS = 500  # A program with fewer allocates nothing: it's no test
+
+
+@dataclass(frozen=True)
+class RealLeak:
+    """What a program was really made to leak."""
+
+    stacks: frozenset[int]
+    onset_s: float  # When the first block leaks
+    leaked: int  # Blocks
+    never_freed: bool  # Hardly any block of these stacks is freed
+    bytes_of: dict[int, int]  # Bytes that each stack has leaked
+    seconds: float  # From the onset to the end
+
+    def rate_of(self, stacks: Iterable[int]) -> float:
+        """Bytes a minute that some stacks leak."""
+        return sum(self.bytes_of.get(stack, 0) for stack in stacks) / self.seconds * 60
+
+
+def real_leak(recording: RealRecording) -> RealLeak | None:
+    """The leak of the program while it was recorded; None if there is none."""
+    rows = recording.leaked
+    if not len(rows):
+        return None
+    leaking, first_s = recording.stack[rows].astype(np.int64), recording.leaks_from_s
+    total = np.bincount(leaking, recording.size[rows].astype(np.float64))
+    bytes_of = {int(stack): int(total[stack]) for stack in np.unique(leaking)}
+    own = np.isin(recording.stack, [*bytes_of]) & (recording.time_ms >= first_s * 1000)
+    never_freed = len(rows) >= 0.9 * np.count_nonzero(own)
+    lasted_s = recording.seconds - first_s
+    return RealLeak(frozenset(bytes_of), first_s, len(rows), never_freed, bytes_of, lasted_s)
 
 
 @dataclass
@@ -49,7 +75,7 @@ class RunResult:
     """One replay, with or without a leak."""
 
     program: str
-    seed: int
+    leaks: bool
     seconds: float
     alarms: int = 0  # Suspects called leaking that are none, each counted once
     alarms_short: int = 0  # Alarms within the first ten minutes
@@ -95,7 +121,7 @@ def contradictions(findings: Findings, table: LiveTable) -> Iterator[str]:
             yield "members' rates do not add up"
 
 
-def is_true(suspect: Suspect, truth: InjectedLeak | None) -> bool:
+def is_true(suspect: Suspect, truth: RealLeak | None) -> bool:
     """Whether most of what a suspect leaks is the leak."""
     if truth is None:
         return False
@@ -105,7 +131,7 @@ def is_true(suspect: Suspect, truth: InjectedLeak | None) -> bool:
 class Run:
     """Follows one replay."""
 
-    def __init__(self, recording: RealRecording, truth: InjectedLeak | None) -> None:
+    def __init__(self, recording: RealRecording, truth: RealLeak | None) -> None:
         self._recording = recording
         self._truth = truth
         self._alarmed: set[int] = set()
@@ -159,23 +185,13 @@ class Run:
             into.rate_error = rate / true_rate - 1 if true_rate else None
 
 
-def replay(
-    recording: RealRecording, name: str, seed: int, *, searches: bool = True
-) -> RunResult | None:
-    """One run; seed 0 is the clean one. ``searches``: what searches found is known."""
-    events: Events = recording.events()
-    truth = real_leak(recording)
-    made_to_leak = REALLY in name
-    if name.partition(REALLY)[0] in LEAKY:
+def replay(recording: RealRecording, name: str, *, searches: bool = True) -> RunResult | None:
+    """One run. ``searches``: what searches found is known."""
+    events, truth = recording.events(), real_leak(recording)
+    program, _, made_to_leak = name.partition(REALLY)
+    if program in LEAKY or (made_to_leak and (truth is None or truth.leaked < LEAST_LEAKED)):
         return None
-    if made_to_leak and (seed or truth is None or truth.leaked < LEAST_LEAKED):
-        return None
-    if seed:
-        injected = inject(recording, seed + 1000 * sum(name.encode()))
-        if injected is None:
-            return None
-        events, truth = injected
-    result = RunResult(name, seed if truth is None else seed or REAL, recording.seconds)
+    result = RunResult(name, truth is not None, recording.seconds)
     run = Run(recording, truth)
     judge = Judge(recording.wrappers().__contains__)
     refused = UnreachableBlocks(is_refused=True)
@@ -195,18 +211,18 @@ def replay(
                 f"{'late' if result.leaking_at_end else 'missed'}: first after "
                 f"{result.ranked_s} s, "
                 f"called after {result.called_s} s; {truth.leaked} blocks, "
-                f"{truth.rate_bytes_per_min:.0f} B/min on {len(truth.stacks)} stacks since "
+                f"{truth.rate_of(truth.stacks):.0f} B/min on {len(truth.stacks)} stacks since "
                 f"{truth.onset_s:.0f} s, never freed {truth.never_freed}: {stack}"
             )
     return result
 
 
-def _replay(job: tuple[Path, int, bool]) -> RunResult | None:
-    path, seed, searches = job
+def _replay(job: tuple[Path, bool]) -> RunResult | None:
+    path, searches = job
     recording = RealRecording.load(path)
     if len(recording.kind) < LEAST_EVENTS or recording.seconds < LEAST_S:
         return None
-    return replay(recording, path.stem, seed, searches=searches)
+    return replay(recording, path.stem, searches=searches)
 
 
 def percent(part: float, whole: float) -> str:
@@ -214,8 +230,8 @@ def percent(part: float, whole: float) -> str:
 
 
 def table(results: list[RunResult]) -> Iterator[str]:
-    clean = [r for r in results if not r.seed]
-    leaky = [r for r in results if r.seed]
+    clean = [r for r in results if not r.leaks]
+    leaky = [r for r in results if r.leaks]
     hours = sum(r.seconds for r in clean) / 3600
     alarms = sum(r.alarms for r in clean)
     yield f"clean runs                      {len(clean)}, {hours:.1f} program-hours"
@@ -258,7 +274,6 @@ def main() -> None:
         "tests.bench.realverdicts", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--half", choices=["seen", "unseen"], help="(both)")
-    parser.add_argument("--leaks", type=int, default=0, help="leaks put into each recording (0)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"({FOLDER})")
     parser.add_argument("--jobs", type=int, default=2, help="replays at a time (2)")
     parser.add_argument("--no-search", action="store_true", help="as with the option of that name")
@@ -279,15 +294,14 @@ def main() -> None:
             "about two hours"
         )
     searches = not options.no_search
-    work = [(path, seed, searches) for path in paths for seed in range(options.leaks + 1)]
     results = []
     with multiprocessing.Pool(options.jobs) as pool:
-        for result in pool.imap(_replay, work):
+        for result in pool.imap(_replay, [(path, searches) for path in paths]):
             if result is None:
                 continue
             results.append(result)
             if options.verbose and result.notes:
-                print(f"{result.program} {result.seed}:", *result.notes, sep="\n    ", flush=True)
+                print(f"{result.program}:", *result.notes, sep="\n    ", flush=True)
     print("\n".join(table(results)))
     said: defaultdict[str, int] = defaultdict(int)
     for result in results:
