@@ -35,10 +35,9 @@ class Allocator:
     malloc_shift_bytes: int
     free_shift_bytes: int
 
-    def points(self, program: str, *, shifted: bool) -> list[ProbePoint]:
-        """Probes on malloc's return and entry and on free's entry."""
-        malloc = self.malloc + (self.malloc_shift_bytes if shifted else 0)
-        free = self.free + (self.free_shift_bytes if shifted else 0)
+    def points(self, program: str) -> list[ProbePoint]:
+        """Probes on malloc's return and entry and on free's entry, at the best places."""
+        malloc, free = self.malloc + self.malloc_shift_bytes, self.free + self.free_shift_bytes
         return [
             ProbePoint(self.path, malloc, program, "malloc", returns=True),
             ProbePoint(self.path, free, program, "free"),

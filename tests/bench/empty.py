@@ -24,15 +24,8 @@ int empty(struct pt_regs *context) { return 0; }
 def _program() -> int:
     """The descriptor of a program that does nothing, loaded for uprobe_multi links."""
     bcc = import_bcc()
-    before = os.environ.get("BCC_KERNEL_SOURCE")
     os.environ["BCC_KERNEL_SOURCE"] = str(probes.kernel_headers())
-    try:
-        _kept.append(bcc.BPF(text=TEXT))
-    finally:
-        # The peers look for the kernel's headers themselves.
-        del os.environ["BCC_KERNEL_SOURCE"]
-        if before is not None:
-            os.environ["BCC_KERNEL_SOURCE"] = before
+    _kept.append(bcc.BPF(text=TEXT))
     kind = {"attach_type": attach_type(Method.MULTI, "empty")}
     return int(_kept[0].load_func(b"empty", bcc.BPF.KPROBE, **kind).fd)
 
@@ -49,15 +42,13 @@ class _Everywhere(Attachment):
 
 
 @contextmanager
-def empty_probes(
-    allocator: Allocator, *, shifted: bool, everywhere: bool = False
-) -> Iterator[None]:
-    """Empty probes on malloc, its return and free, at their entries or the best places.
+def empty_probes(allocator: Allocator, *, everywhere: bool = False) -> Iterator[None]:
+    """Empty probes on malloc, its return and free, at the best places.
 
     ``everywhere``: in all processes that have the same library.
     """
     try:
-        points = allocator.points("empty", shifted=shifted)
+        points = allocator.points("empty")
         kind = _Everywhere if everywhere else Attachment
         attachment = kind(Method.MULTI, allocator.pid, points, lambda _name: _program())
     except (TracellocError, OSError) as error:

@@ -91,7 +91,7 @@ def measure(row: str, forks: Path, seconds: float, scratch: Path, figures: Figur
 
         running.ask(seconds / 10)
         alone, _, alone_ns = rate()
-        with empty_probes(find_allocator(running.pid), shifted=True, everywhere=True):
+        with empty_probes(find_allocator(running.pid), everywhere=True):
             empty, _, _ = rate()
         with _followed(running.pid, scratch) as profiler:
             running.ask(seconds / 10)

@@ -21,10 +21,6 @@ _PLAIN, _PAIR, _DEEP, _DEEP_PAIR = storm.CASES
 # Cost of one over cost of another, and the targets for it.
 RATIOS: tuple[tuple[str, str, str, dict[storm.Case, float]], ...] = (
     ("tracelloc", "floor", "at most", {_PLAIN: 1.3, _PAIR: 1.4, _DEEP: 1.45}),
-    ("tracelloc", "tracelloc-fp", "at most", {_PLAIN: 1.15, _PAIR: 1.15}),
-    ("tracelloc", "tracelloc-no-spill", "at most", {_PLAIN: 1.05, _PAIR: 1.05}),
-    ("tracelloc-unread", "tracelloc", "at most", {_PLAIN: 1.15, _PAIR: 1.15}),
-    ("memleak", "tracelloc", "at least", {_PLAIN: 4.9, _PAIR: 4.9}),
     ("bpftrace", "tracelloc", "at least", {_PLAIN: 4.9, _PAIR: 4.9}),
 )
 # Why a tool is left out; the others go on.

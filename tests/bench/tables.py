@@ -51,7 +51,7 @@ def _costs(results: Results) -> Iterator[str]:
 def _profiler(results: Results) -> Iterator[str]:
     rows = []
     for case, by_tool in results.storm.items():
-        for name in ("tracelloc", "tracelloc-fp", "tracelloc-perf", "library"):
+        for name in ("tracelloc", "library"):
             if name not in by_tool:
                 continue
             middle = storm.median(by_tool[name])

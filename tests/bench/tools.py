@@ -5,13 +5,11 @@ A live tool is attached to a running program; a wrapper has to start the program
 
 import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from tests.bench.processes import PATIENCE_S, SkippedError, end, last_words
 from tests.harness import PRELOADED, Tracelloc
 
 SETTLE_S = 0.3  # After a peer's probes were seen: it may still be attaching others
-ATTEMPTS = 3  # How often a peer is started before it is given up
 
 BPFTRACE_SCRIPT = """
 uprobe:{path}:malloc /pid == {pid}/ {{ @size[tid] = arg0; }}
@@ -56,8 +53,7 @@ class Tool:
 
     name: str
     label: str
-    command: str | None = None  # What must be installed
-    package: str = ""  # Debian's package that has it
+    command: str | None = None  # What must be installed, as Debian calls its package, too
     attach: Attach | None = None  # For a live tool
     # For a live tool: words before the program's own that have it prepared.
     starts_with: tuple[str, ...] = ()
@@ -68,7 +64,7 @@ class Tool:
         """Why it can't be measured, None if its command is there."""
         if self.command is None or shutil.which(self.command, path=_path()):
             return None
-        return f"{self.command} is not installed (Debian package {self.package})"
+        return f"{self.command} is not installed"
 
 
 def _path() -> str:
@@ -80,13 +76,10 @@ def _nothing(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
     yield Watcher()
 
 
-def _empty(*, shifted: bool) -> Attach:
-    @contextmanager
-    def attach(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
-        with empty_probes(allocator, shifted=shifted):
-            yield Watcher()
-
-    return attach
+@contextmanager
+def _empty(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
+    with empty_probes(allocator):
+        yield Watcher()
 
 
 def _tracelloc(*options: str) -> Attach:
@@ -112,77 +105,27 @@ def _tracelloc(*options: str) -> Attach:
 
 
 @contextmanager
-def _unread(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
-    """tracelloc that is stopped meanwhile: all events go to the spill map."""
-    with _tracelloc("--events-size", "64k")(allocator, scratch) as watcher:
-        os.kill(watcher.pid, signal.SIGSTOP)
-        try:
-            yield watcher
-        finally:
-            os.kill(watcher.pid, signal.SIGCONT)
-
-
-def _runs(process: subprocess.Popen[bytes]) -> bool:
-    return process.poll() is None
-
-
-def _start_peer(command: list[str], allocator: Allocator, out: Path) -> subprocess.Popen[bytes]:
-    """A tool whose probes are in place. Raises SkippedError.
-
-    Debian's bcc leaves libbcc's last argument, the offset of a probe's reference counter,
-    to chance, and the kernel refuses a second offset for one instruction, be it in another
-    process. So an attempt may fail while other probes are still going away: tried again.
-    """
-    environment = {
-        **os.environ,
-        "PATH": _path(),
-        "PYTHONUNBUFFERED": "1",
-        "BPFTRACE_MAP_KEYS_MAX": "1000000",
-    }
-    for _ in range(ATTEMPTS):
-        with out.open("wb") as stream:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment
-            )
-        try:
-            if allocator.wait_probed(partial(_runs, process)):
-                time.sleep(SETTLE_S)
-                if process.poll() is None:
-                    return process
-        except BaseException:
-            end(process)
-            raise
-        end(process)
-    raise SkippedError(f"{command[0]}: {last_words(out)}")
-
-
-def _peer(words: Callable[[Allocator], list[str]]) -> Attach:
-    """A tool of which nothing is read but its words of error, should it fail."""
-
-    @contextmanager
-    def attach(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
-        command = words(allocator)
-        out_path = scratch / f"peer-{time.monotonic_ns()}"
-        process = _start_peer(command, allocator, out_path)
-        try:
-            yield Watcher(process.pid)
-            if process.poll() is not None:
-                raise SkippedError(f"{command[0]} ended: {last_words(out_path)}")
-        finally:
-            # Its probes hang on its descriptors; its report is of no interest.
-            end(process)
-            out_path.unlink()
-
-    return attach
-
-
-def _memleak(allocator: Allocator) -> list[str]:
-    return ["memleak-bpfcc", "-p", str(allocator.pid), "-O", allocator.path, "3600"]
-
-
-def _bpftrace(allocator: Allocator) -> list[str]:
+def _bpftrace(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
+    """The script, of which nothing is read but its words of error, should it fail."""
     script = BPFTRACE_SCRIPT.format(path=allocator.path, pid=allocator.pid)
-    return ["bpftrace", "-p", str(allocator.pid), "-e", script]
+    out_path = scratch / f"peer-{time.monotonic_ns()}"
+    environment = os.environ | {"PATH": _path(), "BPFTRACE_MAP_KEYS_MAX": "1000000"}
+    with out_path.open("wb") as stream:
+        process = subprocess.Popen(
+            ["bpftrace", "-p", str(allocator.pid), "-e", script],
+            stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment,
+        )  # fmt: skip
+    try:
+        is_probed = allocator.wait_probed(lambda: process.poll() is None)
+        if is_probed:
+            time.sleep(SETTLE_S)
+            yield Watcher(process.pid)
+        if not is_probed or process.poll() is not None:
+            raise SkippedError(f"bpftrace: {last_words(out_path)}")
+    finally:
+        # Its probes hang on its descriptors; its report is of no interest.
+        end(process)
+        out_path.unlink()
 
 
 def _heaptrack(scratch: Path) -> list[str]:
@@ -198,26 +141,17 @@ _PRELOADED = ("env", f"LD_PRELOAD={PRELOADED}")
 
 TOOLS = (
     Tool("untraced", "untraced", attach=_nothing),
-    Tool("entry-probes", "3 empty probes at the entries", attach=_empty(shifted=False)),
-    Tool("floor", "3 empty probes, best places (floor)", attach=_empty(shifted=True)),
+    Tool("floor", "3 empty probes, best places (floor)", attach=_empty),
     Tool("tracelloc", "tracelloc", attach=_tracelloc()),
-    Tool("tracelloc-no-spill", "tracelloc --overflow-entries 0",
-         attach=_tracelloc("--overflow-entries", "0")),
-    Tool("tracelloc-unread", "tracelloc, stopped: all spilled", attach=_unread),
-    Tool("tracelloc-fp", "tracelloc --stacks fp", attach=_tracelloc("--stacks", "fp")),
     Tool("library-idle", "tracelloc's library, idle", attach=_nothing, starts_with=_PRELOADED),
     Tool("library", "tracelloc --preload on",
          attach=_tracelloc("--preload", "on"), starts_with=_PRELOADED),
     Tool("library-sampled", "tracelloc --preload on --sample 512k",
          attach=_tracelloc("--preload", "on", "--sample", "512k"), starts_with=_PRELOADED),
     Tool("injected", "tracelloc --preload inject", attach=_tracelloc("--preload", "inject")),
-    Tool("tracelloc-perf", "tracelloc --attach perf", attach=_tracelloc("--attach", "perf")),
-    Tool("memleak", "memleak (bcc)", "memleak-bpfcc", "bpfcc-tools", attach=_peer(_memleak)),
-    Tool("bpftrace", "bpftrace script", "bpftrace", "bpftrace", attach=_peer(_bpftrace)),
-    Tool("heaptrack", "heaptrack, from the start", "heaptrack", "heaptrack", wrap=_heaptrack),
-    Tool("massif", "valgrind --tool=massif", "valgrind", "valgrind", wrap=_massif),
+    Tool("bpftrace", "bpftrace script", "bpftrace", attach=_bpftrace),
+    Tool("heaptrack", "heaptrack, from the start", "heaptrack", wrap=_heaptrack),
+    Tool("massif", "valgrind --tool=massif", "valgrind", wrap=_massif),
 )  # fmt: skip
 # What real workloads are run under.
-LIVE_NAMES = (
-    "untraced", "floor", "tracelloc", "library-idle", "library", "injected", "memleak", "bpftrace",
-)  # fmt: skip
+LIVE_NAMES = "untraced", "floor", "tracelloc", "library-idle", "library", "injected", "bpftrace"

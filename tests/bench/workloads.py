@@ -1,9 +1,8 @@
 """How much slower do real programs run under tracelloc and its peers?
 
 Two real programs under each live tool.
-Both use libc's malloc, the only one that all tools can trace (memleak gives up on a
-library that has no mmap): redis-server, which Debian builds with jemalloc, is started
-with libc in front, and tracelloc's library, where that is used, before it.
+Both use libc's malloc, the only one that all tools can trace: redis-server, which Debian builds
+with jemalloc, is started with libc in front, and tracelloc's library before it, where it is used.
 """
 
 import csv
