@@ -1,22 +1,18 @@
 """Starts and ends programs under measurement and the tools beside them."""
 
-import json
 import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from tests.harness import read_line
 
 # How long anything may take before it is given up; never how long it is waited for.
 PATIENCE_S = 60.0
-PART_S = 240  # At most, for a part that runs in a process of its own
 ERROR = re.compile(r"error|exception:|failed|invalid|cannot|unable|denied", re.IGNORECASE)
 # What tools say about errors that don't end them.
 HARMLESS = re.compile(r"RLIMIT_MEMLOCK|atexit|modprobe")
@@ -36,23 +32,6 @@ def end(process: subprocess.Popen[bytes], *, whole_group: bool = False) -> None:
             else:
                 process.kill()
     process.wait(PATIENCE_S)
-
-
-def figures_of(part: str) -> dict[str, Any]:
-    """The JSON object that ``tests.bench.PART`` prints, run as a program. Raises SkippedError."""
-    command = [sys.executable, "-m", f"tests.bench.{part}"]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-            timeout=PART_S,
-        )  # fmt: skip
-    except subprocess.CalledProcessError as error:
-        lines = error.stderr.strip().splitlines() or [f"status {error.returncode}"]
-        raise SkippedError(f"{part}: {lines[-1]}") from error
-    except subprocess.TimeoutExpired as error:
-        raise SkippedError(f"{part}: took longer than {PART_S} s") from error
-    figures: dict[str, Any] = json.loads(done.stdout)
-    return figures
 
 
 class Program:

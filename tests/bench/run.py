@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench import capacity, following, start, storm, tui, workloads
-from tests.bench.processes import SkippedError, figures_of
+from tests.bench import following, start, storm, tui, workloads
+from tests.bench.processes import SkippedError
 from tests.bench.storm import Case, Sample
 from tests.bench.tools import LIVE_NAMES, TOOLS, Tool
 from tests.harness import Builder
 
-PARTS = ("start", "storm", "capacity", "tui", "follow", *workloads.NAMES)
+PARTS = ("start", "storm", "tui", "follow", *workloads.NAMES)
 TOOL_NAMES = tuple(tool.name for tool in TOOLS)
 _PLAIN, _PAIR, _DEEP, _DEEP_PAIR = storm.CASES
 # Cost of one over cost of another, and the targets for it.
@@ -25,10 +25,9 @@ RATIOS: tuple[tuple[str, str, str, dict[storm.Case, float]], ...] = (
 )
 # Why a tool is left out; the others go on.
 TROUBLE = (SkippedError, OSError, EOFError, TimeoutError, subprocess.SubprocessError)
-# Parts that are measured once, by name, of what, and by what; None: in a process of its own.
-SINGLE: tuple[tuple[str, str, Callable[[], dict[str, Any]] | None], ...] = (
+# Parts that are measured once, by name, of what, and by what.
+SINGLE: tuple[tuple[str, str, Callable[[], dict[str, Any]]], ...] = (
     ("start", f"{len(start.TARGETS)} commands, {start.ROUNDS} times", start.measure),
-    ("capacity", f"{capacity.BLOCKS:,} blocks in the live table", None),
     ("tui", f"{1 << tui.DEPTH:,} stacks, {tui.BLOCKS << tui.DEPTH:,} blocks", tui.measure),
 )
 
@@ -85,7 +84,7 @@ class Bench:
             if name in plan.parts:
                 self._say(f"{name}: {about}")
                 try:
-                    self.results.single[name] = measure() if measure else figures_of(name)
+                    self.results.single[name] = measure()
                 except (*TROUBLE, AssertionError) as reason:
                     self._skip(name, str(reason))
         return self.results

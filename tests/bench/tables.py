@@ -112,22 +112,6 @@ def _start(starts: dict[str, Any]) -> Iterator[str]:
     yield from _table(["", "", "at most", ""], rows)
 
 
-def _capacity(figures: dict[str, Any]) -> Iterator[str]:
-    yield f"The live table with {figures['blocks']:,} outstanding blocks"
-    yield from _table(
-        ["", ""],
-        [
-            ["columns, bytes per block", f"{figures['column_bytes_per_block']:.1f}"],
-            ["peak RSS growth, bytes per block (at most 60)",
-             f"{figures['peak_rss_growth_bytes_per_block']:.1f}"],
-            ["the same with snapshots taken",
-             f"{figures['peak_rss_growth_with_snapshot_bytes_per_block']:.1f}"],
-            ["events applied per second", f"{figures['apply_events_per_s']:,.0f}"],
-            ["seconds per snapshot", f"{figures['snapshot_s']:.3f}"],
-        ],
-    )  # fmt: skip
-
-
 def _tui(figures: dict[str, Any]) -> Iterator[str]:
     yield (
         f"The screen, with {figures['stacks']:,} stacks and {figures['blocks']:,} blocks at "
@@ -169,7 +153,6 @@ def _follow(results: Results) -> Iterator[str]:
 
 SINGLE: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "start": _start,
-    "capacity": _capacity,
     "tui": _tui,
 }
 

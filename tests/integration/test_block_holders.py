@@ -24,7 +24,6 @@ from tracelloc.show.presentation.blockholders import path_text, root_text
 pytestmark = pytest.mark.bpf
 
 TILES = "app::t_tiles (holdings, thread-local of 2 threads)"
-JEMALLOC = str(LIBRARIES / "libjemalloc.so.2")
 
 
 @pytest.fixture(scope="module")
@@ -64,34 +63,32 @@ def kept(keeper: Keeper) -> tuple[str, int, int]:
     return keeper.root.name, keeper.retained.count, keeper.held.count
 
 
-@pytest.mark.parametrize(
-    ("what", "count", "keepers", "paths"),
-    [
-        ("app::Session", 3000, [("app::g_sessions", 6000)],
-         ["app::g_sessions (holdings.cpp:30) → 3,000 blocks of 56 B → app::Session ×3,000"]),
-        ("Shape", 300, [("app::g_shapes", 301)] * 2,
-         ["app::g_shapes (holdings.cpp:32) → block of 2.35 KiB → app::Shape ×300"]),
-        ("*::Tile", 200, [("app::t_tiles", 202)],
-         [f"{TILES} → 2 blocks of 808 B → app::Tile ×200"]),
-        ("Joint", 250, [("app::g_owner", 253)] * 2,
-         ["app::g_owner (holdings.cpp:35) → block of 56 B → block of 1.96 KiB → app::Joint ×250",
-          "app::g_owner (holdings.cpp:35) → block of 56 B → block of 1.18 KiB → app::Joint ×150"]),
-        ("208", 1000, [("nodes", 1000)], ["nodes (holdings.cpp:48) → 1,000 blocks of 216 B"]),
-        ("256", 512, [("table", 1024)], ["table (holdings.cpp:49) → 512 blocks of 264 B"]),
-        ("424", 512, [("table", 1024)],
-         ["table (holdings.cpp:49) → 512 blocks of 264 B → 512 blocks of 424 B"]),
-    ],
+# (what is asked about, blocks, roots with the blocks that each keeps, paths)
+KEPT: tuple[tuple[str, int, list[tuple[str, int]], list[str]], ...] = (
+    ("app::Session", 3000, [("app::g_sessions", 6000)],
+     ["app::g_sessions (holdings.cpp:30) → 3,000 blocks of 56 B → app::Session ×3,000"]),
+    ("Shape", 300, [("app::g_shapes", 301)] * 2,
+     ["app::g_shapes (holdings.cpp:32) → block of 2.35 KiB → app::Shape ×300"]),
+    ("*::Tile", 200, [("app::t_tiles", 202)],
+     [f"{TILES} → 2 blocks of 808 B → app::Tile ×200"]),
+    ("Joint", 250, [("app::g_owner", 253)] * 2,
+     ["app::g_owner (holdings.cpp:35) → block of 56 B → block of 1.96 KiB → app::Joint ×250",
+      "app::g_owner (holdings.cpp:35) → block of 56 B → block of 1.18 KiB → app::Joint ×150"]),
+    ("208", 1000, [("nodes", 1000)], ["nodes (holdings.cpp:48) → 1,000 blocks of 216 B"]),
+    ("256", 512, [("table", 1024)], ["table (holdings.cpp:49) → 512 blocks of 264 B"]),
+    ("424", 512, [("table", 1024)],
+     ["table (holdings.cpp:49) → 512 blocks of 264 B → 512 blocks of 424 B"]),
 )  # fmt: skip
-def test_who_keeps_blocks(
-    finder: HolderFinder, what: str, count: int, keepers: list[tuple[str, int]], paths: list[str]
-) -> None:
-    found = find(finder, what)
-    assert found.blocks.count == count
-    assert found.unreached.count == 0
-    assert paths_of(found) == paths
-    assert [kept(keeper) for keeper in found.keepers] == [(*each, count) for each in keepers]
-    assert found.heap.coverage == 1.0
-    assert found.heap.notes == ()
+
+
+def test_who_keeps_blocks(finder: HolderFinder) -> None:
+    for what, count, keepers, paths in KEPT:
+        found = find(finder, what)
+        assert (found.blocks.count, found.unreached.count) == (count, 0), what
+        assert paths_of(found) == paths
+        assert [kept(keeper) for keeper in found.keepers] == [(*each, count) for each in keepers]
+        assert found.heap.coverage == 1.0
+        assert found.heap.notes == ()
 
 
 def test_a_hash_table_that_nobody_else_knows(finder: HolderFinder) -> None:
@@ -149,15 +146,14 @@ def test_a_search_can_be_ended(target: Target) -> None:
         finder.top(1)
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [("0x10", "no block in use contains 0x10"),
-     ("3333333", "no block in use is of 3,333,333 bytes"),
-     ("Nothing", "no block in use is an object of a class Nothing")],
-)  # fmt: skip
-def test_what_is_not_there(finder: HolderFinder, what: str, words: str) -> None:
-    with pytest.raises(TargetError, match=words):
-        find(finder, what)
+def test_what_is_not_there(finder: HolderFinder) -> None:
+    for what, words in (
+        ("0x10", "no block in use contains 0x10"),
+        ("3333333", "no block in use is of 3,333,333 bytes"),
+        ("Nothing", "no block in use is an object of a class Nothing"),
+    ):
+        with pytest.raises(TargetError, match=words):
+            find(finder, what)
 
 
 def test_roots_that_keep_most(finder: HolderFinder, target: Target) -> None:

@@ -1,5 +1,6 @@
 """Probes are compiled once, and what was compiled is believed only where it is safe to."""
 
+import functools
 import json
 import os
 import shutil
@@ -32,15 +33,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache/tracelloc/probes"
 
 
+_compiled = functools.cache(precompiled._compile_aside)
+
+
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """One entry for each time that the compiler is run."""
+    """One entry for each time that the compiler would be run: it is once for each wish."""
     done: list[str] = []
-    compile_aside = precompiled._compile_aside
 
     def counted(wish: str, *, debug: bool) -> CompiledProbes:
         done.append(wish)
-        return compile_aside(wish, debug=debug)
+        return _compiled(wish, debug=debug)
 
     monkeypatch.setattr(precompiled, "_compile_aside", counted)
     return done
@@ -116,6 +119,7 @@ def test_what_is_damaged_or_not_ours_is_compiled_again(
     assert len(compilations) == 1
 
 
+@pytest.mark.usefixtures("compilations")
 def test_the_cache_of_who_called_sudo(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That user could have the kernel run anything."""
     monkeypatch.setenv("SUDO_UID", "65534")
@@ -130,6 +134,7 @@ def test_the_cache_of_who_called_sudo(cache: Path, monkeypatch: pytest.MonkeyPat
     assert CompiledProbes.from_json(json.loads(text)) == compiled
 
 
+@pytest.mark.usefixtures("compilations")
 def test_only_some_are_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precompiled, "_MOST_FILES", 2)
     for frames in (31, 32, 33):
@@ -137,9 +142,12 @@ def test_only_some_are_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(list(cache.iterdir())) == 2
 
 
-def test_without_a_cache_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_it_is_compiled(
+    compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     assert SMALL.compile().programs
+    assert len(compilations) == 1
 
 
 DEEP = CaptureConfig(max_frames=512, follow=True, trace_mappings=True, sample_bytes=1)

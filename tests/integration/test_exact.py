@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tests.harness import PRELOADED, Target, Targets, Tracelloc, traced
-from tests.integration.test_attach import WAYS
+from tests.integration.test_attach import HAS_MULTI
 
 pytestmark = pytest.mark.bpf
 
@@ -53,15 +53,25 @@ def assert_equal(report: dict, books: dict[str, list[int]]) -> None:
     assert report["allocated_bytes"] - report["freed_bytes"] == report["live_bytes"]
 
 
-@pytest.mark.parametrize("way", [*WAYS, *BY_LIBRARY])
+# Threads, seed, slots; the last one has more threads than the library has rings.
+CASES = (4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4), (300, 6, 3000)
+LONG = {"multi", "preloaded", "injected"}
+
+
 @pytest.mark.parametrize(
-    ("threads", "seed", "slots"),
+    ("way", "case"),
     [
-        (4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4),
-        pytest.param(300, 6, 3000, marks=pytest.mark.long),  # more than the library has rings
+        pytest.param(way, case, marks=[pytest.mark.long] * (way in LONG or case[0] == 300))
+        # How probes are attached makes no difference to what becomes of their events.
+        for way, cases in (("auto", CASES), ("multi", CASES[:3:2]), ("perf", CASES[3:5]),
+                           ("preloaded", CASES), ("injected", CASES))
+        for case in cases
     ],
 )  # fmt: skip
-def test_books(targets: Targets, threads: int, seed: int, slots: int, way: str) -> None:
+def test_books(targets: Targets, way: str, case: tuple[int, int, int]) -> None:
+    threads, seed, slots = case
+    if way == "multi" and not HAS_MULTI:
+        pytest.skip("uprobe_multi came with Linux 6.6")
     target = begun(way, targets, "books", threads, OPERATIONS * 4 // threads, seed, slots)
     tracer = traced_by(way, target)
     books = json.loads(target.ask("run"))

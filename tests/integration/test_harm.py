@@ -14,81 +14,57 @@ from tests.harness import PATIENCE_S, Builder, only_with_capabilities, run_trace
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
-KILLED = 128 + 9
-ABORTED = 128 + 6
-FAULTED = 128 + 11
-
-# What is started directly: (exit status, command).
-PROGRAMS = {
-    "abort": (ABORTED, "harm abort"),
-    "callbacks": (0, "harm callbacks"),
-    "contexts": (0, "harm contexts"),
-    "descriptors": (0, "harm descriptors"),
-    "environment": (0, "harm environment"),
-    "exceptions": (0, "harm-cpp"),
-    "exec": (0, "harm exec 7"),
-    "filter": (0, "harm filter"),
-    "filter by an instruction": (0, "harm-inline filter"),
-    "fixed": (0, "harm fixed"),
-    "identity": (0, "harm identity"),
-    "libraries": (0, "harm libraries plugin.so"),
-    "lock": (0, "harm lock 0"),
-    "musl": (0, "threads-musl"),
-    "musl, static": (0, "threads-musl-static"),
-    "profile": (3, "harm profile"),
-    "sanitized": (0, "sanitized"),
-    "segv": (FAULTED, "harm segv"),
-    "setuid": (0, "harm-setuid environment"),
-    "static": (0, "harm-static callbacks"),
-    "strace": (0, "strace -f -o trace harm threads 1"),
-    "strict": (7, "harm strict"),
-    "strict by an instruction": (7, "harm-inline strict"),
-    "thread sanitizer": (0, "harm-tsan threads 1"),
-    "threads": (0, "harm threads 4"),
-    "userfault": (0, "harm userfault"),
-    "vfork": (0, "harm vfork"),
+# What is started directly.
+HARM = (
+    "abort", "callbacks", "contexts", "descriptors", "environment", "filter", "fixed", "identity",
+    "profile", "segv", "strict", "userfault", "vfork",
+)  # fmt: skip
+PROGRAMS = {name: f"harm {name}" for name in HARM} | {
+    "exceptions": "harm-cpp",
+    "exec": "harm exec 7",
+    "filter by an instruction": "harm-inline filter",
+    "libraries": "harm libraries plugin.so",
+    "lock": "harm lock 0",
+    "musl": "threads-musl",
+    "musl, static": "threads-musl-static",
+    "sanitized": "sanitized",
+    "setuid": "harm-setuid environment",
+    "static": "harm-static callbacks",
+    "strace": "strace -f -o trace harm threads 1",
+    "strict by an instruction": "harm-inline strict",
+    "thread sanitizer": "harm-tsan threads 1",
+    "threads": "harm threads 4",
 }
 
-# What a shell runs, and executes if its own process is to do it: (exit status, commands).
+# What a shell runs, and executes if its own process is to do it.
 SCRIPTS = {
-    "address space for little": (0, "ulimit -v 300000; exec harm blocks 20"),
-    "address space for much": (0, "ulimit -v 400000; exec harm blocks 300"),
-    "address space for less": (1, "ulimit -v 200000; exec harm blocks 300"),
-    "few descriptors": (0, "ulimit -n 4; exec harm blocks 20"),
-    "small files": (0, "ulimit -f 1000; exec harm blocks 20"),
-    "small stack": (0, "ulimit -s 64; exec harm threads 1"),
-    "little locked": (0, "ulimit -l 64; exec harm lock 65534"),
-    "some locked": (0, "ulimit -l 8000; exec harm lock 65534"),
+    "address space for little": "ulimit -v 300000; exec harm blocks 20",
+    "address space for much": "ulimit -v 400000; exec harm blocks 300",
+    "address space for less": "ulimit -v 200000; exec harm blocks 300",
+    "few descriptors": "ulimit -n 4; exec harm blocks 20",
+    "small files": "ulimit -f 1000; exec harm blocks 20",
+    "small stack": "ulimit -s 64; exec harm threads 1",
+    "little locked": "ulimit -l 64; exec harm lock 65534",
+    "some locked": "ulimit -l 8000; exec harm lock 65534",
     # Only counted: a return probe's trampoline stands for malloc's caller in the stacks it prints.
-    "sanitized, leaking": (1, "exec sanitized leak 2> >(grep -c SUMMARY)"),
-    "setuid, executed": (0, "harm-setuid environment; exec harm-setuid identity"),
-    "killed": (KILLED, "kill -9 $$"),
-    "trap": (9, "trap 'echo ended; exit 9' TERM; (kill $$) & wait; wait; echo no"),
-    "pipes": (
-        0,
-        """
+    "sanitized, leaking": "exec sanitized leak 2> >(grep -c SUMMARY)",
+    "setuid, executed": "harm-setuid environment; exec harm-setuid identity",
+    "killed": "kill -9 $$",
+    "trap": "trap 'echo ended; exit 9' TERM; (kill $$) & wait; wait; echo no",
+    "pipes": """
         for n in 1 2; do
             seq 2000 | sort -rn | head -3 | awk '{s += $1} END {print s}'
         done
-        """,
-    ),
-    "compiler": (
-        0,
-        """
+    """,
+    "compiler": """
         exec "$(gcc -print-prog-name=cc1)" -quiet -O2 -o /dev/stdout - <<< '
         int fibonacci(int n) { return n > 1 ? fibonacci(n - 1) + fibonacci(n - 2) : n; }'
-        """,
-    ),
-    "git": (
-        0,
-        """
+    """,
+    "git": """
         git init -q -b main . && git config user.name A && git config user.email a@b.org &&
         git commit -q --allow-empty -m first && exec git log --format=%an:%s
-        """,
-    ),
-    "node": (
-        0,
-        """
+    """,
+    "node": """
         exec node -e '
             const { Worker } = require("worker_threads")
             const body = `require("worker_threads").parentPort.postMessage(0)`
@@ -98,39 +74,27 @@ SCRIPTS = {
             for (let n = 0; n < 2; n++)
                 new Worker(body, { eval: true }).on("exit", () => console.log(++ended, all.length))
         '
-        """,
-    ),
-    "perl": (
-        0,
-        """
+    """,
+    "perl": """
         exec perl -Mthreads -e '
             sub work { my $n = 0; $n += length("x" x $_) for 1 .. 1000; return $n }
             print $_->join, " " for map { threads->create(\\&work) } 1 .. 4;
         '
-        """,
-    ),
-    "php": (
-        0,
-        """
+    """,
+    "php": """
         exec php -r '
             for ($n = 0; $n < 50000; $n++) $all[] = str_repeat("x", $n % 50);
             echo count($all);
         '
-        """,
-    ),
-    "python": (
-        0,
-        """
+    """,
+    "python": """
         exec /usr/bin/python3 -c '
 import multiprocessing
 with multiprocessing.Pool(2) as pool:
     print(sum(pool.map(abs, range(-50, 50))))
 '
-        """,
-    ),
-    "redis": (
-        0,
-        """
+    """,
+    "redis": """
         {
             until redis-cli -s ./socket ping >/dev/null 2>&1; do sleep 0.02; done
             redis-benchmark -s ./socket -n 5000 -q -t set >/dev/null
@@ -138,20 +102,22 @@ with multiprocessing.Pool(2) as pool:
             redis-cli -s ./socket shutdown nosave
         } &
         exec redis-server --port 0 --unixsocket ./socket --save '' --logfile /dev/null
-        """,
-    ),
-    "sqlite": (
-        0,
-        """
+    """,
+    "sqlite": """
         exec sqlite3 :memory: '
             create table t (a, b);
             with recursive c(x) as (select 1 union all select x + 1 from c where x < 20000)
                 insert into t select x, hex(x) from c;
             select count(*), sum(length(b)) from t;
         '
-        """,
-    ),
+    """,
 }
+
+# Exit statuses that are not 0.
+STATUS = {
+    "abort": 128 + 6, "segv": 128 + 11, "killed": 128 + 9, "profile": 3, "strict": 7,
+    "strict by an instruction": 7, "address space for less": 1, "sanitized, leaking": 1, "trap": 9,
+}  # fmt: skip
 
 # Exit status as shells have it, standard output, standard error without tracelloc's messages.
 Outcome = tuple[int, str, str]
@@ -226,13 +192,11 @@ def test_no_harm(
 ) -> None:
     """By the preloaded library, where that is possible, and by probes."""
     if case in PROGRAMS:
-        status, text = PROGRAMS[case]
-        command = tuple(with_paths(text, programs).split())
+        command = tuple(with_paths(PROGRAMS[case], programs).split())
     else:
-        status, text = SCRIPTS[case]
-        command = ("bash", "-c", with_paths(text, programs))
+        command = ("bash", "-c", with_paths(SCRIPTS[case], programs))
     expected = untraced(command)
-    assert expected[0] == status, expected
+    assert expected[0] == STATUS.get(case, 0), expected
     done = run_tracelloc(
         "--text", "--interval", 60, "--report", tmp_path / "report", "--preload", way, "--",
         *command,

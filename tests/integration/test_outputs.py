@@ -119,8 +119,11 @@ def test_text(builder: Builder, targets: Targets) -> None:
     assert report[-1][1].groups() == ("0", "0", "0")
 
 
-def test_json(builder: Builder, targets: Targets) -> None:
-    report = chain_traced(builder, targets, "--json", "--top", 3, "--age", "0").last()
+def test_json_and_folded(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+    flames, second = tmp_path / "app.fg", tmp_path / "again.folded"
+    report = chain_traced(
+        builder, targets, "--json", "--top", 3, "--age", "0", "--flamegraph", flames, "-o", second
+    ).last()
     assert report.keys() >= REPORT_KEYS
     assert report["pid"] == targets[0].pid
     assert report["command"] == builder.c("chain").name[:15]
@@ -141,6 +144,17 @@ def test_json(builder: Builder, targets: Targets) -> None:
             assert frame.keys() == FRAME_KEYS
     assert report["old_allocations"] == 4
     assert len(report["top_old_allocations"]) == 3
+    stacks = folded(flames)
+    assert folded(second) == stacks
+    assert stat.S_IMODE(flames.stat().st_mode) == 0o600
+    assert sum(stacks.values()) == report["live_bytes"]
+    assert {tuple(stack.split(";")[1:]): size for stack, size in stacks.items()} == {
+        ("main", "outermost", "middle", "innermost"): 1111,
+        ("main", "middle", "innermost"): 2222,
+        ("main", *["recurse"] * 5): 4096,
+        ("in_thread", "outermost", "middle", "innermost"): 333,
+    }
+    assert {stack.split(";")[0] for stack in stacks} == {builder.c("chain").name}
 
 
 def folded(path: Path) -> dict[str, int]:
@@ -150,23 +164,6 @@ def folded(path: Path) -> dict[str, int]:
         assert stack not in lines
         lines[stack] = int(size)
     return lines
-
-
-def test_folded(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    flames, second = tmp_path / "app.fg", tmp_path / "again.folded"
-    tracer = chain_traced(builder, targets, "--json", "--flamegraph", flames, "-o", second)
-    root = builder.c("chain").name
-    stacks = folded(flames)
-    assert folded(second) == stacks
-    assert stat.S_IMODE(flames.stat().st_mode) == 0o600
-    assert sum(stacks.values()) == tracer.last()["live_bytes"]
-    assert {tuple(stack.split(";")[1:]): size for stack, size in stacks.items()} == {
-        ("main", "outermost", "middle", "innermost"): 1111,
-        ("main", "middle", "innermost"): 2222,
-        ("main", *["recurse"] * 5): 4096,
-        ("in_thread", "outermost", "middle", "innermost"): 333,
-    }
-    assert {stack.split(";")[0] for stack in stacks} == {root}
 
 
 def test_headless_shows_progress_only(builder: Builder, targets: Targets, tmp_path: Path) -> None:

@@ -24,8 +24,22 @@ def function_of(entry: dict[str, Any]) -> str:
     return next(f["symbol"] for f in entry["stack"] if "/relay" in f["module"])
 
 
-def test_json(builder: Builder, targets: Targets) -> None:
-    tracer, target = traced(builder, targets, "--json", "--show", "all", "--top", "9")
+COLUMNS = ("peak_bytes", "peak_allocations", "temporary_bytes", "temporary_allocations",
+           "remote_freed_bytes", "remote_frees")  # fmt: skip
+STACKS = {
+    "give": [0, 0, 0, 0, 300_000, 300],
+    "scratch": [0, 0, 5000 * 64, 5000, 0, 0],
+    "nest": [0, 0, 200 * (32 + 48), 400, 0, 0],
+    "rise": [5_000_000, 50, 0, 0, 0, 0],
+    "keep": [70_000, 10, 0, 0, 0, 0],
+}
+
+
+def test_json(builder: Builder, targets: Targets, tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    tracer, target = traced(
+        builder, targets, "--json", "--show", "all", "--top", "9", "-o", str(path)
+    )
     report = tracer.last()
     assert report["lost_events"] == 0
 
@@ -62,6 +76,24 @@ def test_json(builder: Builder, targets: Targets) -> None:
     assert report["threads"]["remote_share"] == round(300 / (5300 + 450), 6)
     (given,) = report["threads"]["top_allocators"]
     assert (function_of(given), given["remote_frees"], given["allocations"]) == ("give", 300, 300)
+    check_file(json.loads(path.read_text()), target)
+
+
+def check_file(content: dict[str, Any], target: Target) -> None:
+    """The figures of every stack and of the whole target."""
+    figures = content["figures"]
+    assert (figures["peak"]["bytes"], figures["peak"]["allocations"]) == (5_070_000, 60)
+    assert figures["temporary"]["allocations"] == 5400
+    assert {thread["tid"] for thread in figures["threads"]["threads"]} >= {target.pid}
+    assert figures["threads"]["flows"][0]["bytes"] == 300_000
+    found: dict[str, list[int]] = {}
+    for stack in content["stacks"]:
+        names = [content["frames"][at]["symbol"] for at in stack["frames"]]
+        name = next(name for name in names if name in STACKS)
+        row = found.setdefault(name, [0] * len(COLUMNS))
+        for at, column in enumerate(COLUMNS):
+            row[at] += stack[column]
+    assert found == STACKS
 
 
 @pytest.mark.parametrize(
@@ -109,34 +141,3 @@ def test_files(builder: Builder, targets: Targets, tmp_path: Path, metric: str, 
     traced(builder, targets, "--metric", metric, "-o", str(path))
     lines = path.read_text().splitlines()
     assert any(folded.endswith(f";{line}") for folded in lines), lines
-
-
-def test_snapshot_file(builder: Builder, targets: Targets, tmp_path: Path) -> None:
-    """The figures of every stack and of the whole target, in a file alone."""
-    path = tmp_path / "out.json"
-    _, target = traced(builder, targets, "-o", str(path))
-    content = json.loads(path.read_text())
-    figures = content["figures"]
-    assert (figures["peak"]["bytes"], figures["peak"]["allocations"]) == (5_070_000, 60)
-    assert figures["temporary"]["allocations"] == 5400
-    assert {thread["tid"] for thread in figures["threads"]["threads"]} >= {target.pid}
-    assert figures["threads"]["flows"][0]["bytes"] == 300_000
-    found: dict[str, list[int]] = {}
-    for stack in content["stacks"]:
-        names = [content["frames"][at]["symbol"] for at in stack["frames"]]
-        name = next(name for name in names if name in STACKS)
-        row = found.setdefault(name, [0] * len(COLUMNS))
-        for at, column in enumerate(COLUMNS):
-            row[at] += stack[column]
-    assert found == STACKS
-
-
-COLUMNS = ("peak_bytes", "peak_allocations", "temporary_bytes", "temporary_allocations",
-           "remote_freed_bytes", "remote_frees")  # fmt: skip
-STACKS = {
-    "give": [0, 0, 0, 0, 300_000, 300],
-    "scratch": [0, 0, 5000 * 64, 5000, 0, 0],
-    "nest": [0, 0, 200 * (32 + 48), 400, 0, 0],
-    "rise": [5_000_000, 50, 0, 0, 0, 0],
-    "keep": [70_000, 10, 0, 0, 0, 0],
-}

@@ -45,6 +45,15 @@ def test_c(builder: Builder, targets: Targets) -> None:
     assert 0 < innermost["offset"] <= innermost["size"]
     # What calls main is filtered, if it has a name.
     assert {frame["hidden"] for frame in stacks[1111][:4]} == {False}
+    # Offsets are those of the return address, as addr2line and gdb count them.
+    maps = Path(f"/proc/{targets[0].pid}/maps").read_text().splitlines()
+    for frame in stacks[1111][:4]:
+        low, high = next(
+            (int(line.split("-")[0], 16), int(line.split()[0].split("-")[1], 16))
+            for line in maps
+            if "x" in line.split()[1] and line.endswith(frame["module"])
+        )
+        assert low < frame["address"] <= high
 
 
 @pytest.mark.parametrize("flags", [("-O2", "-fomit-frame-pointer"), ("-fno-omit-frame-pointer",)])
@@ -56,20 +65,6 @@ def test_twins(targets: Targets, flags: tuple[str, ...]) -> None:
     } == {"one": 500, "two": 500, "left": 500, "right": 500}
 
 
-def test_frames_point_behind_their_calls(targets: Targets) -> None:
-    """Offsets are those of the return address, as addr2line and gdb count them."""
-    target = targets.c("chain")
-    stacks, _ = trace_once(target)
-    maps = Path(f"/proc/{target.pid}/maps").read_text().splitlines()
-    for frame in stacks[1111][:4]:
-        low, high = next(
-            (int(line.split("-")[0], 16), int(line.split()[0].split("-")[1], 16))
-            for line in maps
-            if "x" in line.split()[1] and line.endswith(frame["module"])
-        )
-        assert low < frame["address"] <= high
-
-
 def test_call_at_the_end_of_a_function(targets: Targets) -> None:
     """The return address of a call that never returns may lie in the next function."""
     stacks, _ = trace_once(targets.c("noreturn", flags=("-O2", "-fno-reorder-functions")))
@@ -78,21 +73,16 @@ def test_call_at_the_end_of_a_function(targets: Targets) -> None:
     assert caller["offset"] == caller["size"]
 
 
-def test_deep_recursion_is_marked(targets: Targets) -> None:
-    stacks, report = trace_once(targets.c("chain", 300))
-    assert symbols(stacks[4096]) == ["recurse"] * 127 + ["[partial: deeper than --max-frames]"]
-    assert report["truncated_stacks"] == 1
-    assert report["broken_stacks"] == 0
-
-
-@pytest.mark.parametrize("depth", [122, 123, 124])
-def test_depths_around_the_limit(targets: Targets, depth: int) -> None:
+def test_depths_around_the_limit(targets: Targets) -> None:
     """main, two of libc and _start are four more: 123 recursions fill the 127 frames exactly."""
-    stacks, report = trace_once(targets.c("chain", depth))
-    names = [frame["symbol"] for frame in stacks[4096]]
-    assert names[: depth + 1] == ["recurse"] * depth + ["main"]
-    assert len(names) == min(depth + 4, 127) + int(depth > 123)
-    assert report["truncated_stacks"] == int(depth > 123)
+    depths = 122, 123, 124, 300
+    stacks, report = trace_once(targets.c("chain", *depths))
+    for size, depth in zip(range(4096, 5000, 64), depths, strict=False):
+        names = [frame["symbol"] for frame in stacks[size]]
+        assert names[: depth + 1][:127] == (["recurse"] * depth + ["main"])[:127]
+        assert len(names) == min(depth + 4, 127) + int(depth > 123)
+        assert (names[-1] == "[partial: deeper than --max-frames]") == (depth > 123)
+    assert (report["truncated_stacks"], report["broken_stacks"]) == (2, 0)
 
 
 def test_more_frames(targets: Targets) -> None:
@@ -101,12 +91,15 @@ def test_more_frames(targets: Targets) -> None:
     assert report["truncated_stacks"] == report["partial_allocations"] == 0
 
 
-@pytest.mark.parametrize("depth", [120, 125, 126])
-def test_frame_pointers_alone(targets: Targets, depth: int) -> None:
+def test_frame_pointers_alone(targets: Targets) -> None:
     """The same without call-frame information: one frame of libc's, which has no frame pointer."""
-    stacks, report = trace_once(targets.c("chain", depth), "--stacks", "fp")
-    assert symbols(stacks[4096])[:127] == (["recurse"] * depth + ["main", "libc"])[:127]
-    assert report["truncated_stacks"] == int(depth > 125)
+    depths = 120, 125, 126
+    stacks, report = trace_once(targets.c("chain", *depths), "--stacks", "fp")
+    for size, depth in zip(range(4096, 5000, 64), depths, strict=False):
+        names = symbols(stacks[size])
+        assert names[:127] == (["recurse"] * depth + ["main", "libc"])[:127]
+        assert (len(names) > 127) == (depth > 125)
+    assert report["truncated_stacks"] == 1
     assert symbols(stacks[1111]) == ["innermost", "middle", "outermost", "main", "libc"]
 
 

@@ -7,7 +7,6 @@
 
 enum { THREADS = 6, KEPT = 3000 };
 
-static pthread_barrier_t begin, end;
 static void *kept[THREADS + 1][KEPT];
 static unsigned seeds[THREADS + 1];
 static int has_all_bins;
@@ -21,7 +20,7 @@ static size_t any_size(unsigned *seed)
     return (size_t)(rand_r(seed) % (1 << bits)) + 1;
 }
 
-static void churn(int number)
+static void churn(long number)
 {
     unsigned *seed = &seeds[number];
     unsigned freed = 10 + rand_r(seed) % 85; // percent
@@ -57,22 +56,12 @@ static void fill_bins(void)
     for (int n = 0; n < count; n++)
         for (int m = 0; m < 9; m++) { // seven of them stay in the thread's cache
             one[n][m] = malloc(sizes[n]);
-            kept[0][(n * 9 + m) % KEPT] = malloc(24); // what was there is lost
+            kept[THREADS][(n * 9 + m) % KEPT] = malloc(24); // what was there is lost
         }
     for (int n = 0; n < count; n++)
         for (int m = 0; m < 9; m++)
             free(one[n][m]);
     free(malloc(1000000)); // sorts what was freed
-}
-
-static void *work(void *number)
-{
-    for (;;) {
-        pthread_barrier_wait(&begin);
-        churn((int)(size_t)number);
-        pthread_barrier_wait(&end);
-    }
-    return NULL;
 }
 
 int main(int argc, char **argv)
@@ -93,22 +82,19 @@ int main(int argc, char **argv)
     }
     if (rand_r(&seed) % 2)
         mallopt(M_TOP_PAD, (int)(rand_r(&seed) % (1 << 20)));
-    pthread_barrier_init(&begin, NULL, threads + 1);
-    pthread_barrier_init(&end, NULL, threads + 1);
-    for (size_t n = 0; n <= THREADS; n++)
-        seeds[n] = seed + (unsigned)n;
-    for (size_t n = 1; n <= threads; n++)
-        begin_thread(work, (void *)n);
+    for (unsigned n = 0; n <= THREADS; n++)
+        seeds[n] = seed + n;
+    begin_gang(threads, churn);
     say("ready\n");
     while (fgets(line, sizeof(line), stdin)) {
         struct mallinfo2 info;
 
-        pthread_barrier_wait(&begin);
+        pthread_barrier_wait(&gang.begin);
         if (has_all_bins) // while the heap is new, nothing else is free
             fill_bins();
         if (!has_all_bins || states++)
-            churn(0);
-        pthread_barrier_wait(&end);
+            churn(THREADS);
+        pthread_barrier_wait(&gang.end);
         info = mallinfo2();
         tell("{\"arena\": %zu, \"uordblks\": %zu, \"hblkhd\": %zu}\n", info.arena, info.uordblks,
              info.hblkhd);

@@ -52,15 +52,19 @@ struct row {
     int timed;
     int fd[2];
     int word;
+    char byte;
     sem_t sem;
     mqd_t queue;
     char path[256];
+    struct iovec vector;
+    struct mmsghdr message;
     volatile int tid, handled, done, error;
 };
 
 static const char *folder;
 static __thread struct row *mine;
 static struct timespec later = {LONG_S, 0};
+static sigset_t waited;
 
 static struct timespec *timeout(struct row *r)
 {
@@ -83,6 +87,12 @@ static void make_path(struct row *r)
     snprintf(r->path, sizeof(r->path), "%s/%d", folder, n++);
 }
 
+static void check(int is_right)
+{
+    if (!is_right)
+        abort();
+}
+
 static void fill(int fd)
 {
     char bytes[4096] = {0};
@@ -103,24 +113,15 @@ static void drain(struct row *r)
         ;
 }
 
-static void put(struct row *r)
-{
-    if (write(r->fd[1], "12345678", 8) != 8)
-        abort();
-}
-
-static void make_pipe(struct row *r)
-{
-    if (pipe(r->fd))
-        abort();
-}
+static void put(struct row *r) { check(write(r->fd[1], "12345678", 8) == 8); }
+static void make_pipe(struct row *r) { check(!pipe(r->fd)); }
 
 static void make_full_pipe(struct row *r)
 {
-    int fd;
+    int ends[2];
 
-    make_pipe(r);
-    fd = r->fd[0], r->fd[0] = r->fd[1], r->fd[1] = fd;
+    check(!pipe(ends));
+    r->fd[0] = ends[1], r->fd[1] = ends[0];
     fill(r->fd[0]);
 }
 
@@ -128,95 +129,59 @@ static void limit(struct row *r, int fd)
 {
     struct timeval time = {LONG_S, 0};
 
-    if (r->timed && (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time)) ||
-             setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time))))
-        abort();
+    for (int option = SO_RCVTIMEO; r->timed && option <= SO_SNDTIMEO; option++)
+        check(!setsockopt(fd, SOL_SOCKET, option, &time, sizeof(time)));
 }
 
 static void make_socket(struct row *r)
 {
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, r->fd))
-        abort();
+    check(!socketpair(AF_UNIX, SOCK_STREAM, 0, r->fd));
     limit(r, r->fd[0]);
 }
 
-static void make_full_socket(struct row *r)
-{
-    make_socket(r);
-    fill(r->fd[0]);
-}
+static void make_full_socket(struct row *r) { make_socket(r); fill(r->fd[0]); }
 
-static struct sockaddr_un address_of(struct row *r)
+static int connected_to(const char *path, int fd)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
-    strncpy(address.sun_path, r->path, sizeof(address.sun_path) - 1);
-    return address;
+    strncpy(address.sun_path, path, sizeof(address.sun_path) - 1);
+    return connect(fd, (void *)&address, sizeof(address));
 }
 
-static int connected(struct row *r)
-{
-    struct sockaddr_un address = address_of(r);
-
-    return connect(r->fd[1], (void *)&address, sizeof(address));
-}
+static long call_connect(struct row *r) { return connected_to(r->path, r->fd[1]); }
 
 static void make_listener(struct row *r)
 {
-    struct sockaddr_un address;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
 
     make_path(r);
-    address = address_of(r);
+    strncpy(address.sun_path, r->path, sizeof(address.sun_path) - 1);
     r->fd[0] = socket(AF_UNIX, SOCK_STREAM, 0);
     r->fd[1] = socket(AF_UNIX, SOCK_STREAM, 0);
     limit(r, r->fd[0]);
-    if (bind(r->fd[0], (void *)&address, sizeof(address)) || listen(r->fd[0], 0))
-        abort();
+    check(!bind(r->fd[0], (void *)&address, sizeof(address)) && !listen(r->fd[0], 0));
 }
 
 static void make_full_listener(struct row *r)
 {
     make_listener(r);
-    connected(r);
+    call_connect(r);
     r->fd[1] = socket(AF_UNIX, SOCK_STREAM, 0);
     limit(r, r->fd[1]);
 }
 
 static long call_read(struct row *r) { char b[256]; return read(r->fd[0], b, sizeof(b)); }
 static long call_write(struct row *r) { return write(r->fd[0], "x", 1); }
-static long call_readv(struct row *r) { char b; struct iovec v = {&b, 1}; return readv(r->fd[0], &v, 1); }
-static long call_recv(struct row *r) { char b; return recv(r->fd[0], &b, 1, 0); }
+static long call_readv(struct row *r) { return readv(r->fd[0], &r->vector, 1); }
+static long call_recv(struct row *r) { return recv(r->fd[0], &r->byte, 1, 0); }
 static long call_send(struct row *r) { return send(r->fd[0], "x", 1, 0); }
 static long call_accept(struct row *r) { return accept(r->fd[0], NULL, NULL); }
-static long call_connect(struct row *r) { return connected(r); }
-static void do_accept(struct row *r) { accept(r->fd[0], NULL, NULL); }
-static void do_connect(struct row *r) { connected(r); }
-
-static long call_recvmsg(struct row *r)
-{
-    char b;
-    struct iovec v = {&b, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
-
-    return recvmsg(r->fd[0], &m, 0);
-}
-
-static long call_recvmmsg(struct row *r)
-{
-    char b;
-    struct iovec v = {&b, 1};
-    struct mmsghdr m = {.msg_hdr = {.msg_iov = &v, .msg_iovlen = 1}};
-
-    return recvmmsg(r->fd[0], &m, 1, 0, NULL);
-}
-
-static long call_sendmsg(struct row *r)
-{
-    struct iovec v = {"x", 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
-
-    return sendmsg(r->fd[0], &m, 0);
-}
+static void do_accept(struct row *r) { call_accept(r); }
+static void do_connect(struct row *r) { call_connect(r); }
+static long call_recvmsg(struct row *r) { return recvmsg(r->fd[0], &r->message.msg_hdr, 0); }
+static long call_recvmmsg(struct row *r) { return recvmmsg(r->fd[0], &r->message, 1, 0, NULL); }
+static long call_sendmsg(struct row *r) { return sendmsg(r->fd[0], &r->message.msg_hdr, 0); }
 
 static void make_inotify(struct row *r)
 {
@@ -242,22 +207,7 @@ static void set_timer(struct row *r)
     timerfd_settime(r->fd[0], 0, &soon, NULL);
 }
 
-static sigset_t waited(void)
-{
-    sigset_t set;
-
-    sigemptyset(&set);
-    sigaddset(&set, WAITED);
-    return set;
-}
-
-static void make_signalfd(struct row *r)
-{
-    sigset_t set = waited();
-
-    r->fd[0] = signalfd(-1, &set, 0);
-}
-
+static void make_signalfd(struct row *r) { r->fd[0] = signalfd(-1, &waited, 0); }
 static void send_waited(struct row *r) { syscall(SYS_tgkill, getpid(), r->tid, WAITED); }
 
 static void make_fifo(struct row *r) { make_path(r); mkfifo(r->path, 0600); }
@@ -358,14 +308,8 @@ static long call_sem(struct row *r)
 
 static void make_nothing(struct row *r) { (void)r; }
 static long call_pause(struct row *r) { (void)r; return pause(); }
-static long call_sigsuspend(struct row *r) { sigset_t s = waited(); (void)r; return sigsuspend(&s); }
-
-static long call_sigwait(struct row *r)
-{
-    sigset_t set = waited();
-
-    return r->timed ? sigtimedwait(&set, NULL, &later) : sigwaitinfo(&set, NULL);
-}
+static long call_sigsuspend(struct row *r) { (void)r; return sigsuspend(&waited); }
+static long call_sigwait(struct row *r) { return sigtimedwait(&waited, NULL, timeout(r)); }
 
 static void make_epoll(struct row *r)
 {
@@ -377,45 +321,37 @@ static void make_epoll(struct row *r)
 }
 
 static int milliseconds(struct row *r) { return r->timed ? 1000 * LONG_S : -1; }
-static long call_epoll(struct row *r) { struct epoll_event e; return epoll_wait(r->word, &e, 1, milliseconds(r)); }
+#define CALL(name, place, call) \
+    static long call_##name(struct row *r) { place; return call; }
 
-static long call_epoll_pwait(struct row *r)
+CALL(epoll, struct epoll_event e, epoll_wait(r->word, &e, 1, milliseconds(r)))
+CALL(epoll_pwait, struct epoll_event e, epoll_pwait(r->word, &e, 1, milliseconds(r), &waited))
+CALL(epoll_pwait2, struct epoll_event e,
+     syscall(SYS_epoll_pwait2, r->word, &e, 1, timeout(r), &waited, 8))
+
+static struct pollfd readable(struct row *r) { return (struct pollfd){r->fd[0], POLLIN, 0}; }
+CALL(poll, struct pollfd p = readable(r), poll(&p, 1, milliseconds(r)))
+CALL(ppoll, struct pollfd p = readable(r), ppoll(&p, 1, timeout(r), NULL))
+
+static fd_set only(int fd)
 {
-    struct epoll_event e;
-    sigset_t set = waited();
+    fd_set set;
 
-    return epoll_pwait(r->word, &e, 1, milliseconds(r), &set);
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    return set;
 }
-
-static long call_epoll_pwait2(struct row *r)
-{
-    struct epoll_event e;
-    sigset_t set = waited();
-
-    return syscall(SYS_epoll_pwait2, r->word, &e, 1, timeout(r), &set, 8);
-}
-
-static long call_poll(struct row *r) { struct pollfd p = {r->fd[0], POLLIN, 0}; return poll(&p, 1, milliseconds(r)); }
-static long call_ppoll(struct row *r) { struct pollfd p = {r->fd[0], POLLIN, 0}; return ppoll(&p, 1, timeout(r), NULL); }
 
 static long call_select(struct row *r)
 {
-    fd_set set;
+    fd_set set = only(r->fd[0]);
     struct timeval time = {LONG_S, 0};
 
-    FD_ZERO(&set);
-    FD_SET(r->fd[0], &set);
     return select(r->fd[0] + 1, &set, NULL, NULL, r->timed ? &time : NULL);
 }
 
-static long call_pselect(struct row *r)
-{
-    fd_set set;
-
-    FD_ZERO(&set);
-    FD_SET(r->fd[0], &set);
-    return pselect(r->fd[0] + 1, &set, NULL, NULL, timeout(r), NULL);
-}
+CALL(pselect, fd_set set = only(r->fd[0]),
+     pselect(r->fd[0] + 1, &set, NULL, NULL, timeout(r), NULL))
 
 struct message { long kind; char bytes[8]; };
 static struct message message = {1, "1234567"};
@@ -450,7 +386,7 @@ static long call_clock_nanosleep(struct row *r)
 
 static aio_context_t context[2];
 static void make_aio(struct row *r) { syscall(SYS_io_setup, 1, &context[r->timed]); make_eventfd(r); }
-static long call_aio(struct row *r) { struct io_event e; return syscall(SYS_io_getevents, context[r->timed], 1, 1, &e, timeout(r)); }
+CALL(aio, struct io_event e, syscall(SYS_io_getevents, context[r->timed], 1, 1, &e, timeout(r)))
 
 static void do_aio(struct row *r)
 {
@@ -530,12 +466,10 @@ static void handler(int number)
 
 static void *thread(void *argument)
 {
-    sigset_t set = waited();
-    struct row *r = argument;
+    struct row *r = mine = argument;
     long result;
 
-    mine = r;
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    pthread_sigmask(SIG_BLOCK, &waited, NULL);
     r->tid = gettid();
     result = r->call(r);
     r->error = result < 0 ? errno : 0;
@@ -578,16 +512,17 @@ static void send_all(int number)
 
 static void obey(const char *command)
 {
+    int is_release = !strcmp(command, "release\n");
+
     if (!strcmp(command, "ignored\n"))
         send_all(SIGURG);
     if (!strcmp(command, "restart\n"))
         send_all(SIGUSR2);
     if (!strcmp(command, "handle\n"))
         send_all(SIGUSR1);
-    if (!strcmp(command, "release\n"))
-        for (int n = 0; n < count; n++)
-            all[n]->release(all[n]);
-    for (int n = 0; n < count && !strcmp(command, "release\n"); n++)
+    for (int n = 0; is_release && n < count; n++)
+        all[n]->release(all[n]);
+    for (int n = 0; is_release && n < count; n++)
         while (all[n]->release != make_nothing && !all[n]->done)
             usleep(1000);
     settle();
@@ -598,26 +533,26 @@ static void obey(const char *command)
 int main(int argc, char **argv)
 {
     struct sigaction action = {.sa_handler = handler};
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     FILE *input = fdopen(connection, "r");
     char command[64];
 
-    if (argc < 3)
-        return 2;
+    (void)argc;
+    sigemptyset(&waited);
+    sigaddset(&waited, WAITED);
     folder = argv[2];
     unshare(CLONE_NEWIPC); /* what is left of message queues and semaphores ends with the program */
     sigaction(SIGUSR1, &action, NULL);
     action.sa_flags = SA_RESTART;
     sigaction(SIGUSR2, &action, NULL);
-    strncpy(address.sun_path, argv[1], sizeof(address.sun_path) - 1);
-    if (connect(connection, (void *)&address, sizeof(address)))
-        return 1;
+    check(!connected_to(argv[1], connection));
     for (size_t n = 0; n < 2 * ROWS; n++) {
         struct row *r = malloc(sizeof(*r));
 
         *r = rows[n / 2];
         r->timed = n % 2;
+        r->vector = (struct iovec){&r->byte, 1};
+        r->message.msg_hdr = (struct msghdr){.msg_iov = &r->vector, .msg_iovlen = 1};
         if (r->timed && !r->both)
             continue;
         r->prepare(r);

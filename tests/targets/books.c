@@ -40,7 +40,6 @@ static struct slot *slots;
 static struct book *books;
 static long n_slots, operations;
 static unsigned seed;
-static pthread_barrier_t begin, end;
 
 static void book(enum site site, size_t size, long sign)
 {
@@ -124,11 +123,21 @@ static void fail(uint64_t dice)
     }
 }
 
+// The slot has a block of another size and site.
+static void *resized(struct slot *slot, void *block, enum site site, size_t size)
+{
+    book(slot->site, slot->size, -1);
+    slot->site = site;
+    slot->size = size;
+    if (block)
+        book(site, size, 1);
+    return block;
+}
+
 // Does something to a filled slot's block. Returns what is in the slot afterwards.
 static void *change(struct slot *slot, void *block, uint64_t dice)
 {
-    size_t size = dice >> 40 & 0x7ff;
-    void *moved;
+    size_t size = dice >> 40 & 0x7ff, many = size / 4 + 1;
 
     switch (dice >> 8 & 15) {
     case 0: // resizes that fail
@@ -140,29 +149,13 @@ static void *change(struct slot *slot, void *block, uint64_t dice)
             _exit(6);
         return block;
     case 2: // a resize to nothing: glibc frees, others keep an empty block
-        moved = by_realloc(block, 0);
-        book(slot->site, slot->size, -1);
-        slot->site = REALLOC;
-        slot->size = 0;
-        if (moved)
-            book(REALLOC, 0, 1);
-        return moved;
+        return resized(slot, by_realloc(block, 0), REALLOC, 0);
     case 3:
     case 4:
     case 5:
-        moved = by_realloc(block, size + 1);
-        book(slot->site, slot->size, -1);
-        slot->site = REALLOC;
-        slot->size = size + 1;
-        book(slot->site, slot->size, 1);
-        return moved;
+        return resized(slot, by_realloc(block, size + 1), REALLOC, size + 1);
     case 6:
-        moved = by_reallocarray(block, size / 4 + 1, 5);
-        book(slot->site, slot->size, -1);
-        slot->site = REALLOCARRAY;
-        slot->size = (size / 4 + 1) * 5;
-        book(slot->site, slot->size, 1);
-        return moved;
+        return resized(slot, by_reallocarray(block, many, 5), REALLOCARRAY, many * 5);
     default:
         free(block);
         book(slot->site, slot->size, -1);
@@ -170,28 +163,25 @@ static void *change(struct slot *slot, void *block, uint64_t dice)
     }
 }
 
-static void *work(void *number)
+static void work(long number)
 {
-    uint64_t state = seed * 0x9e3779b97f4a7c15u + (uint64_t)number * 0xd1342543de82ef95u + 1;
+    static __thread uint64_t state;
 
-    for (;;) {
-        pthread_barrier_wait(&begin);
-        for (long n = 0; n < operations; n++) {
-            uint64_t dice = next_random(&state);
-            struct slot *slot = &slots[dice % (uint64_t)n_slots];
-            void *block = __atomic_exchange_n(&slot->block, BUSY, __ATOMIC_ACQUIRE);
+    if (!state)
+        state = seed * 0x9e3779b97f4a7c15u + (uint64_t)number * 0xd1342543de82ef95u + 1;
+    for (long n = 0; n < operations; n++) {
+        uint64_t dice = next_random(&state);
+        struct slot *slot = &slots[dice % (uint64_t)n_slots];
+        void *block = __atomic_exchange_n(&slot->block, BUSY, __ATOMIC_ACQUIRE);
 
-            if (block == BUSY)
-                continue;
-            dice = next_random(&state);
-            if ((dice & 0x1f) == 0)
-                fail(dice);
-            block = block ? change(slot, block, dice) : make(slot, dice);
-            __atomic_store_n(&slot->block, block, __ATOMIC_RELEASE);
-        }
-        pthread_barrier_wait(&end);
+        if (block == BUSY)
+            continue;
+        dice = next_random(&state);
+        if ((dice & 0x1f) == 0)
+            fail(dice);
+        block = block ? change(slot, block, dice) : make(slot, dice);
+        __atomic_store_n(&slot->block, block, __ATOMIC_RELEASE);
     }
-    return NULL;
 }
 
 static void say_books(void)
@@ -209,26 +199,18 @@ static void say_books(void)
 
 int main(int argc, char **argv)
 {
-    long threads;
-
-    if (argc < 5)
-        return 2;
-    threads = atol(argv[1]);
+    (void)argc;
     operations = atol(argv[2]);
     seed = (unsigned)atol(argv[3]);
     n_slots = atol(argv[4]);
     memset(letters, 'x', sizeof(letters) - 1);
     slots = outside_the_heap((size_t)n_slots * sizeof(*slots));
     books = outside_the_heap(SITES * sizeof(*books));
-    pthread_barrier_init(&begin, NULL, (unsigned)threads + 1);
-    pthread_barrier_init(&end, NULL, (unsigned)threads + 1);
-    for (long n = 0; n < threads; n++)
-        begin_thread(work, (void *)n);
+    begin_gang(atol(argv[1]), work);
     say("ready\n");
     for (;;) {
         wait_for_line();
-        pthread_barrier_wait(&begin);
-        pthread_barrier_wait(&end);
+        take_turn();
         say_books();
     }
 }

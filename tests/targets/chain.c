@@ -1,6 +1,6 @@
 // One allocation per known call chain, made after the word to go on.
 //
-//   chain [DEPTH]    DEPTH levels of recursion above an allocation of 4096 bytes (default 5)
+//   chain [DEPTH...]    DEPTH levels of recursion (default 5) above one of 4096, 4160, ... bytes
 #include "command.h"
 
 static void *volatile kept[16];
@@ -22,12 +22,12 @@ NOINLINE static void outermost(int at, size_t size)
     kept[15] = NULL;
 }
 
-NOINLINE static void recurse(int depth)
+NOINLINE static void recurse(int depth, int number)
 {
     if (depth > 1)
-        recurse(depth - 1);
+        recurse(depth - 1, number);
     else
-        kept[2] = calloc(64, 64);
+        kept[4 + number] = calloc(64, 64 + (size_t)number);
     kept[15] = NULL;
 }
 
@@ -50,7 +50,8 @@ int main(int argc, char **argv)
     wait_for_go();
     outermost(0, 1111);
     middle(1, 2222);
-    recurse(argc > 1 ? atoi(argv[1]) : 5);
+    for (int n = 1; n == 1 || n < argc; n++)
+        recurse(argc > 1 ? atoi(argv[n]) : 5, n - 1);
     pthread_barrier_wait(&barrier);
     pthread_barrier_wait(&barrier);
     finish();

@@ -191,7 +191,7 @@ int main(int argc, char **argv)
     struct sigaction action = {.sa_handler = by_handler, .sa_flags = SA_ONSTACK | SA_RESTART};
     struct itimerval timer = {{0, 3000}, {0, 3000}};
 
-    if (argc < 5)
+    if (argc < 5) // executed by a child
         return 0;
     self = argv[0];
     operations = atol(argv[2]);

@@ -19,8 +19,7 @@ static void *work(void *argument)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2)
-        return 2;
+    (void)argc;
     say("ready\n");
     for (;;) {
         wait_for_line();

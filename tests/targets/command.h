@@ -74,12 +74,17 @@ static inline void wait_for_go(void)
     wait_for_line();
 }
 
-static inline long long now_ns(void)
+static inline long long time_ns(clockid_t clock)
 {
     struct timespec now;
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static inline long long now_ns(void)
+{
+    return time_ns(CLOCK_MONOTONIC);
 }
 
 static inline uint64_t next_random(uint64_t *state)
@@ -89,13 +94,20 @@ static inline uint64_t next_random(uint64_t *state)
     return *state ^= *state << 17;
 }
 
-static inline void *outside_the_heap(size_t size)
+// Maps memory, of a file if there is one; flags beside those that are always wanted.
+static inline void *map_memory(void *at, size_t size, int rights, int flags, int file)
 {
-    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int kind = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    void *memory = mmap(at, size, rights, kind | flags, file, 0);
 
     if (memory == MAP_FAILED)
         _exit(7);
     return memory;
+}
+
+static inline void *outside_the_heap(size_t size)
+{
+    return map_memory(NULL, size, PROT_READ | PROT_WRITE, 0, -1);
 }
 
 // Waits for a child, which has to end well.
@@ -116,6 +128,37 @@ static inline pthread_t begin_thread(void *(*run)(void *), void *argument)
     return thread;
 }
 
+// Threads that stay, and do their work once in each turn.
+static struct {
+    pthread_barrier_t begin, end;
+    void (*work)(long number);
+} gang __attribute__((unused));
+
+__attribute__((unused)) static void *take_turns_in_gang(void *number)
+{
+    for (;;) {
+        pthread_barrier_wait(&gang.begin);
+        gang.work((long)number);
+        pthread_barrier_wait(&gang.end);
+    }
+    return NULL;
+}
+
+static inline void begin_gang(long threads, void (*work)(long number))
+{
+    gang.work = work;
+    pthread_barrier_init(&gang.begin, NULL, (unsigned)threads + 1);
+    pthread_barrier_init(&gang.end, NULL, (unsigned)threads + 1);
+    for (long n = 0; n < threads; n++)
+        begin_thread(take_turns_in_gang, (void *)n);
+}
+
+static inline void take_turn(void)
+{
+    pthread_barrier_wait(&gang.begin);
+    pthread_barrier_wait(&gang.end);
+}
+
 // Overwrites what calls have left on the stack, pointers to lost blocks among it.
 NOINLINE __attribute__((unused)) static void scrub(void)
 {
@@ -123,6 +166,16 @@ NOINLINE __attribute__((unused)) static void scrub(void)
 
     memset(room, 0, sizeof(room));
     __asm__ volatile("" ::"r"(room) : "memory");
+}
+
+// Loses blocks of zeros.
+NOINLINE __attribute__((unused)) static void lose_blocks(int count, size_t size)
+{
+    while (count--) {
+        void *volatile lost = calloc(1, size);
+
+        (void)lost;
+    }
 }
 
 // Says "done" and waits until the test has no more to ask.

@@ -65,11 +65,9 @@ static void *wander(void *number)
 
 int main(int argc, char **argv)
 {
-    long threads;
+    long threads = atol(argv[1]);
 
-    if (argc < 3)
-        return 2;
-    threads = atol(argv[1]);
+    (void)argc;
     rounds = atol(argv[2]);
     pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1);
     for (long n = 0; n < threads; n++)

@@ -8,12 +8,11 @@
 
 #include "command.h"
 
-__attribute__((noinline)) static void allocate(size_t size)
+NOINLINE static void allocate(size_t size)
 {
     void *volatile block = malloc(size);
 
     (void)block;
-    __asm__ volatile("" ::: "memory");
 }
 
 static void be_child(void)
@@ -27,8 +26,7 @@ static void be_child(void)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2)
-        return 2;
+    (void)argc;
     wait_for_go();
     for (long n = 0; n < atol(argv[1]); n++) {
         pid_t child = fork();

@@ -505,8 +505,6 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-    if (argc < 2)
-        return 99;
     word = argc > 2 ? argv[2] : "";
     number = atol(word);
     for (size_t n = 0; n < sizeof(ways) / sizeof(*ways); n++)

@@ -19,7 +19,6 @@ struct slot {
 static struct slot *slots;
 static int threads;
 static char order[64];
-static pthread_barrier_t begin, end;
 
 __attribute__((noinline)) static void *take(size_t size) { return malloc(size); }
 
@@ -52,16 +51,13 @@ static void obey(struct slot *own, uint64_t *state)
     }
 }
 
-static void *work(void *argument)
+static void work(long number)
 {
-    uint64_t state = (uintptr_t)argument * 7919 + 88172645463325252ULL;
+    static __thread uint64_t state;
 
-    for (;;) {
-        pthread_barrier_wait(&begin);
-        obey(slots + (uintptr_t)argument * SLOTS, &state);
-        pthread_barrier_wait(&end);
-    }
-    return NULL;
+    if (!state)
+        state = (uint64_t)number * 7919 + 88172645463325252ULL;
+    obey(slots + number * SLOTS, &state);
 }
 
 static int child_status(void)
@@ -84,26 +80,18 @@ static int child_status(void)
 
 static double pair_ns(void)
 {
-    struct timespec from, to;
+    long long from_ns = time_ns(CLOCK_THREAD_CPUTIME_ID);
 
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
-    for (int n = 0; n < PAIRS; n++) {
-        void *volatile block = malloc(64);
-
-        free(block);
-    }
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
-    return ((double)(to.tv_sec - from.tv_sec) * 1e9 + (double)(to.tv_nsec - from.tv_nsec)) / PAIRS;
+    for (int n = 0; n < PAIRS; n++)
+        free(malloc(64));
+    return (double)(time_ns(CLOCK_THREAD_CPUTIME_ID) - from_ns) / PAIRS;
 }
 
 int main(int argc, char **argv)
 {
     threads = argc > 1 ? atoi(argv[1]) : 1;
     slots = outside_the_heap((size_t)threads * SLOTS * sizeof(*slots));
-    pthread_barrier_init(&begin, NULL, (unsigned)threads + 1);
-    pthread_barrier_init(&end, NULL, (unsigned)threads + 1);
-    for (uintptr_t n = 0; n < (uintptr_t)threads; n++)
-        begin_thread(work, (void *)n);
+    begin_gang(threads, work);
     say("ready\n");
     for (;;) {
         size_t size = 0, count = 0;
@@ -114,8 +102,7 @@ int main(int argc, char **argv)
         } else if (!strcmp(order, "pairs")) {
             tell("%.3f\n", pair_ns());
         } else {
-            pthread_barrier_wait(&begin);
-            pthread_barrier_wait(&end);
+            take_turn();
             for (long n = 0; n < (long)threads * SLOTS; n++) {
                 size += slots[n].size;
                 count += slots[n].block != NULL;

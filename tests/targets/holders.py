@@ -160,9 +160,33 @@ async def main():
             elif kind == "task":
                 tasks.append(loop.create_task(worker(event)))
             else:
-                globals()[f"keep_{kind}"]()
+                (KEEP.get(kind) or globals()[f"keep_{kind}"])()
         await asyncio.sleep(0)
         print("done", flush=True)
+
+
+KEEP = {
+    "instance": lambda: CACHE.rows.append(Item()),
+    "slots": lambda: SLOTTED.second.append(Item()),
+    "recent": lambda: RECENT.append(Item()),
+    "vast": lambda: VAST.append(Item()),
+    "wide": lambda: WIDE.append(Wide()),
+    "set": lambda: SET.add(Item()),
+    "closure": lambda: add(Item()),
+    "lru": lambda: cached(cached.cache_info().currsize),
+    "bounded": lambda: bounded(bounded.cache_info().currsize),
+    "thread": lambda: LOCAL.items.append(Item()),
+    "context": lambda: VARIABLE.get().append(Item()),
+    "argument": lambda: ARGUMENTS.append(ValueError(Item())),
+    "frame": lambda: FRAMES.append(here()),
+    "partial": lambda: PARTIALS.append(functools.partial(print, Item())),
+    "method": lambda: METHODS.append(Item().act),
+    "property": lambda: PROPERTIES.append(property(Item())),
+    "callback": lambda: REFERENCES.append(weakref.ref(Cache, functools.partial(print, Item()))),
+    "bound": lambda: BOUND.append([Item()].append),
+    "cycle": Cycle,
+    "native": lambda: ctypes.pythonapi.Py_IncRef(ctypes.py_object(Item())),
+}
 
 
 def keep_dict():
@@ -171,22 +195,6 @@ def keep_dict():
 
 def keep_class():
     Cache.entries.append(Item())
-
-
-def keep_instance():
-    CACHE.rows.append(Item())
-
-
-def keep_slots():
-    SLOTTED.second.append(Item())
-
-
-def keep_recent():
-    RECENT.append(Item())
-
-
-def keep_vast():
-    VAST.append(Item())
 
 
 def keep_deque():
@@ -206,34 +214,6 @@ def keep_dropped():
 def keep_text():
     TEXTS.append(Text(len(TEXTS)))
     TEXTS[-1].item = Item()
-
-
-def keep_wide():
-    WIDE.append(Wide())
-
-
-def keep_set():
-    SET.add(Item())
-
-
-def keep_closure():
-    add(Item())
-
-
-def keep_lru():
-    cached(cached.cache_info().currsize)
-
-
-def keep_bounded():
-    bounded(bounded.cache_info().currsize)
-
-
-def keep_thread():
-    LOCAL.items.append(Item())
-
-
-def keep_context():
-    VARIABLE.get().append(Item())
 
 
 def keep_generator():
@@ -261,46 +241,14 @@ def keep_cause():
         CHAINED[-1].__cause__ = error
 
 
-def keep_argument():
-    ARGUMENTS.append(ValueError(Item()))
-
-
-def keep_frame():
-    FRAMES.append(here())
-
-
 def keep_future():
     FUTURES.append(asyncio.get_running_loop().create_future())
     FUTURES[-1].set_result(Item())
 
 
-def keep_partial():
-    PARTIALS.append(functools.partial(print, Item()))
-
-
-def keep_method():
-    METHODS.append(Item().act)
-
-
-def keep_property():
-    PROPERTIES.append(property(Item()))
-
-
-def keep_callback():
-    REFERENCES.append(weakref.ref(Cache, functools.partial(print, Item())))
-
-
 def keep_weak():
     STRONG[0].append(Item())
     WEAK.append(Reference(STRONG[0][-1]))
-
-
-def keep_bound():
-    BOUND.append([Item()].append)
-
-
-def keep_cycle():
-    Cycle()
 
 
 def keep_garbage():
@@ -318,10 +266,6 @@ def keep_name():
     number = next(NUMBERS)
     # The cache's entry is found by the address. So that few share one: names of several sizes.
     getattr(CACHE, f"computed_{number}{'_' * (number % 8 * 16)}", None)
-
-
-def keep_native():
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(Item()))
 
 
 def keep_cleared():

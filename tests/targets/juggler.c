@@ -88,24 +88,14 @@ static void *juggle(void *number)
     return NULL;
 }
 
-__attribute__((noinline)) static void lose(int count)
-{
-    while (count--) {
-        void *volatile lost = calloc(1, LOST_BYTES);
-
-        (void)lost;
-    }
-}
-
 int main(int count, char **words)
 {
     char line[64];
 
-    if (count < 3)
-        return 2;
+    (void)count;
     n_slots = (size_t)atol(words[2]);
     slots = outside_the_heap(n_slots * sizeof(*slots));
-    lose(LOST);
+    lose_blocks(LOST, LOST_BYTES);
     scrub();
     say("ready\n");
     hear(line, sizeof(line));
@@ -115,7 +105,7 @@ int main(int count, char **words)
         begin_thread(juggle, (void *)thread);
     for (;;) {
         hear(line, sizeof(line));
-        lose(LOST_LATER);
+        lose_blocks(LOST_LATER, LOST_BYTES);
         scrub();
         tell("%ld\n", operations);
     }

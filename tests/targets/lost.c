@@ -75,10 +75,7 @@ int main(void)
 {
     char line[64];
 
-    code = mmap(NULL, 16 * MOST, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS,
-                -1, 0);
-    if (code == MAP_FAILED)
-        return 1;
+    code = map_memory(NULL, 16 * MOST, PROT_READ | PROT_WRITE | PROT_EXEC, 0, -1);
     say("ready\n");
     for (;;) {
         hear(line, sizeof(line));

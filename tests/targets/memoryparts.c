@@ -23,15 +23,6 @@ static void *wait_on_a_stack(void *unused)
 	return unused;
 }
 
-static char *map(size_t size, int flags, int file)
-{
-	char *place = mmap(NULL, size, PROT_READ | PROT_WRITE, flags, file, 0);
-
-	if (place == MAP_FAILED)
-		_exit(1);
-	return place;
-}
-
 int main(int count, char **arguments)
 {
 	char line[16];
@@ -41,9 +32,9 @@ int main(int count, char **arguments)
 		return 1;
 	memset(variables, 2, sizeof(variables));
 	memset(zeros, 2, sizeof(zeros));
-	memset(map(2 * MIB, MAP_SHARED, shared), 3, 2 * MIB);
-	memset(map(6 * MIB, MAP_SHARED, file), 4, 6 * MIB);
-	memset(map(7 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1), 5, 7 * MIB);
+	memset(map_memory(NULL, 2 * MIB, PROT_READ | PROT_WRITE, 0, shared), 3, 2 * MIB);
+	memset(map_memory(NULL, 6 * MIB, PROT_READ | PROT_WRITE, 0, file), 4, 6 * MIB);
+	memset(outside_the_heap(7 * MIB), 5, 7 * MIB);
 	for (int n = 0; n < BLOCKS; n++)
 		memset(blocks[n] = malloc(BLOCK), 6, BLOCK);
 	pthread_barrier_init(&there, NULL, THREADS + 1);

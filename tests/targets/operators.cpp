@@ -11,11 +11,8 @@
 #include <sys/resource.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <new>
-#include <thread>
-#include <vector>
 
 extern "C" {
 #include "command.h"
@@ -36,6 +33,7 @@ constexpr std::align_val_t ALIGN{64};
 Slot *slots; // outside the heap: one half per turn and thread
 long blocks, bytes, caught;
 bool meek;
+int turn;
 
 void book(std::size_t size, long sign)
 {
@@ -99,7 +97,7 @@ NOINLINE void ask_too_much(How how, std::size_t size, int depth)
     room[2] = 2;
 }
 
-void work(int number, int turn)
+void work(long number)
 {
     std::uint32_t dice = static_cast<std::uint32_t>(7 * number + turn + 1) * 2654435761u;
     Slot *mine = slots + (number + turn) % THREADS * SLOTS;
@@ -118,35 +116,12 @@ void work(int number, int turn)
     }
 }
 
-void answer()
-{
-    char line[128];
-
-    std::snprintf(line, sizeof(line), "{\"blocks\":%ld,\"bytes\":%ld,\"caught\":%ld}\n", blocks,
-                  bytes, caught);
-    say(line);
-}
-
 } // namespace
 
 int main(int argc, char **argv)
 {
-    void *outside = mmap(nullptr, sizeof(Slot) * SLOTS * THREADS, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    slots = static_cast<Slot *>(outside);
-    // Threads that stay: their own stacks and blocks are none of the books' business.
-    static pthread_barrier_t begin, end;
-    pthread_barrier_init(&begin, nullptr, THREADS + 1);
-    pthread_barrier_init(&end, nullptr, THREADS + 1);
-    static int turn;
-    for (int number = 0; number < THREADS; number++)
-        std::thread([number] {
-            for (;;) {
-                pthread_barrier_wait(&begin);
-                work(number, turn);
-                pthread_barrier_wait(&end);
-            }
-        }).detach();
+    slots = static_cast<Slot *>(outside_the_heap(sizeof(Slot) * SLOTS * THREADS));
+    begin_gang(THREADS, work);
     meek = argc > 2;
     if (argc > 1 && std::atol(argv[1])) {
         rlim_t most = static_cast<rlim_t>(std::atol(argv[1])) << 20;
@@ -157,8 +132,7 @@ int main(int argc, char **argv)
     for (;;) {
         wait_for_line();
         turn++;
-        pthread_barrier_wait(&begin);
-        pthread_barrier_wait(&end);
-        answer();
+        take_turn();
+        tell("{\"blocks\":%ld,\"bytes\":%ld,\"caught\":%ld}\n", blocks, bytes, caught);
     }
 }

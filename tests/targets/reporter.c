@@ -14,7 +14,7 @@ USDT_COUNTER(otel_memory, alloc);
 USDT_COUNTER(otel_memory, free);
 
 enum { SITES = 4, SLOTS = 64, CHILDREN = 20 };
-static const char *const names[SITES] = {"by_one", "by_three", "by_many", "by_half"};
+static const char *const names[] = {"by_one", "by_three", "by_many", "by_half", "all"};
 // In halves of a block.
 static const unsigned long weights[SITES] = {2, 6, 8192, 3};
 
@@ -25,18 +25,18 @@ struct book {
 
 static struct book books[SITES + 1];
 static int operations;
-static pthread_barrier_t begin, end;
+
+static void add(struct book *book, long halves, size_t size)
+{
+    __atomic_add_fetch(&book->halves, halves, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&book->bytes, halves * (long)size / 2, __ATOMIC_RELAXED);
+}
 
 static void book(int site, size_t size, long sign)
 {
-    __atomic_add_fetch(&books[site].halves, sign * (long)weights[site], __ATOMIC_RELAXED);
-    __atomic_add_fetch(&books[site].bytes, sign * (long)(size * weights[site] / 2),
-                       __ATOMIC_RELAXED);
-    if (sign > 0) {
-        __atomic_add_fetch(&books[SITES].halves, (long)weights[site], __ATOMIC_RELAXED);
-        __atomic_add_fetch(&books[SITES].bytes, (long)(size * weights[site] / 2),
-                           __ATOMIC_RELAXED);
-    }
+    add(&books[site], sign * (long)weights[site], size);
+    if (sign > 0)
+        add(&books[SITES], (long)weights[site], size);
 }
 
 #define SITE(name, number) \
@@ -73,29 +73,26 @@ __attribute__((noinline)) static void release(struct slot *slot)
     slot->block = NULL;
 }
 
-static void *work(void *argument)
+static void work(long number)
 {
-    uint64_t state = (uintptr_t)argument + 88172645463325252ULL;
-    struct slot *slots = calloc(SLOTS, sizeof(*slots));
+    static __thread uint64_t state;
+    static __thread struct slot slots[SLOTS];
 
-    for (;;) {
-        pthread_barrier_wait(&begin);
-        for (int n = 0; n < operations; n++) {
-            next_random(&state);
-            struct slot *slot = &slots[state % SLOTS];
+    if (!state)
+        state = (uint64_t)number * 7919 + 88172645463325252ULL;
+    for (int n = 0; n < operations; n++) {
+        next_random(&state);
+        struct slot *slot = &slots[state % SLOTS];
 
-            if (slot->block) {
-                release(slot);
-                continue;
-            }
-            slot->site = state / SLOTS % SITES;
-            slot->size = 2 * (1 + state / 4096 % 3000);
-            slot->is_reported = otel_memory_alloc_semaphore > 0;
-            slot->block = sites[slot->site](slot->size);
+        if (slot->block) {
+            release(slot);
+            continue;
         }
-        pthread_barrier_wait(&end);
+        slot->site = state / SLOTS % SITES;
+        slot->size = 2 * (1 + state / 4096 % 3000);
+        slot->is_reported = otel_memory_alloc_semaphore > 0;
+        slot->block = sites[slot->site](slot->size);
     }
-    return NULL;
 }
 
 static int forked(void)
@@ -123,35 +120,24 @@ static int forked(void)
 
 int main(int argc, char **argv)
 {
-    int threads = argc > 1 ? atoi(argv[1]) : 1;
-    char line[64], answer[1024];
+    char line[64];
 
-    operations = argc > 2 ? atoi(argv[2]) : 1000;
-    pthread_barrier_init(&begin, NULL, (unsigned)threads + 1);
-    pthread_barrier_init(&end, NULL, (unsigned)threads + 1);
-    for (long n = 0; n < threads; n++)
-        begin_thread(work, (void *)(n * 7919));
+    (void)argc;
+    operations = atoi(argv[2]);
+    begin_gang(atol(argv[1]), work);
     say("ready\n");
     for (;;) {
-        int used = 0;
-
         hear(line, sizeof(line));
         if (!strcmp(line, "run")) {
-            pthread_barrier_wait(&begin);
-            pthread_barrier_wait(&end);
-            used = snprintf(answer, sizeof(answer), "{");
-            for (int site = 0; site < SITES; site++)
-                used += snprintf(answer + used, sizeof(answer) - (size_t)used,
-                                 "\"%s\": [%.1f, %ld], ", names[site],
-                                 (double)books[site].halves / 2, books[site].bytes);
-            snprintf(answer + used, sizeof(answer) - (size_t)used, "\"all\": [%.1f, %ld]}\n",
-                     (double)books[SITES].halves / 2, books[SITES].bytes);
+            take_turn();
+            for (int site = 0; site <= SITES; site++)
+                tell("%s\"%s\": [%.1f, %ld]", site ? ", " : "{", names[site],
+                     (double)books[site].halves / 2, books[site].bytes);
+            say("}\n");
         } else if (!strcmp(line, "counters")) {
-            snprintf(answer, sizeof(answer), "%d %d\n", otel_memory_alloc_semaphore,
-                     otel_memory_free_semaphore);
+            tell("%d %d\n", otel_memory_alloc_semaphore, otel_memory_free_semaphore);
         } else {
-            snprintf(answer, sizeof(answer), "%d\n", forked());
+            tell("%d\n", forked());
         }
-        say(answer);
     }
 }

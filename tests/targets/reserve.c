@@ -13,10 +13,8 @@ int main(void)
         char *room, *block;
 
         wait_for_line();
-        room = mmap(NULL, MAPPED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        room = outside_the_heap(MAPPED);
         block = malloc(BLOCK);
-        if (room == MAP_FAILED || !block)
-            return 1;
         // Huge pages would have more in memory than is written to.
         madvise(room, MAPPED, MADV_NOHUGEPAGE);
         memset(room, 1, USED);

@@ -140,12 +140,9 @@ static void sleep_until(struct timespec start, double real_s)
 int main(int argc, char **argv)
 {
     double speed = argc > 3 ? atof(argv[3]) : 1;
-    void (*step_of_mode)(void);
+    void (*step_of_mode)(void) = strcmp(argv[1], "steady") ? beside : steady;
     struct timespec start;
 
-    if (argc < 3)
-        return 2;
-    step_of_mode = strcmp(argv[1], "steady") ? beside : steady;
     wait_for_go();
     clock_gettime(CLOCK_MONOTONIC, &start);
     read_tables();

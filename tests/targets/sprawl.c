@@ -10,7 +10,7 @@
 // Loses 100 blocks of 1,000 bytes, says "ready", and ends with its input.
 #include "command.h"
 
-enum { MAPPINGS = 8000, PAGE = 4096, TANGLED = 100000, POINTERS = 7, LOST = 100, COPIED = 64 << 20 };
+enum { MAPPINGS = 8000, PAGE = 4096, TANGLED = 100000, POINTERS = 7, COPIED = 64 << 20 };
 
 static const size_t RESERVED = (size_t)2 << 40;
 
@@ -18,11 +18,7 @@ static uint64_t state = 88172645463325252;
 
 static char *map(size_t size, int rights)
 {
-    char *memory = mmap(NULL, size, rights, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-    if (memory == MAP_FAILED)
-        _exit(3);
-    return memory;
+    return map_memory(NULL, size, rights, MAP_NORESERVE, -1);
 }
 
 static void *be_restless(void *unused)
@@ -48,11 +44,8 @@ __attribute__((noinline)) static void copy_headers(void)
 
     for (size_t at = PAGE; at + 8 * PAGE < COPIED; at += 16 * PAGE)
         memory[at / sizeof(size_t) + 1] = 5 * PAGE | 2;
-    for (int n = 0; n < 3; n++) {
-        char *volatile lost = malloc(300000);
-
-        lost[0] = 1;
-    }
+    for (int n = 0; n < 3; n++)
+        *(char *volatile)malloc(300000) = 1;
 }
 
 __attribute__((noinline)) static void tangle(void)
@@ -67,20 +60,11 @@ __attribute__((noinline)) static void tangle(void)
     munmap(blocks, TANGLED * sizeof(*blocks));
 }
 
-__attribute__((noinline)) static void lose(void)
-{
-    for (int n = 0; n < LOST; n++) {
-        void *volatile lost = calloc(1, 1000);
-
-        (void)lost;
-    }
-}
-
 int main(int count, char **words)
 {
     const char *kind = count > 1 ? words[1] : "";
 
-    lose();
+    lose_blocks(100, 1000);
     if (!strcmp(kind, "mappings")) {
         for (int n = 0; n < MAPPINGS; n++) {
             char *memory = map(2 * PAGE, PROT_READ | PROT_WRITE);

@@ -9,9 +9,9 @@
 
 #include "command.h"
 
-static pthread_barrier_t barrier;
 static atomic_int stopped;
 static atomic_long pairs;
+static void **all_blocks;
 static long alive, depth;
 
 NOINLINE static long churn(void **blocks, unsigned *dice)
@@ -46,33 +46,24 @@ NOINLINE static long descend(long left, void **blocks, unsigned *dice)
     return done;
 }
 
-static void *work(void *number)
+static void work(long number)
 {
-    unsigned dice = (unsigned)(size_t)number + 1;
-    void **blocks = calloc((size_t)alive + 1, sizeof(*blocks));
+    static __thread unsigned dice;
 
-    for (;;) {
-        pthread_barrier_wait(&barrier);
-        // Below: this function and libc's; above: churn.
-        pairs += descend(depth - 4, blocks, &dice);
-        pthread_barrier_wait(&barrier);
-    }
-    return NULL;
+    dice = dice ? dice : (unsigned)number + 1;
+    // Below: this function, the gang's and libc's; above: churn.
+    pairs += descend(depth - 5, all_blocks + number * alive, &dice);
 }
 
 int main(int argc, char **argv)
 {
     char line[128];
-    long threads;
 
-    if (argc < 4)
-        return 2;
-    threads = atol(argv[1]);
+    (void)argc;
     depth = atol(argv[2]);
     alive = atol(argv[3]);
-    pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1);
-    for (long n = 0; n < threads; n++)
-        begin_thread(work, (void *)n);
+    all_blocks = outside_the_heap((size_t)(atol(argv[1]) * alive + 1) * sizeof(*all_blocks));
+    begin_gang(atol(argv[1]), work);
     say("ready\n");
     for (;;) {
         struct timespec pause = {0};
@@ -84,10 +75,10 @@ int main(int argc, char **argv)
         pairs = 0;
         stopped = 0;
         began = now_ns();
-        pthread_barrier_wait(&barrier);
+        pthread_barrier_wait(&gang.begin);
         nanosleep(&pause, NULL);
         stopped = 1;
-        pthread_barrier_wait(&barrier);
+        pthread_barrier_wait(&gang.end);
         tell("%ld %lld\n", pairs, now_ns() - began);
     }
 }

@@ -48,8 +48,7 @@ int main(int argc, char **argv)
     char line[128];
     long at = 0;
 
-    if (argc < 3)
-        return 2;
+    (void)argc;
     depth = atol(argv[1]);
     blocks = atol(argv[2]);
     alive = calloc((size_t)blocks << depth, sizeof(*alive));
