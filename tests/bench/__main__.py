@@ -1,20 +1,26 @@
 """Measures tracelloc's cost beside its peers', in one run.
 
-Usage: python -m tests.bench [--seconds S] [--rounds N] [--only NAMES] [--json FILE]
+Usage: python -m tests.bench [--seconds S] [--rounds N] [--only NAMES]
 
 Needs root, and what ``tests/bench/peers.sh`` installs; what is missing is left out.
 """
 
 import argparse
-import json
 import sys
 import tempfile
-import time
+import textwrap
+from functools import partial
 from pathlib import Path
 
-from tests.bench.run import PARTS, TOOL_NAMES, Bench, Plan, as_json
-from tests.bench.tables import text
-from tests.harness import Builder
+from tests.bench import following, start, storm, tui, workloads
+from tests.bench.frame import TROUBLE, Bench
+from tests.bench.tools import TOOLS
+
+PARTS = {
+    "start": start.tables, "storm": storm.tables, "tui": tui.tables, "follow": following.tables,
+    **{name: partial(workloads.tables, name) for name in workloads.NAMES},
+}  # fmt: skip
+TOOL_NAMES = tuple(tool.name for tool in TOOLS)
 
 
 def _names(value: str) -> list[str]:
@@ -36,7 +42,6 @@ def _options() -> argparse.Namespace:
     add("--only", type=_names, default=[], metavar="NAMES",
         help=f"comma-separated parts ({', '.join(PARTS)}) and tools ({', '.join(TOOL_NAMES)}); "
         "all parts if none is named, all tools if none is")  # fmt: skip
-    add("--json", type=Path, metavar="FILE", help="also write all figures there")
     options = parser.parse_args()
     if options.seconds <= 0 or options.rounds < 1:
         parser.error("--seconds and --rounds must be positive")
@@ -46,25 +51,21 @@ def _options() -> argparse.Namespace:
 def main() -> None:
     """The command. Its status is 1 if a part, or tracelloc itself, could not be measured."""
     options = _options()
-    plan = Plan(
-        seconds=options.seconds,
-        rounds=options.rounds,
-        parts=[name for name in PARTS if name in options.only] or list(PARTS),
-        tools=[name for name in TOOL_NAMES if name in options.only] or list(TOOL_NAMES),
-    )
-    began_s = time.monotonic()
-
-    def say(line: str) -> None:
-        elapsed_s = time.monotonic() - began_s
-        print(f"[{elapsed_s:4.0f} s] {line}", file=sys.stderr, flush=True)
-
+    tools = [tool for tool in TOOLS if tool.name in options.only] or list(TOOLS)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        scratch = Path(name)
-        results = Bench(plan, Builder(scratch).c("storm", "-O2"), scratch, say).run()
-    print(text(results), end="")
-    if options.json:
-        options.json.write_text(json.dumps(as_json(results), indent=2) + "\n")
-    sys.exit(any(name in (*PARTS, "tracelloc") for name in results.skipped))
+        bench = Bench(options.seconds, options.rounds, [], Path(name))
+        for tool in tools:
+            if reason := tool.why_missing():
+                bench.skip(tool.name, reason)
+        bench.tools = [tool for tool in tools if tool.name not in bench.skipped]
+        for part in [name for name in PARTS if name in options.only] or PARTS:
+            try:
+                print(*PARTS[part](bench), sep="\n", flush=True)
+            except TROUBLE as reason:
+                bench.skip(part, reason)
+    for what, reason in bench.skipped.items():
+        print(textwrap.shorten(f"skipped: {what}: {reason}", 300))
+    sys.exit(any(what in PARTS or what.startswith("tracelloc on ") for what in bench.skipped))
 
 
 if __name__ == "__main__":

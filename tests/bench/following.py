@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tests.bench.allocator import find_allocator
 from tests.bench.empty import empty_probes
+from tests.bench.frame import TROUBLE, Bench, ratio, table
 from tests.bench.processes import PATIENCE_S, SkippedError, cpu_seconds, end, program
-from tests.harness import await_line, tracelloc_command
+from tests.harness import Builder, await_line, tracelloc_command
 
 FORK: Final = "fork"
 EXEC: Final = "fork and exec"
@@ -65,17 +66,31 @@ class Figures:
     cpu_s: list[float] = field(default_factory=list)  # tracelloc's own, per fork
     stop_ns: list[float] = field(default_factory=list)  # By which a call of fork takes longer
 
-    def as_row(self) -> dict[str, Any]:
+    def row(self, name: str) -> list[str]:
         """Medians of the rounds."""
-        rates = zip(self.untraced, self.followed, strict=True)
-        return {
-            "untraced_rate": statistics.median(self.untraced),
-            "empty_rate": statistics.median(self.empty),
-            "followed_rate": statistics.median(self.followed),
-            "slowdown_ratio": statistics.median(alone / done for alone, done in rates),
-            "profiler_cpu_s": statistics.median(self.cpu_s),
-            "stop_per_fork_ns": statistics.median(self.stop_ns),
-        }
+        median = statistics.median
+        rates = [f"{median(each):,.1f}" for each in (self.untraced, self.empty, self.followed)]
+        slower = ratio(self.untraced, self.followed)
+        stop_ms, cpu_ms = median(self.stop_ns) / 1e6, 1000 * median(self.cpu_s)
+        return [name, *rates, f"{slower:.2f}", f"{cpu_ms:,.2f}", f"{stop_ms:,.2f}"]
+
+
+def tables(bench: Bench) -> Iterator[str]:
+    forks, rows = Builder(bench.scratch).c("forks", "-O2"), []
+    for name in ROWS:
+        figures = Figures()
+        for number in range(bench.rounds):
+            bench.say(f"follow: {name}: round {number + 1}")
+            try:
+                measure(name, forks, bench.seconds, bench.scratch, figures)
+            except TROUBLE as reason:
+                bench.skip(f"follow: {name}", reason)
+                break
+        if figures.stop_ns:
+            rows.append(figures.row(name))
+    title = "Programs that make others, with --follow (medians; profiler's CPU and stop per fork)"
+    head = ["", "forks/s", "empty probes", "followed"]
+    yield from table(title, [*head, "times slower", "ms of CPU", "ms stopped in fork"], rows)
 
 
 def measure(row: str, forks: Path, seconds: float, scratch: Path, figures: Figures) -> None:

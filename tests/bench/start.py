@@ -1,13 +1,11 @@
 """How soon after the start is there something to read, and what does that cost?
 
 Everything runs in a terminal of its own (a pty) of 120 by 40 cells, on a small program that
-allocates all the time. A first start on a machine has an empty cache directory. ``python -m
-tests.bench.start`` prints one JSON object.
+allocates all the time. A first start on a machine has an empty cache directory.
 """
 
 import compileall
 import fcntl
-import json
 import os
 import pty
 import re
@@ -16,13 +14,14 @@ import signal
 import statistics
 import struct
 import subprocess
-import sys
 import tempfile
 import termios
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.bench.frame import Bench, at_most, table
 from tests.bench.processes import end
 from tests.harness import PATIENCE_S, Builder, tracelloc_command
 
@@ -60,7 +59,7 @@ class Started:
     rss_mib: float  # The most that was resident
 
 
-def measure(rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
+def measure() -> dict[str, dict[str, float]]:
     """The medians of everything, of sources that are compiled as an installed package's are."""
     root = Path(__file__).parents[2]
     for package in ("tracelloc", "ui"):
@@ -72,7 +71,7 @@ def measure(rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
         try:
             reports = ("-p", program.pid, "--text", "--interval", "1s")
             samples: dict[str, list[Started]] = {what: [] for what in TARGETS}
-            for number in range(rounds):
+            for number in range(ROUNDS):
                 first, again = scratch / f"cache{number}", scratch / "cache"
                 for what, arguments, cache in (
                     ("--version", ("--version",), again),
@@ -95,6 +94,16 @@ def measure(rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
         }
         for what, several in samples.items()
     }
+
+
+def tables(_: Bench) -> Iterator[str]:
+    """The figures beside their targets."""
+    rows = [
+        at_most(f"{what}: {FIGURES[figure]}", value, TARGETS[what][figure], "{:.2f}")
+        for what, figures in measure().items()
+        for figure, value in figures.items()
+    ]
+    yield from table("Starts (medians; CPU to the end)", ["", "", "at most", ""], rows)
 
 
 def start(arguments: tuple[str | Path | int, ...], cache: Path) -> Started:
@@ -132,8 +141,3 @@ def _read(terminal: int, began_s: float) -> bytes:
         return os.read(terminal, 1 << 16)
     except OSError:  # EIO
         return b""
-
-
-if __name__ == "__main__":
-    json.dump(measure(), sys.stdout, indent=2)
-    print()

@@ -1,20 +1,21 @@
 """What does each malloc and free cost the target, in nanoseconds, under tracelloc and its peers?
 
 Runs ``tests/targets/storm.c``.
-Every round measures every tool once before the next round begins, so that ratios hold
-where the machine's speed drifts.
 """
 
+import operator
 import shutil
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import mkdtemp
 
 from tests.bench.allocator import find_allocator
+from tests.bench.frame import Bench, ratio, table, verdict
 from tests.bench.processes import Program, SkippedError, cpu_seconds, program, rss_bytes
-from tests.bench.tools import Tool, Watcher
+from tests.bench.tools import TOOLS, Tool, Watcher
+from tests.harness import Builder
 
 WARM_UP_S = 0.1
 
@@ -42,6 +43,13 @@ CROWDED = Case(2, 12, 50_000)
 # The profiler's share of one core at a million events per second, at most.
 CPU_TARGETS = {CASES[0]: 0.05, CROWDED: 0.12}
 CROWDED_NAMES = ("untraced", "floor", "tracelloc")
+# Cost of one over cost of another, and the bounds for it.
+RATIOS = (
+    ("tracelloc", "floor", operator.le, {CASES[0]: 1.3, CASES[1]: 1.4, CASES[2]: 1.45}),
+    ("bpftrace", "tracelloc", operator.ge, {CASES[0]: 4.9, CASES[1]: 4.9}),
+)
+LABELS = {tool.name: tool.label for tool in TOOLS}
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -113,16 +121,75 @@ def measure(tool: Tool, case: Case, storm: Path, seconds: float, scratch: Path) 
 def median(samples: Sequence[Sample]) -> Sample:
     """Each figure's median; losses are added up instead."""
 
-    def middle(values: list[float | None]) -> float | None:
-        there = [value for value in values if value is not None]
-        return statistics.median(there) if there else None
+    def middle(figure: str) -> float | None:
+        there = [each for one in samples if (each := getattr(one, figure)) is not None]
+        total = sum if figure == "lost_events" else statistics.median
+        return total(there) if there else None
 
-    lost = [sample.lost_events for sample in samples if sample.lost_events is not None]
-    return Sample(
-        ns_per_pair=statistics.median(sample.ns_per_pair for sample in samples),
-        cpu_ns_per_pair=middle([sample.cpu_ns_per_pair for sample in samples]),
-        profiler_cpu_share=middle([sample.profiler_cpu_share for sample in samples]),
-        profiler_rss_bytes=middle([sample.profiler_rss_bytes for sample in samples]),
-        events_per_s=middle([sample.events_per_s for sample in samples]),
-        lost_events=sum(lost) if lost else None,
-    )
+    return Sample(**{each.name: middle(each.name) for each in fields(Sample)})  # type: ignore[arg-type]
+
+
+def tables(bench: Bench) -> Iterator[str]:
+    program = Builder(bench.scratch).c("storm", "-O2")
+    found: dict[Case, dict[str, list[Sample]]] = {}
+    for case in (*CASES, CROWDED):
+
+        def one(tool: Tool, case: Case = case) -> Sample:
+            return measure(tool, case, program, bench.seconds, bench.scratch)
+
+        names = CROWDED_NAMES if case is CROWDED else [tool.name for tool in TOOLS]
+        found[case] = bench.sample(f"storm: {case.title}", names, one)
+    yield from _costs(found)
+    yield from _profiler(found)
+    yield from _ratios(found)
+
+
+def _costs(found: dict[Case, dict[str, list[Sample]]]) -> Iterator[str]:
+    rows = []
+    figures = [(tool.name, tool.label, "ns_per_pair") for tool in TOOLS]
+    # The reader takes processor time from as many threads as there are processors.
+    figures.append(("library", f"{LABELS['library']}: threads' own CPU time", "cpu_ns_per_pair"))
+    for name, label, figure in figures:
+        cells = [
+            f"{getattr(median(by_tool[name]), figure):,.0f}" if name in by_tool else "-"
+            for by_tool in found.values()
+        ]
+        if any(cell != "-" for cell in cells):
+            rows.append([label, *cells])
+    title = "Nanoseconds per malloc/free pair and thread (medians)"
+    yield from table(title, ["", *(case.title for case in found)], rows)
+
+
+def _profiler(found: dict[Case, dict[str, list[Sample]]]) -> Iterator[str]:
+    rows = []
+    for case, by_tool in found.items():
+        for name in by_tool.keys() & {"tracelloc", "library"}:
+            middle = median(by_tool[name])
+            rate, share = middle.events_per_s or 0, middle.profiler_cpu_share or 0
+            target = CPU_TARGETS.get(case) if name == "tracelloc" else None
+            per_million = 1e6 * share / rate if rate else 0.0
+            goal = [f"{target:.0%}", verdict(per_million <= target)] if target else ["", ""]
+            rows.append([
+                f"{LABELS[name]}: {case.title}", f"{rate:,.0f}", f"{share:.1%}",
+                f"{per_million:.1%}", *goal, f"{(middle.profiler_rss_bytes or 0) / MIB:.0f} MiB",
+                f"{middle.lost_events or 0:,.0f}",
+            ])  # fmt: skip
+    head = ["", "events/s", "CPU", "at a million/s", "at most", "", "RSS", "events lost"]
+    title = "The profiler itself (CPU: of one core; events lost: all rounds together)"
+    yield from table(title, head, rows)
+
+
+def _ratios(found: dict[Case, dict[str, list[Sample]]]) -> Iterator[str]:
+    rows = []
+    for case, by_tool in found.items():
+        cost = {name: [each.ns_per_pair for each in by_tool[name]] for name in by_tool}
+        for above, below, is_bound, bounds in RATIOS:
+            if above in cost and below in cost:
+                value, bound = ratio(cost[above], cost[below]), bounds.get(case)
+                goal = ["", ""]
+                if bound is not None:
+                    words = "at most" if is_bound is operator.le else "at least"
+                    goal = [f"{words} {bound:g}", verdict(is_bound(value, bound))]
+                rows.append([f"{above} / {below}: {case.title}", f"{value:.2f}", *goal])
+    title = "Ratios of cost (medians of the rounds' ratios)"
+    yield from table(title, ["", "ratio", "target", ""], rows)

@@ -1,22 +1,20 @@
 """How much CPU time does the screen take, and how fast does it answer?
 
 16,384 stacks, 327,680 live blocks, events as fast as they come.
-The screen stands in a real terminal (tmux) of 120 by 40 cells. ``python -m
-tests.bench.tui`` prints one JSON object.
+The screen stands in a real terminal (tmux) of 120 by 40 cells.
 """
 
-import json
 import re
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.bench.frame import Bench, at_most, table
 from tests.bench.processes import Program, cpu_seconds
 from tests.harness import Builder, tracelloc_command
 from tests.terminal import Terminal
@@ -50,6 +48,29 @@ TARGETS = {
 }  # fmt: skip
 
 
+def tables(_: Bench) -> Iterator[str]:
+    """The figures beside their targets."""
+    figures = measure()
+
+    def row(what: str, name: str, form: str) -> list[str]:
+        return at_most(what, figures[name], TARGETS[name], form)
+
+    yield from table(
+        f"The screen, with {1 << DEPTH:,} stacks and {BLOCKS << DEPTH:,} blocks at "
+        f"{figures['events_per_s']} events/s, {figures['lost_events']} lost",
+        ["", "", "at most", ""],
+        [
+            row("profiler's CPU, share of a core", "profiler_cpu_share", "{:.0%}"),
+            row("ms per refresh", "refresh_ms", "{:.0f}"),
+            ["the worst", f"{figures['refresh_worst_ms']:.0f}", "", ""],
+            ["ms from key to paint", f"{figures['key_to_paint_ms']:.0f}", "", ""],
+            row("95 % of them", "key_to_paint_p95_ms", "{:.0f}"),
+            row("s to the slowest tab", "view_s", "{:.2f}"),
+            row("s to quit", "quit_s", "{:.2f}"),
+        ],
+    )
+
+
 def measure(seconds: float = 6.0) -> dict[str, Any]:
     """All figures. Raises SkippedError."""
     with (
@@ -72,12 +93,9 @@ def _measure(program: Program, terminal: Terminal, seconds: float) -> dict[str, 
     program.process.stdin.write(f"{int(whole_s * 1000)}\n".encode())
     terminal.wait_for(f"{BLOCKS << DEPTH:,}")
     time.sleep(SETTLE_S)
-    shares = {}
-    for key, view in (("1", "allocators"), ("4", "tree"), ("3", "flame")):
-        terminal.press(key)
-        time.sleep(SETTLE_S / 2)
-        shares[view] = _cpu_share(tracelloc, seconds)
     terminal.press("1")
+    time.sleep(SETTLE_S / 2)
+    share = _cpu_share(tracelloc, seconds)
     keys = _key_times_ms(terminal)
     views_s: dict[str, list[float]] = {key: [] for key in VIEWS}
     for look_s in _LOOKS_S:
@@ -94,17 +112,12 @@ def _measure(program: Program, terminal: Terminal, seconds: float) -> dict[str, 
     rate = next((m[1] for line in lines if (m := re.search(r"(\S+) events/s", line))), "?")
     lost = next((m[1] for line in lines if (m := re.search(r"lost ([\d,]+)", line))), "?")
     return {
-        "stacks": 1 << DEPTH,
-        "blocks": BLOCKS << DEPTH,
         "events_per_s": rate,
         "lost_events": lost,
-        "profiler_cpu_share": shares["allocators"],
-        "profiler_cpu_share_by_view": shares,
-        "refresh_ms": costs["stacks"][0] + costs["stacks"][1],
-        "refresh_worst_ms": costs["stacks"][2],
-        "views_ms": costs,
-        "view_s": {key: statistics.median(times) for key, times in views_s.items()},
-        "view_worst_s": {key: max(times) for key, times in views_s.items()},
+        "profiler_cpu_share": share,
+        "refresh_ms": costs[0] + costs[1],
+        "refresh_worst_ms": costs[2],
+        "view_s": max(statistics.median(times) for times in views_s.values()),
         "quit_s": quit_s,
         "key_to_paint_ms": statistics.median(keys),
         "key_to_paint_p95_ms": statistics.quantiles(keys, n=20)[-1],
@@ -150,16 +163,10 @@ def _key_s(
     return time.monotonic() - began_s
 
 
-def _costs_ms(terminal: Terminal) -> dict[str, tuple[float, float, float]]:
-    """Per view what the log says: worked out and drawn (medians), both at most."""
-    pattern = re.compile(
-        r"(\w+): ([\d.]+) ms to compute in the background, ([\d.]+) ms to draw, ([\d.]+) ms at"
+def _costs_ms(terminal: Terminal) -> list[float]:
+    """What the log says of the view of stacks: worked out and drawn (medians), both at most."""
+    pattern = (
+        r"stacks: ([\d.]+) ms to compute in the background, ([\d.]+) ms to draw, ([\d.]+) ms at"
     )
-    lines = terminal.wait_for(r"flame: .* ms to compute")
-    matches = [match for line in lines if (match := pattern.search(line))]
-    return {m[1]: (float(m[2]), float(m[3]), float(m[4])) for m in matches}
-
-
-if __name__ == "__main__":
-    json.dump(measure(), sys.stdout)
-    print()
+    lines = terminal.wait_for(pattern)
+    return [float(word) for word in re.search(pattern, "\n".join(lines)).groups()]

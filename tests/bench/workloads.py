@@ -8,6 +8,7 @@ with jemalloc, is started with libc in front, and tracelloc's library before it,
 import csv
 import shutil
 import socket
+import statistics
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,9 +17,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from tests.bench.allocator import find_allocator
+from tests.bench.frame import Bench, ratio, table, verdict
 from tests.bench.processes import PATIENCE_S, Program, SkippedError, end, program
 from tests.bench.storm import SETTLE_S
-from tests.bench.tools import Tool
+from tests.bench.tools import LIVE_NAMES, TOOLS, Tool
 from tests.harness import PRELOADED
 
 HOST = "127.0.0.1"
@@ -103,8 +105,21 @@ def measure(workload: str, tool: Tool, seconds: float, scratch: Path) -> float:
             return _rounds_per_s(running, seconds)
 
 
-def why_missing(workload: str) -> str | None:
-    """Why a workload can't be run here, None if it can."""
+def tables(workload: str, bench: Bench) -> Iterator[str]:
+    """Units of work per second, and how many times slower that is. Raises SkippedError."""
     commands = ("redis-server", "redis-benchmark") if workload == "redis" else ("perl",)
     missing = [command for command in commands if shutil.which(command) is None]
-    return f"{', '.join(missing)} not installed" if missing else None
+    if missing:
+        raise SkippedError(f"{', '.join(missing)} not installed")
+
+    def one(tool: Tool) -> float:
+        return measure(workload, tool, bench.seconds, bench.scratch)
+
+    rates, rows = bench.sample(workload, LIVE_NAMES, one), []
+    for tool in TOOLS:
+        if several := rates.get(tool.name):
+            times, target = ratio(rates["untraced"], several), TARGETS.get((workload, tool.name))
+            rate = f"{statistics.median(several):,.0f} {UNITS[workload]}"
+            goal = ["", ""] if target is None else [f"{target:g}", verdict(times <= target)]
+            rows.append([tool.label, rate, f"{times:.2f}", *goal])
+    yield from table(workload, ["", "rate", "times slower", "at most", ""], rows)
