@@ -13,14 +13,7 @@ from tests.bench.processes import SkippedError
 from tests.bench.tools import Tool
 
 # Why a tool is left out; the others go on.
-TROUBLE = (
-    SkippedError,
-    OSError,
-    EOFError,
-    TimeoutError,
-    AssertionError,
-    subprocess.SubprocessError,
-)
+TROUBLE = (SkippedError, OSError, EOFError, AssertionError, subprocess.SubprocessError)
 Sample = TypeVar("Sample")
 
 

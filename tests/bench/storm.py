@@ -163,7 +163,7 @@ def _costs(found: dict[Case, dict[str, list[Sample]]]) -> Iterator[str]:
 def _profiler(found: dict[Case, dict[str, list[Sample]]]) -> Iterator[str]:
     rows = []
     for case, by_tool in found.items():
-        for name in by_tool.keys() & {"tracelloc", "library"}:
+        for name in [name for name in ("tracelloc", "library") if name in by_tool]:
             middle = median(by_tool[name])
             rate, share = middle.events_per_s or 0, middle.profiler_cpu_share or 0
             target = CPU_TARGETS.get(case) if name == "tracelloc" else None
