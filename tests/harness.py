@@ -35,6 +35,7 @@ LIBRARIES = Path(f"/usr/lib/{os.uname().machine}-linux-gnu")
 # Whether the machine is so slow that tracelloc's last report needs more time for names.
 IS_SLOW = "TEST_PATIENCE_S" in os.environ
 
+CHAIN_BYTES = 1111 + 2222 + 4096 + 333  # What `chain.c` allocates, in 4 blocks
 FRAME_POINTERS = ("-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
 
 
@@ -412,6 +413,11 @@ def traced(target: Target, request: str, *options: str | Path | int) -> tuple[An
     return None if answer == "done" else json.loads(answer), tracer.final_report()
 
 
+def folded_sum(path: Path) -> int:
+    """The sum of a file of folded stacks."""
+    return sum(int(line.rpartition(" ")[2]) for line in path.read_text().splitlines())
+
+
 def reports_among(messages: str) -> str:
     """The JSON lines on a standard error that has messages, too."""
     return "".join(line for line in messages.splitlines(keepends=True) if line.startswith("{"))
@@ -449,17 +455,6 @@ def run_measured(*arguments: str | Path | int) -> tuple[int, Any, resource.struc
     return process.returncode, found, usage
 
 
-_AS_NOBODY = """
-import os, sys
-os.setgroups([])
-os.setgid(65534)
-os.setuid(65534)
-sys.path.insert(0, "/mnt")
-from tracelloc.command.cli import main
-sys.exit(main())
-"""
-
-
 def open_files(pid: int) -> list[str]:
     """The targets of a process's descriptors; skips the test if it is another user's."""
     try:
@@ -489,31 +484,11 @@ def bytecode_of_nobody() -> str:
     return str(folder)
 
 
-def run_without_privileges(*arguments: str | int) -> subprocess.CompletedProcess[str]:
-    """Runs tracelloc as nobody; needs root.
+def as_nobody(*arguments: str | Path | int, module: str = "tracelloc") -> list[str]:
+    """A command line that runs tracelloc as an ordinary user would; needs root.
 
     Nobody may be unable to look into the directory that this checkout lies in: it is at /mnt, in a
-    mount namespace of its own.
-    """
-    root = str(TARGETS.parents[1])
-    if not may_mount():
-        refused("a mount namespace is refused")
-    python = sys.executable.replace(root, "/mnt", 1)
-    bind = 'mount --bind "$0" /mnt && cd / && exec "$@"'
-    command = ["unshare", "--mount", "sh", "-c", bind, root, python, "-c", _AS_NOBODY]
-    return subprocess.run(
-        [*command, *map(str, arguments)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        env=os.environ | {"PYTHONPYCACHEPREFIX": bytecode_of_nobody()},
-    )  # fmt: skip
-
-
-def as_nobody(*arguments: str | Path | int, module: str = "tracelloc") -> list[str]:
-    """A command line that runs tracelloc as an ordinary user would, from the copy at /mnt.
-
-    ``module``: another one that is run instead.
-
-    Unlike in ``run_without_privileges``, the user has executed it.
+    mount namespace of its own. ``module``: another one that is run instead.
     """
     root = str(TARGETS.parents[1])
     if not may_mount():

@@ -9,24 +9,20 @@ import pytest
 
 from tests.commands import run
 from tests.harness import (
+    CHAIN_BYTES,
     PATIENCE_S,
     USES_LIBRARY,
     Target,
     Targets,
     Tracelloc,
     await_line,
+    folded_sum,
     read_line,
     tracelloc_command,
     wait_until,
 )
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
-
-LIVE_BYTES = 1111 + 2222 + 4096 + 333
-
-
-def folded_sum(path: Path) -> int:
-    return sum(int(line.rpartition(" ")[2]) for line in path.read_text().splitlines())
 
 
 @pytest.fixture
@@ -40,8 +36,8 @@ def test_signals(target: Target, tmp_path: Path, number: signal.Signals) -> None
     tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames)
     assert target.ask("go") == "done"
     assert tracer.stop(number) == 0
-    assert tracer.last()["live_bytes"] == LIVE_BYTES
-    assert folded_sum(flames) == LIVE_BYTES
+    assert tracer.last()["live_bytes"] == CHAIN_BYTES
+    assert folded_sum(flames) == CHAIN_BYTES
     assert target.end() == 0
 
 
@@ -62,8 +58,8 @@ def test_two_signals_are_one(target: Target, tmp_path: Path, number: signal.Sign
     while not has_handled(tracer, number):
         pass
     assert tracer.stop(number) == 0
-    assert tracer.last()["live_bytes"] == LIVE_BYTES
-    assert folded_sum(flames) == LIVE_BYTES
+    assert tracer.last()["live_bytes"] == CHAIN_BYTES
+    assert folded_sum(flames) == CHAIN_BYTES
 
 
 def await_three_more(reports: Path, process: subprocess.Popen[bytes]) -> None:
@@ -124,10 +120,10 @@ def test_usr1_writes_and_goes_on(target: Target, tmp_path: Path) -> None:
     assert target.ask("go") == "done"
     tracer.process.send_signal(signal.SIGUSR1)
     tracer.wait_for("wrote")
-    assert folded_sum(flames) == LIVE_BYTES
+    assert folded_sum(flames) == CHAIN_BYTES
     assert tracer.process.poll() is None
     assert tracer.stop() == 0
-    assert folded_sum(flames) == LIVE_BYTES
+    assert folded_sum(flames) == CHAIN_BYTES
 
 
 def test_duration(target: Target, tmp_path: Path) -> None:
@@ -138,9 +134,9 @@ def test_duration(target: Target, tmp_path: Path) -> None:
     )  # fmt: skip
     assert target.ask("go") == "done"
     assert tracer.finish() == 0
-    assert folded_sum(flames) == LIVE_BYTES
+    assert folded_sum(flames) == CHAIN_BYTES
     reports = tracer.reports()
-    assert reports[-1]["live_bytes"] == LIVE_BYTES
+    assert reports[-1]["live_bytes"] == CHAIN_BYTES
     # One per interval, unless the machine is busy, and the last one when the probes are gone.
     assert 2 <= len(reports) <= 4
     assert 3 <= reports[-1]["elapsed_s"] < 20
@@ -161,11 +157,11 @@ def test_target_exit(target: Target, tmp_path: Path) -> None:
     assert tracer.finish() == 0
     assert any("has ended" in line for line in tracer.messages)
     report = tracer.last()
-    assert report["live_bytes"] == LIVE_BYTES
+    assert report["live_bytes"] == CHAIN_BYTES
     assert report["rss_bytes"] is None
     symbols = [frame["symbol"] for frame in report["top_allocators"][0]["stack"]]
     assert symbols[:6] == ["recurse"] * 5 + ["main"]
-    assert folded_sum(flames) == LIVE_BYTES
+    assert folded_sum(flames) == CHAIN_BYTES
 
 
 def test_target_killed(target: Target) -> None:
@@ -173,7 +169,7 @@ def test_target_killed(target: Target) -> None:
     assert target.ask("go") == "done"
     target.kill()
     assert tracer.finish() == 0
-    assert tracer.last()["live_bytes"] == LIVE_BYTES
+    assert tracer.last()["live_bytes"] == CHAIN_BYTES
 
 
 @pytest.mark.skipif(USES_LIBRARY, reason="there is one message more")
@@ -196,7 +192,7 @@ def test_closed_stdout(target: Target, tmp_path: Path) -> None:
     allocators, *others = messages.splitlines()
     assert allocators.startswith("tracelloc: malloc libraries: malloc in ")
     assert others == [f"tracelloc: wrote {flames}"]
-    assert folded_sum(flames) == LIVE_BYTES
+    assert folded_sum(flames) == CHAIN_BYTES
 
 
 def test_full_disk(target: Target, tmp_path: Path) -> None:
@@ -216,8 +212,8 @@ def test_full_disk(target: Target, tmp_path: Path) -> None:
         assert "a.fg could not be written" in tracer.messages[-1]
         assert full.read_bytes() == b"old 1\n"
         assert [path.name for path in small.iterdir()] == ["a.fg"]
-        assert folded_sum(fine) == LIVE_BYTES
-        assert tracer.last()["live_bytes"] == LIVE_BYTES
+        assert folded_sum(fine) == CHAIN_BYTES
+        assert tracer.last()["live_bytes"] == CHAIN_BYTES
     finally:
         run("umount", small)
 
@@ -243,7 +239,7 @@ def test_stopped_target(target: Target) -> None:
     tracer = Tracelloc("-p", target.pid, "--json")
     os.kill(target.pid, signal.SIGCONT)
     assert target.ask("go") == "done"
-    assert tracer.final_report()["live_bytes"] == LIVE_BYTES
+    assert tracer.final_report()["live_bytes"] == CHAIN_BYTES
 
 
 def test_killed_tracer_leaves_the_target_alone(target: Target) -> None:
@@ -262,7 +258,7 @@ def test_two_at_once(target: Target) -> None:
     assert first.stop() == 0
     for tracer in (first, second):
         report = tracer.last()
-        assert report["live_bytes"] == LIVE_BYTES
+        assert report["live_bytes"] == CHAIN_BYTES
         assert report["lost_events"] == report["broken_stacks"] == 0
     assert held(first) == held(second)
 

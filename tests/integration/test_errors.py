@@ -13,9 +13,9 @@ from tests.harness import (
     PATIENCE_S,
     Builder,
     Targets,
+    as_nobody,
     refused,
     run_tracelloc,
-    run_without_privileges,
 )
 from tracelloc import probes
 from tracelloc.command.cli import main
@@ -146,7 +146,7 @@ def test_without_privileges() -> None:
     """A user without capabilities is told what is missing, be the process theirs or not."""
     own = subprocess.Popen(["cat"], stdin=subprocess.PIPE, user=65534, group=65534)
     for pid in (own.pid, os.getpid()):
-        line = said(run_without_privileges("-p", pid), 1)
+        line = said(outcome(*as_nobody("-p", pid)), 1)
         assert "root" in line
         assert "sudo" in line
     own.communicate(timeout=PATIENCE_S)

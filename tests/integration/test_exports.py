@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Builder, Targets, Tracelloc, traced
+from tests.harness import Builder, Targets, Tracelloc, folded_sum, traced
 from tests.unit.otlpmessages import attributes_of, decoded_file, sums
 from tests.unit.otlpmessages import profiles as profiles_in
 from tests.unit.profiles import PprofProfile
@@ -23,10 +23,6 @@ def decoded(path: Path) -> Any:
     message = PprofProfile()
     message.ParseFromString(gzip.decompress(path.read_bytes()))
     return message
-
-
-def folded_sum(path: Path) -> int:
-    return sum(int(line.rpartition(" ")[2]) for line in path.read_text().splitlines())
 
 
 @pytest.mark.long

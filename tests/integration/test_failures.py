@@ -10,6 +10,7 @@ import pytest
 
 from tests.commands import outcome, run
 from tests.harness import (
+    CHAIN_BYTES,
     PATIENCE_S,
     Builder,
     Target,
@@ -22,7 +23,6 @@ from tests.harness import (
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
-LIVE_BYTES = 1111 + 2222 + 4096 + 333
 FAILED = "tracelloc: error: tracing failed: ValueError: made up"
 
 Sabotaged = Callable[..., Tracelloc]
@@ -67,7 +67,7 @@ def test_reports_and_files_hold_what_was_seen(
         part, "-p", target.pid, "--json", "--interval", "0.1", "-o", tmp_path / "x.json"
     )
     assert target.ask("go") == "done"
-    tracer.await_report(lambda report: report["live_bytes"] == LIVE_BYTES)
+    tracer.await_report(lambda report: report["live_bytes"] == CHAIN_BYTES)
     flag.touch()
     assert tracer.finish() == 1
     errors = [line for line in tracer.messages if "made up" in line]
@@ -78,8 +78,8 @@ def test_reports_and_files_hold_what_was_seen(
         assert errors == [
             "tracelloc: error: ValueError: made up; this is a bug, --debug shows more"
         ]
-    assert tracer.last()["live_bytes"] == LIVE_BYTES
-    assert live_bytes_in(tmp_path / "x.json") == LIVE_BYTES
+    assert tracer.last()["live_bytes"] == CHAIN_BYTES
+    assert live_bytes_in(tmp_path / "x.json") == CHAIN_BYTES
     assert target.end() == 0
 
 
@@ -88,10 +88,10 @@ def test_files_are_written_without_a_last_report(
 ) -> None:
     tracer = sabotaged("last report", "-p", target.pid, "--json", "-o", tmp_path / "x.json")
     assert target.ask("go") == "done"
-    tracer.await_report(lambda report: report["live_bytes"] == LIVE_BYTES)
+    tracer.await_report(lambda report: report["live_bytes"] == CHAIN_BYTES)
     flag.touch()
     assert tracer.stop() == 1
-    assert live_bytes_in(tmp_path / "x.json") == LIVE_BYTES
+    assert live_bytes_in(tmp_path / "x.json") == CHAIN_BYTES
 
 
 def test_a_recording_holds_what_was_seen(target: Target, flag: Path, tmp_path: Path) -> None:
@@ -105,21 +105,21 @@ def test_a_recording_holds_what_was_seen(target: Target, flag: Path, tmp_path: P
         try:
             await_line(tracer.stderr, "lost")
             assert target.ask("go") == "done"
-            wait_until(lambda: recorded_bytes(recording) == LIVE_BYTES)
+            wait_until(lambda: recorded_bytes(recording) == CHAIN_BYTES)
             flag.touch()
             messages = tracer.stderr.read().decode().splitlines()
             assert tracer.wait(PATIENCE_S) == 1
         finally:
             tracer.kill()
     assert FAILED in messages
-    assert recorded_bytes(recording) == LIVE_BYTES
+    assert recorded_bytes(recording) == CHAIN_BYTES
 
 
 def test_upkeep_that_fails_is_counted(sabotaged: Sabotaged, target: Target, flag: Path) -> None:
     flag.touch()
     tracer = sabotaged("upkeep", "-p", target.pid, "--json", "--interval", "0.1", "--debug")
     assert target.ask("go") == "done"
-    report = tracer.await_report(lambda report: report["live_bytes"] == LIVE_BYTES)
+    report = tracer.await_report(lambda report: report["live_bytes"] == CHAIN_BYTES)
     assert {"taking samples", "judging"} == {each["task"] for each in report["failed_tasks"]}
     assert tracer.stop() == 0
     assert any("taking samples of process" in line for line in tracer.messages)

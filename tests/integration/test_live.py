@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tests.harness import Builder, Targets, Tracelloc, run_tracelloc
+from tests.harness import CHAIN_BYTES, Builder, Targets, Tracelloc, run_tracelloc
 from tests.unit.otlpmessages import resource_of
 from tests.unit.otlpmessages import sums as sums_by_type
 from tests.unit.receivers import serving
@@ -18,8 +18,6 @@ from tests.unit.show.publish.test_push import StandIn, sums
 from tests.unit.show.publish.test_push_otlp import OtlpReceiver
 
 pytestmark = pytest.mark.bpf
-
-LIVE_BYTES = 1111 + 2222 + 4096 + 333
 
 
 def fetch(url: str) -> bytes:
@@ -36,18 +34,18 @@ def test_listen(targets: Targets, tmp_path: Path) -> None:
     assert url.startswith("http://127.0.0.1:")
     assert target.ask("go") == "done"
     top = go_pprof(tmp_path, "-top", "-unit=B", "-nodefraction=0", f"{url}debug/pprof/heap")
-    assert f"{LIVE_BYTES}B total" in top
+    assert f"{CHAIN_BYTES}B total" in top
     assert "innermost" in top
     message = decoded(fetch(f"{url}debug/pprof/heap"))
-    assert sum(s.value[1] for s in message.sample) == LIVE_BYTES
+    assert sum(s.value[1] for s in message.sample) == CHAIN_BYTES
     families = {f.name: f for f in text_string_to_metric_families(fetch(f"{url}metrics").decode())}
     (live,) = families["tracelloc_live_bytes"].samples
-    assert live.value == LIVE_BYTES
+    assert live.value == CHAIN_BYTES
     assert live.labels["pid"] == str(target.pid)
     assert len(families["tracelloc_stack_bytes"].samples) == 4
     assert b'"recurse"' in fetch(url)
     assert {"main", "recurse"} <= set(json.loads(fetch(f"{url}flamegraph.json"))["names"])
-    assert tracer.final_report()["live_bytes"] == LIVE_BYTES
+    assert tracer.final_report()["live_bytes"] == CHAIN_BYTES
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])))
 
@@ -62,7 +60,7 @@ def test_push(targets: Targets) -> None:
         # What happened until the end is in the last one.
         assert tracer.stop() == 0
     (got,) = server.got
-    assert sums(got) == [4, LIVE_BYTES, 4, LIVE_BYTES]
+    assert sums(got) == [4, CHAIN_BYTES, 4, CHAIN_BYTES]
     assert f"pid={target.pid},env=test" in got["query"]["name"]
 
 
@@ -77,7 +75,8 @@ def test_push_by_otlp(builder: Builder, targets: Targets) -> None:
         assert tracer.stop() == 0
     ((_, message),) = server.got
     assert sums_by_type(message) == {
-        "inuse_objects": 4, "inuse_space": LIVE_BYTES, "alloc_objects": 4, "alloc_space": LIVE_BYTES
+        "inuse_objects": 4, "inuse_space": CHAIN_BYTES,
+        "alloc_objects": 4, "alloc_space": CHAIN_BYTES,
     }  # fmt: skip
     resource = resource_of(message.resource_profiles[0].resource)
     assert resource.items() >= {

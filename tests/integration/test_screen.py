@@ -13,13 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, tracelloc_command
+from tests.harness import (
+    CHAIN_BYTES,
+    PATIENCE_S,
+    TARGETS,
+    Builder,
+    Target,
+    Targets,
+    folded_sum,
+    tracelloc_command,
+)
 from tests.terminal import Terminal
 from tracelloc.text import format_size
 
 pytestmark = pytest.mark.bpf
-
-LIVE_BYTES = 1111 + 2222 + 4096 + 333
 
 
 @pytest.fixture
@@ -82,8 +89,7 @@ def test_a_walk(target: Target, tmp_path: Path) -> None:
         said = "\n".join(terminal.screen())
     assert "wrote" in said
     for path in (flames, tmp_path / "mine.folded"):
-        total = sum(int(line.rpartition(" ")[2]) for line in path.read_text().splitlines())
-        assert total == LIVE_BYTES
+        assert folded_sum(path) == CHAIN_BYTES
     assert target.end() == 0
 
 

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Targets, Tracelloc
+from tests.harness import CHAIN_BYTES, Targets, Tracelloc
 
 pytestmark = pytest.mark.bpf
-
-CHAIN_BYTES = 1111 + 2222 + 4096 + 333
 
 
 def test_a_broken_rule_ends_tracing(targets: Targets, tmp_path: Path) -> None:

@@ -13,14 +13,20 @@ void *kept, *kept_too;
 static pthread_barrier_t there;
 static ucontext_t outside, inside;
 
+static void fill(char *volatile *blocks)
+{
+	for (int n = 0; n < BLOCKS; n++)
+		blocks[n] = calloc(1, SIZE);
+	__asm__ volatile("" : : "r"(blocks));
+}
+
 // Points to lost blocks from a table, from some index on, and frees that: it is used again.
 NOINLINE static void lose_in_freed_memory(int first)
 {
 	char *volatile *table = calloc(1, TABLE);
 
 	kept = malloc(64);
-	for (int n = 0; n < BLOCKS; n++)
-		table[first + n] = calloc(1, SIZE);
+	fill(table + first);
 	free((void *)table);
 }
 
@@ -52,9 +58,7 @@ static void *lose_on_a_stack(void *path)
 {
 	char *volatile blocks[BLOCKS];
 
-	for (int n = 0; n < BLOCKS; n++)
-		blocks[n] = malloc(SIZE);
-	__asm__ volatile("" : : "r"(blocks));
+	fill(blocks);
 	return end_at_once(path);
 }
 
@@ -62,9 +66,7 @@ static void *keep_on_a_stack(void *unused)
 {
 	char *volatile blocks[BLOCKS];
 
-	for (int n = 0; n < BLOCKS; n++)
-		blocks[n] = malloc(SIZE);
-	__asm__ volatile("" : : "r"(blocks));
+	fill(blocks);
 	pthread_barrier_wait(&there);
 	for (;;)
 		pause();
@@ -75,8 +77,7 @@ static void keep_in_a_context(void)
 {
 	char *volatile blocks[BLOCKS];
 
-	for (int n = 0; n < BLOCKS; n++)
-		blocks[n] = malloc(SIZE);
+	fill(blocks);
 	swapcontext(&inside, &outside);
 	_exit(blocks[0] == NULL);
 }
