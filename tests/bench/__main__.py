@@ -12,12 +12,12 @@ import textwrap
 from functools import partial
 from pathlib import Path
 
-from tests.bench import following, start, storm, tui, workloads
+from tests.bench import following, start, storm, workloads
 from tests.bench.frame import TROUBLE, Bench
 from tests.bench.tools import TOOLS
 
 PARTS = {
-    "start": start.tables, "storm": storm.tables, "tui": tui.tables, "follow": following.tables,
+    "start": start.tables, "storm": storm.tables, "follow": following.tables,
     **{name: partial(workloads.tables, name) for name in workloads.NAMES},
 }  # fmt: skip
 TOOL_NAMES = tuple(tool.name for tool in TOOLS)
