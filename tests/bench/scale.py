@@ -15,13 +15,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.processes import end
+from tests.bench.processes import cpu_seconds, end
 from tests.harness import Builder, tracelloc_command
 from tracelloc.record.process.procfs import Process
 
 BLOCKS = (1_000, 1_000_000, 10_000_000)
 WATCHED_S = 120.0
-TICKS = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
 # First report: times that of the smallest row. Memory: MiB, and so much of the target's. CPU of
 # tracing: percent of a core after the first minute. Walk, search: s of CPU for a GiB of the target.
@@ -51,11 +50,6 @@ def _status(pid: int, name: str) -> float:
     return 0.0
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
 def _trace(row: Row, pid: int, watched_s: float) -> None:
     command = tracelloc_command("-p", pid, "--text", "--interval", "1s")
     began_s = time.monotonic()
@@ -68,11 +62,11 @@ def _trace(row: Row, pid: int, watched_s: float) -> None:
         while (elapsed_s := time.monotonic() - began_s) < watched_s:
             tracer.stdout.read()
             if half_s is None and elapsed_s > watched_s / 2:
-                half_s, from_s = _cpu_s(tracer.pid), elapsed_s
+                half_s, from_s = cpu_seconds(tracer.pid), elapsed_s
             time.sleep(0.2)
         row.most_mib, row.later_mib = _status(tracer.pid, "VmHWM"), _status(tracer.pid, "VmRSS")
         if half_s is not None:
-            row.cpu_percent = 100 * (_cpu_s(tracer.pid) - half_s) / (elapsed_s - from_s)
+            row.cpu_percent = 100 * (cpu_seconds(tracer.pid) - half_s) / (elapsed_s - from_s)
     finally:
         end(tracer)
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,8 @@ def target(program: Path, targets: Targets) -> Target:
     return targets.start(program, str(THREADS), str(BLOCKS), str(LOST))
 
 
-@pytest.fixture
-def trace() -> Callable[..., Tracelloc]:
-    def begin(target: Target, *options: str | int) -> Tracelloc:
-        return Tracelloc(
-            "-p", target.pid, "--earlier", "on", "--json", *options, "--interval", "0.3s"
-        )
-
-    return begin
+def trace(target: Target, *options: str | int) -> Tracelloc:
+    return Tracelloc("-p", target.pid, "--earlier", "on", "--json", *options, "--interval", "0.3s")
 
 
 def books(target: Target) -> tuple[int, int]:
@@ -55,7 +48,7 @@ def until(tracer: Tracelloc, since_s: float, live: int) -> dict[str, Any]:
     )
 
 
-def test_the_table_is_the_heap(target: Target, trace: Callable[..., Tracelloc]) -> None:
+def test_the_table_is_the_heap(target: Target) -> None:
     in_use, (held, held_bytes) = blocks_in_use(target), books(target)
     assert held == THREADS * BLOCKS
     tracer = trace(target)
@@ -75,7 +68,7 @@ def test_the_table_is_the_heap(target: Target, trace: Callable[..., Tracelloc]) 
 @pytest.mark.alone
 @pytest.mark.parametrize("preload", ["off", "on"])
 def test_while_all_threads_replace_blocks(
-    program: Path, targets: Targets, trace: Callable[..., Tracelloc],
+    program: Path, targets: Targets,
     preload: str,
 ) -> None:  # fmt: skip
     environment = os.environ | ({"LD_PRELOAD": str(PRELOADED)} if preload == "on" else {})
@@ -90,7 +83,7 @@ def test_while_all_threads_replace_blocks(
     assert last["lost"]["address_reuses"] == 0
 
 
-def test_what_was_lost_before(target: Target, trace: Callable[..., Tracelloc]) -> None:
+def test_what_was_lost_before(target: Target) -> None:
     tracer = trace(target, "--top", 3)
     tracer.await_report(lambda report: "earlier" in report)
     assert target.ask("lose 20") == "lost"

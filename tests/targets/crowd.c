@@ -9,7 +9,6 @@
 
 enum { DEPTH = 6, CHAINS = 729 };
 
-static pthread_barrier_t barrier;
 static long rounds;
 
 struct walk {
@@ -44,11 +43,10 @@ NOINLINE static void digit_0(struct walk *walk) { descend(walk); __asm__ volatil
 NOINLINE static void digit_1(struct walk *walk) { descend(walk); __asm__ volatile("nop;nop"); }
 NOINLINE static void digit_2(struct walk *walk) { descend(walk); __asm__ volatile("nop;nop;nop"); }
 
-static void *wander(void *number)
+static void wander(long number)
 {
-    unsigned dice = (unsigned)(size_t)number * 2654435761u + 1;
+    unsigned dice = (unsigned)number * 2654435761u + 1;
 
-    pthread_barrier_wait(&barrier);
     for (long n = 0; n < rounds; n++) {
         struct walk walk;
 
@@ -57,24 +55,15 @@ static void *wander(void *number)
         walk.left = DEPTH;
         descend(&walk);
     }
-    pthread_barrier_wait(&barrier);
-    for (;;)
-        pause();
-    return NULL;
 }
 
 int main(int argc, char **argv)
 {
-    long threads = atol(argv[1]);
-
     (void)argc;
     rounds = atol(argv[2]);
-    pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1);
-    for (long n = 0; n < threads; n++)
-        begin_thread(wander, (void *)n);
+    begin_gang(atol(argv[1]), wander);
     wait_for_go();
-    pthread_barrier_wait(&barrier);
-    pthread_barrier_wait(&barrier);
+    take_turn();
     finish();
     return 0;
 }

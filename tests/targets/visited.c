@@ -10,11 +10,11 @@ enum { THREADS = 4, BLOCKS = 6000 };
 typedef int visit_block(const void *heap, const void *area, void *block, size_t size, void *sums);
 typedef int visit_blocks(const void *heap, int all, visit_block *visit, void *sums);
 
-static pthread_barrier_t together;
 static visit_blocks *visit;
 static void (*collect)(int force);
 static void *(*own_heap)(void), *(*all_heap)(void), *blocks[THREADS][BLOCKS];
 static size_t sums[THREADS + 1][2];
+static int turn;
 
 static int add(const void *heap, const void *area, void *block, size_t size, void *total)
 {
@@ -41,9 +41,9 @@ static size_t random_size(unsigned *seed)
 	return 1 + number % (kind == 0 ? 64 << 20 : kind < 10 ? 1 << 20 : kind < 200 ? 20000 : 600);
 }
 
-static void *run(void *number)
+static void fill(long me)
 {
-	unsigned me = (unsigned)(size_t)number, seed = me + 1;
+	unsigned seed = (unsigned)me + 1;
 
 	for (int n = 0; n < BLOCKS; n++) {
 		blocks[me][n] = malloc(random_size(&seed));
@@ -54,22 +54,22 @@ static void *run(void *number)
 			blocks[me][gone] = NULL;
 		}
 	}
-	pthread_barrier_wait(&together);
-	for (int n = 0; n < BLOCKS; n++)
-		if (n % 3 == 0)
-			free(blocks[(me + 1) % THREADS][n]);
-	for (;;) {
-		pthread_barrier_wait(&together);
+}
+
+static void run(long me)
+{
+	if (turn == 0)
+		fill(me);
+	else if (turn > 1)
 		count(sums[me]);
-		pthread_barrier_wait(&together);
-	}
-	return NULL;
+	else
+		for (int n = 0; n < BLOCKS; n += 3)
+			free(blocks[(me + 1) % THREADS][n]);
 }
 
 int main(void)
 {
 	char line[64];
-	pthread_t thread;
 
 	collect = dlsym(RTLD_DEFAULT, "mi_collect");
 	visit = dlsym(RTLD_DEFAULT, "mi_heap_visit_blocks");
@@ -77,18 +77,17 @@ int main(void)
 	all_heap = dlsym(RTLD_DEFAULT, "mi_heap_main");
 	if (!collect || !visit || !(own_heap || all_heap))
 		return 1;
-	pthread_barrier_init(&together, NULL, THREADS + 1);
-	for (size_t n = 0; n < THREADS; n++)
-		pthread_create(&thread, NULL, run, (void *)n);
-	pthread_barrier_wait(&together);
+	begin_gang(THREADS, run);
+	for (; turn < 2; turn++)
+		take_turn();
 	say("ready\n");
 	for (;;) {
 		size_t total[2] = { 0, 0 };
 
 		hear(line, sizeof(line));
-		pthread_barrier_wait(&together);
+		pthread_barrier_wait(&gang.begin);
 		count(sums[THREADS]);
-		pthread_barrier_wait(&together);
+		pthread_barrier_wait(&gang.end);
 		for (int n = 0; n <= THREADS; n++)
 			for (int at = 0; at < 2; at++) {
 				total[at] += sums[n][at];
