@@ -13,10 +13,7 @@ _status: int | None = None  # The exit status, once `main` has decided it
 
 @atexit.register  # before all others, so it runs last
 def _leave() -> None:
-    """Ends the process by ``os._exit``, without Python's shutdown.
-
-    Up to Python 3.13, that would abort if a thread were still inside numpy (CPython, gh-87135).
-    """
+    """Ends the process without Python's shutdown, which aborts up to 3.13 (CPython, gh-87135)."""
     if _status is None:
         return
     for stream in (sys.stdout, sys.stderr):

@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(
-        cls: type[T] | None = None,
-        *,
-        frozen: bool = False,
-        eq: bool = True,
-        slots: bool = False,
+        cls: type[T] | None = None, *, frozen: bool = False, eq: bool = True, slots: bool = False,
         kw_only: bool = False,
-    ) -> type[T] | Callable[[type[T]], type[T]]:
+    ) -> type[T] | Callable[[type[T]], type[T]]:  # fmt: skip
         """``dataclasses.dataclass`` with the options that are used here."""
         if cls is None:
             return lambda cls: dataclass(cls, frozen=frozen, eq=eq, slots=slots, kw_only=kw_only)
@@ -51,9 +47,8 @@ def _comparison(cls: type, *, frozen: bool) -> dict[str, Any]:
             return (value(self),)
 
     def is_equal(self: Any, other: object) -> Any:
-        return (
-            values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
-        )
+        is_same = other.__class__ is self.__class__
+        return values(self) == values(other) if is_same else NotImplemented
 
     def hash_of(self: Any) -> int:
         return hash(values(self))

@@ -1,7 +1,4 @@
-"""First steps of tracelloc: its own environment variables, its standard streams, a status line.
-
-The status line is on standard error, where that is a terminal.
-"""
+"""First steps of tracelloc: its own environment variables, its standard streams, a status line."""
 
 import io
 import os
@@ -35,11 +32,9 @@ def claim_streams() -> None:
         _occupy(1, os.O_RDONLY)
     old = sys.stdout or sys.stderr
     sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(_StandardOutput(1, "w", closefd=False)),
-        encoding=old.encoding,
-        errors=old.errors,
-        line_buffering=bool(old.line_buffering),
-    )
+        io.BufferedWriter(_StandardOutput(1, "w", closefd=False)), encoding=old.encoding,
+        errors=old.errors, line_buffering=bool(old.line_buffering),
+    )  # fmt: skip
 
 
 def _occupy(number: int, flags: int) -> None:

@@ -118,24 +118,14 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtpe]?)(i?b)?", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
 _DURATION = re.compile(rf"({_NUMBER.pattern})\s*(ns|us|ms|min|[smhd])", re.IGNORECASE)
 _SECONDS: Final = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "m": 60.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-}
+    "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0,
+}  # fmt: skip
 # A unit, its seconds, the next smaller unit, its seconds.
 _UNITS: Final = (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))
 
 
 def parse_size(text: str) -> int:
-    """Parses bytes from ``4096``, ``4k``, ``8MiB``, ``1.5g``: letters are powers of 1024.
-
-    Raises ValueError with a sentence that says what is accepted.
-    """
+    """Parses bytes from ``4096``, ``4k``, ``8MiB``, ``1.5g`` (powers of 1024), or ValueError."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size: write bytes, or 4k, 8MiB, 1.5g")
@@ -156,10 +146,7 @@ def parse_percent(text: str) -> float:
 
 
 def parse_duration(text: str) -> float:
-    """Parses seconds from ``500ms``, ``30s``, ``5m``, ``1h 30m``; a bare number is seconds.
-
-    Raises ValueError with a sentence that says what is accepted.
-    """
+    """Parses seconds from ``500ms``, ``30s``, ``1h 30m`` or a number, or raises ValueError."""
     text = text.strip()
     if _NUMBER.fullmatch(text):
         return float(text)

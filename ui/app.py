@@ -44,17 +44,11 @@ class LiveApp(TerminalApp[int]):
     ]
 
     def __init__(
-        self,
-        source: TraceSource,
-        *,
-        interval_s: float | None = REFRESH_S,
-        readers: Mapping[int, Callable[[], None]] | None = None,
-        duration_s: float | None = None,
+        self, source: TraceSource, *, interval_s: float | None = REFRESH_S,
+        readers: Mapping[int, Callable[[], None]] | None = None, duration_s: float | None = None,
         warnings: Iterable[str] = (),
-    ) -> None:
-        """``readers``: called when their descriptors become readable. If ``interval_s`` is None,
-        snapshots are taken only on demand.
-        """
+    ) -> None:  # fmt: skip
+        """``readers``: called when readable. ``interval_s`` None: snapshots only on demand."""
         super().__init__()
         self.journal = Journal(warnings)
         self.refresher = Refresher(source, self.journal, self._tell, self._fail, interval_s)
@@ -124,16 +118,11 @@ class LiveApp(TerminalApp[int]):
     def say(self, text: str) -> None:
         """Adds a message to the log and shows it briefly. Any thread may call this."""
         self.journal.say(text)
-        error = text.startswith("error")
-        self.call_later(
-            self.notify, printable(text), severity="error" if error else "information", markup=False
-        )
+        severity = "error" if text.startswith("error") else "information"
+        self.call_later(self.notify, printable(text), severity=severity, markup=False)
 
     def end(self, pid: int, how: str, stop: Callable[[], None]) -> None:
-        """Calls ``stop`` after the target has ended, and keeps the last picture on the screen.
-
-        ``how``: `` (SIGTERM)``, empty if unknown.
-        """
+        """Calls ``stop`` but keeps the last picture. ``how``: `` (SIGTERM)``, empty if unknown."""
         self.state.ended = f"process ended{how}"
         self.journal.say(f"process {pid} has ended{how}")
         self.refresher.stop_snapshots()
@@ -167,8 +156,7 @@ class RecordedApp(LiveApp):
 
 def failure_of(app: LiveApp) -> None:
     """Raises the exception that ended the application, if there was one."""
-    failure = app.failure or app._exception
-    if failure is not None:
+    if (failure := app.failure or app._exception) is not None:
         raise failure
     if app.return_code:
         raise TracellocError("the screen failed", hint="this is a bug")

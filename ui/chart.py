@@ -100,13 +100,12 @@ def draw_layers(content: ChartContent, width: int, height: int) -> Drawing:
     canvas = Canvas(width, height, first_ns, last_ns, fits=content.is_recorded)
     if not canvas.has_room:
         return canvas.rows
-    values = [
-        np.interp(canvas.edges_ns(), content.times_ns, layer.bytes) for layer in content.layers
-    ]
+    edges = canvas.edges_ns()
+    values = [np.interp(edges, content.times_ns, layer.bytes) for layer in content.layers]
     tops = np.cumsum(np.maximum(values, 0), axis=0)
     highest = nice_ceiling(float(tops[-1].max()), canvas.lines)
     canvas.draw_axes(highest)
-    tops[:, are_in_gaps(content.gaps, canvas.edges_ns())] = 0
+    tops[:, are_in_gaps(content.gaps, edges)] = 0
     tops[:, canvas.used :] = 0
     layers = [(_mark(content, n), _style(n)) for n in range(len(tops))]
     draw_areas(canvas, tops / highest * canvas.lines, layers)

@@ -100,10 +100,8 @@ class DetailScreen(Screen[None]):
             curve = Curve("live", times, sizes, "plot--heap")
             self.query_one(SpanPlot).show([curve], [], times[0], times[-1])
             self._show_bars()
-            advice = [
-                generated_advice(picture.snapshot.runtimes, details.stack),
-                self.state.source.symbol_advice(self._target, details.stack),
-            ]
+            symbols = self.state.source.symbol_advice(self._target, details.stack)
+            advice = [generated_advice(picture.snapshot.runtimes, details.stack), symbols]
             if before is None or before.stack != details.stack or advice != self._advice:
                 self._advice = advice
                 self._show_frames()
@@ -204,8 +202,7 @@ def _title(details: SelectedStack, picture: Picture, condition: str, width: int)
     """Returns the title lines, cut to the screen's width; only the reasons are wrapped."""
     figures = details.figures
     about = about_of(picture.snapshot.sample_bytes)
-    # Short peaks while the ring was full are unknown, and so are peaks of the
-    # sum of several processes.
+    # Short peaks while the ring was full are unknown, and so are those of a sum of processes.
     snapshot = picture.snapshot
     least = "at least " if snapshot.losses.overflows or snapshot.merged is not None else ""
     growth = details.growth
@@ -253,9 +250,8 @@ def _work(index: int, snapshot: Snapshot, about: str) -> str | None:
     counts = {"temporary": stat.temporary_count, "freed by other threads": stat.remote_count}
     for what, count in counts.items():
         if count:
-            words.append(
-                f"{what} {about}{count:,} ({format_percent(count / stat.allocated_count)})"
-            )
+            share = format_percent(count / stat.allocated_count)
+            words.append(f"{what} {about}{count:,} ({share})")
     return f" {'   '.join(words)}" if words else None
 
 

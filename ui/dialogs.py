@@ -77,11 +77,9 @@ class QuitDialog(Dialog[str]):
 
 
 _FIELDS: Final = (
-    ("min_age_ns", "minimum age", "5m"),
-    ("max_age_ns", "maximum age", "1h"),
-    ("min_size_bytes", "minimum size", "4k"),
-    ("max_size_bytes", "maximum size", "1MiB"),
-)
+    ("min_age_ns", "minimum age", "5m"), ("max_age_ns", "maximum age", "1h"),
+    ("min_size_bytes", "minimum size", "4k"), ("max_size_bytes", "maximum size", "1MiB"),
+)  # fmt: skip
 
 
 class LimitsDialog(Dialog[Limits]):
@@ -135,12 +133,9 @@ class FilterDialog(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("filters")]
 
     def __init__(
-        self,
-        state: State,
-        groups: Mapping[str, bool],
-        added: Sequence[Rule],
+        self, state: State, groups: Mapping[str, bool], added: Sequence[Rule],
         effects: Mapping[str, tuple[int, str]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``effects``: by group the number of frames that it hides now, and what these are."""
         super().__init__()
         self._effects = effects

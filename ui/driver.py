@@ -140,10 +140,7 @@ _Triplet = tuple[int, int, int]
 
 def luminance(colour: _Triplet) -> float:
     """Relative luminance of an sRGB colour, 0 to 1, as WCAG defines it."""
-    linear = [
-        part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4
-        for part in colour
-    ]
+    linear = [n / 255 / 12.92 if n <= 10 else ((n / 255 + 0.055) / 1.055) ** 2.4 for n in colour]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
@@ -259,9 +256,8 @@ class ScreenChanges:
         known = self._lines.setdefault(line, {})
         changed = [n for n, cell in enumerate(cells) if known.get(column + n) != cell]
         known.update(enumerate(cells, column))
-        return "".join(
-            _move(line, column + first) + _styled(cells[first:end]) for first, end in _runs(changed)
-        )
+        runs = _runs(changed)
+        return "".join(_move(line, column + at) + _styled(cells[at:end]) for at, end in runs)
 
 
 def _move(line: int, column: int) -> str:
@@ -293,9 +289,8 @@ def _runs(changed: list[int]) -> list[tuple[int, int]]:
 
 
 def _styled(cells: list[Cell]) -> str:
-    runs = (
-        (style, "".join(map(itemgetter(1), run))) for style, run in groupby(cells, itemgetter(0))
-    )
+    parts = groupby(cells, itemgetter(0))
+    runs = ((style, "".join(map(itemgetter(1), run))) for style, run in parts)
     return "".join(f"{style}{text}{_PLAIN}" if style else text for style, text in runs)
 
 
@@ -335,10 +330,7 @@ _INTRODUCERS: Final = frozenset("[O]PX^_\\")
 
 
 class KeyParser(XTermParser):
-    """Textual's parser, for which Esc and another key right after it are two keys.
-
-    Textual takes them for one key with Alt, or drops the first one. Nothing here uses Alt.
-    """
+    """Textual's parser, for which Esc and another key right after it are two keys, not Alt."""
 
     # Whether the last character was an escape character that may begin a sequence.
     _waits: bool = False
@@ -439,11 +431,8 @@ def _guard_of(stream: TextIO | None) -> subprocess.Popen[bytes] | None:
             ["stty", "-g"], stdin=descriptor, capture_output=True, check=True, text=True, timeout=5
         ).stdout.strip()
         return subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, "sh", modes, _RESTORED],
-            stdin=subprocess.PIPE,
-            stdout=descriptor,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+            ["/bin/sh", "-c", _GUARD, "sh", modes, _RESTORED], stdin=subprocess.PIPE,
+            stdout=descriptor, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
     except (OSError, ValueError, AssertionError, subprocess.SubprocessError):
         return None

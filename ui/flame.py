@@ -61,14 +61,10 @@ class FlameView(calls.NodesView):
     # Data.
 
     def _take(self, nodes: calls.Nodes) -> None:
-        zoomed: calls.Path = ()
-        selected: calls.Path = ()
-        if self._data.inverted == nodes.inverted:
-            zoomed = self._data.path(self.zoomed)
-            selected = self._data.path(self._selected)
+        same = self._data.inverted == nodes.inverted
+        paths = [self._data.path(node) if same else () for node in (self.zoomed, self._selected)]
         self._data = nodes
-        self.zoomed = nodes.nearest(zoomed)
-        self._selected = nodes.nearest(selected)
+        self.zoomed, self._selected = map(nodes.nearest, paths)
         self.rows_changed()
 
     @property
@@ -92,9 +88,7 @@ class FlameView(calls.NodesView):
         return next((box for box in self._levels[depth].boxes if box.node == node), None)
 
     def row_count(self) -> int:
-        if not self._data.weight(calls.ROOT):
-            return 0
-        return len(self._levels)
+        return len(self._levels) if self._data.weight(calls.ROOT) else 0
 
     # Drawing.
 

@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -81,10 +81,6 @@ class ColouredSource:
             self._blocks[begin] = _coloured(self._name, "\n".join(shown))
         return self._blocks[begin][number - 1 - first].copy()
 
-    def lines(self, first: int, last: int) -> Iterator[tuple[int, Text]]:
-        for number in range(first, last + 1):
-            yield number, self.line(number)
-
 
 @lru_cache(16)
 def _coloured(name: str, code: str) -> Sequence[Text]:
@@ -141,10 +137,8 @@ def lines_of(stack: NamedStack, index: int, *, everything: bool) -> list[FrameLi
     if not stack.frames:
         return [FrameLine(None, "[no call stack]" if index == NO_STACK else "[call stack lost]")]
     if everything:
-        return [
-            FrameLine(frame, _name(frame), hidden)
-            for frame, hidden in zip(stack.frames, stack.hidden, strict=True)
-        ]
+        pairs = zip(stack.frames, stack.hidden, strict=True)
+        return [FrameLine(frame, _name(frame), hidden) for frame, hidden in pairs]
     lines = []
     for part in stack.parts():
         if part.frame is None:
@@ -165,10 +159,7 @@ def _name(frame: Frame) -> str:
 
 
 def frame_rows(lines: list[FrameLine], *notes: str | Text) -> TableRows:
-    """Returns the table of frames, with notes below; a row's key is its number.
-
-    The cursor starts on the first visible frame with source lines.
-    """
+    """Returns the table of frames by number; the cursor starts on the first one with a line."""
 
     def cell(key: Hashable, column: str) -> Cell:
         assert isinstance(key, int)
@@ -217,17 +208,14 @@ def source_lines(text: Sequence[str], frame: Frame, most: int) -> list[Text]:
     source = ColouredSource(file, text)
     if most < _FEW_LINES:
         hot = source.line(number)
-        return [
-            Text.assemble(
-                f"{base_name(file)}:{number}: ", hot[(len(hot.plain) - len(hot.plain.lstrip())) :]
-            )
-        ]
+        indent = len(hot.plain) - len(hot.plain.lstrip())
+        return [Text.assemble(f"{base_name(file)}:{number}: ", hot[indent:])]
     first = max(1, min(number - most // 2, len(text) - most + 1))
     last = min(first + most - 1, len(text))
     width = len(str(last))
     return [
-        Text.assemble((f"{'→' if n == number else ' '} {n:>{width}}  ", "bold"), shown)
-        for n, shown in source.lines(first, last)
+        Text.assemble((f"{'→' if n == number else ' '} {n:>{width}}  ", "bold"), source.line(n))
+        for n in range(first, last + 1)
     ]
 
 
@@ -237,11 +225,7 @@ def stack_text(stack: NamedStack) -> str:
 
 
 def rule_for(frame: Frame, *, collapse: bool) -> Rule | None:
-    """Returns a rule that hides the function, or collapses its namespace.
-
-    A function without a namespace is collapsed alone. Frames without a name are matched by their
-    file; the result is None if that is unknown, too.
-    """
+    """Returns a rule that hides a function, or collapses its namespace; None without a name."""
     action = Action.COLLAPSE if collapse else Action.HIDE
     if frame.symbol is None:
         if frame.module is None:
@@ -250,9 +234,8 @@ def rule_for(frame: Frame, *, collapse: bool) -> Rule | None:
         label = name if collapse else None
         return Rule(f"/{re.escape(name)}$", Match.REGEX, On.MODULE, action, label)
     name = function_name(frame.symbol)
-    if not collapse:
-        return Rule(f"^{re.escape(name)}$", Match.REGEX, On.SYMBOL, action)
-    scope = re.match(r"<?((?:\w+::)+)", name)
+    scope = re.match(r"<?((?:\w+::)+)", name) if collapse else None
     if scope is not None:
         return Rule(scope[1], Match.PREFIX, On.SYMBOL, action, scope[1].removesuffix("::"))
-    return Rule(f"^{re.escape(name)}$", Match.REGEX, On.SYMBOL, action, name)
+    label = name if collapse else None
+    return Rule(f"^{re.escape(name)}$", Match.REGEX, On.SYMBOL, action, label)

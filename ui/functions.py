@@ -1,7 +1,4 @@
-"""The view of functions: live bytes that each one allocated, alone and with its callees.
-
-Enter on a function shows its callers and callees, with the bytes that pass through each.
-"""
+"""The view of functions: live bytes that each one allocated, alone and with its callees."""
 
 import time
 from collections import Counter
@@ -25,14 +22,11 @@ from tracelloc.ui.tableview import Cell, Heading, Table, TableRows, clean, growt
 from tracelloc.ui.view import Settings, Sorting, TraceSource, View, ViewSelection
 
 COLUMNS: Final[Columns[Any]] = (
-    Column("own", "own", 11),
-    Column("bytes", "own + callees", 13),
-    Column("share", "share", 7, sorts=False),
-    Column("growth", "growth/min", 12),
-    Column("count", "blocks", 9, from_width=84),
-    Column("name", "function", 0, descending=False),
+    Column("own", "own", 11), Column("bytes", "own + callees", 13),
+    Column("share", "share", 7, sorts=False), Column("growth", "growth/min", 12),
+    Column("count", "blocks", 9, from_width=84), Column("name", "function", 0, descending=False),
     Column("module", "module", 18, left=True, from_width=100, wide=40, sorts=False),
-)
+)  # fmt: skip
 _BUDGET_S: Final = 0.05  # Time limit per picture for naming stacks
 _AT_ONCE: Final = 256  # Stacks that are named between two looks at the time
 # Stands for the functions of stacks that are named in the next picture.
@@ -97,17 +91,13 @@ class Functions:
         self._columns = _Columns(np.zeros(0, np.int64), ())
 
     def number(self, step: Step) -> int:
-        found = self._numbers.get(step)
-        if found is None:
-            found = self._numbers[step] = len(self.steps)
+        found = self._numbers.setdefault(step, len(self.steps))
+        if found == len(self.steps):
             self.steps.append(step)
         return found
 
     def columns(self, selection: ViewSelection) -> _Columns:
-        """Returns all stacks as function numbers.
-
-        Stacks that are not named in time share a number until the next picture.
-        """
+        """Returns stacks as function numbers; those not named in time share one."""
         version, stacks = selection.namer.version, np.sort(selection.unsearched)
         if version == self._version and np.array_equal(stacks, self._columns.stacks):
             return self._columns

@@ -30,18 +30,8 @@ from tracelloc.text import (
     plural,
     signed_size,
 )
+from tracelloc.ui import tableview
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.tableview import (
-    GROWING,
-    SHRINKING,
-    VERDICT_STYLES,
-    arrow,
-    clean,
-    crop,
-    fit,
-    short_count,
-    verdict_word,
-)
 from tracelloc.ui.view import TraceFacts, View
 from tracelloc.verdict.parameters import P
 
@@ -64,7 +54,6 @@ class HeaderLines(Widget):
         self._state = ""
 
     def show(self, picture: Picture, state: str) -> None:
-        """Draws a picture. ``state``: frozen or ended, otherwise empty."""
         self._picture, self._state = picture, state
         self.refresh()
 
@@ -87,12 +76,11 @@ def head_text(picture: Picture, facts: TraceFacts, state: str, width: int, heigh
     lines.append(_first(picture, facts, state, width))
     height -= len(lines) - 1
     parts = _figures(picture)
+    rows = [parts]
     if height >= 3:
         first = next(n for n in range(len(parts), 0, -1) if n == 1 or _fits(parts[:n], width))
-        lines.append(_justify(parts[:first], [], width))
-        lines.append(_justify(parts[first:], [], width))
-    else:
-        lines.append(_justify(parts, [], width))
+        rows = [parts[:first], parts[first:]]
+    lines += [_justify(row, [], width) for row in rows]
     text = Text("\n").join(lines)
     text.no_wrap = True
     return text
@@ -103,7 +91,7 @@ def _alert(picture: Picture, width: int) -> Text:
     assert alert is not None
     choices = alert.sentence, alert.clause, alert.short
     words = next((text for text in choices if len(text) + 2 <= width), alert.short)
-    return Text(fit(f" {words}", width), ALERT)
+    return Text(tableview.fit(f" {words}", width), ALERT)
 
 
 def _first(picture: Picture, facts: TraceFacts, state: str, width: int) -> Text:
@@ -112,13 +100,13 @@ def _first(picture: Picture, facts: TraceFacts, state: str, width: int) -> Text:
     if picture.process_count > 1 and snapshot.merged is None:
         who.append(f" 1 of {picture.process_count:,} (T: all)", "not bold")
     left = [
-        Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim"),
+        Text("tracelloc", "dim"), who, Text(tableview.clean(", ".join(facts.allocators)), "dim"),
         Text(f"traced {format_duration(snapshot.elapsed_ns // NS_PER_S)}"),
     ]  # fmt: skip
     if state:
         left.append(Text(f" {state} ", "bold reverse"))
     # What comes and goes is here, where it moves nothing else.
-    right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]
+    right = [Text(f"{tableview.short_count(snapshot.overhead.events_per_s)} events/s")]
     right += _overhead(picture)
     right += _rare(picture)
     # If there is too little room, the least important parts are dropped first.
@@ -143,7 +131,7 @@ def target_name(snapshot: Snapshot) -> str:
         parts = f": {count - ended:,} running, {ended:,} ended" if ended else ""
         return f"all {count:,} processes{parts}"
     pid = snapshot.target.pid
-    return clean(snapshot.target.command) + (f" ({pid})" if pid else "")
+    return tableview.clean(snapshot.target.command) + (f" ({pid})" if pid else "")
 
 
 def _overhead(picture: Picture) -> list[Text]:
@@ -152,7 +140,9 @@ def _overhead(picture: Picture) -> list[Text]:
     if cost is not None and cost.factor >= _NOTABLE_FACTOR and cost.cores >= _NOTABLE_CORES:
         parts.append(Text(cost.short))
     if share >= _NOTABLE_RING:
-        parts.append(Text(f"ring {format_percent(share, 0)} full", GROWING if share > 0.8 else ""))
+        parts.append(
+            Text(f"ring {format_percent(share, 0)} full", tableview.GROWING if share > 0.8 else "")
+        )
     return parts or [Text("overhead low")]
 
 
@@ -162,14 +152,16 @@ def _rare(picture: Picture) -> Iterator[Text]:
         unfreed = format_size(merged.ended_bytes) if merged.ended_bytes else "nothing"
         yield Text(f"{unfreed} unfreed by ended ones", "dim")
     if old := lost_bytes(snapshot)[1]:
-        yield Text(f"{format_size(old)} lost from before tracing", VERDICT_STYLES[Verdict.LOST])
+        yield Text(
+            f"{format_size(old)} lost from before tracing", tableview.VERDICT_STYLES[Verdict.LOST]
+        )
     if forecast is not None:
-        style = GROWING if forecast.left_s < _SOON_S else ""
+        style = tableview.GROWING if forecast.left_s < _SOON_S else ""
         yield Text(f"{forecast.limit.what} full in {format_estimate(forecast.left_s)}", style)
     lost = snapshot.losses.events
     if snapshot.count_bounds is not None:
         least, most = snapshot.count_bounds
-        yield Text(f"lost {lost:,}, {least:,} to {most:,} blocks live", GROWING)
+        yield Text(f"lost {lost:,}, {least:,} to {most:,} blocks live", tableview.GROWING)
         return
     words = [f"lost {lost:,}"] if lost else []
     if overflows := snapshot.losses.overflows:
@@ -177,7 +169,7 @@ def _rare(picture: Picture) -> Iterator[Text]:
     if partial := snapshot.partial_allocations:
         words.append(f"{partial:,} with partial stacks")
     if words:
-        yield Text(", ".join(words), GROWING if lost else "")
+        yield Text(", ".join(words), tableview.GROWING if lost else "")
 
 
 def _figures(picture: Picture) -> list[Text]:
@@ -185,27 +177,23 @@ def _figures(picture: Picture) -> list[Text]:
     figures, snapshot = picture.header, picture.snapshot
     about = about_of(snapshot.sample_bytes)
     name = "Heap" if snapshot.space is Space.HOST else "GPU"
-    heap = Text.assemble(
-        (f"{name:4} ", "dim"), (f"{about}{format_size(snapshot.live_bytes):>8}", "bold")
-    )
+    size = f"{about}{format_size(snapshot.live_bytes):>8}"
+    heap = Text.assemble((f"{name:4} ", "dim"), (size, "bold"))
     growth = int(snapshot.growth_per_min.sum())
-    style = GROWING if growth > 0 else SHRINKING if growth < 0 else ""
+    style = tableview.GROWING if growth > 0 else tableview.SHRINKING if growth < 0 else ""
     blocks = f"{about}{plural(snapshot.live_count, 'block')}"
     leaks = _leaks(snapshot)
     leaks = Text.assemble(leaks, " " * (_LEAKS - leaks.cell_len))
     return [
-        heap.append(f" {arrow(growth)} {signed_size(growth):>9}/min", style),
-        leaks,
-        *_objects(snapshot),
-        _resident(picture),
-        Text(f"{blocks:>13} {arrow(figures.count_growth)}"),
+        heap.append(f" {tableview.arrow(growth)} {signed_size(growth):>9}/min", style), leaks,
+        *_objects(snapshot), _resident(picture),
+        Text(f"{blocks:>13} {tableview.arrow(figures.count_growth)}"),
         Text(
-            f"alloc {short_count(figures.allocations_per_s):>5}/s  "
-            f"free {short_count(figures.frees_per_s):>5}/s"
+            f"alloc {tableview.short_count(figures.allocations_per_s):>5}/s  "
+            f"free {tableview.short_count(figures.frees_per_s):>5}/s"
         ),
-        Text(f"{plural(snapshot.live_stacks, 'stack'):>9}"),
-        *_peak(snapshot, about),
-    ]
+        Text(f"{plural(snapshot.live_stacks, 'stack'):>9}"), *_peak(snapshot, about),
+    ]  # fmt: skip
 
 
 def _leaks(snapshot: Snapshot) -> Text:
@@ -220,7 +208,7 @@ def _leaks(snapshot: Snapshot) -> Text:
             about = about_of(snapshot.sample_bytes)
             rate = f"{about}{format_size(round(sum(rates)))}/min"
             what = plural(len(rates), words) if words == "leak" else f"{len(rates)} {words}"
-            return Text(f"{what}, {rate}", VERDICT_STYLES[verdict])
+            return Text(f"{what}, {rate}", tableview.VERDICT_STYLES[verdict])
     left_s = P.first_verdict_s - snapshot.elapsed_ns / NS_PER_S
     if left_s > 0 and snapshot.events:
         return Text(f"verdict in {format_duration(math.ceil(left_s))}", "dim")
@@ -276,9 +264,7 @@ def _justify(left: list[Text], right: list[Text], width: int) -> Text:
         space = width - line.cell_len - end.cell_len - 1
         if space > 0:
             line = line + Text(" " * space) + end
-    if line.cell_len > width:
-        return Text(fit(line.plain, width))
-    return line
+    return Text(tableview.fit(line.plain, width)) if line.cell_len > width else line
 
 
 class TabLine(Widget):
@@ -312,15 +298,12 @@ class TabLine(Widget):
         base = self.rich_style
         if y:
             style = self.get_component_rich_style("tabs--note")
-            return Strip([Segment(f" {crop(self._notes, width - 1)}", style)]).adjust_cell_length(
-                width, base
-            )
+            note = Segment(f" {tableview.crop(self._notes, width - 1)}", style)
+            return Strip([note]).adjust_cell_length(width, base)
         active = self.get_component_rich_style("tabs--active")
         labels = self._labels(width)
-        segments = [
-            Segment(label, active if view is self._active else base) for view, label in labels
-        ]
-        return Strip(segments).adjust_cell_length(width, base)
+        parts = [Segment(label, active if view is self._active else base) for view, label in labels]
+        return Strip(parts).adjust_cell_length(width, base)
 
     async def on_click(self, event: events.Click) -> None:
         left = 0
@@ -344,16 +327,14 @@ def notes_of(picture: Picture) -> str:
     if settings.span is not None:
         # By the clock on the wall
         ahead_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        first, last = (
-            time.strftime("%H:%M:%S", time.localtime((moment + ahead_ns) / NS_PER_S))
-            for moment in settings.span
-        )
+        clocks = ((moment + ahead_ns) / NS_PER_S for moment in settings.span)
+        first, last = (time.strftime("%H:%M:%S", time.localtime(each)) for each in clocks)
         notes.append(f"span {first}–{last} {format_size(picture.found_bytes)} (x)")
     if settings.difference is not None:
         now = "now" if picture.line is None else picture.line.clock(picture.snapshot.now_ns)
         notes.append(f"change {settings.difference.title(now)} (d)")
     if settings.verdicts:
-        notes.append(f"only {' or '.join(map(verdict_word, settings.verdicts))} (V)")
+        notes.append(f"only {' or '.join(map(tableview.verdict_word, settings.verdicts))} (V)")
     if settings.search:
         notes.append(f"{plural(picture.found, 'stack')} match")
     if not settings.filters_on:

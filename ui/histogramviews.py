@@ -14,16 +14,7 @@ from tracelloc.show.presentation.processfacts import waste_line
 from tracelloc.show.tables import Column, Columns, count_with, size_with
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
-from tracelloc.ui.tableview import (
-    Bar,
-    Cell,
-    Heading,
-    Table,
-    TableRows,
-    crop,
-    growth_cell,
-    sorted_rows,
-)
+from tracelloc.ui import tableview
 from tracelloc.ui.view import BASIC, Settings, Sorting, TraceSource, View, ViewSelection, is_live
 
 MOST_SIZES: Final = 32
@@ -34,26 +25,18 @@ _BY_BYTES: Final = Sorting("bytes")
 def histogram_columns(label: str) -> Columns[histograms.Bin]:
     """Returns a histogram's columns; ``label``: the title of its bins, ``size`` or ``age``."""
     return (
-        Column("label", label, 16, sorts=False),
-        Column("bytes", "bytes", 9),
-        Column("count", "blocks", 11),
-        Column("share", "share", 7, sorts=False),
+        Column("label", label, 16, sorts=False), Column("bytes", "bytes", 9),
+        Column("count", "blocks", 11), Column("share", "share", 7, sorts=False),
         Column("wasted", "wasted", 9, from_width=76, sorts=False),
-        Column("waste", "share", 7, from_width=76, sorts=False),
-        Column("bar", "", 0, sorts=False),
-    )
+        Column("waste", "share", 7, from_width=76, sorts=False), Column("bar", "", 0, sorts=False),
+    )  # fmt: skip
 
 
 def bar_rows(
-    rows: Sequence[histograms.Bin | str],
-    label: Callable[[histograms.Bin], str],
-    sorting: Sorting = _BY_BYTES,
-    empty: str = "",
-) -> TableRows:
-    """Returns one row per bin; its key is (low, high, number of headings above it).
-
-    Strings are headings. Shares refer to the sum of the bins above the first heading.
-    """
+    rows: Sequence[histograms.Bin | str], label: Callable[[histograms.Bin], str],
+    sorting: Sorting = _BY_BYTES, empty: str = "",
+) -> tableview.TableRows:  # fmt: skip
+    """Returns one row per bin; its key is (low, high, number of headings above it)."""
 
     def value(row: histograms.Bin) -> int:
         return row.size_bytes if sorting.column == "bytes" else row.count
@@ -64,20 +47,20 @@ def bar_rows(
     for row in rows:
         if isinstance(row, str):
             section += 1
-            order.append(Heading(row))
+            order.append(tableview.Heading(row))
         else:
             order.append(key := (row.low, row.high, section))
             bars[key] = row
             total += 0 if section else value(row)
     highest = max((value(row) for row in bars.values()), default=0)
 
-    def cell(key: Hashable, column: str) -> Cell:
+    def cell(key: Hashable, column: str) -> tableview.Cell:
         row = bars.get(key)
         if row is None:
             # The row's order is outdated; the next one comes soon.
             return ""
         if column == "bar":
-            return Bar(value(row) / max(highest, 1))
+            return tableview.Bar(value(row) / max(highest, 1))
         text = {
             "label": lambda: label(row),
             "bytes": lambda: format_size(row.size_bytes),
@@ -90,7 +73,7 @@ def bar_rows(
 
     knows_waste = any(row.waste is not None for row in bars.values())
     without = () if knows_waste else ("wasted", "waste")
-    return TableRows(order, cell, sorting.column, empty=empty, without=without)
+    return tableview.TableRows(order, cell, sorting.column, empty=empty, without=without)
 
 
 def _wasted(row: histograms.Bin, figure: Callable[[histograms.Waste], str], unknown: str) -> str:
@@ -137,11 +120,11 @@ def age_label(ages: histograms.Bin) -> str:
     return f"over {limits[0]}" if ages.high is None else " - ".join(limits)
 
 
-def _make_sizes(source: TraceSource) -> Callable[[ViewSelection], TableRows]:
+def _make_sizes(source: TraceSource) -> Callable[[ViewSelection], tableview.TableRows]:
     measured: Snapshot | None = None
     is_first = True
 
-    def rows(selection: ViewSelection) -> TableRows:
+    def rows(selection: ViewSelection) -> tableview.TableRows:
         nonlocal measured, is_first
         snapshot, settings = selection.snapshot, selection.settings
         blocks = selection.blocks(settings.all_limits)
@@ -169,7 +152,7 @@ def _make_sizes(source: TraceSource) -> Callable[[ViewSelection], TableRows]:
     return rows
 
 
-def _make_ages(selection: ViewSelection) -> TableRows:
+def _make_ages(selection: ViewSelection) -> tableview.TableRows:
     snapshot, settings = selection.snapshot, selection.settings
     blocks = selection.blocks(settings.all_limits)
     bins = histograms.age_bins(blocks, snapshot.now_ns, snapshot.sample_bytes)
@@ -187,23 +170,23 @@ def _only_ages(key: tuple[int, int | None, int], settings: Settings) -> Settings
 
 
 SIZES: Final = View(
-    "Sizes", "5", _make_sizes, lambda: Table(histogram_columns("size")), _BY_BYTES, _only_sizes,
-    "Only these", exists=is_live,
+    "Sizes", "5", _make_sizes, lambda: tableview.Table(histogram_columns("size")), _BY_BYTES,
+    _only_sizes, "Only these", exists=is_live,
 )  # fmt: skip
 AGES: Final = View(
-    "Ages", "6", lambda _source: _make_ages, lambda: Table(histogram_columns("age")), _BY_BYTES,
-    _only_ages, "Only these", exists=is_live,
+    "Ages", "6", lambda _source: _make_ages, lambda: tableview.Table(histogram_columns("age")),
+    _BY_BYTES, _only_ages, "Only these", exists=is_live,
 )  # fmt: skip
 
 
 def thread_columns(about: str = "") -> Columns[histograms.ThreadRow]:
     """Returns the columns of the view of threads. ``about``: the mark of estimates."""
 
-    def growth(row: histograms.ThreadRow) -> Cell:
+    def growth(row: histograms.ThreadRow) -> tableview.Cell:
         per_min = row.held.bytes_per_min
-        return "" if per_min is None else growth_cell(per_min)
+        return "" if per_min is None else tableview.growth_cell(per_min)
 
-    def name(row: histograms.ThreadRow) -> Cell:
+    def name(row: histograms.ThreadRow) -> tableview.Cell:
         return Text(_name(row.tid, None), "dim") if row.name is None else row.name
 
     def work(
@@ -226,7 +209,7 @@ def thread_columns(about: str = "") -> Columns[histograms.ThreadRow]:
             "name", "name", 16, lambda row: _name(row.tid, row.name), draw=name,
             left=True, descending=False,
         ),
-        Column("bar", "", 0, share, Bar, from_width=130, sorts=False),
+        Column("bar", "", 0, share, tableview.Bar, from_width=130, sorts=False),
     )  # fmt: skip
 
 
@@ -234,11 +217,11 @@ COLUMNS: Final = thread_columns()
 _FLOWS: Final = 3  # Most flows shown of each kind
 
 
-def thread_rows_maker(_source: TraceSource) -> Callable[[ViewSelection], TableRows]:
+def thread_rows_maker(_source: TraceSource) -> Callable[[ViewSelection], tableview.TableRows]:
     """Returns a function that makes a row per thread. Growth counts from its first rows."""
     before: tuple[object, tuple[int, Sequence[histograms.ThreadStat]]] | None = None
 
-    def rows(selection: ViewSelection) -> TableRows:
+    def rows(selection: ViewSelection) -> tableview.TableRows:
         nonlocal before
         snapshot, settings = selection.snapshot, selection.settings
         key = settings.search, settings.all_limits, settings.difference, settings.verdicts
@@ -246,12 +229,9 @@ def thread_rows_maker(_source: TraceSource) -> Callable[[ViewSelection], TableRo
             before = None
         # All threads stay listed while one of them is selected.
         held = histograms.threads_of(
-            selection.blocks(replace(settings.all_limits, tid=None)),
-            snapshot.thread_names,
-            snapshot.now_ns,
-            before[1] if before else None,
-            snapshot.sample_bytes,
-        )
+            selection.blocks(replace(settings.all_limits, tid=None)), snapshot.thread_names,
+            snapshot.now_ns, before[1] if before else None, snapshot.sample_bytes,
+        )  # fmt: skip
         before = before or (key, (snapshot.now_ns, held))
         narrowed = settings.narrows_stacks or not settings.all_limits.is_open
         threads = histograms.thread_rows(held, snapshot.threads, narrowed=narrowed)
@@ -263,22 +243,19 @@ def thread_rows_maker(_source: TraceSource) -> Callable[[ViewSelection], TableRo
 
 
 def thread_table(
-    threads: Sequence[histograms.ThreadRow],
-    activity: ThreadActivity | None,
-    sorting: Sorting,
+    threads: Sequence[histograms.ThreadRow], activity: ThreadActivity | None, sorting: Sorting,
     about: str,
-) -> TableRows:
+) -> tableview.TableRows:  # fmt: skip
     """Returns the table of threads by thread id. ``about``: the mark of estimates."""
     footer: list[Callable[[Any], str]] = []
     if activity is not None:
         size, count = format_size(activity.remote_freed_bytes), f"{activity.remote_freed_count:,}"
         share = format_percent(activity.remote_share)
-        sharing = (
-            f" freed by other threads: {about}{size} in {about}{count} blocks, {share} of all frees"
-        )
+        what = f"{about}{size} in {about}{count} blocks, {share} of all frees"
+        sharing = f" freed by other threads: {what}"
         footer = [lambda _: sharing, lambda tid: _flows(activity, tid, about)]
     rows = {row.tid: row for row in sorted(threads, key=lambda row: row.tid)}
-    return sorted_rows(rows, thread_columns(about), sorting, footer=footer)
+    return tableview.sorted_rows(rows, thread_columns(about), sorting, footer=footer)
 
 
 def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
@@ -287,7 +264,7 @@ def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
 
     def named(tid: int) -> str:
         name = _name(tid, activity.names.get(tid))
-        return f"{tid} {crop(name, 16)}" if tid else name
+        return f"{tid} {tableview.crop(name, 16)}" if tid else name
 
     def size(flow: ThreadFlow) -> str:
         return about + format_size(flow.size_bytes)
@@ -307,7 +284,7 @@ def _name(tid: int, name: str | None) -> str:
 
 
 THREADS: Final = View(
-    "Threads", "7", thread_rows_maker, lambda: Table(COLUMNS), _BY_BYTES,
+    "Threads", "7", thread_rows_maker, lambda: tableview.Table(COLUMNS), _BY_BYTES,
     # Unknown threads have the id 0.
     lambda tid, now: replace(now, limits=replace(now.limits, tid=tid)) if tid else None,
     "Only these", wanted=replace(BASIC, threads=True), exists=is_live,

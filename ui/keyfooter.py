@@ -1,7 +1,4 @@
-"""The lines at the bottom: one shows the keys, and one searches.
-
-``/`` shows the search line, Enter keeps the search, Esc clears it.
-"""
+"""The lines at the bottom: one shows the keys, and one searches."""
 
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -39,9 +36,8 @@ class KeyFooter(Widget):
         focused = self.screen.focused
         for each in self.screen.active_bindings.values():
             binding = each.binding
-            is_typed = focused and focused.check_consume_key(
-                binding.key, key_to_character(binding.key)
-            )
+            key = binding.key
+            is_typed = focused and focused.check_consume_key(key, key_to_character(key))
             if binding.show and not is_typed:
                 actions.setdefault(binding.action, (each, self.app.get_key_display(binding)))
         kept = list(actions.values())

@@ -73,10 +73,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 class FreelySized(Widget):
-    """A widget whose size does not influence the place of any other widget.
-
-    When such a widget gets another size, Textual would lay out the screen once more.
-    """
+    """A widget whose size moves no other: Textual need not lay out the screen once more."""
 
     def _size_updated(
         self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True
@@ -231,19 +228,14 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
     def vertical_scrollbar(self) -> ScrollBar:
         """The scroll bar, which is made when it is needed first."""
         if self._vertical_scrollbar is None:
-            thickness = self.scrollbar_size_vertical
-            bar = self._vertical_scrollbar = _Bar(
-                vertical=True, name="vertical", thickness=thickness
-            )
+            width = self.scrollbar_size_vertical
+            bar = self._vertical_scrollbar = _Bar(vertical=True, name="vertical", thickness=width)
             bar.display = False
             self.app._start_widget(self, bar)
         return self._vertical_scrollbar
 
     def set_height(self, height: int) -> None:
-        """Sets the height in cells, borders included, for the current rows.
-
-        The scroll bar comes or goes at once: Textual would lay out the screen a second time.
-        """
+        """Sets the height and the scroll bar at once: Textual would lay out the screen twice."""
         self.styles.height = height
         shown = self.virtual_size.height > height - self.gutter.height
         self.show_vertical_scrollbar = self.vertical_scrollbar.display = shown
@@ -322,13 +314,9 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
-        if offset is None:
-            return
-        if offset.y < self.header_lines:
+        if offset is not None and offset.y < self.header_lines:
             self.header_clicked(offset.y, offset.x)
-            return
-        row = self.row_at(offset.y)
-        if row is not None:
+        elif offset is not None and (row := self.row_at(offset.y)) is not None:
             self.clicked(row, offset.x)
             if event.chain == 2:
                 self.chosen()

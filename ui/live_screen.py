@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, ClassVar, Final
 
 from rich.text import Text
@@ -66,6 +67,10 @@ _FRAMING: int = 2  # Lines of a pane for its border and its columns' names
 _OPEN: dict[str, Any] = {
     "verdicts": (), "difference": None, "limits": ALL, "span": None, "baseline": None,
 }  # fmt: skip
+
+
+# The settings of expanded rows.
+_EXPANDED: Final = attrgetter("shows_ended", "expanded", "function")
 
 
 class Views(ContentSwitcher, FreelySized):
@@ -202,8 +207,7 @@ class LiveScreen(SearchableScreen[None]):
         verdict = verdict_text(details, picture.snapshot, group)
         # The colours of a title are those of its style sheet, not of the terminal.
         style = f"{verdict.style}".replace("red", "$text-error").replace("yellow", "$text-warning")
-        title = Content.styled(verdict.plain or "stack of the selected row", style)
-        pane.border_title = title
+        pane.border_title = Content.styled(verdict.plain or "stack of the selected row", style)
         lines = frames.lines_of(details.stack, details.figures.index, everything=False)
         notes: list[str | Text] = [*verdict_lines(details, max(self.size.width - 2, 20), group)]
         room = self._pane_room()
@@ -249,9 +253,8 @@ class LiveScreen(SearchableScreen[None]):
         self.query_one(ContentSwitcher).current = view.name
         self.set_class(not view.shows_stack, "other")
         self.query_one(TabLine).show(view, "")
-        self.state.replace_settings(
-            replace(settings, view=view, selected=self._stack_under_cursor(view))
-        )
+        settings = replace(settings, view=view, selected=self._stack_under_cursor(view))
+        self.state.replace_settings(settings)
         self.set_focus(self.view)
 
     def action_choose_span(self, begin_ns: int = 0, end_ns: int = 0) -> None:
@@ -293,10 +296,7 @@ class LiveScreen(SearchableScreen[None]):
         found = self.settings.view.choose(message.key, self.settings)
         if isinstance(found, Settings):
             # Expanding rows does not leave the view.
-            now = self.settings
-            opens = (found.shows_ended, found.expanded, found.function) != (
-                now.shows_ended, now.expanded, now.function
-            )  # fmt: skip
+            opens = _EXPANDED(found) != _EXPANDED(self.settings)
             view = self.settings.view if opens else self.state.views[0]
             self._go_to(view if found.view is self.settings.view else found.view, found)
         elif found is not None:

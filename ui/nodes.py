@@ -29,15 +29,9 @@ class Nodes:
     """A call tree with weights by one metric, in order. Negative weights count as zero."""
 
     def __init__(
-        self,
-        tree: CallTree,
-        metric: Metric = Metric.BYTES,
-        *,
-        inverted: bool = False,
-        sampled: bool = False,
-        search: Search | None = None,
-        empty: str = "",
-    ) -> None:
+        self, tree: CallTree, metric: Metric = Metric.BYTES, *, inverted: bool = False,
+        sampled: bool = False, search: Search | None = None, empty: str = "",
+    ) -> None:  # fmt: skip
         """``sampled``: figures are estimates. ``empty``: the text for a tree without nodes."""
         self.empty = empty
         self.tree = tree
@@ -45,10 +39,8 @@ class Nodes:
         self.about = "~" if sampled else ""  # Prefix of figures
         own = tree.own[metric]
         self.totals: I64  # Per node, its children included; never negative
-        if (own < 0).any():
-            self.totals = tree.totals_of(np.maximum(own, 0))
-        else:
-            self.totals = tree.totals[metric]
+        has_less = (own < 0).any()
+        self.totals = tree.totals_of(np.maximum(own, 0)) if has_less else tree.totals[metric]
         self.inverted = inverted
         # By parent, then by weight; without the root, which is its own parent.
         order = np.lexsort((-self.totals[1:], tree.parent[1:])) + 1
@@ -147,11 +139,7 @@ def is_darker(name: str) -> bool:
 
 def growth_colour(growth: int, weight: int) -> int:
     """Returns a colour's number: 0 shrinks, 1 steady, 2 grows, 3 grows by a tenth a minute."""
-    if growth < 0:
-        return 0
-    if growth == 0:
-        return 1
-    return 3 if growth * 10 >= weight else 2
+    return 0 if growth < 0 else 1 if growth == 0 else 3 if growth * 10 >= weight else 2
 
 
 class Box(NamedTuple):
@@ -230,10 +218,7 @@ class NodesView(LineView[Nodes]):
         raise NotImplementedError
 
     def show(self, content: Nodes, *, at_once: bool = False) -> None:
-        """Replaces the tree; cursor, zoom and expanded nodes stay on their functions.
-
-        While the user presses keys, the new tree waits, unless ``at_once``.
-        """
+        """Replaces the tree; cursor, zoom and expanded nodes stay on their functions."""
         at_once = at_once or self._data is _NOTHING
         self.when_free(lambda: self._take(content), at_once=at_once)
 

@@ -54,10 +54,7 @@ class TypeKey(NamedTuple):
 
 
 def with_growing_types(selection: ViewSelection, rows: tableview.TableRows) -> tableview.TableRows:
-    """Puts the growing types' rows above those of the stacks, unless the stacks are filtered.
-
-    Until growing types are known, a line says when they will be.
-    """
+    """Puts growing types above the stacks unless these are filtered, or a line on when."""
     settings = selection.settings
     types = {TypeKey(each.name): each for each in objects.type_suspects(selection.snapshot)}
     is_narrowed = settings.narrows_stacks or not settings.all_limits.is_open
@@ -107,11 +104,8 @@ def object_rows(selection: ViewSelection) -> tableview.TableRows:
     minutes = max(found.now.time_s - found.first.time_s, 1e-9) / 60
     verdicts = {each.name: each.verdict for each in found.suspects}
     search = settings.search.lower()
-    rows = {
-        TypeKey(row.now.name): row
-        for row in objects.growths(found.now, found.first)
-        if search in row.now.name.lower()
-    }
+    growths = objects.growths(found.now, found.first)
+    rows = {TypeKey(row.now.name): row for row in growths if search in row.now.name.lower()}
     return tableview.sorted_rows(
         rows, type_columns(minutes, verdicts), settings.sorting, _MOST_ROWS,
         empty="no type matches the search (Esc shows all)",
@@ -140,9 +134,8 @@ def _lines(found: ObjectFindings, snapshot: Snapshot, key: Hashable | None) -> I
     for each in found.suspects:
         part = next((part for part in each.parts if part.name == name), None)
         if each.name == name:
-            yield tableview.clean(
-                f"{name}: {objects.type_headline(each, objects.growing_for_s(each, snapshot))}"
-            )
+            words = objects.type_headline(each, objects.growing_for_s(each, snapshot))
+            yield tableview.clean(f"{name}: {words}")
         elif part is not None:
             yield tableview.clean(f"{name}: grows with {each.name}, whose objects keep it")
     holders = found.holders.get(name)

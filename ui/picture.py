@@ -25,11 +25,7 @@ from tracelloc.show.presentation.alerts import Alert, alert_of
 from tracelloc.show.presentation.calltree import SourceLister, SourceListing
 from tracelloc.show.presentation.naming import MergedSymbols, Namer
 from tracelloc.show.presentation.processfacts import Account, Forecast, account, forecast
-from tracelloc.show.presentation.suspects import (
-    NamedSuspect,
-    growth_rates,
-    name_suspects,
-)
+from tracelloc.show.presentation.suspects import NamedSuspect, growth_rates, name_suspects
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.stacknames import Labels, Names, Search
@@ -120,12 +116,9 @@ class Pictures:
     """Makes the pictures of one trace."""
 
     def __init__(
-        self,
-        source: TraceSource,
-        journal: Journal,
-        now_s: Callable[[], float] = time.monotonic,
+        self, source: TraceSource, journal: Journal, now_s: Callable[[], float] = time.monotonic,
         asked: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``asked``: called when a stack is drawn that has no name yet."""
         self._asked = asked
         self._source = source
@@ -188,10 +181,7 @@ class Pictures:
     def make(
         self, trace: TraceSnapshot, settings: Settings, check: Callable[[], None] = lambda: None
     ) -> Picture:
-        """Makes the picture of a snapshot with these settings.
-
-        ``check``: called between the stages; raises NotWantedError if the rest is not wanted.
-        """
+        """Makes a picture. ``check`` raises NotWantedError if the rest is not wanted."""
         began_s = self._now_s() - self._taking_s
         self._taking_s = 0.0
         check()
@@ -295,14 +285,11 @@ class Pictures:
         suspect = None if findings is None else findings.suspect_of.get(index)
         key = index if suspect is None else suspect.stack
         return SelectedStack(
-            time_s=snapshot.time_s,
-            holders=snapshot.holders.get(key),
-            figures=details,
-            growth=int(growth_rates(snapshot)[index]),
-            stack=namer.stack(snapshot, index),
+            time_s=snapshot.time_s, holders=snapshot.holders.get(key), figures=details,
+            growth=int(growth_rates(snapshot)[index]), stack=namer.stack(snapshot, index),
             judgement=None if findings is None else stack_judgement(findings, index),
             suspect=None if suspect is None else name_suspects(snapshot, namer, [suspect])[0],
-        )
+        )  # fmt: skip
 
 
 def _listing(process: _Process, selection: ViewSelection) -> SourceListing | None:

@@ -95,7 +95,6 @@ class Player:
         self._go(0 if sign < 0 else len(self.line.uptimes_s) - 1)
 
     def go_to_ns(self, time_ns: int) -> None:
-        """Goes to the snapshot nearest to a time (CLOCK_MONOTONIC)."""
         self._go(self._nearest(time_ns / NS_PER_S))
 
     def _nearest(self, uptime_s: float) -> int:
@@ -154,10 +153,7 @@ _NEWEST_S: Final = 2.0  # Time between two updates of a growing recording's curv
 
 
 class RecordedSource(TraceSource):
-    """A source whose snapshots come from a recording instead of a running process.
-
-    Only the refresher's thread may use it, but any thread may call ``go_to`` and read ``line``.
-    """
+    """A source of recorded snapshots. Any thread may call ``go_to`` and read ``line``."""
 
     writes_files = True  # True: quitting loses nothing, so the screen does not ask first
     last_output: view.LastOutput | None = None
@@ -211,10 +207,8 @@ class RecordedSource(TraceSource):
         uptimes_s = np.array([moment.uptime_s for moment in moments])
         if not np.array_equal(uptimes_s, self._gaps[0]):
             self._gaps = uptimes_s, view.find_gaps(uptimes_s)
-        times_s, is_growing = (
-            np.array([each.time_s for each in moments]),
-            self._recording.is_growing,
-        )
+        times_s = np.array([each.time_s for each in moments])
+        is_growing = self._recording.is_growing
         return TimeLine(uptimes_s, times_s, index, self._newest, is_growing, self._gaps[1])
 
     def read_source(self, _target: Target, path: str) -> list[str]:

@@ -71,11 +71,8 @@ def nice_ceiling(value: float, lines: int) -> float:
     """Returns the height of a plot up to ``value`` or more, with a round size for each line."""
     value = max(value, lines)
     unit = 1024.0 ** int(math.log(value, 1024))
-    sizes = (
-        lines * factor * scale * unit
-        for scale in (0.01, 0.1, 1, 10, 100, 1000)
-        for factor in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
-    )
+    scales, factors = (0.01, 0.1, 1, 10, 100, 1000), (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+    sizes = (lines * factor * scale * unit for scale in scales for factor in factors)
     return next(size for size in sizes if value <= size and (unit > 1 or size % lines == 0))
 
 
@@ -127,10 +124,7 @@ class Canvas:
             self.put(x + offset, y, character, style)
 
     def draw_axes(self, top: float, clock: Callable[[int], str] | None = None) -> None:
-        """Draws the axes. A value belongs to the upper edge of its line, zero to the axis itself.
-
-        ``clock``: returns the time of day; if None, times are relative to now.
-        """
+        """Draws the axes; values belong to upper edges. ``clock``: None: relative to now."""
         for y in range(self.lines):
             if (self.lines - y) % 2 == 0:
                 value = top * (self.lines - y) / self.lines
@@ -173,15 +167,9 @@ def _values_of(curve: Curve, canvas: Canvas) -> F64:
 
 
 def draw_plot(
-    curves: Sequence[Curve],
-    flags: Sequence[tuple[str, int]],
-    start_ns: int,
-    end_ns: int,
-    *,
-    width: int,
-    height: int,
-    clock: Callable[[int], str] | None = None,
-) -> Drawing:
+    curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int, *,
+    width: int, height: int, clock: Callable[[int], str] | None = None,
+) -> Drawing:  # fmt: skip
     """Draws a plot of ``width`` by ``height`` cells, including the time axis at the bottom.
 
     The first curve is an area, drawn in eighths of a cell to make slow growth visible, and curves
@@ -289,12 +277,8 @@ def curves_of(points: HeapPoints, snapshot: Snapshot) -> list[Curve]:
     most_kept = max(points.kept_bytes, default=0)
     if most_kept > 0 and most_kept >= _NOTABLE_SHARE * points.rss_bytes.max():
         curves.insert(-1, Curve("kept", points.time_ns, points.kept_bytes, "plot--kept"))
-    leaks = [
-        member.stack
-        for suspect in suspects_of(snapshot)
-        if suspect.judgement.verdict is Verdict.LEAKING
-        for member in suspect.members
-    ]
+    leaking = (s for s in suspects_of(snapshot) if s.judgement.verdict is Verdict.LEAKING)
+    leaks = [member.stack for each in leaking for member in each.members]
     if leaks:
         times, held = snapshot.history.series(np.array(leaks))
         now = int(snapshot.totals.live_bytes[leaks].sum())

@@ -109,11 +109,8 @@ def process_lines(trace: TraceSnapshot, settings: Settings) -> list[ProcessLine]
         folded = [one for child in mine for one in families.get(child.target.number, ())]
         if len(folded) == 1:
             folded = []
-        shown = [
-            ProcessLine(one.target.number, one.target.command, (one,), depth)
-            for one in mine
-            if not (folded and one.target.number in families)
-        ]
+        own = (one for one in mine if not (folded and one.target.number in families))
+        shown = [ProcessLine(one.target.number, one.target.command, (one,), depth) for one in own]
         if folded:
             name = f"{len(folded):,} ended (D opens)"
             shown.append(ProcessLine(("ended", parent), name, folded, depth))

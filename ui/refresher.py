@@ -26,13 +26,9 @@ class Refresher:
     """
 
     def __init__(
-        self,
-        source: TraceSource,
-        journal: Journal,
-        publish: Callable[[Picture], None],
-        fail: Callable[[BaseException], None],
-        interval_s: float | None,
-    ) -> None:
+        self, source: TraceSource, journal: Journal, publish: Callable[[Picture], None],
+        fail: Callable[[BaseException], None], interval_s: float | None,
+    ) -> None:  # fmt: skip
         """``interval_s``: time between snapshots; None: on demand only, for tests."""
         # Only the thread may use it, also in jobs passed to `run_job`
         self.pictures = Pictures(source, journal, asked=self._repeat)

@@ -155,8 +155,7 @@ class SpanPlot(Widget, can_focus=False):
             return
         self.release_mouse()
         first, last = self._dragged_to(event.x - LABELS)
-        is_click = self._dragged_from == event.x - LABELS
-        if is_click:
+        if self._dragged_from == event.x - LABELS:
             self._forget()
             self.call_later(self.run_action, f"screen.go_to({first})")
         else:

@@ -104,11 +104,9 @@ class Names:
     """The labels of stacks, and the stacks that a search finds."""
 
     def __init__(
-        self,
-        namer: Namer,
-        now_s: Callable[[], float] = time.monotonic,
+        self, namer: Namer, now_s: Callable[[], float] = time.monotonic,
         asked: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``asked``: called when a stack is shown that has no name yet."""
         self._namer = namer
         self._now_s = now_s
@@ -128,10 +126,7 @@ class Names:
     def update(
         self, snapshot: Snapshot, order: I64, *, every: bool = False, search: bool = False
     ) -> None:
-        """Names some of the stacks in ``order``, after those on the screen.
-
-        ``every``: within the longer time limit. ``search``: makes the stacks searchable, too.
-        """
+        """Names stacks in ``order``. ``every``: for longer; ``search``: makes them searchable."""
         self._begin(snapshot)
         labels = self.labels
         wanted, labels.wanted = labels.wanted, set()
@@ -148,9 +143,8 @@ class Names:
                 self._name(snapshot, stack)
             if search and not self._searchable[stack]:
                 frames = self._namer.stack(snapshot, stack).frames
-                self._ids[stack] = np.array(
-                    sorted({self._word(frame) for frame in frames}), np.intp
-                )
+                words = sorted({self._word(frame) for frame in frames})
+                self._ids[stack] = np.array(words, np.intp)
                 self._searchable[stack] = True
             if count >= len(first) + FIRST and self._now_s() > end_s:
                 break

@@ -110,12 +110,9 @@ class StackCells:
         self._columns = columns
         self._grouping = grouping
         self._special: dict[str, Callable[[GroupKey | int], Cell]] = {
-            "name": self._name,
-            "verdict": lambda key: tableview.verdict_cell(self._verdict(key)),
-            "growth": self._growth,
-            "history": self._history,
-            "process": self._process,
-        }
+            "name": self._name, "verdict": lambda key: tableview.verdict_cell(self._verdict(key)),
+            "growth": self._growth, "history": self._history, "process": self._process,
+        }  # fmt: skip
 
     def cell(self, key: Hashable, column: str) -> Cell:
         assert isinstance(key, GroupKey | int)
@@ -242,10 +239,7 @@ STACKS: Final = View(
 
 
 def verdict_text(details: SelectedStack, snapshot: Snapshot, group: GroupKey | None = None) -> Text:
-    """Returns a stack's verdict, with the rate of a suspect; empty before the first verdict.
-
-    ``group``: the group whose row is selected: the rate is that of all of its stacks.
-    """
+    """Returns a stack's verdict, with the rate of its suspect or selected ``group``."""
     judgement = details.judgement
     if group is not None and details.suspect is not None:
         judgement = replace(details.suspect.judgement, rate_bytes_per_min=float(group.rate))
@@ -260,21 +254,16 @@ def verdict_text(details: SelectedStack, snapshot: Snapshot, group: GroupKey | N
 
 def verdict_reasons(details: SelectedStack) -> list[str]:
     """Returns the sentences that explain a verdict; empty before the first verdict."""
-    if details.suspect is not None:
-        return list(sentences(details.suspect))
-    return _explanation(details)
+    suspect = details.suspect
+    return _explanation(details) if suspect is None else list(sentences(suspect))
 
 
 def verdict_lines(details: SelectedStack, width: int, group: GroupKey | None = None) -> list[str]:
-    """Returns the verdict's evidence and the holders, wrapped; none before the first verdict.
-
-    ``group``: the group whose row is selected; the lines may be those of its first stack.
-    """
+    """Returns the verdict's evidence and the holders, wrapped; none before the first verdict."""
     told = _explanation(details)
     if told and group is not None and not group.is_one:
         told[0] = f"(1 of {len(group.members):,}) {told[0]}"
-    parts = [wrapped(each, width)[:_REASON_LINES] for each in told]
-    return [line for part in parts for line in part]
+    return [line for each in told for line in wrapped(each, width)[:_REASON_LINES]]
 
 
 def _explanation(details: SelectedStack) -> list[str]:
@@ -322,10 +311,7 @@ def block_columns(
 
 
 def block_rows(selection: ViewSelection) -> TableRows:
-    """Returns a row per block, keyed by (address, stack's index, number).
-
-    Forked processes have blocks with equal address and stack; the number tells them apart.
-    """
+    """Returns a row per block, keyed by address, stack and a number: forks have equal ones."""
     snapshot, settings = selection.snapshot, selection.settings
     copies: Counter[tuple[int, int]] = Counter()
     known: dict[Any, BlockStat] = {}
@@ -376,16 +362,14 @@ def class_columns(about: str = "", whole: int = 1, search: str = "") -> Columns[
     size = size_with(about)
     return (
         Column("bytes", "live", 11, lambda row: row.size_bytes, size),
-        Column(
-            "share", "share", 7, lambda row: row.size_bytes / whole, format_percent, sorts=False
-        ),
+        Column("share", "share", 7, lambda t: t.size_bytes / whole, format_percent, sorts=False),
         Column("growth", "growth/min", 12, lambda row: row.growth_bytes_per_min, growth_cell),
         Column("leaking", "leaking", 11, lambda row: row.leaking_bytes, or_blank(size)),
         Column(
-            "count", "blocks", 9, lambda row: row.count, lambda n: about + tableview.short_count(n)
+            "count", "blocks", 9, attrgetter("count"), lambda n: about + tableview.short_count(n)
         ),
         Column(
-            "stacks", "stacks", 7, lambda row: len(row.stacks), tableview.short_count, from_width=84
+            "stacks", "stacks", 7, lambda t: len(t.stacks), tableview.short_count, from_width=84
         ),
         Column("name", "type", 0, lambda row: row.name or "", name_of, descending=False),
     )
@@ -403,9 +387,8 @@ def type_rows(_source: TraceSource) -> Callable[[ViewSelection], TableRows]:
         if settings.search:
             matches = Search(settings.search).matches
             sums = [row for row in sums if matches(row.name or _UNKNOWN)]
-        shown = class_columns(
-            about_of(snapshot.sample_bytes), max(int(figures.live_bytes.sum()), 1), settings.search
-        )
+        about, whole = about_of(snapshot.sample_bytes), max(int(figures.live_bytes.sum()), 1)
+        shown = class_columns(about, whole, settings.search)
         return sorted_rows(
             {row.stacks[0]: row for row in sums}, shown, settings.sorting, MOST_ROWS,
             empty="" if sums else selection.why_empty,

@@ -178,10 +178,7 @@ class State:
         return show_process(new, self.settings)
 
     def show_together(self, picture: Picture) -> None:
-        """Shows all processes once there are two, unless the user has chosen or compares.
-
-        Python's objects are counted per process, so the view of objects keeps its process.
-        """
+        """Shows all processes once there are two, unless the user has chosen, or compares."""
         settings, runtimes = self.settings, picture.snapshot.runtimes
         # Not a pre-fork server's parent, in which nothing happens.
         is_idle = not picture.header.allocations_per_s
@@ -220,15 +217,11 @@ class State:
         if not marks:
             self.app.notify("Set a mark first (M)", timeout=2)
             return
-        choices: list[Difference | None] = [Difference(marks[-1])]
-        choices += [
-            Difference(before, after)
-            for before, after in zip(marks[-2::-1], marks[:0:-1], strict=True)
-        ]
-        choices.append(None)
+        pairs = zip(marks[-2::-1], marks[:0:-1], strict=True)
+        steps = [Difference(marks[-1]), *(Difference(*pair) for pair in pairs)]
         now = self.settings.difference
-        at = choices.index(now) + 1 if now in choices[:-1] else 0
-        self.change(difference=choices[at])
+        at = steps.index(now) + 1 if now in steps else 0
+        self.change(difference=[*steps, None][at])
 
     def toggle_freeze(self) -> None:
         self.frozen = not self.frozen
@@ -292,8 +285,7 @@ class State:
                 self.open_source(listed_function(frame))
 
     def ask_export(self) -> None:
-        if self.picture is not None:
-            picture = self.picture
+        if (picture := self.picture) is not None:
             self.app.push_screen(ExportDialog(picture.snapshot, picture.namer.copy()))
 
     def show_help(self, words: str = "") -> None:
@@ -303,8 +295,7 @@ class State:
         details = None if self.picture is None else self.picture.details
         if details is not None:
             self.app.copy_to_clipboard(stack_text(details.stack))
-            frames = plural(len(details.stack.frames), "frame")
-            self.app.notify(f"Copied {frames}", timeout=2)
+            self.app.notify(f"Copied {plural(len(details.stack.frames), 'frame')}", timeout=2)
 
     def leave(self) -> None:
         """Quits; asks first if more than ``_ASKED_FROM_S`` seconds of tracing would be lost."""

@@ -76,9 +76,7 @@ def right(name: str, width: int) -> str:
 def bar(share: float, width: int) -> str:
     """Returns a horizontal bar in ``width`` cells, in eighths of a cell; at least one if not 0."""
     share = min(max(share, 0.0), 1.0)
-    eighths = round(share * width * 8)
-    if share > 0:
-        eighths = max(eighths, 1)
+    eighths = max(round(share * width * 8), 1 if share > 0 else 0)
     full, part = divmod(eighths, 8)
     return ("█" * full + (_EIGHTHS[part] if part else "")).ljust(width)[:width]
 
@@ -119,10 +117,7 @@ def short_count(count: float) -> str:
 
 
 def growth_cell(bytes_per_min: int, verdict: Verdict | None = None) -> Text:
-    """Returns ``+1.10 MiB ▲``; sign and triangle make it readable without color.
-
-    Growth of memory with a harmless verdict is dim.
-    """
+    """Returns ``+1.10 MiB ▲``, readable without color; dim with a harmless verdict."""
     style = GROWING if bytes_per_min > 0 else SHRINKING if bytes_per_min < 0 else "dim"
     if bytes_per_min > 0 and verdict in _HARMLESS:
         style = "dim"
@@ -217,18 +212,10 @@ def no_rows(why: str) -> TableRows:
 
 
 def sorted_rows(
-    items: Mapping[Any, R],
-    columns: Columns[R],
-    sorting: Sorting,
-    most: int | None = None,
-    *,
-    find: Callable[[Any], R | None] | None = None,
-    **more: Any,
-) -> TableRows:
-    """Returns at most ``most`` rows by key, sorted by a column; equal rows keep their order.
-
-    ``find``: the row of a key that was shown before, if it is still known.
-    """
+    items: Mapping[Any, R], columns: Columns[R], sorting: Sorting, most: int | None = None, *,
+    find: Callable[[Any], R | None] | None = None, **more: Any,
+) -> TableRows:  # fmt: skip
+    """Returns ``most`` rows by key, stably sorted; ``find``: a row that was shown before."""
     value = next(column.value for column in columns if column.key == sorting.column)
     order = sorted(items, key=lambda key: value(items[key]), reverse=sorting.descending)[:most]
     shown = {"sorted_by": sorting.column, "descending": sorting.descending, **more}
@@ -331,10 +318,7 @@ class Table(LineView[TableRows]):
 
     @property
     def footer_lines(self) -> int:
-        """Lines of the footer or of the text below the rows, if the height allows them.
-
-        Computed from the current size: Textual does not report every change of it.
-        """
+        """Lines below the rows, by the current size: Textual does not report all changes."""
         height, wanted = self.size.height, len(self._rows.footer)
         if height < self.low:
             return 0
@@ -352,12 +336,8 @@ class Table(LineView[TableRows]):
     def _shown_columns(self, width: int) -> list[tuple[Column[Any], int]]:
         rows = self._rows
         # The sort column is always shown if any column fits.
-        shown = [
-            column
-            for column in self.columns
-            if column.key not in rows.without
-            and (width >= column.from_width or column.key == rows.sorted_by)
-        ]
+        known = (column for column in self.columns if column.key not in rows.without)
+        shown = [one for one in known if width >= one.from_width or one.key == rows.sorted_by]
         # The sort column's title is never cut.
         by = rows.sorted_by
         wide = width >= WIDE
@@ -366,10 +346,8 @@ class Table(LineView[TableRows]):
             for c in shown
         ]
         left = width - sum(widths) - 2 * len(shown) + 1
-        return [
-            (column, room if column.width else max(1, left + room))
-            for column, room in zip(shown, widths, strict=True)
-        ]
+        pairs = zip(shown, widths, strict=True)
+        return [(column, room if column.width else max(1, left + room)) for column, room in pairs]
 
     def fixed_line(self, line: int, width: int) -> Iterable[Piece]:
         if line < 0:

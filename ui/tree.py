@@ -118,10 +118,8 @@ class TreeView(NodesView):
         yield f"  {' ' * shift}{sign} ", None
         name = tree.steps[node].name
         found = node in nodes.matches
-        yield (
-            fit(f"*{name}" if found else name, room - shift - 2),
-            "lines--match" if found else None,
-        )
+        text = fit(f"*{name}" if found else name, room - shift - 2)
+        yield text, "lines--match" if found else None
 
     # Opening and closing.
 
@@ -171,10 +169,7 @@ class TreeView(NodesView):
 
 
 def _carried_over(old: Nodes, opened: Set[int], new: Nodes) -> set[int]:
-    """Returns the nodes of a new tree with the same paths as the old tree's open nodes.
-
-    Parents have lower numbers than their children.
-    """
+    """Returns the nodes of a new tree with the same paths as the old tree's open nodes."""
     places: dict[int, int | None] = {ROOT: ROOT}
     names: dict[int, dict[Step, int]] = {}
 

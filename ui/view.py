@@ -72,11 +72,8 @@ def _with_gaps(points: HeapPoints, gaps: Gaps) -> HeapPoints:
     times = np.append(points.time_ns[kept], begins)
     order = np.argsort(times, kind="stable")
     unknown = np.full(len(begins), -1, np.int64)
-    columns = {
-        field.name: np.append(getattr(points, field.name)[kept], unknown)[order]
-        for field in fields(HeapPoints)
-        if field.name != "time_ns"
-    }
+    names = [each.name for each in fields(HeapPoints) if each.name != "time_ns"]
+    columns = {n: np.append(getattr(points, n)[kept], unknown)[order] for n in names}
     return HeapPoints(time_ns=times[order], **columns)
 
 
@@ -289,11 +286,8 @@ class Settings:
     def all_limits(self) -> Limits:
         begin_ns, end_ns = self.span or (None, None)
         begins = [begin_ns, None if self.baseline is None else self.baseline.now_ns]
-        return replace(
-            self.limits,
-            born_after_ns=max((each for each in begins if each is not None), default=None),
-            born_before_ns=end_ns,
-        )
+        after_ns = max((each for each in begins if each is not None), default=None)
+        return replace(self.limits, born_after_ns=after_ns, born_before_ns=end_ns)
 
     @property
     def shows_peak(self) -> bool:
@@ -377,11 +371,10 @@ class ViewSelection:
             return f"no traced block is live: {alert.sentence}"
         if not self.snapshot.events:
             return NOTHING_YET
-        rss_bytes = self.snapshot.rss_bytes
-        if rss_bytes is None:
-            return "all blocks allocated since tracing began have been freed"
-        rss = f"the RSS of {format_size(rss_bytes)} is older or not from malloc"
-        return f"all blocks allocated since tracing began have been freed; {rss}"
+        freed = "all blocks allocated since tracing began have been freed"
+        if (rss_bytes := self.snapshot.rss_bytes) is None:
+            return freed
+        return f"{freed}; the RSS of {format_size(rss_bytes)} is older or not from malloc"
 
 
 def is_live(source: TraceSource) -> bool:
@@ -408,15 +401,11 @@ def listed_stacks(
     If marks are compared (``change``): the stacks that have changed. For flame graph and tree:
     all stacks with a weight, even without live blocks.
     """
-    listed, weight = figures.live_count, figures.live_bytes
+    listed, weight, metric = figures.live_count, figures.live_bytes, settings.metric
     if change is not None:
         listed, weight = change, np.abs(change)
-    elif (
-        settings.view.follows_metric
-        and settings.metric.figure.of_freed
-        and settings.all_limits.is_open
-    ):
-        listed = weight = settings.metric.column(snapshot)
+    elif settings.view.follows_metric and metric.figure.of_freed and settings.all_limits.is_open:
+        listed = weight = metric.column(snapshot)
     elif settings.shows_peak:
         listed = weight = Metric.PEAK.column(snapshot)
     rows = np.flatnonzero(listed)

@@ -63,7 +63,7 @@ from tracelloc.show.recording.momentcodec import (
 )
 from tracelloc.show.recording.parts import SnapshotEncoder, trace_of
 from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.show.recording.recordednames import NamesWriter, RecordedSymbols, addresses_of
+from tracelloc.show.recording.recordednames import NamesWriter, RecordedSymbols
 from tracelloc.system.bounded import UnpackBudget
 from tracelloc.text import printable
 
@@ -499,7 +499,7 @@ def _moments() -> list[bytes]:
 
     trace = traces(40.0)[-1]
     names = NamesWriter()
-    names.add_addresses(addresses_of(trace.root, range(3)))
+    names.add_addresses(address for index in range(3) for address in trace.root.frames(index))
     batch = names.batch(namers(40.0).namer_of(trace.root.target), 0.0)
     assert batch is not None
     moment = encode(SnapshotEncoder(lambda _: 0).parts(trace), MomentParts())

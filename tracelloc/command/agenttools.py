@@ -40,9 +40,7 @@ _SOURCE_BYTES: Final = 4 << 20
 _OPERANDS: Final = "file!", "before!", "after!", "what"
 # How many files commands read, after their names: figures of others may lie
 _READ_FILES: Final = {"report": 1, "diff": 2}
-_BLOCKS: Final = re.compile(
-    r"^==> [\d,]+ top allocations out .*?(?=^==>)", re.DOTALL | re.MULTILINE
-)
+_BLOCKS: Final = re.compile(r"(?ms)^==> [\d,]+ top allocations out .*?(?=^==>)")
 _VERDICT: Final = "leaks are called after about a minute: trace with seconds=60 while it works"
 _NAMED: Final = re.compile(r"\(([^()\s:]+):(\d{1,9})\)")  # Source lines in the text of a command
 _REST: Final = re.compile(r"\[more: read_more reference=(\d{1,9}) offset=(\d{1,9})\]\Z")
@@ -76,7 +74,6 @@ class Tool:
 
     @property
     def listing(self) -> dict[str, Any]:
-        """The tool's entry in ``tools/list``."""
         return {
             "name": self.name,
             "description": self.about,
@@ -150,7 +147,6 @@ class AgentTools:
         return self._cut(tool.run(self, given))
 
     def close(self) -> None:
-        """Removes the recordings."""
         self._directory.cleanup()
 
     def _cut(self, text: str, number: int | None = None, start: int = 0) -> str:
@@ -169,7 +165,6 @@ class AgentTools:
         return f"{part}[more: read_more reference={number} offset={start + len(part)}]"
 
     def read_more(self, given: dict[str, Any]) -> str:
-        """Returns more of an answer that was cut."""
         number, offset = given["reference"], given["offset"]
         text = self._texts.get(number)
         if text is None or not 0 <= offset < len(text):
@@ -224,7 +219,6 @@ class AgentTools:
                 raise ToolError(f"this took more than {_PATIENCE_S:.0f} s; try a smaller one")
 
     def processes(self, given: dict[str, Any]) -> str:
-        """Lists processes, the fastest growing first."""
         scan = ProcessScan()
         scan.refresh()
         time.sleep(1)
@@ -238,7 +232,6 @@ class AgentTools:
         return "PID, resident memory, growth, command\n" + "\n".join(lines)
 
     def source(self, given: dict[str, Any]) -> str:
-        """Shows lines of a source file that an earlier answer has named."""
         file, line = given["file"], given["line"]
         if file not in self._files:
             raise ToolError("only files that an earlier answer has named can be shown")
@@ -255,7 +248,6 @@ class AgentTools:
         )
 
     def trace(self, given: dict[str, Any]) -> str:
-        """Traces a running process for some seconds, and reports suspects and top allocators."""
         pid, asked_s = given["pid"], given.get("seconds") or 20
         seconds = min(asked_s, _LONGEST_S)
         name = Process(pid).command() if Process(pid).exists() else ""
@@ -271,7 +263,6 @@ class AgentTools:
         return f"{cut}recording: {path}\n{report}"
 
     def check(self, given: dict[str, Any]) -> str:
-        """Runs a program, and reports what it leaked at its end."""
         words = [str(word) for word in given["command"]]
         if not words:
             raise ToolError("check needs a command with at least one word")

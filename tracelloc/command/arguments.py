@@ -152,15 +152,10 @@ def add_option(group: Any, form: str, about: str, **more: Any) -> None:
 def add_trace_options(parser: argparse.ArgumentParser) -> None:
     """Adds all options of a trace to a parser."""
     groups = (
-        ("what to trace", add_tracing),
-        ("probes", add_probes),
-        ("reports", _add_reports),
-        ("output files", _add_files),
-        ("watching", add_watch),
-        ("network", _add_live),
-        ("names and filters", add_names),
-        ("help", _add_rest),
-    )
+        ("what to trace", add_tracing), ("probes", add_probes), ("reports", _add_reports),
+        ("output files", _add_files), ("watching", add_watch), ("network", _add_live),
+        ("names and filters", add_names), ("help", _add_rest),
+    )  # fmt: skip
     for title, add_group in groups:
         add_group(parser.add_argument_group(title))
 

@@ -10,7 +10,7 @@ from tracelloc.command import commandline
 from tracelloc.command.failures import report_failure
 from tracelloc.command.parser import parse_subcommand
 from tracelloc.command.processargument import choose_process, settle_target
-from tracelloc.command.subcommands import find_subcommand, subcommand_names
+from tracelloc.command.subcommands import SubcommandGroup, find_subcommand, subcommand_names
 from tracelloc.startup import STARTUP, import_numpy, take_own_variables
 
 
@@ -46,10 +46,7 @@ def _command(arguments: list[str], began_s: float) -> int:
 
 
 def _in_our_order(arguments: list[str]) -> list[str]:
-    """Reorders what CTest calls to check memory: --log-file=F run --leaks [OPTION...] CMD [ARG...].
-
-    See ``cmCTestMemCheckHandler`` in CMake's sources: it does so for valgrind.
-    """
+    """Reorders the words of CTest's memory check (CMake's sources, ``cmCTestMemCheckHandler``)."""
     log, *rest = arguments
     at = next((n for n, word in enumerate(rest) if n and not word.startswith("-")), len(rest))
     before = rest[1:at] if rest[at - 1 : at] == ["--"] else [*rest[1:at], "--"]
@@ -64,7 +61,7 @@ def _run_subcommand(name: str, arguments: list[str]) -> int:
     given = parse_subcommand(subcommand, arguments)
     given.command = command
     STARTUP.is_quiet = given.quiet
-    if subcommand.reads_files:
+    if subcommand.group is SubcommandGroup.FILES:  # Their content decides how much memory it takes
         import_numpy()
         from tracelloc.system.memorylimits import default_budget, limit_own_memory  # noqa: PLC0415
 
@@ -112,11 +109,9 @@ def _run(given: commandline.Options, began_s: float) -> int:
 
     _take_interrupts()
     front = Reports(
-        options.report,
-        has_stdout=not options.command,
-        began_s=began_s,
+        options.report, has_stdout=not options.command, began_s=began_s,
         is_every_full=options.json_full,
-    )
+    )  # fmt: skip
     return trace(options, start_of(options), front)
 
 

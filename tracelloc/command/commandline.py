@@ -137,14 +137,11 @@ def _check_target(given: Options) -> None:
         raise UsageError(f"{named[0]} and {named[1]} both name a process", hint="leave out one")
     for option in named:
         if targets[option] == "":
-            example = "-n nginx" if option == "-n" else "--group nginx.service"
-            raise UsageError(
-                f"{option} '' names no process", hint=f"write a name, such as {example}"
-            )
+            name = "-n nginx" if option == "-n" else "--group nginx.service"
+            raise UsageError(f"{option} '' names no process", hint=f"write a name, such as {name}")
     if given.command and named:
-        raise UsageError(
-            f"{named[0]} traces a running process, -- CMD starts one", hint="leave out one of them"
-        )
+        hint = "leave out one of them"
+        raise UsageError(f"{named[0]} traces a running process, -- CMD starts one", hint=hint)
 
 
 def _check(given: Options) -> None:
@@ -154,48 +151,32 @@ def _check(given: Options) -> None:
     _check_source(given)
     age_s = (given.min_age_ns or 0) / NS_PER_S
     longest_s = max(given.interval_s or 0, given.duration_s or 0, age_s)
+    interval_s, push = given.interval_s, given.push
     least, most, sample = given.min_block_bytes, given.max_block_bytes, given.sample_bytes
-    for wrong, message in (
-        (
-            given.interval_s is not None and given.interval_s < 0.01,
-            "--interval must be at least 10ms",
-        ),
+    wrong = (
+        (interval_s is not None and interval_s < 0.01, "--interval must be at least 10ms"),
         (longest_s > _LONGEST_S, "times must be below a hundred years"),
         (given.duration_s == 0, "--duration must be more than 0"),
-        (
-            most is not None and most < least,
-            "--max-size is below --min-size: everything would be ignored",
-        ),
+        (most is not None and most < least,
+         "--max-size is below --min-size: everything would be ignored"),
         (sample is not None and not 0 < sample <= _SPARSEST, "--sample must be between 1 and 1TiB"),
-        (
-            given.most_processes > _MOST_PROCESSES,
-            f"--follow-limit must be at most {_MOST_PROCESSES}",
-        ),
-        (
-            not 0 < given.events_size_bytes <= _LARGEST_RING,
-            "--events-size must be between 1 and 1GiB",
-        ),
+        (given.most_processes > _MOST_PROCESSES,
+         f"--follow-limit must be at most {_MOST_PROCESSES}"),
+        (not 0 < given.events_size_bytes <= _LARGEST_RING,
+         "--events-size must be between 1 and 1GiB"),
         (given.waits and given.name is given.group_name, "--wait needs -n NAME or --group NAME"),
-        (
-            given.push is None and (given.push_name or given.push_label or given.push_interval),
-            "--push-interval, --push-label and --push-name need --push URL",
-        ),
-        (
-            given.push_interval is not None and not 1 <= given.push_interval <= 86400,
-            "--push-interval must be between 1s and a day",
-        ),
-        (
-            given.max_memory is not None and given.max_memory < _LEAST_MEMORY,
-            "--max-memory must be at least 128MiB",
-        ),
-        (
-            given.push_password_file and (given.push is None or ":" in (given.push[1] or "")),
-            "--push-password-file needs --push with a URL that has no password",
-        ),
+        (push is None and (given.push_name or given.push_label or given.push_interval),
+         "--push-interval, --push-label and --push-name need --push URL"),
+        (given.push_interval is not None and not 1 <= given.push_interval <= 86400,
+         "--push-interval must be between 1s and a day"),
+        (given.max_memory is not None and given.max_memory < _LEAST_MEMORY,
+         "--max-memory must be at least 128MiB"),
+        (given.push_password_file and (push is None or ":" in (push[1] or "")),
+         "--push-password-file needs --push with a URL that has no password"),
         (given.listen_token_file and given.listen is None, "--listen-token-file needs --listen"),
-    ):
-        if wrong:
-            raise UsageError(message)
+    )  # fmt: skip
+    if message := next((text for is_wrong, text in wrong if is_wrong), ""):
+        raise UsageError(message)
     for path in given.output:
         exporter_for(path)
 
@@ -222,14 +203,11 @@ def _check_source(given: Options) -> None:
     if given.source != "auto" and excluded is not None:
         raise UsageError(f"--source excludes {excluded}: the program decides what it reports")
     if given.source == "usdt" and (given.command or given.waits or given.group_name is not None):
-        raise UsageError(
-            "--source=usdt takes what a running process reports",
-            hint="--source=usdt:NAME names the provider of one that is not known yet",
-        )
+        hint = "--source=usdt:NAME names the provider of one that is not known yet"
+        raise UsageError("--source=usdt takes what a running process reports", hint=hint)
 
 
 def _check_preload(given: Options) -> None:
-    """Raises UsageError for options that the preloaded library does not support."""
     excluded = needs_probes(given)
     if given.preload in ("on", "inject") and excluded is not None:
         raise UsageError(
@@ -241,14 +219,11 @@ def _check_preload(given: Options) -> None:
 def needs_probes(given: Options) -> str | None:
     """Returns a given option that the preloaded library does not support, or None."""
     asked = {
-        "--follow": given.follow is not None,
-        "--group": given.group_name is not None,
-        "--wait": given.waits,
-        "--malloc": given.malloc is not None,
-        "--max-overhead": given.max_overhead is not None,
-        "--mmap": given.trace_mappings,
+        "--follow": given.follow is not None, "--group": given.group_name is not None,
+        "--wait": given.waits, "--malloc": given.malloc is not None,
+        "--max-overhead": given.max_overhead is not None, "--mmap": given.trace_mappings,
         "--stacks=fp": given.stacks == "fp",
-    }
+    }  # fmt: skip
     return next((name for name, is_asked in asked.items() if is_asked), None)
 
 
@@ -258,21 +233,17 @@ def _check_watch(given: Options) -> None:
     if given.as_root and not (given.command or given.on_leak):
         raise UsageError("--as-root is for CMD and --on-leak")
     if given.tui and (given.fail_if or given.on_leak):
-        raise UsageError(
-            "--fail-if and --on-leak check reports, and --tui writes none", hint="leave out --tui"
-        )
+        hint = "leave out --tui"
+        raise UsageError("--fail-if and --on-leak check reports, and --tui writes none", hint=hint)
 
 
 def _check_mode(given: Options) -> None:
     if not given.names_target and given.mode is not Mode.TUI:
-        raise UsageError(
-            "a process is required", hint="-p PID or -n NAME trace a running one, -- CMD starts one"
-        )
+        hint = "-p PID or -n NAME trace a running one, -- CMD starts one"
+        raise UsageError("a process is required", hint=hint)
     if given.program_output is not None and not (given.command and given.mode is Mode.TUI):
-        raise UsageError(
-            "--program-output needs the screen and -- CMD",
-            hint="without a screen, redirect the program's own output",
-        )
+        hint = "without a screen, redirect the program's own output"
+        raise UsageError("--program-output needs the screen and -- CMD", hint=hint)
 
 
 def split_command(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -1,6 +1,5 @@
 """Allocators that the user names: ``[[allocator]]`` and ``[[provider]]`` tables of a TOML file.
 
-They are pools, arenas and wrappers that tracelloc does not know, and providers of USDT probes.
 ``docs/allocators.md`` has examples, and describes all keys.
 """
 
@@ -22,13 +21,10 @@ from tracelloc.system.invoker import Invoker
 # What functions can do: as the function of that name; `alloc` as malloc. A `free` may call another
 # one for its memory: that counts once.
 KINDS: Final = {
-    "alloc": FunctionKind.ALLOC,
-    "calloc": FunctionKind.CALLOC,
-    "realloc": FunctionKind.REALLOC,
-    "reallocarray": FunctionKind.REALLOCARRAY,
-    "posix_memalign": FunctionKind.POSIX_MEMALIGN,
+    "alloc": FunctionKind.ALLOC, "calloc": FunctionKind.CALLOC, "realloc": FunctionKind.REALLOC,
+    "reallocarray": FunctionKind.REALLOCARRAY, "posix_memalign": FunctionKind.POSIX_MEMALIGN,
     "free": FunctionKind.OUTER_FREE,
-}
+}  # fmt: skip
 
 _MOST_ARGUMENTS: Final = 6
 # Default argument positions; other kinds use the first arguments.
@@ -62,11 +58,8 @@ def choose(choice: MallocChoice, custom: Iterable[Custom], source: str) -> Mallo
     if name and name not in providers:
         raise UsageError(f"--source={source}: no such provider", hint=nearest(name, providers))
     wanted = () if source == "auto" else tuple(providers.values())
-    functions = tuple(
-        one
-        for one in custom
-        if isinstance(one, CustomAllocator) and (one.space is Space.HOST or one.name == choice.only)
-    )
+    hosts = (one for one in custom if isinstance(one, CustomAllocator))
+    functions = tuple(one for one in hosts if one.space is Space.HOST or one.name == choice.only)
     return replace(choice, custom=functions, providers=(providers[name],) if name else wanted)
 
 
@@ -112,13 +105,9 @@ def _provider(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> Provider:
     if names[0] == names[1]:
         fail("free", "alloc and free must be different probes")
     return Provider(
-        entry["name"],
-        space=Space(entry.get("space", "host")),
-        alloc=names[0],
-        free=names[1],
-        arguments=numbers[0],
-        freed=numbers[1]["pointer"],
-    )
+        entry["name"], space=Space(entry.get("space", "host")), alloc=names[0], free=names[1],
+        arguments=numbers[0], freed=numbers[1]["pointer"],
+    )  # fmt: skip
 
 
 def _allocator(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> CustomAllocator:

@@ -82,7 +82,6 @@ class Signals:
         return self._receiver.fileno()
 
     def clear(self) -> None:
-        """Forgets signals that have been noticed."""
         self._receiver.recv(4096)
 
     @contextmanager
@@ -163,10 +162,7 @@ class AttachStart(Start):
     def __init__(
         self, process: Process, group: MemoryGroup | None = None, *, is_unprivileged: bool = False
     ) -> None:
-        """``process``: the traced process, or the first one of the group.
-
-        ``is_unprivileged``: only the library can be used.
-        """
+        """``process``: maybe the first one of a group. ``is_unprivileged``: only by the library."""
         self._process, self._group = process, group
         self._is_unprivileged = is_unprivileged
         self._follower: Follower | None = None
@@ -188,13 +184,10 @@ class AttachStart(Start):
                 session.close()
                 raise
             self._follower.follow(session)
-            is_group = self._group is not None
-            members = (
-                partial(members_of, self._group)
-                if self._group
-                else partial(_running_children, session.root.process, config)
-            )
-            self._joiner = ProcessJoiner(members, session, self._follower, is_group=is_group)
+            group, root = self._group, session.root.process
+            find = partial(members_of, group) if group else partial(_running_children, root, config)
+            is_group = group is not None
+            self._joiner = ProcessJoiner(find, session, self._follower, is_group=is_group)
             self._joiner.start()
         return session
 
@@ -320,10 +313,7 @@ class LaunchStart(Start):
 
 
 def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start:
-    """Returns the way to start that the options select. Raises TracellocError.
-
-    ``terminal``: that of a started program; None for tracelloc's own.
-    """
+    """Returns the selected way to start. ``terminal``: the program's own; None: tracelloc's."""
     if options.waits and options.name is not None:
         system.check_all()
         system.raise_file_limit()
@@ -340,10 +330,8 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
         raise why
     file_limit = system.raise_file_limit()
     who = effective_user() if options.as_root else invoker()
-    wants_library = options.trace.use_library and (
-        LIBRARY.exists() or not options.trace.spares_runtimes
-    )
-    preloaded = preloaded_library() if wants_library else None
+    has_library = LIBRARY.exists() or not options.trace.spares_runtimes
+    preloaded = preloaded_library() if options.trace.use_library and has_library else None
     program = TracedProgram(options.command, who, file_limit, terminal, preloaded)
     return LaunchStart(program, is_unprivileged=why is not None)
 

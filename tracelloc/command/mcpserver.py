@@ -13,13 +13,7 @@ from threading import Event, Lock, Thread
 from typing import Any, BinaryIO, Final
 
 from tracelloc import __version__
-from tracelloc.command.agenttools import (
-    TOOLS,
-    AgentTools,
-    CallCancelledError,
-    ToolError,
-    structured,
-)
+from tracelloc.command import agenttools
 from tracelloc.errors import MalformedError, TracellocError
 from tracelloc.system.bounded import parse_json
 
@@ -49,7 +43,7 @@ class _RpcError(Exception):
         self.answer = {"code": code, "message": message} | ({"data": data} if data else {})
 
 
-def serve(source: BinaryIO, sink: BinaryIO, tools: AgentTools) -> None:
+def serve(source: BinaryIO, sink: BinaryIO, tools: agenttools.AgentTools) -> None:
     """Answers messages until the input ends, and calls that are under way are answered."""
     with closing(tools):
         server = _Server(sink, tools)
@@ -59,7 +53,7 @@ def serve(source: BinaryIO, sink: BinaryIO, tools: AgentTools) -> None:
 
 
 class _Server:
-    def __init__(self, sink: BinaryIO, tools: AgentTools) -> None:
+    def __init__(self, sink: BinaryIO, tools: agenttools.AgentTools) -> None:
         self._sink, self._tools = sink, tools
         self._lock = Lock()  # For `_sink`
         # Calls under way, by the id of their request.
@@ -114,7 +108,7 @@ class _Server:
 
         def watch(elapsed_s: float, whole_s: float | None) -> None:
             if is_cancelled.is_set():
-                raise CallCancelledError
+                raise agenttools.CallCancelledError
             if token is not None:
                 told = {"progressToken": token, "progress": round(elapsed_s, 1)}
                 told |= {"total": whole_s} if whole_s else {}
@@ -124,13 +118,13 @@ class _Server:
             name, arguments = str(given.get("name")), _object(given.get("arguments"))
             try:
                 text, failed = self._tools.call(name, arguments, watch), False
-            except CallCancelledError:
+            except agenttools.CallCancelledError:
                 text, failed = "", True
-            except (ToolError, TracellocError, OSError, ValueError) as error:
+            except (agenttools.ToolError, TracellocError, OSError, ValueError) as error:
                 text, failed = str(error)[:1000], True
             if not is_cancelled.is_set():
                 result: Message = {"content": [{"type": "text", "text": text}], "isError": failed}
-                result |= {} if failed else {"structuredContent": structured(text)}
+                result |= {} if failed else {"structuredContent": agenttools.structured(text)}
                 self._send({"id": number, "result": finish(result)})
             del self._calls[number]
 
@@ -149,9 +143,8 @@ def _finisher(method: str, meta: Message) -> Callable[[Message], Message]:
     if revision is None and method != "server/discover":
         return lambda result: result
     if not isinstance(revision, str) or not isinstance(meta.get(f"{_KEY}clientCapabilities"), dict):
-        raise _RpcError(
-            _PARAMETERS, f"_meta needs {_KEY}protocolVersion and {_KEY}clientCapabilities"
-        )
+        needed = f"_meta needs {_KEY}protocolVersion and {_KEY}clientCapabilities"
+        raise _RpcError(_PARAMETERS, needed)
     if revision != _REVISION:
         told = {"supported": [_REVISION], "requested": revision}
         raise _RpcError(_NO_REVISION, f"revision {revision[:40]} is not supported", told)
@@ -167,18 +160,13 @@ def _result(method: str, given: Message) -> Message:
         asked = given.get("protocolVersion")
         return {
             "protocolVersion": asked if asked in _SESSION_REVISIONS else _SESSION_REVISIONS[0],
-            "capabilities": _CAPABILITIES,
-            "serverInfo": _SERVER,
-            "instructions": _INSTRUCTIONS,
-        }
+            "capabilities": _CAPABILITIES, "serverInfo": _SERVER, "instructions": _INSTRUCTIONS,
+        }  # fmt: skip
     if method == "server/discover":
-        return {
-            "supportedVersions": [_REVISION],
-            "capabilities": _CAPABILITIES,
-            "instructions": _INSTRUCTIONS,
-        }
+        more = {"capabilities": _CAPABILITIES, "instructions": _INSTRUCTIONS}
+        return {"supportedVersions": [_REVISION], **more}
     if method == "ping":
         return {}
     if method == "tools/list":
-        return {"tools": [tool.listing for tool in TOOLS.values()]}
+        return {"tools": [tool.listing for tool in agenttools.TOOLS.values()]}
     raise _RpcError(_NO_METHOD, f"there is no method {method[:100]!r}")

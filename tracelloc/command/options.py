@@ -42,27 +42,21 @@ _EVERY_S: Final = 0.1  # How often control groups are looked for
 
 
 def completed(given: Options) -> Options:
-    """Returns the options with all derived settings. Raises UsageError and TargetError.
-
-    The PID is that of the named group's oldest process.
-    """
+    """Returns the options with all derived settings. Raises UsageError and TargetError."""
     outputs = outputs_of(given)
     files = (output.exporter.wanted for output in outputs)
     address: ListenAddress | None = given.listen
     if address is not None:
         address = replace(address, token=read_secret(given.listen_token_file, LISTEN_TOKEN))
     found = given.but(
-        outputs=outputs,
-        listen=address,
-        pushes_to=_push_of(given),
-        trace=_config_of(given),
+        outputs=outputs, listen=address, pushes_to=_push_of(given), trace=_config_of(given),
         watch=WatchOptions(
             tuple(given.fail_if), tuple(given.on_leak or ()), tuple(given.suppressions)
         ),
         wanted=reduce(
             or_, files, wanted_by(given.show) | SnapshotRequest(given.top, given.min_age_ns)
         ),
-    )
+    )  # fmt: skip
     if given.group_name is None:
         return found
     group = _found_group(given.group_name, waits=given.waits)
@@ -97,24 +91,18 @@ def _config_of(given: Options) -> TraceConfig:
     has_library = machine_architecture(machine_name()) is not None
     is_free = given.method == "auto" and not needs_probes(given) and has_library
     capture = _settings(
-        CaptureConfig,
-        values,
-        events_size_bytes=max(mmap.PAGESIZE, given.events_size_bytes),
+        CaptureConfig, values, events_size_bytes=max(mmap.PAGESIZE, given.events_size_bytes),
         use_rows=given.stacks != "fp",
         follow=given.follow is not None or given.group_name is not None or given.waits,
-    )
+    )  # fmt: skip
     config = _settings(
-        TraceConfig,
-        values,
-        capture=capture,
+        TraceConfig, values, capture=capture,
         method=None if given.method == "auto" else Method(given.method),
         selection=MallocChoice(given.malloc, mappings=given.trace_mappings),
-        followed_names=given.follow or frozenset(),
-        injects=given.preload == "inject",
+        followed_names=given.follow or frozenset(), injects=given.preload == "inject",
         use_library=given.preload in ("on", "inject") or (given.preload == "auto" and is_free),
-        spares_runtimes=given.preload == "auto",
-        counts_earlier=given.earlier == "on",
-    )
+        spares_runtimes=given.preload == "auto", counts_earlier=given.earlier == "on",
+    )  # fmt: skip
     return config if given.source == "auto" else replace(config, use_library=False)
 
 
@@ -129,11 +117,7 @@ def _push_of(given: Options) -> PushConfig | None:
 
         headers = request_headers(os.environ)
     return PushConfig(
-        url,
-        authorization(user, read_secret(given.push_password_file, PUSH_PASSWORD)),
-        given.push_interval or PUSH_INTERVAL_S,
-        given.push_name,
-        tuple(given.push_label),
-        is_otlp,
+        url, authorization(user, read_secret(given.push_password_file, PUSH_PASSWORD)),
+        given.push_interval or PUSH_INTERVAL_S, given.push_name, tuple(given.push_label), is_otlp,
         tuple(headers.items()),
-    )
+    )  # fmt: skip

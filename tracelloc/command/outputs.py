@@ -33,19 +33,10 @@ _PROGRESS_S: Final = 1.0  # How long a step may take before its progress is repo
 
 
 def write_files(
-    outputs: Iterable[OutputFile],
-    trace: TraceSnapshot,
-    namers: Namers,
-    *,
-    messages: Messages,
-    fail: Callable[[TracellocError], None],
-    marks: Mapping[int, Snapshot] | None = None,
-) -> None:
-    """Writes the files of a run; ``fail`` gets the error of each file that can't be written.
-
-    ``marks``: see ``trace_profiles``. Names that are not found before the namers' patience ends
-    end say so in the files.
-    """
+    outputs: Iterable[OutputFile], trace: TraceSnapshot, namers: Namers, *, messages: Messages,
+    fail: Callable[[TracellocError], None], marks: Mapping[int, Snapshot] | None = None,
+) -> None:  # fmt: skip
+    """Writes the files of a run; ``fail`` gets each error. ``marks``: see ``trace_profiles``."""
     outputs = [o.at(trace.root.target.pid, trace.root.time_s) for o in outputs]
     if not outputs:
         return
@@ -114,10 +105,7 @@ _BETWEEN_LINES_S: Final = 10.0  # Time between progress lines where standard err
 
 
 class Messages:
-    """Messages on standard error; only warnings and errors if ``STARTUP`` is quiet.
-
-    For one thread, except for ``say_above_progress``.
-    """
+    """Messages on standard error; only warnings and errors if ``STARTUP`` is quiet."""
 
     def __init__(self) -> None:
         self._last_progress_s = 0.0
@@ -151,7 +139,6 @@ class Messages:
             self.say(line)
 
     def end_progress(self) -> None:
-        """Starts the next message on a new line."""
         leave_status()
 
 

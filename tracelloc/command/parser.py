@@ -42,9 +42,8 @@ class Formatter(argparse.HelpFormatter):
         wrapper = textwrap.TextWrapper(
             width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
         )
-        return "\n\n".join(
-            part if "\n  " in part else wrapper.fill(part) for part in text.strip().split("\n\n")
-        )
+        parts = text.strip().split("\n\n")
+        return "\n\n".join(part if "\n  " in part else wrapper.fill(part) for part in parts)
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,7 +56,6 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"{self.prog} --help shows the options")
 
     def flags(self) -> list[str]:
-        """Returns the names of all options, without hidden ones."""
         shown = (action for action in self._actions if action.help != argparse.SUPPRESS)
         return [flag for action in shown for flag in action.option_strings]
 

@@ -1,7 +1,5 @@
 """Finds the process that a command line names by -p PID, -n NAME, a plain word or a command.
 
-Also repeats a command's report at intervals, and turns failures of reading a process into errors.
-
 It imports nothing slow to refuse a wrong process, and nothing of ``record`` to show help.
 """
 

@@ -32,11 +32,7 @@ class Recorder:
     """A front-end that writes the trace into a recording, with progress on standard error."""
 
     def __init__(self, path: Path, max_bytes: int, max_s: float) -> None:
-        """Creates the file at once, unless its name depends on the target.
-
-        ``path``: ``%p`` in it stands for the target's PID, ``%t`` for the time. ``max_s``: how far
-        the recording may reach back. Raises TracellocError if the file can't be created.
-        """
+        """Creates the file at once, unless its name has ``%p`` or ``%t``. Raises TracellocError."""
         self.messages = Messages()
         self._path, self._max_bytes, self._max_s = path, max_bytes, max_s
         # The file until recording begins. It is never removed and created again: a reader of the
@@ -61,9 +57,9 @@ class Recorder:
     def _current(self, run: Run) -> RecordingWriter:
         """Returns the writer, or that of a new file if the last writer's file was removed."""
         writer = self._writer
-        if writer is not None and not writer.is_gone:
-            return writer
         if writer is not None:
+            if not writer.is_gone:
+                return writer
             path, count = printable(str(writer.path)), plural(writer.count, "snapshot")
             self.messages.say(f"{path} was removed or moved, with {count}: a new file is begun")
             self.close()
@@ -76,24 +72,17 @@ class Recorder:
             writer.close()
 
     def _new_writer(self, pid: int) -> RecordingWriter:
-        path = filled_in(self._path, pid, time.time())
-        return RecordingWriter(
-            path, max_bytes=self._max_bytes, max_s=self._max_s, users=output_users()
-        )
+        path, users = filled_in(self._path, pid, time.time()), output_users()
+        return RecordingWriter(path, max_bytes=self._max_bytes, max_s=self._max_s, users=users)
 
     def _begin(self, run: Run) -> RecordingWriter:
         target = run.session.root.target
         writer = self._writer = self._first or self._new_writer(target.pid)
         self._first = None
-        writer.describe(
-            {
-                "pid": str(target.pid),
-                "command": target.command,
-                "host": socket.gethostname(),
-                "version": __version__,
-                "missed": str(self._missed),
-            }
-        )
+        writer.describe({
+            "pid": str(target.pid), "command": target.command, "host": socket.gethostname(),
+            "version": __version__, "missed": str(self._missed),
+        })  # fmt: skip
         self.messages.say(f"recording to {printable(str(writer.path))}")
         return writer
 

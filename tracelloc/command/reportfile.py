@@ -72,7 +72,6 @@ def report(given: argparse.Namespace) -> None:
 
 
 def _with_largest(trace: TraceSnapshot, top: int) -> TraceSnapshot:
-    """Returns the trace with at most ``top`` of the largest blocks per process."""
     return replace(
         trace,
         processes=tuple(
@@ -106,10 +105,8 @@ def _convert(given: argparse.Namespace, file: Path, outputs: Sequence[OutputFile
     profile = read_profile(file, given.at or given.since)
     exporter = FORMATS.get(given.format)
     if exporter is None and not outputs:
-        raise UsageError(
-            f"{file} is a profile, not a recording",
-            hint="-o FILE writes it in another format, tracelloc diff lists changes",
-        )
+        hint = "-o FILE writes it in another format, tracelloc diff lists changes"
+        raise UsageError(f"{file} is a profile, not a recording", hint=hint)
     check_metrics(profile, file, {METRICS[given.metric]})
     for output in outputs:
         output.at(profile.target.pid, profile.time_s).write(output.content(profile))

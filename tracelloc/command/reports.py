@@ -40,11 +40,7 @@ class Reports:
     def __init__(
         self, path: Path | None, *, has_stdout: bool, began_s: float, is_every_full: bool = False
     ) -> None:
-        """``path``: the file of the reports; None: standard output, or standard error if not free.
-
-        ``began_s``: when the command began, by ``time.monotonic``. ``is_every_full``: reports
-        repeat what has not changed. Raises UsageError if the file can't be written.
-        """
+        """``path``: the reports' file; None: standard output or error. Raises TracellocError."""
         self._began_s = began_s
         self._earlier = EarlierReports(is_every_full=is_every_full)
         self.messages = Messages()
@@ -82,7 +78,6 @@ class Reports:
                 return
 
     def _interval_s(self, run: Run) -> float:
-        """Returns the time between reports: shorter on a terminal than in a log."""
         if run.options.interval_s is not None:
             return run.options.interval_s
         stream = self._stream if run.options.mode.reports else sys.stderr
@@ -98,10 +93,8 @@ class Reports:
 
     def _tick(self, run: Run, *, is_report: bool = True) -> bool:
         """Writes one report, or only checks rules. Returns whether tracing ends."""
-        patience_s = max(_LEAST_PATIENCE_S, self._look_s(run) / 2)
-        run.namers.patience_s = (
-            HURRY_PATIENCE_S if self._is_last(run) else min(patience_s, REPORT_PATIENCE_S)
-        )
+        patience_s = min(max(_LEAST_PATIENCE_S, self._look_s(run) / 2), REPORT_PATIENCE_S)
+        run.namers.patience_s = HURRY_PATIENCE_S if self._is_last(run) else patience_s
         trace = run.snapshot()
         run.say_what_is_traced()
         if not is_report:
@@ -121,7 +114,6 @@ class Reports:
         return not self._is_open or (count is not None and self._count >= count)
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
-        """Writes the last report, with all processes, ended ones included."""
         if run.options.mode.reports:
             if not self._is_done(run):
                 self._report(run, trace, is_last=True)
@@ -131,22 +123,14 @@ class Reports:
     def _report(self, run: Run, trace: TraceSnapshot, *, is_last: bool) -> None:
         options = run.options
         style = ReportStyle(
-            options.top,
-            options.min_age_ns,
-            options.show,
-            has_many=options.trace.follow,
+            options.top, options.min_age_ns, options.show, has_many=options.trace.follow,
             hints_of=hints_of,
-        )
+        )  # fmt: skip
         self._earlier.begin(is_last=is_last or self._is_last(run))
         text = trace_report(
-            trace,
-            run.namers,
-            style,
-            run.marks,
-            ended=is_last,
-            earlier=self._earlier,
+            trace, run.namers, style, run.marks, ended=is_last, earlier=self._earlier,
             as_json=options.mode is Mode.JSON,
-        )
+        )  # fmt: skip
         try:
             self._stream.write(text.encode(errors="backslashreplace"))
             self._stream.flush()

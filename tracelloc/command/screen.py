@@ -73,7 +73,6 @@ class LiveSource:
         return self._advice.advice_for(target.pid, Path(f"/proc/{target.pid}/root"), stack)
 
     def read_source(self, target: Target, path: str) -> list[str]:
-        """Returns the lines of a source file, from the process's root directory or tracelloc's."""
         return lines_of_file(target.pid, path)
 
 

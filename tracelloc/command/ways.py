@@ -1,7 +1,4 @@
-"""The findings of ``tracelloc doctor``: which ways to trace a process work, and cures for others.
-
-Nothing is attached to the target of ``tracelloc doctor``; its code and symbols are only read.
-"""
+"""The findings of ``tracelloc doctor``: which ways of tracing work, and cures for the others."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -77,14 +74,9 @@ def target_findings(pid: int) -> Iterator[Finding]:
             check(space, allocators_in(space.mapped_modules, EVERYTHING))
         except TargetError as error:
             yield Finding(_MISSING, "library", f"it can't be injected: {error.message}")
-        tracer = process.tracer_id()
-        if tracer:
-            yield Finding(
-                _MISSING,
-                "ptrace",
-                f"process {tracer} traces it (a debugger, strace?): --follow will not work",
-                "end that program",
-            )
+        if tracer := process.tracer_id():
+            what = f"process {tracer} traces it (a debugger, strace?): --follow will not work"
+            yield Finding(_MISSING, "ptrace", what, "end that program")
         yield from _unwinding(space.modules)
         for runtime in runtimes_of(space.modules):
             yield Finding(_MISSING, "runtime", runtime.heap, runtime.advice)
@@ -108,14 +100,10 @@ def _probes(process: Process, planned: ProbePlan) -> Iterator[Finding]:
         yield Finding(_MISSING, "probes", f"slow ones: {', '.join(slow[:_MOST_NAMED])}")
     for line in unseen_lines(describe_allocators(planned.allocators)):
         yield Finding(_MISSING, "probes", f"not probed: {line}")
-    others = _others_breakpoints(process, planned)
-    if others:
-        yield Finding(
-            _MISSING,
-            "others",
-            f"another tool has probes or breakpoints there: {', '.join(others[:_MOST_NAMED])}",
-            "bpftool link; end that tool to have exact costs",
-        )
+    if others := _others_breakpoints(process, planned):
+        what = f"another tool has probes or breakpoints there: {', '.join(others[:_MOST_NAMED])}"
+        cure = "bpftool link; end that tool to have exact costs"
+        yield Finding(_MISSING, "others", what, cure)
 
 
 def _others_breakpoints(process: Process, planned: ProbePlan) -> list[str]:
@@ -145,12 +133,9 @@ def _unwinding(modules: Sequence[Module]) -> Iterator[Finding]:
         yield Finding(_GOOD, "unwinding", text)
         return
     names = ", ".join(lacking[:_MOST_NAMED])
-    yield Finding(
-        _MISSING,
-        "unwinding",
-        f"no call-frame information in {names}: their code is unwound by frame pointers",
-        "compile with -fasynchronous-unwind-tables, or with -fno-omit-frame-pointer",
-    )
+    what = f"no call-frame information in {names}: their code is unwound by frame pointers"
+    cure = "compile with -fasynchronous-unwind-tables, or with -fno-omit-frame-pointer"
+    yield Finding(_MISSING, "unwinding", what, cure)
 
 
 def _names(reports: Sequence[ModuleReport]) -> Iterator[Finding]:
@@ -250,8 +235,7 @@ def _way(about: str, why_not: str, text: str) -> Finding:
 def try_probes() -> Finding:
     """Compiles the probes, tries some on a child process, and returns how that went."""
     try:
-        why = why_no_probes()
-        if why is not None:
+        if (why := why_no_probes()) is not None:
             return Finding(FindingState.NO, PROBES, why.message, why.hint)
         if "[confidentiality]" in _text(LOCKDOWN):
             what = "this kernel forbids BPF programs to read memory (lockdown)"
@@ -380,9 +364,5 @@ def _rights(status: str) -> Iterator[Finding]:
     """Yields findings on capabilities. ``status``: the text of /proc/self/status."""
     held = system.held_capabilities(status)
     if held.issuperset(system.NEEDED) and not held & {system.ALL, system.MAPPED_FILES}:
-        yield Finding(
-            _MISSING,
-            "rights",
-            f"without {system.MAPPED_FILES}, files that were replaced or deleted can't be read",
-            f"add {system.MAPPED_FILES} to the capabilities",
-        )
+        what = f"without {system.MAPPED_FILES}, files that were replaced or deleted can't be read"
+        yield Finding(_MISSING, "rights", what, f"add {system.MAPPED_FILES} to the capabilities")

@@ -1,7 +1,5 @@
 """Reports which processes the kernel has killed for want of memory, and what held the memory.
 
-The counters of control groups show each kill. The newest recording of the subject shows in
-its last snapshot which call stacks had the most live bytes.
 
 Formats: Documentation/accounting/psi.rst, cgroup-v2.rst (memory.events) and cgroup-v1/memory.rst
 (memory.oom_control, which counts a group's own processes only); ``oom_kill`` of /proc/vmstat counts
@@ -11,6 +9,7 @@ those of the whole machine.
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,18 +36,12 @@ _VERSION_2: Final = ("", "unified")  # Where groups of version 2 may be found
 
 
 def memory_pressure(path: str, cgroups: Path = CGROUPS, root: Path = PROC) -> float | None:
-    """Returns the share of the last minute in which a process of a group waited for memory.
-
-    If the group has no figure of its own: the machine's share; None if that is unknown, too.
-    """
+    """Returns the share of the last minute that a group, or else the machine, waited for memory."""
     places = [cgroups / folder / path.lstrip("/") / "memory.pressure" for folder in _VERSION_2]
     for file in [*places, root / "pressure/memory"]:
-        try:
-            match = _SOME.search(file.read_text())
-        except OSError:
-            continue
-        if match is not None:
-            return float(match[1]) / 100
+        with suppress(OSError):
+            if (match := _SOME.search(file.read_text())) is not None:
+                return float(match[1]) / 100
     return None
 
 
@@ -110,11 +103,9 @@ class KillWatch:
         living = {process.pid for process in machine.processes}
         kills = [kill for key in list(self._known) if (kill := self._kill_of(key, living))]
         told = {kill.subject.group for kill in kills}
-        self._open = {
-            path: (count, looks - 1)
-            for path, (count, looks) in self._open.items()
-            if path not in told and looks > 1
-        }
+        for path in told & self._open.keys():
+            del self._open[path]
+        self._open = {path: (n, looks - 1) for path, (n, looks) in self._open.items() if looks > 1}
         self._known = {
             key: current.get(key, subject) if subject.group not in self._open else subject
             for key, subject in self._known.items()
@@ -151,7 +142,6 @@ class KillReporter:
         self._files, self._jobs, self._log = files, jobs, log
 
     def report(self, kill: Kill) -> None:
-        """Reports a kill as soon as the subject's recording, if there is one, is complete."""
         time_s = time.time()
         self._jobs.explain(kill.subject, lambda file: self._tell(kill, time_s, file))
 
@@ -159,16 +149,13 @@ class KillReporter:
         subject = kill.subject
         victim = kill.victims[0] if kill.victims else None
         at = time.strftime("%H:%M:%S", time.localtime(time_s))
-        text = f"killed by the kernel at {at}"
         facts = facts_of(subject) | {"killed_at": time_s, "kills": kill.count, "file": file}
         stacks = [] if file is None or not file.endswith(RECORDING_SUFFIX) else _stacks_in(file)
         earlier = stacks.pop() if stacks else None
+        what = "nothing was recorded" if file is None else f"see {file}"
         if earlier is not None:
-            text += f"; {_held(stacks, earlier)}"
-        elif file is not None:
-            text += f"; see {file}"
-        else:
-            text += "; nothing was recorded"
+            what = _held(stacks, earlier)
+        text = f"killed by the kernel at {at}; {what}"
         pid = 0 if victim is None else victim.pid
         path = self._files.new_path(subject.target.name, pid, KILL_SUFFIX)
         self._files.write_json(path, facts | {
@@ -204,10 +191,7 @@ def _held(stacks: Sequence[Mapping[str, Any]], earlier: Mapping[str, Any]) -> st
 
 
 def _stacks_in(recording: str) -> list[dict[str, Any]]:
-    """Returns the stacks with the most live bytes at a recording's end; empty if unreadable.
-
-    The last one stands for the blocks from before the recording.
-    """
+    """Returns the largest stacks at a recording's end; the last one: blocks from before it."""
     report = report_on(recording, _STACKS)
     if report is None:
         return []
@@ -216,10 +200,7 @@ def _stacks_in(recording: str) -> list[dict[str, Any]]:
     kinds = [kind for kind in earlier.get("top_kinds", ()) if kind["alike"]]
     largest = max(kinds, key=lambda kind: kind["bytes"], default=None)
     alike = "" if largest is None else printable(largest["alike"]["allocated_in"])
-    found = [
-        {"name": stack_name(each["stack"]), "bytes": each["bytes"], "stack": each["stack"]}
-        for each in report["top_allocators"]
-        if each["bytes"] > 0
-    ]
+    stacks = [(one["stack"], one["bytes"]) for one in report["top_allocators"] if one["bytes"] > 0]
+    found = [{"name": stack_name(stack), "bytes": size, "stack": stack} for stack, size in stacks]
     found.append({"name": alike, "bytes": earlier.get("bytes", 0), "stack": []})
     return [each | {"share": each["bytes"] / whole} for each in found]

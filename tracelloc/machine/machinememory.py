@@ -58,7 +58,6 @@ class MemoryKind(Enum):
 
     @property
     def title(self) -> str:
-        """The kind's name in a table."""
         return self.name.lower().replace("_", " ")
 
 
@@ -87,7 +86,6 @@ class MemoryTrend:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all kinds."""
         return sum(self.kinds.values())
 
     @property
@@ -181,15 +179,11 @@ class GrowthHistory:
 
     def add(self, time_s: float) -> int:
         """Returns a new row, whose first figures will be recorded for ``time_s``."""
-        if self._free:
-            row = self._free.pop()
-            self._born[row] = time_s
-            return row
-        self._born.append(time_s)
-        return len(self._born) - 1
+        row = self._free.pop() if self._free else len(self._born)
+        self._born[row : row + 1] = [time_s]
+        return row
 
     def remove(self, row: int) -> None:
-        """Frees the row of a process or group that has ended."""
         self._free.append(row)
 
     def record(self, time_s: float, figures: dict[int, Sequence[int]]) -> None:
@@ -206,21 +200,14 @@ class GrowthHistory:
         for index in range(1, len(times) - 1):
             if times[index + 1] - times[kept[-1]] > _SPACING * (now_s - times[index]):
                 kept.append(index)
-        kept = [
-            index
-            for index in dict.fromkeys([*kept, len(times) - 1])
-            if now_s - times[index] <= LONGEST_S
-        ]
+        kept = [n for n in dict.fromkeys([*kept, len(times) - 1]) if now_s - times[n] <= LONGEST_S]
         self._times = [times[index] for index in kept]
         self._samples = [self._samples[index] for index in kept]
 
     def _before(
         self, rows: Sequence[int], window_s: float | npt.NDArray[np.float64]
     ) -> tuple[npt.NDArray[np.float64], Figures]:
-        """Returns times and figures of rows a window (or one each) ago, or of their first samples.
-
-        Shapes: (rows,), (rows, columns); figures of reclaimable kinds are 0.
-        """
+        """Returns times and figures of rows a window ago, or of their first samples."""
         chosen = np.asarray(rows, np.intp)
         times = np.asarray(self._times)
         born = np.asarray(self._born)[chosen]
@@ -233,7 +220,6 @@ class GrowthHistory:
         return times[indices], figures
 
     def trends(self, rows: Sequence[int]) -> list[MemoryTrend]:
-        """Returns how the memory of each row has changed until the last sample."""
         if not rows:
             return []
         sizes = self._samples[-1][np.asarray(rows, np.intp)]
@@ -355,7 +341,6 @@ def _rates(trend: MemoryTrend) -> str:
 
 
 def _groups(groups: Sequence[GroupMemory], top: int) -> Iterator[str]:
-    """Yields a table of control groups, those first that will reach their limits first."""
     if not groups:
         return
     yield (
@@ -406,11 +391,11 @@ def hints(rows: Sequence[ProcessMemory]) -> Iterator[str]:
 
 def _advice(process: ProcessMemory) -> str:
     kind = process.trend.growing_kind
-    if kind in (MemoryKind.ANONYMOUS, MemoryKind.SWAPPED):
-        return f", {kind.value}: tracelloc -p {process.pid} shows what allocates it"
     if kind is None:
         return ""
-    return f", {kind.value}: tracelloc -p {process.pid} --mmap shows what maps it"
+    is_heap = kind in (MemoryKind.ANONYMOUS, MemoryKind.SWAPPED)
+    what = " shows what allocates it" if is_heap else " --mmap shows what maps it"
+    return f", {kind.value}: tracelloc -p {process.pid}{what}"
 
 
 def machine_json(machine: MachineMemory, rows: Sequence[ProcessMemory]) -> str:
@@ -430,27 +415,19 @@ def machine_json(machine: MachineMemory, rows: Sequence[ProcessMemory]) -> str:
 
 def _process_json(process: ProcessMemory) -> dict[str, Any]:
     return {
-        "pid": process.pid,
-        "command": process.command,
-        "arguments": process.arguments,
-        "user": process.user,
-        "group": process.group or None,
-        "pss_bytes": process.pss_bytes,
+        "pid": process.pid, "command": process.command, "arguments": process.arguments,
+        "user": process.user, "group": process.group or None, "pss_bytes": process.pss_bytes,
         **_trend_json(process.trend),
-    }
+    }  # fmt: skip
 
 
 def _group_json(group: GroupMemory) -> dict[str, Any]:
     return {
-        "path": group.path,
-        "name": group.name,
+        "path": group.path, "name": group.name,
         **{key: value or None for key, value in group.owner.labels().items()},
-        "processes": group.processes,
-        **_trend_json(group.trend),
-        "limit_bytes": group.limit_bytes,
-        "free_bytes": group.free_bytes,
-        "limit_in_s": group.limit_in_s,
-    }
+        "processes": group.processes, **_trend_json(group.trend), "limit_bytes": group.limit_bytes,
+        "free_bytes": group.free_bytes, "limit_in_s": group.limit_in_s,
+    }  # fmt: skip
 
 
 def _trend_json(trend: MemoryTrend) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Rules on the memory of processes and control groups, their file, and what breaks them.
-
-``tracelloc watch --example config`` prints an example with all keys.
-"""
+"""Rules on the memory of processes and control groups, their file, and what breaks them."""
 
 import re
 import shlex
@@ -102,9 +99,8 @@ def parse_watch_config(text: str, name: str) -> WatchConfig:
                 given[key] = _GLOBAL[key](value)
             except ValueError as error:
                 tables.fail(find_line(text, key), f"{key}: {error}")
-    targets = tuple(
-        _target(entry, partial(tables.fail_at, at)) for at, entry in enumerate(tables.entries)
-    )
+    entries = enumerate(tables.entries)
+    targets = tuple(_target(entry, partial(tables.fail_at, at)) for at, entry in entries)
     names = [target.name for target in targets]
     for at, each in enumerate(names):
         if each in names[:at]:
@@ -191,18 +187,12 @@ _GLOBAL: Final[dict[str, Callable[[object], Any]]] = {
 }
 # Readers of a target's keys, and their defaults; None: the key is required.
 _TARGET: Final[dict[str, tuple[Callable[[object], Any], Any]]] = {
-    "name": (_label, None),
-    "process": (_text, ""),
-    "group": (_text, ""),
-    "rules": (_rules, None),
-    "actions": (_actions, ("heap",)),
-    "record_for": (_at_least(parse_duration, 1, "1s"), 300.0),
-    "max_overhead": (_overhead, "5%"),
-    "push": (_url, ""),
-    "push_password_file": (_absolute, ""),
+    "name": (_label, None), "process": (_text, ""), "group": (_text, ""), "rules": (_rules, None),
+    "actions": (_actions, ("heap",)), "record_for": (_at_least(parse_duration, 1, "1s"), 300.0),
+    "max_overhead": (_overhead, "5%"), "push": (_url, ""), "push_password_file": (_absolute, ""),
     "hook": (lambda value: tuple(shlex.split(_text(value))), ()),
     "cool_down": (_at_least(parse_duration, 60, "60s"), 3600.0),
-}
+}  # fmt: skip
 
 
 def _target(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> WatchTarget:
@@ -244,7 +234,6 @@ class Subject:
 
     @property
     def used_share(self) -> float:
-        """The used share of the limit."""
         return self.used_bytes / max(self.limit_bytes, 1)
 
 
@@ -259,16 +248,14 @@ class Breach:
 
 def subjects_of(machine: MachineMemory, targets: Sequence[WatchTarget]) -> Iterator[Subject]:
     """Yields the processes and groups that targets name, in the order of the targets."""
-    by_path = {group.path: group for group in machine.groups}
     for target in targets:
         if target.group:
-            for group in machine.groups:
-                if _is_named(group, target.group):
-                    yield _group_subject(target, group, machine)
+            groups = (group for group in machine.groups if _is_named(group, target.group))
+            yield from (_group_subject(target, group, machine) for group in groups)
         else:
             for process in machine.processes:
                 if fnmatchcase(process.command, target.process):
-                    yield _process_subject(target, process, by_path, machine)
+                    yield _own_subject(target, process, machine)
 
 
 def is_in(process: ProcessMemory, path: str) -> bool:
@@ -292,18 +279,9 @@ def _group_subject(target: WatchTarget, group: GroupMemory, machine: MachineMemo
     )  # fmt: skip
 
 
-def _process_subject(
-    target: WatchTarget,
-    process: ProcessMemory,
-    by_path: dict[str, GroupMemory],
-    machine: MachineMemory,
-) -> Subject:
-    limits = [
-        group.limit_bytes
-        for path, group in by_path.items()
-        if group.limit_bytes is not None and is_in(process, path)
-    ]
-    limit = min([*limits, machine.total_bytes])
+def _own_subject(target: WatchTarget, process: ProcessMemory, machine: MachineMemory) -> Subject:
+    limits = [each.limit_bytes for each in machine.groups if is_in(process, each.path)]
+    limit = min([*(each for each in limits if each is not None), machine.total_bytes])
     return Subject(
         target, f"{target.name} {process.pid}", process.command, process.group, (process,),
         process.trend, limit, process.trend.size_bytes,
@@ -323,10 +301,9 @@ class RuleBook:
         before, self._since = self._since, {}
         found = []
         for subject in subjects:
-            breaches = (self._check(subject, rule, before, now_s) for rule in subject.target.rules)
             # All rules are looked at, as each has its own time.
-            broken = [breach for breach in list(breaches) if breach is not None]
-            found += broken[:1]
+            broken = [self._check(subject, rule, before, now_s) for rule in subject.target.rules]
+            found += list(filter(None, broken))[:1]
         return found
 
     def _check(

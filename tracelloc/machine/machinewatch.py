@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -71,7 +72,6 @@ class MachineMetrics:
         self._commands, self._groups = LargestNames(), LargestNames()
 
     def lines(self, machine: MachineMemory, counts: WatchCounts) -> Iterator[str]:
-        """Yields the lines of an OpenMetrics text, without the final ``# EOF``."""
         yield from _gauge("machine_memory_bytes", "state", "Memory of the machine", {
             "available": machine.available_bytes,
             "used": machine.total_bytes - machine.available_bytes,
@@ -92,7 +92,7 @@ class MachineMetrics:
     def _processes(self, machine: MachineMemory) -> Iterator[str]:
         counts, sizes, rates = Counter[str](), Counter[str](), Counter[str]()
         for process in machine.processes:
-            name = _label(process.command)
+            name = process.command[:_LONGEST_LABEL]
             counts[name] += 1
             sizes[name] += process.trend.size_bytes
             rates[name] += process.trend.rate
@@ -112,58 +112,39 @@ class MachineMetrics:
         order = sorted(machine.groups, key=lambda group: (-group.trend.size_bytes, group.path))
         groups: dict[str, GroupMemory] = {}
         for group in order:
-            groups.setdefault(_label(group.name), group)
-        chosen = self._groups.choose(
-            {name: group.trend.size_bytes for name, group in groups.items()}
-        )
+            groups.setdefault(group.name[:_LONGEST_LABEL], group)
+        chosen = self._groups.choose({name: one.trend.size_bytes for name, one in groups.items()})
         shown = {name: group for name, group in groups.items() if name in chosen}
         labels = {
-            name: {key: _label(value) for key, value in group.owner.labels().items() if value}
+            name: {k: text[:_LONGEST_LABEL] for k, text in group.owner.labels().items() if text}
             for name, group in shown.items()
         }
-        for metric, text, figure_of in _GROUP_METRICS:
-            figures = {name: figure_of(group) for name, group in shown.items()}
+        for metric, text, figure in _GROUP_METRICS:
+            figures = {name: attrgetter(figure)(group) for name, group in shown.items()}
             known = {name: figure for name, figure in figures.items() if figure is not None}
             yield from _gauge(metric, "group", text, known, labels)
 
 
-_GROUP_METRICS: Final[tuple[tuple[str, str, Callable[[GroupMemory], float | None]], ...]] = (
-    ("group_memory_bytes", "Memory of control groups", lambda group: group.trend.size_bytes),
-    (
-        "group_growth_bytes_per_min",
-        "Growth of control groups per minute",
-        lambda group: group.trend.rate,
-    ),
-    ("group_limit_bytes", "Limits of control groups", lambda group: group.limit_bytes),
-    (
-        "group_free_bytes",
-        "What is left below the limit, and what the kernel could drop",
-        lambda group: group.free_bytes,
-    ),
-    (
-        "group_limit_reached_seconds",
-        "Time until the limit is reached if growth goes on",
-        lambda group: group.limit_in_s,
-    ),
-)
+_GROUP_METRICS: Final = (
+    ("group_memory_bytes", "Memory of control groups", "trend.size_bytes"),
+    ("group_growth_bytes_per_min", "Growth of control groups per minute", "trend.rate"),
+    ("group_limit_bytes", "Limits of control groups", "limit_bytes"),
+    ("group_free_bytes", "What is left below the limit, and what the kernel could drop",
+     "free_bytes"),
+    ("group_limit_reached_seconds", "Time until the limit is reached if growth goes on",
+     "limit_in_s"),
+)  # fmt: skip
 
 
 def _gauge(
-    name: str,
-    label: str,
-    text: str,
-    figures: Mapping[str, float],
+    name: str, label: str, text: str, figures: Mapping[str, float],
     more: Mapping[str, dict[str, str]] = MappingProxyType({}),
-) -> Iterator[str]:
+) -> Iterator[str]:  # fmt: skip
     unit = next((unit for unit in ("bytes", "seconds") if name.endswith(unit)), "")
     yield from family_lines(f"tracelloc_{name}", "gauge", unit, text)
     for value, figure in figures.items():
         labels = {label: value} | more.get(value, {})
         yield f"tracelloc_{name}{label_text(labels)} {figure:.15g}"
-
-
-def _label(name: str) -> str:
-    return name[:_LONGEST_LABEL]
 
 
 _STATUS_EVERY_S: Final = 60.0
@@ -214,14 +195,10 @@ class MachineWatch:
             return metrics_text(self._metrics.lines(self._machine, self._counts))
 
     def check_machine(self) -> None:
-        """Reads the memory of the machine once, and begins the actions of broken rules."""
         machine = self._reader.read_memory()
         own = self._jobs.pids | {os.getpid()}
-        subjects = [
-            subject
-            for subject in subjects_of(machine, self._config.target)
-            if subject.target.group or subject.processes[0].pid not in own
-        ]
+        found = subjects_of(machine, self._config.target)
+        subjects = [s for s in found if s.target.group or s.processes[0].pid not in own]
         kills = self._kills.take_kills(subjects, machine)
         breaches = self._rules.check(subjects, time.monotonic())
         with self._lock:
@@ -274,9 +251,8 @@ class MachineWatch:
             return f"max_per_hour = {self._config.max_per_hour}"
         is_traced = not {"record", "push"}.isdisjoint(subject.target.actions)
         if is_traced and machine.available_bytes < self._config.max_memory:
-            return (
-                f"less memory is available than max_memory = {size_word(self._config.max_memory)}"
-            )
+            most = size_word(self._config.max_memory)
+            return f"less memory is available than max_memory = {most}"
         return ""
 
     def _say_status(self, machine: MachineMemory, subjects: Sequence[Subject]) -> None:
@@ -314,15 +290,10 @@ class MachineWatch:
             if now_s - at_s < longest_s
         }
         state = {
-            "version": 1,
-            "boot": boot_id(),
-            "broken": self._broken_s,
-            "begun": self._begun_s,
+            "version": 1, "boot": boot_id(), "broken": self._broken_s, "begun": self._begun_s,
             "counts": {kind: dict(counts) for kind, counts in self._counts.items()},
-            "kills": self._kills.counts,
-            "files": self._jobs.files_left(),
-            "kept": self._jobs.kept,
-        }
+            "kills": self._kills.counts, "files": self._jobs.files_left(), "kept": self._jobs.kept,
+        }  # fmt: skip
         if state != self._state_written:
             try:
                 self._files.write_json(self._files.state, state)

@@ -45,21 +45,12 @@ def _is_below(group: MemoryGroup, other: MemoryGroup) -> bool:
 
 
 def find_group(wanted: str, root: Path = PROC, names: GroupNames | None = None) -> MemoryGroup:
-    """Returns the group of a container, a pod or a unit, or with a path.
-
-    Containers go by their name or the start of their ID, pods by NAMESPACE/POD or their UID,
-    containers of pods by NAMESPACE/POD/CONTAINER as well.
-
-    Raises TargetError if several groups match; NoGroupError if no group with processes does.
-    """
+    """Returns the group that people call so (``GroupName.is_called``), or raises TargetError."""
     names = names or GroupNames()
     pids = (entry for entry in root.iterdir() if entry.name.isdecimal())
-    found = {
-        group._replace(path=path)
-        for group in set(map(memory_group, pids))
-        for path in group_and_ancestors(group.path)
-        if names.name(path).is_called(path, wanted)
-    }
+    groups = set(map(memory_group, pids))
+    every = {each._replace(path=path) for each in groups for path in group_and_ancestors(each.path)}
+    found = {one for one in every if names.name(one.path).is_called(one.path, wanted)}
     # Of a group and those below it, as of a container's scope and its payload, the outer one.
     outer = [one for one in found if not any(_is_below(one, other) for other in found)]
     if len(outer) == 1:
@@ -107,11 +98,8 @@ class GroupReader:
         for group, count in Counter(groups).items():
             for above in group_and_ancestors(group.path):
                 counts[group._replace(path=above)] += count
-        used = {}
-        for group in counts:
-            kinds = group_kinds(group, self._root)
-            if kinds is not None:
-                used[group] = kinds
+        read = {group: group_kinds(group, self._root) for group in counts}
+        used = {group: kinds for group, kinds in read.items() if kinds is not None}
         for group in self._rows.keys() - used.keys():
             self._history.remove(self._rows.pop(group))
         for group in used.keys() - self._rows.keys():

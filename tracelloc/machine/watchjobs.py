@@ -1,7 +1,6 @@
 """The actions of ``tracelloc watch``: subcommands, pushing and hooks, as child processes.
 
-The number of actions at a time is limited, and so is the size of all files: the
-oldest files make room.
+The number of actions at a time and the size of all files are limited: the oldest make room.
 """
 
 import errno
@@ -52,7 +51,6 @@ class WatchFiles:
         self.state = self._directory / "state.json"
 
     def new_path(self, target: str, pid: int, suffix: str) -> Path:
-        """Returns the path of a new file about a process of a target."""
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         return self._directory / f"{target}-{pid}-{stamp}{suffix}"
 
@@ -103,20 +101,15 @@ class WatchJobs:
 
     @property
     def pids(self) -> set[int]:
-        """The PIDs of the actions' child processes."""
         with self._lock:
             return {child.pid for child in self._children}
 
     def begin_actions(self, breach: Breach) -> None:
-        """Runs the target's actions in the background, one after the other."""
         self._last = {key: job for key, job in self._last.items() if not job.done()}
         self._last[breach.subject.key] = self._pool.submit(self._do, breach)
 
     def explain(self, subject: Subject, work: Callable[[str | None], None]) -> None:
-        """Calls ``work`` with the path of the subject's newest recording when it is complete.
-
-        If there is no recording, ``work`` gets the path of the newest heap walk, or None.
-        """
+        """Calls ``work`` with the subject's newest recording, once complete, or walk, or None."""
         job, files = self._last.get(subject.key), self.files.get(subject.key, [])
 
         def run() -> None:
@@ -135,10 +128,8 @@ class WatchJobs:
     def files_left(self) -> dict[str, list[str]]:
         """Returns the newest files of each subject that still exist, by the subject's key."""
         busy = {key for key, job in self._last.items() if not job.done()}
-        found = {
-            key: [file for file in files if Path(file).exists()]
-            for key, files in list(self.files.items())
-        }
+        every = list(self.files.items())
+        found = {key: [file for file in files if Path(file).exists()] for key, files in every}
         for key in found.keys() - busy:
             self.files[key] = found[key]
         self.files = {key: files for key, files in self.files.items() if files}
@@ -173,13 +164,8 @@ class WatchJobs:
             try:
                 if action == "hook":
                     given = json.dumps(facts | {"files": files}).encode() + b"\n"
-                    self._execute(
-                        subject,
-                        "hook",
-                        list(subject.target.hook),
-                        given,
-                        limit_s=ON_LEAK_PATIENCE_S,
-                    )
+                    command = list(subject.target.hook)
+                    self._execute(subject, action, command, given, limit_s=ON_LEAK_PATIENCE_S)
                 elif process is not None:
                     files |= self._trace(action, subject, process)
             except Exception as error:  # noqa: BLE001 - the others are done all the same
@@ -290,13 +276,9 @@ def _push_words(subject: Subject, pid: int) -> Iterator[object]:
 def facts_of(subject: Subject) -> dict[str, Any]:
     """Returns a subject's figures as JSON fields, for hooks and files."""
     return {
-        "target": subject.target.name,
-        "name": subject.name,
-        "group": subject.group or None,
-        "memory_bytes": subject.trend.size_bytes,
-        "limit_bytes": subject.limit_bytes,
-        "used_share": round(subject.used_share, 4),
-        "growth_bytes_per_min": subject.trend.rate,
+        "target": subject.target.name, "name": subject.name, "group": subject.group or None,
+        "memory_bytes": subject.trend.size_bytes, "limit_bytes": subject.limit_bytes,
+        "used_share": round(subject.used_share, 4), "growth_bytes_per_min": subject.trend.rate,
         "growing_s": round(subject.trend.growing_s, 3),
         "processes": [
             {
@@ -307,7 +289,7 @@ def facts_of(subject: Subject) -> dict[str, Any]:
             }
             for process in subject.processes
         ],
-    }
+    }  # fmt: skip
 
 
 _REPORT_S: Final = 120.0

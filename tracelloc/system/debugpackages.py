@@ -8,14 +8,10 @@ from typing import Final
 from tracelloc.system.syscalls import open_inside
 
 _DPKG_LISTS: Final = "var/lib/dpkg/info"
-
 _RPM_DATABASES: Final = ("var/lib/rpm", "usr/lib/sysimage/rpm")
-
 # Packages whose debug package has an unusual name or location.
 _DEBUG_PACKAGES: Final = {"libc6": "libc6-dbg", "musl": "musl-dbgsym"}
-
 _LONGEST_LIST: Final = 16 << 20  # Most bytes to read of one list
-
 _MOST_LISTED: Final = 256 << 20  # Most bytes to read of all lists together
 
 
@@ -28,19 +24,13 @@ def debug_hints(root: Path, paths: Iterable[str]) -> dict[str, str]:
     if owners:
         return {path: _apt_hint(package) for path, package in owners.items()}
     if any((root / name).is_dir() for name in _RPM_DATABASES):
-        return {
-            path: f'dnf debuginfo-install "$(rpm -qf {path})"'
-            for path in wanted.values()
-            if path.startswith("/usr/")
-        }
+        paths = (path for path in wanted.values() if path.startswith("/usr/"))
+        return {path: f'dnf debuginfo-install "$(rpm -qf {path})"' for path in paths}
     return {}
 
 
 def _file_beside(root: Path, path: str) -> str:
-    """Returns the file in the same directory that a link leads to, or else the path itself.
-
-    Packages own files, but programs may be named by links (``Process.program_paths``).
-    """
+    """Returns the file beside a link that the link leads to, which packages own, or the path."""
     try:
         handle = open_inside(root, path)
     except OSError:

@@ -86,13 +86,11 @@ class GroupNames:
     """Finds names of control groups, and remembers them. For one thread at a time."""
 
     def __init__(self, machine: Path | None = None) -> None:
-        """``machine``: the machine's root directory."""
         self._machine = machine or Path(_MACHINE if os.access(_MACHINE, os.X_OK) else "/")
         self._known: dict[str, GroupName] = {}
         self._listed: dict[str, dict[str, str]] | None = None  # See `_read_lists`
 
     def forget(self) -> None:
-        """Has all names read again."""
         self._known.clear()
         self._listed = None
 

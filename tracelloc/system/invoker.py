@@ -42,17 +42,14 @@ class Invoker:
 
     @property
     def user(self) -> User:
-        """The user and the group, without directories."""
         return User(self.uid, self.gid)
 
     @property
     def filters(self) -> Path:
-        """The path of the user's own file of filter rules, which may not exist."""
         return self.config / "tracelloc" / "filters.toml"
 
     @property
     def theme(self) -> Path:
-        """The path of the file that names the theme of the user's screen."""
         return self.config / "tracelloc" / "theme"
 
 
@@ -118,10 +115,7 @@ def rights_of(who: Invoker | User) -> Iterator[None]:
 
 
 def is_changed_only_by(path: Path, user: User) -> bool:
-    """Whether only this user and root can replace a path's file or any directory above it.
-
-    Links are followed; paths that do not exist are ignored.
-    """
+    """Whether only this user and root can replace a path's file or any directory above it."""
     real = Path(os.path.realpath(path))
     for place in (real, *real.parents):
         try:

@@ -60,7 +60,6 @@ class MemoryGroup(NamedTuple):
     version: _Version
 
     def directories(self, cgroups: Path) -> list[Path]:
-        """Returns the directories in which the group may be found."""
         return [cgroups / folder / self.path.lstrip("/") for folder in self.version.folders]
 
 
@@ -71,9 +70,8 @@ def closest_limit(process: Path, cgroups: Path = CGROUPS) -> MemoryLimit | None:
     limits = [limit for each in groups if (limit := group_limit(each, cgroups)) is not None]
     machine = numbers_in(process.parent / "meminfo") or numbers_in(_PROC / "meminfo")
     if "MemAvailable" in machine:
-        limits.append(
-            MemoryLimit("machine", machine["MemTotal"] << 10, machine["MemAvailable"] << 10)
-        )
+        sizes = [machine[name] << 10 for name in ("MemTotal", "MemAvailable")]
+        limits.append(MemoryLimit("machine", *sizes))
     return min(limits, key=lambda limit: limit.free_bytes, default=None)
 
 
@@ -91,10 +89,7 @@ def memory_group(process: Path) -> MemoryGroup:
 
 
 def group_kinds(group: MemoryGroup, cgroups: Path = CGROUPS) -> tuple[int, int, int, int] | None:
-    """Returns the memory of a group and groups below it, in bytes; None without a controller.
-
-    It is anonymous, shared (tmpfs, too), reclaimable (page cache), and the rest: the kernel's.
-    """
+    """Returns a group's bytes: anonymous, shared, reclaimable, the kernel's; None: not counted."""
     version = group.version
     for directory in group.directories(cgroups):
         left = _number(directory / version.usage)
@@ -111,11 +106,8 @@ def group_kinds(group: MemoryGroup, cgroups: Path = CGROUPS) -> tuple[int, int, 
 
 def group_limit(group: MemoryGroup, cgroups: Path = CGROUPS) -> MemoryLimit | None:
     """Returns a group's own limit and the memory left; None if the group has no limit."""
-    for directory in group.directories(cgroups):
-        limit = _limit_in(directory, group.version)
-        if limit is not None:
-            return limit
-    return None
+    found = (_limit_in(directory, group.version) for directory in group.directories(cgroups))
+    return next((limit for limit in found if limit is not None), None)
 
 
 def group_and_ancestors(path: str) -> list[str]:
@@ -157,10 +149,7 @@ def numbers_in(path: Path) -> dict[str, int]:
 
 
 def default_budget() -> int:
-    """Returns the bytes that tracelloc may use: a tenth of the memory available here.
-
-    If a tenth is less than 512 MiB: 512 MiB, or a quarter of the memory if that is less.
-    """
+    """Returns a tenth of the available memory, or 512 MiB, but no more than a quarter of it."""
     limit = closest_limit(_PROC / str(os.getpid()))
     available = _UNKNOWN_BYTES if limit is None else limit.free_bytes
     share = max(available // _SHARE, min(_LITTLE_BYTES, available // _LARGEST_SHARE))

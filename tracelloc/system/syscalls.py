@@ -56,23 +56,17 @@ def bpf_number() -> int:
 def bpf(command: int, attributes: ctypes.Structure | ctypes.Array[ctypes.c_uint32]) -> int:
     """Carries out a BPF command. Returns its result; raises OSError."""
     return _call(
-        bpf_number(),
-        ctypes.c_int(command),
-        ctypes.byref(attributes),
+        bpf_number(), ctypes.c_int(command), ctypes.byref(attributes),
         ctypes.c_uint(ctypes.sizeof(attributes)),
-    )
+    )  # fmt: skip
 
 
 def perf_event_open(attributes: ctypes.Structure, pid: int) -> int:
     """Opens a perf event of one process on all processors. Raises OSError."""
     return _call(
-        native().system_call("perf_event_open"),
-        ctypes.byref(attributes),
-        ctypes.c_int(pid),
-        ctypes.c_int(-1),
-        ctypes.c_int(-1),
-        ctypes.c_ulong(_PERF_FLAG_FD_CLOEXEC),
-    )
+        native().system_call("perf_event_open"), ctypes.byref(attributes), ctypes.c_int(pid),
+        ctypes.c_int(-1), ctypes.c_int(-1), ctypes.c_ulong(_PERF_FLAG_FD_CLOEXEC),
+    )  # fmt: skip
 
 
 class _OpenHow(ctypes.Structure):
@@ -87,17 +81,12 @@ def open_inside(root: str | os.PathLike[str], path: str, flags: int = 0) -> int:
     """Opens a file or directory as if ``root`` were ``/``. Raises as ``open_regular``."""
     directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        how = _OpenHow(
-            flags=os.O_PATH | os.O_CLOEXEC | flags,
-            resolve=_RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS,
-        )
+        flags |= os.O_PATH | os.O_CLOEXEC
+        how = _OpenHow(flags=flags, resolve=_RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
         handle = _call(
-            _OPENAT2,
-            ctypes.c_int(directory),
-            ctypes.c_char_p(os.fsencode(path.lstrip("/"))),
-            ctypes.byref(how),
-            ctypes.c_size_t(ctypes.sizeof(how)),
-        )
+            _OPENAT2, ctypes.c_int(directory), ctypes.c_char_p(os.fsencode(path.lstrip("/"))),
+            ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how)),
+        )  # fmt: skip
     finally:
         os.close(directory)
     return _reopened(handle)
@@ -135,14 +124,9 @@ def read_process(pid: int, pieces: npt.NDArray[np.uint64], into: npt.NDArray[np.
     assert pieces[:, 1].sum() <= into.nbytes
     local = (ctypes.c_uint64 * 2)(into.ctypes.data, into.nbytes)
     return _call(
-        native().system_call("process_vm_readv"),
-        ctypes.c_int(pid),
-        local,
-        ctypes.c_ulong(1),
-        ctypes.c_void_p(pieces.ctypes.data),
-        ctypes.c_ulong(len(pieces)),
-        ctypes.c_ulong(0),
-    )
+        native().system_call("process_vm_readv"), ctypes.c_int(pid), local, ctypes.c_ulong(1),
+        ctypes.c_void_p(pieces.ctypes.data), ctypes.c_ulong(len(pieces)), ctypes.c_ulong(0),
+    )  # fmt: skip
 
 
 class _PageScan(ctypes.Structure):

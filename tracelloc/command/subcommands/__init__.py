@@ -36,22 +36,17 @@ class Subcommand:
     # Returns the exit status, if that is not 0. Raises TracellocError.
     run: Callable[[Namespace], int | None]
     takes_command: bool = False  # Whether `-- CMD [ARG...]` may follow; `run` finds it as `command`
-    # Whether it reads other people's files, whose content decides how much memory that takes.
-    reads_files: bool = False
 
     @property
     def name(self) -> str:
-        """The word that selects the subcommand."""
         return _name_of(self.module.rpartition(".")[2])
 
     @property
     def about(self) -> str:
-        """The subcommand's help text, in one or more paragraphs."""
         return sys.modules[self.module].__doc__ or ""
 
     @property
     def summary(self) -> str:
-        """The subcommand's help in one line."""
         return self.about.partition("\n")[0]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -62,11 +57,8 @@ class Subcommand:
 
 def subcommand_names() -> list[str]:
     """The names of all subcommands, in alphabetical order."""
-    return sorted(
-        _name_of(path.stem)
-        for path in Path(__file__).parent.glob("*.py")
-        if not path.stem.startswith("_")
-    )
+    stems = (path.stem for path in Path(__file__).parent.glob("*.py"))
+    return sorted(_name_of(stem) for stem in stems if not stem.startswith("_"))
 
 
 def find_subcommand(name: str) -> Subcommand:

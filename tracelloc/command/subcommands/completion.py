@@ -24,11 +24,9 @@ def _run(given: Namespace) -> None:
     from tracelloc.command.parser import whole_parser
 
     known = {
-        "FILE": shtab.FILE,
-        "DIR": shtab.DIR,
-        "PID": shtab.cmd("cd /proc && echo [0-9]*"),
+        "FILE": shtab.FILE, "DIR": shtab.DIR, "PID": shtab.cmd("cd /proc && echo [0-9]*"),
         "-n": shtab.cmd("cat /proc/[0-9]*/comm 2>/dev/null | sort -u"),
-    }
+    }  # fmt: skip
     parser = whole_parser()
     for action in _actions(parser):
         for word in (action.metavar, *action.option_strings):

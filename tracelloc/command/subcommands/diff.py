@@ -37,14 +37,9 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add("--after FILE", "another run of AFTER (repeatable)", action="append", default=[])
     add("--top N", "stacks to list (default 10)", type=count_type, default=10)
     add("--markdown", "at most 60 lines of Markdown instead of the list, for pull requests")
-    add(
-        "--fail-if RULE",
-        f"end with exit status {FAILED_STATUS} if a metric's total has grown by more: "
-        "'peak > +5%%', 'allocated > +1MiB', 'blocks > +100' (repeatable)",
-        type=type_of(parse_change_rule),
-        action="append",
-        default=[],
-    )
+    add("--fail-if RULE", f"end with exit status {FAILED_STATUS} if a metric's total has grown by "
+        "more: 'peak > +5%%', 'allocated > +1MiB', 'blocks > +100' (repeatable)",
+        type=type_of(parse_change_rule), action="append", default=[])  # fmt: skip
     add_output(parser, "the difference to FILE instead of the list")
 
 
@@ -95,6 +90,4 @@ def _run(given: Namespace) -> int:
     return FAILED_STATUS if broken else 0
 
 
-SUBCOMMAND: Final = Subcommand(
-    __name__, SubcommandGroup.FILES, _add_arguments, _run, reads_files=True
-)
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.FILES, _add_arguments, _run)

@@ -35,12 +35,7 @@ def _run(given: Namespace) -> None:
     process = named_process(given)
     from tracelloc.model.process import Target
     from tracelloc.record.reachability.blockholders import HolderFinder, selection
-    from tracelloc.show.report.pointers import (
-        holder_lines_of,
-        holders_json,
-        top_holder_lines,
-        top_holders_json,
-    )
+    from tracelloc.show.report import pointers
 
     target = Target(process.pid, process.command())
     with (
@@ -50,15 +45,13 @@ def _run(given: Namespace) -> None:
     ):
         if given.what is None:
             top = finder.top(given.top)
-            lines = [top_holders_json(target, top)] if given.json else top_holder_lines(target, top)
+            lines = pointers.top_holder_lines(target, top)
+            text = pointers.top_holders_json(target, top) if given.json else ""
         else:
             found = finder.holders(selection(given.what), given.top)
-            lines = (
-                [holders_json(target, given.what, found)]
-                if given.json
-                else holder_lines_of(target, given.what, found)
-            )
-    print_lines(lines)
+            lines = pointers.holder_lines_of(target, given.what, found)
+            text = pointers.holders_json(target, given.what, found) if given.json else ""
+    print_lines([text] if given.json else lines)
 
 
 SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

@@ -52,6 +52,4 @@ def _run(given: Namespace) -> None:
     print(f"{plural(writer.count, 'snapshot')} in {path}, {size}")
 
 
-SUBCOMMAND: Final = Subcommand(
-    __name__, SubcommandGroup.FILES, _add_arguments, _run, reads_files=True
-)
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.FILES, _add_arguments, _run)

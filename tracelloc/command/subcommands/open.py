@@ -25,15 +25,11 @@ def _run(given: Namespace) -> None:
     from tracelloc.command.cli import has_screen
 
     if not has_screen():
-        raise UsageError(
-            "open needs a terminal as standard input, output and error",
-            hint="tracelloc report writes text, JSON and files",
-        )
+        hint = "tracelloc report writes text, JSON and files"
+        raise UsageError("open needs a terminal as standard input, output and error", hint=hint)
     from tracelloc.command.screen import open_recording
 
     open_recording(given)
 
 
-SUBCOMMAND: Final = Subcommand(
-    __name__, SubcommandGroup.FILES, _add_arguments, _run, reads_files=True
-)
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.FILES, _add_arguments, _run)

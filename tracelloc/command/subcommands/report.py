@@ -43,6 +43,4 @@ def _run(given: Namespace) -> None:
     report(given)
 
 
-SUBCOMMAND: Final = Subcommand(
-    __name__, SubcommandGroup.FILES, _add_arguments, _run, reads_files=True
-)
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.FILES, _add_arguments, _run)

@@ -25,14 +25,11 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _run(given: Namespace) -> None:
     process = named_process(given)
-    from tracelloc.record.symbolization.inventory import (
-        json_inventory,
-        take_inventory,
-        text_inventory,
-    )
+    from tracelloc.record.symbolization import inventory
 
-    reports = take_inventory(process)
-    print_lines([json_inventory(reports)] if given.json else text_inventory(reports))
+    reports = inventory.take_inventory(process)
+    lines = inventory.text_inventory(reports)
+    print_lines([inventory.json_inventory(reports)] if given.json else lines)
 
 
 SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

@@ -52,9 +52,8 @@ def _run(given: Namespace) -> None:
     from tracelloc.show.filters.files import given_text
 
     if given.example is not None:
-        print(
-            (files("tracelloc") / "docs" / "files" / _EXAMPLES[given.example]).read_text(), end=""
-        )
+        example = files("tracelloc") / "docs" / "files" / _EXAMPLES[given.example]
+        print(example.read_text(), end="")
         return
     if given.config is None and given.listen is None:
         raise UsageError("--config or --listen is required", hint="tracelloc help watch")

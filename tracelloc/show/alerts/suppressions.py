@@ -52,7 +52,6 @@ class Suppressions:
     """Applies patterns of known leaks to snapshots. For one thread at a time."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        """Reads suppression files. Raises UsageError for unreadable files and invalid lines."""
         self._matches = read_patterns(paths)
         # Stack and whether it is suppressed, by process and stack index
         self._known: dict[tuple[int, int], tuple[NamedStack, bool]] = {}
@@ -60,10 +59,7 @@ class Suppressions:
     def apply(
         self, snapshot: Snapshot, namer: Namer, patience_s: float = REPORT_PATIENCE_S
     ) -> Snapshot:
-        """Returns the snapshot without suppressed suspects, and with the suspects' sum.
-
-        Waits at most ``patience_s`` for names; a stack without names is not suppressed yet.
-        """
+        """Returns the snapshot with the sum of known suspects in place of them."""
         findings = snapshot.findings
         if not self._matches or findings is None:
             return snapshot
@@ -78,19 +74,16 @@ class Suppressions:
             rate += lost
             if len(matched) < len(suspect.members):
                 kept.append(_without(suspect, matched, lost) if matched else suspect)
-        return replace(
-            snapshot,
-            findings=replace(
-                findings,
-                suspects=tuple(kept),
-                suspect_of={m.stack: s for s in kept for m in s.members},
-                suppressed=Suppressed(
-                    stacks=len(suppressed),
-                    rate_bytes_per_min=rate,
-                    live_bytes=int(snapshot.totals.live_bytes[suppressed].sum()),
-                ),
+        live_bytes = int(snapshot.totals.live_bytes[suppressed].sum())
+        found = replace(
+            findings,
+            suspects=tuple(kept),
+            suspect_of={m.stack: s for s in kept for m in s.members},
+            suppressed=Suppressed(
+                stacks=len(suppressed), rate_bytes_per_min=rate, live_bytes=live_bytes
             ),
         )
+        return replace(snapshot, findings=found)
 
     def _is_known(self, snapshot: Snapshot, namer: Namer, index: int) -> bool:
         stack = namer.stack(snapshot, index)
@@ -104,12 +97,8 @@ class Suppressions:
 
 def is_matched(stack: NamedStack, patterns: Sequence[Matcher]) -> bool:
     """Whether a pattern matches the function, source file or module of a frame."""
-    names = {
-        name
-        for frame in stack.frames
-        for name in (frame.symbol, frame.raw_symbol, frame.file, frame.module)
-        if name is not None
-    }
+    texts = ((one.symbol, one.raw_symbol, one.file, one.module) for one in stack.frames)
+    names = {name for each in texts for name in each if name is not None}
     return any(match(name) for match in patterns for name in names)
 
 

@@ -39,10 +39,7 @@ def _rate(snapshot: Snapshot, *verdicts: Verdict) -> float | None:
 
 
 def _leak(snapshot: Snapshot) -> float | None:
-    """Returns the bytes per minute that leak; without leaks, the mean rate of lost bytes.
-
-    A few lost bytes do not count unless a verdict says leak: many programs lose some at the start.
-    """
+    """Returns bytes per minute that leak, or are lost: but not the few lost at the start."""
     rate, findings = _rate(snapshot, Verdict.LEAKING), snapshot.findings
     if rate is None and findings is not None:
         lost, _before = lost_bytes(snapshot)
@@ -60,14 +57,11 @@ def _growth(snapshot: Snapshot) -> float | None:
 
 # The quantities that rules can test; None if there is no value yet.
 _VALUES: Final[dict[str, Callable[[Snapshot], float | None]]] = {
-    "leak": _leak,
-    "suspects": lambda snapshot: _rate(snapshot, Verdict.LEAKING, Verdict.GROWING),
-    "growth": _growth,
-    "live": lambda snapshot: snapshot.live_bytes,
+    "leak": _leak, "suspects": lambda snapshot: _rate(snapshot, Verdict.LEAKING, Verdict.GROWING),
+    "growth": _growth, "live": lambda snapshot: snapshot.live_bytes,
     "peak": lambda snapshot: None if snapshot.peak is None else snapshot.peak.size_bytes,
-    "rss": lambda snapshot: snapshot.rss_bytes,
-    "lost": lambda snapshot: sum(lost_bytes(snapshot)),
-}
+    "rss": lambda snapshot: snapshot.rss_bytes, "lost": lambda snapshot: sum(lost_bytes(snapshot)),
+}  # fmt: skip
 
 
 def breach(rule: WatchRule, snapshot: Snapshot) -> str | None:
@@ -87,12 +81,9 @@ class LeakCommand:
     """Runs a command once for each leak, in the background, with a bounded time."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        say: Callable[[str], None],
-        patience_s: float = ON_LEAK_PATIENCE_S,
-        who: Invoker | None = None,
-    ) -> None:
+        self, command: Sequence[str], say: Callable[[str], None],
+        patience_s: float = ON_LEAK_PATIENCE_S, who: Invoker | None = None,
+    ) -> None:  # fmt: skip
         """``who`` runs the command; None: the user who called tracelloc, also through sudo."""
         self._command = list(command)
         self._name = printable(command[0])
@@ -110,7 +101,6 @@ class LeakCommand:
         self._thread.start()
 
     def queue_new_leaks(self, snapshot: Snapshot, namer: Namer) -> None:
-        """Queues the command for each stack whose verdict has become leaking."""
         number = snapshot.target.number
         fresh = [suspect for suspect in suspects_of(snapshot) if self._is_new(number, suspect)]
         for named in name_suspects(snapshot, namer, fresh):
@@ -134,19 +124,15 @@ class LeakCommand:
         self._thread.join()
 
     def _work(self) -> None:
-        while not self._closing.is_set():
-            report = self._waiting.get()
-            if report is None:
-                return
+        while not self._closing.is_set() and (report := self._waiting.get()) is not None:
             self._run(report)
 
     def _run(self, report: str) -> None:
         # Standard output carries the reports, so the command's output goes to standard error.
         streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": sys.stderr.fileno()}
         try:
-            process = subprocess.Popen(
-                self._command, start_new_session=True, **streams, **self._rights()
-            )
+            streams |= self._rights()
+            process = subprocess.Popen(self._command, start_new_session=True, **streams)
         except OSError as error:
             self._say(f"error: cannot run {self._name}: {error.strerror}")
             return
@@ -194,15 +180,13 @@ class Watch:
         """``who`` runs commands, see ``LeakCommand``. Raises UsageError for bad suppressions."""
         self._rules = options.rules
         self.suppressions = Suppressions(options.suppressions)
-        self._command = None
-        if options.on_leak:
-            self._command = LeakCommand(options.on_leak, say, who=who)
+        on_leak = options.on_leak
+        self._command = LeakCommand(on_leak, say, who=who) if on_leak else None
         # The broken rule, with its figure, that ends tracing with `FAILED_STATUS`; else None
         self.broken: str | None = None
 
     @property
     def has_rules(self) -> bool:
-        """Whether there is any rule or command to check for."""
         return bool(self._rules) or self._command is not None
 
     def check(self, snapshot: Snapshot, namer: Namer) -> bool:
@@ -217,7 +201,6 @@ class Watch:
 
     @property
     def leak_count(self) -> int:
-        """Returns the number of leaking stacks for which the command was run."""
         return 0 if self._command is None else len(self._command.told)
 
     def close(self) -> None:

@@ -90,7 +90,6 @@ class Limits:
 
     @property
     def is_open(self) -> bool:
-        """Whether every block is within the limits."""
         return self == ALL
 
 
@@ -135,10 +134,7 @@ class Amounts(NamedTuple):
 
 
 def amounts(blocks: Blocks, sample_bytes: int | None, each_bytes: U64 | None = None) -> Amounts:
-    """Returns what each block stands for: itself, unless blocks were sampled.
-
-    ``each_bytes``: the bytes to count per block in place of the requested ones.
-    """
+    """Returns what each block stands for. ``each_bytes``: to count in place of the sizes."""
     each = blocks.size if each_bytes is None else each_bytes
     if sample_bytes is None:
         return Amounts(None, each)
@@ -192,13 +188,9 @@ def mean_ages_ns(blocks: Blocks, stacks: int, now_ns: int, sample_bytes: int | N
     # As ``bincount`` needs it: it would convert it twice.
     stack = blocks.stack.astype(np.intp)
     parts = amounts(blocks, sample_bytes).parts
-    counts: npt.NDArray[np.number]
-    if parts is None:
-        counts = np.bincount(stack, minlength=stacks)[:stacks]
-        sums = np.bincount(stack, weights=since, minlength=stacks)[:stacks]
-    else:
-        counts = np.bincount(stack, weights=parts, minlength=stacks)[:stacks]
-        sums = np.bincount(stack, weights=since * parts, minlength=stacks)[:stacks]
+    counts = np.bincount(stack, parts, stacks)[:stacks]
+    weighted = since if parts is None else since * parts
+    sums = np.bincount(stack, weighted, stacks)[:stacks]
     born = sums / np.maximum(counts, 1)
     ages = np.maximum(now_ns - int(first) - np.rint(born).astype(np.int64), 0)
     return np.where(counts > 0, ages, NO_AGE)
@@ -237,10 +229,7 @@ class StackFigures:
 def stack_figures(
     snapshot: Snapshot, before: Mark | None = None, limits: Limits = ALL
 ) -> StackFigures:
-    """Returns the figures of a table of stacks. Limits need a snapshot with blocks.
-
-    Rates are computed from ``before``, or from the start.
-    """
+    """Returns a table's figures; rates are since ``before``. Limits need a snapshot with blocks."""
     assert snapshot.blocks is not None or limits.is_open, "limits need a snapshot with blocks"
     every = snapshot.blocks
     blocks = None if every is None else pick_blocks(every, snapshot.now_ns, limits)

@@ -1,7 +1,4 @@
-"""Histograms of live blocks by size, age and thread, details of a stack, and wasted bytes.
-
-Waste is the usable size of a block beyond the requested size.
-"""
+"""Histograms of live blocks by size, age and thread, details of a stack, and wasted bytes."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -28,7 +25,6 @@ class Waste:
 
     @property
     def share(self) -> float:
-        """Wasted share of the usable bytes; 0 to 1."""
         return self.waste_bytes / max(self.usable_bytes, 1)
 
 
@@ -43,12 +39,9 @@ class TotalWaste:
 
 
 def waste_by(
-    keys: npt.NDArray[np.integer],
-    length: int,
-    blocks: Blocks,
-    sample_bytes: int | None,
+    keys: npt.NDArray[np.integer], length: int, blocks: Blocks, sample_bytes: int | None,
     usable: Usable | None,
-) -> Sequence[Waste | None]:
+) -> Sequence[Waste | None]:  # fmt: skip
     """Returns the waste per key below ``length``; None for each if nothing was measured."""
     if usable is None:
         return [None] * length
@@ -57,12 +50,8 @@ def waste_by(
     wasted = held_by(keys, length, amounts(blocks, sample_bytes, waste)).size_bytes
     asked = held_by(keys[known], length, amounts(blocks.select(known), sample_bytes)).size_bytes
     unknown = held_by(keys[~known], length, amounts(blocks.select(~known), sample_bytes)).count
-    return [
-        Waste(asked_bytes + waste_bytes, waste_bytes, count)
-        for asked_bytes, waste_bytes, count in zip(
-            asked.tolist(), wasted.tolist(), unknown.tolist(), strict=True
-        )
-    ]
+    rows = zip(asked.tolist(), wasted.tolist(), unknown.tolist(), strict=True)
+    return [Waste(asked_bytes + lost, lost, count) for asked_bytes, lost, count in rows]
 
 
 def total_waste(
@@ -127,16 +116,9 @@ def size_bins(
     low, high = int(keys.min()), int(keys.max())
     held = held_by(keys, 65, amounts(blocks, sample_bytes))
     waste = waste_by(keys, 65, blocks, sample_bytes, usable)
-    return [
-        Bin(
-            1 << bits - 1 if bits else 0,
-            (1 << bits) - 1,
-            int(held.count[bits]),
-            int(held.size_bytes[bits]),
-            waste[bits],
-        )
-        for bits in range(low, high + 1)
-    ]
+    counts, sizes = held.count.tolist(), held.size_bytes.tolist()
+    every = range(low, high + 1)
+    return [Bin(1 << n >> 1, (1 << n) - 1, counts[n], sizes[n], waste[n]) for n in every]
 
 
 def frequent_sizes(
@@ -164,10 +146,8 @@ def age_bins(blocks: Blocks, now_ns: int, sample_bytes: int | None = None) -> li
     held = held_by(keys, len(_AGE_STEPS_NS), amounts(blocks, sample_bytes))
     ends = [*pairwise(_AGE_STEPS_NS.tolist()), (int(_AGE_STEPS_NS[-1]), None)]
     used = int(keys.max()) + 1
-    return [
-        Bin(low, high, int(held.count[bin_]), int(held.size_bytes[bin_]))
-        for bin_, (low, high) in enumerate(ends[:used])
-    ]
+    counts, sizes = held.count.tolist(), held.size_bytes.tolist()
+    return [Bin(*limits, counts[n], sizes[n]) for n, limits in enumerate(ends[:used])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +163,10 @@ class ThreadStat:
 
 
 def threads_of(
-    blocks: Blocks,
-    names: Mapping[int, str],
-    now_ns: int,
-    before: tuple[int, Sequence[ThreadStat]] | None = None,
-    sample_bytes: int | None = None,
-) -> list[ThreadStat]:
-    """Returns threads with live blocks now or in ``before``, by live bytes, largest first.
-
-    ``before``: the time and threads of an earlier snapshot, to compute growth from.
-    """
+    blocks: Blocks, names: Mapping[int, str], now_ns: int,
+    before: tuple[int, Sequence[ThreadStat]] | None = None, sample_bytes: int | None = None,
+) -> list[ThreadStat]:  # fmt: skip
+    """Returns threads with live blocks now or in ``before`` (time, threads), the largest first."""
     # Thread ids are below 2^22 (PID_MAX_LIMIT): counting them is quicker than sorting.
     length = int(blocks.tid.max()) + 1 if len(blocks) else 0
     held = held_by(blocks.tid, length, amounts(blocks, sample_bytes))
@@ -203,19 +177,11 @@ def threads_of(
     then = {stat.tid: stat.live_bytes for stat in earlier}
     sizes |= {tid: 0 for tid, size in then.items() if size and tid not in sizes}
     total, passed_ns = max(sum(sizes.values()), 1), now_ns - then_ns
-    stats = [
-        ThreadStat(
-            tid=tid,
-            name=names.get(tid),
-            live_bytes=size,
-            live_count=counts.get(tid, 0),
-            share=size / total,
-            bytes_per_min=round((size - then.get(tid, 0)) * 60 * NS_PER_S / passed_ns)
-            if passed_ns > 0
-            else None,
-        )
-        for tid, size in sizes.items()
-    ]
+    stats = []
+    for tid, size in sizes.items():
+        grown = (size - then.get(tid, 0)) * 60 * NS_PER_S
+        rate = round(grown / passed_ns) if passed_ns > 0 else None
+        stats.append(ThreadStat(tid, names.get(tid), size, counts.get(tid, 0), size / total, rate))
     stats.sort(key=lambda stat: (-stat.live_bytes, stat.tid))
     return stats
 
@@ -245,10 +211,8 @@ def stack_details(
 ) -> StackDetails:
     """Returns figures of a stack, and histograms of its blocks if the snapshot has blocks."""
     now_ns, sampled, totals = snapshot.now_ns, snapshot.sample_bytes, snapshot.totals
-    blocks = Blocks.empty()
-    if snapshot.blocks is not None:
-        every = snapshot.blocks
-        blocks = pick_blocks(every.select(every.stack == index), now_ns, limits)
+    every = Blocks.empty() if snapshot.blocks is None else snapshot.blocks
+    blocks = pick_blocks(every.select(every.stack == index), now_ns, limits)
     live_bytes = int(totals.allocated_bytes[index] - totals.freed_bytes[index])
     times, sizes = snapshot.history.series(index)
     last_ns = int(totals.last_ns[index])
@@ -290,20 +254,15 @@ class ThreadRow:
 def thread_rows(
     held: Sequence[ThreadStat], activity: ThreadActivity | None, *, narrowed: bool
 ) -> list[ThreadRow]:
-    """Returns threads with live blocks, in their order, then other threads with any activity.
-
-    If the view is ``narrowed``, returns only threads with live blocks.
-    """
+    """Returns threads with live blocks, then, unless ``narrowed``, others with any activity."""
     works = {} if activity is None else {work.tid: work for work in activity.threads}
     rows = []
     for stat in held:
         nothing = ThreadWork(stat.tid, stat.name, 0, 0, 0, 0, 0, 0, 0, 0)
         rows.append(ThreadRow(stat, works.pop(stat.tid, nothing)))
     if not narrowed:
-        rows.extend(
-            ThreadRow(ThreadStat(work.tid, work.name, 0, 0, 0.0, None), work)
-            for work in works.values()
-        )
+        left = works.values()
+        rows += [ThreadRow(ThreadStat(one.tid, one.name, 0, 0, 0.0, None), one) for one in left]
     return rows
 
 

@@ -56,7 +56,6 @@ class Locations:
             self._codes[target.number] = _Code(target)
 
     def end(self, target: Target) -> None:
-        """Ends a series of calls of ``translate``."""
         self._codes[target.number].known = {}
 
     def translate(self, target: Target, frames: Frames) -> Frames:

@@ -24,11 +24,8 @@ from tracelloc.show.analysis.locations import Locations, PlaceOf
 from tracelloc.show.analysis.mergedfindings import MergedProcess, added, merged_findings
 from tracelloc.snapshots.snapshot import ProcessSum, Snapshot, TraceSnapshot
 
-_SUMS: Final = tuple(
-    column.name
-    for column in fields(Totals)
-    if column.name not in ("peak_bytes", "first_ns", "last_ns", "sample_bytes")
-)
+_NOT_SUMS: Final = "peak_bytes", "first_ns", "last_ns", "sample_bytes"
+_SUMS: Final = tuple(column.name for column in fields(Totals) if column.name not in _NOT_SUMS)
 _LATE: Final = np.iinfo(np.int64).max
 # The counter of all processes that each process's figure includes, by kind of anomaly.
 _SPILLED: Final = {
@@ -51,7 +48,6 @@ class TraceMerger:
     """Makes merged snapshots of one trace, in which a stack keeps its index. Not thread safe."""
 
     def __init__(self, place_of: PlaceOf) -> None:
-        """``place_of`` returns the place of a code address in a process."""
         # The places that the addresses in merged stacks stand for
         self.locations = Locations(place_of)
         self._stacks = Stacks()
@@ -72,11 +68,8 @@ class TraceMerger:
         if lacks_threads or self._now_ns < before_ns:
             self._ended, self._ended_sum = {}, None
         running = [self._part(one) for one in trace.living]
-        ended = [
-            self._part(one)
-            for one in trace.processes
-            if one.target.has_ended and one.target.number not in self._ended
-        ]
+        gone = (one for one in trace.processes if one.target.has_ended)
+        ended = [self._part(one) for one in gone if one.target.number not in self._ended]
         if ended:
             before = [] if self._ended_sum is None else [self._ended_sum]
             whole = self._sum([*before, *ended], [])
@@ -93,10 +86,8 @@ class TraceMerger:
         return replace(
             found,
             target=replace(
-                root.target,
-                command="running processes" if is_partial else "all processes",
-                number=RUNNING_PROCESSES if is_partial else ALL_PROCESSES,
-                exec_count=0,
+                root.target, command="running processes" if is_partial else "all processes",
+                number=RUNNING_PROCESSES if is_partial else ALL_PROCESSES, exec_count=0,
                 has_ended=not running,
             ),
             time_s=root.time_s,
@@ -104,21 +95,18 @@ class TraceMerger:
             blocks=None if root.blocks is None else found.blocks,
             threads=found.threads if with_threads else None,
             merged=ProcessSum(
-                len(running) + ended_count,
-                ended_count,
-                ended_bytes,
+                len(running) + ended_count, ended_count, ended_bytes,
                 *_owners(running, len(self._stacks)),
             ),
-        )
+        )  # fmt: skip
 
     # Stacks.
 
     def _part(self, one: Snapshot) -> MergedProcess:
         numbers = self._numbers.setdefault(id(one.stacks), _Numbers(one.stacks))
         count = len(one.totals)
-        if count > len(numbers.merged):
-            more = np.full(count - len(numbers.merged), -1, np.int64)
-            numbers.merged = np.concatenate([numbers.merged, more])
+        if (more := count - len(numbers.merged)) > 0:
+            numbers.merged = np.pad(numbers.merged, (0, more), constant_values=-1)
         merged = numbers.merged[:count]
         used = one.totals.allocated_count > 0
         if one.mappings is not None:
@@ -170,17 +158,11 @@ class TraceMerger:
         history = _history(parts, count)
         past = zip(*history.total(), strict=True)
         return Snapshot(
-            target=Target(0, ""),
-            time_s=ones[0].time_s,
-            started_ns=start_ns,
-            cpu_cores=sum(cores) if cores else None,
-            rss_bytes=sum(sizes) if sizes else None,
-            totals=totals,
-            growth_per_min=growth,
-            stacks=stacks,
+            target=Target(0, ""), time_s=ones[0].time_s, started_ns=start_ns,
+            cpu_cores=sum(cores) if cores else None, rss_bytes=sum(sizes) if sizes else None,
+            totals=totals, growth_per_min=growth, stacks=stacks,
             events=sum(one.events for one in ones),
-            overhead=_overhead([part.one for part in running]),
-            losses=_losses(ones),
+            overhead=_overhead([part.one for part in running]), losses=_losses(ones),
             gaps=tuple(dict.fromkeys(gap for one in ones for gap in one.gaps)),
             truncated_stacks=count_used(stacks.have(StackFlag.TRUNCATED)),
             broken_stacks=count_used(stacks.have(StackFlag.BROKEN | StackFlag.UNREADABLE)),
@@ -190,21 +172,16 @@ class TraceMerger:
             top_blocks=BlockSelection(
                 int(totals.live_count.sum()), int(totals.live_bytes.sum()), ()
             ),
-            old_blocks=None,
-            runtimes=tuple(dict.fromkeys(r for one in ones for r in one.runtimes)),
+            old_blocks=None, runtimes=tuple(dict.fromkeys(r for one in ones for r in one.runtimes)),
             allocators=tuple(dict.fromkeys(a for one in ones for a in one.allocators)),
             mappings=_mappings(parts),
-            live_history=tuple((time_ns - start_ns, held) for time_ns, held in past),
-            now_ns=now_ns,
-            blocks=_blocks(running),
-            history=history,
-            series=_series(ones),
-            temporary=ones[0].temporary,
-            unordered_count=sum(one.unordered_count for one in ones),
+            live_history=tuple((time_ns - start_ns, held) for time_ns, held in past), now_ns=now_ns,
+            blocks=_blocks(running), history=history, series=_series(ones),
+            temporary=ones[0].temporary, unordered_count=sum(one.unordered_count for one in ones),
             threads=_activity([one.threads for one in ones if one.threads is not None]),
             thread_names={tid: name for one in ones for tid, name in one.thread_names.items()},
             stack_methods={path: how for one in ones for path, how in one.stack_methods.items()},
-        )
+        )  # fmt: skip
 
 
 def _owners(running: Sequence[MergedProcess], count: int) -> tuple[I64, I64]:
@@ -242,20 +219,13 @@ def _rss_bytes(one: Snapshot) -> int | None:
 
 def _losses(ones: Sequence[Snapshot]) -> LossCounts:
     """Merges losses; the capture's counters are global and the same for each process."""
-    newest = max(ones, key=lambda one: one.now_ns).losses
-    return replace(
-        newest,
-        oddities=Oddities(
-            **{
-                name: newest.counters[spilled]
-                + sum(
-                    getattr(one.losses.oddities, name) - one.losses.counters[spilled]
-                    for one in ones
-                )
-                for name, spilled in _SPILLED.items()
-            }
-        ),
-    )
+    newest, each = max(ones, key=lambda one: one.now_ns).losses, [one.losses for one in ones]
+    oddities = {
+        name: newest.counters[spilled]
+        + sum(getattr(own.oddities, name) - own.counters[spilled] for own in each)
+        for name, spilled in _SPILLED.items()
+    }
+    return replace(newest, oddities=Oddities(**oddities))
 
 
 def _overhead(ones: Sequence[Snapshot]) -> Overhead:
@@ -279,11 +249,8 @@ def _mappings(parts: Sequence[MergedProcess]) -> Mappings | None:
     known = [(part, part.one.mappings) for part in parts if part.one.mappings is not None]
     if not known:
         return None
-    stacks = (
-        replace(each, stack=max(int(part.merged[each.stack]), NO_STACK))
-        for part, mappings in known
-        for each in mappings.stacks
-    )
+    pairs = ((part.merged, each) for part, mappings in known for each in mappings.stacks)
+    stacks = (replace(each, stack=max(int(merged[each.stack]), NO_STACK)) for merged, each in pairs)
     merged = added(stacks, ("stack",), least=("oldest_ns",))
     largest = sorted(merged, key=lambda each: -each.size_bytes)
     return Mappings(tuple(largest), sum(m.of_allocators_bytes for _, m in known))

@@ -54,8 +54,7 @@ def added(
     found = []
     for group in groups.values():
         names = [each.name for each in fields(group[0]) if each.name not in identity]
-        values = {name: [getattr(record, name) for record in group] for name in names}
-        sums = {name: (min if name in least else sum)(values[name]) for name in names}
+        sums = {n: (min if n in least else sum)(getattr(r, n) for r in group) for n in names}
         found.append(replace(group[0], **sums))
     return found
 
@@ -63,10 +62,7 @@ def added(
 def merged_findings(
     parts: Sequence[MergedProcess], count: int, locations: Locations, merged: Snapshot
 ) -> Findings | None:
-    """Merges findings of ``count`` stacks: the worst verdict of any process, and summed rates.
-
-    ``merged``: the sum of the parts. Returns None before any part has findings.
-    """
+    """Merges findings of ``count`` stacks: the worst verdicts, and summed rates; None: none."""
     known = [(part, part.one.findings) for part in parts if part.one.findings is not None]
     if not known:
         return None
@@ -138,9 +134,7 @@ def _suspects(
 
 
 def _renumbered(suspect: Suspect, part: MergedProcess, locations: Locations) -> Suspect:
-    members = tuple(
-        replace(member, stack=int(part.merged[member.stack])) for member in suspect.members
-    )
+    members = tuple(replace(m, stack=int(part.merged[m.stack])) for m in suspect.members)
     frame = suspect.frame
     if frame is not None:
         locations.begin(part.one.target)

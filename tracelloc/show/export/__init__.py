@@ -27,9 +27,8 @@ class Exporter:
     module: str  # The module of this package that writes it
     function: str = "write"  # The module's function from `Profile` and `Metric` to pieces of bytes
     one_metric: bool = False  # Whether it holds figures of one metric only
-    wanted: SnapshotRequest = (
-        TOTALS_ONLY  # What a snapshot must contain to fill every field of the format
-    )
+    # What a snapshot must contain to fill every field of the format.
+    wanted: SnapshotRequest = TOTALS_ONLY
     is_binary: bool = False  # Whether it is unreadable on a terminal
     checked_by: str = ""  # The module's function for `check`; empty: it can always be written
 

@@ -66,10 +66,8 @@ def _result(report: LeakReport, one: NamedLeak) -> dict[str, Any]:
         }],
         "partialFingerprints": {"callStack/v1": mark},
         "properties": {
-            "pid": report.target.pid,
-            "direct_bytes": one.leak.direct.size_bytes,
-            "direct_blocks": one.leak.direct.count,
-            "indirect_bytes": one.leak.indirect.size_bytes,
+            "pid": report.target.pid, "direct_bytes": one.leak.direct.size_bytes,
+            "direct_blocks": one.leak.direct.count, "indirect_bytes": one.leak.indirect.size_bytes,
             "indirect_blocks": one.leak.indirect.count,
         },
     }  # fmt: skip
@@ -105,10 +103,7 @@ def relative_path(file: str) -> str:
 
 
 def ctest_log(reports: Sequence[LeakReport]) -> str:
-    """Returns the report with a line per leak of which CTest's memory check knows that it is one.
-
-    For valgrind's lines, see ``cmCTestMemCheckHandler`` in CMake's sources.
-    """
+    """Returns the report with a line per leak in valgrind's form, which CTest understands."""
     leaks = [(report.target.pid, one.leak.blocks) for report in reports for one in report.leaks]
     lines = [
         f"=={pid}== {blocks.size_bytes:,} bytes in {blocks.count:,} blocks are definitely lost "

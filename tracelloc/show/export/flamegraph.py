@@ -59,21 +59,13 @@ class Width:
     weight: Callable[[Sample], int]
 
 
+def _change(sign: int, sample: Sample) -> int:
+    return max(0, sign * sample.weight(Metric.BYTES))
+
+
 _DIFFERENCE: Final = (
-    Width(
-        "growth",
-        "More",
-        "more than before",
-        FigureUnit.BYTES,
-        lambda s: max(0, s.weight(Metric.BYTES)),
-    ),
-    Width(
-        "less",
-        "Less",
-        "less than before",
-        FigureUnit.BYTES,
-        lambda s: max(0, -s.weight(Metric.BYTES)),
-    ),
+    Width("growth", "More", "more than before", FigureUnit.BYTES, partial(_change, 1)),
+    Width("less", "Less", "less than before", FigureUnit.BYTES, partial(_change, -1)),
 )
 
 
@@ -174,10 +166,8 @@ def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
     return {
         "name": shared or path[-1],
         "headline": headline(named.judgement, named.now_ns, about=about),
-        "why": list(sentences(named)),
-        "search": shared,
-        "path": path,
-    }
+        "why": list(sentences(named)), "search": shared, "path": path,
+    }  # fmt: skip
 
 
 def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) -> dict[str, Any]:
@@ -189,38 +179,25 @@ def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) 
     tree = flame_tree(profile, metric)
     ends = np.flatnonzero(np.any([*tree.own, tree.growth], axis=0))
     symbols, symbol = np.unique([tree.name, tree.module, tree.place], axis=1, return_inverse=True)
-    when = format_time(profile.time_s)
     return {
-        "title": printable(profile.target.command) or "?",
-        "pid": profile.target.pid,
-        "when": when,
-        "elapsed": elapsed(profile),
-        "sampled": profile.sample_bytes is not None,
-        "difference": profile.is_difference,
+        "title": printable(profile.target.command) or "?", "pid": profile.target.pid,
+        "when": format_time(profile.time_s), "elapsed": elapsed(profile),
+        "sampled": profile.sample_bytes is not None, "difference": profile.is_difference,
         "notes": [printable(note) for note in profile.notes],
         "suspects": [_suspect(named, profile) for named in profile.suspects[:_MOST_SUSPECTS]],
-        "refresh": refresh_s,
-        "metric": metric.value,
+        "refresh": refresh_s, "metric": metric.value,
         "metrics": [
-            {
-                "key": w.key,
-                "short": w.short,
-                "name": w.name,
-                "unit": w.unit.value,
-                "own": column[ends].tolist(),
-            }
+            {"key": w.key, "short": w.short, "name": w.name, "unit": w.unit.value}
+            | {"own": column[ends].tolist()}
             for w, column in zip(tree.widths, tree.own, strict=True)
         ],
-        "ends": np.diff(ends, prepend=0).tolist(),
-        "growth": tree.growth[ends].tolist(),
+        "ends": np.diff(ends, prepend=0).tolist(), "growth": tree.growth[ends].tolist(),
         "growthUnit": "bytes" if profile.is_difference else "bytes/min",
-        "names": list(map(printable, tree.names)),
-        "modules": list(map(printable, tree.modules)),
+        "names": list(map(printable, tree.names)), "modules": list(map(printable, tree.modules)),
         "places": list(map(printable, tree.places)),
-        "up": (np.arange(len(symbol)) - tree.merged.parent).tolist(),
-        "symbol": symbol.tolist(),
+        "up": (np.arange(len(symbol)) - tree.merged.parent).tolist(), "symbol": symbol.tolist(),
         **dict(zip(("name", "module", "place"), symbols.tolist(), strict=True)),
-    }
+    }  # fmt: skip
 
 
 @cache
@@ -383,14 +360,12 @@ _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 def write_html(profile: Profile, metric: Metric, refresh_s: float | None = None) -> Iterator[bytes]:
     """Yields the HTML file; ``refresh_s``: how often the page requests ``flamegraph.json``."""
-    data = page_data(profile, metric, refresh_s)
     script = "".join(map(asset, _SCRIPTS))
-    title = html.escape(f"{printable(profile.target.command)} – heap")
     parts = {
         "POLICY": policy(script, live=refresh_s is not None),
-        "TITLE": title,
+        "TITLE": html.escape(f"{printable(profile.target.command)} – heap"),
         "STYLE": asset("style.css"),
-        "DATA": embedded(data),
+        "DATA": embedded(page_data(profile, metric, refresh_s)),
         "SCRIPT": script,
     }
     # One pass: inserted text is never searched for further placeholders.

@@ -24,21 +24,12 @@ from tracelloc.model.frames import Frame
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.calltree import outer_steps, shown_frames, steps
 from tracelloc.show.presentation.facts import frame_facts, suspect_facts
-from tracelloc.show.presentation.profile import (
-    FigureUnit,
-    Metric,
-    Profile,
-    Sample,
-    figures_of,
-)
+from tracelloc.show.presentation.profile import FigureUnit, Metric, Profile, Sample, figures_of
 from tracelloc.text import NS_PER_S, printable
 
 
 def write_folded(profile: Profile, metric: Metric) -> Iterator[bytes]:
-    """Yields every stack with a nonzero figure, without hidden frames.
-
-    The format has no negative figures: for growth, stacks that shrank are omitted.
-    """
+    """Yields stacks with a figure above 0 (the format has no others), without hidden frames."""
     before: Counter[str] = Counter()
     after: Counter[str] = Counter()
     for sample in profile.samples:
@@ -47,12 +38,10 @@ def write_folded(profile: Profile, metric: Metric) -> Iterator[bytes]:
         if sample.before is not None:
             before[line] += metric.value_of(sample.before)
     for line in sorted(after):
-        if profile.is_difference:
-            if before[line] > 0 or after[line] > 0:
-                figures = f"{max(0, before[line])} {max(0, after[line])}"
-                yield f"{line} {figures}\n".encode(errors="backslashreplace")
-        elif after[line] > 0:
-            yield f"{line} {after[line]}\n".encode(errors="backslashreplace")
+        figures = (before[line], after[line]) if profile.is_difference else (after[line],)
+        if any(figure > 0 for figure in figures):
+            words = " ".join(str(max(0, figure)) for figure in figures)
+            yield f"{line} {words}\n".encode(errors="backslashreplace")
 
 
 def fold(stack: NamedStack, index: int) -> str:
@@ -114,38 +103,20 @@ def _sampled(title: str, unit: str, stacks: list[list[int]], weights: list[int])
     """Returns a profile of the positive weights, as the format can't hold others."""
     held = [n for n, weight in enumerate(weights) if weight > 0]
     return {
-        "type": "sampled",
-        "name": title,
-        "unit": unit,
-        "startValue": 0,
-        "endValue": sum(weights[n] for n in held),
-        "samples": [stacks[n] for n in held],
+        "type": "sampled", "name": title, "unit": unit, "startValue": 0,
+        "endValue": sum(weights[n] for n in held), "samples": [stacks[n] for n in held],
         "weights": [weights[n] for n in held],
-    }
+    }  # fmt: skip
 
 
 def write_trace(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - bytes only
     """Yields a Chrome trace: an event per history sample, in microseconds since tracing began."""
-    pid = profile.target.pid
+    pid, name = profile.target.pid, printable(profile.target.command)
     events: list[dict[str, Any]] = [
-        {
-            "ph": "M",
-            "name": "process_name",
-            "pid": pid,
-            "args": {"name": printable(profile.target.command)},
-        }
+        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
     ]
-    events.extend(
-        {
-            "ph": "C",
-            "name": "live heap",
-            "pid": pid,
-            "tid": 0,
-            "ts": time_ns / 1000,
-            "args": {"bytes": held},
-        }
-        for time_ns, held in profile.series
-    )
+    live = {"ph": "C", "name": "live heap", "pid": pid, "tid": 0}
+    events += (live | {"ts": ns / 1000, "args": {"bytes": held}} for ns, held in profile.series)
     content = {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -168,16 +139,10 @@ def write_snapshot(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa
     frames: dict[Frame, int] = {}
     stacks = [_stack(sample, frames) for sample in profile.samples]
     head = {
-        "format": FORMAT,
-        "version": VERSION,
-        "time": round(profile.time_s, 6),
-        "pid": profile.target.pid,
-        "command": profile.target.command,
-        "elapsed_s": profile.elapsed_ns / NS_PER_S,
-        "sample_bytes": profile.sample_bytes,
-        "space": profile.space,
-        "difference": profile.is_difference,
-        "notes": list(profile.notes),
+        "format": FORMAT, "version": VERSION, "time": round(profile.time_s, 6),
+        "pid": profile.target.pid, "command": profile.target.command,
+        "elapsed_s": profile.elapsed_ns / NS_PER_S, "sample_bytes": profile.sample_bytes,
+        "space": profile.space, "difference": profile.is_difference, "notes": list(profile.notes),
         "suspects": [suspect_facts(named) for named in profile.suspects],
         "figures": {} if profile.is_difference else dict(profile.facts),
         "history": {
@@ -185,7 +150,7 @@ def write_snapshot(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa
             "bytes": [held for _, held in profile.series],
         },
         "modules": [asdict(file) for file in profile.files],
-    }
+    }  # fmt: skip
     yield _text(head)[:-1].encode()
     yield from _list("frames", [frame_facts(frame, _FRAME) for frame in frames])
     yield from _list("stacks", stacks)
@@ -209,11 +174,9 @@ def _stack(sample: Sample, frames: dict[Frame, int]) -> dict[str, Any]:
     entry: dict[str, Any] = {"stack_id": sample.stat.index, **figures_of(sample.stat)}
     entry["verdict"] = sample.verdict
     entry["frames"] = [frames.setdefault(frame, len(frames)) for frame in stack.frames]
-    hidden = [at for at, is_hidden in enumerate(stack.hidden) if is_hidden]
-    if hidden:
+    if hidden := [at for at, is_hidden in enumerate(stack.hidden) if is_hidden]:
         entry["hidden"] = hidden
-    labels = {at: label for at, label in enumerate(stack.labels) if label is not None}
-    if labels:
+    if labels := {at: label for at, label in enumerate(stack.labels) if label is not None}:
         entry["labels"] = labels
     if sample.before is not None:
         entry["before"] = figures_of(sample.before)

@@ -49,12 +49,6 @@ _SERVICE: Final = "opentelemetry.proto.collector.profiles.v1development.profiles
 
 def check() -> None:
     """Raises UsageError if OTLP can't be written here, or its variables are invalid."""
-    check_definitions()
-    service_attributes(os.environ)
-
-
-def check_definitions() -> None:
-    """Raises UsageError if the package is missing, or its version has other definitions."""
     try:
         profiles = import_module(_PROFILES)
     except ImportError as error:
@@ -64,12 +58,9 @@ def check_definitions() -> None:
         ) from error
     # OTLP profiles are under development: fields have been renamed before.
     known = {
-        "ProfilesDictionary": "stack_table",
-        "Profile": "samples",
-        "Sample": "stack_index",
-        "Location": "lines",
-        "KeyValueAndUnit": "key_strindex",
-    }
+        "ProfilesDictionary": "stack_table", "Profile": "samples", "Sample": "stack_index",
+        "Location": "lines", "KeyValueAndUnit": "key_strindex",
+    }  # fmt: skip
     messages = profiles.DESCRIPTOR.message_types_by_name
     for name, field in known.items():
         if name not in messages or field not in messages[name].fields_by_name:
@@ -77,16 +68,12 @@ def check_definitions() -> None:
                 f"the installed opentelemetry-proto defines no {name}.{field}",
                 hint=f"install another version: {_INSTALL}",
             )
+    service_attributes(os.environ)
 
 
-def new_request() -> Any:
-    """Returns an empty ``ExportProfilesServiceRequest``; it has the fields of ``ProfilesData``."""
-    return import_module(_SERVICE).ExportProfilesServiceRequest()
-
-
-def new_response() -> Any:
-    """Returns an empty ``ExportProfilesServiceResponse``."""
-    return import_module(_SERVICE).ExportProfilesServiceResponse()
+def new_message(name: str) -> Any:
+    """Returns an empty message: a ``Request``, with fields of ProfilesData, or a ``Response``."""
+    return getattr(import_module(_SERVICE), f"ExportProfilesService{name}")()
 
 
 SERVICE_NAME: Final = "OTEL_SERVICE_NAME"
@@ -150,13 +137,9 @@ def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
 
 
 def fill(
-    message: Any,
-    profiles: Sequence[Profile],
-    metric: Metric = Metric.BYTES,
-    *,
-    attributes: Mapping[str, str] | None = None,
-    new_id: Callable[[], bytes] | None = None,
-) -> None:
+    message: Any, profiles: Sequence[Profile], metric: Metric = Metric.BYTES, *,
+    attributes: Mapping[str, str] | None = None, new_id: Callable[[], bytes] | None = None,
+) -> None:  # fmt: skip
     """Adds profiles to a message that has the fields of ``ProfilesData``.
 
     The metric's figure comes first, as viewers show the first one. ``attributes``: the user's
@@ -181,19 +164,13 @@ def _resource(profile: Profile) -> dict[str, AttributeValue]:
     target = profile.target
     name = base_name(target.executable) or target.command
     found: dict[str, AttributeValue] = {
-        "service.name": target.command or "unknown_service",
-        "process.pid": target.pid,
-        "process.parent_pid": target.parent_pid,
-        "process.executable.name": name,
-        "process.executable.path": target.executable,
-        "container.id": target.container_id,
-        "container.name": target.container,
-        "k8s.namespace.name": target.namespace,
-        "k8s.pod.name": target.pod,
-        "k8s.pod.uid": target.pod_uid,
-        "host.name": target.host,
+        "service.name": target.command or "unknown_service", "process.pid": target.pid,
+        "process.parent_pid": target.parent_pid, "process.executable.name": name,
+        "process.executable.path": target.executable, "container.id": target.container_id,
+        "container.name": target.container, "k8s.namespace.name": target.namespace,
+        "k8s.pod.name": target.pod, "k8s.pod.uid": target.pod_uid, "host.name": target.host,
         "host.arch": target.machine,
-    }
+    }  # fmt: skip
     return {key: value for key, value in found.items() if value}
 
 
@@ -243,7 +220,6 @@ class Tables:
         return index
 
     def mapping(self, file: MappedFile) -> int:
-        """Returns the index of a mapping, with the file's build ID."""
         index, new = self._index("mapping", file)
         if new is not None:
             new.memory_start, new.memory_limit = file.start & _U64, file.end & _U64
@@ -277,7 +253,6 @@ class Tables:
         return index
 
     def stack(self, locations: tuple[int, ...]) -> int:
-        """Returns the index of a stack, innermost location first."""
         index, new = self._index("stack", locations)
         if new is not None:
             new.location_indices.extend(locations)

@@ -1,7 +1,4 @@
-"""A file that a profile is written to: its path, format and permissions.
-
-Pipes and devices are written in place, with a limit on every wait.
-"""
+"""A file that a profile is written to: its path, format and permissions."""
 
 from __future__ import annotations
 
@@ -47,10 +44,7 @@ def check_special(path: Path) -> None:
 
 
 def open_special(path: Path, patience_s: float = PATIENCE_S) -> BinaryIO:
-    """Opens a stream to a pipe or device. Opening and writing raise OSError.
-
-    Opening waits at most ``patience_s`` for a reader, and writing for the reader to read.
-    """
+    """Opens a pipe or device; opening and writing wait for ``patience_s``. Raises OSError."""
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
@@ -134,10 +128,7 @@ class OutputFile:
         check_output(self.path)
 
     def write(self, content: Iterable[bytes]) -> None:
-        """Writes a temporary file and renames it: readers see the old or the new content.
-
-        Raises TracellocError; the old file is then unchanged.
-        """
+        """Replaces the file by rename(2). The old one is unchanged if it raises TracellocError."""
         write_output(self.path, content)
 
 

@@ -135,10 +135,9 @@ class _Encoder:
         return number(1, self._string(name)) + number(2, self._string(unit))
 
     def _mapping(self, at: int, file: MappedFile) -> bytes:
-        fields = [at, file.start, file.end, file.offset, self._string(file.path)]
-        fields.append(self._string(file.build_id or ""))
+        names = [self._string(text) for text in (file.path, file.build_id or "")]
         # Functions, files, lines and inlined frames are included: readers need not symbolize.
-        fields.extend([1, 1, 1, 1])
+        fields = [at, file.start, file.end, file.offset, *names, 1, 1, 1, 1]
         return b"".join(number(field, value) for field, value in enumerate(fields, 1))
 
     def _sample(self, sample: Sample) -> bytes:

@@ -18,9 +18,7 @@ from tracelloc.show.presentation.profile import FIGURES, Metric, Profile, Sample
 from tracelloc.text import printable
 
 _PLACE: Final = ("stack_id", "verdict", "function", "module", "file", "line", "stack")
-_OWNER: Final = (
-    "host", "namespace", "pod", "container", "pid", "command", "executable", "time",
-)  # fmt: skip
+_OWNER: Final = ("host", "namespace", "pod", "container", "pid", "command", "executable", "time")
 _NUMBERS: Final = {"stack_id", "line", "pid"}  # Columns beside the figures
 _ROWS_PER_PIECE: Final = 256
 
@@ -59,10 +57,8 @@ def check_parquet() -> tuple[Any, Any]:
     try:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
-        raise UsageError(
-            ".parquet needs the Python package pyarrow",
-            hint="pip install 'tracelloc[parquet]', or write .csv, which has the same columns",
-        ) from error
+        hint = "pip install 'tracelloc[parquet]', or write .csv, which has the same columns"
+        raise UsageError(".parquet needs the Python package pyarrow", hint=hint) from error
 
 
 def _columns(profile: Profile) -> tuple[str, ...]:

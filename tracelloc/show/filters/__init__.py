@@ -117,10 +117,7 @@ _SUBJECTS: Final = {On.SYMBOL: 0, On.TRAIT: 1, On.MODULE: 2, On.FILE: 3}
 
 
 class Filters:
-    """Layers of rules, with cached verdicts on names and stacks.
-
-    Not thread safe. ``version`` increases when verdicts may have changed.
-    """
+    """Layers of rules with cached verdicts; ``version`` counts changes. Not thread safe."""
 
     def __init__(self, files: Iterable[RuleFile] = ()) -> None:
         """Raises UsageError if a file switches a group without rules."""
@@ -140,20 +137,16 @@ class Filters:
             for group, enabled in file.groups.items():
                 if group not in self._groups:
                     line = find_line(file.text, group, "groups")
-                    raise UsageError(
-                        f"{file.name}:{line}: there is no group {group!r}",
-                        hint=nearest(group, self._groups),
-                    )
+                    hint = nearest(group, self._groups)
+                    raise UsageError(f"{file.name}:{line}: there is no group {group!r}", hint=hint)
                 self._groups[group] = enabled
 
     def copy(self) -> Filters:
         """Returns a copy of rules and switches, for another thread."""
         copy = Filters()
-        copy._rules = list(self._rules)
+        copy._rules, copy._added = list(self._rules), list(self._added)
         copy._groups = dict(self._groups)
-        copy._added = list(self._added)
-        copy.measured = self.measured
-        copy.enabled = self.enabled
+        copy.measured, copy.enabled = self.measured, self.enabled
         return copy
 
     @property
@@ -167,7 +160,6 @@ class Filters:
 
     @property
     def groups(self) -> dict[str, bool]:
-        """Whether each group is enabled, by its name."""
         return dict(self._groups)
 
     def hide_measured(self, names: frozenset[str]) -> None:
@@ -188,11 +180,7 @@ class Filters:
 
     def remove(self, rule: Rule) -> None:
         """Removes the latest rule added at run time that equals ``rule``."""
-        self._added.reverse()
-        try:
-            self._added.remove(rule)
-        finally:
-            self._added.reverse()
+        del self._added[len(self._added) - 1 - self._added[::-1].index(rule)]
         self._change()
 
     def set_group(self, group: str, enabled: bool) -> None:
@@ -205,22 +193,16 @@ class Filters:
             self._change()
 
     def set_enabled(self, enabled: bool) -> None:
-        """Switches all rules on or off, without changing the groups."""
         if enabled is not self.enabled:
             self.enabled = enabled
             self._change()
 
     def apply(self, frames: Sequence[Frame], stack: int | None = None) -> NamedStack:
-        """Returns a stack of these frames, innermost first, with those to show.
-
-        ``stack`` is a number under which the result is cached while the number stands for the
-        same frames.
-        """
-        if stack is not None:
-            known = self._stacks.get(stack)
-            # Comparing is cheap: the frames of a known stack are identical objects.
-            if known is not None and known.frames == frames:
-                return known
+        """Returns a stack of these frames; ``stack``: a number under which it is cached."""
+        known = None if stack is None else self._stacks.get(stack)
+        # Comparing is cheap: the frames of a known stack are identical objects.
+        if known is not None and known.frames == frames:
+            return known
         if self.enabled:
             result = _arranged(frames, self._judged(frames))
         else:
@@ -255,10 +237,8 @@ class Filters:
             )
             decided.update(itertools.islice(found, 1))
         whys = {group: [r.why for r in self.rules if r.group == group] for group in self._groups}
-        return {
-            group: (decided[group], ", ".join(dict.fromkeys(filter(None, why))))
-            for group, why in whys.items()
-        }
+        texts = {group: ", ".join(dict.fromkeys(filter(None, why))) for group, why in whys.items()}
+        return {group: (decided[group], text) for group, text in texts.items()}
 
     def _judge(self, key: _Key) -> _Verdict:
         symbol, subjects = key[0], _subjects(key)
@@ -291,10 +271,7 @@ def _subjects(key: _Key) -> tuple[str | None, ...]:
 
 
 def _compile(rules: Sequence[Rule]) -> list[_Test]:
-    """Compiles rules to a list of tests; the first test that succeeds decides.
-
-    Adjacent prefix rules with equal verdicts become one test.
-    """
+    """Compiles rules to tests, the first of which decides; alike prefix rules become one."""
 
     def kind(rule: Rule) -> tuple[Match, On, _Verdict]:
         wraps = rule.action is Action.HIDE and rule.group in _ALLOCATING
@@ -395,8 +372,7 @@ def measured_wrappers(stacks: Iterable[tuple[NamedStack, int, int]]) -> frozense
     """Returns functions that wrap malloc; ``stacks``: with their allocated bytes and blocks."""
     uses: defaultdict[str, _Use] = defaultdict(_Use)
     for stack, size_bytes, count in stacks:
-        found = _innermost(stack)
-        if found is not None:
+        if (found := _innermost(stack)) is not None:
             name, caller = found
             uses[name].size_bytes[caller] += size_bytes
             uses[name].count[caller] += count

@@ -45,17 +45,10 @@ def own_text(path: Path, who: Invoker) -> tuple[str | None, list[str]]:
 
 
 def load_filters(
-    paths: Iterable[Path] = (),
-    switches: Iterable[tuple[str, bool]] = (),
-    *,
-    standing: bool = True,
+    paths: Iterable[Path] = (), switches: Iterable[tuple[str, bool]] = (), *, standing: bool = True,
     who: Invoker | None = None,
-) -> tuple[Filters, list[str]]:
-    """Loads all layers of rules. Returns the filters and warnings. Raises UsageError.
-
-    ``switches`` turn groups on or off and override the files. Without ``standing``, only the
-    rules of ``paths`` apply, not the shipped ones or the user's own.
-    """
+) -> tuple[Filters, list[str]]:  # fmt: skip
+    """Loads filters, and warnings. Without ``standing``, only the rules of ``paths`` apply."""
     layers: list[RuleFile] = []
     warnings: list[str] = []
     if standing:
@@ -72,10 +65,7 @@ def load_filters(
 
 
 def append_rules(who: Invoker, rules: Sequence[Rule]) -> Path:
-    """Appends rules to the user's own file, without changing what it contains.
-
-    Readers see the old file or the new one. If it raises TracellocError, the file is unchanged.
-    """
+    """Appends rules to the user's own file, which is unchanged if it raises TracellocError."""
     path = who.filters
     addition = "\n".join(rule.to_toml() for rule in rules)
     try:

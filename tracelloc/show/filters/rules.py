@@ -63,14 +63,9 @@ class Rule:
     def to_toml(self) -> str:
         """Formats the rule as a ``[[rule]]``. Raises UsageError if TOML can't represent it."""
         keys = {
-            "pattern": self.pattern,
-            "match": self.match.value,
-            "on": self.on.value,
-            "action": self.action.value,
-            "as": self.label,
-            "group": self.group,
-            "why": self.why,
-        }
+            "pattern": self.pattern, "match": self.match.value, "on": self.on.value,
+            "action": self.action.value, "as": self.label, "group": self.group, "why": self.why,
+        }  # fmt: skip
         lines = [f"{key} = {_quoted(value)}" for key, value in keys.items() if value]
         return "\n".join(["[[rule]]", *lines]) + "\n"
 
@@ -90,11 +85,7 @@ _KEYS: Final = ("pattern", "match", "on", "action", "as", "group", "why")
 
 
 def parse_rules(text: str, name: str, *, trusted: bool = False) -> RuleFile:
-    """Parses the rules of a TOML text; errors call the file ``name``.
-
-    Raises UsageError with file, line and key. The regular expressions of a ``trusted`` text are
-    not compiled, which would take most of the time; a test does that.
-    """
+    """Parses rules. UsageErrors name file and line. ``trusted``: patterns are not compiled."""
     return _Parser(text, name, trusted).parse()
 
 
@@ -172,14 +163,10 @@ class _Parser(TomlTables):
             what = "is empty: it would match every frame" if "pattern" in entry else "is missing"
             fail("pattern", f"pattern {what}")
         rule = Rule(
-            entry["pattern"],
-            Match(entry.get("match", "prefix")),
-            On(entry.get("on", "symbol")),
-            Action(entry.get("action", "hide")),
-            entry.get("as"),
-            entry.get("group", ""),
+            entry["pattern"], Match(entry.get("match", "prefix")), On(entry.get("on", "symbol")),
+            Action(entry.get("action", "hide")), entry.get("as"), entry.get("group", ""),
             entry.get("why", ""),
-        )
+        )  # fmt: skip
         if rule.action is Action.COLLAPSE and not rule.label:
             fail("action", 'collapse needs a name for what it collapses: as = "…"')
         if rule.action is not Action.COLLAPSE and rule.label is not None:
@@ -193,10 +180,7 @@ class _Parser(TomlTables):
 
 
 def _toml_error(message: str, text: str) -> tuple[int, str]:
-    """Returns line and reason of tomllib's message.
-
-    The message ends in ``(at line 1, column 2)`` or ``(at end of document)``.
-    """
+    """Returns line and reason of tomllib's message, which ends in ``(at line 1, column 2)``."""
     place = re.search(r" \(at line (\d+), column \d+\)$", message)
     if place is not None:
         return int(place[1]), printable(message[: place.start()])
@@ -215,11 +199,7 @@ def _quoted(text: str) -> str:
 
 
 def find_line(text: str, key: str, table: str = "", index: int = 0) -> int:
-    """Returns the line, from 1, of a key of a table, else the table's line, else 1.
-
-    ``index``: which of the tables of that name. As the text is searched, a line of a string may
-    be taken for the key.
-    """
+    """Returns the line, from 1, of a key in the table of that ``index``, else the table's, or 1."""
 
     def names(word: str, line: str) -> object:
         return re.match(rf"\s*(?:\[+\s*)?[\"']?{re.escape(word)}[\"']?\s*[\].=]", line)
@@ -246,11 +226,7 @@ _CLOSES: Final = {">": "<", ")": "(", "}": "{", "]": "["}
 
 
 def function_name(symbol: str) -> str:
-    """Removes the return type that C++ demanglers write before the names of templates.
-
-    ``void* shop::apply<int>(int)`` becomes ``shop::apply<int>(int)``: rules match the name of a
-    function, not its return type. Rust's and plain names are unchanged.
-    """
+    """Removes C++ return types: ``void* shop::apply<int>(int)`` is ``shop::apply<int>(int)``."""
     if " " not in symbol:
         return symbol
     start = skip = 0

@@ -8,6 +8,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,11 +41,7 @@ _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 def read_profile(path: Path, time_text: str | None = None) -> Profile:
-    """Reads a profile: pprof, JSON snapshot, folded stacks or recording, by its content.
-
-    ``time_text`` selects a snapshot of a recording; None: the last one. Raises TracellocError for
-    a damaged file or an unknown format.
-    """
+    """Reads a profile by its content. ``time_text``: of a recording. Raises TracellocError."""
     try:
         if is_recording(path):
             return _recorded(path, time_text)
@@ -66,10 +63,8 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
     except OSError as error:
         raise TracellocError(f"{path} cannot be read: {error.strerror}") from error
     except MalformedError as error:
-        raise TracellocError(
-            f"{path} cannot be read: {error}",
-            hint="known are recordings, pprof files, JSON snapshots and folded stacks",
-        ) from error
+        hint = "known are recordings, pprof files, JSON snapshots and folded stacks"
+        raise TracellocError(f"{path} cannot be read: {error}", hint=hint) from error
     return profile
 
 
@@ -77,25 +72,19 @@ def check_metrics(profile: Profile, path: Path | str, metrics: Iterable[Metric])
     """Raises UsageError for a metric that a profile has no figures of."""
     for metric in metrics:
         if metric not in profile.metrics:
-            raise UsageError(
-                f"{path} has no figures for --metric {metric.value}",
-                hint="JSON snapshots have them all",
-            )
+            hint = "JSON snapshots have them all"
+            raise UsageError(f"{path} has no figures for --metric {metric.value}", hint=hint)
 
 
 def _recorded(path: Path, time_text: str | None) -> Profile:
-    recording = RecordedTrace(path)
-    filters, _ = load_filters()
-    namers = Namers(recording, filters)
-    trace = recording.trace_at(find_moment(recording, time_text))
-    profile = joined_profile(trace_profiles(trace, namers, freed=True))
-    recording.close()
-    return profile
+    with closing(RecordedTrace(path)) as recording:
+        namers = Namers(recording, load_filters()[0])
+        trace = recording.trace_at(find_moment(recording, time_text))
+        return joined_profile(trace_profiles(trace, namers, freed=True))
 
 
 def _check(profile: Profile) -> None:
-    befores = [sample.before for sample in profile.samples if sample.before is not None]
-    stats = [*(sample.stat for sample in profile.samples), *befores]
+    stats = [stat for s in profile.samples for stat in (s.stat, s.before) if stat is not None]
     for figure in FIGURES:
         if sum(abs(figure.value_of(stat)) for stat in stats) > _LARGEST_SUM:
             raise MalformedError(f"its {figure.name} are implausibly large")
@@ -125,13 +114,8 @@ _LINE: Final = re.compile(r"(?P<stack>.*?)(?: (?P<before>\d+))? (?P<after>\d+)")
 
 
 def read_folded(content: bytes, time_s: float) -> Profile:
-    """Reads folded stacks, a sample per line, whose figure is taken as live bytes.
-
-    The first name is the root, which becomes the module of all frames. ``time_s`` is when the
-    file was written.
-    """
+    """Reads folded stacks, whose figure is live bytes; the root becomes all frames' module."""
     samples = []
-    has_before = False
     root = ""
     for number, line in enumerate(content.decode(errors="backslashreplace").splitlines(), 1):
         if not line.strip():
@@ -140,7 +124,6 @@ def read_folded(content: bytes, time_s: float) -> Profile:
         if match is None or len(match["after"]) > 18 or len(match["before"] or "") > 18:
             raise MalformedError(f"line {number} is not a folded stack and a figure")
         before = match["before"]
-        has_before = has_before or before is not None
         root, *names = match["stack"].split(";")
         frames = [Frame(0, name, name, None, None, root, None) for name in reversed(names)]
         stack = NamedStack(frames, [False] * len(frames))
@@ -150,15 +133,11 @@ def read_folded(content: bytes, time_s: float) -> Profile:
         samples.append(Sample(stat, stack, earlier))
     samples.sort(key=lambda sample: (-sample.stat.live_bytes, sample.stat.index))
     return Profile(
-        target=Target(0, root if samples else "unknown"),
-        time_s=time_s,
-        elapsed_ns=0,
-        sample_bytes=None,
-        samples=samples,
-        facts={"difference": True} if has_before else {},
-        has_modules=False,
-        metrics=frozenset({Metric.BYTES}),
-    )
+        target=Target(0, root if samples else "unknown"), time_s=time_s, elapsed_ns=0,
+        sample_bytes=None, samples=samples,
+        facts={"difference": True} if any(s.before is not None for s in samples) else {},
+        has_modules=False, metrics=frozenset({Metric.BYTES}),
+    )  # fmt: skip
 
 
 def read_json(content: bytes) -> Profile:
@@ -197,10 +176,8 @@ def _profile(entry: dict[str, Any]) -> Profile:
             for time_s, held in zip(history["elapsed_s"], history["bytes"], strict=True)
         ],
         facts=facts,
-        metrics=frozenset(Metric).difference(
-            metric
-            for metric in Metric
-            if any(metric.figure.name not in each for each in entry["stacks"])
+        metrics=frozenset(
+            m for m in Metric if all(m.figure.name in each for each in entry["stacks"])
         ),
     )
 
@@ -225,9 +202,8 @@ def _frame(entry: dict[str, Any]) -> Frame:
 
 
 def _stat(index: int, entry: dict[str, Any]) -> StackStat:
-    return StackStat(
-        index, *(int(entry.get(f.name, 0) if f.optional else entry[f.name]) for f in FIGURES)
-    )
+    values = (int(entry.get(f.name, 0) if f.optional else entry[f.name]) for f in FIGURES)
+    return StackStat(index, *values)
 
 
 def _sample(entry: dict[str, Any], frames: list[Frame]) -> Sample:
@@ -236,14 +212,11 @@ def _sample(entry: dict[str, Any], frames: list[Frame]) -> Sample:
     hidden = [False] * len(chosen)
     for at in entry.get("hidden", ()):
         hidden[at] = True
-    labels: list[str | None] = []
-    if entry.get("labels"):
-        labels = [None] * len(chosen)
-        for at, label in entry["labels"].items():
-            labels[int(at)] = _text(label)
+    given = entry.get("labels") or {}
+    labels: list[str | None] = [None] * (len(chosen) if given else 0)
+    for at, label in given.items():
+        labels[int(at)] = _text(label)
     before = entry.get("before")
-    return Sample(
-        stat=_stat(index, entry),
-        stack=NamedStack(chosen, hidden, labels),
-        before=None if before is None else _stat(index, before),
-    )
+    earlier = None if before is None else _stat(index, before)
+    named = NamedStack(chosen, hidden, labels)
+    return Sample(stat=_stat(index, entry), stack=named, before=earlier)

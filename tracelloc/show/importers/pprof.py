@@ -170,13 +170,10 @@ def _raw(content: bytes) -> _Raw:
 
 
 def _sample(value: int | bytes) -> tuple[list[int], list[int]]:
-    locations: list[int] = []
-    values: list[int] = []
-    for key, part in _fields(_bytes(value)):
-        if key == 1:
-            locations.extend(_numbers(part))
-        elif key == 2:
-            values.extend(_numbers(part))
+    parts = list(_fields(_bytes(value)))
+    locations, values = (
+        [n for key, part in parts if key == field for n in _numbers(part)] for field in (1, 2)
+    )
     return locations, values
 
 
@@ -207,32 +204,18 @@ def _location(raw: _Raw, number: int) -> list[Frame]:
     frames = []
     for at, line in enumerate(lines):
         function = raw.functions.get(_number(line, 1), {})
-        name = raw.string(_number(function, 2)) or None
-        frames.append(
-            Frame(
-                address=address,
-                symbol=name,
-                raw_symbol=raw.string(_number(function, 3)) or name,
-                offset=None,
-                size=None,
-                module=module,
-                module_offset=inside,
-                file=raw.string(_number(function, 4)) or None,
-                line=_signed(_number(line, 2)) or None,
-                inlined=at < len(lines) - 1,
-            )
-        )
+        name, raw_name, file = (raw.string(_number(function, field)) or None for field in (2, 3, 4))
+        frames.append(Frame(
+            address, name, raw_name or name, None, None, module, inside,
+            file=file, line=_signed(_number(line, 2)) or None, inlined=at < len(lines) - 1,
+        ))  # fmt: skip
     return frames
 
 
 def _file(raw: _Raw, mapping: _Message) -> profile.MappedFile:
-    return profile.MappedFile(
-        path=raw.string(_number(mapping, 5)),
-        start=_number(mapping, 2),
-        end=_number(mapping, 3),
-        offset=_number(mapping, 4),
-        build_id=raw.string(_number(mapping, 6)) or None,
-    )
+    path, build_id = (raw.string(_number(mapping, field)) for field in (5, 6))
+    start, end, offset = (_number(mapping, field) for field in (2, 3, 4))
+    return profile.MappedFile(path, start, end, offset, build_id or None)
 
 
 def _target(comments: list[str], raw: _Raw) -> Target:

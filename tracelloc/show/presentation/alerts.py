@@ -120,11 +120,7 @@ def _where(
     files, shared = now.files - start.files, now.shared - start.shared
     rest = anonymous - round(found.growth_bytes * share)
     if files > max(rest, shared):
-        return (
-            "is file pages, not heap",
-            "the kernel can drop them (pmap -X PID)",
-            "file pages",
-        )
+        return "is file pages, not heap", "the kernel can drop them (pmap -X PID)", "file pages"
     if shared > rest:
         return _of_shared_memory(snapshot, memory)
     if snapshot.runtimes:
@@ -161,11 +157,7 @@ def _of_the_rest(snapshot: Snapshot, memory: MemoryUsage) -> tuple[str, str, str
                 "stacks with pthread_create show what starts them",
                 "stacks of threads that were never joined",
             )
-        return (
-            "is stacks of threads",
-            "ls /proc/PID/task lists the threads",
-            "thread stacks",
-        )
+        return "is stacks of threads", "ls /proc/PID/task lists the threads", "thread stacks"
     if memory.mapped_bytes is None:
         what = "is memory that the program maps itself"
         # Without a walk, what a malloc library keeps can't be told from other memory.
@@ -187,11 +179,9 @@ def _high_cost(snapshot: Snapshot) -> Alert | None:
         return None
     what = f"while traced, the program needs {cost.times} the CPU time"
     return Alert(
-        "cost",
-        f"{what}: tracelloc help cost says what makes it less",
-        f"{what} (tracelloc help cost)",
-        f"target slowed {cost.times}",
-    )
+        "cost", f"{what}: tracelloc help cost says what makes it less",
+        f"{what} (tracelloc help cost)", f"target slowed {cost.times}",
+    )  # fmt: skip
 
 
 def _kept_memory(snapshot: Snapshot) -> Alert | None:
@@ -223,11 +213,9 @@ def _clock(time_s: float) -> str:
 
 def completeness_word(snapshot: Snapshot) -> str:
     """Formats ``complete``, ``at_least`` or ``until_15:03:22Z``, one word of a log line."""
-    state: Completeness = completeness_of(snapshot.gaps)
-    word: str = state.value
-    if state is Completeness.UNTIL:
-        return f"{word}_{_clock(snapshot.gaps[-1].start_s)}"
-    return word
+    state = completeness_of(snapshot.gaps)
+    until = f"_{_clock(snapshot.gaps[-1].start_s)}" if state is Completeness.UNTIL else ""
+    return f"{state.value}{until}"
 
 
 def completeness_facts(snapshot: Snapshot) -> dict[str, Any]:
@@ -267,7 +255,6 @@ class TracingCost:
 
     @property
     def is_high(self) -> bool:
-        """Whether the cost is so high that an alert reports it."""
         return self.factor >= _HIGH_FACTOR and self.cores >= _HIGH_CORES
 
     @property
@@ -299,7 +286,5 @@ def overhead_line(snapshot: Snapshot) -> str:
     cost = tracing_cost(snapshot)
     parts = [f"{snapshot.overhead.events_per_s:,.0f} events/s"]
     if cost is not None:
-        parts.append(cost.sentence)
-        if cost.is_high:
-            parts[-1] += " (less: tracelloc help cost)"
+        parts.append(cost.sentence + " (less: tracelloc help cost)" * cost.is_high)
     return ", ".join(parts)

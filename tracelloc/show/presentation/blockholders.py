@@ -46,9 +46,8 @@ def step_text(step: PathStep) -> str:
     name = class_text(step.class_name)
     if not name:
         what = plural(step.count, "block") if step.count > 1 else "block"
-        return (
-            f"{what} of {format_size(step.usable_bytes)}" if step.usable_bytes else f"other {what}"
-        )
+        size = format_size(step.usable_bytes)
+        return f"{what} of {size}" if step.usable_bytes else f"other {what}"
     return f"{name} ×{step.count:,}" if step.count > 1 else name
 
 
@@ -94,22 +93,16 @@ def keeper_text(keeper: Keeper, asked: BlockSum) -> str:
 
 
 def retained_by_message(found: BlockHolders, now_s: float) -> Iterator[str]:
-    """Yields sentences on who keeps a suspect's old blocks, and what freeing that would free.
-
-    ``now_s``: time of the snapshot, seconds since 1970.
-    """
-    if not found.blocks.count:
+    """Yields sentences on who keeps a suspect's old blocks, and what freeing that would free."""
+    heap, whole = found.heap, found.blocks
+    if not whole.count:
         return
-    heap = found.heap
-    is_whole = heap.coverage >= WHOLE and not heap.swapped_bytes and not heap.pointers_left_out
-    note = "" if is_whole else "; search incomplete"
+    is_complete = heap.coverage >= WHOLE and not heap.swapped_bytes and not heap.pointers_left_out
+    note = "" if is_complete else "; search incomplete"
     if now_s - heap.time_s >= _OLD_S:
         note += f" (found {format_duration(now_s - heap.time_s)} ago)"
-    if (
-        not found.keepers
-        or found.keepers[0].held.size_bytes < _LEAST_KEPT * found.blocks.size_bytes
-    ):
-        yield from _shared_sentence(found, note)
+    if not found.keepers or found.keepers[0].held.size_bytes < _LEAST_KEPT * whole.size_bytes:
+        yield _shared_sentence(found, note)
         return
     keeper, text = found.keepers[0], ""
     if keeper.step is not None:
@@ -119,10 +112,10 @@ def retained_by_message(found: BlockHolders, now_s: float) -> Iterator[str]:
         of_root = [path for path in found.paths if path.root == keeper.root]
         main = max(of_root, key=lambda path: path.blocks.size_bytes, default=None)
         text = root_text(keeper.root) if main is None else _counted(main, found)
-    if keeper.held.count < found.blocks.count:
-        text += f", {_share_text(keeper.held, found.blocks)}"
+    if keeper.held.count < whole.count:
+        text += f", {_share_text(keeper.held, whole)}"
     freed = format_size(keeper.retained.size_bytes)
-    if freed != format_size(found.blocks.size_bytes):
+    if freed != format_size(whole.size_bytes):
         text += f"; freeing that frees {freed}"
     yield f"held by {text}{note}"
 
@@ -134,22 +127,14 @@ def keeping_root_text(found: BlockHolders | None) -> str:
     return root_text(found.keepers[0].root)
 
 
-def _shared_sentence(found: BlockHolders, note: str) -> Iterator[str]:
-    reached = BlockSum(
-        found.blocks.count - found.unreached.count,
-        found.blocks.size_bytes - found.unreached.size_bytes,
-    )
-    if 2 * reached.count < found.blocks.count or not found.paths:
-        yield (
-            f"no variable, stack or other root was found to lead to "
-            f"{_share_text(found.unreached, found.blocks)}{note}"
-        )
-        return
+def _shared_sentence(found: BlockHolders, note: str) -> str:
+    whole = found.blocks
+    if 2 * (whole.count - found.unreached.count) < whole.count or not found.paths:
+        part = _share_text(found.unreached, whole)
+        return f"no variable, stack or other root was found to lead to {part}{note}"
     main = found.paths[0]
-    yield (
-        f"no single root keeps most of it; {_share_text(main.blocks, found.blocks)} is "
-        f"pointed to by {_counted(main, found)}{note}"
-    )
+    part = _share_text(main.blocks, whole)
+    return f"no single root keeps most of it; {part} is pointed to by {_counted(main, found)}{note}"
 
 
 def _share_text(part: BlockSum, whole: BlockSum) -> str:
@@ -175,12 +160,9 @@ MissingWords = tuple[str, str, str]
 
 
 def missing_lines(
-    words: MissingWords,
-    coverage: float = 1.0,
-    notes: Iterable[str] = (),
-    pointers_left_out: int = 0,
-    swapped_bytes: int = 0,
-) -> Iterator[str]:
+    words: MissingWords, coverage: float = 1.0, notes: Iterable[str] = (),
+    pointers_left_out: int = 0, swapped_bytes: int = 0,
+) -> Iterator[str]:  # fmt: skip
     """Yields lines on why the result of a heap walk or search may be wrong; safe to print."""
     of_heap, of_pointers, of_swapped = words
     if coverage < WHOLE:
@@ -211,13 +193,9 @@ def holders_facts(found: BlockHolders, without: str) -> dict[str, Any]:
 def root_facts(root: HeapRoot) -> dict[str, Any]:
     """Returns a root as JSON values."""
     return {
-        "root": root.name,
-        "file": root.file or None,
-        "line": root.line or None,
-        "kind": root.kind.value,
-        "module": root.module or None,
-        "threads": list(root.thread_ids),
-    }
+        "root": root.name, "file": root.file or None, "line": root.line or None,
+        "kind": root.kind.value, "module": root.module or None, "threads": list(root.thread_ids),
+    }  # fmt: skip
 
 
 def keeper_facts(keeper: Keeper) -> dict[str, Any]:

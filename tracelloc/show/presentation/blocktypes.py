@@ -55,22 +55,14 @@ _TEMPLATES: Final[Mapping[str, tuple[int, str]]] = {
     "alloc::boxed::Box": (0, "{}"),
     **dict.fromkeys(("alloc::rc::Rc", "alloc::sync::Arc"), (0, _SHARED)),
     "hashbrown::raw::RawTable": (0, "{} (hash table)"),
-    **dict.fromkeys(
-        ("hashbrown::map::HashMap", "std::collections::hash::map::HashMap"),
-        (_PAIR, "{} (hash table)"),
-    ),
+    "hashbrown::map::HashMap": (_PAIR, "{} (hash table)"),
+    "std::collections::hash::map::HashMap": (_PAIR, "{} (hash table)"),
     "alloc::collections::btree::map::BTreeMap": (_PAIR, _TREE),
-    **dict.fromkeys(
-        (
-            "alloc::collections::btree::node::LeafNode",
-            "alloc::collections::btree::node::InternalNode",
-        ),
-        (_PAIR, _TREE),
-    ),
+    "alloc::collections::btree::node::LeafNode": (_PAIR, _TREE),
+    "alloc::collections::btree::node::InternalNode": (_PAIR, _TREE),
     "alloc::collections::linked_list::Node": (0, _NODE),
-    **dict.fromkeys(
-        ("alloc::rc::RcInner", "alloc::rc::RcBox", "alloc::sync::ArcInner"), (0, _SHARED)
-    ),
+    **dict.fromkeys(("alloc::rc::RcInner", "alloc::rc::RcBox"), (0, _SHARED)),
+    "alloc::sync::ArcInner": (0, _SHARED),
 }
 _ALLOCATORS: Final = frozenset({
     "std::allocator", "std::new_allocator", "__gnu_cxx::new_allocator", "std::allocator_traits",
@@ -118,10 +110,7 @@ _POINTERS_TO_NODES: Final = re.compile(r"std::(?:_Hash_node_base|hash_node_base)
 
 
 def type_in_names(frames: Iterable[Frame]) -> str | None:
-    """Returns the type that a stack's functions name, or None. Frames: innermost first.
-
-    The text comes from the target and is not safe to print yet.
-    """
+    """Returns the type that a stack's functions, innermost first, name, or None; not printable."""
     plain: str | None = None
     for frame in frames:
         if frame.symbol is None:
@@ -164,12 +153,10 @@ def _type_in(symbol: str) -> _Found | None:
 
 def _of_template(head: str, arguments: Sequence[str]) -> _Found | None:
     number, form = _TEMPLATES.get(head, (0, ""))
-    if not form or len(arguments) <= max(number, 0):
+    if not form or len(arguments) < (2 if number == _PAIR else number + 1):
         return None
     if number != _PAIR:
         return _written(arguments[number], form)
-    if len(arguments) < 2:
-        return None
     key, value = arguments[:2]
     if _PARAMETER.fullmatch(key) or _PARAMETER.fullmatch(value):
         return None
@@ -287,11 +274,7 @@ class BlockTypes:
         self, snapshot: Snapshot, namer: Namer, live_bytes: I64, live_count: I64,
         at_once: int | None = None,
     ) -> list[TypeSum]:  # fmt: skip
-        """Returns live blocks by type, most bytes first; columns: bytes and blocks per stack.
-
-        ``at_once``: the most new stacks to examine, without waiting for names. None: waits for
-        names, and examines all.
-        """
+        """Returns live blocks by type. ``at_once``: the most new stacks, no wait for names."""
         order = np.argsort(-live_bytes, kind="stable")
         order = order[live_bytes[order] > 0]
         self._begin(snapshot, namer)
@@ -314,14 +297,11 @@ class BlockTypes:
             stacks = order[rows]
             found.append(
                 TypeSum(
-                    self._types[numbers[rows[0]]],
-                    int(live_bytes[stacks].sum()),
-                    int(live_count[stacks].sum()),
-                    int(snapshot.growth_per_min[stacks].sum()),
-                    int(live_bytes[stacks[leaks[stacks]]].sum()),
-                    tuple(stacks.tolist()),
+                    self._types[numbers[rows[0]]], int(live_bytes[stacks].sum()),
+                    int(live_count[stacks].sum()), int(snapshot.growth_per_min[stacks].sum()),
+                    int(live_bytes[stacks[leaks[stacks]]].sum()), tuple(stacks.tolist()),
                 )
-            )
+            )  # fmt: skip
         return sorted(found, key=lambda each: (-each.size_bytes, each.name or ""))
 
     def types_of(self, snapshot: Snapshot, namer: Namer, stacks: I64) -> list[str | None]:

@@ -1,7 +1,5 @@
 """Call stacks merged into one tree, and a function's lines with their bytes (pprof's ``list``).
 
-The tree is the data of flame graphs and call trees.
-
 A node is a function below its callers (inverted: below its callees). Nodes are stored in
 columns, parents before their children; the root has number 0.
 
@@ -15,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -62,15 +61,10 @@ def shown_lines(stack: NamedStack, indent: int) -> Iterator[str]:
 
 def root_name(stack: NamedStack) -> str:
     """Returns a stack's root module: the outermost module outside the C runtime."""
-    outermost = UNKNOWN
-    for frame in reversed(stack.frames):
-        if frame.module:
-            module = base_name(frame.module)
-            if not is_c_library(module):
-                return module
-            if outermost is UNKNOWN:
-                outermost = module
-    return outermost
+    modules = (base_name(frame.module) for frame in reversed(stack.frames) if frame.module)
+    outermost = next(modules, UNKNOWN)
+    own = (module for module in chain([outermost], modules) if not is_c_library(module))
+    return next(own, outermost)
 
 
 def outer_steps(stack: NamedStack, index: int) -> list[Step]:
@@ -110,13 +104,9 @@ def code_locations(sample: Sample) -> Iterator[tuple[Frame, Sequence[FunctionNam
 
 
 def steps(stack: NamedStack, index: int) -> list[Step]:
-    """Returns the shown steps of a stack, from its root module to the allocating function.
-
-    Hidden frames are omitted; a collapsed run is one step named ``[label]``.
-    """
+    """Returns the shown steps of a stack, from its root module to the allocating function."""
     found = [Step(name, frame.module) for name, frame in shown_frames(stack)]
-    found.reverse()
-    return outer_steps(stack, index) + found
+    return outer_steps(stack, index) + found[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +206,9 @@ class LiveTree:
     """A call tree that is kept from snapshot to snapshot; nodes keep their numbers."""
 
     def __init__(
-        self,
-        root: str,
-        *,
-        inverted: bool = False,
-        budget_s: float = _BUDGET_S,
+        self, root: str, *, inverted: bool = False, budget_s: float = _BUDGET_S,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.inverted = inverted
         self._root = Step(root, None)
         self._budget_ns = round(budget_s * NS_PER_S)
@@ -242,32 +228,23 @@ class LiveTree:
         if self._version is None or self._version[1] != version[1]:
             self._forget()
         holding = np.flatnonzero(np.logical_or.reduce([column != 0 for column in weights.values()]))
-        self._make_room(len(snapshot.totals))
+        if (more := len(snapshot.totals) - len(self._ends)) > 0:
+            more = max(more, len(self._ends))
+            self._ends = np.pad(self._ends, (0, more), constant_values=_NO_NODE)
         fresh = holding[self._ends[holding] == _NO_NODE].tolist()
         if version != self._version:
             named = np.flatnonzero(self._ends != _NO_NODE).tolist()
             self._stale.update(dict.fromkeys(named))
         self._version = version
-        for index in fresh:
-            self._name(snapshot, namer, index)
-        again = self._unsure.difference(fresh)
-        for index in sorted(again):
+        for index in (*fresh, *sorted(self._unsure.difference(fresh))):
             self._name(snapshot, namer, index)
         started_ns = self._clock_ns()
         while self._stale and self._clock_ns() - started_ns <= self._budget_ns:
             self._name(snapshot, namer, next(iter(self._stale)))
         return CallTree.from_merged(
-            self._merger.merged(),
-            self._ends[holding],
-            holding.tolist(),
+            self._merger.merged(), self._ends[holding], holding.tolist(),
             {metric: column[holding] for metric, column in weights.items()},
-        )
-
-    def _make_room(self, stacks: int) -> None:
-        if stacks > len(self._ends):
-            ends = np.full(max(stacks, 2 * len(self._ends)), _NO_NODE, np.int64)
-            ends[: len(self._ends)] = self._ends
-            self._ends = ends
+        )  # fmt: skip
 
     def _name(self, snapshot: Snapshot, namer: Namer, index: int) -> None:
         """Finds the node in which a stack ends, by the names known now."""
@@ -383,19 +360,14 @@ class SourceLister:
         return None
 
     def _pass(self, named: NamedStack) -> _Passage:
-        lines = [
-            frame.line
-            for frame in named.frames
-            if frame.file is not None and frame.file == self._file and frame.line
-        ]
         shown = list(shown_frames(named))
         through = [frame for name, frame in shown if Step(name, frame.module) == self.function.step]
         first = shown[0][1] if shown else None
-        is_here = first is not None and self._file is not None and first.file == self._file
+        is_here = first is not None and first.file and first.file == self._file
         return _Passage(
             named,
-            frozenset(lines),
-            (first.line or 0) if is_here and first is not None else 0,
+            frozenset(f.line for f in named.frames if f.line and f.file and f.file == self._file),
+            (first.line or 0) if first is not None and is_here else 0,
             frozenset(frame.line or 0 for frame in through if frame.file == self._file) - {0},
             bool(through),
             bool(through) and through[0] is first,

@@ -1,6 +1,6 @@
 """Makes profiles of snapshots and traces, merges the profiles of a trace, subtracts profiles."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,50 +30,37 @@ _STEP = 512  # Stacks between two progress calls
 
 
 def profile_of(
-    snapshot: Snapshot,
-    namer: Namer,
-    *,
-    freed: bool = True,
-    progress: Progress | None = None,
+    snapshot: Snapshot, namer: Namer, *, freed: bool = True, progress: Progress | None = None,
     patience_s: float | None = None,
-) -> Profile:
+) -> Profile:  # fmt: skip
     """Makes a snapshot's profile, waiting for names; ``freed``: also stacks without blocks."""
     stats = snapshot.top_stacks(freed=freed)
-    mapped = [] if snapshot.mappings is None else [m.stack for m in snapshot.mappings.stacks]
-    namer.prepare(snapshot, [*(stat.index for stat in stats), *mapped], patience_s)
+    mapped = () if snapshot.mappings is None else snapshot.mappings.stacks
+    indices, findings = [stat.index for stat in stats], snapshot.findings
+    every = [*indices, *(held.stack for held in mapped)]
+    namer.prepare(snapshot, every, patience_s)
     samples = []
-    addresses: set[int] = set()
-    findings = snapshot.findings
-    indices = np.array([stat.index for stat in stats], np.int64)
-    types = BlockTypes().types_of(snapshot, namer, indices)
+    types = BlockTypes().types_of(snapshot, namer, np.array(indices, np.int64))
     for number, (stat, block_type) in enumerate(zip(stats, types, strict=True)):
         if progress is not None and number % _STEP == 0:
             progress(number, len(stats))
         verdict = None if findings is None else findings.verdict(stat.index).value
         stack = namer.stack(snapshot, stat.index)
         samples.append(Sample(stat, stack, verdict=verdict, block_type=block_type))
-        addresses.update(snapshot.frames(stat.index))
-    for held in snapshot.mappings.stacks if snapshot.mappings is not None else ():
-        samples.append(_mapped(held, namer.stack(snapshot, held.stack)))
-        addresses.update(snapshot.frames(held.stack))
+    samples += (_mapped(held, namer.stack(snapshot, held.stack)) for held in mapped)
     notes = [losses_line(snapshot)]
     if snapshot.sample_bytes is not None:
         notes.append(f"estimated from samples, {sampling_of(snapshot.sample_bytes)}")
     if snapshot.space is not Space.HOST:
         notes.append("memory of GPUs, not of the process")
     return Profile(
-        target=snapshot.target,
-        time_s=snapshot.time_s,
-        elapsed_ns=snapshot.elapsed_ns,
-        sample_bytes=snapshot.sample_bytes,
-        samples=samples,
-        files=_files(namer, addresses),
-        notes=notes,
-        suspects=name_suspects(snapshot, namer, suspects_of(snapshot)),
+        target=snapshot.target, time_s=snapshot.time_s, elapsed_ns=snapshot.elapsed_ns,
+        sample_bytes=snapshot.sample_bytes, samples=samples,
+        files=_files(namer, {address for index in every for address in snapshot.frames(index)}),
+        notes=notes, suspects=name_suspects(snapshot, namer, suspects_of(snapshot)),
         series=(*snapshot.live_history, (snapshot.elapsed_ns, snapshot.live_bytes)),
-        facts=target_facts(snapshot),
-        table_number=snapshot.table_number,
-    )
+        facts=target_facts(snapshot), table_number=snapshot.table_number,
+    )  # fmt: skip
 
 
 def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
@@ -85,56 +72,36 @@ def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
 
 def is_of_mappings(sample: Sample) -> bool:
     """Whether a sample is of mappings, not blocks."""
-    frames = sample.stack.frames
-    return bool(frames) and frames[-1].symbol == MAPPED
+    return any(frame.symbol == MAPPED for frame in sample.stack.frames[-1:])
 
 
 def _files(namer: Namer, addresses: set[int]) -> list[MappedFile]:
     files: dict[tuple[int, str], MappedFile] = {}
     for address in addresses:
         place = namer.place(address - 1)
-        if not isinstance(place, CodePlace) or place.module is None:
-            continue
-        mapping = place.mapping
-        key = mapping.start, mapping.path
-        if key not in files:
-            files[key] = MappedFile(
-                path=mapping.path,
-                start=mapping.start,
-                end=mapping.end,
-                offset=mapping.offset,
-                build_id=place.module.build_id,
-            )
+        if isinstance(place, CodePlace) and place.module is not None:
+            at = place.mapping
+            file = MappedFile(at.path, at.start, at.end, at.offset, place.module.build_id)
+            files.setdefault((at.start, at.path), file)
     return [files[key] for key in sorted(files)]
 
 
 def trace_profiles(
-    trace: TraceSnapshot,
-    namers: Namers,
-    *,
-    freed: bool,
-    marks: Mapping[int, Snapshot] | None = None,
-    progress: Progress | None = None,
+    trace: TraceSnapshot, namers: Namers, *, freed: bool,
+    marks: Mapping[int, Snapshot] | None = None, progress: Progress | None = None,
     patience_s: float | None = None,
-) -> list[Profile]:
-    """Makes a profile of each process of a trace, as ``profile_of`` does.
-
-    ``marks``: earlier snapshots by process number; the profiles of these processes are the
-    differences since.
-    """
-
-    def profile(one: Snapshot) -> Profile:
+) -> list[Profile]:  # fmt: skip
+    """Makes the profile of each process; ``marks``: earlier snapshots to subtract, by number."""
+    profiles = []
+    for one in trace.processes:
         namer = namers.namer_of(one.target)
         now = profile_of(one, namer, freed=freed, progress=progress, patience_s=patience_s)
-        if not marks:
-            return now
-        mark = marks.get(one.target.number)
-        return change_since(
-            None if mark is None else profile_of(mark, namer, freed=freed, patience_s=patience_s),
-            now,
-        )
-
-    return [profile(one) for one in trace.processes]
+        if marks:
+            mark = marks.get(one.target.number)
+            before = profile_of(mark, namer, freed=freed, patience_s=patience_s) if mark else None
+            now = change_since(before, now)
+        profiles.append(now)
+    return profiles
 
 
 def change_since(before: Profile | None, now: Profile) -> Profile:
@@ -165,16 +132,11 @@ def joined_profile(profiles: Sequence[Profile]) -> Profile:
     samples.sort(key=lambda sample: (-sample.stat.live_bytes, sample.stat.index))
     suspects.sort(key=lambda named: rank(named.suspect))
     return Profile(
-        target=whole.target,
-        time_s=whole.time_s,
-        elapsed_ns=whole.elapsed_ns,
-        sample_bytes=whole.sample_bytes,
-        samples=samples,
-        notes=notes,
-        suspects=suspects,
+        target=whole.target, time_s=whole.time_s, elapsed_ns=whole.elapsed_ns,
+        sample_bytes=whole.sample_bytes, samples=samples, notes=notes, suspects=suspects,
         facts=({"difference": True} if whole.is_difference else {}) | {"space": whole.space},
         parts=profiles,
-    )
+    )  # fmt: skip
 
 
 def _sample_of(sample: Sample, profile: Profile, name: str, first_index: int) -> Sample:
@@ -209,53 +171,36 @@ def difference(before: Profile, after: Profile) -> Profile:
     for key, sample in (old | new).items():
         # The later names are kept: the right-hand side of | wins.
         zero = StackStat(sample.stat.index, 0, 0, 0, 0, 0)
-        was = old[key].stat if key in old else zero
-        now = new[key].stat if key in new else zero
-        samples.append(
-            Sample(
-                _minus(now, was), sample.stack, was, block_type=sample.block_type, pid=sample.pid
-            )
-        )
+        was, now = (each[key].stat if key in each else zero for each in (old, new))
+        samples.append(replace(sample, stat=_minus(now, was), before=was, verdict=None))
     samples.sort(key=lambda s: (-s.stat.live_bytes, s.stat.index))
-    elapsed_ns = round((after.time_s - before.time_s) * NS_PER_S)
     return replace(
-        after,
-        elapsed_ns=max(0, elapsed_ns),
-        samples=samples,
+        after, elapsed_ns=max(0, round((after.time_s - before.time_s) * NS_PER_S)), samples=samples,
         files=after.files or before.files,
-        notes=[*(f"before: {note}" for note in before.notes), *after.notes],
-        suspects=(),
-        facts={"difference": True, "space": after.space},
-        has_modules=with_modules,
-        metrics=before.metrics & after.metrics,
-        parts=(),
-    )
+        notes=[*(f"before: {note}" for note in before.notes), *after.notes], suspects=(),
+        facts={"difference": True, "space": after.space}, has_modules=with_modules,
+        metrics=before.metrics & after.metrics, parts=(),
+    )  # fmt: skip
 
 
-def _merged(profile: Profile, with_modules: bool) -> dict[tuple[str, ...], Sample]:
-    merged: dict[tuple[str, ...], Sample] = {}
+def _merged(profile: Profile, with_modules: bool) -> dict[Hashable, Sample]:
+    merged: dict[Hashable, Sample] = {}
     for sample in profile.samples:
         key = _identity(sample, with_modules)
-        known = merged.get(key)
-        if known is None:
-            merged[key] = sample
-        else:
+        known = merged.setdefault(key, sample)
+        if known is not sample:
             merged[key] = replace(known, stat=_minus(known.stat, sample.stat, -1))
     return merged
 
 
-def _identity(sample: Sample, with_modules: bool) -> tuple[str, ...]:
+def _identity(sample: Sample, with_modules: bool) -> Hashable:
     if not sample.stack.frames:
         return tuple(step.name for step in outer_steps(sample.stack, sample.stat.index))
-    names: list[str] = []
-    for name, frame in shown_frames(sample.stack):
-        names.append(name)
-        if with_modules:
-            names.append(base_name(frame.module or ""))
-    return tuple(names)
+    return tuple(
+        (name, base_name(frame.module or "")) if with_modules else name
+        for name, frame in shown_frames(sample.stack)
+    )
 
 
 def _minus(a: StackStat, b: StackStat, sign: int = 1) -> StackStat:
-    return StackStat(
-        a.index, *(figure.value_of(a) - sign * figure.value_of(b) for figure in FIGURES)
-    )
+    return StackStat(a.index, *(each.value_of(a) - sign * each.value_of(b) for each in FIGURES))

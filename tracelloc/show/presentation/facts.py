@@ -1,7 +1,4 @@
-"""Snapshots, suspects and stacks as JSON values, and stacks as lines of text.
-
-Sizes in bytes, times in seconds.
-"""
+"""Snapshots, suspects and stacks as JSON values (bytes, seconds), and stacks as lines of text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -26,15 +23,10 @@ from tracelloc.text import NS_PER_S, plural, printable
 
 _FRAME: Final = ("address", "symbol", "offset", "size", "module", "file", "line", "inlined")
 _THREADS: Final = {
-    "allocated_count": "allocations",
-    "freed_count": "frees",
-    "freed_for_others_count": "frees_for_others",
-    "freed_by_others_count": "frees_by_others",
-    "maker_tid": "from_tid",
-    "ender_tid": "to_tid",
-    "size_bytes": "bytes",
-    "count": "allocations",
-}
+    "allocated_count": "allocations", "freed_count": "frees",
+    "freed_for_others_count": "frees_for_others", "freed_by_others_count": "frees_by_others",
+    "maker_tid": "from_tid", "ender_tid": "to_tid", "size_bytes": "bytes", "count": "allocations",
+}  # fmt: skip
 
 
 def summary(snapshot: Snapshot) -> dict[str, Any]:
@@ -88,26 +80,18 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
-    """Returns a suspect as JSON values, without its stack.
-
-    ``since_s`` is how long it has been growing; ``group`` is null for a single stack.
-    """
+    """Returns a suspect as JSON values, without its stack; ``group`` is null for a single stack."""
     judgement, holders = named.judgement, named.holders
     return {
-        "stack_id": named.suspect.stack,
-        "verdict": judgement.verdict.value,
+        "stack_id": named.suspect.stack, "verdict": judgement.verdict.value,
         "rate_bytes_per_min": round(judgement.rate_bytes_per_min, 1),
-        "since_s": round(named.since_s, 3),
-        "confidence": round(judgement.confidence, 4),
-        "evidence": judgement.evidence,
-        "never_freed": judgement.never_freed,
-        "verdict_in_s": round(judgement.verdict_in_s, 3),
-        "retracted": judgement.retracted,
-        "searched_blocks": judgement.searched,
-        "unreachable_blocks": judgement.unreachable,
+        "since_s": round(named.since_s, 3), "confidence": round(judgement.confidence, 4),
+        "evidence": judgement.evidence, "never_freed": judgement.never_freed,
+        "verdict_in_s": round(judgement.verdict_in_s, 3), "retracted": judgement.retracted,
+        "searched_blocks": judgement.searched, "unreachable_blocks": judgement.unreachable,
         "group": _group(named),
         "holders": holders and {"time": holders.heap.time_s, **holders_facts(holders, "retained")},
-    }
+    }  # fmt: skip
 
 
 def _group(named: NamedSuspect) -> dict[str, Any] | None:
@@ -136,15 +120,13 @@ def _shares(parts: Sequence[PartShare], key: str = "name") -> list[dict[str, Any
 
 def stack_facts(stack: NamedStack) -> list[dict[str, Any]]:
     """Returns the frames of a stack as JSON values, innermost first."""
-    return [
-        frame_facts(frame) | {"hidden": hidden, "label": label}
-        for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True)
-    ]
+    frames = zip(stack.frames, stack.hidden, stack.all_labels, strict=True)
+    return [frame_facts(frame) | {"hidden": off, "label": label} for frame, off, label in frames]
 
 
 def frame_facts(frame: Frame, attributes: Sequence[str] = _FRAME) -> dict[str, Any]:
     """Returns attributes of a frame by name, and the reason if some are unknown."""
-    reason = None if frame.reason is None else frame.reason.value
+    reason = frame.reason and frame.reason.value
     return {name: getattr(frame, name) for name in attributes} | {"reason": reason}
 
 
@@ -187,12 +169,9 @@ def thread_facts(activity: ThreadActivity) -> dict[str, Any]:
 
 def target_facts(snapshot: Snapshot) -> dict[str, Any]:
     """Returns the summary with the peak, temporary allocations and, if known, threads."""
-    facts = summary(snapshot)
-    facts["peak"] = peak_facts(snapshot)
-    facts["temporary"] = temporary_facts(snapshot)
-    if snapshot.threads is not None:
-        facts["threads"] = thread_facts(snapshot.threads)
-    return facts
+    threads = {} if snapshot.threads is None else {"threads": thread_facts(snapshot.threads)}
+    more = {"peak": peak_facts(snapshot), "temporary": temporary_facts(snapshot), **threads}
+    return summary(snapshot) | more
 
 
 def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:
@@ -239,15 +218,11 @@ _MOST_NAMES: Final = 3  # Most function names in a line, for each reason
 
 def found_lines(found: Sequence[FoundLibrary]) -> Iterator[str]:
     """Yields a line on the traced libraries, and one per reason why functions are not probed."""
-    traced = [
-        f"{allocator.family} in {allocator.file} ({plural(len(allocator.functions), 'function')})"
-        for allocator in found
-        if allocator.functions
-    ]
+    counted = ((one, plural(len(one.functions), "function")) for one in found if one.functions)
+    traced = [f"{one.family} in {one.file} ({count})" for one, count in counted]
     if traced:
         yield f"malloc libraries: {printable(', '.join(traced))}"
-    for line in unseen_lines(found):
-        yield f"not probed: {line}"
+    yield from (f"not probed: {line}" for line in unseen_lines(found))
 
 
 def unseen_lines(found: Iterable[FoundLibrary]) -> Iterator[str]:

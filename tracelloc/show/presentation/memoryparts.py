@@ -66,13 +66,13 @@ def growth_by_parts(snapshot: Snapshot) -> GrowthByParts | None:
         for part, change in sorted(changes.items(), key=lambda row: -abs(row[1]))
         if abs(change) >= max(_LEAST_CHANGE_BYTES, _LEAST_ITEM_SHARE * abs(growth))
     ][:_MOST_CHANGES]
-    ago = account_age(snapshot)
     words = f": {', '.join(notable)}" if notable else ""
+    rss = f"RSS {format_size(now.own_bytes)}{account_age(snapshot)}"
     return GrowthByParts(
         growth,
         now.heap_bytes - before.heap_bytes,
         max(0, changes[MemoryPart.FILES]) + max(0, changes[MemoryPart.DATA]),
-        f"RSS {format_size(now.own_bytes)}{ago}, {signed_size(growth)} since tracing began{words}",
+        f"{rss}, {signed_size(growth)} since tracing began{words}",
     )
 
 
@@ -116,9 +116,7 @@ class PartRow:
 CHANGE: Final[Column[PartRow]] = Column(
     "change", "change", 12, lambda row: row.change_bytes, signed_size
 )
-BYTES: Final[Column[PartRow]] = Column(
-    "bytes", "bytes", 10, lambda row: row.size_bytes, format_size
-)
+BYTES: Final[Column[PartRow]] = Column("bytes", "bytes", 10, lambda p: p.size_bytes, format_size)
 SHARE: Final[Column[PartRow]] = Column(
     "share", "of RSS", 8, lambda row: row.share,
     lambda share: "" if share is None else format_percent(share),
@@ -126,10 +124,7 @@ SHARE: Final[Column[PartRow]] = Column(
 
 
 def part_rows(account: MemoryAccount, before: MemoryAccount = NO_ACCOUNT) -> list[PartRow]:
-    """Returns a row per part of RSS, with its change since ``before``, unless both are 0.
-
-    Large items of what a runtime, the program or other processes have made are rows of their own.
-    """
+    """Returns a row per part of RSS and large item, with its change since ``before``."""
     total, rows = max(account.own_bytes, 1), []
     for part in OWN_PARTS:
         items, earlier = (dict(each.items.get(part, ())) for each in (account, before))
@@ -138,10 +133,8 @@ def part_rows(account: MemoryAccount, before: MemoryAccount = NO_ACCOUNT) -> lis
         sizes = {name: (n, earlier.get(name, 0)) for name, n in items.items() if n >= least}
         title = f"other {part.value}" if sizes else part.value
         text = title if sizes else part_title(account, part)
-        sizes[""] = (
-            size - sum(n for n, _ in sizes.values()),
-            was - sum(n for _, n in sizes.values()),
-        )
+        named = [*sizes.values()]
+        sizes[""] = size - sum(n for n, _ in named), was - sum(n for _, n in named)
         for name, (now, then) in sizes.items():
             row = [f"{part.value}: {printable(name)}"] * 2 if name else [title, text]
             if now or then:
@@ -161,11 +154,9 @@ def part_lines(account: MemoryAccount, before: MemoryAccount | None = None) -> I
 
 def part_title(account: MemoryAccount, part: MemoryPart) -> str:
     """Returns a part's title, with its largest items if these add information."""
-    named = []
-    if part in _NAMED_PARTS:
-        items = large_items(account, part)[:_MOST_ITEMS]
-        named = [f"{printable(name)} {format_size(size)}" for name, size in items]
-    return f"{part.value} ({', '.join(named)})" if named else str(part.value)
+    items = large_items(account, part)[:_MOST_ITEMS] if part in _NAMED_PARTS else []
+    named = ", ".join(f"{printable(name)} {format_size(size)}" for name, size in items)
+    return f"{part.value} ({named})" if named else str(part.value)
 
 
 def large_items(account: MemoryAccount, part: MemoryPart) -> list[tuple[str, int]]:
@@ -184,9 +175,8 @@ def _beside(account: MemoryAccount) -> str:
         (account.parts.get(MemoryPart.TRACELLOC, 0), MemoryPart.TRACELLOC.value),
     )
     words = [f"{format_size(size)} {what}" for size, what in beside if size]
-    text = ""
-    if account.huge_bytes:
-        text += f", {format_size(account.huge_bytes)} of it in transparent huge pages"
+    huge = f", {format_size(account.huge_bytes)} of it in transparent huge pages"
+    text = huge if account.huge_bytes else ""
     return f"{text}; besides, {', '.join(words)}" if words else text
 
 

@@ -34,10 +34,7 @@ def frame_name(frame: Frame) -> str:
 
 
 def stack_title(stack: NamedStack, index: int, *, with_line: bool = False) -> str:
-    """Formats ``innermost ← next function``; ``with_line``: ``innermost (file:line) ← next``.
-
-    The title is not safe to print yet.
-    """
+    """Formats ``innermost ← next``, with ``with_line`` ``innermost (file:line) ← next``; unsafe."""
     if not stack.frames:
         return "[no call stack]" if index == NO_STACK else "[call stack lost]"
     own: list[str] = []
@@ -199,10 +196,8 @@ class Namer:
         if known is not None and known[0] == addresses and known[1] == version:
             return known[2]
         frames = self.symbols.peek(addresses)
-        why = snapshot.why_partial(index) if addresses else None
-        if why is not None:
-            name = f"[partial: {why}]"
-            frames.append(Frame(0, name, None, None, None, None, None))
+        if addresses and (why := snapshot.why_partial(index)) is not None:
+            frames.append(Frame(0, f"[partial: {why}]", None, None, None, None, None))
         stack = self.filters.apply(frames, index)
         self._stacks[index] = addresses, version, stack
         return stack
@@ -231,11 +226,9 @@ class Namers:
     def namer_of(self, target: Target) -> Namer:
         """Returns the namer of a process, which waits at most the current ``patience_s``."""
         number = target.number
-        namer = self._namers.get(number)
-        if namer is None:
-            symbolizer = self._symbolizers.symbols_of(number)
-            namer = Namer(symbolizer, self.filters)
-            self._namers[number] = namer
+        if number not in self._namers:
+            self._namers[number] = Namer(self._symbolizers.symbols_of(number), self.filters)
+        namer = self._namers[number]
         namer.patience_s = self.patience_s
         return namer
 
@@ -244,7 +237,6 @@ class Namers:
         return self.with_filters(self.filters.copy())
 
     def with_filters(self, filters: Filters) -> Namers:
-        """Returns a copy with other filters."""
         return Namers(self._symbolizers, filters)
 
 

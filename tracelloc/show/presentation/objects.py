@@ -97,9 +97,8 @@ def counting_line(snapshot: Snapshot) -> str | None:
     if found is None or found.now is None or found.first is None or found.suspects:
         return None
     left_s = LEAST_GROWING_S - (found.now.time_s - found.first.time_s)
-    if left_s <= 0:
-        return None
-    return f"Python objects: counting, {format_duration(math.ceil(left_s))}"
+    left = format_duration(math.ceil(left_s))
+    return f"Python objects: counting, {left}" if left_s > 0 else None
 
 
 def growing_for_s(suspect: TypeSuspect, snapshot: Snapshot) -> float:
@@ -109,8 +108,7 @@ def growing_for_s(suspect: TypeSuspect, snapshot: Snapshot) -> float:
 
 def main_holder(suspect: TypeSuspect) -> Holder | None:
     """Returns the holder of most new objects; None if unknown."""
-    holders = None if suspect.holders is None else suspect.holders.holders
-    return holders[0] if holders else None
+    return None if suspect.holders is None else next(iter(suspect.holders.holders), None)
 
 
 def holder_text(holder: Holder) -> str:
@@ -211,32 +209,24 @@ def census_facts(
 ) -> dict[str, Any]:
     """Returns a census as JSON values, with changes since ``first``; ``time`` is since 1970."""
     return {
-        "time": round(now.time_s, 3),
-        "elapsed_s": round(now.time_s - first.time_s, 3),
-        "census_s": round(now.took_s, 6),
-        "objects": now.count,
-        "blocks": now.block_count,
-        "block_bytes": now.block_bytes,
-        "changed_pools": now.changed_pools,
+        "time": round(now.time_s, 3), "elapsed_s": round(now.time_s - first.time_s, 3),
+        "census_s": round(now.took_s, 6), "objects": now.count, "blocks": now.block_count,
+        "block_bytes": now.block_bytes, "changed_pools": now.changed_pools,
         "no_holders": now.no_holders or None,
         "types": table_json(type_columns(now, first), growths(now, first)),
         "holders": [{"type": name, **_holders(found)} for name, found in holders.items()],
-    }
+    }  # fmt: skip
 
 
 _HOLDERS: Final = {
-    "sample_count": "samples",
-    "count": "samples",
-    "unresolved": "unresolved_steps",
+    "sample_count": "samples", "count": "samples", "unresolved": "unresolved_steps",
     **dict.fromkeys(("tables", "is_bounded", "is_garbage")),
-}
+}  # fmt: skip
 
 
 def _holders(found: Holders) -> dict[str, Any]:
-    holders = [
-        {**json_of(each, {**_HOLDERS, "type_name": None}), "type": each.type_name or None}
-        for each in found.holders
-    ]
+    names = {**_HOLDERS, "type_name": None}
+    holders = [json_of(each, names) | {"type": each.type_name or None} for each in found.holders]
     return {**json_of(found, {**_HOLDERS, "holders": None}), "holders": holders}
 
 
@@ -255,12 +245,10 @@ def type_suspect_facts(suspect: TypeSuspect, snapshot: Snapshot) -> dict[str, An
         "grown_by": suspect.grower and json_of(suspect.grower),
         "native": native
         and {
-            "bytes_per_min": round(native.bytes_per_min, 1),
-            "bytes": native.size_bytes,
-            "stack_ids": list(native.stacks),
-            "called_by": json_of(native.caller),
+            "bytes_per_min": round(native.bytes_per_min, 1), "bytes": native.size_bytes,
+            "stack_ids": list(native.stacks), "called_by": json_of(native.caller),
         },
-    }
+    }  # fmt: skip
 
 
 def _growth(growth: GrowingType) -> dict[str, Any]:

@@ -66,7 +66,6 @@ class Account:
 
     @property
     def is_mostly_traced(self) -> bool:
-        """Whether traced blocks explain most of the growth."""
         return self.traced_share is None or self.traced_share >= _MOSTLY_TRACED
 
 
@@ -91,19 +90,11 @@ class Forecast:
 
 
 def forecast(snapshot: Snapshot) -> Forecast | None:
-    """Forecasts when memory runs out: by the leaks, if any, else by recent growth.
-
-    Returns None without growth, or if the time is more than a month away, or more than a hundred
-    times the time over which growth was measured.
-    """
+    """Forecasts when memory runs out: by leaks, if any, else by recent growth; None: not soon."""
     memory = snapshot.memory
     if memory is None or memory.limit is None:
         return None
-    leaking = [
-        suspect.judgement
-        for suspect in suspects_of(snapshot)
-        if suspect.judgement.verdict is Verdict.LEAKING
-    ]
+    leaking = [s.judgement for s in suspects_of(snapshot) if s.judgement.verdict is Verdict.LEAKING]
     if leaking:
         rate = sum(judgement.rate_bytes_per_min for judgement in leaking)
         watched_ns = snapshot.now_ns - min(judgement.since_ns for judgement in leaking)
@@ -139,21 +130,16 @@ def account(snapshot: Snapshot) -> Account | None:
     overhead = _overhead(snapshot)
     mapped = memory.mapped_bytes
     known = traced + (overhead or 0) + (mapped or 0)
-    if (by_parts := growth_by_parts(snapshot)) is not None:
-        share = None
-        grown = by_parts.growth_bytes - by_parts.file_bytes
-        if grown >= _NOTABLE_BYTES:
-            # A mapping that moves while the heap is walked may be missing there.
-            share = (max(by_parts.heap_bytes, traced + (overhead or 0)) + (mapped or 0)) / grown
-        return Account(growth, traced, overhead, mapped, share, by_parts.sentence)
-    return Account(
-        growth_bytes=growth,
-        traced_bytes=traced,
-        overhead_bytes=overhead,
-        mapped_bytes=mapped,
-        traced_share=known / growth if growth >= _NOTABLE_BYTES else None,
-        sentence=_sentence(snapshot, memory, growth, known, overhead or 0),
-    )
+    by_parts = growth_by_parts(snapshot)
+    if by_parts is None:
+        grown, explained = growth, known
+        sentence = _sentence(snapshot, memory, growth, known, overhead or 0)
+    else:
+        grown, sentence = by_parts.growth_bytes - by_parts.file_bytes, by_parts.sentence
+        # A mapping that moves while the heap is walked may be missing there.
+        explained = max(by_parts.heap_bytes, traced + (overhead or 0)) + (mapped or 0)
+    share = explained / grown if grown >= _NOTABLE_BYTES else None
+    return Account(growth, traced, overhead, mapped, share, sentence)
 
 
 def _overhead(snapshot: Snapshot) -> int | None:
@@ -233,13 +219,11 @@ def _elsewhere(memory: MemoryUsage, known: int) -> str:
 
 def memory_lines(snapshot: Snapshot) -> Iterator[str]:
     """Yields sentences on where memory comes from and when it runs out."""
-    found = account(snapshot)
-    if found is not None:
+    if (found := account(snapshot)) is not None:
         yield found.sentence
     if snapshot.usage is not None:
         yield from memory_sentences(snapshot.usage, snapshot.first_usage)
-    ahead = forecast(snapshot)
-    if ahead is not None:
+    if (ahead := forecast(snapshot)) is not None:
         yield ahead.sentence
 
 
@@ -294,8 +278,7 @@ def _parts(sizes: UsableSizes, total: TotalWaste, about: str) -> Iterator[str]:
         yield f"{about}{total.read_count:,} read from the process"
     if total.computed_count:
         yield f"{about}{total.computed_count:,} computed"
-    why = why_uncertain(sizes)
-    if why is not None:
+    if (why := why_uncertain(sizes)) is not None:
         yield why
 
 

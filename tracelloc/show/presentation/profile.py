@@ -50,8 +50,7 @@ class Figure:
     optional: bool = True
 
     def value_of(self, stat: StackStat) -> int:
-        value: int = getattr(stat, self.attribute)
-        return value
+        return int(getattr(stat, self.attribute))
 
 
 GPU_PREFIX: Final = "gpu_"  # Of names in pprof files
@@ -108,7 +107,6 @@ class Metric(Enum):
 
     @property
     def heading(self) -> str:
-        """The title of a narrow column."""
         if self is Metric.BYTES:
             return self.noun
         return f"{self.value}/min" if self.unit is FigureUnit.RATE else str(self.value)
@@ -117,7 +115,6 @@ class Metric(Enum):
         return self.figure.value_of(stat)
 
     def column(self, snapshot: Snapshot) -> I64:
-        """Returns the weight of each stack, by index."""
         return snapshot.column(self.figure.attribute)
 
 
@@ -191,7 +188,6 @@ class Profile:
         return "" if self.space == Space.HOST.value else GPU_PREFIX
 
     def type_of(self, figure: Figure) -> str:
-        """Returns a figure's name in pprof files."""
         return f"{self.type_prefix}{figure.sample_type or ''}"
 
     @property

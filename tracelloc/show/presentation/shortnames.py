@@ -131,8 +131,7 @@ def _name_start(parts: list[_Part], end: int) -> tuple[int, int]:
     for i in range(end - 1, -1, -1):
         kind, text = parts[i]
         if kind == "" and " " in text:
-            after_operator = i > 0 and parts[i - 1].kind == "o" and text == " "
-            if after_operator:
+            if i > 0 and parts[i - 1].kind == "o" and text == " ":
                 continue  # "operator< <int>"
             at = text.rindex(" ") + 1
             return (i, at) if at < len(text) else (i + 1, 0)
@@ -236,10 +235,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def closing_bracket(text: str, at: int) -> int:
-    """Returns where the bracket at ``at`` is closed. In parentheses ``<`` may mean "less".
-
-    Raises NotUnderstoodError if brackets do not match.
-    """
+    """Returns where the bracket at ``at`` closes, or raises. In parentheses ``<`` may be "less"."""
     stack: list[str] = []
     while at < len(text):
         character = text[at]

@@ -195,7 +195,6 @@ class NamedSuspect:
 
     @property
     def since_s(self) -> float:
-        """Seconds for which the suspect has been growing."""
         return max(0, self.now_ns - self.judgement.since_ns) / NS_PER_S
 
 
@@ -266,10 +265,7 @@ def growth_rates(snapshot: Snapshot) -> I64:
 
 
 def suspect_ranks(snapshot: Snapshot) -> I64:
-    """Returns each stack's rank: leaking ones, then growing ones, by rate; then all others.
-
-    Blocks from before tracing come before all others if they are lost, or else last.
-    """
+    """Returns each stack's rank: leaking, growing, lost, all others, those from before tracing."""
     suspects = suspects_of(snapshot)
     rows, rates = unsure_growth(snapshot)
     judgements = [each.judgement for each in suspects]
@@ -290,10 +286,7 @@ def suspect_ranks(snapshot: Snapshot) -> I64:
 
 
 def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
-    """Formats ``leaking 9.50 KiB/min for 10 m, evidence: strong``; ``about`` marks estimates.
-
-    A leak with low confidence is reported as probable.
-    """
+    """Formats ``leaking 9.50 KiB/min for 10 m, evidence: strong``; with little: ``probably``."""
     since_s = max(0, now_ns - judgement.since_ns) / NS_PER_S
     confidence = judgement.confidence
     # Words, as a confidence is no probability.
@@ -301,12 +294,9 @@ def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
     word = judgement.verdict.value
     if judgement.verdict is Verdict.LEAKING:
         sure = f", evidence: {evidence}"
-        if judgement.confidence < _SURE:
-            word = f"probably {word}"
+        word = f"probably {word}" if confidence < _SURE else word
     else:
-        sure = ", possible leak"
-        if judgement.confidence:
-            sure += f" (evidence: {evidence})"
+        sure = ", possible leak" + (f" (evidence: {evidence})" if confidence else "")
     return (
         f"{word} {about}{format_size(round(judgement.rate_bytes_per_min))}/min "
         f"for {format_duration(since_s)}{sure}"
@@ -322,8 +312,7 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
     if named.collection:
         yield named.collection
     if judgement.retracted:
-        times = plural(judgement.retracted, "time")
-        yield f"verdict leaking retracted {times} before"
+        yield f"verdict leaking retracted {plural(judgement.retracted, 'time')} before"
     if named.shared is not None:
         name = printable(frame_name(named.shared.frame))
         yield f"sum of {len(named.suspect.members):,} stacks that share {name}"
@@ -374,11 +363,7 @@ def folded_title(label: str, count: int) -> str:
 def suspect_title(
     stack: NamedStack | None, labels: Iterable[str], shared: SharedFunction | None, count: int
 ) -> str:
-    """Formats a suspect of ``count`` stacks: ``make_pair (4 stacks, pair.c:41)``.
-
-    ``stack``: the stack with the largest share. ``labels``: names of the stacks, in this order; if
-    all are equal, the name is the title.
-    """
+    """Formats a suspect: ``make_pair (4 stacks, pair.c:41)``, or its label if all are equal."""
     label, *others = labels
     if others and len(others) == count - 1 and all(other == label for other in others):
         return folded_title(label, count)
@@ -402,17 +387,14 @@ def parting_lines(snapshot: Snapshot, namer: Namer, most: int) -> Iterator[str]:
     for named in name_suspects(snapshot, namer, chosen):
         members = [member.stack for member in named.suspect.members]
         live = format_size(int(snapshot.totals.live_bytes[members].sum()))
-        titles = [
-            stack_title(namer.stack(snapshot, each), each, with_line=True)
-            for each in members[:STACKS_NAMED]
-        ]
+        shown = members[:STACKS_NAMED]
+        titles = [stack_title(namer.stack(snapshot, n), n, with_line=True) for n in shown]
         title = titles[0]
         if len(members) > 1:
             title = suspect_title(named.stack, titles, named.shared, len(members))
         verdict, rate = named.judgement.verdict.value, named.judgement.rate_bytes_per_min
         yield f"{verdict}: {printable(title)}, {about}{live}, {signed_size(round(rate))}/min"
-    left_out = len(suspects) - len(chosen)
-    if left_out:
+    if left_out := len(suspects) - len(chosen):
         yield plural(left_out, "more suspect")
     if lost := lost_bytes(snapshot)[1]:
         yield f"{Verdict.LOST.value}: {format_size(lost)} from before tracing"

@@ -42,10 +42,7 @@ def advice_text(path: str, *, nameless: bool, hint: str | None) -> str:
 
 
 def generated_advice(runtimes: Iterable[Runtime], stack: NamedStack) -> str | None:
-    """Returns how to get names of generated code, and all of its frames; None if all are there.
-
-    Names are of interest in a stack's first frames only.
-    """
+    """Returns how to get names of generated code, and all of its frames; None if all are there."""
     runtime = next((each for each in runtimes if each.naming), None)
     shown = [part.frame for part in stack.parts() if part.frame is not None]
     is_nameless = [frame.reason is Unresolved.ANONYMOUS for frame in shown]

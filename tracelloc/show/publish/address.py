@@ -69,16 +69,19 @@ def parse_listen(text: str) -> ListenAddress:
     return ListenAddress(match["six"] or match["host"] or LOOPBACK, int(match["port"]))
 
 
+def is_loopback(host: str) -> bool:
+    """Whether the name or address of a host is that of this machine itself."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def is_open_to_readers(url: str) -> bool:
     """Whether data sent to a URL crosses a network unencrypted."""
     parts = urllib.parse.urlsplit(url)
     host = parts.hostname or ""
-    if parts.scheme != "http" or host == "localhost" or host.endswith(".localhost"):
-        return False
-    try:
-        return not ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return True
+    return parts.scheme == "http" and not (host.endswith(".localhost") or is_loopback(host))
 
 
 def parse_label(text: str) -> tuple[str, str]:
@@ -127,10 +130,7 @@ _LARGEST_BYTES: Final = 4096
 def read_secret(
     path: Path | None, variable: str, environment: Mapping[str, str] = OWN_VARIABLES
 ) -> str | None:
-    """Returns the first line of a file, or else a variable's value; None if there is neither.
-
-    Raises TracellocError if the file can't be read, or its first line is no secret.
-    """
+    """Returns a file's first line, or else a variable's value, or None. Raises TracellocError."""
     if path is None:
         return environment.get(variable) or None
     try:
@@ -145,10 +145,7 @@ def read_secret(
 
 
 def authorization(user: str | None, password: str | None) -> str | None:
-    """Returns an Authorization header: Basic (RFC 7617), or Bearer (RFC 6750) without a user.
-
-    ``user`` may include the password after a colon. None if there is no secret.
-    """
+    """Returns Basic (RFC 7617) of ``user[:password]``, else Bearer (RFC 6750), or None."""
     if user is None:
         return None if password is None else f"Bearer {password}"
     if ":" not in user:

@@ -7,7 +7,6 @@ flame graph. If no process is traced, there are metrics only.
 """
 
 import http.server
-import ipaddress
 import json
 import math
 import socket
@@ -26,7 +25,7 @@ from tracelloc.show.export.flamegraph import page_data
 from tracelloc.show.export.listings import fold
 from tracelloc.show.presentation.combined import change_since, joined_profile
 from tracelloc.show.presentation.profile import Metric, Profile
-from tracelloc.show.publish.address import ListenAddress, is_authorized
+from tracelloc.show.publish.address import ListenAddress, is_authorized, is_loopback
 from tracelloc.text import printable
 
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -154,18 +153,10 @@ class Endpoint(http.server.ThreadingHTTPServer):
     block_on_close = False
 
     def __init__(
-        self,
-        listener: socket.socket,
-        take_profiles: Callable[[], Sequence[Profile]],
-        token: str | None = None,
-        take_metrics: Callable[[], str] | None = None,
-    ) -> None:
-        """Takes over the listener.
-
-        ``take_profiles``: returns a profile per process; called from any thread.
-        ``token``: the token that clients must send; None: none is required.
-        ``take_metrics``: returns all metrics, if there are no profiles.
-        """
+        self, listener: socket.socket, take_profiles: Callable[[], Sequence[Profile]],
+        token: str | None = None, take_metrics: Callable[[], str] | None = None,
+    ) -> None:  # fmt: skip
+        """``take_profiles``: from any thread. ``take_metrics``: all metrics, without profiles."""
         self.take_profiles = take_profiles
         self.take_metrics = take_metrics or (lambda: metrics(take_profiles()))
         self.has_profiles = take_metrics is None
@@ -183,15 +174,13 @@ class Endpoint(http.server.ThreadingHTTPServer):
         # server_bind would set these, but it looks up the host's name.
         self.server_address = address
         self.server_name, self.server_port = str(address[0]), address[1]
-        name = self.server_name.partition("%")[0]
         # Whether only this machine can reach it
-        self.is_loopback = ipaddress.ip_address(name).is_loopback
+        self.is_loopback = is_loopback(self.server_name.partition("%")[0])
         self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        """The address of the flame graph page."""
         host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
         return f"http://{host}:{self.server_port}/"
 
@@ -283,27 +272,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             data = page_data(joined_profile(self.server.take_profiles()), Metric.BYTES, REFRESH_S)
             self._send("application/json", [flamegraph.embedded(data).encode()])
         elif parts.path == "/":
-            page = flamegraph.write_html(
-                joined_profile(self.server.take_profiles()), Metric.BYTES, REFRESH_S
-            )
+            whole = joined_profile(self.server.take_profiles())
+            page = flamegraph.write_html(whole, Metric.BYTES, REFRESH_S)
             self._send("text/html; charset=utf-8", page)
         else:
             self._refuse(404, "known paths: /, /metrics, /debug/pprof/heap and /debug/pprof/allocs")
 
     def _is_meant(self) -> bool:
-        """Whether the request's Host header names this machine, against DNS rebinding.
-
-        The header is only checked on loopback, whose protection rebinding would circumvent.
-        """
-        if not self.server.is_loopback:
-            return True
-        name = urllib.parse.urlsplit(f"//{self.headers.get('Host', 'localhost')}").hostname or ""
-        if name == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(name).is_loopback
-        except ValueError:
-            return False
+        """Whether the Host header names this machine: on loopback, against DNS rebinding."""
+        host = urllib.parse.urlsplit(f"//{self.headers.get('Host', 'localhost')}").hostname or ""
+        return not self.server.is_loopback or is_loopback(host)
 
     def _pprof(self, metric: Metric, query: dict[str, list[str]]) -> None:
         text = query.get("seconds", ["0"])[-1]
@@ -324,9 +302,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.server.closing.wait(seconds)
             finally:
                 self.server.deltas.release()
-            profiles = [
-                change_since(before.get(p.target.number), p) for p in self.server.take_profiles()
-            ]
+            taken = self.server.take_profiles()
+            profiles = [change_since(before.get(p.target.number), p) for p in taken]
         name = "allocs" if metric is Metric.ALLOCATED else "heap"
         content = pprof.write(joined_profile(profiles), metric)
         self._send("application/octet-stream", content, f'attachment; filename="{name}"')

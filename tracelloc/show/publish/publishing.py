@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 from tracelloc import __version__
 from tracelloc.model.process import Target
 from tracelloc.show.export import otlp, pprof
-from tracelloc.show.export.otlp import new_request, new_response, service_attributes
+from tracelloc.show.export.otlp import new_message, service_attributes
 from tracelloc.show.presentation.combined import is_of_mappings, joined_profile, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import Metric, Profile
@@ -62,7 +62,6 @@ class Pyroscope:
         self._prefix = ""
 
     def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
-        """Encodes a pprof file of all processes, with allocations since ``from_s``."""
         whole = joined_profile(profiles)
         self._prefix = whole.type_prefix
         content = b"".join(pprof.write(whole, Metric.BYTES))
@@ -71,13 +70,10 @@ class Pyroscope:
     def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
         """Returns (URL, headers, body) of a request, whose body is a form with the file."""
         body, boundary = _form(parcel.content, self._prefix)
-        query = urllib.parse.urlencode(
-            {"name": self._name(), "from": int(parcel.from_s)}
-            | {"until": max(1, round(parcel.until_s))}
-            | {"format": "pprof", "spyName": "tracelloc"}
-        )
+        span = {"from": int(parcel.from_s), "until": max(1, round(parcel.until_s))}
+        query = {"name": self._name(), **span, "format": "pprof", "spyName": "tracelloc"}
         headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
-        return f"{self._config.url}?{query}", headers, body
+        return f"{self._config.url}?{urllib.parse.urlencode(query)}", headers, body
 
     def is_retryable(self, status: int) -> bool:
         """Whether a request is sent again after this status: a server error or rate limit."""
@@ -133,27 +129,23 @@ class Otlp:
             self._attributes["service.name"] = config.name
 
     def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
-        """Encodes a compressed request with the profiles of all processes."""
-        message = new_request()
+        sent = new_message("Request")
         elapsed_ns = max(0, round((until_s - from_s) * 1e9))
         timed = [replace(each, time_s=until_s, elapsed_ns=elapsed_ns) for each in profiles]
         # The server can recognize a request repeated after a lost response.
-        otlp.fill(
-            message, timed, attributes=self._attributes, new_id=lambda: secrets.token_bytes(16)
-        )
-        return Parcel(from_s, until_s, gzip.compress(message.SerializeToString(), 6, mtime=0))
+        otlp.fill(sent, timed, attributes=self._attributes, new_id=lambda: secrets.token_bytes(16))
+        return Parcel(from_s, until_s, gzip.compress(sent.SerializeToString(), 6, mtime=0))
 
     def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
         headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
         return self._config.url, headers | dict(self._config.headers), parcel.content
 
     def is_retryable(self, status: int) -> bool:
-        """Whether OTLP declares a status retryable."""
         return status in (429, 502, 503, 504)
 
     def refused(self, answer: bytes) -> tuple[int, str]:
         """Returns (number of refused profiles, message) of the server's answer."""
-        message = new_response()
+        message = new_message("Response")
         try:
             message.ParseFromString(answer)
         except Exception:  # noqa: BLE001 - DecodeError of a library that need not be there
@@ -179,17 +171,10 @@ class Pusher:
     """Takes profiles and sends them, in a thread from ``start`` to ``close``."""
 
     def __init__(
-        self,
-        config: PushConfig,
-        target: Target,
-        take: Callable[[], Sequence[Profile]],
-        say: Callable[[str], None],
-        first_delay_s: float = _FIRST_DELAY_S,
-    ) -> None:
-        """``take`` returns the profile of each process; ``target`` is the first process.
-
-        ``say`` is called, from any thread, when the server starts or stops failing.
-        """
+        self, config: PushConfig, target: Target, take: Callable[[], Sequence[Profile]],
+        say: Callable[[str], None], first_delay_s: float = _FIRST_DELAY_S,
+    ) -> None:  # fmt: skip
+        """``take`` returns profiles; ``say``, from any thread, tells when the server fails."""
         self._config = config
         self._protocol = Otlp(config) if config.is_otlp else Pyroscope(config, target)
         self._take = take
@@ -270,11 +255,9 @@ class Pusher:
             size, count = before.get(key, (0, 0))
             before[key] = stat.allocated_bytes, stat.allocated_count
             # For mappings only the live bytes are known, which may have decreased.
-            new = replace(
-                stat,
-                allocated_bytes=max(0, stat.allocated_bytes - size),
-                allocated_count=max(0, stat.allocated_count - count),
-            )
+            new_bytes = max(0, stat.allocated_bytes - size)
+            new_count = max(0, stat.allocated_count - count)
+            new = replace(stat, allocated_bytes=new_bytes, allocated_count=new_count)
             if new.live_count or new.allocated_count:
                 samples.append(replace(sample, stat=new))
         return replace(profile, samples=samples)
@@ -283,17 +266,15 @@ class Pusher:
         """Sends profiles, oldest first. Returns whether nothing has to be retried."""
         while self._waiting:
             trouble, again = self._send(self._waiting[0], patience_s)
-            if trouble and again:
-                self._fail(trouble)
-                return False
-            self._waiting.popleft()
             if trouble:
-                self.dropped += 1
                 self._fail(trouble)
-                continue
-            if self._failing:
+                if again:
+                    return False
+                self.dropped += 1
+            elif self._failing:
                 self._failing = False
                 self._say(f"{self._config.url} accepts profiles again")
+            self._waiting.popleft()
         return True
 
     def _fail(self, trouble: str) -> None:
@@ -317,10 +298,9 @@ class Pusher:
             with error:
                 again = self._protocol.is_retryable(error.code)
                 return f"it answered {error.code} {error.reason}", again
-        except urllib.error.URLError as error:
-            return str(getattr(error.reason, "strerror", None) or error.reason), True
         except (OSError, http.client.HTTPException) as error:
-            return str(getattr(error, "strerror", None) or error or type(error).__name__), True
+            why = error.reason if isinstance(error, urllib.error.URLError) else error
+            return str(getattr(why, "strerror", None) or why or type(error).__name__), True
         return "", False
 
     def _note_refused(self, count: int, reason: str) -> None:
@@ -351,10 +331,8 @@ class ProfileSource:
         with self._lock:
             trace = self._take()
             if self._made[0] is not trace:
-                profiles = trace_profiles(
-                    trace, self._namers, freed=True, patience_s=_NAMES_PATIENCE_S
-                )
-                self._made = trace, profiles
+                made = trace_profiles(trace, self._namers, freed=True, patience_s=_NAMES_PATIENCE_S)
+                self._made = trace, made
             return self._made[1]
 
 
@@ -386,13 +364,11 @@ class Sharing:
         if self._push is not None:
             self._pusher = Pusher(self._push, target, source.profiles, self._say)
             self._pusher.start()
-            self._say(f"pushing to {self._push.url}")
-            if is_open_to_readers(self._push.url):
+            url = self._push.url
+            self._say(f"pushing to {url}")
+            if is_open_to_readers(url):
                 secret = " and the password" if self._push.authorization else ""
-                self._say(
-                    f"warning: profiles{secret} can be read on the way to {self._push.url}: "
-                    "use https"
-                )
+                self._say(f"warning: profiles{secret} can be read on the way to {url}: use https")
 
     def close(self) -> None:
         """Stops endpoint and push, while snapshots can still be taken. May be called twice."""

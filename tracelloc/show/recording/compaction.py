@@ -50,29 +50,30 @@ class Compactor:
 
     def fold(self, now_s: float) -> bool:
         """Folds groups once, if needed. Returns whether there may be more to fold."""
-        groups = self.groups()
-        if groups and now_s - groups[0].last_s > self._most_s:
-            self._delete(groups[:1])
-            return True
-        if (due := _due(groups, now_s)) is not None:
-            self._merge(due)
-            return True
-        if container.used_bytes(self._connection) <= self._most_bytes or not groups:
+        groups, some = self.groups(), None
+        if not groups:
             return False
-        if (some := _oldest_alike(groups)) is not None:
-            self._merge(some)
-        else:
-            self._delete(groups[:1])
+        if now_s - groups[0].last_s <= self._most_s:
+            some = _due(groups, now_s)
+            if some is None:
+                if container.used_bytes(self._connection) <= self._most_bytes:
+                    return False
+                some = _oldest_alike(groups)
+        self._replace(groups[:1], []) if some is None else self._merge(some)
         return True
 
-    def _delete(self, groups: list[MomentGroup]) -> None:
-        with container.transaction(self._connection):
-            self._drop(groups)
-
-    def _drop(self, groups: list[MomentGroup]) -> None:
+    def _replace(
+        self, groups: list[MomentGroup], rows: list[tuple[container.RecordedMoment, bytes]]
+    ) -> None:
         between = groups[0].whole, groups[-1].last
-        for table in ("moments", "contents"):
-            self._connection.execute(f"DELETE FROM {table} WHERE number BETWEEN ? AND ?", between)  # noqa: S608
+        with container.transaction(self._connection):
+            for table in ("moments", "contents"):
+                self._connection.execute(
+                    f"DELETE FROM {table} WHERE number BETWEEN ? AND ?",  # noqa: S608
+                    between,
+                )
+            for row in rows:
+                insert(self._connection, *row)
 
     def _merge(self, groups: list[MomentGroup]) -> None:
         step_s = next(step for step in STEPS_S if step > groups[0].step_s)
@@ -90,10 +91,7 @@ class Compactor:
                 whole = moment.number if whole is None else whole
                 rows.append((moment._replace(step_s=step_s, whole=whole), encode(now, kept.base)))
                 kept.add(now)
-        with container.transaction(self._connection):
-            self._drop(groups)
-            for row in rows:
-                insert(self._connection, *row)
+        self._replace(groups, rows)
 
 
 def insert(connection: sqlite3.Connection, moment: container.RecordedMoment, data: bytes) -> None:
@@ -128,10 +126,8 @@ def _runs(groups: list[MomentGroup]) -> dict[int, list[MomentGroup]]:
 
 
 def _due(groups: list[MomentGroup], now_s: float) -> list[MomentGroup] | None:
-    for step_s, run in _runs(groups).items():
-        if now_s - run[-1].last_s > _KEPT_S[step_s]:
-            return run
-    return None
+    runs = _runs(groups).items()
+    return next((run for step_s, run in runs if now_s - run[-1].last_s > _KEPT_S[step_s]), None)
 
 
 def _oldest_alike(groups: list[MomentGroup]) -> list[MomentGroup] | None:

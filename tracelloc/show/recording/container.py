@@ -10,7 +10,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -87,10 +87,7 @@ def rights_to_read(path: Path) -> Iterator[None]:
     With root's rights, it must not do so with links that another user has placed there.
     """
     owner = _other_owner(path) if os.geteuid() == 0 else None
-    if owner is None:
-        yield
-        return
-    with rights_of(owner):
+    with nullcontext() if owner is None else rights_of(owner):
         yield
 
 
@@ -108,16 +105,11 @@ def _other_owner(path: Path) -> User | None:
 
 
 def open_recorded(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """Opens a recording. Returns it, and whether it may still grow. Raises TracellocError.
-
-    To be called within ``rights_to_read``.
-    """
+    """Opens a recording, within ``rights_to_read``. Returns it, and whether it may still grow."""
     try:
         if not is_recording(path):
-            raise TracellocError(
-                f"{path} is no recording",
-                hint="tracelloc diff compares profiles, report -o writes their other formats",
-            )
+            hint = "tracelloc diff compares profiles, report -o writes their other formats"
+            raise TracellocError(f"{path} is no recording", hint=hint)
     except OSError as error:
         raise TracellocError(f"{path} cannot be read: {error.strerror}") from error
     # Without a log there is no writer, and SQLite needs no other files.
@@ -172,9 +164,8 @@ def failing(path: Path, done: str) -> Iterator[None]:
         why = "the file system is full" if is_full else error
         raise TracellocError(f"{path} cannot be {done}: {why}") from error
     except (MalformedError, sqlite3.Error, UnicodeDecodeError) as error:
-        raise TracellocError(
-            f"{path} cannot be {done}: {error}", hint="the recording may be damaged"
-        ) from error
+        hint = "the recording may be damaged"
+        raise TracellocError(f"{path} cannot be {done}: {error}", hint=hint) from error
 
 
 def free_bytes(path: Path) -> int:
@@ -198,8 +189,6 @@ def disk_bytes(path: Path, suffixes: Sequence[str] = ("", *BESIDE)) -> int:
 
 def used_bytes(connection: sqlite3.Connection) -> int:
     """Returns the size of used pages; SQLite reuses the free ones."""
-    pages, free, size = (
-        int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-        for name in ("page_count", "freelist_count", "page_size")
-    )
+    names = "page_count", "freelist_count", "page_size"
+    pages, free, size = (int(connection.execute(f"PRAGMA {n}").fetchone()[0]) for n in names)
     return (pages - free) * size

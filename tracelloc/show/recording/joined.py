@@ -9,17 +9,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import reduce
 from operator import attrgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from tracelloc.errors import UsageError
-from tracelloc.model.figures import I64, History
+from tracelloc.model.figures import History
 from tracelloc.model.process import FollowCounts
-from tracelloc.model.verdicts import Findings, Suspect
 from tracelloc.show.recording.container import RecordedMoment
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.recordednames import RecordedSymbols
@@ -31,6 +29,7 @@ _NUMBERS: Final = 1 << 20  # Process numbers reserved for each recording
 _SAME_CLOCK_S: Final = 60.0
 # How long, beyond the usual distance, a recording extends after its last snapshot.
 _PATIENCE_S: Final = 2.0
+_FOLLOWED: Final = "forks", "execs", "stopped_ns"
 
 
 class JoinedTraces:
@@ -63,11 +62,8 @@ class JoinedTraces:
             self._join()
 
     def _join(self) -> None:
-        moments = [
-            moment._replace(uptime_s=moment.uptime_s + shift_s)
-            for each, shift_s in zip(self._recordings, self._shifts_s, strict=True)
-            for moment in each.moments
-        ]
+        pairs = zip(self._recordings, self._shifts_s, strict=True)
+        moments = [m._replace(uptime_s=m.uptime_s + s) for one, s in pairs for m in one.moments]
         moments.sort(key=attrgetter("uptime_s"))
         self.moments = [each._replace(number=n, whole=0) for n, each in enumerate(moments)]
 
@@ -106,7 +102,7 @@ class JoinedTraces:
         return TraceSnapshot(
             tuple(processes),
             sum(trace.untraced_count for trace in traces),
-            reduce(_added, follows) if follows else FollowCounts(),
+            FollowCounts(*(sum(getattr(each, name) for each in follows) for name in _FOLLOWED)),
         )
 
 
@@ -123,12 +119,6 @@ def missed_count(about: Mapping[str, str]) -> int:
     """Returns how many snapshots the recorder has missed; ``about``: a description."""
     count = about.get("missed", "")
     return int(count) if count.isascii() and count.isdigit() and len(count) < 16 else 0
-
-
-def _added(one: FollowCounts, other: FollowCounts) -> FollowCounts:
-    return FollowCounts(
-        one.forks + other.forks, one.execs + other.execs, one.stopped_ns + other.stopped_ns
-    )
 
 
 def _shift_s(first: RecordedTrace, other: RecordedTrace) -> float:
@@ -154,59 +144,36 @@ def _moved(trace: TraceSnapshot, base: int, shift_s: float, *, ended: bool) -> T
 
 
 def _by_clock(one: Snapshot, shift_ns: int) -> Snapshot:
+    def later(value: Any, *names: str) -> Any:
+        return value and replace(value, **{name: getattr(value, name) + shift_ns for name in names})
+
     if not shift_ns:
         return one
-    totals, series, memory, peak = one.totals, one.series, one.memory, one.peak
-    times = one.history.times_ns
+    memory, mappings, times = one.memory, one.mappings, one.history.times_ns
+    columns = {name: getattr(one.totals, name) for name in ("first_ns", "last_ns")}
+    # 0 stands for never.
+    moved: Any = {n: np.where(each == 0, 0, each + shift_ns) for n, each in columns.items()}
+    findings = one.findings
+    if findings is not None:
+        suspects = tuple(
+            replace(each, judgement=later(each.judgement, "since_ns")) for each in findings.suspects
+        )
+        findings = replace(
+            findings, moment=later(findings.moment, "start_ns", "now_ns"), suspects=suspects,
+            suspect_of={member.stack: each for each in suspects for member in each.members},
+        )  # fmt: skip
     return replace(
-        one,
-        started_ns=one.started_ns + shift_ns,
-        now_ns=one.now_ns + shift_ns,
-        totals=replace(
-            totals,
-            first_ns=_moved_times(totals.first_ns, shift_ns),
-            last_ns=_moved_times(totals.last_ns, shift_ns),
-        ),
-        series=series and replace(series, time_ns=series.time_ns + shift_ns),
+        one, started_ns=one.started_ns + shift_ns, now_ns=one.now_ns + shift_ns,
+        totals=replace(one.totals, **moved), series=later(one.series, "time_ns"),
         history=History.from_samples(
             [at + shift_ns for at in times], [one.history.at(at) for at in times]
         ),
-        peak=peak and replace(peak, time_ns=peak.time_ns + shift_ns),
-        findings=one.findings and _findings(one.findings, shift_ns),
+        peak=later(one.peak, "time_ns"), findings=findings,
         memory=memory
         and replace(memory, history=tuple((at + shift_ns, size) for at, size in memory.history)),
-        mappings=one.mappings
-        and replace(
-            one.mappings,
-            stacks=tuple(
-                replace(each, oldest_ns=each.oldest_ns + shift_ns) for each in one.mappings.stacks
-            ),
-        ),
-    )
-
-
-def _moved_times(column: I64, shift_ns: int) -> I64:
-    """Shifts times, but not 0, which stands for never."""
-    moved: I64 = np.where(column == 0, 0, column + shift_ns)
-    return moved
-
-
-def _findings(findings: Findings, shift_ns: int) -> Findings:
-    moment = findings.moment
-    suspects = tuple(_suspect(each, shift_ns) for each in findings.suspects)
-    return replace(
-        findings,
-        moment=replace(
-            moment, start_ns=moment.start_ns + shift_ns, now_ns=moment.now_ns + shift_ns
-        ),
-        suspects=suspects,
-        suspect_of={member.stack: each for each in suspects for member in each.members},
-    )
-
-
-def _suspect(suspect: Suspect, shift_ns: int) -> Suspect:
-    judgement = suspect.judgement
-    return replace(suspect, judgement=replace(judgement, since_ns=judgement.since_ns + shift_ns))
+        mappings=mappings
+        and replace(mappings, stacks=tuple(later(each, "oldest_ns") for each in mappings.stacks)),
+    )  # fmt: skip
 
 
 _CLOCK: Final = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
@@ -237,10 +204,8 @@ def parse_time(text: str, first_s: float, last_s: float) -> float:
     except (ValueError, OverflowError):
         raise UsageError(f"{text!r} is not a time", hint=_FORMS) from None
     if not first_s - _TOLERANCE_S <= time_s <= last_s + _TOLERANCE_S:
-        raise UsageError(
-            f"{text} is not recorded",
-            hint=f"recorded is from {format_time(first_s)} to {format_time(last_s)}",
-        )
+        hint = f"recorded is from {format_time(first_s)} to {format_time(last_s)}"
+        raise UsageError(f"{text} is not recorded", hint=hint)
     return time_s
 
 
@@ -251,10 +216,8 @@ def _seconds(text: str, first_s: float, last_s: float) -> float:
         return last_s - parse_duration(text[1:])
     if (clock := _CLOCK.fullmatch(text)) is not None:
         hour, minute, second = (int(part or 0) for part in clock.groups())
-        day = datetime.fromtimestamp(last_s).replace(
-            hour=hour, minute=minute, second=second, microsecond=0
-        )
-        at_s = day.timestamp()
+        day = datetime.fromtimestamp(last_s)
+        at_s = day.replace(hour=hour, minute=minute, second=second, microsecond=0).timestamp()
         # The latest time that the clock showed this.
         return at_s if at_s <= last_s + _TOLERANCE_S else at_s - _DAY_S
     return datetime.fromisoformat(text).timestamp()

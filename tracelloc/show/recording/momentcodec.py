@@ -119,10 +119,7 @@ def decode(data: bytes, before: MomentParts) -> MomentParts:
         for number, programs, facts, shapes in head["processes"]:
             key = int(number), int(programs)
             was = before.processes.get(key, _NO_PROCESS)
-            tables = {
-                str(name): _table(pieces, shape, was.tables.get(name))
-                for name, shape in shapes.items()
-            }
+            tables = {str(n): _table(pieces, s, was.tables.get(n)) for n, s in shapes.items()}
             processes[key] = ProcessParts(_applied(facts, was.facts), tables)
         payload.finish()
         return MomentParts(_applied(head["facts"], before.facts), processes)
@@ -167,17 +164,14 @@ def _table(pieces: _Pieces, shape: list[int], before: I64 | None) -> I64:
     if count and columns[-1] >= width:
         raise ValueError("a column's number")
     change = pieces.read_array(np.int64, figures * count).reshape(figures, count)
-    if before is not None and before.shape == (figures, width):
+    if before is not None and before.shape == (figures, width) == change.shape:
         # The common case: as many stacks as before.
-        if count == width:
-            change += before
-            return change
-        table = before.copy()
-    else:
-        table = np.zeros((figures, width), np.int64)
-        if before is not None and len(before) == figures:
-            both = min(width, before.shape[1])
-            table[:, :both] = before[:, :both]
+        change += before
+        return change
+    table = np.zeros((figures, width), np.int64)
+    if before is not None and len(before) == figures:
+        both = min(width, before.shape[1])
+        table[:, :both] = before[:, :both]
     table[:, columns] += change
     return table
 

@@ -102,22 +102,18 @@ def _instance(kind: type, plain: Any) -> Any:
     given = _checked(dict, plain)
     kinds = types_of(kind)
     values = {name: from_plain(kinds[name], each) for name, each in given.items() if name in kinds}
-    for name in _required(kind) - values.keys():
-        if kinds[name] in _EMPTY:
-            values[name] = _EMPTY[kinds[name]]
     try:
-        return kind(**values)
+        return kind(**_empty(kind) | values)
     except TypeError as error:
         raise MalformedError(f"a {kind.__name__} is incomplete") from error
 
 
 @functools.cache
-def _required(kind: type) -> frozenset[str]:
-    return frozenset(
-        field.name
-        for field in fields(kind)
-        if field.default is MISSING and field.default_factory is MISSING
-    )
+def _empty(kind: type) -> dict[str, Any]:
+    """Returns values of the fields that have no default."""
+    needed = (e for e in fields(kind) if e.default is MISSING and e.default_factory is MISSING)
+    kinds = types_of(kind)
+    return {e.name: _EMPTY[kinds[e.name]] for e in needed if kinds[e.name] in _EMPTY}
 
 
 @functools.cache
@@ -147,10 +143,8 @@ _POINTS: Final = tuple(field.name for field in fields(HeapPoints))
 _RETRACTED: Final = "retracted"
 # Names of table rows: other versions of tracelloc may have other rows.
 _ROWS: Final = {
-    "totals": list(COLUMNS),
-    "series": list(_POINTS),
-    "findings": [*_SITE_TYPES, _RETRACTED],
-}
+    "totals": list(COLUMNS), "series": list(_POINTS), "findings": [*_SITE_TYPES, _RETRACTED],
+}  # fmt: skip
 
 # Returns each stack's live bytes at a time of a process's history.
 HistorySample = Callable[[ProcessKey, int], I64]
@@ -179,9 +173,7 @@ class SnapshotEncoder:
 
     def _process(self, one: Snapshot) -> ProcessParts:
         key = key_of(one)
-        facts = {
-            name: self._converted(key, name, getattr(one, name), to_plain) for name in _FACT_TYPES
-        }
+        facts = {n: self._converted(key, n, getattr(one, n), to_plain) for n in _FACT_TYPES}
         for name, result in one.facets.items():
             convert = _CONVERTERS.get(name, to_plain)
             facts[f"{_FACET}{name}"] = self._converted(key, name, result, convert)
@@ -208,11 +200,9 @@ def key_of(one: Snapshot) -> ProcessKey:
 
 def _findings(findings: Findings) -> tuple[dict[str, Any], I64]:
     facts = {
-        "moment": to_plain(findings.moment),
-        "suspects": to_plain(findings.suspects),
-        "left_out": findings.suspects_left_out,
-        "suppressed": to_plain(findings.suppressed),
-    }
+        "moment": to_plain(findings.moment), "suspects": to_plain(findings.suspects),
+        "left_out": findings.suspects_left_out, "suppressed": to_plain(findings.suppressed),
+    }  # fmt: skip
     columns = [_words(getattr(findings.sites, name)) for name in _SITE_TYPES]
     return facts, np.stack([*columns, findings.retracted.astype(np.int64)])
 
@@ -243,38 +233,26 @@ def trace_of(
 ) -> TraceSnapshot:
     """Makes a trace from parts. Raises MalformedError."""
     try:
-        processes = tuple(
-            _snapshot(key, one, stacks_of, sample) for key, one in parts.processes.items()
-        )
+        processes = tuple(_snapshot(*each, stacks_of, sample) for each in parts.processes.items())
         if not processes:
             raise MalformedError("a snapshot has no process")
-        return TraceSnapshot(
-            processes,
-            from_plain(int, parts.facts["untraced_count"]),
-            from_plain(FollowCounts | None, parts.facts["follow"]),
-        )
+        follow = from_plain(FollowCounts | None, parts.facts["follow"])
+        return TraceSnapshot(processes, from_plain(int, parts.facts["untraced_count"]), follow)
     except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
         raise MalformedError(f"a snapshot is damaged ({type(error).__name__})") from error
 
 
 def _snapshot(
-    key: ProcessKey,
-    parts: ProcessParts,
-    stacks_of: Callable[[int], CallStacks],
+    key: ProcessKey, parts: ProcessParts, stacks_of: Callable[[int], CallStacks],
     sample: HistorySample,
-) -> Snapshot:
+) -> Snapshot:  # fmt: skip
     facts, tables = parts.facts, parts.tables
-    values = {
-        name: from_plain(t, facts[name])
-        for name, t in _FACT_TYPES.items()
-        if name in facts or name not in _LATER_FACTS
-    }
+    known = {n: t for n, t in _FACT_TYPES.items() if n in facts or n not in _LATER_FACTS}
+    values = {name: from_plain(t, facts[name]) for name, t in known.items()}
     values["losses"].counters.update({c: 0 for c in Counter if c not in values["losses"].counters})
     names = {name: from_plain(tuple[str, ...], each) for name, each in facts["rows"].items()}
-    totals = Totals(
-        **_named(tables["totals"], names["totals"], COLUMNS),
-        sample_bytes=from_plain(int | None, facts["sample_bytes"]),
-    )
+    rows = _named(tables["totals"], names["totals"], COLUMNS)
+    totals = Totals(**rows, sample_bytes=from_plain(int | None, facts["sample_bytes"]))
     stacks = stacks_of(from_plain(int, facts["book"]))
     if len(stacks) < len(totals):
         raise MalformedError("stacks are missing")
@@ -285,10 +263,7 @@ def _snapshot(
         peak = Peak(*from_plain(tuple[int, int], facts["peak"]), *_rows(tables["peak"], 2))
     held = zip(*history.total(), strict=True)
     return Snapshot(
-        **values,
-        facets=facets_of(facts),
-        totals=totals,
-        stacks=stacks,
+        **values, facets=facets_of(facts), totals=totals, stacks=stacks,
         series=HeapPoints(**_named(tables["series"], names["series"], _POINTS))
         if "series" in tables
         else None,
@@ -297,9 +272,8 @@ def _snapshot(
         else None,
         growth_per_min=history.growth_per_min(values["now_ns"], totals.live_bytes),
         live_history=tuple((time_ns - values["started_ns"], size) for time_ns, size in held),
-        history=history,
-        peak=peak,
-    )
+        history=history, peak=peak,
+    )  # fmt: skip
 
 
 def facets_of(facts: Facts) -> dict[str, Any]:

@@ -59,7 +59,6 @@ class RecordedTrace:
             raise
 
     def close(self) -> None:
-        """Closes the recording; no other method may be called afterwards."""
         self._connection.close()
 
     def reload(self) -> None:
@@ -138,10 +137,7 @@ class RecordedTrace:
             return self._trace(self.moments[index])
 
     def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
-        """Returns the trace at a time, see ``find_uptime``, from what is written by now.
-
-        The recorder may fold snapshots at any time. Raises TracellocError.
-        """
+        """Returns the trace at a time, by what is written by now: snapshots may be folded."""
         with self.reading():
             self._reload()
             return self._trace(self.moments[self.find_uptime(uptime_s)])
@@ -160,9 +156,7 @@ class RecordedTrace:
         first = bisect.bisect_left(self.moments, moment.whole, key=_NUMBER)
         rank = self.moments.index(moment, first) - first
         path = [self.moments[first + each] for each in momentcodec.MomentChain.path(rank)]
-        kept = {one.number for one in path[: -(rank % momentcodec.ANCHORS) or None][-2:]} | {
-            moment.number
-        }
+        kept = {e.number for e in [*path[: -(rank % momentcodec.ANCHORS) or None][-2:], moment]}
         parts, start = momentcodec.NOTHING, 0
         for at, one in enumerate(path):
             if one.number in self._known:

@@ -14,7 +14,6 @@ from tracelloc.model.frames import Frame, unnamed
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.recording.momentcodec import ProcessKey, packed
 from tracelloc.show.recording.parts import from_plain, to_plain, types_of
-from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.system.bounded import UnpackBudget, inflated, json_bytes
 
 _FIELDS: Final = tuple(field.name for field in fields(Frame) if field.name != "address")
@@ -117,11 +116,6 @@ class NamesWriter:
             None if module is None else module.build_id, place.reason,
         )  # fmt: skip
         return [to_plain(file)]
-
-
-def addresses_of(one: Snapshot, indices: Iterable[int]) -> set[int]:
-    """Returns the return addresses in some stacks of a snapshot."""
-    return {address for index in indices for address in one.frames(index)}
 
 
 class RecordedSymbols:

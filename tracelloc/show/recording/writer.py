@@ -17,7 +17,7 @@ from tracelloc.show.recording import container, momentcodec
 from tracelloc.show.recording.compaction import GROUP, STEPS_S, Compactor, insert
 from tracelloc.show.recording.container import RecordedMoment, checksum, transaction
 from tracelloc.show.recording.parts import SnapshotEncoder, key_of
-from tracelloc.show.recording.recordednames import NamesWriter, addresses_of
+from tracelloc.show.recording.recordednames import NamesWriter
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import User, is_changed_only_by, others_replace_entries, rights_of
 from tracelloc.system.safefiles.writing import create_file
@@ -54,10 +54,7 @@ class RecordingWriter:
     def __init__(
         self, path: Path, *, max_bytes: int, max_s: float, users: Sequence[User] = ()
     ) -> None:
-        """``max_bytes``: limit of the file's size; ``max_s``: how far the file may reach back.
-
-        ``users``: whose rights are used (``tracelloc.system.safefiles.writing``); default: our own.
-        """
+        """``max_s``: how far the file may reach back. ``users``: whose rights are used."""
         self.path = path
         users = users or [User(os.geteuid(), os.getegid())]
         self._connection, self._users = create(path, users, max_bytes)
@@ -79,7 +76,6 @@ class RecordingWriter:
         return _identity(self.path) != self._file
 
     def describe(self, about: dict[str, str]) -> None:
-        """Writes a description of the trace: short texts by name."""
         with container.failing(self.path, "written"), transaction(self._connection):
             for row in about.items():
                 self._connection.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", row)
@@ -116,7 +112,21 @@ class RecordingWriter:
             return container.used_bytes(self._connection)
 
     def copy(self, path: Path) -> None:
-        copy_written(self._connection, path, self._users)
+        """Copies the recording so far, atomically. Raises TracellocError."""
+        path = _real(path)
+        part = path.with_name(f".{path.name}.part")
+        with rights_of(self._users[-1]):
+            if path.exists():
+                raise TracellocError(f"{path} exists already")
+            part.unlink(missing_ok=True)
+            try:
+                _create_file(part, self._users)
+                with container.failing(path, "written"), closing(sqlite3.connect(part)) as copy:
+                    self._connection.backup(copy)
+                    copy.execute("PRAGMA journal_mode=DELETE")
+                part.rename(path)
+            finally:
+                _remove(part)
 
     def _check_size(self) -> None:
         """Empties the log if room is lacking. Raises TracellocError if room is lacking then."""
@@ -137,16 +147,11 @@ class RecordingWriter:
             what = "call stacks, names and the last snapshots take"
             if emptied[0]:
                 what = "a stopped reader keeps it from emptying its log; with that, it takes"
-            raise TracellocError(
-                f"{self.path}: {what} {format_size(size)}",
-                hint="a larger --max-size is needed; what is recorded stays",
-            )
+            hint = "a larger --max-size is needed; what is recorded stays"
+            raise TracellocError(f"{self.path}: {what} {format_size(size)}", hint=hint)
 
     def _book(self, stacks: CallStacks) -> _Book:
-        book = self._books.get(id(stacks))
-        if book is None:
-            book = self._books[id(stacks)] = _Book(len(self._books), stacks)
-        return book
+        return self._books.setdefault(id(stacks), _Book(len(self._books), stacks))
 
     def _add_stacks(self, book: _Book, count: int) -> None:
         # Frames of stacks that were written without them may be known by now.
@@ -179,7 +184,7 @@ class RecordingWriter:
         if one.mappings is not None:
             new |= {held.stack for held in one.mappings.stacks} - program.used
         program.used |= {index for index in new if one.frames(index)}
-        program.names.add_addresses(addresses_of(one, new))
+        program.names.add_addresses(address for index in new for address in one.frames(index))
         data = program.names.batch(namers.namer_of(one.target), patience_s)
         if data is not None:
             key = key_of(one)
@@ -194,18 +199,23 @@ class RecordingWriter:
 
     def close(self) -> None:
         """Completes the file, even if it was moved; removes it if it has no snapshots."""
-        close_written(self._connection, self._users[-1])
+        with rights_of(self._users[-1]):
+            # An empty log file remains only if a reader has it open.
+            for pragma in ("wal_checkpoint(TRUNCATE)", "journal_mode=DELETE"):
+                with suppress(sqlite3.Error):
+                    self._connection.execute(f"PRAGMA {pragma}")
+            self._connection.close()
         # Of a file that is gone, SQLite may leave its log behind.
         if not self.path.exists() or (not self.count and not self.is_gone):
-            remove(self.path, self._users[-1])
+            with rights_of(self._users[-1]):
+                _remove(self.path)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    try:
+    with suppress(OSError):
         found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 _MOST_LOG_BYTES: Final = 1 << 20  # Size at which the write-ahead log is moved into the file
@@ -258,10 +268,7 @@ def _writers(path: Path, users: Sequence[User]) -> list[User]:
 def create(
     path: Path, users: Sequence[User], max_bytes: int
 ) -> tuple[sqlite3.Connection, tuple[User, User]]:
-    """Creates a recording that is readable while written. Returns it, its owner and writer.
-
-    ``users``: see ``tracelloc.system.safefiles.writing``. Raises TracellocError.
-    """
+    """Creates a recording that is readable while written. Returns it, its owner and writer."""
     log_pages = max(1, min(_MOST_LOG_BYTES, max_bytes // _LOG_SHARE) // _PAGE_BYTES)
     writers = _writers(_real(path), users)
     beside = [Path(f"{path}{suffix}") for suffix in container.BESIDE]
@@ -297,39 +304,6 @@ def create(
                 connection.execute(table)
         undo.pop_all()
     return connection, (writers[0], user)
-
-
-def copy_written(connection: sqlite3.Connection, path: Path, users: tuple[User, User]) -> None:
-    """Copies the recording so far, atomically, as ``create``'s users. Raises TracellocError."""
-    path = _real(path)
-    part = path.with_name(f".{path.name}.part")
-    with rights_of(users[-1]):
-        if path.exists():
-            raise TracellocError(f"{path} exists already")
-        part.unlink(missing_ok=True)
-        try:
-            _create_file(part, users)
-            with container.failing(path, "written"), closing(sqlite3.connect(part)) as copy:
-                connection.backup(copy)
-                copy.execute("PRAGMA journal_mode=DELETE")
-            part.rename(path)
-        finally:
-            _remove(part)
-
-
-def close_written(connection: sqlite3.Connection, user: User) -> None:
-    """Closes the database; an empty log file remains only if a reader has it open."""
-    with rights_of(user):
-        for pragma in ("wal_checkpoint(TRUNCATE)", "journal_mode=DELETE"):
-            with suppress(sqlite3.Error):
-                connection.execute(f"PRAGMA {pragma}")
-        connection.close()
-
-
-def remove(path: Path, user: User) -> None:
-    """Removes an empty recording and SQLite's files next to it."""
-    with rights_of(user):
-        _remove(path)
 
 
 def _remove(path: Path) -> None:

@@ -23,14 +23,9 @@ _MARKDOWN_FRAMES: Final = 4
 
 
 def diff_report(
-    before: Profile,
-    after: Profile,
-    found: Profile,
-    metric: Metric,
-    top: int,
-    *,
+    before: Profile, after: Profile, found: Profile, metric: Metric, top: int, *,
     coloured: bool = False,
-) -> Iterator[str]:
+) -> Iterator[str]:  # fmt: skip
     """Yields text lines, the last one empty; ``found``: the difference of both profiles."""
     figure = metric.unit.format
     names = [
@@ -90,13 +85,11 @@ class Comparison:
 
     def totals(self, metric: Metric) -> tuple[Sequence[int], Sequence[int]]:
         """Returns a metric's totals of the runs of both sides, in rising order."""
-        before, after = (
-            sorted(each.total(metric) for each in side) for side in (self.before, self.after)
-        )
+        sides = self.before, self.after
+        before, after = (sorted(each.total(metric) for each in side) for side in sides)
         return before, after
 
     def middle(self, metric: Metric) -> tuple[Profile, Profile]:
-        """Returns the runs with the median figures."""
         before, after = (
             sorted(side, key=lambda each: each.total(metric))[(len(side) - 1) // 2]
             for side in (self.before, self.after)
@@ -138,10 +131,7 @@ class Comparison:
 def markdown_lines(
     compared: Comparison, found: Profile, metric: Metric, rules: Sequence[ChangeRule]
 ) -> Iterator[str]:
-    """Yields a comment for a pull request, at most 60 lines.
-
-    ``found``: the difference of the runs with the median figures.
-    """
+    """Yields a comment for a pull request, at most 60 lines; ``found``: the runs' difference."""
     name = _cell(printable(found.target.command))
     yield f"### Memory of {name}: {metric.title} {compared.change(metric)}"
     yield ""
@@ -165,11 +155,8 @@ def markdown_lines(
 
 
 def _range(totals: Sequence[int], metric: Metric) -> str:
-    figure = metric.unit.format
-    text = figure(_median(totals))
-    if totals[0] != totals[-1]:
-        text += f" ({figure(totals[0])} – {figure(totals[-1])})"
-    return text
+    low, middle, high = (metric.unit.format(n) for n in (totals[0], _median(totals), totals[-1]))
+    return middle if totals[0] == totals[-1] else f"{middle} ({low} – {high})"
 
 
 def _stacks(found: Profile, metric: Metric, word: str, sign: int) -> Iterator[str]:

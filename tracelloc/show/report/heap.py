@@ -14,6 +14,7 @@ from tracelloc.model.heapusage import ArenaUsage, HeapUsage, LargeBlock, MemoryP
 from tracelloc.model.objects import UNKNOWN, Holders, ObjectCensus
 from tracelloc.model.process import Target
 from tracelloc.model.verdicts import Findings
+from tracelloc.show import tables
 from tracelloc.show.presentation.blockholders import missing_lines
 from tracelloc.show.presentation.blocktypes import class_text, readable_class
 from tracelloc.show.presentation.memoryparts import account_facts, memory_sentences, part_lines
@@ -27,16 +28,6 @@ from tracelloc.show.presentation.objects import (
     type_columns,
 )
 from tracelloc.show.report.content import Entry, Request, SectionContent
-from tracelloc.show.tables import (
-    Column,
-    Columns,
-    count_with,
-    headline,
-    json_line,
-    json_of,
-    sum_columns,
-    table_lines,
-)
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import amount, format_percent, format_size, plural, printable
 
@@ -49,23 +40,22 @@ _Arenas = tuple[Sequence[ArenaUsage], str]  # Arenas that a row sums up, and the
 
 def _sum(
     title: str, field: str, width: int = 10, write: Callable[[int], str] = format_size
-) -> Column[_Arenas]:
-    return Column(field, title, width, lambda row: sum(map(attrgetter(field), row[0])), write)
+) -> tables.Column[_Arenas]:
+    return tables.Column(
+        field, title, width, lambda row: sum(map(attrgetter(field), row[0])), write
+    )
 
 
-_ARENAS: Final[Columns[_Arenas]] = (
-    _sum("in use", "in_use.size_bytes"),
-    _sum("blocks", "in_use.count", 12, count_with("")),
-    _sum("cached", "cached.size_bytes"),
-    _sum("free", "free.size_bytes"),
-    _sum("at its end", "top_bytes"),
-    _sum("resident", "resident_bytes"),
-    Column("name", "arena", 0, lambda row: row[1]),
-)
-_LARGEST: Final[Columns[LargeBlock]] = (
-    Column("address", "address", 18, lambda block: block.address, hex),
-    Column("bytes", "bytes", 12, lambda block: block.usable_bytes, count_with("")),
-    Column("class", "largest blocks", 0, lambda block: class_text(block.class_name)),
+_ARENAS: Final[tables.Columns[_Arenas]] = (
+    _sum("in use", "in_use.size_bytes"), _sum("blocks", "in_use.count", 12, tables.count_with("")),
+    _sum("cached", "cached.size_bytes"), _sum("free", "free.size_bytes"),
+    _sum("at its end", "top_bytes"), _sum("resident", "resident_bytes"),
+    tables.Column("name", "arena", 0, lambda row: row[1]),
+)  # fmt: skip
+_LARGEST: Final[tables.Columns[LargeBlock]] = (
+    tables.Column("address", "address", 18, lambda block: block.address, hex),
+    tables.Column("bytes", "bytes", 12, lambda block: block.usable_bytes, tables.count_with("")),
+    tables.Column("class", "largest blocks", 0, lambda block: class_text(block.class_name)),
 )
 
 
@@ -77,7 +67,7 @@ def heap_lines(target: Target, heap: HeapUsage, top: int) -> Iterator[str]:
     if resident < _MOSTLY * used.size_bytes:
         text += f" ({format_size(resident)} of it resident)"
     text += f", {format_size(heap.free_resident_bytes)} free but resident"
-    yield headline(heap.time_s, target, text)
+    yield tables.headline(heap.time_s, target, text)
     yield from part_lines(heap.account)
     yield from memory_sentences(heap)
     swapped_bytes = heap.account.swapped_bytes
@@ -88,14 +78,16 @@ def heap_lines(target: Target, heap: HeapUsage, top: int) -> Iterator[str]:
     rows: list[_Arenas] = [((arena,), arena.name) for arena in arenas[:_MOST_ARENAS]]
     if rest := arenas[_MOST_ARENAS:]:
         rows.append((rest, f"{len(rest)} others"))
-    yield from table_lines(_ARENAS, rows)
+    yield from tables.table_lines(_ARENAS, rows)
     classes = [(row.blocks, printable(readable_class(row.name))) for row in heap.classes]
     sizes = [(row.blocks, f"up to {row.usable_bytes:,} bytes") for row in heap.sizes]
     for what, found in (("class", classes), ("size", sizes)):
         if found[:top]:
-            yield from table_lines(sum_columns(what), found[:top], more=len(found) - top)
+            yield from tables.table_lines(
+                tables.sum_columns(what), found[:top], more=len(found) - top
+            )
     if heap.largest:
-        yield from table_lines(
+        yield from tables.table_lines(
             _LARGEST, heap.largest, below=lambda block: readable_contents(block.contents, 19)
         )
     yield ""
@@ -115,7 +107,7 @@ def heap_json(target: Target, heap: HeapUsage) -> str:
     names = {"class_name": "class", "resident": None} | dict.fromkeys(
         ("time_s", "account", "pinned", "stack_classes", "arenas")
     )
-    return json_line(heap.time_s, target, {
+    return tables.json_line(heap.time_s, target, {
         "in_use_bytes": heap.in_use.size_bytes,
         "in_use_blocks": heap.in_use.count,
         "free_resident_bytes": heap.free_resident_bytes,
@@ -126,13 +118,13 @@ def heap_json(target: Target, heap: HeapUsage) -> str:
         "coverage": heap.coverage,
         "arenas": [
             {
-                **json_of(arena, names),
+                **tables.json_of(arena, names),
                 "free_resident_bytes": arena.free_resident_bytes,
                 "resident_bytes": arena.resident_bytes,
             }
             for arena in heap.arenas
         ],
-        **json_of(heap, names),
+        **tables.json_of(heap, names),
     })  # fmt: skip
 
 
@@ -167,14 +159,10 @@ def earlier_part(given: Request) -> SectionContent | None:
         if count:
             text += f", {_lost_words(count, size)}"
         figures = {
-            "class": kind.class_name or None,
-            "least_usable_bytes": kind.least_bytes,
-            "most_usable_bytes": kind.most_bytes,
-            "bytes": stat.live_bytes,
-            "allocations": stat.live_count,
-            "lost_bytes": size,
-            "lost_allocations": count,
-        }
+            "class": kind.class_name or None, "least_usable_bytes": kind.least_bytes,
+            "most_usable_bytes": kind.most_bytes, "bytes": stat.live_bytes,
+            "allocations": stat.live_count, "lost_bytes": size, "lost_allocations": count,
+        }  # fmt: skip
         like = alike.get(kind.stack)
         # Counts of lost blocks vary a little between searches.
         novelties.add((kind.stack, count.bit_length(), like and like[0]))
@@ -192,15 +180,11 @@ def earlier_part(given: Request) -> SectionContent | None:
         lines.append(f"==> {format_percent(earlier.coverage, 1)} of the heap was seen")
     lines += [f"==> {printable(note)}" for note in earlier.notes]
     facts: dict[str, Any] = {
-        "bytes": live_bytes,
-        "allocations": live_count,
-        "freed_bytes": freed,
-        "freed_allocations": earlier.count - live_count,
-        "lost_bytes": lost_bytes,
-        "lost_allocations": lost_count,
-        "coverage": round(earlier.coverage, 6),
+        "bytes": live_bytes, "allocations": live_count, "freed_bytes": freed,
+        "freed_allocations": earlier.count - live_count, "lost_bytes": lost_bytes,
+        "lost_allocations": lost_count, "coverage": round(earlier.coverage, 6),
         "notes": list(earlier.notes),
-    }
+    }  # fmt: skip
     also = {like[0] for like in alike.values()}
     return SectionContent(lines, facts, "top_kinds", entries, also=also, novelties=novelties)
 
@@ -275,7 +259,7 @@ def type_table(now: ObjectCensus, first: ObjectCensus, top: int) -> Iterator[str
     """Yields the types that have grown most since ``first``, or the largest if it is ``now``."""
     *columns, name = type_columns(now, first)
     shown = [*(columns[:2] if now is first else columns), name]
-    yield from table_lines(shown, growths(now, first)[:top])
+    yield from tables.table_lines(shown, growths(now, first)[:top])
     if now.changed_pools:
         yield (
             f"{plural(now.changed_pools, 'pool')} of 16 KiB changed while being read: "
@@ -326,14 +310,11 @@ def wanted_types(now: ObjectCensus, first: ObjectCensus, most: int) -> list[str]
 
 
 def text_census(
-    target: Target,
-    now: ObjectCensus,
-    first: ObjectCensus,
-    top: int,
+    target: Target, now: ObjectCensus, first: ObjectCensus, top: int,
     holders: Mapping[str, Holders] | None = None,
-) -> Iterator[str]:
+) -> Iterator[str]:  # fmt: skip
     """Yields the lines of a census, the last one empty."""
-    yield headline(now.time_s, target, census_totals(now))
+    yield tables.headline(now.time_s, target, census_totals(now))
     yield from type_table(now, first, top)
     for name, found in (holders or {}).items():
         yield from holder_lines(name, found, is_new=now is not first)
@@ -343,11 +324,9 @@ def text_census(
 
 
 def json_census(
-    target: Target,
-    now: ObjectCensus,
-    first: ObjectCensus,
+    target: Target, now: ObjectCensus, first: ObjectCensus,
     holders: Mapping[str, Holders] | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """Returns a census as one line of JSON."""
     facts = census_facts(now, first, holders or {})
-    return json_line(facts.pop("time"), target, facts)
+    return tables.json_line(facts.pop("time"), target, facts)

@@ -13,9 +13,7 @@ _ALL: Final = "all"
 SECTIONS: Final = {
     "peak": TOTALS_ONLY,  # the stacks that held most at the high-water mark
     "temporary": TOTALS_ONLY,  # allocations freed soon by the same thread
-    "sizes": SnapshotRequest(
-        blocks=True, usable=True
-    ),  # by size, and what the malloc library wastes
+    "sizes": SnapshotRequest(blocks=True, usable=True),  # by size, with the malloc library's waste
     "types": TOTALS_ONLY,  # by type, as far as functions' names or classes in memory tell it
     "threads": SnapshotRequest(threads=True),  # which allocate, and which free
     "objects": SnapshotRequest(objects=True),  # of Python programs, by type

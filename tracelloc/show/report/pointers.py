@@ -115,15 +115,13 @@ def describe(group: LostGroup) -> str:
     least, most = group.least_nodes, group.most_nodes
     size = f"up to {group.usable_bytes:,} bytes"
     if group.shape is Shape.BLOCK:
-        text = f"block {size}"
-    elif least == most:
-        text = f"{group.shape.value} of {most:,} nodes {size}"
+        text, nodes = f"block {size}", group.structures
     else:
-        text = f"{group.shape.value} of {least:,} to {most:,} nodes {size}"
+        count = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+        text = f"{group.shape.value} of {count} nodes {size}"
+        nodes = group.structures * most if least == most else 0
     if group.structures > 1 or group.shape is not Shape.BLOCK:
         text = f"{group.structures:,} × {text}"
-    nodes = group.structures if group.shape is Shape.BLOCK else 0
-    nodes = nodes or (group.structures * most if least == most else 0)
     others = group.blocks.count - nodes
     if nodes and others > 0:
         text += f", with {plural(others, 'other block')}"
@@ -143,9 +141,8 @@ def leak_lines(target: Target, found: LostMemory, top: int) -> Iterator[str]:
     yield from _group_lines(found.groups, top, "lost: nothing points to it")
     if found.probably_lost.count:
         yield f"{blocks_text(found.probably_lost)} more probably lost"
-    yield from _group_lines(
-        found.probable, top, "probably lost: only unwritten memory points to it"
-    )
+    about = "probably lost: only unwritten memory points to it"
+    yield from _group_lines(found.probable, top, about)
     yield ""
 
 
@@ -169,10 +166,8 @@ def leaks_json(target: Target, found: LostMemory) -> str:
 
 
 _MISSING: Final = (
-    "",
-    "there may be more leaks: {}",
-    "{}: blocks that only they point to count as leaked",
-)
+    "", "there may be more leaks: {}", "{}: blocks that only they point to count as leaked",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +205,8 @@ def joined_leaks(leaks: Iterable[NamedLeak]) -> list[NamedLeak]:
         lines = tuple((frame_name(frame), frame.file, frame.line) for frame in one.stack.frames)
         # What a program lost comes before what it lost with that.
         key = (one.leak.part, bool(one.leak.direct.count), *lines)
-        same = found.get(key, one)
-        if same is not one:
-            same = NamedLeak(same.leak + one.leak, same.stack)
-        found[key] = same
+        known = found.get(key)
+        found[key] = one if known is None else NamedLeak(known.leak + one.leak, known.stack)
     return sorted(
         found.values(),
         key=lambda one: (not one.leak.direct.count, -one.leak.blocks.size_bytes, one.leak.stack),

@@ -15,16 +15,7 @@ from tracelloc.show.presentation.alerts import incompleteness, overhead_line
 from tracelloc.show.presentation.facts import summary, thread_facts
 from tracelloc.show.presentation.memoryparts import account_age, part_lines
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.report import top
-from tracelloc.show.report.content import (
-    EarlierReports,
-    Entry,
-    ReportStyle,
-    Request,
-    SectionContent,
-    largest,
-    share_of_allocations,
-)
+from tracelloc.show.report import content, top
 from tracelloc.show.report.heap import earlier_part, objects_part
 from tracelloc.show.report.suspects import LEGEND, head_line, suspects_part, symbols_part
 from tracelloc.show.tables import json_of
@@ -43,15 +34,15 @@ from tracelloc.text import (
 _NOTABLE_PINNED_BYTES: Final = 1 << 20
 
 
-def completeness_part(given: Request) -> SectionContent | None:
+def completeness_part(given: content.Request) -> content.SectionContent | None:
     """Makes the section on what the figures lack; None if they are complete."""
     alert = incompleteness(given.snapshot)
     if alert is None:
         return None
-    return SectionContent([f"==> {alert.sentence}"], repeat_when=alert.key)
+    return content.SectionContent([f"==> {alert.sentence}"], repeat_when=alert.key)
 
 
-def memory_part(given: Request) -> SectionContent:
+def memory_part(given: content.Request) -> content.SectionContent:
     """Makes the section of lines on memory, and on programs that were executed."""
     snapshot = given.snapshot
     lines = list(processfacts.memory_lines(snapshot))
@@ -62,10 +53,10 @@ def memory_part(given: Request) -> SectionContent:
     if snapshot.target.exec_count:
         programs = plural(snapshot.target.exec_count, "program")
         lines.append(f"{programs} executed since, now {printable(snapshot.target.command)}")
-    return SectionContent([f"==> {line}" for line in lines], novelties=news)
+    return content.SectionContent([f"==> {line}" for line in lines], novelties=news)
 
 
-def account_part(given: Request) -> SectionContent | None:
+def account_part(given: content.Request) -> content.SectionContent | None:
     """Makes the table of resident memory by part; None if it is not known."""
     usage, first = given.snapshot.usage, given.snapshot.first_usage
     if usage is None or not usage.account.parts:
@@ -79,28 +70,22 @@ def account_part(given: Request) -> SectionContent | None:
         blocks = plural(pin.blocks.count, "block")
         text = f"{blocks} ({format_size(pin.blocks.size_bytes)}) keep {format_size(pin.kept_bytes)}"
         figures = {"kept_bytes": pin.kept_bytes, "allocations": pin.blocks.count}
-        entries.append(Entry(pin.stack, f"{text} of pages otherwise free", figures))
+        entries.append(content.Entry(pin.stack, f"{text} of pages otherwise free", figures))
     if usage.pinned.kept_bytes < _NOTABLE_PINNED_BYTES or not entries:
-        return SectionContent(lines, repeat_when=True)
+        return content.SectionContent(lines, repeat_when=True)
     lines.append("==> call stacks whose blocks keep most of the pages that are hardly used:")
-    return SectionContent(lines, {}, "pinned_by", entries, repeat_when=True)
+    return content.SectionContent(lines, {}, "pinned_by", entries, repeat_when=True)
 
 
-def losses_part(given: Request) -> SectionContent:
+def losses_part(given: content.Request) -> content.SectionContent:
     """Makes the section of lines on the overhead of tracing, and on losses."""
     snapshot = given.snapshot
-    losses = snapshot.losses
-    return SectionContent(
-        [f"==> {overhead_line(snapshot)}", f"==> {processfacts.losses_line(snapshot)}"],
-        repeat_when=(
-            losses.events,
-            losses.overflows,
-            tuple(losses.failed_tasks.items()),
-        ),
-    )
+    losses, lines = snapshot.losses, [overhead_line(snapshot), processfacts.losses_line(snapshot)]
+    state = losses.events, losses.overflows, tuple(losses.failed_tasks.items())
+    return content.SectionContent([f"==> {line}" for line in lines], repeat_when=state)
 
 
-def sizes_part(given: Request) -> SectionContent:
+def sizes_part(given: content.Request) -> content.SectionContent:
     """Makes the section of live blocks by requested size, and stacks that waste most.
 
     In JSON, ``bins`` go from the smallest sizes on, ``top_sizes`` by the bytes they hold. A
@@ -128,31 +113,29 @@ def sizes_part(given: Request) -> SectionContent:
     if dropped_count:
         count = f"{given.about}{plural(dropped_count, 'allocation')}"
         gone = f"==> sizes of {count} are not known: the process has ended"
-        return SectionContent([gone], facts)
+        return content.SectionContent([gone], facts)
     lines = ["==> live blocks by size:"]
     lines += [_line(f"{bin_.low}-{bin_.high} B", bin_, given) for bin_ in bins]
     lines.append(f"==> {len(frequent)} sizes with most bytes:")
     lines += [_line(f"{size.low} B", size, given) for size in frequent]
     if sizes is None or usable is None or total is None:
-        return SectionContent(lines, facts)
+        return content.SectionContent(lines, facts)
     entries = []
     for index, n, waste in histograms.wasteful_stacks(blocks, sampled, usable, given.style.top):
         text = f"{processfacts.waste_text(waste, given.about)} in {given.about}"
         text += plural(n, "allocation")
-        entries.append(Entry(index, text, {"allocations": n, **_waste(waste)}))
+        entries.append(content.Entry(index, text, {"allocations": n, **_waste(waste)}))
     lines.append(f"==> {processfacts.waste_line(sizes, total, given.about)}")
     lines.append(f"==> {len(entries)} stacks that waste most:")
     facts |= {
-        "malloc_library": sizes.main.library.value,
-        "uncertain": processfacts.why_uncertain(sizes),
-        "header_bytes": total.header_bytes,
-        "read_allocations": total.read_count,
+        "malloc_library": sizes.main.library.value, "uncertain": processfacts.why_uncertain(sizes),
+        "header_bytes": total.header_bytes, "read_allocations": total.read_count,
         "computed_allocations": total.computed_count,
-    }
-    return SectionContent(lines, facts, "top_stacks", entries)
+    }  # fmt: skip
+    return content.SectionContent(lines, facts, "top_stacks", entries)
 
 
-def _line(label: str, held: histograms.Bin, given: Request) -> str:
+def _line(label: str, held: histograms.Bin, given: content.Request) -> str:
     line = f"    {label:>24}: {given.amount(held.size_bytes, held.count)}"
     if held.waste is not None and held.count:
         line += f", {processfacts.waste_text(held.waste, given.about)}"
@@ -169,19 +152,19 @@ def _waste(waste: histograms.Waste | None) -> dict[str, Any]:
     return json_of(waste, {"unknown_count": "unknown_allocations"})
 
 
-def threads_part(given: Request) -> SectionContent:
+def threads_part(given: content.Request) -> content.SectionContent:
     """Makes the section of the busiest threads, the largest flows, and stacks with flows."""
     snapshot = given.snapshot
     assert snapshot.threads is not None
-    wandering, order = largest(snapshot.totals.remote_count, given.style.top)
+    wandering, order = content.largest(snapshot.totals.remote_count, given.style.top)
     lines = list(_lines(snapshot.threads, given))
     if order:
         lines.append(f"==> {len(order)} top stacks out of {wandering:,} with such frees:")
     entries = [
-        Entry(
+        content.Entry(
             stat.index,
             f"{given.amount(stat.remote_bytes, stat.remote_count)} freed by other threads, "
-            f"{share_of_allocations(stat, stat.remote_count)}",
+            f"{content.share_of_allocations(stat, stat.remote_count)}",
             {
                 "remote_freed_bytes": stat.remote_bytes,
                 "remote_frees": stat.remote_count,
@@ -190,10 +173,10 @@ def threads_part(given: Request) -> SectionContent:
         )
         for stat in snapshot.stack_stats(order)
     ]
-    return SectionContent(lines, thread_facts(snapshot.threads), "top_allocators", entries)
+    return content.SectionContent(lines, thread_facts(snapshot.threads), "top_allocators", entries)
 
 
-def _lines(activity: ThreadActivity, given: Request) -> Iterator[str]:
+def _lines(activity: ThreadActivity, given: content.Request) -> Iterator[str]:
     threads, flows = activity.threads[: given.style.top], activity.flows[: given.style.top]
     yield f"==> {len(threads)} top threads out of {len(activity.threads):,}:"
     for number, thread in enumerate(threads):
@@ -209,7 +192,7 @@ def _lines(activity: ThreadActivity, given: Request) -> Iterator[str]:
         yield f"  {number:>4}: {moved} from {names[0]} to {names[1]}"
 
 
-def _thread(thread: ThreadWork, activity: ThreadActivity, given: Request) -> str:
+def _thread(thread: ThreadWork, activity: ThreadActivity, given: content.Request) -> str:
     made = given.amount(thread.allocated_bytes, thread.allocated_count)
     freed = given.amount(thread.freed_bytes, thread.freed_count)
     parts = [f"{_name(thread.tid, activity)}: allocated {made}", f"freed {freed}"]
@@ -234,7 +217,7 @@ class ReportSection:
     """A section of reports: how it is made and where it appears."""
 
     # Makes the section; returns None if this report does not have it.
-    make: Callable[[Request], SectionContent | None]
+    make: Callable[[content.Request], content.SectionContent | None]
     # The JSON field of the section; None if its fields are the report's own.
     name: str | None = None
     json_place: int = 0  # Position of standard sections in JSON; equal ones appear in list order
@@ -265,7 +248,7 @@ REPORT: Final = (
 )
 
 
-def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
+def parts_of(given: content.Request) -> list[tuple[ReportSection, content.SectionContent]]:
     """Returns the sections of a report, after looking up the names of their stacks."""
     asked = [each for each in REPORT if not each.is_optional or each.name in given.style.show]
     made = [(section, section.make(given)) for section in asked]
@@ -275,11 +258,8 @@ def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
     return parts
 
 
-def report_lines(given: Request) -> Iterator[str]:
-    """Yields the report as lines of text, the last one of a full report empty.
-
-    Except for the first line, unchanged content of earlier reports is omitted.
-    """
+def report_lines(given: content.Request) -> Iterator[str]:
+    """Yields the report as text, without what is unchanged; a full one's last line is empty."""
     yield head_line(given)
     if given.earlier.is_first:
         yield f"==> {LEGEND}"
@@ -289,11 +269,8 @@ def report_lines(given: Request) -> Iterator[str]:
         yield ""
 
 
-def report_facts(given: Request) -> dict[str, Any]:
-    """Returns the report as JSON values: the summary, then the fields of its sections.
-
-    Content that rarely changes is omitted if an earlier report had it.
-    """
+def report_facts(given: content.Request) -> dict[str, Any]:
+    """Returns the summary and the sections' fields, without what rarely changes and has not."""
     report = summary(given.snapshot)
     for key in ("malloc_libraries", "slow_probes"):
         if not given.earlier.has_changed(key, json.dumps(report[key])):
@@ -330,23 +307,17 @@ Marks = Mapping[int, Snapshot]
 
 
 def trace_report(
-    trace: TraceSnapshot,
-    namers: Namers,
-    style: ReportStyle,
-    marks: Marks,
-    *,
-    ended: bool,
-    earlier: EarlierReports | None = None,
-    as_json: bool = False,
-) -> str:
+    trace: TraceSnapshot, namers: Namers, style: content.ReportStyle, marks: Marks, *, ended: bool,
+    earlier: content.EarlierReports | None = None, as_json: bool = False,
+) -> str:  # fmt: skip
     """Returns the report as text, or as lines of JSON. ``ended``: includes ended processes."""
-    earlier = EarlierReports() if earlier is None else earlier
+    earlier = content.EarlierReports() if earlier is None else earlier
     shown = trace.processes if ended or len(trace.processes) == 1 else trace.living
     lines: list[str] = []
     for one in shown:
         number = one.target.number
         said = earlier.begin_process(number)
-        given = Request(one, namers.namer_of(one.target), style, marks.get(number), said)
+        given = content.Request(one, namers.namer_of(one.target), style, marks.get(number), said)
         if as_json:
             report = report_facts(given)
             if style.has_many:
@@ -413,13 +384,8 @@ def _total_line(trace: TraceSnapshot) -> str:
 def _total(trace: TraceSnapshot) -> dict[str, Any]:
     follow = trace.follow or FollowCounts()
     return {
-        "time": round(trace.root.time_s, 6),
-        "pid": None,
-        "processes": len(trace.processes),
-        "space": trace.root.space.value,
-        "untraced_processes": trace.untraced_count,
-        **_sums(trace),
-        "forks": follow.forks,
-        "execs": follow.execs,
+        "time": round(trace.root.time_s, 6), "pid": None, "processes": len(trace.processes),
+        "space": trace.root.space.value, "untraced_processes": trace.untraced_count, **_sums(trace),
+        "forks": follow.forks, "execs": follow.execs,
         "stopped_s": round(follow.stopped_ns / NS_PER_S, 6),
-    }
+    }  # fmt: skip

@@ -72,9 +72,8 @@ def _figures(snapshot: Snapshot) -> Iterator[str]:
     if found is not None and found.traced_share is not None:
         yield f"growth_traced={_percent(min(found.traced_share, 1))}"
     yield f"events={snapshot.overhead.events_per_s:.0f}/s"
-    leaking, growing = verdict_counts(snapshot)
-    yield f"leaking={'?' if leaking is None else leaking}"
-    yield f"growing={'?' if growing is None else growing}"
+    for name, count in zip(("leaking", "growing"), verdict_counts(snapshot), strict=True):
+        yield f"{name}={'?' if count is None else count}"
     for name, size_bytes in zip(("lost", "lost_before"), lost_bytes(snapshot), strict=True):
         if size_bytes:
             yield f"{name}={about}{size_word(size_bytes)}"
@@ -89,15 +88,12 @@ def suspect_line(given: Request, named: NamedSuspect) -> str:
     totals, about = given.snapshot.totals, given.about
     members = [member.stack for member in suspect.members]
     parts = [
-        _prefix(given.snapshot),
-        f"suspect={judgement.verdict.value}",
+        _prefix(given.snapshot), f"suspect={judgement.verdict.value}",
         f"rate={about}{signed_size_word(round(judgement.rate_bytes_per_min))}/min",
-        *_onset(given.snapshot, named.since_s),
-        f"confidence={_percent(judgement.confidence)}",
+        *_onset(given.snapshot, named.since_s), f"confidence={_percent(judgement.confidence)}",
         f"live={about}{size_word(int(totals.live_bytes[members].sum()))}",
-        f"blocks={about}{int(totals.live_count[members].sum())}",
-        f"stack={suspect.stack}",
-    ]
+        f"blocks={about}{int(totals.live_count[members].sum())}", f"stack={suspect.stack}",
+    ]  # fmt: skip
     if len(members) > 1:
         parts.append(f"stacks={len(members)}")
     return " ".join([*parts, culprit(named), *_caller(named)])
@@ -130,10 +126,8 @@ def _onset(snapshot: Snapshot, since_s: float) -> tuple[str, str]:
 def cleared_line(given: Request, stack: int, verdict: Verdict) -> str:
     """Formats a stack that is no longer a leak suspect."""
     name = stack_title(given.namer.stack(given.snapshot, stack), stack)
-    return (
-        f"{_prefix(given.snapshot)} suspect=no verdict={verdict.value} stack={stack} "
-        f"in={_word(name)}"
-    )
+    where = f"stack={stack} in={_word(name)}"
+    return f"{_prefix(given.snapshot)} suspect=no verdict={verdict.value} {where}"
 
 
 def type_line(given: Request, suspect: TypeSuspect) -> str:
@@ -166,10 +160,8 @@ def type_cleared_line(given: Request, name: str) -> str:
 
 
 def _place(named: NamedSuspect) -> str:
-    for part in named.stack.parts():
-        if part.frame is not None and part.label is None:
-            return source_place(part.frame)
-    return ""
+    plain = (part.frame for part in named.stack.parts() if part.frame and part.label is None)
+    return next(map(source_place, plain), "")
 
 
 def _word(text: str) -> str:
@@ -262,24 +254,15 @@ def _key(suspect: Suspect) -> Hashable:
 def _reported(given: Request, named: NamedSuspect, rank: int) -> ReportedSuspect:
     judgement, members = named.judgement, [member.stack for member in named.suspect.members]
     return ReportedSuspect(
-        verdict=judgement.verdict,
-        rank=rank,
-        culprit=culprit(named),
-        rate_bytes_per_min=judgement.rate_bytes_per_min,
-        size_bytes=int(given.snapshot.totals.live_bytes[members].sum()),
-        stack=named.suspect.stack,
-    )
+        judgement.verdict, rank, culprit(named), judgement.rate_bytes_per_min,
+        int(given.snapshot.totals.live_bytes[members].sum()), named.suspect.stack,
+    )  # fmt: skip
 
 
 def _reported_type(suspect: TypeSuspect, rank: int) -> ReportedSuspect:
     holder = objects.main_holder(suspect)
-    return ReportedSuspect(
-        verdict=suspect.verdict,
-        rank=rank,
-        culprit="" if holder is None else holder.path,
-        rate_bytes_per_min=suspect.bytes_per_min,
-        size_bytes=suspect.size_bytes,
-    )
+    path = "" if holder is None else holder.path
+    return ReportedSuspect(suspect.verdict, rank, path, suspect.bytes_per_min, suspect.size_bytes)
 
 
 def symbols_part(given: Request) -> SectionContent:
@@ -307,5 +290,4 @@ def _symbol_advice(given: Request, shown: Sequence[int]) -> Iterator[str]:
         return
     hints = hints_of(Path(f"/proc/{target.pid}/root"), files)
     for path in files:
-        text = advice_text(path, nameless=lacking[path], hint=hints.get(path))
-        yield f"==> {text}"
+        yield f"==> {advice_text(path, nameless=lacking[path], hint=hints.get(path))}"

@@ -18,6 +18,7 @@ from tracelloc.show.report.content import (
     largest,
     share_of_allocations,
 )
+from tracelloc.show.tables import json_of
 from tracelloc.text import (
     NS_PER_S,
     format_duration,
@@ -58,13 +59,10 @@ def _blocks_part(
     )
     entries = []
     for block in blocks.largest:
-        age_s = block.age_ns / NS_PER_S
-        text = f"{format_size(block.size_bytes)} ({format_duration(age_s)} old)"
-        figures = {
-            "address": block.address, "size_bytes": block.size_bytes, "age_s": round(age_s, 3)
-        }  # fmt: skip
-        label = f"    0x{block.address:016x}"
-        entries.append(Entry(block.stack, text, figures, label=label))
+        size_bytes, age_s = block.size_bytes, block.age_ns / NS_PER_S
+        text = f"{format_size(size_bytes)} ({format_duration(age_s)} old)"
+        figures = {"address": block.address, "size_bytes": size_bytes, "age_s": round(age_s, 3)}
+        entries.append(Entry(block.stack, text, figures, label=f"    0x{block.address:016x}"))
     shown = frozenset(block.stack for block in blocks.largest)
     lines = [title] if entries or which else []  # Nothing is said of blocks that there are not
     return SectionContent(lines, facts, key, entries, novelties=shown)
@@ -158,9 +156,8 @@ def temporary_part(given: Request) -> SectionContent:
     snapshot = given.snapshot
     facts = temporary_facts(snapshot)
     order = largest(snapshot.totals.temporary_count, given.style.top)[1]
-    unknown = ""
-    if facts["unknown_allocations"]:
-        unknown = f", {given.about}{facts['unknown_allocations']:,} more not known"
+    count = facts["unknown_allocations"]
+    unknown = f", {given.about}{count:,} more not known" if count else ""
     share = facts["allocations"] / max(int(snapshot.totals.freed_count.sum()), 1)
     title = (
         f"==> {given.amount(facts['bytes'], facts['allocations'], _TEMPORARY)} "
@@ -215,11 +212,7 @@ def mappings_part(given: Request) -> SectionContent | None:
 
 
 def types_part(given: Request) -> SectionContent:
-    """Makes the section of live blocks by type, with the main call stack of each.
-
-    In JSON, ``type`` is null for blocks of unknown type; ``stacks`` is how many call stacks
-    allocate the type.
-    """
+    """Makes the section of live blocks by type; ``stacks`` in JSON is how many allocate it."""
     totals = given.snapshot.totals
     sums = BlockTypes().sums(given.snapshot, given.namer, totals.live_bytes, totals.live_count)
     known = [each for each in sums if each.name is not None]
@@ -231,8 +224,7 @@ def types_part(given: Request) -> SectionContent:
     )
     if not known:
         title = "==> types of blocks are not known (tracelloc help reports says what they need):"
-    unknown = [each for each in sums if each.name is None]
-    listed = [*known[: given.style.top], *unknown]
+    listed = [*known[: given.style.top], *(each for each in sums if each.name is None)]
     return SectionContent([title], {}, "types", [_type_entry(each, given) for each in listed])
 
 
@@ -245,13 +237,7 @@ def _type_entry(found: TypeSum, given: Request) -> Entry:
     if len(found.stacks) > 1:
         text += f", from {plural(len(found.stacks), 'call stack')}"
     name = "unknown type" if found.name is None else printable(found.name)
-    facts = {
-        "type": found.name,
-        "bytes": found.size_bytes,
-        "allocations": found.count,
-        "growth_bytes_per_min": found.growth_bytes_per_min,
-        "leaking_bytes": found.leaking_bytes,
-        "stacks": len(found.stacks),
-    }
+    names = {"name": "type", "size_bytes": "bytes", "count": "allocations", "stacks": None}
+    facts = {**json_of(found, names), "stacks": len(found.stacks)}
     is_known = found.name is not None
     return Entry(found.stacks[0], text, facts, label=f"    {name}", has_frames=is_known)

@@ -95,10 +95,7 @@ _HOSTILE: Final = """
 
 
 def filter_of(confinement: Confinement, machine: str | None = None) -> bytes:
-    """Returns a seccomp filter's program (struct sock_filter); empty for unknown machines.
-
-    ``machine``: the kernel's name for the machine; None: this one.
-    """
+    """Returns a seccomp filter's program (struct sock_filter); empty for unknown machines."""
     architecture = machine_architecture(machine or machine_name())
     if architecture is None:
         return b""
@@ -230,29 +227,18 @@ _EXECUTE: Final = (
 
 
 def start_confined(
-    command: Sequence[str],
-    memory_bytes: int,
-    *,
-    environment: Mapping[str, str],
+    command: Sequence[str], memory_bytes: int, *, environment: Mapping[str, str],
     descriptors: Collection[int] = (),
-) -> subprocess.Popen[bytes]:
-    """Starts a confined program with pipes as its standard input and output. Raises OSError.
-
-    ``command``: path, then arguments. ``descriptors``: inherited under their numbers.
-    """
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    """Starts a confined program with pipes; ``descriptors`` are inherited. Raises OSError."""
     return start_reader([_EXECUTE, str(memory_bytes), *command], environment, descriptors)
 
 
 def start_reader(
-    script: Sequence[str],
-    environment: Mapping[str, str] | None = None,
-    descriptors: Collection[int] = (),
-    channel: int | None = None,
-) -> subprocess.Popen[bytes]:
-    """Starts Python source with arguments. The source must call ``confine``. Raises OSError.
-
-    ``channel``: a socket as its standard input, instead of pipes.
-    """
+    script: Sequence[str], environment: Mapping[str, str] | None = None,
+    descriptors: Collection[int] = (), channel: int | None = None,
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    """Starts Python source that calls ``confine``; ``channel``: a socket instead of pipes."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", *script],
         stdin=subprocess.PIPE if channel is None else channel,

@@ -34,10 +34,7 @@ class Destination:
     is_descriptor: bool = False
 
     def open(self, flags: int, mode: int = 0, name: str | None = None) -> int:
-        """Opens the file, or ``name`` in its directory, without following a link. Raises OSError.
-
-        Does not wait for the other end of a pipe.
-        """
+        """Opens the file, or ``name`` beside it, without following a link. Raises OSError."""
         if not self.is_descriptor:
             flags |= os.O_NOFOLLOW
         flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -51,22 +48,17 @@ class Destination:
             return os.stat(self.name, dir_fd=self.directory, follow_symlinks=follows)
 
     def rename(self, name: str) -> None:
-        """Renames the file ``name`` of the directory to this destination. Raises OSError."""
         with rights_of(self.user):
             os.rename(name, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
 
     def unlink(self, name: str) -> None:
-        """Removes the file ``name`` of the directory. Raises OSError."""
         with rights_of(self.user):
             os.unlink(name, dir_fd=self.directory)
 
 
 @contextmanager
 def destination(path: Path, user: User) -> Iterator[Destination]:
-    """Finds the directory and the name that a path leads to. Raises OSError.
-
-    PermissionError: a link on the way could be another user's.
-    """
+    """Finds the directory and name that a path leads to. Raises OSError for others' links."""
     walk = _PathWalk(path, user)
     try:
         with rights_of(user):
@@ -78,10 +70,7 @@ def destination(path: Path, user: User) -> Iterator[Destination]:
 
 @contextmanager
 def directory_made(path: Path, user: User) -> Iterator[int]:
-    """Opens a directory, and creates it and its parents if necessary. Raises OSError.
-
-    Yields a handle (O_PATH). Only the user can enter the new directories.
-    """
+    """Opens a directory (O_PATH), created for the user only if necessary. Raises OSError."""
     walk = _PathWalk(path / "x", user, makes_directories=True)
     try:
         with rights_of(user):
@@ -196,11 +185,8 @@ class _PathWalk:
 
 
 def _refused(name: str) -> PermissionError:
-    where = printable(name)
-    return PermissionError(
-        errno.EPERM,
-        f"{where} is a link that another user could have made; name the file that it leads to",
-    )
+    how = "a link that another user could have made; name the file that it leads to"
+    return PermissionError(errno.EPERM, f"{printable(name)} is {how}")
 
 
 def _parts_of(path: str) -> list[str]:

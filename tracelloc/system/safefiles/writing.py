@@ -31,10 +31,7 @@ def output_users() -> tuple[User, ...]:
 
 
 def open_output(path: Path, users: Sequence[User]) -> int:
-    """Creates a file, or empties an existing one, and opens it. Raises OSError.
-
-    An existing file of another user, or one with several hard links, is refused.
-    """
+    """Creates or empties a file, if it is no other user's and has one name. Raises OSError."""
 
     def act(found: Destination) -> int:
         try:
@@ -61,11 +58,7 @@ def open_existing(path: Path, users: Sequence[User]) -> int:
 
 
 def create_file(path: Path, users: Sequence[User]) -> tuple[int, User]:
-    """Creates a file. Returns its descriptor and the user.
-
-    The user is the one whose rights sufficed. Raises OSError; FileExistsError if the name
-    exists, even as a link.
-    """
+    """Creates a file. Returns its descriptor, and whose rights sufficed. Raises OSError."""
     if path.is_symlink():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     return _tried(path, users, lambda found: (_created(found, found.name, users), found.user))
@@ -176,9 +169,8 @@ def _check_rename(found: Destination) -> None:
         return
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
-    if directory.st_mode & stat.S_ISVTX and found.user.uid not in (
-        0, directory.st_uid, status.st_uid,
-    ):  # fmt: skip
+    owners = 0, directory.st_uid, status.st_uid
+    if directory.st_mode & stat.S_ISVTX and found.user.uid not in owners:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
