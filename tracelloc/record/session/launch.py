@@ -54,9 +54,8 @@ class Launch:
             self.session = session = await_program(Process(program.pid), config, say)
             session.hold = self._follower.hold
             # What the session alone handles; see ``follower.Watcher``.
-            self.forked, self.trapped, self.exiting = (
-                session.forked, session.trapped, session.exiting
-            )  # fmt: skip
+            self.forked, self.trapped = session.forked, session.trapped
+            self.exiting = session.exiting
             self._follower.follow(self)
         except BaseException:
             self.finish()
@@ -88,7 +87,6 @@ class Launch:
         self._follower.stop()
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
-        """Called when a process has executed a program, before its first instruction."""
         if self._follows and self._stays and isinstance(self.program, TracedProgram):
             self.program.preload_into(pid)
         try:
@@ -101,7 +99,6 @@ class Launch:
             self.loaded(pid)
 
     def loaded(self, pid: int) -> bool:
-        """Called when mappings have changed; probes new code. Returns whether to follow on."""
         self._loads += 1
         try:
             is_followed = self.session.loaded(pid)
@@ -132,7 +129,6 @@ class Launch:
         self._is_there.set()
 
     def ended(self, pid: int, status: int) -> None:
-        """Called when a process has ended; ``status`` is that of waitpid(2)."""
         if pid == self.program.pid:
             # First: the session may be closed already, and only the follower has the status.
             self.program.note_end(status)
@@ -141,14 +137,12 @@ class Launch:
             self._is_there.set()
 
     def failed(self, failure: BaseException) -> None:
-        """Called when following has failed: the kernel has detached from all processes."""
         self.session.failed(failure)
         # The first failure is the cause: the program is killed because of it.
         self._trouble = self._trouble or failure
         self._is_there.set()
 
     def stop_following(self) -> None:
-        """Detaches from all followed processes, which run on."""
         self._is_over.set()
         self._follower.stop()
 
@@ -163,7 +157,6 @@ class CaughtLaunch(Launch):
     """Follows a caught program as one that tracelloc starts; a ``follower.Watcher``."""
 
     def begin(self) -> None:
-        """Lets the program run, and waits until it is traced. Raises TracellocError."""
         # The kernel has reported the exec before anyone followed the process.
         self.executed(self.program.pid, same_thread=True)
         super().begin()
