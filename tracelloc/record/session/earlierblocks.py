@@ -172,17 +172,17 @@ class EarlierBlockReader:
             self._drain()
             return bool(self._heap.table.are_watched(addresses).all())
 
-    def _running(self) -> dict[Process, int]:
+    def _running(self) -> dict[int, int]:
         threads = [Process(each, self._process.root) for each in self._process.thread_ids()]
-        return {each: each.run_ns() for each in threads if _is_awake(each)}
+        return {each.pid: each.run_ns() for each in threads if _is_awake(each)}
 
-    def _await_progress(self, running: dict[Process, int]) -> None:
+    def _await_progress(self, running: dict[int, int]) -> None:
         """Waits until the calls that running threads may be inside have certainly ended."""
         deadline_s = time.monotonic() + _PATIENCE_S
-        left = list(running)
+        left = [Process(pid, self._process.root) for pid in running]
         while left and time.monotonic() < deadline_s:
             time.sleep(_PAUSE_S)
-            left = [t for t in left if _is_awake(t) and t.run_ns() - running[t] < _LONG_CALL_NS]
+            left = [t for t in left if _is_awake(t) and t.run_ns() - running[t.pid] < _LONG_CALL_NS]
 
     def _walk(self) -> _HeapReading:
         process = Process(self._process.thread_id, self._process.root)
