@@ -58,13 +58,11 @@ class DebugFile:
 
     @property
     def found_by(self) -> str:
-        """How the file was found, in words."""
         if self.is_downloaded:
             return "debuginfod"
         return "debug link" if self.by_name else "build ID"
 
     def close(self) -> None:
-        """Closes the debug file's descriptor."""
         os.close(self.number)
 
 

@@ -134,7 +134,6 @@ class ElfFile(SegmentedFile):
         return len(self._content) if self._file is None else os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        """Closes the file's descriptor."""
         if self._file is not None:
             self._file.close()
 

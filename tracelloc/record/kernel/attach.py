@@ -214,7 +214,6 @@ class Attachment:
         return syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes)
 
     def close(self) -> None:
-        """Detaches all probes of this attachment."""
         descriptors = [*self._links, *self._events]
         self._links, self._events = [], []
         _close_all(descriptors)

@@ -220,7 +220,6 @@ class Capture:
 
     @property
     def loaded(self) -> dict[str, int]:
-        """The descriptors of all loaded programs, tracepoint programs included, by name."""
         return self._bpf.loaded
 
     def program(self, name: str) -> int:
@@ -230,7 +229,6 @@ class Capture:
         return self._bpf.fd(name)
 
     def set_live(self, live: bool) -> None:
-        """Starts or stops the probes' reports of events."""
         self._control["reporting"][0] = abi.Reporting.LIVE if live else abi.Reporting.STOPPED
 
     def set_stop_at_loads(self, stop: bool) -> None:
@@ -239,7 +237,6 @@ class Capture:
 
     @property
     def overflows(self) -> int:
-        """Number of times that the ring of events was found to have overflowed."""
         return self._drain.overflows
 
     def take_events(self) -> EventBatch:
@@ -256,7 +253,6 @@ class Capture:
         return self._stacks.take_stacks()
 
     def take_misses(self, most: int) -> list[Miss]:
-        """Takes up to ``most`` stacks that user space must finish."""
         return [] if self._misses is None else self._misses.take_misses(most)
 
     def fail(self, error: Exception) -> None:
@@ -264,7 +260,6 @@ class Capture:
         raise error
 
     def take_mappings(self) -> Events:
-        """Takes all mmap and munmap events, if they are traced."""
         return NO_EVENTS if self._mappings is None else self._mappings.take_events()
 
     def until_now(self) -> Callable[[], bool]:
@@ -279,7 +274,6 @@ class Capture:
         return SpaceControl(self._spaces, self._free_slots.pop(), self.rows)
 
     def free_space(self, words: SpaceControl) -> None:
-        """Makes the slot of an unused address space available again."""
         self._free_slots.append(words.slot)
 
     def assign(self, pid: int, words: SpaceControl) -> None:
@@ -356,7 +350,6 @@ class Capture:
             set_entry(sampled, ctypes.c_uint64(address), ctypes.c_uint64(0))
 
     def close(self) -> None:
-        """Unloads the programs and frees the maps."""
         self._drain.close()
         for descriptor in self._tracepoints:
             os.close(descriptor)

@@ -76,7 +76,6 @@ class Drain:
         return EventBatch(events, pairs, 1.0, overflowed=True)
 
     def close(self) -> None:
-        """Frees the maps with which epochs are waited for."""
         if self._spill is not None:
             self._spill.grace.close()
 

@@ -63,7 +63,6 @@ class ExecCatcher:
             raise
 
     def wait(self) -> None:
-        """Waits until a process has executed the program and is stopped."""
         while self.caught() is None:
             time.sleep(_LOOKS_EVERY_S)
 

@@ -103,7 +103,6 @@ class ProbedChild:
     def probed(
         self, method: Method, program: Callable[[str], int], *points: ProbePoint
     ) -> Attachment:
-        """Attaches probes to the child process. Raises TracellocError."""
         return Attachment(method, self.process.pid, points, program)
 
     def ask(self, what: str, code: bytes = b"") -> float:
@@ -281,7 +280,6 @@ class OverheadWatch:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Makes the thread end soon; may be called twice."""
         self._stopping.set()
 
     def join(self) -> None:

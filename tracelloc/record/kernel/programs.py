@@ -129,16 +129,13 @@ class Programs:
             raise UnsupportedError(f"the kernel refused to create a BPF map: {why}") from error
 
     def map_fd(self, name: str) -> int:
-        """Returns the descriptor of a BPF map, by name."""
         return self._maps[name]
 
     @property
     def loaded(self) -> dict[str, int]:
-        """The descriptors of all loaded programs, by name."""
         return dict(self._loaded)
 
     def fd(self, name: str) -> int:
-        """Returns the descriptor of a loaded program, by name."""
         return self._loaded[name]
 
     def load(self, name: str, kind: int, attach_type: int = 0, attach_btf_id: int = 0) -> int:
@@ -245,7 +242,6 @@ class Programs:
             ) from error
 
     def close(self) -> None:
-        """Unloads the programs and frees the maps."""
         owned = (self._loaded, self._maps, self._arrays)
         for descriptor in (fd for each in owned for fd in each.values()):
             os.close(descriptor)

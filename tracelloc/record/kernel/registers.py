@@ -130,7 +130,6 @@ class RegisterReader:
         return _rows(attributes)
 
     def close(self) -> None:
-        """Unloads the iterator."""
         with self._lock:
             self._programs.close()
 

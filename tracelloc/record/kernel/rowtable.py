@@ -121,7 +121,6 @@ class RowMemory:
         )
 
     def is_shared(self, tag: int) -> bool:
-        """Returns whether several address spaces use a tag."""
         return self._users[tag] > 1
 
     def keep(self, tag: int, starts: U64, ends: U64) -> int:
@@ -181,7 +180,6 @@ class RowTable:
 
     @property
     def capacity(self) -> int:
-        """Maximum number of rows, in all address spaces together."""
         return self._memory.capacity
 
     def __len__(self) -> int:
@@ -218,6 +216,5 @@ class RowTable:
             self._publish(generation, self._tag)
 
     def close(self) -> None:
-        """Drops the rows of this address space."""
         with self._memory.lock:
             self._memory.release_tag(self._tag)

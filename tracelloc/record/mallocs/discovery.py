@@ -54,7 +54,6 @@ class Module:
 
     @property
     def build_id(self) -> str | None:
-        """The linker's build ID, in hexadecimal."""
         return self.elf.build_id
 
 

@@ -65,7 +65,6 @@ class Signature:
 
     @property
     def throwing(self) -> Signature:
-        """A copy of the signature, for a function that a C++ exception may leave."""
         return replace(self, throws=True)
 
     @property

@@ -112,7 +112,6 @@ class Process:
         return self.root / str(self.thread_id)
 
     def exists(self) -> bool:
-        """Returns whether any thread of the process has not ended."""
         try:
             return self.state() not in "ZX" or self.thread_id != self.pid
         except TargetError:
@@ -241,7 +240,6 @@ class Process:
         return os.fsdecode(found[len(start) :])
 
     def is_kernel_thread(self) -> bool:
-        """Returns whether the process is a kernel thread (PF_KTHREAD in stat), without memory."""
         return bool(int(self._stat()[6]) & 0x00200000)
 
     def maps_text(self, program: tuple[str, str] | None = None) -> str:
@@ -251,7 +249,6 @@ class Process:
         return text if path == link else text.replace(f" {path}\n", f" {link}\n")
 
     def maps(self) -> AddressMap:
-        """Returns the process's current mappings."""
         return AddressMap(parse_maps(self.maps_text()).values())
 
     def rss_bytes(self) -> int | None:
@@ -288,7 +285,6 @@ class Process:
         return []
 
     def has_pending(self, number: int) -> bool:
-        """Whether a signal waits for any of the threads."""
         return bool(int((self._status_words("ShdPnd") or ["0"])[0], 16) >> number - 1 & 1)
 
     def _status(self, key: str) -> list[int]:
@@ -317,7 +313,6 @@ class Process:
         return False
 
     def locked_bytes(self) -> int:
-        """Returns how many bytes of the process's memory are locked (mlock(2))."""
         return int((self._status_words("VmLck") or ["0"])[0]) << 10
 
     def start_stack(self) -> int:
@@ -343,11 +338,9 @@ class Process:
         return (self._status("TracerPid") or [0])[0]
 
     def parent_pid(self) -> int:
-        """Returns the PID of the parent process; 0 once the process is gone."""
         return (self._status("PPid") or [0])[0]
 
     def inner_pid(self) -> int:
-        """Returns the process's PID in its own PID namespace."""
         return (self._status("NSpid") or [self.pid])[-1]
 
     def user_ids(self) -> tuple[int, ...]:

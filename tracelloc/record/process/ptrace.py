@@ -127,7 +127,6 @@ class Registers:
         )
 
     def copy(self) -> Registers:
-        """Returns an independent copy, which can be changed."""
         call, pointer = self._of_their_own
         return Registers(
             self.layout, self._words.values(), entered_call=call, thread_pointer=pointer
@@ -143,12 +142,10 @@ class Registers:
 
     @property
     def words(self) -> list[int]:
-        """The values of all registers, in the layout's order."""
         return list(self._words.values())
 
     @property
     def program_counter(self) -> int:
-        """The address of the instruction to execute next."""
         return self[self.layout.program_counter]
 
     @program_counter.setter
@@ -157,7 +154,6 @@ class Registers:
 
     @property
     def stack_pointer(self) -> int:
-        """The address of the top of the stack."""
         return self[self.layout.stack_pointer]
 
     @stack_pointer.setter

@@ -375,7 +375,6 @@ class AddressSpace:
 
     @property
     def mappings(self) -> Sequence[Mapping]:
-        """Current mappings of the process, by address."""
         return self._maps.mappings
 
     def reason(self, mapping: Mapping) -> Unresolved | None:

@@ -95,7 +95,6 @@ class Parts:
         return leaks_at_exit(checked, self._lock, threads, blocks, begins_ns)
 
     def drain_reported(self) -> None:
-        """Applies the events that have been reported by now."""
         for _ in range(_MOST_DRAINS):
             if not self._drain():
                 break

@@ -241,7 +241,6 @@ class ProbeSet:
             raise self._trouble or no_allocator(self._space, self._selection)
 
     def check_later(self) -> None:
-        """Makes ``check_for_changes`` call ``check`` once libraries had time to be mapped."""
         self._check_by_s = time.monotonic() + _LOADING_S
 
     def check_last(self, say: Callable[[str], None], *, has_events: bool) -> None:

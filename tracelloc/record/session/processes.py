@@ -90,7 +90,6 @@ class Processes:
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit of traced processes is reached."""
         return len(self._by_pid) >= self._config.most_processes
 
     # Events from the probes.
@@ -173,7 +172,6 @@ class Processes:
             self._say(f"process {pid} executed {command}; its live table was reset")
 
     def knows(self, pid: int) -> bool:
-        """Whether a process is part of the trace, traced or not."""
         return pid in self._by_pid or pid in self._sharing or pid in self._left_out
 
     def add_running(self, space: AddressSpace) -> Tracee | None:
@@ -257,7 +255,6 @@ class Processes:
         return tracee
 
     def ended(self, pid: int) -> None:
-        """Handles the end of a process."""
         self._context.supervisor.run("releasing", pid, partial(self._release, pid), gives_up=False)
 
     def _release(self, pid: int) -> None:
@@ -279,7 +276,6 @@ class Processes:
         self._closer.shutdown()
 
     def close(self) -> None:
-        """Closes files and ends threads; the probes must be detached."""
         # The first address space owns the files of all.
         for tracee in reversed(self.every):
             tracee.close()

@@ -129,11 +129,9 @@ class TracedProgram:
                 preload_into(pid, os.fsencode(self._preloaded))
 
     def note_end(self, status: int) -> None:
-        """Records the status from waitpid(2), for a caller that has waited for the process."""
         self._status = status
 
     def is_running(self) -> bool:
-        """Whether the process has not ended yet."""
         if self._status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:

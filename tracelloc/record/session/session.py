@@ -113,7 +113,6 @@ class Session:
 
     @property
     def root(self) -> Tracee:
-        """The process that the trace began with."""
         return self.processes.root
 
     @property
@@ -169,7 +168,6 @@ class Session:
             self._first_heaps.begin(tracee)
 
     def knows(self, pid: int) -> bool:
-        """Whether a process is part of the trace, traced or not."""
         with self._lock:
             return self.processes.knows(pid)
 
@@ -289,7 +287,6 @@ class Session:
     # Events from the follower; see ``follower.Watcher``.
 
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
-        """Handles that a thread has created a process; see ``Watcher``."""
         with self._stopping(forks=1):
             if child_pid in self._ended:
                 self._release_ended()
@@ -394,7 +391,6 @@ class Session:
             self._load.add_stop(start_ns, time.monotonic_ns(), **counts)
 
     def ended(self, pid: int, status: int) -> None:  # noqa: ARG002 - the status is others'
-        """Handles the end of a process; see ``Watcher``."""
         if not self._config.follow:
             # ``end_fd`` shows it too; the follower stays only until the program is probed.
             return

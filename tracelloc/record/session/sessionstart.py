@@ -175,7 +175,6 @@ class ProcessJoiner:
             self._thread.start()
 
     def stop(self) -> None:
-        """Adds no more processes. May be called twice."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()

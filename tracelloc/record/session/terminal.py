@@ -58,7 +58,6 @@ class ProgramTerminal:
             self._copies.append((stream, b"\n"))
 
     def join(self) -> None:
-        """Waits until all programs have closed the terminal and all output was read."""
         self._thread.join()
         os.close(self._ours)
 

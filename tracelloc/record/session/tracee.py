@@ -238,7 +238,6 @@ class Tracee:
         self.probes.check_last(self._context.supervisor.say, has_events=self.heap.table.events > 0)
 
     def close(self) -> None:
-        """Ends threads for the process and closes its files; probes must be detached."""
         self.source.close()
         self.space.close()
 

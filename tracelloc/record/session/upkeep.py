@@ -182,7 +182,6 @@ class Upkeep:
         thread.join(_LAST_S)
 
     def stop(self) -> None:
-        """Begins no more periodic tasks."""
         self._is_over = True
         for schedule in self._schedules:
             schedule.is_over = True

@@ -247,7 +247,6 @@ class ModuleSymbols:
 
     @cached_property
     def data_layout(self) -> DataLayout:
-        """Returns where the file's variables lie when it is loaded."""
         return self._file.data_layout()
 
     def _complete(self) -> None:

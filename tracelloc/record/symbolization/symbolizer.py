@@ -108,7 +108,6 @@ class Symbolizer:
 
     @property
     def waiting(self) -> int:
-        """Number of addresses that are still being looked up."""
         return len(self._wanted)
 
     def place(self, address: int) -> CodePlace[Module] | Unresolved:
@@ -116,7 +115,6 @@ class Symbolizer:
         return self._space.place(address, stored=True)
 
     def module(self, module: Module) -> ModuleSymbols:
-        """Returns the symbols of a mapped file."""
         symbols = self._modules.get(id(module))
         if symbols is None:
             roots = (self._space.process.memory_directory / "root", Path("/"))
@@ -397,7 +395,6 @@ class Symbolizers:
         self._symbolizers: dict[int, Symbolizer] = {}
 
     def symbols_of(self, number: int) -> Symbolizer:
-        """Returns the symbolizer of a process, by its number in the trace."""
         with self._lock:
             if number not in self._symbolizers:
                 first = next(iter(self._symbolizers.values()), None)
@@ -406,7 +403,6 @@ class Symbolizers:
             return self._symbolizers[number]
 
     def close(self) -> None:
-        """Closes all symbolizers. No further frame becomes known."""
         with self._lock:
             # The first one owns the symbols of files for all of them.
             for symbolizer in reversed(self._symbolizers.values()):

@@ -123,7 +123,6 @@ class Supervisor:
             self._counts[task] += 1
 
     def has_given_up(self, task: str, pid: int) -> bool:
-        """Whether a task has failed too often to be tried again."""
         return self._in_row.get((task, pid), (0, 0.0))[0] >= _MOST_FAILURES
 
     def forget(self, pid: int) -> None:

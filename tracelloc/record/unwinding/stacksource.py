@@ -344,7 +344,6 @@ class StackFeed:
         self._newest = max(self._newest, image)
 
     def drop(self, image: int) -> None:
-        """Drops further stacks of a memory image."""
         self._sources.pop(image, None)
 
     def take_stacks(self) -> None:

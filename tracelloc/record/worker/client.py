@@ -242,7 +242,6 @@ class FileHandle(AskedFile):
         return [(KnownFiles.open_file, [self.number, Descriptor(self._descriptor)])]
 
     def close(self) -> None:
-        """Makes the worker close its copy of the file."""
         self._worker.forget(self)
 
 

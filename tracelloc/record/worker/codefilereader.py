@@ -115,7 +115,6 @@ class CodeFileReader:
 
     @question(_end_within_64_bits)
     def facts(self) -> ElfFacts:
-        """Returns basic data of the file."""
         return ElfFacts(
             self.elf.segments,
             self.cfi is not None,
@@ -147,7 +146,6 @@ class CodeFileReader:
 
     @question()
     def find_object(self, name: str) -> int | None:
-        """Returns the address of a variable that the file defines; None if unknown."""
         return self.elf.find_object(name)
 
     @question()
@@ -178,12 +176,10 @@ class CodeFileReader:
 
     @question()
     def usdt_providers(self) -> Sequence[str]:
-        """Returns the names of the providers of the file's USDT probes."""
         return usdt_providers(self.elf)
 
     @question(_have_registers)
     def usdt(self, provider: str) -> Sequence[UsdtPlace]:
-        """Returns the places of a provider's USDT probes in the file. Raises ValueError."""
         found = []
         for probe in usdt_probes(self.elf, provider):
             offset = self.elf.offset_of(probe.address)

@@ -115,7 +115,6 @@ class SymbolFileReader(CodeFileReader):
 
     @question(lambda found: found.thread_alignment > 0)
     def data_layout(self) -> DataLayout:
-        """Returns where the file's variables lie."""
         return self.elf.data_layout
 
     @question()
@@ -139,7 +138,6 @@ class SymbolFileReader(CodeFileReader):
 
     @question(lambda found, addresses, _: len(found) == len(addresses))
     def variable_places(self, addresses: Sequence[int], of_debug: bool) -> list[SourcePlace]:
-        """Returns where the variables at these addresses are declared."""
         return self._decoders[of_debug].variables(addresses)
 
     def close(self) -> None:
@@ -207,12 +205,10 @@ class KnownFiles:
 
     @question()
     def open_file(self, number: int, descriptor: Descriptor) -> None:
-        """Takes over the descriptor of a new file."""
         self.by_number[number] = SymbolFileReader(ElfFile(descriptor.number))
 
     @question()
     def close_file(self, number: int) -> None:
-        """Closes a file, given its number, if it is known."""
         file = self.by_number.pop(number, None)
         if file is not None:
             file.close()

@@ -87,7 +87,6 @@ class TargetFile(FileHandle, SegmentedFile):
         return cls(descriptor, path)
 
     def descriptor(self) -> int:
-        """The file's descriptor, which this object still owns."""
         return self._descriptor
 
     @property
@@ -157,7 +156,6 @@ class TargetFile(FileHandle, SegmentedFile):
         return {name: self._functions[name] for name in names if self._functions[name]}
 
     def names_ending(self, tail: str) -> set[str]:
-        """Returns the names in the symbol tables that end with ``tail``."""
         self.look_up((), [tail])
         return self._tails[tail]
 
@@ -177,7 +175,6 @@ class TargetFile(FileHandle, SegmentedFile):
         return [range(*part) for part in self.ask_once((), CodeFileReader.parts, name)]
 
     def usdt(self, provider: str) -> Sequence[UsdtPlace]:
-        """Returns the places of a provider's USDT probes in the file; none on failure."""
         found = self.ask_once((), CodeFileReader.usdt, provider)
         self.usdt_offsets.update(place.offset for place in found)
         return found
@@ -198,7 +195,6 @@ class WorkerFile(FileHandle):
     data_layout = asked(SymbolFileReader.data_layout)
 
     def introduction(self) -> list[tuple[Callable[..., Any], list[Any]]]:
-        """Returns questions that introduce the file to a new worker, with arguments."""
         told = super().introduction()
         if self._debug is not None:
             descriptor = Descriptor(self._debug.descriptor())
@@ -232,12 +228,10 @@ class FileDecoder:
         self._of_debug = of_debug
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """Returns one chain of source frames per address. Raises FileReadError."""
         found, self.split_paths, self.reason = self._file.ask(
             SymbolFileReader.chains, addresses, self._of_debug
         )
         return found
 
     def variables(self, addresses: Sequence[int]) -> list[SourcePlace]:
-        """Returns where the variables at these addresses are declared. Raises FileReadError."""
         return self._file.ask(SymbolFileReader.variable_places, addresses, self._of_debug)

@@ -82,11 +82,9 @@ class UnwindTables:
             self.passed_rows = sites[order], rows[order]
 
     def is_start(self, address: int) -> bool:
-        """Returns whether a function with information begins at this address."""
         return self._at(address)[1]
 
     def row(self, address: int) -> int:
-        """Returns the unwind row of an address; 0 if it is unknown."""
         return self._at(address)[0]
 
     def _at(self, address: int) -> tuple[int, bool]:

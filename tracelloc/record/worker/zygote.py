@@ -53,11 +53,9 @@ class ForkedWorker:
 
     @property
     def rss_bytes(self) -> int:
-        """Resident bytes of the worker, including memory shared with the zygote."""
         return rss_of(self.pid)
 
     def kill(self) -> None:
-        """Kills the process, which must still be waited for."""
         with self._lock, suppress(ProcessLookupError):
             if self._status is None:
                 signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
@@ -123,7 +121,6 @@ class Zygote:
         return 0 if process is None else rss_of(process.pid)
 
     def close(self) -> None:
-        """Ends the process; workers continue."""
         with self._lock:
             self._end()
 
