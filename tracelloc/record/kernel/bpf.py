@@ -56,16 +56,11 @@ def connect_walker(programs: Programs, name: str, attach_type: int) -> None:
 
 
 # The programs for uprobes in `probes/heap.bpf.c`.
-PROGRAMS: Final = (
-    ALLOCATOR_PROGRAM,
-    FREE_PROGRAM,
-    "loader_changes",
-    "exception_enter",
-    "do_nothing",
-)
+_OFTEN: Final = "loader_changes", "do_nothing"
+PROGRAMS: Final = (ALLOCATOR_PROGRAM, FREE_PROGRAM, "exception_enter", *_OFTEN)
 
 # Uprobe programs for programs that report their own allocations: `probes/usdt.bpf.c`.
-USDT_PROGRAMS: Final = ("usdt_alloc", "usdt_free", "loader_changes", "do_nothing")
+USDT_PROGRAMS: Final = ("usdt_alloc", "usdt_free", *_OFTEN)
 # Programs that run for every process, and their raw tracepoints; the second is attached only if
 # children are followed.
 TRACEPOINTS: Final = {"process_execs": "sched_process_exec", "process_forks": "task_newtask"}
@@ -170,20 +165,19 @@ class Capture:
     def attach(self, pid: int, points: Sequence[ProbePoint]) -> Attachment:
         """Attaches probes by the first method that works, or none. Raises TracellocError."""
         points = [replace(p, cookie=self._place(p.arguments)) if p.arguments else p for p in points]
-        while not self._has_attached:
-            if len(self._methods) > 1 and is_missed_by_links(pid):
-                self._methods = [Method.PERF]
+        if not self._has_attached and len(self._methods) > 1 and is_missed_by_links(pid):
+            self._methods = [Method.PERF]
+        while True:
             try:
                 self.load()
                 attachment = Attachment(self.method, pid, points, self.program)
             except UnsupportedError:
-                if len(self._methods) == 1:
+                if self._has_attached or len(self._methods) == 1:
                     raise
                 del self._methods[0]
             else:
                 self._has_attached = True
                 return attachment
-        return Attachment(self.method, pid, points, self.program)
 
     def _place(self, arguments: Arguments) -> int:
         """Returns the index of a description in map `usdt_probes`; equal ones share it."""
@@ -214,9 +208,8 @@ class Capture:
     @property
     def programs(self) -> dict[str, int]:
         """The descriptors of the uprobe programs, by name."""
-        return {
-            name: fd for name, fd in self.loaded.items() if name.removesuffix(PLAIN) in self._names
-        }
+        loaded = self.loaded.items()
+        return {name: fd for name, fd in loaded if name.removesuffix(PLAIN) in self._names}
 
     @property
     def loaded(self) -> dict[str, int]:
@@ -322,8 +315,8 @@ class Capture:
     def counters(self) -> npt.NDArray[np.uint64]:
         """Returns a copy of all counters, indexed by ``abi.Counter``."""
         counters = self._counters.copy()
-        watching = (program_info(fd).recursion_misses for fd in self._watching)
-        counters[Counter.SKIPPED_RUNS] = sum(watching)
+        missed = sum(program_info(fd).recursion_misses for fd in self._watching)
+        counters[Counter.SKIPPED_RUNS] = missed
         return counters
 
     def forget_threads(self, pid: int, is_gone: Callable[[int], bool]) -> int:
@@ -335,19 +328,14 @@ class Capture:
         """
         slots = np.flatnonzero(self._threads >> np.uint64(32) == pid)
         thread_ids = (self._threads[slots] & np.uint64(0xFFFFFFFF)).tolist()
-        gone = [
-            slot for slot, thread_id in zip(slots, thread_ids, strict=True) if is_gone(thread_id)
-        ]
-        self._threads[gone] = 0
-        return len(gone)
+        gone = np.fromiter(map(is_gone, thread_ids), np.bool_, len(slots))
+        self._threads[slots[gone]] = 0
+        return int(gone.sum())
 
     def note_sampled(self, addresses: npt.NDArray[np.uint64]) -> None:
         """Makes the probes of a sampled trace report frees of these blocks, too."""
-        if self.config.sample_bytes is None:
-            return
-        sampled = self._bpf.map_fd("sampled")
-        for address in addresses.tolist():
-            set_entry(sampled, ctypes.c_uint64(address), ctypes.c_uint64(0))
+        for address in addresses.tolist() if self.config.sample_bytes is not None else ():
+            set_entry(self._bpf.map_fd("sampled"), ctypes.c_uint64(address), ctypes.c_uint64(0))
 
     def close(self) -> None:
         self._drain.close()

@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from types import TracebackType
 from typing import Final, Self
 
 from tracelloc.dataclass import dataclass
@@ -61,17 +60,13 @@ class ProbedChild:
         functions = functions_of(discover(self._space.refresh()))
         found = [function for function in functions if function.signature == FREE]
         if not found:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise UnsupportedError("the C library has no free that could be probed")
         self._free = found[0]
-        found_at = self._free.module.elf.offsets(
-            [
-                (self._free.offset, self._free.size, FREE.registers),
-                (self._free.offset, self._free.size, None),
-            ]
-        )
+        place = self._free.offset, self._free.size
+        found_at = self._free.module.elf.offsets([(*place, FREE.registers), (*place, None)])
         if found_at is None or None in found_at:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise UnsupportedError("the C library's code can't be probed")
         cheap, entry = (place for place in found_at if place is not None)
         self._offset, (beyond_entry, is_single_stepped) = cheap[0], entry
@@ -81,12 +76,7 @@ class ProbedChild:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._space.close()
         for stream in (self._popen.stdin, self._popen.stdout):
             assert stream is not None
@@ -96,9 +86,8 @@ class ProbedChild:
     def point(self, *, at_entry: bool = False, returns: bool = False) -> ProbePoint:
         """Returns a probe point on free: a cheap one, or the first instruction (``at_entry``)."""
         offset = self._free.offset + (0 if at_entry else self._offset)
-        return ProbePoint(
-            self._free.module.open_path, offset, IDLE_PROGRAM, "free", returns=returns
-        )
+        path = self._free.module.open_path
+        return ProbePoint(path, offset, IDLE_PROGRAM, "free", returns=returns)
 
     def probed(
         self, method: Method, program: Callable[[str], int], *points: ProbePoint
@@ -296,8 +285,7 @@ class OverheadWatch:
         try:
             if self._account is not None:
                 self._keep_account(self._account)
-                return
-            while not self._stopping.is_set():
+            while self._account is None and not self._stopping.is_set():
                 costs = self._trap_costs()
                 with statistics():
                     meter = self._meter()
@@ -373,12 +361,11 @@ class OverheadAccount:
         probe_ns, cpu_ns = self._batch[0] + probe_ns, self._batch[1] + cpu_ns
         elapsed_s += self._batch[2]
         self._batch = probe_ns, cpu_ns, elapsed_s
-        if cpu_ns < _BATCH_NS and elapsed_s < _BATCH_S:
-            return
-        self._batch = 0.0, 0.0, 0.0
-        self._probe_ns += min(cpu_ns, probe_ns)
-        self._cpu_ns += cpu_ns
-        self._count(min(cpu_ns, _SAFETY * probe_ns), cpu_ns, elapsed_s)
+        if cpu_ns >= _BATCH_NS or elapsed_s >= _BATCH_S:
+            self._batch = 0.0, 0.0, 0.0
+            self._probe_ns += min(cpu_ns, probe_ns)
+            self._cpu_ns += cpu_ns
+            self._count(min(cpu_ns, _SAFETY * probe_ns), cpu_ns, elapsed_s)
 
     def _count(self, probe_ns: float, cpu_ns: float, elapsed_s: float) -> None:
         work_ns, share = cpu_ns - probe_ns, self.limit

@@ -106,14 +106,8 @@ def _compile_aside(wish: str, *, debug: bool) -> CompiledProbes:
             return CompiledProbes.from_json(answer)
     except (ValueError, KeyError, TypeError):
         answer = {"error": f"the compiler of the probes ended with status {done.returncode}"}
+    said = next((line for line in (done.stderr or "").splitlines() if "error:" in line), None)
     raise UnsupportedError(
-        _last_words((done.stderr or "").splitlines()) or answer["error"],
+        f"bcc could not compile the probes: {said.strip()}" if said else answer["error"],
         hint=answer.get("hint", "run again with --debug to see the compiler's messages"),
     )
-
-
-def _last_words(messages: list[str]) -> str:
-    for line in messages:
-        if "error:" in line:
-            return f"bcc could not compile the probes: {line.strip()}"
-    return ""

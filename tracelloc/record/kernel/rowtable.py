@@ -14,10 +14,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.model.figures import U64
 from tracelloc.record.abi import KEY_TAG_SHIFT, ROW_LASTS, SALT_BITS, TAG_BITS
 from tracelloc.record.kernel.rowsets import keep_rows, put_rows
-
-U64 = npt.NDArray[np.uint64]
 
 _ADDRESS_MASK: Final = np.uint64((1 << KEY_TAG_SHIFT) - 1)
 _SHIFT: Final = np.uint64(KEY_TAG_SHIFT)
@@ -87,15 +86,13 @@ class RowMemory:
         if like is None:
             self._salt = (self._salt + 1) % _SALTS
         salt = self._salt if like is None else like % _SALTS
-        while True:
-            # Those unused for longest come first: a probe may still be looking for recent ones.
-            tags = ((self._last_tags[salt] + n * _SALTS) % _TAGS for n in range(1, _PER_SALT + 1))
-            usable = (t for t in tags if not self._is_free[t] and t not in self._users)
-            tag = next(usable, None)
-            if tag is not None:
-                break
+        # Those unused for longest come first: a probe may still be looking for recent ones.
+        last = self._last_tags[salt]
+        tags = [(last + n * _SALTS) % _TAGS for n in range(1, _PER_SALT + 1)]
+        while all(self._is_free[t] or t in self._users for t in tags):
             self._keys[self._is_free[self._keys >> _SHIFT]] = 0
             self._is_free[1:] = False
+        tag = next(t for t in tags if not (self._is_free[t] or t in self._users))
         self._last_tags[salt] = tag
         self._users[tag] = 1
         return tag
@@ -114,10 +111,9 @@ class RowMemory:
 
     def insert(self, addresses: U64, rows: U64, tag: int) -> None:
         """Adds unwind rows of some addresses under a tag; may evict other rows."""
-        free = self._is_free.view(np.uint8)
-        victim = self.evictions
+        free, rows_under, victim = self._is_free.view(np.uint8), self._rows_under, self.evictions
         self.evictions += put_rows(
-            self._sets, addresses, rows, tag, _HASHED, free, self._rows_under, victim
+            self._sets, addresses, rows, tag, _HASHED, free, rows_under, victim
         )
 
     def is_shared(self, tag: int) -> bool:
