@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import PrivilegeError, TargetError, privilege_hint
+from tracelloc.model.figures import U64, Mask
 from tracelloc.record.process.procfs import Process
 from tracelloc.system.memorylimits import numbers_in
 from tracelloc.system.syscalls import read_process, scan_pages
 
-U64 = npt.NDArray[np.uint64]
-Mask = npt.NDArray[np.bool_]
+__all__ = ["PAGE_BYTES", "PRESENT", "SWAPPED", "U64", "Mask", "RemoteMemory"]
 
 PAGE_BYTES: Final = mmap.PAGESIZE
 _CHECK_EVERY_S: Final = 10.0
@@ -156,18 +156,10 @@ class RemoteMemory:
         ``size_bytes`` of each piece is a multiple of 8. Raises TargetError, PrivilegeError.
         """
         words = np.zeros((len(addresses), size_bytes // 8), np.uint64)
-        was_read = np.zeros(len(addresses), np.bool_)
         pieces = np.empty((len(addresses), 2), np.uint64)
         pieces[:, 0], pieces[:, 1] = addresses, size_bytes
-        at = 0
-        while at < len(pieces):
-            batch = pieces[at : at + _MOST_PIECES]
-            got = self.fetch(batch, words[at : at + len(batch)])
-            whole = got // size_bytes
-            was_read[at : at + whole] = True
-            # The next piece can't be read, so it is skipped.
-            at += whole + (whole < len(batch))
-        return words, was_read
+        at = np.arange(len(addresses)) * (size_bytes // 8)
+        return words, self.read_pieces(pieces, words.reshape(-1), at)
 
     def read_pieces(self, pieces: U64, into: U64, at: npt.NDArray[np.int64]) -> Mask:
         """Reads pieces of any size to given indexes of ``into``. Returns a mask of pieces read.
@@ -184,6 +176,7 @@ class RemoteMemory:
             before = ends[first] - pieces[first, 1]
             whole = int(np.searchsorted(ends, before + np.uint64(got), side="right")) - first
             was_read[first : first + whole] = True
+            # The next piece can't be read, so it is skipped.
             first += whole + (whole < len(batch))
         return was_read
 
@@ -194,6 +187,5 @@ class RemoteMemory:
 
 
 def _refused(process: Process) -> PrivilegeError:
-    return PrivilegeError(
-        f"the memory of process {process.pid} may not be read", hint=privilege_hint()
-    )
+    why = f"the memory of process {process.pid} may not be read"
+    return PrivilegeError(why, hint=privilege_hint())

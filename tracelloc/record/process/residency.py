@@ -98,10 +98,8 @@ class Residency:
 def read_resident(process: Process) -> ResidentMemory | None:
     """Returns a process's memory by kind; None once the process is gone."""
     kinds = numbers_in(process.memory_directory / "status")
-    if "RssAnon" not in kinds:
-        return None
-    sizes = [kinds.get(name, 0) << 10 for name in _KINDS]
-    return ResidentMemory(*sizes)
+    sizes = (kinds.get(name, 0) << 10 for name in _KINDS)
+    return ResidentMemory(*sizes) if "RssAnon" in kinds else None
 
 
 def read_pss(process: Process) -> int | None:
