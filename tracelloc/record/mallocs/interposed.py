@@ -52,11 +52,8 @@ def direct_caller(
 
 def asked_operators(allocators: Iterable[Allocator]) -> Collection[str]:
     """Returns names of C++'s operators if they call malloc and free, as the C++ library's do."""
-    names = {
-        name
-        for function in functions_of(a for a in allocators if not is_runtime(a.module.path))
-        for name in function.names
-    }
+    own = functions_of(a for a in allocators if not is_runtime(a.module.path))
+    names = {name for function in own for name in function.names}
     return () if names & OPERATORS.functions.keys() else OPERATORS.functions
 
 

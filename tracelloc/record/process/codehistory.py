@@ -28,8 +28,7 @@ class CodeHistory:
     def __init__(self, like: CodeHistory | None = None) -> None:
         """``like``: that of the process from which this one was forked."""
         # The first mapping of each part of a file, by what identifies it
-        places: dict[tuple[FileId, int, int], Mapping] = {} if like is None else like._places
-        self._places = dict(places)
+        self._places: dict[tuple[FileId, int, int], Mapping] = dict(like._places if like else {})
         self._map = AddressMap(self._places.values())
         self._count: int = 0 if like is None else like._count  # Of artificial places
 

@@ -53,8 +53,7 @@ class TargetFile(FileHandle, SegmentedFile):
         self._tails: dict[str, set[str]] = {}
         # Functions that the file exports, among those looked up
         self.exports: Final[set[str]] = set()
-        # Functions that the file imports, among those looked up
-        self.imports: Final[set[str]] = set()
+        self.imports: Final[set[str]] = set()  # The same for functions that it imports
         self._results: dict[tuple[str, str], Any] = {}
         # Offsets of the requested USDT probes: stacks may begin there
         self.usdt_offsets: Final[set[int]] = set()
@@ -65,15 +64,10 @@ class TargetFile(FileHandle, SegmentedFile):
             if isinstance(error, FileReadError) and str(error).startswith(_NOT_ELF):
                 raise NotElfError(str(error).removeprefix(_NOT_ELF)) from error
             raise
-        self.segments = facts.segments
-        self.has_frames: Final = facts.has_frames
-        self.build_id: Final = facts.build_id
-        self.is_go: Final = facts.is_go
-        self.has_tables: Final = facts.has_tables
-        self.unwind_sections: Final = facts.unwind_sections
-        self.dynamic_names: Final = facts.dynamic_names
-        # What was not read, as too large or unreadable, to display
-        self.troubles: Final = facts.troubles
+        self.segments, self.troubles = facts.segments, facts.troubles
+        self.has_frames, self.has_tables = facts.has_frames, facts.has_tables
+        self.build_id, self.is_go = facts.build_id, facts.is_go
+        self.unwind_sections, self.dynamic_names = facts.unwind_sections, facts.dynamic_names
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> TargetFile:
