@@ -94,9 +94,7 @@ class _Helper:
         request.write(raw + b"\n")
         text = b""
         while not text.endswith(b"\n"):
-            if not ready.poll(_PATIENCE_S * 1000):
-                raise EOFError
-            part = answer.read(LONGEST_TEXT)
+            part = answer.read(LONGEST_TEXT) if ready.poll(_PATIENCE_S * 1000) else b""
             if not part:
                 raise EOFError
             text += part
@@ -104,10 +102,9 @@ class _Helper:
 
     def _end(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.communicate()
+        if process is not None:
+            process.kill()
+            process.communicate()
 
 
 _helper: Final = _Helper()

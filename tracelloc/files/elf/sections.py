@@ -75,9 +75,8 @@ class ElfSection:
         self._offset += header.size
         self._stored_bytes -= header.size
         if self.size > self._stored_bytes * _MOST_GROWTH + _SMALL_BYTES:
-            raise SectionError(
-                f"a section of {self._stored_bytes} bytes claims to hold {self.size}"
-            )
+            stored = f"a section of {self._stored_bytes} bytes"
+            raise SectionError(f"{stored} claims to hold {self.size}")
         if self.size > _LARGEST_UNPACKED_BYTES:
             raise SectionError(f"a section of {self.size} bytes, unpacked, is too large")
 
@@ -99,8 +98,10 @@ class ElfSection:
 
     def _decompress(self, stored: bytes) -> bytes:
         try:
-            unpack = _inflate if self._method == _ZLIB else unzstd
-            data = unpack(stored, self.size)
+            # One more than promised, so that too much is noticed without being unpacked.
+            inflate = zlib.decompressobj().decompress
+            zlibs = self._method == _ZLIB
+            data = inflate(stored, self.size + 1) if zlibs else unzstd(stored, self.size)
         except SectionError:
             raise
         except Exception as error:  # zlib's or zstandard's own
@@ -108,11 +109,6 @@ class ElfSection:
         if len(data) != self.size:
             raise SectionError(f"a section holds {len(data)} bytes, not the {self.size} it claims")
         return data
-
-
-def _inflate(stored: bytes, size: int) -> bytes:
-    # One more than promised, so that too much is noticed without being unpacked.
-    return zlib.decompressobj().decompress(stored, size + 1)
 
 
 def load_zstd() -> None:
@@ -130,9 +126,8 @@ def unzstd(stored: bytes, size: int) -> bytes:
     try:
         zstandard = importlib.import_module("zstandard")
     except (ImportError, PermissionError):  # workers may not open files: it was not there before
-        raise SectionError(
-            "debug information is compressed by zstd: install the Python package zstandard"
-        ) from None
+        why = "debug information is compressed by zstd: install the Python package zstandard"
+        raise SectionError(why) from None
     reader = zstandard.ZstdDecompressor().stream_reader(stored, read_across_frames=True)
     parts: list[bytes] = []
     left = size + 1
