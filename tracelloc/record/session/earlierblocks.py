@@ -94,19 +94,11 @@ class EarlierBlockReader:
     """Reads the blocks that a process had before tracing, once."""
 
     def __init__(
-        self,
-        process: Process,
-        heap: Heap,
-        frames: RuntimeFrames,
-        lock: threading.RLock,
-        drain: Callable[[], None],
-        *,
-        is_current: Callable[[], bool],
-        note_added: Callable[[int], None],
-        note_read: Callable[[int], None],
-        capture: CaptureConfig,
-        memory_bytes: int | None,
-    ) -> None:
+        self, process: Process, heap: Heap, frames: RuntimeFrames, lock: threading.RLock,
+        drain: Callable[[], None], *, is_current: Callable[[], bool],
+        note_added: Callable[[int], None], note_read: Callable[[int], None],
+        capture: CaptureConfig, memory_bytes: int | None,
+    ) -> None:  # fmt: skip
         """``lock`` guards the heap. ``drain``, with the lock held, applies all past events.
 
         ``note_added`` is called with the bytes of blocks that were added, with the lock held,

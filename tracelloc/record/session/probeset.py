@@ -63,16 +63,13 @@ def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
     except TargetError as error:
         return error
     if selection.providers:
-        return TargetError(
-            f"process {process.pid} does not report allocations: "
-            + why_no_reports(space.modules, selection.providers),
-            hint="leave --source out to probe its malloc library",
-        )
+        why = why_no_reports(space.modules, selection.providers)
+        hint = "leave --source out to probe its malloc library"
+        return TargetError(f"process {process.pid} does not report allocations: {why}", hint=hint)
     if selection.only is not None:
-        return TargetError(
-            f"process {process.pid} has no malloc library {selection.only!r}",
-            hint="leave --malloc out to search all files",
-        )
+        hint = "leave --malloc out to search all files"
+        what = f"process {process.pid} has no malloc library {selection.only!r}"
+        return TargetError(what, hint=hint)
     who = f"process {process.pid} ({printable(process.command())})"
     what, hint = why_no_allocator(process.executable(), space.modules)
     return TargetError(f"{who} has no malloc library that tracelloc knows: {what}", hint=hint)
@@ -82,18 +79,11 @@ class ProbeSet:
     """The probes in one process. The session's lock guards all but ``detach`` after its end."""
 
     def __init__(
-        self,
-        sources: Sources,
-        space: AddressSpace,
-        words: SpaceControl,
-        selection: MallocChoice,
-        *,
-        with_loader: bool,
-    ) -> None:
+        self, sources: Sources, space: AddressSpace, words: SpaceControl,
+        selection: MallocChoice, *, with_loader: bool,
+    ) -> None:  # fmt: skip
         """Attaches nothing yet. ``with_loader``: whether to probe the dynamic linker."""
-        self._source = sources.probes
-        self._space = space
-        self._selection = selection
+        self._source, self._space, self._selection = sources.probes, space, selection
         self._with_loader = with_loader
         self._attachments = Attachments(space.process)
         self._allocators: list[Allocator] = []
@@ -185,10 +175,7 @@ class ProbeSet:
             return
         self.attach((), all_loaded=all_loaded)
         if say is not None and not self.link.replaces_probes:
-            try:
-                self.check()
-            except TracellocError as error:
-                say(f"warning: {error}")
+            self._warn_unless_probed(say)
 
     def leading(self) -> LeadingFrames | None:
         """Allocator code with which stacks begin, to be stripped; None if there is none.
@@ -224,8 +211,7 @@ class ProbeSet:
     @property
     def slow_probes(self) -> tuple[str, ...]:
         """Labels of single-stepped probes, such as ``malloc in libc.so.6``, each once."""
-        slow = (point.label for point in self.points if point.is_single_stepped)
-        return tuple(dict.fromkeys(slow))
+        return tuple(dict.fromkeys(p.label for p in self.points if p.is_single_stepped))
 
     @property
     def _has_allocator(self) -> bool:
@@ -258,10 +244,13 @@ class ProbeSet:
             refresh()
         if is_due or self._has_allocator:
             self._check_by_s = None
-            try:
-                self.check()
-            except TracellocError as error:
-                say(f"warning: {error}")
+            self._warn_unless_probed(say)
+
+    def _warn_unless_probed(self, say: Callable[[str], None]) -> None:
+        try:
+            self.check()
+        except TracellocError as error:
+            say(f"warning: {error}")
 
     def check_for_changes(
         self, say: Callable[[str], None], live: Callable[[], Blocks], refresh: Callable[[], None]
@@ -372,14 +361,11 @@ class GapLog:
 
     def _add(self, new: Gap) -> None:
         last = self.gaps[-1] if self.gaps else None
-        if last is None or last.end_s is None or new.end_s is None:
-            self.gaps = (*self.gaps, new)
-            return
-        is_same = last.reason == new.reason and new.start_s - last.end_s <= _TOGETHER_S
-        if not is_same and len(self.gaps) < _MOST:
-            self.gaps = (*self.gaps, new)
-            return
-        lost = None
-        if last.lost_events is not None and new.lost_events is not None:
-            lost = last.lost_events + new.lost_events
-        self.gaps = (*self.gaps[:-1], replace(last, end_s=new.end_s, lost_events=lost))
+        if last is not None and last.end_s is not None and new.end_s is not None:
+            is_same = last.reason == new.reason and new.start_s - last.end_s <= _TOGETHER_S
+            if is_same or len(self.gaps) >= _MOST:
+                counts = last.lost_events, new.lost_events
+                lost = None if None in counts else sum(n or 0 for n in counts)
+                new = replace(last, end_s=new.end_s, lost_events=lost)
+                self.gaps = self.gaps[:-1]
+        self.gaps = (*self.gaps, new)

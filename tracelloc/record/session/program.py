@@ -15,13 +15,7 @@ from tracelloc.errors import NOT_EXECUTABLE_STATUS, ProgramError
 from tracelloc.record.kernel.capabilities import FileLimit
 from tracelloc.record.kernel.execcatcher import ExecCatcher
 from tracelloc.record.session.terminal import ProgramTerminal
-from tracelloc.record.sources.preloaded.launching import (
-    can_be_read,
-    path_for_loaders,
-    preload_into,
-    preloads,
-    with_preloaded,
-)
+from tracelloc.record.sources.preloaded import launching
 from tracelloc.system.invoker import Invoker, environment_of, with_variables
 
 # Exit status that shells use for programs that a signal ended, less its number.
@@ -47,12 +41,9 @@ class TracedProgram:
         ``variables``: of the environment, in addition to tracelloc's own.
         """
         self._variables = dict(variables or {})
-        self._preloaded = None if preloaded is None else path_for_loaders(preloaded)
-        self.terminal = terminal
-        self._command = list(command)
-        self.name = command[0]
-        self._who = who
-        self._file_limit = file_limit
+        self._preloaded = None if preloaded is None else launching.path_for_loaders(preloaded)
+        self._command, self.name, self.terminal = list(command), command[0], terminal
+        self._who, self._file_limit = who, file_limit
         # Tracelloc changes its own limit only later (``limit_own_memory``).
         self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
         self._ignored = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
@@ -126,7 +117,7 @@ class TracedProgram:
         if self._preloaded is not None:
             # The process may have ended, or have a stack that is not understood.
             with suppress(OSError, ValueError, StopIteration):
-                preload_into(pid, os.fsencode(self._preloaded))
+                launching.preload_into(pid, os.fsencode(self._preloaded))
 
     def note_end(self, status: int) -> None:
         self._status = status
@@ -134,8 +125,7 @@ class TracedProgram:
     def is_running(self) -> bool:
         if self._status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = status
+            self._status = status if pid else None
         return self._status is None
 
     def wait(self) -> int:
@@ -225,7 +215,7 @@ def _execute(command: Sequence[str], environment: Sequence[bytes], preloaded: Pa
     ``preloaded``: a library for programs that can load it.
     """
     library = None if preloaded is None else os.fsencode(preloaded)
-    if library is not None and not can_be_read(library):
+    if library is not None and not launching.can_be_read(library):
         library = None
     libc = ctypes.CDLL(None, use_errno=True)
     words = [os.fsencode(word) for word in command]
@@ -235,8 +225,8 @@ def _execute(command: Sequence[str], environment: Sequence[bytes], preloaded: Pa
     for place in places:
         program = os.path.join(place, words[0])  # noqa: PTH118 - bytes
         entries = environment
-        if library is not None and preloads(program):
-            entries = with_preloaded(environment, library)
+        if library is not None and launching.preloads(program):
+            entries = launching.with_preloaded(environment, library)
         libc.execve(program, _pointers(words), _pointers(entries))
         code = ctypes.get_errno()
         if code not in (errno.ENOENT, errno.ENOTDIR):

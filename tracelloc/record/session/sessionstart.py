@@ -153,13 +153,9 @@ class ProcessJoiner:
     """Adds running processes to a session that has begun."""
 
     def __init__(
-        self,
-        members: Callable[[], Sequence[int]],
-        session: Session,
-        follower: Follower,
-        *,
+        self, members: Callable[[], Sequence[int]], session: Session, follower: Follower, *,
         is_group: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``members`` returns the PIDs of a control group's processes, or of others to add now."""
         self._members, self._session, self._follower = members, session, follower
         self._is_group = is_group
@@ -186,11 +182,8 @@ class ProcessJoiner:
     def _add_new(self) -> bool:
         members = self._members()
         self._refused.intersection_update(members)
-        new = [
-            pid
-            for pid in members
-            if pid not in self._refused and not self._session.knows(pid) and not self._is_born(pid)
-        ]
+        others = (pid for pid in members if pid not in self._refused)
+        new = [pid for pid in others if not (self._session.knows(pid) or self._is_born(pid))]
         for pid in new:
             if not self._ended.is_set():
                 self._add(pid)

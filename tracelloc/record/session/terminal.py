@@ -78,6 +78,6 @@ class ProgramTerminal:
         try:
             return os.read(self._ours, _PIECE_BYTES)
         except OSError as error:
-            if error.errno == errno.EIO:
-                return b""
-            raise
+            if error.errno != errno.EIO:
+                raise
+            return b""
