@@ -155,10 +155,7 @@ class ElfFile(SegmentedFile):
         return self._file.fileno()
 
     def open_section(self, name: str) -> ElfSection | None:
-        """Opens a section for reading, unpacked; finds ``.debug_line`` also as ``.zdebug_line``.
-
-        Returns None if there is none. Raises SectionError if it exists and cannot be read.
-        """
+        """Opens a section, unpacked; ``.zdebug_line`` for ``.debug_line``. Raises SectionError."""
         packed = name.replace(".debug_", ".zdebug_")
         try:
             found = self._headers.section(name)

@@ -118,11 +118,7 @@ def load_zstd() -> None:
 
 
 def unzstd(stored: bytes, size: int) -> bytes:
-    """Decompresses zstd data: at most ``size`` bytes, and one more if there are more.
-
-    Data may have several frames. Raises SectionError without the decompressor, and its own errors
-    for damaged data.
-    """
+    """Decompresses zstd data, of several frames: at most one byte more than ``size``."""
     try:
         zstandard = importlib.import_module("zstandard")
     except (ImportError, PermissionError):  # workers may not open files: it was not there before

@@ -29,10 +29,9 @@ _SET_UP: Final = 16  # Instructions before the store that are searched for the o
 def thread_cache_drain(
     elf: ElfFile, frees: Collection[int], start_of: Callable[[int], int | None]
 ) -> int | None:
-    """Finds the function that frees thread caches; None if not exactly one function matches.
+    """Finds the one function that frees thread caches; None if not exactly one matches.
 
-    ``frees``: addresses of free; ``start_of``: returns the start of the function that contains an
-    address. Raises OSError.
+    ``frees``: addresses of free; ``start_of``: returns where an address's function starts.
     """
     places = _PLACES.get(elf_architecture(elf.machine))
     found = set()

@@ -39,10 +39,9 @@ _CALLERS: Final = {
 
 
 def connect_walker(programs: Programs, name: str, attach_type: int) -> None:
-    """Lets a loaded program get Python frames, if it captures stacks.
+    """Lets a program that captures stacks get Python frames, by its attach type's walker.
 
-    Programs can only call programs of their own attach type, so each type has its walker. Raises
-    UnsupportedError.
+    Programs can only call programs of their own attach type. Raises UnsupportedError.
     """
     number = _CALLERS.get(name.partition("/")[0])
     if number is None:

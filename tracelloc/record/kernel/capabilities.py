@@ -134,10 +134,7 @@ def explain_bpf_refusal(code: int) -> None:
 
 
 def raise_file_limit() -> FileLimit:
-    """Raises the soft limit of open files, since each library of the target stays open.
-
-    Returns the previous limits, for programs that tracelloc starts.
-    """
+    """Raises the soft limit of open files, one per library; returns the limits before."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

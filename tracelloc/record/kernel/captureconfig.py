@@ -101,10 +101,7 @@ class CaptureConfig:
         return [*flags, *(CFLAGS if iterates else ())]
 
     def compile(self, *, debug: bool = False, iterates: bool | None = None) -> CompiledProbes:
-        """Compiles the probes with these options. Raises UnsupportedError.
-
-        ``iterates``: see ``cflags``; None: only if the kernel has the iterator.
-        """
+        """Compiles the probes. Raises UnsupportedError. ``iterates``: None: if the kernel can."""
         if iterates is None:
             iterates = type_numbers() is not None
         text = probes.source_text(

@@ -74,10 +74,7 @@ class Drain:
             self._spill.grace.close()
 
     def _take_epoch(self, spill: Spill, parity: int, events: Events) -> tuple[Events, Columns]:
-        """Ends an epoch of the overflow map: returns all events so far, in order, and its pairs.
-
-        ``events`` are those already taken out of the ring.
-        """
+        """Ends an epoch: returns all events since ``events``, these first, and its pairs."""
         # Programs that read the new epoch see what was written to `full` before.
         store_release(self._epoch, load_acquire(self._epoch) + 1)
         spill.grace.wait()

@@ -151,18 +151,12 @@ class Meter:
         return {process.pid: process.cpu_ns() for process in self._processes()}
 
     def share(self, costs: TrapCosts) -> float | None:
-        """Returns the probes' share of the targets' CPU time since this object was created.
-
-        None if it is unknown, for example if a target has started or ended meanwhile.
-        """
+        """Returns the probes' share of CPU time since creation; None if a target came or ended."""
         used = self.used(costs)
         return None if used is None or used[1] <= 0 else min(1.0, used[0] / used[1])
 
     def used(self, costs: TrapCosts) -> tuple[float, int] | None:
-        """Returns (probes' time, targets' CPU time) in ns since creation; None: see ``share``.
-
-        CPU time has a resolution of 10 ms.
-        """
+        """Returns (probes' time, targets' CPU time, to 10 ms) in ns since creation, or None."""
         then, now = self._cpu_ns, self._read_cpu()
         if then.keys() != now.keys() or None in (*then.values(), *now.values()):
             return None

@@ -31,8 +31,7 @@ def compiled(
 ) -> CompiledProbes:
     """Returns the probes from the cache, or compiles them. Raises UnsupportedError.
 
-    ``kernel_source`` is the directory that bcc uses as the kernel's; ``debug`` shows
-    the compiler's messages.
+    ``kernel_source``: the kernel's directory for bcc; ``debug`` shows the compiler's messages.
     """
     wish = json.dumps({"source": source, "cflags": [*cflags], "kernel": str(kernel_source)})
     headers = sorted(kernel_source.rglob("*.h"))

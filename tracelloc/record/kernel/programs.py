@@ -242,10 +242,9 @@ class Programs:
 
 
 def has_private_stack(program_fd: int) -> bool:
-    """Returns whether a program's native code uses a private stack per processor.
+    """Returns whether a program's native code, if it is shown, has a private stack per processor.
 
-    ``probes/preemption.h`` prevents that on all known kernels. False if the
-    kernel does not show the code, or if the code of this machine's kernels is not known.
+    ``probes/preemption.h`` prevents that on all known kernels.
     """
     code, pattern = ctypes.create_string_buffer(_CODE_BYTES), native().private_stack_code
     info = program_info(program_fd, code)

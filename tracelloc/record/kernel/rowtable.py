@@ -203,8 +203,7 @@ class RowTable:
     def renew(self, generation: int, starts: U64, ends: U64) -> None:
         """Declares rows valid for another generation, after the mappings have changed.
 
-        Only addresses in ``starts[n] <= a < ends[n]``, sorted, have the same meaning as before;
-        all other rows are dropped.
+        Rows of addresses outside ``starts[n] <= a < ends[n]``, sorted, are dropped.
         """
         with self._memory.lock:
             self._tag = self._memory.keep(self._tag, starts, ends)

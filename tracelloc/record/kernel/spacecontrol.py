@@ -38,10 +38,7 @@ class SpaceControl:
         self.slot = slot
 
     def walk_elsewhere(self, words: npt.NDArray[Any] | None) -> None:
-        """Lets the preloaded library, which reads ``words`` (SPACE_DTYPE), walk stacks.
-
-        None lets the probes walk stacks. The generation does not change.
-        """
+        """Lets the preloaded library, which reads ``words``, walk stacks; None: the probes."""
         generation, tag = self.generation, int(self._rows_words["tag"][0])
         if words is not None:
             words["image"][0], words["lineage"][0] = self.image, self._words["lineage"][0]
@@ -94,10 +91,7 @@ class SpaceControl:
         self._words["trampoline"][0] = address
 
     def set_loader(self, state: int, library: int) -> None:
-        """Sets the addresses of the loader's state (``r_debug.r_state``, link.h) and of a record.
-
-        That is of the last library that stays mapped (``struct link_map``).
-        """
+        """Sets where the loader's state is (``r_debug.r_state``), and its last lasting record."""
         self._words["loader_state"][0], self._words["first_library"][0] = state, library
 
     def set_python(

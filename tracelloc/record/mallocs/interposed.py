@@ -35,8 +35,7 @@ def direct_caller(
 ) -> str | None:
     """Describes a file that calls allocator functions which the library does not interpose.
 
-    Returns file and function in words; None if there is no such file. ``defined``: the functions
-    that the library defines; ``allocators``: all that were found.
+    ``defined``: functions that the library defines; ``allocators``: all that were found.
     """
     allocators = list(allocators)
     own = {allocator.module.open_path for allocator in allocators}

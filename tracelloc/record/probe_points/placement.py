@@ -119,11 +119,7 @@ def plan_probes(allocators: Iterable[Allocator]) -> ProbePlan:
 
 
 def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
-    """Returns whether a function may delegate to functions that have their own probes.
-
-    Operators of the C++ library do: they call malloc and free. User-defined functions
-    are always probed, whatever they do.
-    """
+    """Returns whether a function may call others with probes, as the C++ library's operators do."""
     return not family.by_user and (family is OPERATORS or function.signature.throws)
 
 

@@ -114,10 +114,9 @@ class RemoteMemory:
                         yield number, first, last
 
     def fetch(self, pieces: U64, into: U64) -> int:
-        """Reads pieces of memory into an array, one after the other, until one is unreadable.
+        """Reads pieces one after the other until one is unreadable. Returns the bytes read.
 
-        ``pieces`` has rows of (address, bytes), at most 1,024. Returns the number of bytes read.
-        Raises TargetError, PrivilegeError.
+        ``pieces``: at most 1,024 rows of (address, bytes). Raises TargetError, PrivilegeError.
         """
         if (now_s := time.monotonic()) >= self._check_s:
             self._check_s = now_s + _CHECK_EVERY_S
@@ -151,10 +150,7 @@ class RemoteMemory:
         return got
 
     def read(self, addresses: U64, size_bytes: int) -> tuple[U64, Mask]:
-        """Reads a piece per address; returns (a row of 8-byte words per piece, mask of rows read).
-
-        ``size_bytes`` of each piece is a multiple of 8. Raises TargetError, PrivilegeError.
-        """
+        """Reads pieces as ``read_pieces``, all of a size: returns (rows of 8-byte words, mask)."""
         words = np.zeros((len(addresses), size_bytes // 8), np.uint64)
         pieces = np.empty((len(addresses), 2), np.uint64)
         pieces[:, 0], pieces[:, 1] = addresses, size_bytes
@@ -164,8 +160,7 @@ class RemoteMemory:
     def read_pieces(self, pieces: U64, into: U64, at: npt.NDArray[np.int64]) -> Mask:
         """Reads pieces of any size to given indexes of ``into``. Returns a mask of pieces read.
 
-        ``pieces`` has rows of (address, bytes; a multiple of 8); each piece is stored right after
-        the previous one. Raises TargetError, PrivilegeError.
+        ``pieces``: rows of (address, bytes: a multiple of 8). Raises TargetError, PrivilegeError.
         """
         was_read = np.zeros(len(pieces), np.bool_)
         ends = np.cumsum(pieces[:, 1])

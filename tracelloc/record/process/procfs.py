@@ -87,8 +87,7 @@ class Process:
     def thread_id(self) -> int:
         """A thread with the process's memory and files: the main thread unless it has ended.
 
-        A main thread that has ended (pthread_exit(3)) stays as a zombie, with only its
-        name and its numbers, as long as there are other threads.
+        A main thread that has ended stays as a zombie while there are others (pthread_exit(3)).
         """
         if self.is_running(self.pid):
             return self.pid
@@ -165,10 +164,9 @@ class Process:
         return (self.program_paths() or (None, None))[1]
 
     def program_paths(self) -> tuple[str, str] | None:
-        """Returns the paths of the program's (file, link by which it was started).
+        """Returns the program's (file, link by which it was started, or the file); None: unknown.
 
-        Both are the file's if there is no such link. Mappings, too, are given the link's path. None
-        if unknown.
+        Mappings, too, are given the link's path.
         """
         with suppress(OSError):
             path = str((self.memory_directory / "exe").readlink()).removesuffix(" (deleted)")
@@ -265,10 +263,7 @@ class Process:
         return [int(w) for w in self._status_words(key, directory) if w != "kB"] or [otherwise]
 
     def has_seccomp_filter(self, inherited: int = 0) -> bool:
-        """Returns whether seccomp(2) restricts the system calls of any thread.
-
-        ``inherited``: number of the oldest filters, which do not count.
-        """
+        """Returns whether seccomp(2) restricts any thread, by more than ``inherited`` filters."""
         return any(
             self._status_words("Seccomp", f"task/{thread_id}") in (["1"], ["2"])
             and self.seccomp_filters(f"task/{thread_id}") != inherited
@@ -342,10 +337,7 @@ class Process:
         return set()
 
     def stack_pointers(self) -> Iterator[int]:
-        """Yields the stack pointers of threads in system calls (proc_pid_syscall(5)).
-
-        Stack pointers of running threads are not known. Raises OSError.
-        """
+        """Yields threads' stack pointers in system calls (proc_pid_syscall(5)). Raises OSError."""
         for task in (self.directory / "task").iterdir():
             with suppress(OSError, ValueError):
                 words = (task / "syscall").read_text().split()

@@ -296,8 +296,7 @@ def signal_code(thread_id: int) -> int:
 def wait(*, must_wait: bool = True) -> tuple[int, int]:
     """Waits for a change of a thread that the caller has seized, or of a child process.
 
-    Returns (thread id, status of waitpid(2)); thread 0 if nothing has changed and ``must_wait`` is
-    False. Raises ChildProcessError if no threads are left, InterruptedError if a signal handler
-    ran.
+    Returns (thread id, status of waitpid(2)); thread 0 if ``must_wait`` is False and nothing came.
+    Raises ChildProcessError if none are left, InterruptedError if a signal handler ran.
     """
     return urgency.wait(WALL | _WNOTHREAD | (0 if must_wait else os.WNOHANG))

@@ -385,10 +385,7 @@ class AddressSpace:
         return self._history.find(address) or self._maps.find(address)
 
     def place(self, address: int, *, stored: bool = False) -> CodePlace[Module] | Unresolved:
-        """Returns where a code address lies, or why that is unknown.
-
-        ``stored``: whether the address is from a stored stack.
-        """
+        """Returns where a (``stored``) code address lies, or why that is unknown."""
         mapping = self.find_stored(address) if stored else self.find(address)
         if mapping is None:
             return Unresolved.UNMAPPED

@@ -115,10 +115,9 @@ class EarlierBlockReader:
         self._limits = capture.min_block_bytes, most
 
     def read(self) -> EarlierBlocks | None:
-        """Adds the earlier blocks to the heap. Returns None if the process has another heap by now.
+        """Adds the earlier blocks to the heap; None if the process has another heap by now.
 
-        Raises UnsupportedError if the heap can't be walked, or is too large; OSError, TargetError
-        and PrivilegeError.
+        Raises UnsupportedError if it can't be walked; OSError, TargetError, PrivilegeError.
         """
         table = self._heap.table
         try:

@@ -38,10 +38,7 @@ class Parts:
         self._problem = ""  # Why a part's events are incomplete, since then
 
     def begin(self, *, keeps: bool) -> None:
-        """Begins a part, whose figures begin at 0. Parts are numbered from 1.
-
-        ``keeps``: whether the blocks that earlier parts have left are searched for, too.
-        """
+        """Begins a part, numbered from 1. ``keeps``: blocks of earlier ones are searched for."""
         with self._lock:
             self.drain_reported()
             root, now_ns = self._processes.root, time.monotonic_ns()

@@ -101,9 +101,7 @@ class ProbeSet:
         self.found: tuple[FoundLibrary, ...] = ()
 
     def attach(self, modules: Sequence[Module], *, all_loaded: bool = False) -> None:
-        """Attaches probes to the allocators in newly mapped files.
-
-        ``all_loaded``: see ``settle``.
+        """Attaches probes to the allocators in newly mapped files. ``all_loaded``: see ``settle``.
 
         Raises TracellocError, and has then attached nothing in these files.
         """
@@ -219,10 +217,7 @@ class ProbeSet:
         return any(allocator.module in mapped for allocator in self._allocators)
 
     def check(self) -> None:
-        """Raises TracellocError unless one of the probed allocators is mapped now.
-
-        Libraries that report allocations may come at any time.
-        """
+        """Raises TracellocError unless a probed allocator is mapped; reporters may come later."""
         if not self._has_allocator and not self._selection.providers:
             raise self._trouble or no_allocator(self._space, self._selection)
 
@@ -280,10 +275,7 @@ class ProbeSet:
             self.link.end_hand_over()
 
     def take_trouble(self) -> tuple[str, bool]:
-        """Returns (why events were missed since the last call, whether all are missed from now on).
-
-        The reason is empty if none were missed.
-        """
+        """Returns (why events were missed since the last call, or "", whether all are from now)."""
         flaw, self._flaw = self._flaw, ""
         if self.link is not None:
             flaw = flaw or self.link.take_trouble()
@@ -296,10 +288,7 @@ class ProbeSet:
             self.link.close()
 
     def clear(self, *, same_thread: bool) -> None:
-        """Detaches and forgets all probes, before another program is probed.
-
-        ``same_thread``: see ``PreloadedLink.begin_image``.
-        """
+        """Detaches and forgets all probes. ``same_thread``: see ``PreloadedLink.begin_image``."""
         self._attachments.close()
         self.points, self._allocators, self._withheld = [], [], []
         if self.link is not None:

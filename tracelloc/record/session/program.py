@@ -158,10 +158,7 @@ class CaughtProgram:
         self._catcher = ExecCatcher(name)
 
     def catch(self, note_waiting: Callable[[], None]) -> None:
-        """Waits until any process executes the program; that process is stopped then.
-
-        ``note_waiting`` is called once an exec of the program can't be missed any more.
-        """
+        """Waits until a process executes the program and is stopped; ``note_waiting``: before."""
         with closing(self._catcher):
             try:
                 note_waiting()
@@ -192,10 +189,9 @@ class CaughtProgram:
 
 
 def _become_user(who: Invoker) -> list[bytes]:
-    """Switches to a user's rights for good. Returns that user's environment.
+    """Switches to a user's rights for good. Returns that user's environment. Raises OSError.
 
-    Returns tracelloc's initial environment, byte for byte, since Python adds to its own (PEP 538).
-    Variables for tracelloc alone are removed. Raises OSError.
+    That is tracelloc's initial one, byte for byte, since Python adds to its own (PEP 538).
     """
     try:
         environment = [e for e in Path("/proc/self/environ").read_bytes().split(b"\0") if e]
@@ -210,10 +206,7 @@ def _become_user(who: Invoker) -> list[bytes]:
 
 
 def _execute(command: Sequence[str], environment: Sequence[bytes], preloaded: Path | None) -> None:
-    """Executes like execvpe(3), with unchanged environment entries. Raises OSError.
-
-    ``preloaded``: a library for programs that can load it.
-    """
+    """Executes like execvpe(3), with unchanged environment entries, and a preloaded library."""
     library = None if preloaded is None else os.fsencode(preloaded)
     if library is not None and not launching.can_be_read(library):
         library = None

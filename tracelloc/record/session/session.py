@@ -324,9 +324,9 @@ class Session:
         return self._leaks.get(number) or ExitLeaks(problem=checked.problem or why)
 
     def find_leaks(self, number: int) -> ExitLeaks:
-        """Stops a process briefly, and searches for leaked blocks: without pointers to them.
+        """Stops a process briefly, and searches for leaked blocks. Raises TargetError.
 
-        Requires ``TraceConfig.in_parts`` or ``checks_exit``. Raises TargetError.
+        Requires ``TraceConfig.in_parts`` or ``checks_exit``.
         """
         checked = self.processes.tracee_of(number)
         found, search = list[ExitLeaks | None](), self.parts.find_leaks

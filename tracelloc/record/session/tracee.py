@@ -137,10 +137,7 @@ class Tracee:
         return self._events_before + self.heap.table.events
 
     def begin(self, modules: Sequence[Module], now_ns: int) -> None:
-        """Attaches probes to mapped files, and waits for unwind entries for a limited time.
-
-        Raises TracellocError, and has then attached nothing.
-        """
+        """Attaches probes to mapped files, and awaits unwind entries. Raises TracellocError."""
         self.probes.attach(modules, all_loaded=True)
         self.source.leading = self.probes.leading()
         self.source.await_rows()
@@ -192,10 +189,7 @@ class Tracee:
             self.probes.check()
 
     def begin_part(self, now_ns: int) -> None:
-        """Begins a part of the run, with an empty table. Frees of earlier blocks are ignored.
-
-        Stacks are not judged from now on: a part is too short for verdicts.
-        """
+        """Begins a part of the run, with an empty table: too short a part for verdicts."""
         self._events_before += self.heap.table.events
         self.heap = self.heap.renewed(now_ns, self.heap.stacks)
         self.judging.stop()

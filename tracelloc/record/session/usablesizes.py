@@ -169,8 +169,5 @@ class UsableSizeReader:
 
 
 def _is_finer(blocks: Blocks) -> bool:
-    """Whether a jemalloc has size classes 8 bytes apart (``--with-lg-quantum=3``).
-
-    With the usual ones, every block of more than 8 bytes lies at a multiple of 16.
-    """
+    """Whether a jemalloc has size classes 8 bytes apart (``--with-lg-quantum=3``), not 16."""
     return bool(((blocks.address & np.uint64(15) != 0) & (blocks.size > np.uint64(8))).any())

@@ -120,10 +120,7 @@ class Symbolizer:
         return symbols
 
     def close(self) -> None:
-        """Ends the lookup thread after its current work. No further frame becomes known.
-
-        If that takes long, the thread and its files remain until tracelloc ends.
-        """
+        """Ends the lookup thread after its current work; if that takes long, it remains."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -156,10 +156,7 @@ class BoundedWork:
         return self._overdue is not None and not self._overdue.done()
 
     def run(self, work: Callable[[], _T], patience_s: float) -> _T:
-        """Returns the result of ``work``. Raises what ``work`` raises, and TimeoutError.
-
-        While earlier work is overdue, raises TimeoutError at once.
-        """
+        """Returns the result of ``work``, or raises its error; TimeoutError, at once if overdue."""
         if self.is_overdue or not self._busy.acquire(timeout=patience_s):
             raise TimeoutError("an earlier step is still running")
         results: list[_T] = []

@@ -262,10 +262,7 @@ class RowsAhead:
         return None if module is None else self._space.files.tables(module)
 
     def supply_passed(self) -> bool:
-        """Inserts rows for the call sites that earlier programs' stacks passed.
-
-        Returns whether there are files without rows that no earlier program had mapped.
-        """
+        """Inserts rows that earlier programs' stacks passed. Returns whether files are unknown."""
         any_unknown = False
         for mapping in self._maps.mappings:
             if mapping in self._supplied or mapping in self._made:

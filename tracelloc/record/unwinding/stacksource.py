@@ -134,10 +134,7 @@ class StackSource:
         return {m.path: _in_words(tables_of(m)) for m in self._space.modules}
 
     def refresh(self) -> None:
-        """Reads the mappings again, and passes on new ones.
-
-        After an exec, does nothing until ``begin_image``.
-        """
+        """Reads the mappings again, passes on new ones; not between exec and ``begin_image``."""
         if self._words.image != self._image:
             return
         self._loader_calls = self._words.loader_calls
@@ -168,10 +165,7 @@ class StackSource:
         self._words.set_loader(*places)
 
     def _renew(self, generation: int) -> bool:
-        """Takes over the current mappings; ``generation`` was read before the maps were.
-
-        Returns False if the mappings became outdated meanwhile.
-        """
+        """Takes over mappings, read after ``generation``; returns whether they are still valid."""
         assert self._unwinder is not None
         if not self._unwinder.renew(generation, lambda: self._words.generation):
             return False

@@ -64,10 +64,9 @@ class FinishedStack:
 
 
 def generated_regions(mappings: Iterable[Mapping]) -> list[int]:
-    """Returns numbers of regions (of code without a file) in which no file can be mapped.
+    """Returns numbers of regions of code without a file in which no file can be mapped.
 
-    Other memory of the program may surround the code, such as what a just-in-time compiler has
-    reserved for more.
+    The program's own memory may surround the code, such as what a compiler has reserved.
     """
     regions: set[int] = set()
     run: list[Mapping] = []
@@ -228,10 +227,7 @@ class Unwinder:
         return (None, 0) if inside is None else (place.module, inside)
 
     def supply_rows(self, misses: Iterable[Miss]) -> None:
-        """Gives the probes the unwind rows for which misses are waiting.
-
-        Until the rows are there, thousands more misses come for a few rows.
-        """
+        """Gives the probes the rows for which misses are waiting: else thousands more come."""
         self._may_refresh = True
         by_missing = {miss.missing: miss for miss in misses if miss.missing not in self._known}
         if by_missing:

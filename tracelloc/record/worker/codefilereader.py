@@ -220,10 +220,7 @@ class CodeFileReader:
 
     @question()
     def thread_cache_drain(self, frees: Sequence[int]) -> int | None:
-        """Returns the address of the function with which glibc frees an ended thread's cache.
-
-        ``frees``: addresses of free. Returns None if there is no such function.
-        """
+        """Returns where glibc frees an ended thread's cache. ``frees``: addresses of free."""
 
         def start_of(address: int) -> int | None:
             part = None if self.cfi is None else self.cfi.part_at(address)
@@ -269,9 +266,6 @@ class CodeFileReader:
 
     @question(lambda found, _: len(found[0]) == len(found[1]))
     def all_rows(self, most: int) -> tuple[U64, U64, float | None, str | None]:
-        """Returns (call sites, their rows, share of code with information, trouble or None).
-
-        There are no call sites if there are more than ``most``.
-        """
+        """Returns (at most ``most`` call sites or none, rows, share of code with any, trouble)."""
         cfi = self._known_cfi()
         return *cfi.all_rows(most), cfi.covered_share, cfi.trouble
