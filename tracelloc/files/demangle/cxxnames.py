@@ -44,10 +44,7 @@ for line in sys.stdin.buffer:
 
 
 def read(name: str) -> str | None:
-    """Returns the readable form of a name that starts with ``_Z``, without control characters.
-
-    None if it is not a C++ name, or takes too much memory or time.
-    """
+    """Returns the readable form of a C++ name, without control characters; None if not readable."""
     try:
         raw = name.encode(errors="surrogateescape")
     except UnicodeEncodeError:

@@ -45,10 +45,7 @@ class ElfSection:
         stored_bytes: int,
         packing: Packing = Packing.PLAIN,
     ) -> None:
-        """``read(offset, size)`` gives bytes of the file, fewer at its end.
-
-        Raises SectionError when the header of a compressed section makes no sense.
-        """
+        """``read(offset, size)`` gives bytes of the file. Raises SectionError for an odd head."""
         self._read = read
         self._offset = offset
         self._stored_bytes = stored_bytes

@@ -101,8 +101,7 @@ class Attachment:
         ``program`` returns the descriptor of a BPF program by name, loaded for this method.
         Raises TargetError, PrivilegeError, or UnsupportedError if the kernel lacks the method.
         """
-        self.method = method
-        self.points = points
+        self.method, self.points = method, points
         # The thread by which the kernel identifies the address space
         self.thread_id = Process(pid).thread_id
         self._program = program

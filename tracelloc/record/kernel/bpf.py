@@ -77,10 +77,7 @@ class Capture:
     def __init__(
         self, config: CaptureConfig, method: Method | None = None, *, debug: bool = False
     ) -> None:
-        """Compiles the probes and creates their maps. Raises UnsupportedError.
-
-        ``method`` forces an attach method; by default the best that the kernel supports is used.
-        """
+        """Compiles the probes, creates maps. Raises UnsupportedError. ``method`` forces one."""
         self.config = config
         self._methods = usable_methods() if method is None else [method]
         self._has_attached = False
@@ -284,10 +281,7 @@ class Capture:
         delete_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid))
 
     def take_fork(self, thread_id: int) -> abi.ForkFlag | None:
-        """Takes the probes' record of the stopped process that a thread has forked.
-
-        None if probes were not live, or the parent is not traced. Only if children are followed.
-        """
+        """Takes what the probes say of a thread's child; None: not live, or it is not traced."""
         said = take_entry(self._bpf.map_fd("forks"), ctypes.c_uint32(thread_id))
         return None if said is None else abi.ForkFlag(said)
 

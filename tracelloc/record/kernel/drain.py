@@ -52,10 +52,8 @@ class Drain:
 
     def __init__(self, ring: EventRing, control: npt.NDArray[Any], spill: Spill | None) -> None:
         """``control`` is the shared ``struct control``. Without ``spill``, overflow is lost."""
-        self._ring = ring
-        self._control = control
-        self._epoch = control["epoch"]
-        self._spill = spill
+        self._ring, self._spill = ring, spill
+        self._control, self._epoch = control, control["epoch"]
         self.overflows = 0  # How often the ring was found to have overflowed
 
     def take_batch(self) -> EventBatch:

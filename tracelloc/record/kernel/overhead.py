@@ -184,10 +184,7 @@ def _mostly_stepped(points: Iterable[ProbePoint]) -> set[str]:
 
 
 def _mean_neighbours(points: Iterable[Sequence[ProbePoint]]) -> float:
-    """Returns how many other processes have a probe at the same place, on average.
-
-    The first point of each process stands for all its points.
-    """
+    """Returns how many others probe the place of each process's first point, on average."""
     places = Counter((each[0].open_path, each[0].offset) for each in points if each)
     return sum(n * (n - 1) for n in places.values()) / max(1, places.total())
 
@@ -251,12 +248,9 @@ class OverheadWatch:
         """Starts at once. See ``Meter``; ``account``: that of the overhead limit, if any."""
         # Share of the targets' CPU time, 0 to 1; None until known
         self.probe_share: float | None = None
-        self._processes = processes
-        self._method = method
-        self._programs = programs
-        self._points = points
+        self._processes, self._method = processes, method
+        self._programs, self._points, self._account = programs, points, account
         self._costs: TrapCosts | None = None
-        self._account = account
         self._failure: Exception | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="overhead", daemon=True)

@@ -111,9 +111,7 @@ class Programs:
         ``simpler``: makes simpler code for the same maps, in case the verifier refuses a program.
         Raises UnsupportedError or PrivilegeError.
         """
-        self._probes = probes
-        self._simpler = simpler
-        self._debug = debug
+        self._probes, self._simpler, self._debug = probes, simpler, debug
         self._maps: dict[str, int] = {}
         # Program arrays, by map number and by the attach type of the programs that use them: the
         # kernel lets only programs of one attach type call each other.

@@ -97,9 +97,10 @@ class RowMemory:
         self._users[tag] = 1
         return tag
 
-    def share_tag(self, tag: int) -> None:
+    def share_tag(self, tag: int) -> int:
         """Adds a user to a tag: an address space with the same code at the same addresses."""
         self._users[tag] += 1
+        return tag
 
     def release_tag(self, tag: int) -> None:
         """Removes a user of a tag; its rows are dropped with the last user."""
@@ -148,21 +149,12 @@ class RowTable:
         generation: int = 0,
         like: RowTable | None = None,
     ) -> None:
-        """``publish(generation, tag)`` tells the probes which keys are valid for the mappings.
-
-        ``like`` is the table of the parent process, whose mappings were inherited by fork.
-        """
-        self._memory = memory
-        self._publish = publish
-        self.generation = generation
+        """``publish(generation, tag)`` tells the probes the valid keys. ``like``: a parent's."""
+        self._memory, self._publish, self.generation = memory, publish, generation
         # Address ranges of code that stays mapped as long as the program runs, sorted
         self._lasting: tuple[U64, U64] = (_NO_ADDRESSES,) * 2 if like is None else like._lasting
         with memory.lock:
-            if like is None:
-                self._tag = memory.new_tag()
-            else:
-                self._tag = like._tag
-                memory.share_tag(self._tag)
+            self._tag: int = memory.new_tag() if like is None else memory.share_tag(like._tag)
             publish(generation, self._tag)
 
     def fork(self, publish: Callable[[int, int], None], generation: int) -> RowTable:

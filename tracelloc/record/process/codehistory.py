@@ -35,10 +35,7 @@ class CodeHistory:
     def shifts_of(
         self, mappings: Iterable[Mapping], build_id: Callable[[Mapping], str | None]
     ) -> list[Shift]:
-        """Returns where addresses of code are different in stored stacks.
-
-        ``mappings``: those of the process at one time; ``build_id`` returns that of one's file.
-        """
+        """Returns where addresses of code differ in stored stacks, for mappings at one time."""
         shifts, code = [], [m for m in mappings if m.executable and m.is_file]
         now = {mapping.file_id for mapping in code}
         for mapping in code:

@@ -94,9 +94,8 @@ class RemoteMemory:
                     if not may_go_on():
                         return
                     try:
-                        begun = at
-                        at = scan_pages(pagemap.fileno(), at, end, regions, swapped=swapped)
-                        at = max(at, begun + PAGE_BYTES)
+                        stop = scan_pages(pagemap.fileno(), at, end, regions, swapped=swapped)
+                        stop = max(stop, at + PAGE_BYTES)
                         found = regions[: int(np.count_nonzero(regions[:, 1])), :2]
                         runs = [(first, last) for first, last in found.tolist()]
                     except OSError as error:
@@ -109,7 +108,7 @@ class RemoteMemory:
                         present = np.concatenate([[False], self.pages(at, stop, flag), [False]])
                         turns = at + PAGE_BYTES * np.flatnonzero(present[1:] != present[:-1])
                         runs = list(zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True))
-                        at = stop
+                    at = stop
                     for first, last in runs:
                         yield number, first, last
 

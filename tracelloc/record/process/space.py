@@ -333,10 +333,9 @@ class AddressSpace:
         )
 
     def permanent_files(self) -> set[FileId]:
-        """Returns the files that stay mapped as long as the program runs.
+        """Returns the files that stay mapped as long as the program runs: not those opened later.
 
-        Returns the program, the libraries loaded with it, their dependencies, preloaded
-        libraries, and the loader. Only libraries opened later can be unmapped.
+        The program, what was loaded with it or before it, their dependencies, and the loader.
         """
         by_name: dict[str, Module] = {}
         wanted = []

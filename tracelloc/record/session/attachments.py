@@ -36,8 +36,7 @@ class Attachments:
     def check_for_changes(self, say: Callable[[str], None]) -> None:
         """Reattaches probes if the thread through which they were attached has ended.
 
-        Call this often: on some kernels, events are missed until then. ``say`` gets a message about
-        that, and one when the main thread has ended. Raises TracellocError.
+        Call this often: on some kernels, events are missed until then. Raises TracellocError.
         """
         is_running = self._process.is_running
         moved = [each for each in self._attachments if not is_running(each.thread_id)]

@@ -62,10 +62,7 @@ class _HeapReading:
     before: WalkedHeap | None = None
 
     def agreed(self, *, forget: bool = False) -> Iterator[tuple[BlockRanges, U64]]:
-        """Yields (blocks that both walks found, addresses that only one found), by address.
-
-        ``forget``: the walks' blocks are dropped meanwhile.
-        """
+        """Yields (blocks that both walks found, addresses that one did); ``forget``: drops them."""
         low = 0
         for some in BlockRanges.some_in_use(self.heap, forget=forget):
             if self.before is None or not len(some.starts):
@@ -94,11 +91,19 @@ class EarlierBlockReader:
     """Reads the blocks that a process had before tracing, once."""
 
     def __init__(
-        self, process: Process, heap: Heap, frames: RuntimeFrames, lock: threading.RLock,
-        drain: Callable[[], None], *, is_current: Callable[[], bool],
-        note_added: Callable[[int], None], note_read: Callable[[int], None],
-        capture: CaptureConfig, memory_bytes: int | None,
-    ) -> None:  # fmt: skip
+        self,
+        process: Process,
+        heap: Heap,
+        frames: RuntimeFrames,
+        lock: threading.RLock,
+        drain: Callable[[], None],
+        *,
+        is_current: Callable[[], bool],
+        note_added: Callable[[int], None],
+        note_read: Callable[[int], None],
+        capture: CaptureConfig,
+        memory_bytes: int | None,
+    ) -> None:
         """``lock`` guards the heap. ``drain``, with the lock held, applies all past events.
 
         ``note_added`` is called with the bytes of blocks that were added, with the lock held,

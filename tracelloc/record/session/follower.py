@@ -41,16 +41,10 @@ class Watcher(Protocol):
     """Receives a follower's events, on its thread, while the target's thread is stopped."""
 
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
-        """Called when a thread has created a process, which has not run yet.
-
-        ``shares``: whether by vfork(2). Other ways to share memory are not visible here.
-        """
+        """Called when a thread has created a process, not run yet. ``shares``: by vfork(2)."""
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
-        """Called when a process has executed a program, before its first instruction.
-
-        ``same_thread``: whether the process's main thread executed the program.
-        """
+        """Called before a program's first instruction. ``same_thread``: as main thread's exec."""
 
     def loaded(self, pid: int) -> bool:
         """Called when the dynamic linker has changed mappings; no new code has run yet.
@@ -309,12 +303,11 @@ class Follower:
         number, event = os.WSTOPSIG(status), status >> 16
         stops = event == ptrace.Event.STOP
         if event == ptrace.Event.EXEC:
-            same_thread = ptrace.event_message(thread_id) == thread_id
-            watcher.executed(thread_id, same_thread=same_thread)
+            former_id = ptrace.event_message(thread_id)
+            watcher.executed(thread_id, same_thread=former_id == thread_id)
             ptrace.resume(thread_id)
         elif event in (ptrace.Event.FORK, ptrace.Event.VFORK, ptrace.Event.CLONE):
-            child_id = ptrace.event_message(thread_id)
-            self._handle_birth(watcher, thread_id, child_id, event)
+            self._handle_birth(watcher, thread_id, ptrace.event_message(thread_id), event)
             ptrace.resume(thread_id)
         elif event == ptrace.Event.EXIT:
             self._handle_exit(watcher, thread_id)
@@ -396,11 +389,9 @@ class Follower:
 
     def _handle_first_stop(self, thread_id: int) -> None:
         if thread_id in self._known or Process(thread_id).group_id() != thread_id:
-            # This includes threads that a signal had stopped and that run again.
-            ptrace.resume(thread_id)
+            ptrace.resume(thread_id)  # Also threads that a signal had stopped and that run again
         elif not self._has_children:
-            # A child process that clone(2) has made like a thread.
-            ptrace.detach(thread_id)
+            ptrace.detach(thread_id)  # A child process that clone(2) has made like a thread
         else:
             self._waiting[thread_id] = Process(thread_id).parent_pid(), time.monotonic()
 

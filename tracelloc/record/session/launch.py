@@ -36,9 +36,7 @@ class Launch:
         say: Callable[[str], None],
     ) -> None:
         """Creates the program's process, which waits, and a session. Raises TracellocError."""
-        self.program = program
-        self._say = say
-        self._was_refused = False
+        self.program, self._say, self._was_refused = program, say, False
         self._follows = config.follow
         # Whether only the follower notices that the program executes another one
         self._stays = config.without_probes
@@ -123,10 +121,10 @@ class Launch:
         """Kills the program if none of its own code has run; otherwise only warns."""
         if self._is_there.is_set():
             self._say(f"warning: {error}")
-            return
-        self._trouble, self._was_refused = error, True
-        self.program.refuse()
-        self._is_there.set()
+        else:
+            self._trouble, self._was_refused = error, True
+            self.program.refuse()
+            self._is_there.set()
 
     def ended(self, pid: int, status: int) -> None:
         if pid == self.program.pid:

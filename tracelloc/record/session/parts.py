@@ -26,9 +26,12 @@ class Parts:
     """Measures parts of a process's run (such as tests), one after the other."""
 
     def __init__(
-        self, lock: threading.RLock, drain: Callable[[], object], sources: Sources,
+        self,
+        lock: threading.RLock,
+        drain: Callable[[], object],
+        sources: Sources,
         processes: Processes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``lock`` guards the processes. ``drain`` applies events; its result is true if any."""
         self._lock, self._drain = lock, drain
         self._sources, self._processes = sources, processes
@@ -95,13 +98,15 @@ class Parts:
 
 
 def leaks_at_exit(
-    checked: Tracee, lock: threading.RLock, threads: Sequence[ThreadRegisters],
-    some: Blocks | None = None, begins_ns: U64 = NO_ENTRIES,
-) -> ExitLeaks:  # fmt: skip
+    checked: Tracee,
+    lock: threading.RLock,
+    threads: Sequence[ThreadRegisters],
+    some: Blocks | None = None,
+    begins_ns: U64 = NO_ENTRIES,
+) -> ExitLeaks:
     """Finds leaks of an ending process, or why not. All its events must have been applied.
 
-    ``lock`` guards the process; ``some``: the blocks to search for (None: all); ``threads``,
-    ``begins_ns``: see ``find_leaks``.
+    ``some``: blocks to search for (None: all); ``threads``, ``begins_ns``: see ``find_leaks``.
     """
     with lock:
         problem = checked.why_incomplete()

@@ -79,9 +79,14 @@ class ProbeSet:
     """The probes in one process. The session's lock guards all but ``detach`` after its end."""
 
     def __init__(
-        self, sources: Sources, space: AddressSpace, words: SpaceControl,
-        selection: MallocChoice, *, with_loader: bool,
-    ) -> None:  # fmt: skip
+        self,
+        sources: Sources,
+        space: AddressSpace,
+        words: SpaceControl,
+        selection: MallocChoice,
+        *,
+        with_loader: bool,
+    ) -> None:
         """Attaches nothing yet. ``with_loader``: whether to probe the dynamic linker."""
         self._source, self._space, self._selection = sources.probes, space, selection
         self._with_loader = with_loader

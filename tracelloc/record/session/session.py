@@ -337,9 +337,9 @@ class Session:
         raise TargetError("its threads could not be stopped between two events")
 
     def loaded(self, pid: int) -> bool:
-        """Handles changed mappings of a process. Returns whether to go on following it.
+        """Handles changed mappings. Returns whether to follow on. Raises as ``executed``.
 
-        Waits for unwind entries, for a limited time, without the lock. Raises as ``executed``.
+        Waits for unwind entries, for a limited time, without the lock.
         """
         tracee = None
         with self._stopping():

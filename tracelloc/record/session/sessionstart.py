@@ -153,9 +153,13 @@ class ProcessJoiner:
     """Adds running processes to a session that has begun."""
 
     def __init__(
-        self, members: Callable[[], Sequence[int]], session: Session, follower: Follower, *,
+        self,
+        members: Callable[[], Sequence[int]],
+        session: Session,
+        follower: Follower,
+        *,
         is_group: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``members`` returns the PIDs of a control group's processes, or of others to add now."""
         self._members, self._session, self._follower = members, session, follower
         self._is_group = is_group

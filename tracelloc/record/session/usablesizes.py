@@ -44,10 +44,7 @@ _MOST_PADDING: Final = 64 << 20
 def read_chunks(
     memory: RemoteMemory, address: U64, size_bytes: U64, end_s: float
 ) -> tuple[U64, Mask]:
-    """Reads glibc's sizes of blocks, by ascending address: returns (usable bytes, mask read).
-
-    ``end_s`` is the deadline on ``time.monotonic()``; the remaining blocks stay unread.
-    """
+    """Reads glibc's sizes of blocks, by address, until ``end_s``: (usable bytes, mask read)."""
     usable = np.zeros(len(address), np.uint64)
     possible = np.flatnonzero((address & np.uint64(15)) == 0)
     words, was_read = read_words(memory, address[possible] - np.uint64(CHUNK_HEADER_BYTES), end_s)

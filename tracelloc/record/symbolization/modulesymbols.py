@@ -166,10 +166,9 @@ class PerfMap:
 
 
 class ModuleSymbols:
-    """Names and lines of one mapped file, looked up on demand. Thread safe.
+    """Names and lines of one mapped file, looked up on demand by a worker. Thread safe.
 
-    A worker process (``tracelloc.record.worker``) reads the file, so all methods and properties
-    may raise FileReadError.
+    All methods and properties may raise FileReadError.
     """
 
     def __init__(

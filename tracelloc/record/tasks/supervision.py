@@ -54,9 +54,7 @@ class Supervisor:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """``say`` gets a line per failing task and process; ``debug``: prints tracebacks, too."""
-        self._clock_s = clock_s
-        self.say = say
-        self._debug = debug
+        self.say, self._debug, self._clock_s = say, debug, clock_s
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         # Consecutive failures of a task in a process, and when it may be tried again
@@ -139,10 +137,8 @@ def _is_ending(process: Process) -> bool:
 
 
 class BoundedWork:
-    """Runs work on a separate thread and bounds the caller's wait; one piece of work at a time.
-
-    Reading a process's memory may wait for what another program does (userfaultfd(2), FUSE), and
-    nothing can end that.
+    """Runs work on a thread, one at a time, and bounds the wait: nothing can end what reads memory
+    that waits for what another program does (userfaultfd(2), FUSE).
     """
 
     def __init__(self, name: str) -> None:

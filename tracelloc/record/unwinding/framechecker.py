@@ -59,10 +59,7 @@ class LeadingFrames:
 
 
 def code_ranges(space: AddressSpace, allocators: Iterable[Allocator]) -> list[tuple[int, int]]:
-    """Returns (start, end) of allocators' functions, and of the preloaded library's code.
-
-    Stacks may begin at these process addresses, before they reach the caller.
-    """
+    """Returns where stacks may begin: allocators' functions, and the preloaded library's code."""
     ranges = []
     for mapping in space.mappings:
         module = space.module_of(mapping) if mapping.executable else None

@@ -89,9 +89,7 @@ class RowsAhead:
 
     def __init__(self, space: AddressSpace, table: RowTable, memory: SiteMemory) -> None:
         """``memory``: the call sites in large files that stacks of earlier runs passed."""
-        self._space = space
-        self._table = table
-        self._memory = memory
+        self._space, self._table, self._memory = space, table, memory
         # Guards everything below except `_met`, which only the pump thread uses
         self._changed = threading.Condition()
         self._maps = AddressMap([])

@@ -316,10 +316,7 @@ class StackFeed:
     def __init__(
         self, sources: Sources, *, finishes: bool, guard: Guard = lambda _pid, work: work()
     ) -> None:
-        """``finishes``: whether stacks may arrive unfinished.
-
-        ``guard`` runs work for a process, given its PID; it does not raise if the work fails.
-        """
+        """``finishes``: stacks may come unfinished. ``guard`` runs work for a PID safely."""
         self._sender, self._finishes = sources, finishes
         self._guard = guard
         self._sources: dict[int, StackSource] = {}

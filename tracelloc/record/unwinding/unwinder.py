@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -95,12 +95,9 @@ class Unwinder:
         refresh: Callable[[], None],
     ) -> None:
         """``refresh`` is called when a stack passes code that was not mapped before."""
-        self._space = space
+        self._space, self.table, self._max_frames = space, table, max_frames
         self.ahead = ahead  # Makes rows beforehand, for the same address space and table
-        self._refresh = refresh
-        self._may_refresh = False
-        self.table = table
-        self._max_frames = max_frames
+        self._refresh, self._may_refresh = refresh, False
         self._maps = AddressMap([])
         # Generation since which a mapping is known to have existed without interruption
         self._since: dict[Mapping, int] = {}
@@ -154,12 +151,10 @@ class Unwinder:
             # For stacks of that generation that are still to come.
             self._earlier[self.table.generation] = self._walker
             self._walker = StackWalker(self._space.process.pid)
-            while len(self._earlier) > _MOST_EARLIER:
-                self._earlier.popitem(last=False)
+            _drop_oldest(self._earlier, _MOST_EARLIER)
         self._maps = AddressMap(code)
         self._shifts[generation] = self._space.shifts
-        while len(self._shifts) > _MOST_GENERATIONS:
-            self._shifts.popitem(last=False)
+        _drop_oldest(self._shifts, _MOST_GENERATIONS)
         self._known.clear()
         kept_for_good = self._space.permanent_files()
         self.table.set_lasting(*_bounds(m for m in code if m.file_id in kept_for_good))
@@ -255,8 +250,7 @@ class Unwinder:
             self._space.open_library(one.library)
             found = self._loaded.get(one.generation, frozenset())
             self._loaded[one.generation] = found | {(one.stack_address, one.library)}
-        while len(self._loaded) > _MOST_GENERATIONS:
-            self._loaded.popitem(last=False)
+        _drop_oldest(self._loaded, _MOST_GENERATIONS)
 
     def _knowing_loaded(self, generation: int) -> StackWalker:
         """Returns a walker that knows code that is always mapped, and what was loaded then."""
@@ -332,6 +326,11 @@ class Unwinder:
                     files[number] = place.module.elf
             rows.append((mapping.start, mapping.end, self._since[mapping], number, offset))
         return rows, list(files.values())
+
+
+def _drop_oldest(known: OrderedDict[int, Any], most: int) -> None:
+    while len(known) > most:
+        known.popitem(last=False)
 
 
 def _bounds(mappings: Iterable[Mapping]) -> tuple[U64, U64]:

@@ -58,9 +58,7 @@ class FileWorker:
         self, what: str, *, most_ends: int = MOST_ENDS, patience_s: float = _PATIENCE_S
     ) -> None:
         """``what``: data that is missing for files that can't be read, for messages."""
-        self.what = what
-        self._patience_s = patience_s
-        self._most_ends = most_ends
+        self.what, self._most_ends, self._patience_s = what, most_ends, patience_s
         # Memory that it may use beyond its initial size; applies at the next start
         self.memory_bytes = DEFAULT_MEMORY_BYTES
         self.ends = 0  # How often the worker has ended unexpectedly
@@ -70,8 +68,7 @@ class FileWorker:
         self.tell: Callable[[str], None] | None = None
         self._lock = threading.Lock()
         self._process: ForkedWorker | None = None
-        self._is_closing = False
-        self._has_given_up = False
+        self._is_closing = self._has_given_up = False
         self._forgotten: list[int] = []
 
     def close(self) -> None:
