@@ -81,15 +81,16 @@ class UnwindTables:
         return self._at(address)[0]
 
     def _at(self, address: int) -> tuple[int, bool]:
-        if address not in self._places:
+        found = self._places.get(address)
+        if found is None:
             if len(self._places) >= _MOST_PLACES:
                 self._places.clear()
             row, is_start, trouble = 0, False, None
             with suppress(FileReadError):
                 row, is_start, trouble = self._elf.ask(CodeFileReader.at, address)
             self.trouble = trouble or self.trouble
-            self._places[address] = row, is_start
-        return self._places[address]
+            found = self._places[address] = row, is_start
+        return found
 
     def close(self) -> None:
         """Makes the worker close its copy; the caller still owns the file."""
