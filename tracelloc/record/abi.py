@@ -5,104 +5,52 @@ and compares. All times are CLOCK_MONOTONIC nanoseconds, all sizes bytes.
 """
 
 from enum import IntEnum, IntFlag
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelloc.architecture import native
+from tracelloc.system.syscalls import layout
+
+
+def _fields(*members: tuple[Any, str]) -> list[tuple[str, Any]]:
+    return list(layout(*members))
+
 
 POSITION_FIELDS: Final = [("count", "<u8"), ("unused", ("<u8", (7,)))]  # `struct position`
-
 POSITION_DTYPE: Final = np.dtype(POSITION_FIELDS)
-
-# `struct spill_key`.
-SPILL_KEY_FIELDS: Final = [("address", "<u8"), ("image", "<u4"), ("parity", "<u4")]
-
-# `struct spilled`.
-SPILLED_FIELDS: Final = [
-    ("size", "<u8"),
-    ("stack_id", "<u8"),
-    ("time_ns", "<u8"),
-    ("tid", "<u4"),
-    ("flags", "<u4"),
-]
-
-
+SPILL_KEY_FIELDS: Final = _fields(("<u8", "address"), ("<u4", "image parity"))  # `struct spill_key`
+SPILLED_FIELDS: Final = _fields(("<u8", "size stack_id time_ns"), ("<u4", "tid flags"))
 # `struct stack` up to its frames, which are `n_frames` little-endian u64.
-STACK_HEAD_FIELDS: Final = [
-    ("stack_id", "<u8"),
-    ("n_frames", "<u2"),
-    ("flags", "<u2"),
-    ("image", "<u4"),
-]
-
-# `struct control`.
-CONTROL_FIELDS: Final = [
-    ("reporting", "<u4"),
-    ("woken", "<u4"),
-    ("clock", "<u8"),
-    ("epoch", "<u8"),
-    ("full", ("<u4", (2,))),
-    ("tgid", "<u4"),
-    ("stop_at_loads", "<u4"),
-    ("kept_stacks", "<u8"),
-    ("sessions", "<u8"),
-]
-
+STACK_HEAD_FIELDS: Final = _fields(("<u8", "stack_id"), ("<u2", "n_frames flags"), ("<u4", "image"))
+CONTROL_FIELDS: Final = _fields(  # `struct control`
+    ("<u4", "reporting woken"),
+    ("<u8", "clock epoch"),
+    (("<u4", (2,)), "full"),
+    ("<u4", "tgid stop_at_loads"),
+    ("<u8", "kept_stacks sessions"),
+)
+CONTROL_DTYPE: Final = np.dtype(CONTROL_FIELDS)
 PARITIES: Final = 2  # Number of epochs that the probes distinguish
 
-CONTROL_DTYPE: Final = np.dtype(CONTROL_FIELDS)
-
-PYTHON_OFFSETS: Final = (
-    "threads",
-    "next",
-    "thread_id",
-    "frame",
-    "has_inner",
-    "inner",
-    "code",
-    "previous",
-    "instruction",
-    "entry",
-    "entry_shift",
-    "least_entry",
-    "has_shims",
-    "has_no_versions",
-    "head",
+PYTHON_FIELDS: Final = _fields(  # `struct python`
+    ("<u8", "interpreter namespace_device namespace_inode"),
+    ("<u2", "threads next thread_id frame has_inner inner code previous instruction entry"),
+    ("<u2", "entry_shift least_entry has_shims has_no_versions head unused"),
 )
-# `struct python`.
-PYTHON_FIELDS: Final = [
-    ("interpreter", "<u8"),
-    ("namespace_device", "<u8"),
-    ("namespace_inode", "<u8"),
-    *((name, "<u2") for name in PYTHON_OFFSETS),
-    ("unused", "<u2"),
-]
-
+PYTHON_OFFSETS: Final = tuple(name for name, kind in PYTHON_FIELDS[:-1] if kind == "<u2")
 # Where `struct python_code` stores the copied pieces, in bytes from its field `code`.
 PYTHON_PIECE_STARTS: Final = (80, 336, 592, 912)
 
 PYTHON_ENTRY: Final = 1  # Bit in the first word of a Python frame (`struct python_stack`)
 
-# `struct space`.
-SPACE_FIELDS: Final = [
-    ("tag", "<u8"),
-    ("trampoline", "<u8"),
-    ("loader_state", "<u8"),
-    ("unloading", "<u8"),
-    ("loads", "<u8"),
-    ("changes", "<u8"),
-    ("image", "<u4"),
-    ("moves", "<u4"),
-    ("first_library", "<u8"),
-    ("sent_library", "<u8"),
-    ("loader_calls", "<u8"),
-    ("lineage", "<u8"),
-    ("tag_image", "<u8"),
-    ("python", PYTHON_FIELDS),
-]
-
+SPACE_FIELDS: Final = _fields(  # `struct space`
+    ("<u8", "tag trampoline loader_state unloading loads changes"),
+    ("<u4", "image moves"),
+    ("<u8", "first_library sent_library loader_calls lineage tag_image"),
+    (PYTHON_FIELDS, "python"),
+)
 SPACE_DTYPE: Final = np.dtype(SPACE_FIELDS)
 SALT_BITS: Final = 6  # Low bits of a tag that select the set of rows (`ROW_SALT_BITS`)
 # Low bits of a space's tag, which are in the keys of rows; above them is its generation.
@@ -114,16 +62,13 @@ MISS_REGISTERS: Final = len(native().miss_registers)
 STACK_PAGE_BYTES: Final = 4096
 LIBRARY_PATH_BYTES: Final = 256  # `struct loaded_library`
 # `struct miss`, followed by the copy of the stack.
-MISS_FIELDS: Final = [
-    ("stack_id", "<u8"),
-    ("generation", "<u4"),
-    ("image", "<u4"),
-    ("missing", "<u8"),
-    ("stack_address", "<u8"),
-    ("stack_pages", "<u4"),
-    ("tid", "<u4"),
-    ("registers", ("<u8", (MISS_REGISTERS,))),
-]
+MISS_FIELDS: Final = _fields(
+    ("<u8", "stack_id"),
+    ("<u4", "generation image"),
+    ("<u8", "missing stack_address"),
+    ("<u4", "stack_pages tid"),
+    (("<u8", (MISS_REGISTERS,)), "registers"),
+)
 
 ROW_WAYS: Final = 4
 # `struct row_set` in `probes/maps.h`.
@@ -178,22 +123,10 @@ COOKIE_SIZE_SHIFT: Final = 44  # Bits of a probe's cookie (`COOKIE_` in `probes/
 
 USDT_PROBES: Final = 4096  # Elements of map `usdt_probes`
 USDT_NO_REGISTER: Final = 0xFF
-# `struct usdt_argument`.
-USDT_ARGUMENT_FIELDS: Final = [
-    ("constant", "<u8"),
-    ("base", "u1"),
-    ("index", "u1"),
-    ("shift", "u1"),
-    ("in_memory", "u1"),
-    ("skip_bits", "u1"),
-    ("bytes", "u1"),
-    ("is_signed", "u1"),
-    ("unused", "u1"),
-]
-# `struct usdt_probe`.
-USDT_PROBE_FIELDS: Final = [
-    (role, USDT_ARGUMENT_FIELDS) for role in ("pointer", "size", "weight", "device")
-]
+USDT_ARGUMENT_FIELDS: Final = _fields(  # `struct usdt_argument`
+    ("<u8", "constant"), ("u1", "base index shift in_memory skip_bits bytes is_signed unused")
+)
+USDT_PROBE_FIELDS: Final = _fields((USDT_ARGUMENT_FIELDS, "pointer size weight device"))
 
 
 class EventRingNumber(IntEnum):

@@ -113,6 +113,11 @@ def _reopened(handle: int) -> int:
         os.close(handle)
 
 
+def opened_at_once(path: str, flags: int) -> int:
+    """Opens a file for ``open``, without waiting for another process's lease (fcntl(2)) or pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def read_process(pid: int, pieces: npt.NDArray[np.uint64], into: npt.NDArray[np.uint64]) -> int:
     """Reads pieces of a process's memory, one after the other, into an array.
 

@@ -14,6 +14,7 @@ import pytest
 from tests.harness import LIBRARIES, Targets
 from tests.unit.events import A, table_of
 from tests.unit.show.presentation.test_views import snapshot_of
+from tracelloc.errors import TargetError
 from tracelloc.files.elf import ElfFile
 from tracelloc.heap.usable import formula_for, has_sizes, main_library, usable_of
 from tracelloc.model.blocks import Blocks, ReadSizes, UsableSizes
@@ -22,6 +23,7 @@ from tracelloc.model.process import FoundLibrary, MainLibrary, MallocLibrary
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.mallocs.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
 from tracelloc.record.mallocs.foundlibraries import library_of
+from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.usablesizes import UsableSizeReader, read_chunks, read_words
@@ -33,6 +35,7 @@ FILES = {
     MallocLibrary.MIMALLOC: "libmimalloc.so.*",
 }
 OWN = AddressSpace(Process(os.getpid()))
+OURS = RemoteMemory(OWN.process)
 LIBC_FILE = FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (), MallocLibrary.GLIBC)
 
 
@@ -133,22 +136,23 @@ def test_words_of_a_process() -> None:
     rng = np.random.default_rng(5)
     for share in (1.0, 0.1, 0.002):
         some = np.sort(rng.choice(address, round(len(address) * share), replace=False))
-        words, was_read = read_words(os.getpid(), some, never())
+        words, was_read = read_words(OURS, some, never())
         assert was_read.all()
         np.testing.assert_array_equal(words, (some - np.uint64(start)) // np.uint64(8))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     for gone in (0, 7, 8, 63):
         assert libc.mprotect(start + gone * page, page, 0) == 0
-    words, was_read = read_words(os.getpid(), address, never())
+    words, was_read = read_words(OURS, address, never())
     number = (address - np.uint64(start)) // np.uint64(page)
     np.testing.assert_array_equal(was_read, ~np.isin(number, [0, 7, 8, 63]))
     expected = (address - np.uint64(start)) // np.uint64(8)
     np.testing.assert_array_equal(words[was_read], expected[was_read])
     assert libc.mprotect(start, 64 * page, mmap.PROT_READ | mmap.PROT_WRITE) == 0
-    assert not read_words(os.getpid(), address, 0.0)[1].any()
+    assert not read_words(OURS, address, 0.0)[1].any()
     # Larger than any process id.
-    assert not read_words(1 << 22, address, never())[1].any()
+    with pytest.raises(TargetError):
+        read_words(RemoteMemory(Process(1 << 22)), address, never())
 
 
 MAPPED = -(-200_016 // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -181,7 +185,7 @@ def test_chunks(request_bytes: int, word: int, usable_bytes: int | None) -> None
     memory[8:16] = word.to_bytes(8, "little")
     block = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + 16
     asked = np.array([block], np.uint64), np.array([request_bytes], np.uint64)
-    ((size_bytes,), (known,)) = read_chunks(os.getpid(), *asked, never())
+    ((size_bytes,), (known,)) = read_chunks(OURS, *asked, never())
     assert (int(size_bytes) if known else None) == usable_bytes
 
 

@@ -42,10 +42,9 @@ class _NameCache:
 
     def put(self, name: str, text: str) -> None:
         with self._lock:
-            if name in self._known:
-                return
-            self._known[name] = text
-            self._size += len(name) + len(text)
+            if name not in self._known:
+                self._known[name] = text
+                self._size += len(name) + len(text)
             while self._size > _MOST_CACHED:
                 oldest = next(iter(self._known))
                 self._size -= len(oldest) + len(self._known.pop(oldest))
@@ -114,12 +113,8 @@ def _read(name: str) -> str | None:
 
 def _filled_in(text: str, arguments: str) -> str:
     """Puts arguments in place of ``T`` and ``A`` in ``alloc::vec::Vec<T,A>::push``."""
-    found = _PARAMETERS.search(text)
-    if found is None:
-        return text
-    count = found[0].count(",") + 1
-    given = split_arguments(arguments)
-    if len(given) < count:
+    found, given = _PARAMETERS.search(text), split_arguments(arguments)
+    if found is None or len(given) < (count := found[0].count(",") + 1):
         return text
     return f"{text[: found.start() + 1]}{', '.join(given[:count])}{text[found.end() - 1 :]}"
 

@@ -44,10 +44,7 @@ for line in sys.stdin.buffer:
 
 
 def read(name: str) -> str | None:
-    """Returns the readable form of a name that starts with ``_Z``, without control characters.
-
-    None if it is not a C++ name, or takes too much memory or time.
-    """
+    """Returns the readable form of a C++ name, without control characters; None if not readable."""
     try:
         raw = name.encode(errors="surrogateescape")
     except UnicodeEncodeError:
@@ -94,9 +91,7 @@ class _Helper:
         request.write(raw + b"\n")
         text = b""
         while not text.endswith(b"\n"):
-            if not ready.poll(_PATIENCE_S * 1000):
-                raise EOFError
-            part = answer.read(LONGEST_TEXT)
+            part = answer.read(LONGEST_TEXT) if ready.poll(_PATIENCE_S * 1000) else b""
             if not part:
                 raise EOFError
             text += part
@@ -104,10 +99,9 @@ class _Helper:
 
     def _end(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.communicate()
+        if process is not None:
+            process.kill()
+            process.communicate()
 
 
 _helper: Final = _Helper()

@@ -11,7 +11,6 @@ Debug files are searched for in the target's own root first, which symbolic link
 import lzma
 import os
 import re
-import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -58,13 +57,11 @@ class DebugFile:
 
     @property
     def found_by(self) -> str:
-        """How the file was found, in words."""
         if self.is_downloaded:
             return "debuginfod"
         return "debug link" if self.by_name else "build ID"
 
     def close(self) -> None:
-        """Closes the debug file's descriptor."""
         os.close(self.number)
 
 
@@ -151,39 +148,29 @@ def _is_plain(name: str) -> bool:
 
 def debug_link(elf: ElfFile) -> tuple[str, int] | None:
     """Reads file name and CRC-32 from ``.gnu_debuglink``: the name, NUL, padding, the sum."""
-    data = elf.section_bytes(".gnu_debuglink")
-    if not data:
-        return None
+    data = elf.section_bytes(".gnu_debuglink") or b""
     name, _, _ = data.partition(b"\0")
-    at = len(name) + 4 & ~3
-    text = os.fsdecode(name)
+    at, text = len(name) + 4 & ~3, os.fsdecode(name)
     if not _is_plain(text) or len(data) < at + 4:
         return None
-    return text, struct.unpack_from("<I", data, at)[0]
+    return text, int.from_bytes(data[at : at + 4], "little")
 
 
 def _open_everywhere(roots: Sequence[Path], name: PurePosixPath) -> Iterator[int]:
     """Yields descriptors of the file under every root that has it, if it looks like ELF."""
     seen: set[tuple[int, int]] = set()
     for root in roots:
-        try:
+        with suppress(OSError):
             descriptor = syscalls.open_inside(root, str(name))
-        except OSError:
-            continue
-        status = os.fstat(descriptor)
-        identity = status.st_dev, status.st_ino
-        if identity in seen or not _is_elf(descriptor):
-            os.close(descriptor)
-            continue
-        seen.add(identity)
-        yield descriptor
-
-
-def _is_elf(descriptor: int) -> bool:
-    """Whether a file begins like an ELF file. Workers get no other files."""
-    with suppress(OSError):
-        return os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
-    return False
+            status, head = os.fstat(descriptor), b""
+            with suppress(OSError):
+                head = os.pread(descriptor, len(_MAGIC), 0)
+            # Workers get no other files.
+            if head == _MAGIC and (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                yield descriptor
+            else:
+                os.close(descriptor)
 
 
 def _checksum(elf: ElfFile) -> int | None:

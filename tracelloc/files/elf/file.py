@@ -11,22 +11,8 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from tracelloc.dataclass import dataclass
-from tracelloc.files.elf.headers import (
-    PF_W,
-    PF_X,
-    PT_GNU_EH_FRAME,
-    PT_LOAD,
-    PT_NOTE,
-    PT_TLS,
-    SHT_NOBITS,
-    HeaderError,
-    Headers,
-    ProgramHeader,
-    RawSection,
-    Segment,
-    SegmentedFile,
-    notes_in,
-)
+from tracelloc.files.elf import headers
+from tracelloc.files.elf.headers import HeaderError, ProgramHeader, RawSection, SegmentedFile
 from tracelloc.files.elf.sections import ElfSection, Packing, SectionError
 from tracelloc.files.elf.symtab import RawTable, SymbolTable
 
@@ -57,7 +43,7 @@ def read_names(entries: bytes, names: bytes) -> DynamicNames:
     return DynamicNames(tuple(found[_DT_NEEDED]), next(iter(found[_DT_SONAME]), None))
 
 
-_NT_GNU_BUILD_ID: Final = 3
+_BUILD_ID: Final = 3, b"GNU\0"  # NT_GNU_BUILD_ID, and whose number that is
 # Go's tables of functions, in plain and in position-independent programs.
 _GO_SECTIONS: Final = (".gopclntab", ".data.rel.ro.gopclntab")
 _LONGEST_NOTES: Final = 1 << 16
@@ -102,7 +88,7 @@ class ElfFile(SegmentedFile):
         self._content = source if isinstance(source, bytes) else b""
         self._file = None if isinstance(source, bytes) else os.fdopen(source, "rb")
         try:
-            self._headers = Headers(self.read)
+            self._headers = headers.Headers(self.read)
         except (HeaderError, OSError, OverflowError) as error:
             self.close()
             raise NotElfError(str(error)) from error
@@ -110,15 +96,15 @@ class ElfFile(SegmentedFile):
         self.machine = self._headers.machine  # Such as `EM_X86_64`
         programs = self._headers.programs
         self.segments = [
-            Segment(each.offset, each.file_size, each.address, bool(each.flags & PF_X))
-            for each in programs
-            if each.kind == PT_LOAD
+            headers.Segment(p.offset, p.file_size, p.address, bool(p.flags & headers.PF_X))
+            for p in programs
+            if p.kind == headers.PT_LOAD
         ]
         self.data_layout = _data_layout(programs)
-        unwind = (each for each in programs if each.kind == PT_GNU_EH_FRAME)
+        unwind = (each for each in programs if each.kind == headers.PT_GNU_EH_FRAME)
         # Address and size in bytes of `.eh_frame_hdr`, if there is one
         self.unwind_header = next(((each.address, each.file_size) for each in unwind), None)
-        notes = (each for each in programs if each.kind == PT_NOTE)
+        notes = (each for each in programs if each.kind == headers.PT_NOTE)
         self._note_places = [
             (n.offset, min(n.file_size, _LONGEST_NOTES)) for n in islice(notes, _MOST_NOTES)
         ]
@@ -134,7 +120,6 @@ class ElfFile(SegmentedFile):
         return len(self._content) if self._file is None else os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        """Closes the file's descriptor."""
         if self._file is not None:
             self._file.close()
 
@@ -170,17 +155,14 @@ class ElfFile(SegmentedFile):
         return self._file.fileno()
 
     def open_section(self, name: str) -> ElfSection | None:
-        """Opens a section for reading, unpacked; finds ``.debug_line`` also as ``.zdebug_line``.
-
-        Returns None if there is none. Raises SectionError if it exists and cannot be read.
-        """
+        """Opens a section, unpacked; ``.zdebug_line`` for ``.debug_line``. Raises SectionError."""
         packed = name.replace(".debug_", ".zdebug_")
         try:
             found = self._headers.section(name)
             header = found or self._headers.section(packed)
         except (HeaderError, OSError, OverflowError) as error:
             raise SectionError(f"the section table can't be read ({error})") from error
-        if header is None or header.kind == SHT_NOBITS:
+        if header is None or header.kind == headers.SHT_NOBITS:
             return None
         packing = Packing.PLAIN if found else Packing.GNU
         if header.is_compressed:
@@ -199,7 +181,7 @@ class ElfFile(SegmentedFile):
             found = self._headers.section(name)
         except (HeaderError, OSError, OverflowError):
             return None
-        return None if found is None or found.kind == SHT_NOBITS else found
+        return None if found is None or found.kind == headers.SHT_NOBITS else found
 
     @property
     def is_go(self) -> bool:
@@ -214,10 +196,9 @@ class ElfFile(SegmentedFile):
         if note is not None and note.size_bytes:
             places = [(note.offset, min(note.size_bytes, _LONGEST_NOTES))]
         with suppress(OSError, OverflowError):
-            for place in places:
-                found = _build_id(self.read(*place))
-                if found is not None:
-                    return found
+            for found in (note for place in places for note in headers.notes_in(self.read(*place))):
+                if (found.kind, found.name) == _BUILD_ID and found.content:
+                    return found.content.hex()
         return None
 
     @cached_property
@@ -278,10 +259,11 @@ class ElfFile(SegmentedFile):
 
     def names_ending(self, tail: str) -> set[str]:
         """Returns the names in the symbol tables that end with ``tail``."""
-        return self.once(
-            ("names ending", tail),
-            lambda: {name for table in self.tables() for name in table.names.ending(tail)},
-        )
+
+        def find() -> set[str]:
+            return {name for table in self.tables() for name in table.names.ending(tail)}
+
+        return self.once(("names ending", tail), find)
 
     def names_like(self, pattern: str) -> set[str]:
         """Returns the names in the symbol tables that equal ``pattern``, or match it as a glob."""
@@ -302,24 +284,11 @@ class ElfFile(SegmentedFile):
 
 
 def _data_layout(programs: list[ProgramHeader]) -> DataLayout:
-    own = next((each for each in programs if each.kind == PT_TLS), None)
-    return DataLayout(
-        tuple(
-            (each.address, each.address + each.memory_size)
-            for each in programs
-            if each.kind == PT_LOAD and each.flags & PF_W
-        ),
-        own.memory_size if own else 0,
-        max(own.alignment, 1) if own else 1,
-    )
-
-
-def _build_id(data: bytes) -> str | None:
-    return next(
-        (
-            note.content.hex()
-            for note in notes_in(data)
-            if (note.kind, note.name) == (_NT_GNU_BUILD_ID, b"GNU\0") and note.content
-        ),
-        None,
+    own = next((each for each in programs if each.kind == headers.PT_TLS), None)
+    loaded = (p for p in programs if p.kind == headers.PT_LOAD and p.flags & headers.PF_W)
+    segments = tuple((each.address, each.address + each.memory_size) for each in loaded)
+    return (
+        DataLayout(segments, own.memory_size, max(own.alignment, 1))
+        if own
+        else DataLayout(segments)
     )

@@ -68,6 +68,9 @@ _FOREIGN_KINDS: Final = {
     "PT_LOAD": PT_LOAD, "PT_NOTE": PT_NOTE, "PT_GNU_EH_FRAME": PT_GNU_EH_FRAME,
     "SHT_NOBITS": SHT_NOBITS,
 }  # fmt: skip
+# pyelftools' names of the fields of ``ProgramHeader`` and ``RawSection`` after the kind.
+_SEGMENT: Final = "flags", "offset", "vaddr", "filesz"
+_SECTION: Final = "flags", "addr", "offset", "size", "link", "info"
 _MOST_FOREIGN: Final = 1 << 12  # Headers of a kind that pyelftools is given to read
 _MACHINES: Final = {each.elf_machine: each.elf_name for each in ARCHITECTURES}
 _MANY: Final = 0xFFFF  # The number does not fit into its field and is in the first section header
@@ -169,22 +172,17 @@ class Headers:
             self.bits, self.machine = int(elf.elfclass), str(elf["e_machine"])
             if max(elf.num_sections(), elf.num_segments()) > _MOST_FOREIGN:
                 raise HeaderError(f"{elf.num_sections()} sections, {elf.num_segments()} segments")
+            kinds, sections = _FOREIGN_KINDS, list(elf.iter_sections())
             self.programs = [
-                ProgramHeader(
-                    _FOREIGN_KINDS.get(each["p_type"], 0), each["p_flags"], each["p_offset"],
-                    each["p_vaddr"], each["p_filesz"],
-                )
-                for each in elf.iter_segments()
-            ]  # fmt: skip
-            sections = list(elf.iter_sections())
+                ProgramHeader(kinds.get(p["p_type"], 0), *(p[f"p_{name}"] for name in _SEGMENT))
+                for p in elf.iter_segments()
+            ]
             self._sections = [
                 RawSection(
-                    each["sh_name"], _FOREIGN_KINDS.get(each["sh_type"], 0), each["sh_flags"],
-                    each["sh_addr"], each["sh_offset"], each["sh_size"], each["sh_link"],
-                    each["sh_info"],
+                    s["sh_name"], kinds.get(s["sh_type"], 0), *(s[f"sh_{n}"] for n in _SECTION)
                 )
-                for each in sections
-            ]  # fmt: skip
+                for s in sections
+            ]
         except (ELFError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise HeaderError(str(error) or type(error).__name__) from error
         names = [each.name.encode() for each in sections]

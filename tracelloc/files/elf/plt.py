@@ -8,7 +8,6 @@ them hold ``adrp x16``, ``ldr x17, [x16, #…]``; ``bti c`` may precede these, a
 precede the jump. The table's first entry has them, too, with a word that no relocation names.
 """
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -91,31 +90,24 @@ def _relocations(data: bytes | None) -> list[tuple[int, int]]:
         return []
     whole = min(len(data) // _RELOCATION_DTYPE.itemsize, _MOST_RELOCATIONS)
     entries = np.frombuffer(data, _RELOCATION_DTYPE, whole)
-    symbols = entries["info"] >> np.uint64(32)
-    pairs: list[tuple[int, int]] = list(
-        zip(entries["offset"].tolist(), symbols.tolist(), strict=True)
-    )
-    return pairs
+    symbols = (entries["info"] >> np.uint64(32)).tolist()
+    return list(zip(entries["offset"].tolist(), symbols, strict=True))
 
 
 def _symbol_of(
     stub: bytes, address: int, by_word: dict[int, int], by_number: list[tuple[int, int]]
 ) -> int:
     """Returns the index of the symbol that a stub leads to; 0 if it can't be told."""
-    displacement: int
-    number: int
     at = stub.find(_JUMP)
     if 0 <= at <= len(stub) - 6:
-        (displacement,) = struct.unpack_from("<i", stub, at + 2)
+        displacement = int.from_bytes(stub[at + 2 : at + 6], "little", signed=True)
         symbol = by_word.get(address + at + 6 + displacement)
         if symbol is not None:
             return symbol
     at = len(_ENDBR64) if stub.startswith(_ENDBR64) else 0
-    if len(stub) >= at + 5 and stub[at] == _PUSH:
-        (number,) = struct.unpack_from("<I", stub, at + 1)
-        if number < len(by_number):
-            return by_number[number][1]
-    return 0
+    number = int.from_bytes(stub[at + 1 : at + 5], "little")
+    is_push = len(stub) >= at + 5 and stub[at] == _PUSH
+    return by_number[number][1] if is_push and number < len(by_number) else 0
 
 
 _STUBS: Final[dict[Architecture | None, Callable[..., Iterator[tuple[int, int, int]]]]] = {

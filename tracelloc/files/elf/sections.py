@@ -45,10 +45,7 @@ class ElfSection:
         stored_bytes: int,
         packing: Packing = Packing.PLAIN,
     ) -> None:
-        """``read(offset, size)`` gives bytes of the file, fewer at its end.
-
-        Raises SectionError when the header of a compressed section makes no sense.
-        """
+        """``read(offset, size)`` gives bytes of the file. Raises SectionError for an odd head."""
         self._read = read
         self._offset = offset
         self._stored_bytes = stored_bytes
@@ -75,9 +72,8 @@ class ElfSection:
         self._offset += header.size
         self._stored_bytes -= header.size
         if self.size > self._stored_bytes * _MOST_GROWTH + _SMALL_BYTES:
-            raise SectionError(
-                f"a section of {self._stored_bytes} bytes claims to hold {self.size}"
-            )
+            stored = f"a section of {self._stored_bytes} bytes"
+            raise SectionError(f"{stored} claims to hold {self.size}")
         if self.size > _LARGEST_UNPACKED_BYTES:
             raise SectionError(f"a section of {self.size} bytes, unpacked, is too large")
 
@@ -99,8 +95,10 @@ class ElfSection:
 
     def _decompress(self, stored: bytes) -> bytes:
         try:
-            unpack = _inflate if self._method == _ZLIB else unzstd
-            data = unpack(stored, self.size)
+            # One more than promised, so that too much is noticed without being unpacked.
+            inflate = zlib.decompressobj().decompress
+            zlibs = self._method == _ZLIB
+            data = inflate(stored, self.size + 1) if zlibs else unzstd(stored, self.size)
         except SectionError:
             raise
         except Exception as error:  # zlib's or zstandard's own
@@ -110,11 +108,6 @@ class ElfSection:
         return data
 
 
-def _inflate(stored: bytes, size: int) -> bytes:
-    # One more than promised, so that too much is noticed without being unpacked.
-    return zlib.decompressobj().decompress(stored, size + 1)
-
-
 def load_zstd() -> None:
     """Imports the zstd decompressor, if it is there, for processes that can't import it later."""
     with suppress(ImportError):
@@ -122,17 +115,12 @@ def load_zstd() -> None:
 
 
 def unzstd(stored: bytes, size: int) -> bytes:
-    """Decompresses zstd data: at most ``size`` bytes, and one more if there are more.
-
-    Data may have several frames. Raises SectionError without the decompressor, and its own errors
-    for damaged data.
-    """
+    """Decompresses zstd data, of several frames: at most one byte more than ``size``."""
     try:
         zstandard = importlib.import_module("zstandard")
     except (ImportError, PermissionError):  # workers may not open files: it was not there before
-        raise SectionError(
-            "debug information is compressed by zstd: install the Python package zstandard"
-        ) from None
+        why = "debug information is compressed by zstd: install the Python package zstandard"
+        raise SectionError(why) from None
     reader = zstandard.ZstdDecompressor().stream_reader(stored, read_across_frames=True)
     parts: list[bytes] = []
     left = size + 1

@@ -16,16 +16,10 @@ import numpy.typing as npt
 from tracelloc.dataclass import dataclass
 
 # Elf64_Sym, little endian.
-SYMBOL_DTYPE: Final = np.dtype(
-    [
-        ("name", "<u4"),
-        ("info", "u1"),
-        ("other", "u1"),
-        ("section", "<u2"),
-        ("value", "<u8"),
-        ("size", "<u8"),
-    ]
-)
+SYMBOL_DTYPE: Final = np.dtype([
+    ("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"),
+    ("size", "<u8"),
+])  # fmt: skip
 
 STT_OBJECT: Final = 1
 STT_FUNC: Final = 2
@@ -132,11 +126,8 @@ class StringTable:
 
     def like(self, pattern: str) -> set[str]:
         """Returns all strings that a glob (fnmatch) matches. Slow: compares every string."""
-        return {
-            text
-            for text in self.data.decode(errors="replace").split("\0")
-            if fnmatchcase(text, pattern)
-        }
+        names = self.data.decode(errors="replace").split("\0")
+        return {text for text in names if fnmatchcase(text, pattern)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,25 +188,21 @@ class SymbolTable:
 
     def __init__(self, tables: Sequence[RawTable], kinds: tuple[int, ...] = FUNCTIONS) -> None:
         self._tables = tables
-        parts = []
-        for number, table in enumerate(tables):
+        entries = [np.empty(0, np.int64)]
+        for table in tables:
             is_wanted = np.isin(table.symbols["info"] & 0xF, kinds)
-            is_defined = table.symbols["section"] != _SHN_UNDEF
-            kept = np.flatnonzero(is_wanted & is_defined)
+            kept = np.flatnonzero(is_wanted & (table.symbols["section"] != _SHN_UNDEF))
             # In damaged files; they would hide those that have names.
-            kept = kept[table.names.is_named(table.symbols["name"][kept])]
-            parts.append((kept, np.full(len(kept), number, np.uint8)))
-        self._entry = np.concatenate([p[0] for p in parts]) if parts else np.empty(0, np.int64)
-        self._table = np.concatenate([p[1] for p in parts]) if parts else np.empty(0, np.uint8)
-        value = self._column("value")
-        size = self._column("size")
+            entries.append(kept[table.names.is_named(table.symbols["name"][kept])])
+        self._entry = np.concatenate(entries)
+        numbers = np.arange(-1, len(tables)).astype(np.uint8)  # The first part is empty
+        self._table = np.repeat(numbers, [len(each) for each in entries])
+        value, size = self._column("value"), self._column("size")
         rank = _STB_RANK[self._column("info").astype(np.uint8) >> 4]
         # At one address: the best-bound name last, so that a search from the right finds it.
         order = np.lexsort((255 - rank, size, value))
         self._entry, self._table = self._entry[order], self._table[order]
-        self._address: U64 = value[order]
-        self._size: U64 = size[order]
-        self._rank = rank[order]
+        self._address, self._size, self._rank = value[order], size[order], rank[order]
         self._end = self._ends()
         self._symbols: dict[int, Symbol] = {}
 
@@ -233,11 +220,10 @@ class SymbolTable:
         """The end address of each function; one without a size (assembly) ends at the next one."""
         ends = self._address + self._size
         unsized = np.flatnonzero(self._size == 0)
-        following = np.searchsorted(self._address, self._address[unsized], side="right")
-        known = following < len(self)
-        reach = self._address[unsized] + _UNSIZED_REACH
-        reach[known] = np.minimum(reach[known], self._address[following[known]])
-        ends[unsized] = reach
+        starts = self._address[unsized]
+        following = np.searchsorted(self._address, starts, side="right")
+        next_start = np.append(self._address, np.uint64((1 << 64) - 1))[following]
+        ends[unsized] = np.minimum(starts + _UNSIZED_REACH, next_start)
         return ends
 
     def find(self, address: int) -> Symbol | None:
@@ -260,22 +246,17 @@ class SymbolTable:
         return [None if at < 0 else self._symbol(at) for at in found.tolist()]
 
     def _symbol(self, at: int) -> Symbol:
-        symbol = self._symbols.get(at)
-        if symbol is None:
+        if at not in self._symbols:
             start, size = int(self._address[at]), int(self._size[at])
-            symbol = self._symbols[at] = Symbol(self._best_name(at), start, size)
-        return symbol
+            self._symbols[at] = Symbol(self._best_name(at), start, size)
+        return self._symbols[at]
 
     def _best_name(self, at: int) -> str:
         """Returns a symbol's best name: exported, fewest underscores."""
-        start, size, rank = self._address[at], self._size[at], self._rank[at]
-        names: list[str] = []
-        while (
-            at >= 0
-            and (self._address[at], self._size[at], self._rank[at]) == (start, size, rank)
-            and len(names) < _MOST_ALIASES
-        ):
-            table = self._tables[int(self._table[at])]
-            names.append(table.names.at(int(table.symbols["name"][self._entry[at]])))
-            at -= 1
+        columns, names = (self._address, self._size, self._rank), list[str]()
+        for one in range(at, max(at - _MOST_ALIASES, -1), -1):
+            if any(column[one] != column[at] for column in columns):
+                break
+            table = self._tables[int(self._table[one])]
+            names.append(table.names.at(int(table.symbols["name"][self._entry[one]])))
         return min(names, key=lambda name: (len(name) - len(name.lstrip("_")), len(name), name))

@@ -10,24 +10,8 @@ a return probe replaces it, and paciasp signs it with the stack pointer.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from tracelloc.architecture.aarch64.instructions import (
-    LINK,
-    NOP,
-    STACK_POINTER,
-    direct_target,
-    hint_number,
-    is_conditional,
-    is_direct_call,
-    is_exclusive,
-    is_indirect_call,
-    is_jump,
-    is_literal_load,
-    is_register_branch,
-    is_return,
-    is_trap,
-    words,
-    written_registers,
-)
+from tracelloc.architecture.aarch64 import instructions as arm
+from tracelloc.architecture.aarch64.instructions import direct_target, words
 from tracelloc.files.machinecode.instruction import MOST_CODE, CodeFlow, Instruction, ProbeOffset
 
 # nop, xpaclri, pacia1716, pacib1716, paciaz to pacibsp, bti: not yield, wfe or autiasp.
@@ -46,11 +30,11 @@ def can_probe(word: int) -> bool:
     """Whether an instruction can have a probe, simulated or not."""
     if is_simulated(word):
         return True
-    if is_register_branch(word) or word >> 24 in (0x54, 0xD4) or is_trap(word):
+    if arm.is_register_branch(word) or word >> 24 in (0x54, 0xD4) or arm.is_trap(word):
         return False
-    if is_literal_load(word) or is_exclusive(word):
+    if arm.is_literal_load(word) or arm.is_exclusive(word):
         return False
-    hint = hint_number(word)
+    hint = arm.hint_number(word)
     if hint is not None:
         return hint in _STEPPED_HINTS
     is_msr = word & 0xFFF00000 == 0xD5100000 or word & 0xFFF8F01F == 0xD500401F
@@ -63,7 +47,7 @@ def find_probe_offset(code: bytes, arguments: Iterable[str]) -> ProbeOffset | No
     ``code`` is the whole function, ``arguments`` the registers that must be intact. None if no
     instruction before they change can have a probe.
     """
-    kept = LINK | STACK_POINTER | sum(1 << int(name[1:]) for name in set(arguments))
+    kept = arm.LINK | arm.STACK_POINTER | sum(1 << int(name[1:]) for name in set(arguments))
     stepped: ProbeOffset | None = None
     for offset, word in words(code[:MOST_CODE]):
         if is_simulated(word) or (stepped is None and can_probe(word)):
@@ -72,9 +56,9 @@ def find_probe_offset(code: bytes, arguments: Iterable[str]) -> ProbeOffset | No
             if is_simulated(word):
                 return ProbeOffset(offset, False)
             stepped = ProbeOffset(offset, True)
-        if is_register_branch(word) or is_trap(word) or is_exclusive(word):
+        if arm.is_register_branch(word) or arm.is_trap(word) or arm.is_exclusive(word):
             break
-        if written_registers(word) & kept:
+        if arm.written_registers(word) & kept:
             break
     return stepped
 
@@ -87,12 +71,12 @@ def at_entry(code: bytes) -> ProbeOffset | None:
 
 def nop_at(code: bytes) -> tuple[int, bool]:
     """Returns (bytes of the nop at the code's start, or 0; whether a probe there does harm)."""
-    return (4 if code[:4] == NOP.to_bytes(4, "little") else 0), False
+    return (4 if code[:4] == arm.NOP.to_bytes(4, "little") else 0), False
 
 
 def _is_branched_to(code: bytes, end: int) -> bool:
     return any(
-        not is_direct_call(word)
+        not arm.is_direct_call(word)
         and (target := direct_target(word, offset)) is not None
         and 0 < target <= end
         for offset, word in words(code)
@@ -108,12 +92,12 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
 
 
 def _flow(word: int) -> CodeFlow:
-    if is_return(word):
+    if arm.is_return(word):
         return CodeFlow.RETURN
-    if is_direct_call(word) or is_indirect_call(word):
+    if arm.is_direct_call(word) or arm.is_indirect_call(word):
         return CodeFlow.CALL
-    if is_jump(word) or is_register_branch(word):
+    if arm.is_jump(word) or arm.is_register_branch(word):
         return CodeFlow.JUMP
-    if is_conditional(word):
+    if arm.is_conditional(word):
         return CodeFlow.BRANCH
-    return CodeFlow.TRAP if is_trap(word) else CodeFlow.NEXT
+    return CodeFlow.TRAP if arm.is_trap(word) else CodeFlow.NEXT

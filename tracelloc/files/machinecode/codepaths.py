@@ -10,6 +10,8 @@ table if it leads back into the file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import suppress
+from functools import cached_property
 from typing import Final
 
 from tracelloc.architecture import Architecture, elf_architecture
@@ -36,13 +38,8 @@ class CodeRules:
 
 
 _RULES: Final = {
-    X86_64: CodeRules(
-        probeoffsets.find_probe_offset,
-        probeoffsets.at_entry,
-        probeoffsets.nop_at,
-        probeoffsets.decode,
-    ),
-    AARCH64: CodeRules(armcode.find_probe_offset, armcode.at_entry, armcode.nop_at, armcode.decode),
+    machine: CodeRules(code.find_probe_offset, code.at_entry, code.nop_at, code.decode)
+    for machine, code in ((X86_64, probeoffsets), (AARCH64, armcode))
 }
 
 
@@ -61,19 +58,10 @@ _NO_RULE: Final = (UNDEFINED, 0, b"")
 _READ_BYTES: Final = 512  # Bytes of code decoded at once
 # Functions that do not return: the code after a call of them is not part of the path.
 _NEVER_BACK: Final = (
-    "abort",
-    "exit",
-    "__stack_chk_fail",
-    "__assert_fail",
-    "__cxa_throw",
-    "__cxa_rethrow",
-    "__cxa_bad_typeid",
-    "__cxa_call_unexpected",
-    "_Unwind_Resume",
-    "_ZSt9terminatev",
-    "_ZSt17__throw_bad_allocv",
-    "_ZSt28__throw_bad_array_new_lengthv",
-)
+    "abort", "exit", "__stack_chk_fail", "__assert_fail", "__cxa_throw", "__cxa_rethrow",
+    "__cxa_bad_typeid", "__cxa_call_unexpected", "_Unwind_Resume", "_ZSt9terminatev",
+    "_ZSt17__throw_bad_allocv", "_ZSt28__throw_bad_array_new_lengthv",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -100,9 +88,6 @@ class CodeReader:
         self._decode = rules_for(architecture).decode
         assert architecture is not None
         self._architecture = architecture
-        self._stubs: dict[int, str] | None = None
-        self._cfi: Cfi | None = None
-        self._has_no_cfi = False
         self._left = _MOST_IN_FILE
 
     def exits(self, entry: int) -> CodePaths:
@@ -133,8 +118,7 @@ class CodeReader:
 
     def _stored_at(self, address: int) -> int:
         """Returns the ``return_slot`` before a call; ``address``: where the call returns to."""
-        cfi = self._frame_information()
-        rules = None if cfi is None else cfi.rules(address - 1)
+        rules = None if self._cfi is None else self._cfi.rules(address - 1)
         if rules is None or rules.is_fallback:
             return 0
         how, distance, _ = rules.registers.get(self._architecture.dwarf.return_address, _NO_RULE)
@@ -167,9 +151,7 @@ class CodeReader:
                     walk.trouble = "it is too long to follow"
                 if walk.trouble or self._ends_path(instruction, walk, open_paths):
                     return
-                address = at + instruction.size
-                start = -1
-                continue
+                address, start = at + instruction.size, -1
             if not decoded:
                 walk.trouble = "its code can't be decoded"
                 return
@@ -199,7 +181,7 @@ class CodeReader:
     def _is_stop(self, target: int | None, walk: CodePaths) -> bool:
         if target is None:
             return False
-        name = self._stub_names().get(target, "")
+        name = self._stubs.get(target, "")
         if target in walk.stop_addresses or name in walk.stop_names:
             walk.stopped = True
             return True
@@ -207,7 +189,7 @@ class CodeReader:
 
     def _behind_stub(self, target: int, walk: CodePaths) -> int | None:
         """Returns a jump's final target in this file; if that is outside, None, and a trouble."""
-        name = self._stub_names().get(target)
+        name = self._stubs.get(target)
         if name is None:
             return target
         own = self._elf.find_functions([name]).get(name)
@@ -216,20 +198,16 @@ class CodeReader:
         walk.trouble = f"it continues in {name} of another file"
         return None
 
-    def _stub_names(self) -> dict[int, str]:
-        if self._stubs is None:
-            found = plt_functions(self._elf)
-            self._stubs = {address: name.removesuffix("@plt") for address, _, name in found}
-        return self._stubs
+    @cached_property
+    def _stubs(self) -> dict[int, str]:
+        found = plt_functions(self._elf)
+        return {address: name.removesuffix("@plt") for address, _, name in found}
 
     def _is_function(self, address: int) -> bool:
-        cfi = self._frame_information()
-        return cfi is not None and cfi.is_start(address)
+        return self._cfi is not None and self._cfi.is_start(address)
 
-    def _frame_information(self) -> Cfi | None:
-        if self._cfi is None and not self._has_no_cfi:
-            try:
-                self._cfi = Cfi(self._elf)
-            except UnsupportedError:
-                self._has_no_cfi = True
-        return self._cfi
+    @cached_property
+    def _cfi(self) -> Cfi | None:
+        with suppress(UnsupportedError):
+            return Cfi(self._elf)
+        return None

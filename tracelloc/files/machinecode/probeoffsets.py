@@ -28,13 +28,9 @@ _REGISTERS: Final = {
 }
 
 _FLOW: Final = (
-    capstone.CS_GRP_JUMP,
-    capstone.CS_GRP_CALL,
-    capstone.CS_GRP_RET,
-    capstone.CS_GRP_INT,
-    capstone.CS_GRP_IRET,
-    capstone.CS_GRP_BRANCH_RELATIVE,
-)
+    capstone.CS_GRP_JUMP, capstone.CS_GRP_CALL, capstone.CS_GRP_RET, capstone.CS_GRP_INT,
+    capstone.CS_GRP_IRET, capstone.CS_GRP_BRANCH_RELATIVE,
+)  # fmt: skip
 # Linux 6.18 turns a probe on a nop of this length into a call that kills forked children, and
 # kernels after it may do so with longer ones.
 _HARMFUL_NOP_BYTES: Final = 5
@@ -56,9 +52,8 @@ def find_probe_offset(code: bytes, arguments: Iterable[str]) -> ProbeOffset:
             if offset and _is_branched_to(code, offset):
                 break
             return ProbeOffset(offset, False)
-        if any(instruction.group(group) for group in _FLOW):
-            break
-        if kept.intersection(instruction.regs_access()[1]):
+        flows = any(map(instruction.group, _FLOW))
+        if flows or kept.intersection(instruction.regs_access()[1]):
             break
     return at_entry(code)
 
@@ -129,15 +124,12 @@ def _decoder() -> Any:
 def decode(code: bytes, address: int) -> Iterator[Instruction]:
     """Yields the instructions of code at an address, as far as it can be decoded."""
     for each in instructions(code, address):
-        number = each.id
-        flow = _FLOWS.get(number)
+        flow = _FLOWS.get(each.id)
         if flow is None:
-            flow = _FLOWS[number] = _flow(each)
-        if flow is CodeFlow.NEXT:
-            yield Instruction(each.address, each.size, flow, None, "")
-            continue
+            flow = _FLOWS[each.id] = _flow(each)
         target = _target(each) if flow in _GOING else None
-        text = f"{each.mnemonic} {each.op_str}" if target is None else ""
+        is_shown = target is None and flow is not CodeFlow.NEXT
+        text = f"{each.mnemonic} {each.op_str}" if is_shown else ""
         yield Instruction(each.address, each.size, flow, target, text)
 
 

@@ -6,7 +6,6 @@ sets a byte of the thread's variables to 1 (``tcache_shutting_down``), then call
 """
 
 import re
-import struct
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
@@ -30,10 +29,9 @@ _SET_UP: Final = 16  # Instructions before the store that are searched for the o
 def thread_cache_drain(
     elf: ElfFile, frees: Collection[int], start_of: Callable[[int], int | None]
 ) -> int | None:
-    """Finds the function that frees thread caches; None if not exactly one function matches.
+    """Finds the one function that frees thread caches; None if not exactly one matches.
 
-    ``frees``: addresses of free; ``start_of``: returns the start of the function that contains an
-    address. Raises OSError.
+    ``frees``: addresses of free; ``start_of``: returns where an address's function starts.
     """
     places = _PLACES.get(elf_architecture(elf.machine))
     found = set()
@@ -76,7 +74,7 @@ def _calls(code: bytes, start: int, base: int, targets: Collection[int]) -> bool
     end = min(start + _NEAR_BYTES, len(code) - _CALL_BYTES)
     at = code.find(_CALL, start, end)
     while at >= 0:
-        (distance,) = struct.unpack_from("<i", code, at + 1)
+        distance = int.from_bytes(code[at + 1 : at + 5], "little", signed=True)
         if base + at + _CALL_BYTES + distance in targets:
             return True
         at = code.find(_CALL, at + 1, end)
@@ -99,9 +97,7 @@ def makes_filters(elf: ElfFile) -> bool:
     machine = elf_architecture(elf.machine)
     return machine is not None and any(
         _is_in(
-            elf.read(segment.offset + at, _AT_ONCE + _CLOSE_BYTES),
-            machine,
-            everywhere=elf.is_go,
+            elf.read(segment.offset + at, _AT_ONCE + _CLOSE_BYTES), machine, everywhere=elf.is_go
         )
         for segment in elf.segments
         if segment.executable

@@ -31,14 +31,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.dataclass import dataclass
-from tracelloc.errors import (
-    PrivilegeError,
-    TargetError,
-    TracellocError,
-    UnsupportedError,
-    privilege_hint,
-    scarcity,
-)
+from tracelloc.errors import PrivilegeError, TargetError, UnsupportedError, privilege_hint, scarcity
 from tracelloc.record import abi
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
@@ -101,19 +94,14 @@ class Attachment:
     """Probes that are attached to one process, until ``close``."""
 
     def __init__(
-        self,
-        method: Method,
-        pid: int,
-        points: Sequence[ProbePoint],
-        program: Callable[[str], int],
+        self, method: Method, pid: int, points: Sequence[ProbePoint], program: Callable[[str], int]
     ) -> None:
         """Attaches probes at all points in their order, or none.
 
         ``program`` returns the descriptor of a BPF program by name, loaded for this method.
         Raises TargetError, PrivilegeError, or UnsupportedError if the kernel lacks the method.
         """
-        self.method = method
-        self.points = points
+        self.method, self.points = method, points
         # The thread by which the kernel identifies the address space
         self.thread_id = Process(pid).thread_id
         self._program = program
@@ -157,15 +145,15 @@ class Attachment:
 
     def _link(self, pid: int, probes: Sequence[_Probe]) -> int:
         """Attaches probes with one program in one file by a link; returns its descriptor."""
-        first = probes[0].point
+        first, name = probes[0].point, probes[0].program(self.method)
         path_bytes = ctypes.create_string_buffer(os.fsencode(first.open_path))
         words = ctypes.c_uint64 * len(probes)
         offsets = words(*(probe.point.offset for probe in probes))
         cookies = words(*(probe.cookie for probe in probes))
         counters = words(*(probe.point.counter_offset for probe in probes))
         attributes = _LinkAttr(
-            prog_fd=self._program(probes[0].program(self.method)),
-            attach_type=attach_type(self.method, probes[0].program(self.method)),
+            prog_fd=self._program(name),
+            attach_type=attach_type(self.method, name),
             path=ctypes.addressof(path_bytes),
             offsets=ctypes.addressof(offsets),
             ref_ctr_offsets=ctypes.addressof(counters) if any(counters) else 0,
@@ -199,25 +187,17 @@ class Attachment:
                 descriptor = syscalls.perf_event_open(attributes, thread_id)
                 events.append(descriptor)
                 if not keeps:
-                    events.append(self._link_event(descriptor, probe))
+                    program = self._program(probe.point.program)
+                    link = _EventLinkAttr(program, descriptor, _PERF_EVENT, 0, probe.cookie)
+                    events.append(syscalls.bpf(syscalls.BPF_LINK_CREATE, link))
                     fcntl.ioctl(descriptor, _IOC_ENABLE, 0)
             except OSError as error:
                 raise _explain(error, thread_id, probe.point) from error
 
-    def _link_event(self, descriptor: int, probe: _Probe) -> int:
-        attributes = _EventLinkAttr(
-            prog_fd=self._program(probe.point.program),
-            target_fd=descriptor,
-            attach_type=_PERF_EVENT,
-            cookie=probe.cookie,
-        )
-        return syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes)
-
     def close(self) -> None:
-        """Detaches all probes of this attachment."""
-        descriptors = [*self._links, *self._events]
-        self._links, self._events = [], []
-        _close_all(descriptors)
+        links, self._links = self._links, []
+        events, self._events = self._events, []
+        _close_all([*links, *events])
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,22 +224,14 @@ class _Probe:
 
 
 def _probes(points: Iterable[ProbePoint], method: Method) -> list[_Probe]:
-    """Returns the probes to attach: those at functions' returns, then those at entries.
-
-    A session's probe covers both.
-    """
-    entries = [_Probe(point) for point in points]
-    if method is Method.SESSION:
-        return entries
-    return [*(_Probe(point, is_return=True) for point in points if point.returns), *entries]
+    """Returns the probes to attach: those at functions' returns, then those at entries."""
+    has_exits = method is not Method.SESSION  # A session's probe covers both
+    exits = [_Probe(p, is_return=True) for p in points if p.returns and has_exits]
+    return exits + [_Probe(point) for point in points]
 
 
 def _close_all(descriptors: Iterable[int]) -> None:
-    """Closes the descriptors of probes, in parallel.
-
-    Each close waits until no processor can still be in the probe; in parallel, they
-    wait for the same grace period.
-    """
+    """Closes the descriptors of probes, in parallel: they wait for the same grace period."""
     list(_CLOSERS.map(_close, descriptors))
 
 
@@ -280,24 +252,22 @@ def _close(descriptor: int) -> None:
 def _read_pmu() -> tuple[int, int]:
     """Returns (type number, bit of ``config`` that requests a return probe)."""
     try:
-        number = int((_PMU / "type").read_text())
-        format_text = (_PMU / "format/retprobe").read_text()
+        number, form = ((_PMU / name).read_text() for name in ("type", "format/retprobe"))
     except OSError as error:
-        raise UnsupportedError(
-            "this kernel has no uprobes", hint="it needs CONFIG_UPROBE_EVENTS=y"
-        ) from error
-    return number, int(format_text.strip().partition(":")[2])
+        hint = "it needs CONFIG_UPROBE_EVENTS=y"
+        raise UnsupportedError("this kernel has no uprobes", hint=hint) from error
+    return int(number), int(form.strip().partition(":")[2])
 
 
-def _explain(error: OSError, pid: int, point: ProbePoint) -> TracellocError:
+def _explain(
+    error: OSError, pid: int, point: ProbePoint
+) -> PrivilegeError | TargetError | UnsupportedError:
     where = f"could not probe {point.label}: {scarcity(error) or error.strerror}"
     if error.errno in (errno.EPERM, errno.EACCES):
         return PrivilegeError(where, hint=privilege_hint())
     if error.errno in (errno.ESRCH, errno.ENOENT):
         return TargetError(f"{where}: process {pid} is ending")
-    if error.errno == errno.EINVAL:
-        # An address can have only one reference counter (kernel/events/uprobes.c), and
-        # the one that bcc's Python binding passes is arbitrary.
-        hint = "if another tool (such as bcc's memleak) probes it as well, end that one first"
-        return UnsupportedError(where, hint=hint)
-    return UnsupportedError(where)
+    # An address can have only one reference counter (kernel/events/uprobes.c), and the one that
+    # bcc's Python binding passes is arbitrary.
+    hint = "if another tool (such as bcc's memleak) probes it as well, end that one first"
+    return UnsupportedError(where, hint=hint if error.errno == errno.EINVAL else "")

@@ -39,10 +39,9 @@ _CALLERS: Final = {
 
 
 def connect_walker(programs: Programs, name: str, attach_type: int) -> None:
-    """Lets a loaded program get Python frames, if it captures stacks.
+    """Lets a program that captures stacks get Python frames, by its attach type's walker.
 
-    Programs can only call programs of their own attach type, so each type has its walker. Raises
-    UnsupportedError.
+    Programs can only call programs of their own attach type. Raises UnsupportedError.
     """
     number = _CALLERS.get(name.partition("/")[0])
     if number is None:
@@ -56,16 +55,11 @@ def connect_walker(programs: Programs, name: str, attach_type: int) -> None:
 
 
 # The programs for uprobes in `probes/heap.bpf.c`.
-PROGRAMS: Final = (
-    ALLOCATOR_PROGRAM,
-    FREE_PROGRAM,
-    "loader_changes",
-    "exception_enter",
-    "do_nothing",
-)
+_OFTEN: Final = "loader_changes", "do_nothing"
+PROGRAMS: Final = (ALLOCATOR_PROGRAM, FREE_PROGRAM, "exception_enter", *_OFTEN)
 
 # Uprobe programs for programs that report their own allocations: `probes/usdt.bpf.c`.
-USDT_PROGRAMS: Final = ("usdt_alloc", "usdt_free", "loader_changes", "do_nothing")
+USDT_PROGRAMS: Final = ("usdt_alloc", "usdt_free", *_OFTEN)
 # Programs that run for every process, and their raw tracepoints; the second is attached only if
 # children are followed.
 TRACEPOINTS: Final = {"process_execs": "sched_process_exec", "process_forks": "task_newtask"}
@@ -83,10 +77,7 @@ class Capture:
     def __init__(
         self, config: CaptureConfig, method: Method | None = None, *, debug: bool = False
     ) -> None:
-        """Compiles the probes and creates their maps. Raises UnsupportedError.
-
-        ``method`` forces an attach method; by default the best that the kernel supports is used.
-        """
+        """Compiles the probes, creates maps. Raises UnsupportedError. ``method`` forces one."""
         self.config = config
         self._methods = usable_methods() if method is None else [method]
         self._has_attached = False
@@ -170,20 +161,19 @@ class Capture:
     def attach(self, pid: int, points: Sequence[ProbePoint]) -> Attachment:
         """Attaches probes by the first method that works, or none. Raises TracellocError."""
         points = [replace(p, cookie=self._place(p.arguments)) if p.arguments else p for p in points]
-        while not self._has_attached:
-            if len(self._methods) > 1 and is_missed_by_links(pid):
-                self._methods = [Method.PERF]
+        if not self._has_attached and len(self._methods) > 1 and is_missed_by_links(pid):
+            self._methods = [Method.PERF]
+        while True:
             try:
                 self.load()
                 attachment = Attachment(self.method, pid, points, self.program)
             except UnsupportedError:
-                if len(self._methods) == 1:
+                if self._has_attached or len(self._methods) == 1:
                     raise
                 del self._methods[0]
             else:
                 self._has_attached = True
                 return attachment
-        return Attachment(self.method, pid, points, self.program)
 
     def _place(self, arguments: Arguments) -> int:
         """Returns the index of a description in map `usdt_probes`; equal ones share it."""
@@ -214,13 +204,11 @@ class Capture:
     @property
     def programs(self) -> dict[str, int]:
         """The descriptors of the uprobe programs, by name."""
-        return {
-            name: fd for name, fd in self.loaded.items() if name.removesuffix(PLAIN) in self._names
-        }
+        loaded = self.loaded.items()
+        return {name: fd for name, fd in loaded if name.removesuffix(PLAIN) in self._names}
 
     @property
     def loaded(self) -> dict[str, int]:
-        """The descriptors of all loaded programs, tracepoint programs included, by name."""
         return self._bpf.loaded
 
     def program(self, name: str) -> int:
@@ -230,7 +218,6 @@ class Capture:
         return self._bpf.fd(name)
 
     def set_live(self, live: bool) -> None:
-        """Starts or stops the probes' reports of events."""
         self._control["reporting"][0] = abi.Reporting.LIVE if live else abi.Reporting.STOPPED
 
     def set_stop_at_loads(self, stop: bool) -> None:
@@ -239,7 +226,6 @@ class Capture:
 
     @property
     def overflows(self) -> int:
-        """Number of times that the ring of events was found to have overflowed."""
         return self._drain.overflows
 
     def take_events(self) -> EventBatch:
@@ -256,7 +242,6 @@ class Capture:
         return self._stacks.take_stacks()
 
     def take_misses(self, most: int) -> list[Miss]:
-        """Takes up to ``most`` stacks that user space must finish."""
         return [] if self._misses is None else self._misses.take_misses(most)
 
     def fail(self, error: Exception) -> None:
@@ -264,7 +249,6 @@ class Capture:
         raise error
 
     def take_mappings(self) -> Events:
-        """Takes all mmap and munmap events, if they are traced."""
         return NO_EVENTS if self._mappings is None else self._mappings.take_events()
 
     def until_now(self) -> Callable[[], bool]:
@@ -279,7 +263,6 @@ class Capture:
         return SpaceControl(self._spaces, self._free_slots.pop(), self.rows)
 
     def free_space(self, words: SpaceControl) -> None:
-        """Makes the slot of an unused address space available again."""
         self._free_slots.append(words.slot)
 
     def assign(self, pid: int, words: SpaceControl) -> None:
@@ -298,10 +281,7 @@ class Capture:
         delete_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid))
 
     def take_fork(self, thread_id: int) -> abi.ForkFlag | None:
-        """Takes the probes' record of the stopped process that a thread has forked.
-
-        None if probes were not live, or the parent is not traced. Only if children are followed.
-        """
+        """Takes what the probes say of a thread's child; None: not live, or it is not traced."""
         said = take_entry(self._bpf.map_fd("forks"), ctypes.c_uint32(thread_id))
         return None if said is None else abi.ForkFlag(said)
 
@@ -328,8 +308,8 @@ class Capture:
     def counters(self) -> npt.NDArray[np.uint64]:
         """Returns a copy of all counters, indexed by ``abi.Counter``."""
         counters = self._counters.copy()
-        watching = (program_info(fd).recursion_misses for fd in self._watching)
-        counters[Counter.SKIPPED_RUNS] = sum(watching)
+        missed = sum(program_info(fd).recursion_misses for fd in self._watching)
+        counters[Counter.SKIPPED_RUNS] = missed
         return counters
 
     def forget_threads(self, pid: int, is_gone: Callable[[int], bool]) -> int:
@@ -341,22 +321,16 @@ class Capture:
         """
         slots = np.flatnonzero(self._threads >> np.uint64(32) == pid)
         thread_ids = (self._threads[slots] & np.uint64(0xFFFFFFFF)).tolist()
-        gone = [
-            slot for slot, thread_id in zip(slots, thread_ids, strict=True) if is_gone(thread_id)
-        ]
-        self._threads[gone] = 0
-        return len(gone)
+        gone = np.fromiter(map(is_gone, thread_ids), np.bool_, len(slots))
+        self._threads[slots[gone]] = 0
+        return int(gone.sum())
 
     def note_sampled(self, addresses: npt.NDArray[np.uint64]) -> None:
         """Makes the probes of a sampled trace report frees of these blocks, too."""
-        if self.config.sample_bytes is None:
-            return
-        sampled = self._bpf.map_fd("sampled")
-        for address in addresses.tolist():
-            set_entry(sampled, ctypes.c_uint64(address), ctypes.c_uint64(0))
+        for address in addresses.tolist() if self.config.sample_bytes is not None else ():
+            set_entry(self._bpf.map_fd("sampled"), ctypes.c_uint64(address), ctypes.c_uint64(0))
 
     def close(self) -> None:
-        """Unloads the programs and frees the maps."""
         self._drain.close()
         for descriptor in self._tracepoints:
             os.close(descriptor)

@@ -5,6 +5,7 @@ called by its functions' types, whose numbers differ from kernel to kernel. bcc 
 calls, so the probes call helpers that do not exist, which tracelloc replaces.
 """
 
+import contextlib
 import functools
 import platform
 import struct
@@ -46,9 +47,9 @@ class KernelTypes:
         held = min(types_bytes, len(content) - begin) // 4 * 4
         self._words = np.frombuffer(content[begin : begin + max(0, held)], np.uint32)
         self._names = content[header_bytes + names : header_bytes + names + names_bytes]
-        fixed, each = np.zeros(32, np.int64), np.zeros(32, np.int64)
-        fixed[list(_WORDS)] = list(_WORDS.values())
-        each[list(_WORDS_EACH)] = list(_WORDS_EACH.values())
+        fixed, each = (
+            np.array([words.get(kind, 0) for kind in range(32)]) for words in (_WORDS, _WORDS_EACH)
+        )
         starts = np.zeros(len(self._words) // 3, np.int64)
         self._at = starts[: find_starts(self._words, fixed, each, starts)]
 
@@ -115,12 +116,11 @@ def type_numbers() -> dict[int, int] | None:
     """Returns type ids of the iterator's functions, by helper; None if it can't be used."""
     if not kernel_is_at_least(platform.release(), _KERNEL):
         return None
-    try:
+    numbers: dict[int, int] = {}
+    with contextlib.suppress(UnsupportedError):
         types = KernelTypes()
-    except UnsupportedError:
-        return None
-    found = {number: types.type_id(FUNCTION, name) for number, name in FUNCTIONS.items()}
-    numbers = {number: own for number, own in found.items() if own is not None}
+        found = ((number, types.type_id(FUNCTION, name)) for number, name in FUNCTIONS.items())
+        numbers = {number: own for number, own in found if own is not None}
     return numbers if len(numbers) == len(FUNCTIONS) else None
 
 

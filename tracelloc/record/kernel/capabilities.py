@@ -90,10 +90,8 @@ def kernel_is_at_least(release: str, version: tuple[int, int]) -> bool:
 def check_kernel(release: str) -> None:
     """Raises UnsupportedError if the kernel is too old; ``release`` is printed by uname -r."""
     if not kernel_is_at_least(release, MINIMUM_KERNEL):
-        needed = ".".join(map(str, MINIMUM_KERNEL))
-        raise UnsupportedError(
-            f"Linux {release} is too old for tracelloc", hint=f"it needs {needed} or newer"
-        )
+        hint = f"it needs {'.'.join(map(str, MINIMUM_KERNEL))} or newer"
+        raise UnsupportedError(f"Linux {release} is too old for tracelloc", hint=hint)
 
 
 def check_capabilities(status: str) -> None:
@@ -104,9 +102,8 @@ def check_capabilities(status: str) -> None:
         return
     if missing_rights() == "root":
         raise PrivilegeError("probes need root (sudo)", hint=_ROOT_HINT)
-    raise PrivilegeError(
-        f"probes need {', '.join(missing)}, which root lacks here", hint=_CONTAINER_HINT
-    )
+    what = f"probes need {', '.join(missing)}, which root lacks here"
+    raise PrivilegeError(what, hint=_CONTAINER_HINT)
 
 
 def held_capabilities(status: str) -> set[str]:
@@ -128,22 +125,16 @@ def check_bpf() -> None:
 def explain_bpf_refusal(code: int) -> None:
     """Raises the error that explains an errno of bpf(2)."""
     if code == errno.ENOSYS:
-        raise UnsupportedError(
-            "this kernel has no BPF", hint="it must be built with CONFIG_BPF_SYSCALL=y"
-        )
+        hint = "it must be built with CONFIG_BPF_SYSCALL=y"
+        raise UnsupportedError("this kernel has no BPF", hint=hint)
     if code in (errno.EPERM, errno.EACCES):
-        raise PrivilegeError(
-            "the kernel refuses BPF here",
-            hint=f"{_CONTAINER_HINT}; under kernel lockdown it is not available",
-        )
+        hint = f"{_CONTAINER_HINT}; under kernel lockdown it is not available"
+        raise PrivilegeError("the kernel refuses BPF here", hint=hint)
     raise UnsupportedError(f"the kernel cannot create BPF maps: {os.strerror(code)}")
 
 
 def raise_file_limit() -> FileLimit:
-    """Raises the soft limit of open files, since each library of the target stays open.
-
-    Returns the previous limits, for programs that tracelloc starts.
-    """
+    """Raises the soft limit of open files, one per library; returns the limits before."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

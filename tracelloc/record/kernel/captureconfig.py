@@ -66,56 +66,42 @@ class CaptureConfig:
 
         ``iterates``: the kernel's iterator counts loops, so that the verifier follows each once.
         """
-        page = mmap.PAGESIZE
-        flags = [
-            f"-DPAGE_SIZE={page}",
-            f"-DEVENTS={self.ring_slots}",
-            f"-DSTACKS_PAGES={self.stacks_size_bytes // page}",
-            f"-DMAX_STACKS={self.max_stacks}",
-            f"-DMAX_THREADS={self.max_threads}",
-            f"-DMAX_FRAMES={self.max_frames}",
-            f"-DPROCESSORS={os.cpu_count() or 1}",
-            f"-DMIN_SIZE={self.min_block_bytes}ULL",
-            f"-DSTOP_SIGNAL={int(STOP_SIGNAL)}",
-        ]
+        page, namespace = mmap.PAGESIZE, pid_namespace()
         code_bits = native().return_address_mask.bit_length()
-        if code_bits < 64:
-            flags.append(f"-DCODE_BITS={code_bits}")
-        namespace = pid_namespace()
-        if namespace is not None:
-            flags.append(f"-DPID_NAMESPACE_DEVICE={namespace[0]}ULL")
-            flags.append(f"-DPID_NAMESPACE_INODE={namespace[1]}ULL")
-        if self.trace_mappings:
-            flags.append("-DTRACE_MAPPINGS")
-            flags.append(f"-DMAPPINGS={MAPPING_SLOTS}")
-        if self.use_rows:
-            flags.append("-DUSE_ROWS")
-            flags.append(f"-DROW_SETS_LOG2={(self.row_sets - 1).bit_length()}")
-            flags.append(f"-DMISSES_PAGES={self.misses_size_bytes // page}")
-        if self.max_block_bytes is not None:
-            flags.append(f"-DMAX_SIZE={self.max_block_bytes}ULL")
-        if self.sample_bytes is not None:
-            flags.append(f"-DSAMPLE_BYTES={self.sample_bytes}ULL")
-        if self.follow:
-            flags.append("-DFOLLOW")
-            flags.append(f"-DMAX_SPACES={self.max_spaces}")
-        if iterates:
-            flags += CFLAGS
-        if self.usdt:
-            flags.append("-DUSDT")
-        if self.weighted:
-            flags.append("-DUSDT_WEIGHTS")
-        if self.runtime_frames:
-            flags.append("-DPYTHON")
-        if self.spill_entries:
-            flags.append(f"-DSPILL_ENTRIES={self.spill_entries}")
-        return flags
+        # By name; None or False: it is not defined.
+        macros: dict[str, object] = {
+            "PAGE_SIZE": page,
+            "EVENTS": self.ring_slots,
+            "STACKS_PAGES": self.stacks_size_bytes // page,
+            "MAX_STACKS": self.max_stacks,
+            "MAX_THREADS": self.max_threads,
+            "MAX_FRAMES": self.max_frames,
+            "PROCESSORS": os.cpu_count() or 1,
+            "MIN_SIZE": f"{self.min_block_bytes}ULL",
+            "STOP_SIGNAL": int(STOP_SIGNAL),
+            "CODE_BITS": code_bits if code_bits < 64 else None,
+            "PID_NAMESPACE_DEVICE": namespace and f"{namespace[0]}ULL",
+            "PID_NAMESPACE_INODE": namespace and f"{namespace[1]}ULL",
+            "TRACE_MAPPINGS": self.trace_mappings,
+            "MAPPINGS": MAPPING_SLOTS if self.trace_mappings else None,
+            "USE_ROWS": self.use_rows,
+            "ROW_SETS_LOG2": (self.row_sets - 1).bit_length() if self.use_rows else None,
+            "MISSES_PAGES": self.misses_size_bytes // page if self.use_rows else None,
+            "MAX_SIZE": None if self.max_block_bytes is None else f"{self.max_block_bytes}ULL",
+            "SAMPLE_BYTES": None if self.sample_bytes is None else f"{self.sample_bytes}ULL",
+            "FOLLOW": self.follow,
+            "MAX_SPACES": self.max_spaces if self.follow else None,
+            "USDT": self.usdt,
+            "USDT_WEIGHTS": self.weighted,
+            "PYTHON": self.runtime_frames,
+            "SPILL_ENTRIES": self.spill_entries or None,
+        }
+        used = {name: n for name, n in macros.items() if n is not None and n is not False}
+        flags = [f"-D{name}" if n is True else f"-D{name}={n}" for name, n in used.items()]
+        return [*flags, *(CFLAGS if iterates else ())]
 
     def compile(self, *, debug: bool = False, iterates: bool | None = None) -> CompiledProbes:
-        """Compiles the probes with these options. Raises UnsupportedError.
-
-        ``iterates``: see ``cflags``; None: only if the kernel has the iterator.
-        """
+        """Compiles the probes. Raises UnsupportedError. ``iterates``: None: if the kernel can."""
         if iterates is None:
             iterates = type_numbers() is not None
         text = probes.source_text(

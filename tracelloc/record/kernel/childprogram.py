@@ -77,8 +77,7 @@ def seccomp(code: bytes) -> float:
 def shadow_stack(code: bytes) -> float:
     """Calls free with a shadow stack; returns nonzero if the machine has none.
 
-    ``code`` is machine code that calls a function with a shadow stack: no earlier call may return
-    meanwhile, so Python can't do this.
+    ``code`` does it: no earlier call may return meanwhile, so Python can't.
     """
     memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     memory.write(code)

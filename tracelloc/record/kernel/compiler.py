@@ -52,12 +52,8 @@ class CompiledProbes:
 
     def to_json(self) -> dict[str, Any]:
         """Encodes the programs and maps for the cache, and for the child's answer."""
-        return {
-            "maps": [asdict(spec) for spec in self.maps],
-            "programs": {
-                name: base64.b64encode(code).decode() for name, code in self.programs.items()
-            },
-        }
+        code = {name: base64.b64encode(code).decode() for name, code in self.programs.items()}
+        return {"maps": [asdict(spec) for spec in self.maps], "programs": code}
 
     @classmethod
     def from_json(cls, content: Any) -> CompiledProbes:
@@ -77,9 +73,9 @@ def import_bcc() -> Any:
     try:
         bcc = importlib.import_module("bcc")
     except ImportError as error:
-        if getattr(error, "name", None) in ("bcc", None):
-            raise _BccError("bcc is not installed", INSTALL_HINT) from error
-        raise _BccError(f"bcc cannot be imported: {error}", INSTALL_HINT) from error
+        is_there = error.name not in ("bcc", None)
+        why = f"bcc cannot be imported: {error}" if is_there else "bcc is not installed"
+        raise _BccError(why, INSTALL_HINT) from error
     except OSError as error:
         raise _BccError(f"bcc cannot be loaded: {error}", INSTALL_HINT) from error
     if not hasattr(bcc, "BPF"):
@@ -103,16 +99,9 @@ def compile_here(source: str, cflags: list[str], kernel_source: str) -> Compiled
         # bcc has already created the maps; the instructions refer to them by descriptor.
         name = lib.bpf_table_name(handle, number)
         places[lib.bpf_table_fd_id(handle, number)] = number
-        maps.append(
-            MapSpec(
-                name.decode(),
-                lib.bpf_table_type_id(handle, number),
-                lib.bpf_table_key_size_id(handle, number),
-                lib.bpf_table_leaf_size_id(handle, number),
-                lib.bpf_table_max_entries_id(handle, number),
-                lib.bpf_table_flags_id(handle, number),
-            )
-        )
+        facts = ("type", "key_size", "leaf_size", "max_entries", "flags")
+        numbers = (getattr(lib, f"bpf_table_{fact}_id")(handle, number) for fact in facts)
+        maps.append(MapSpec(name.decode(), *numbers))
     programs = {}
     for number in range(lib.bpf_num_functions(handle)):
         name = lib.bpf_function_name(handle, number)

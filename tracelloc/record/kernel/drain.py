@@ -25,21 +25,15 @@ from tracelloc.model.events import (
     SentStacks,
     joined_events,
 )
-from tracelloc.record.abi import (
-    PARITIES,
-    SPILL_KEY_FIELDS,
-    SPILLED_FIELDS,
-    STACK_HEAD_FIELDS,
-    SpillFlag,
-)
+from tracelloc.model.figures import Mask
+from tracelloc.record import abi
+from tracelloc.record.abi import SpillFlag
 from tracelloc.record.kernel.bpfmaps import Columns, GracePeriod, HashMap, pick
 from tracelloc.record.kernel.records import load_acquire, sort_events, store_release
 from tracelloc.record.kernel.ring import EventRing, StackRing
 
-Mask = npt.NDArray[np.bool_]
-
-ENTRY_DTYPE: Final = np.dtype([*SPILL_KEY_FIELDS, *SPILLED_FIELDS])  # What happened to one address
-
+# What happened to one address.
+ENTRY_DTYPE: Final = np.dtype([*abi.SPILL_KEY_FIELDS, *abi.SPILLED_FIELDS])
 _PARITY_SHIFT: Final = np.uint64(EVENT_PARITY_BIT)
 
 
@@ -48,7 +42,7 @@ class Spill:
 
     def __init__(self, spill_fd: int, pairs_fd: int) -> None:
         """``spill_fd``, ``pairs_fd``: descriptors of the maps. Raises OSError."""
-        self.entries = HashMap(spill_fd, SPILL_KEY_FIELDS, SPILLED_FIELDS)
+        self.entries = HashMap(spill_fd, abi.SPILL_KEY_FIELDS, abi.SPILLED_FIELDS)
         self.pairs = HashMap(pairs_fd, PAIR_KEY_FIELDS, PAIR_SUMS_FIELDS)
         self.grace = GracePeriod()
 
@@ -58,17 +52,15 @@ class Drain:
 
     def __init__(self, ring: EventRing, control: npt.NDArray[Any], spill: Spill | None) -> None:
         """``control`` is the shared ``struct control``. Without ``spill``, overflow is lost."""
-        self._ring = ring
-        self._control = control
-        self._epoch = control["epoch"]
-        self._spill = spill
+        self._ring, self._spill = ring, spill
+        self._control, self._epoch = control, control["epoch"]
         self.overflows = 0  # How often the ring was found to have overflowed
 
     def take_batch(self) -> EventBatch:
         """Takes all available events, from the ring and the overflow map. Raises OSError."""
         events = self._ring.take_events()
         ring_share = len(events) / self._ring.room
-        parity = int(self._control["epoch"][0]) % PARITIES
+        parity = int(self._epoch[0]) % abi.PARITIES
         if self._spill is None or not self._control["full"][0][parity]:
             return EventBatch(events, NO_PAIRS, ring_share, overflowed=False)
         self.overflows += 1
@@ -76,15 +68,11 @@ class Drain:
         return EventBatch(events, pairs, 1.0, overflowed=True)
 
     def close(self) -> None:
-        """Frees the maps with which epochs are waited for."""
         if self._spill is not None:
             self._spill.grace.close()
 
     def _take_epoch(self, spill: Spill, parity: int, events: Events) -> tuple[Events, Columns]:
-        """Ends an epoch of the overflow map: returns all events so far, in order, and its pairs.
-
-        ``events`` are those already taken out of the ring.
-        """
+        """Ends an epoch: returns all events since ``events``, these first, and its pairs."""
         # Programs that read the new epoch see what was written to `full` before.
         store_release(self._epoch, load_acquire(self._epoch) + 1)
         spill.grace.wait()
@@ -127,7 +115,7 @@ class StackDrain:
         """``control`` is the shared ``struct control``; ``map_fd`` is of ``kept_stacks``."""
         self._ring = ring
         self._control = control
-        value = [*STACK_HEAD_FIELDS, ("frames", "<u8", (max_frames + 1,))]
+        value = [*abi.STACK_HEAD_FIELDS, ("frames", "<u8", (max_frames + 1,))]
         self._kept = None if map_fd is None else HashMap(map_fd, [("id", "<u8")], value)
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
@@ -163,28 +151,20 @@ def late_events(entries: Columns) -> Events:
     born = pick(born, np.argsort(born["time_ns"], kind="stable"))
     restored = pick(entries, flags & SpillFlag.RESTORED != 0)
     takings = pick(entries, taken)
-    last = _last_takings(takings)
+    takings = pick(takings, np.lexsort((takings["stack_id"], takings["size"])))
+    thread = takings["size"]
+    last = np.append(thread[1:] != thread[:-1], True)[: len(thread)]
     births = _events(born, EventKind.LATE_ALLOC, born["tid"])
     births["size_tag"] |= born["size"]
     births["stack_id"] = born["stack_id"]
-    return joined_events(
-        [
-            _events(pick(entries, freed & ~inner), EventKind.FREE),
-            _events(pick(entries, freed & inner), EventKind.INNER_FREE),
-            births,
-            _events(restored, EventKind.RESTORE, restored["tid"]),
-            _events(pick(takings, ~last), EventKind.FREE),
-            _events(pick(takings, last), EventKind.REALLOC_FREE, takings["size"][last]),
-        ]
-    )
-
-
-def _last_takings(takings: Columns) -> Mask:
-    order = np.lexsort((takings["stack_id"], takings["size"]))
-    thread = takings["size"][order]
-    last = np.ones(len(takings), np.bool_)
-    last[order[:-1]] = thread[1:] != thread[:-1]
-    return last
+    return joined_events([
+        _events(pick(entries, freed & ~inner), EventKind.FREE),
+        _events(pick(entries, freed & inner), EventKind.INNER_FREE),
+        births,
+        _events(restored, EventKind.RESTORE, restored["tid"]),
+        _events(pick(takings, ~last), EventKind.FREE),
+        _events(pick(takings, last), EventKind.REALLOC_FREE, thread[last]),
+    ])  # fmt: skip
 
 
 def _events(entries: Columns, kind: EventKind, tid: Columns | None = None) -> Events:

@@ -41,10 +41,9 @@ class ExecCatcher:
         """``name``: at most 15 bytes count. Raises TracellocError."""
         if pid_namespace() is not None:
             # It would stop processes of other containers, which can't be seen from here.
+            hint = "run tracelloc in the PID namespace of the host, or trace the container there "
             raise UnsupportedError(
-                "programs can't be waited for in a container",
-                hint="run tracelloc in the PID namespace of the host, or trace the container there "
-                "(--group ID --wait)",
+                "programs can't be waited for in a container", hint=f"{hint}(--group ID --wait)"
             )
         caught = MapSpec("caught", _HASH, 8, 8, 1, 0)
         self._programs = Programs(CompiledProbes((caught,), {"catch_exec": _code(name)}))
@@ -63,7 +62,6 @@ class ExecCatcher:
             raise
 
     def wait(self) -> None:
-        """Waits until a process has executed the program and is stopped."""
         while self.caught() is None:
             time.sleep(_LOOKS_EVERY_S)
 

@@ -13,7 +13,6 @@ class Method(Enum):
 
     @property
     def title(self) -> str:
-        """The method's name in reports."""
         return _TITLES[self]
 
     @property

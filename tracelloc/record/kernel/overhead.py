@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from types import TracebackType
 from typing import Final, Self
 
 from tracelloc.dataclass import dataclass
@@ -61,17 +60,13 @@ class ProbedChild:
         functions = functions_of(discover(self._space.refresh()))
         found = [function for function in functions if function.signature == FREE]
         if not found:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise UnsupportedError("the C library has no free that could be probed")
         self._free = found[0]
-        found_at = self._free.module.elf.offsets(
-            [
-                (self._free.offset, self._free.size, FREE.registers),
-                (self._free.offset, self._free.size, None),
-            ]
-        )
+        place = self._free.offset, self._free.size
+        found_at = self._free.module.elf.offsets([(*place, FREE.registers), (*place, None)])
         if found_at is None or None in found_at:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise UnsupportedError("the C library's code can't be probed")
         cheap, entry = (place for place in found_at if place is not None)
         self._offset, (beyond_entry, is_single_stepped) = cheap[0], entry
@@ -81,12 +76,7 @@ class ProbedChild:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._space.close()
         for stream in (self._popen.stdin, self._popen.stdout):
             assert stream is not None
@@ -96,14 +86,12 @@ class ProbedChild:
     def point(self, *, at_entry: bool = False, returns: bool = False) -> ProbePoint:
         """Returns a probe point on free: a cheap one, or the first instruction (``at_entry``)."""
         offset = self._free.offset + (0 if at_entry else self._offset)
-        return ProbePoint(
-            self._free.module.open_path, offset, IDLE_PROGRAM, "free", returns=returns
-        )
+        path = self._free.module.open_path
+        return ProbePoint(path, offset, IDLE_PROGRAM, "free", returns=returns)
 
     def probed(
         self, method: Method, program: Callable[[str], int], *points: ProbePoint
     ) -> Attachment:
-        """Attaches probes to the child process. Raises TracellocError."""
         return Attachment(method, self.process.pid, points, program)
 
     def ask(self, what: str, code: bytes = b"") -> float:
@@ -163,18 +151,12 @@ class Meter:
         return {process.pid: process.cpu_ns() for process in self._processes()}
 
     def share(self, costs: TrapCosts) -> float | None:
-        """Returns the probes' share of the targets' CPU time since this object was created.
-
-        None if it is unknown, for example if a target has started or ended meanwhile.
-        """
+        """Returns the probes' share of CPU time since creation; None if a target came or ended."""
         used = self.used(costs)
         return None if used is None or used[1] <= 0 else min(1.0, used[0] / used[1])
 
     def used(self, costs: TrapCosts) -> tuple[float, int] | None:
-        """Returns (probes' time, targets' CPU time) in ns since creation; None: see ``share``.
-
-        CPU time has a resolution of 10 ms.
-        """
+        """Returns (probes' time, targets' CPU time, to 10 ms) in ns since creation, or None."""
         then, now = self._cpu_ns, self._read_cpu()
         if then.keys() != now.keys() or None in (*then.values(), *now.values()):
             return None
@@ -202,10 +184,7 @@ def _mostly_stepped(points: Iterable[ProbePoint]) -> set[str]:
 
 
 def _mean_neighbours(points: Iterable[Sequence[ProbePoint]]) -> float:
-    """Returns how many other processes have a probe at the same place, on average.
-
-    The first point of each process stands for all its points.
-    """
+    """Returns how many others probe the place of each process's first point, on average."""
     places = Counter((each[0].open_path, each[0].offset) for each in points if each)
     return sum(n * (n - 1) for n in places.values()) / max(1, places.total())
 
@@ -269,19 +248,15 @@ class OverheadWatch:
         """Starts at once. See ``Meter``; ``account``: that of the overhead limit, if any."""
         # Share of the targets' CPU time, 0 to 1; None until known
         self.probe_share: float | None = None
-        self._processes = processes
-        self._method = method
-        self._programs = programs
-        self._points = points
+        self._processes, self._method = processes, method
+        self._programs, self._points, self._account = programs, points, account
         self._costs: TrapCosts | None = None
-        self._account = account
         self._failure: Exception | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="overhead", daemon=True)
         self._thread.start()
 
     def cancel(self) -> None:
-        """Makes the thread end soon; may be called twice."""
         self._stopping.set()
 
     def join(self) -> None:
@@ -298,8 +273,7 @@ class OverheadWatch:
         try:
             if self._account is not None:
                 self._keep_account(self._account)
-                return
-            while not self._stopping.is_set():
+            while self._account is None and not self._stopping.is_set():
                 costs = self._trap_costs()
                 with statistics():
                     meter = self._meter()
@@ -375,12 +349,11 @@ class OverheadAccount:
         probe_ns, cpu_ns = self._batch[0] + probe_ns, self._batch[1] + cpu_ns
         elapsed_s += self._batch[2]
         self._batch = probe_ns, cpu_ns, elapsed_s
-        if cpu_ns < _BATCH_NS and elapsed_s < _BATCH_S:
-            return
-        self._batch = 0.0, 0.0, 0.0
-        self._probe_ns += min(cpu_ns, probe_ns)
-        self._cpu_ns += cpu_ns
-        self._count(min(cpu_ns, _SAFETY * probe_ns), cpu_ns, elapsed_s)
+        if cpu_ns >= _BATCH_NS or elapsed_s >= _BATCH_S:
+            self._batch = 0.0, 0.0, 0.0
+            self._probe_ns += min(cpu_ns, probe_ns)
+            self._cpu_ns += cpu_ns
+            self._count(min(cpu_ns, _SAFETY * probe_ns), cpu_ns, elapsed_s)
 
     def _count(self, probe_ns: float, cpu_ns: float, elapsed_s: float) -> None:
         work_ns, share = cpu_ns - probe_ns, self.limit

@@ -31,8 +31,7 @@ def compiled(
 ) -> CompiledProbes:
     """Returns the probes from the cache, or compiles them. Raises UnsupportedError.
 
-    ``kernel_source`` is the directory that bcc uses as the kernel's; ``debug`` shows
-    the compiler's messages.
+    ``kernel_source``: the kernel's directory for bcc; ``debug`` shows the compiler's messages.
     """
     wish = json.dumps({"source": source, "cflags": [*cflags], "kernel": str(kernel_source)})
     headers = sorted(kernel_source.rglob("*.h"))
@@ -106,14 +105,8 @@ def _compile_aside(wish: str, *, debug: bool) -> CompiledProbes:
             return CompiledProbes.from_json(answer)
     except (ValueError, KeyError, TypeError):
         answer = {"error": f"the compiler of the probes ended with status {done.returncode}"}
+    said = next((line for line in (done.stderr or "").splitlines() if "error:" in line), None)
     raise UnsupportedError(
-        _last_words((done.stderr or "").splitlines()) or answer["error"],
+        f"bcc could not compile the probes: {said.strip()}" if said else answer["error"],
         hint=answer.get("hint", "run again with --debug to see the compiler's messages"),
     )
-
-
-def _last_words(messages: list[str]) -> str:
-    for line in messages:
-        if "error:" in line:
-            return f"bcc could not compile the probes: {line.strip()}"
-    return ""

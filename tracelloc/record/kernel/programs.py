@@ -93,7 +93,7 @@ class _LoadAttr(ctypes.Structure):
 
 
 class _TracepointAttr(ctypes.Structure):
-    _fields_ = (("name", ctypes.c_uint64), ("prog_fd", ctypes.c_uint32))
+    _fields_ = layout((U64, "name"), (U32, "prog_fd"))
 
 
 class Programs:
@@ -111,9 +111,7 @@ class Programs:
         ``simpler``: makes simpler code for the same maps, in case the verifier refuses a program.
         Raises UnsupportedError or PrivilegeError.
         """
-        self._probes = probes
-        self._simpler = simpler
-        self._debug = debug
+        self._probes, self._simpler, self._debug = probes, simpler, debug
         self._maps: dict[str, int] = {}
         # Program arrays, by map number and by the attach type of the programs that use them: the
         # kernel lets only programs of one attach type call each other.
@@ -129,16 +127,13 @@ class Programs:
             raise UnsupportedError(f"the kernel refused to create a BPF map: {why}") from error
 
     def map_fd(self, name: str) -> int:
-        """Returns the descriptor of a BPF map, by name."""
         return self._maps[name]
 
     @property
     def loaded(self) -> dict[str, int]:
-        """The descriptors of all loaded programs, by name."""
         return dict(self._loaded)
 
     def fd(self, name: str) -> int:
-        """Returns the descriptor of a loaded program, by name."""
         return self._loaded[name]
 
     def load(self, name: str, kind: int, attach_type: int = 0, attach_btf_id: int = 0) -> int:
@@ -173,11 +168,9 @@ class Programs:
             what = f"the kernel refused to load the probes: {error.strerror}"
             if error.errno == errno.EPERM:
                 raise PrivilegeError(what, hint=privilege_hint()) from error
-            hint = (
-                "use fewer --max-frames: older kernels check fewer"
-                if error.errno == errno.E2BIG
-                else "run again with --debug to see the verifier's log"
-            )
+            hint = "run again with --debug to see the verifier's log"
+            if error.errno == errno.E2BIG:
+                hint = "use fewer --max-frames: older kernels check fewer"
             raise UnsupportedError(f"{what} ({name}: {said})", hint=hint) from error
         self.drop(name)
         self._loaded[name] = descriptor
@@ -191,15 +184,12 @@ class Programs:
     def let_call(self, name: str, attach_type: int, number: int) -> None:
         """Lets programs of an attach type call a loaded one by number. Raises UnsupportedError."""
         try:
-            for spec in self._probes.maps:
-                if spec.kind == _PROGRAM_ARRAY:
-                    places = self._places(attach_type)
-                    array = places[self._probes.maps.index(spec)]
+            for at, array in self._places(attach_type).items():
+                if self._probes.maps[at].kind == _PROGRAM_ARRAY:
                     set_entry(array, ctypes.c_uint32(number), ctypes.c_uint32(self._loaded[name]))
         except OSError as error:
-            raise UnsupportedError(
-                f"the kernel refused a call of {name}: {error.strerror}"
-            ) from error
+            why = f"the kernel refused a call of {name}: {error.strerror}"
+            raise UnsupportedError(why) from error
 
     def _places(self, attach_type: int) -> dict[int, int]:
         """Returns the descriptors of the maps for programs of this attach type, by map number."""
@@ -240,32 +230,25 @@ class Programs:
         try:
             return syscalls.bpf(syscalls.BPF_RAW_TRACEPOINT_OPEN, attributes)
         except OSError as error:
-            raise UnsupportedError(
-                f"the kernel refused to watch {tracepoint}: {error.strerror}"
-            ) from error
+            why = f"the kernel refused to watch {tracepoint}: {error.strerror}"
+            raise UnsupportedError(why) from error
 
     def close(self) -> None:
-        """Unloads the programs and frees the maps."""
-        owned = (self._loaded, self._maps, self._arrays)
-        for descriptor in (fd for each in owned for fd in each.values()):
-            os.close(descriptor)
-        self._loaded.clear()
-        self._maps.clear()
-        self._arrays.clear()
+        for owned in (self._loaded, self._maps, self._arrays):
+            while owned:
+                os.close(owned.popitem()[1])
 
 
 def has_private_stack(program_fd: int) -> bool:
-    """Returns whether a program's native code uses a private stack per processor.
+    """Returns whether a program's native code, if it is shown, has a private stack per processor.
 
-    ``probes/preemption.h`` prevents that on all known kernels. False if the
-    kernel does not show the code, or if the code of this machine's kernels is not known.
+    ``probes/preemption.h`` prevents that on all known kernels.
     """
-    code = ctypes.create_string_buffer(_CODE_BYTES)
+    code, pattern = ctypes.create_string_buffer(_CODE_BYTES), native().private_stack_code
     info = program_info(program_fd, code)
-    used = min(info.jited_prog_len, _CODE_BYTES)
-    shown = bool(info.jited_prog_insns)
-    pattern = native().private_stack_code
-    return shown and pattern is not None and pattern.search(code, 0, used) is not None
+    if not info.jited_prog_insns or pattern is None:
+        return False
+    return pattern.search(code, 0, min(info.jited_prog_len, _CODE_BYTES)) is not None
 
 
 def _load(attributes: _LoadAttr) -> int:

@@ -37,11 +37,9 @@ _MOST_BYTES: Final = 1 << 28
 @cache
 def row_dtype(architecture: Architecture) -> np.dtype[Any]:
     """Returns the layout of ``struct thread_registers``."""
-    return np.dtype([
-        ("pid", np.uint64), ("tid", np.uint64), ("thread_pointer", np.uint64),
-        ("signal_stack", np.uint64),
-        ("registers", np.uint64, (architecture.general.kernel_count,)),
-    ])  # fmt: skip
+    words = (np.uint64, (architecture.general.kernel_count,))
+    head = layout((np.uint64, "pid tid thread_pointer signal_stack"), (words, "registers"))
+    return np.dtype(list(head))
 
 
 class _IteratorLinkAttr(ctypes.Structure):
@@ -51,11 +49,11 @@ class _IteratorLinkAttr(ctypes.Structure):
 
 
 class _TaskInfo(ctypes.Structure):
-    _fields_ = (("tid", ctypes.c_uint32), ("pid", ctypes.c_uint32), ("pid_fd", ctypes.c_uint32))
+    _fields_ = layout((U32, "tid pid pid_fd"))
 
 
 class _IteratorAttr(ctypes.Structure):
-    _fields_ = (("link_fd", ctypes.c_uint32), ("flags", ctypes.c_uint32))
+    _fields_ = layout((U32, "link_fd flags"))
 
 
 class ThreadWords(NamedTuple):
@@ -86,13 +84,10 @@ class RegisterReader:
         target = types.type_id(FUNCTION, "bpf_iter_task")
         if target is None:
             raise UnsupportedError("this kernel has no BPF iterator over tasks (Linux 5.8)")
-        offsets = {"TGID": "tgid", "TID": "pid", "SIGNAL_STACK": "sas_ss_sp"}
-        flags = [
-            f"-D{name}_OFFSET={types.offset_of('task_struct', member)}"
-            for name, member in offsets.items()
-        ]
-        field = native().threads.kernel_field
-        flags.append(f"-DTHREAD_POINTER_OFFSET={thread_pointer_offset(types, field)}")
+        offsets = {"THREAD_POINTER": thread_pointer_offset(types, native().threads.kernel_field)}
+        for name, member in (("TGID", "tgid"), ("TID", "pid"), ("SIGNAL_STACK", "sas_ss_sp")):
+            offsets[name] = types.offset_of("task_struct", member)
+        flags = [f"-D{name}_OFFSET={offset}" for name, offset in offsets.items()]
         text = (probes.directory() / _SOURCE).read_text(encoding="utf-8")
         code = compiled(text, flags, probes.kernel_headers(), debug=debug)
         self._lock = threading.Lock()  # A search may still run when the trace ends
@@ -117,20 +112,16 @@ class RegisterReader:
         with self._lock:
             if _PROGRAM not in self._programs.loaded:
                 raise OSError(errno.EBADF, "the trace has ended")
-            return self._read_now(process)
-
-    def _read_now(self, process: Process) -> Rows:
-        info = _TaskInfo(pid=process.pid)
-        attributes = _IteratorLinkAttr(
-            prog_fd=self._programs.fd(_PROGRAM),
-            attach_type=_ATTACH_TYPE,
-            iter_info=ctypes.addressof(info),
-            iter_info_len=ctypes.sizeof(info),
-        )
-        return _rows(attributes)
+            info = _TaskInfo(pid=process.pid)
+            attributes = _IteratorLinkAttr(
+                prog_fd=self._programs.fd(_PROGRAM),
+                attach_type=_ATTACH_TYPE,
+                iter_info=ctypes.addressof(info),
+                iter_info_len=ctypes.sizeof(info),
+            )
+            return _rows(attributes)
 
     def close(self) -> None:
-        """Unloads the iterator."""
         with self._lock:
             self._programs.close()
 

@@ -17,13 +17,8 @@ import numpy.typing as npt
 
 from tracelloc.model.events import EVENT_DTYPE, Events, Miss, SentStacks
 from tracelloc.record import abi
-from tracelloc.record.kernel.records import (
-    StackRecords,
-    copy_events,
-    load_acquire,
-    read_head,
-    store_release,
-)
+from tracelloc.record.kernel import records
+from tracelloc.record.kernel.records import load_acquire, store_release
 
 HEAD_BYTES: Final = 8
 BUSY: Final = 1 << 31
@@ -32,8 +27,6 @@ _LENGTH_MASK: Final = DISCARD - 1
 _PAGE: Final = mmap.PAGESIZE
 
 _MISS_DTYPE: Final = np.dtype(abi.MISS_FIELDS)
-
-Indices = npt.NDArray[np.int64]
 
 
 class EventRing:
@@ -65,7 +58,7 @@ class EventRing:
         start, end = self.consumed, self.produced
         events = np.empty(end - start, EVENT_DTYPE)
         if start != end:
-            count = copy_events(self._slots.view(np.uint8), start, events.view(np.uint8))
+            count = records.copy_events(self._slots.view(np.uint8), start, events.view(np.uint8))
             events = events[:count]
             store_release(self._taken, start + count)
         return events
@@ -116,24 +109,24 @@ class StackRing(BpfRing):
         start, end = self.consumed, self.produced
         if start == end:
             return []
-        records = StackRecords(self.data, self.size_bytes, start, end)
-        count = sum(stacks for _, stacks, _ in records.images)
+        found = records.StackRecords(self.data, self.size_bytes, start, end)
+        count = sum(stacks for _, stacks, _ in found.images)
         sent = SentStacks(
             ids=np.empty(count, np.uint64),
             flags=np.empty(count, np.uint16),
             depths=np.empty(count, np.int64),
-            frames=np.empty(sum(frames for *_, frames in records.images), np.uint64),
+            frames=np.empty(sum(frames for *_, frames in found.images), np.uint64),
         )
         if count:
-            records.copy(sent.ids, sent.flags, sent.depths, sent.frames)
-        self.consumed = records.end
-        found = []
+            found.copy(sent.ids, sent.flags, sent.depths, sent.frames)
+        self.consumed = found.end
+        parts = []
         stack = frame = 0
-        for image, stacks, frames in records.images:
+        for image, stacks, frames in found.images:
             ends = stack + stacks, frame + frames
-            found.append((image, sent.part(slice(stack, ends[0]), slice(frame, ends[1]))))
+            parts.append((image, sent.part(slice(stack, ends[0]), slice(frame, ends[1]))))
             stack, frame = ends
-        return found
+        return parts
 
 
 def miss_of(data: memoryview, at: int) -> Miss:
@@ -169,7 +162,7 @@ class MissRing(BpfRing):
         position = self.consumed
         while len(found) < most and position < self.produced:
             at = self.offset(position)
-            length = read_head(self.data, at)
+            length = records.read_head(self.data, at)
             if length & BUSY:
                 break
             if not length & DISCARD:

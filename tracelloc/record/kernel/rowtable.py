@@ -14,10 +14,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.model.figures import U64
 from tracelloc.record.abi import KEY_TAG_SHIFT, ROW_LASTS, SALT_BITS, TAG_BITS
 from tracelloc.record.kernel.rowsets import keep_rows, put_rows
-
-U64 = npt.NDArray[np.uint64]
 
 _ADDRESS_MASK: Final = np.uint64((1 << KEY_TAG_SHIFT) - 1)
 _SHIFT: Final = np.uint64(KEY_TAG_SHIFT)
@@ -87,22 +86,21 @@ class RowMemory:
         if like is None:
             self._salt = (self._salt + 1) % _SALTS
         salt = self._salt if like is None else like % _SALTS
-        while True:
-            # Those unused for longest come first: a probe may still be looking for recent ones.
-            tags = ((self._last_tags[salt] + n * _SALTS) % _TAGS for n in range(1, _PER_SALT + 1))
-            usable = (t for t in tags if not self._is_free[t] and t not in self._users)
-            tag = next(usable, None)
-            if tag is not None:
-                break
+        # Those unused for longest come first: a probe may still be looking for recent ones.
+        last = self._last_tags[salt]
+        tags = [(last + n * _SALTS) % _TAGS for n in range(1, _PER_SALT + 1)]
+        while all(self._is_free[t] or t in self._users for t in tags):
             self._keys[self._is_free[self._keys >> _SHIFT]] = 0
             self._is_free[1:] = False
+        tag = next(t for t in tags if not (self._is_free[t] or t in self._users))
         self._last_tags[salt] = tag
         self._users[tag] = 1
         return tag
 
-    def share_tag(self, tag: int) -> None:
+    def share_tag(self, tag: int) -> int:
         """Adds a user to a tag: an address space with the same code at the same addresses."""
         self._users[tag] += 1
+        return tag
 
     def release_tag(self, tag: int) -> None:
         """Removes a user of a tag; its rows are dropped with the last user."""
@@ -114,14 +112,12 @@ class RowMemory:
 
     def insert(self, addresses: U64, rows: U64, tag: int) -> None:
         """Adds unwind rows of some addresses under a tag; may evict other rows."""
-        free = self._is_free.view(np.uint8)
-        victim = self.evictions
+        free, rows_under, victim = self._is_free.view(np.uint8), self._rows_under, self.evictions
         self.evictions += put_rows(
-            self._sets, addresses, rows, tag, _HASHED, free, self._rows_under, victim
+            self._sets, addresses, rows, tag, _HASHED, free, rows_under, victim
         )
 
     def is_shared(self, tag: int) -> bool:
-        """Returns whether several address spaces use a tag."""
         return self._users[tag] > 1
 
     def keep(self, tag: int, starts: U64, ends: U64) -> int:
@@ -153,21 +149,12 @@ class RowTable:
         generation: int = 0,
         like: RowTable | None = None,
     ) -> None:
-        """``publish(generation, tag)`` tells the probes which keys are valid for the mappings.
-
-        ``like`` is the table of the parent process, whose mappings were inherited by fork.
-        """
-        self._memory = memory
-        self._publish = publish
-        self.generation = generation
+        """``publish(generation, tag)`` tells the probes the valid keys. ``like``: a parent's."""
+        self._memory, self._publish, self.generation = memory, publish, generation
         # Address ranges of code that stays mapped as long as the program runs, sorted
         self._lasting: tuple[U64, U64] = (_NO_ADDRESSES,) * 2 if like is None else like._lasting
         with memory.lock:
-            if like is None:
-                self._tag = memory.new_tag()
-            else:
-                self._tag = like._tag
-                memory.share_tag(self._tag)
+            self._tag: int = memory.new_tag() if like is None else memory.share_tag(like._tag)
             publish(generation, self._tag)
 
     def fork(self, publish: Callable[[int, int], None], generation: int) -> RowTable:
@@ -181,7 +168,6 @@ class RowTable:
 
     @property
     def capacity(self) -> int:
-        """Maximum number of rows, in all address spaces together."""
         return self._memory.capacity
 
     def __len__(self) -> int:
@@ -209,8 +195,7 @@ class RowTable:
     def renew(self, generation: int, starts: U64, ends: U64) -> None:
         """Declares rows valid for another generation, after the mappings have changed.
 
-        Only addresses in ``starts[n] <= a < ends[n]``, sorted, have the same meaning as before;
-        all other rows are dropped.
+        Rows of addresses outside ``starts[n] <= a < ends[n]``, sorted, are dropped.
         """
         with self._memory.lock:
             self._tag = self._memory.keep(self._tag, starts, ends)
@@ -218,6 +203,5 @@ class RowTable:
             self._publish(generation, self._tag)
 
     def close(self) -> None:
-        """Drops the rows of this address space."""
         with self._memory.lock:
             self._memory.release_tag(self._tag)

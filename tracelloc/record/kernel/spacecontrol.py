@@ -11,8 +11,23 @@ from tracelloc.record.abi import GENERATION_MASK, TAG_BITS
 from tracelloc.record.kernel.rowtable import RowMemory
 
 
+class _Word:
+    """A control word that others read."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, space: SpaceControl, owner: type) -> int:
+        return int(space._words[self._name][0])
+
+
 class SpaceControl:
     """Control words of one address space: an element of ``spaces`` (``struct space``)."""
+
+    image = _Word("image")  # The number of the memory image, which changes at each exec
+    moves = _Word("moves")  # Number of times that a thread other than the first has called exec
+    loader_calls = _Word("loader_calls")  # A counter that grows when the loader changes mappings
+    loader_state = _Word("loader_state")  # The address of the dynamic linker's state; 0: unknown
 
     def __init__(self, spaces: npt.NDArray[Any], slot: int, rows: RowMemory | None = None) -> None:
         """``spaces`` is an array of ``abi.SPACE_DTYPE``; ``rows``: where its unwind rows are."""
@@ -23,10 +38,7 @@ class SpaceControl:
         self.slot = slot
 
     def walk_elsewhere(self, words: npt.NDArray[Any] | None) -> None:
-        """Lets the preloaded library, which reads ``words`` (SPACE_DTYPE), walk stacks.
-
-        None lets the probes walk stacks. The generation does not change.
-        """
+        """Lets the preloaded library, which reads ``words``, walk stacks; None: the probes."""
         generation, tag = self.generation, int(self._rows_words["tag"][0])
         if words is not None:
             words["image"][0], words["lineage"][0] = self.image, self._words["lineage"][0]
@@ -36,11 +48,6 @@ class SpaceControl:
         self._rows_words["tag"][0] = tag
         self._rows_words["tag_image"][0] = self._rows_words["image"][0]
 
-    @property
-    def image(self) -> int:
-        """The number of the memory image, which changes at each exec."""
-        return int(self._words["image"][0])
-
     def begin(self, image: int, parent: SpaceControl | None = None) -> None:
         """Resets the words for a new memory image; the process must be stopped.
 
@@ -48,27 +55,16 @@ class SpaceControl:
         The kernel sends hijacked returns of both to the same address: the highest free one.
         """
         words = self._words
-        words["trampoline"][0] = 0 if parent is None else parent._words["trampoline"][0]
-        for name in ("loader_state", "first_library", "sent_library", "unloading"):
+        for name in ("loader_state", "first_library", "sent_library", "unloading", "tag"):
             words[name][0] = 0
-        if parent is None:
-            words["python"]["interpreter"][0] = 0
-        else:
-            words["python"][0] = parent._words["python"][0]
         words["changes"][0] += 1
-        words["tag"][0] = 0
         words["image"][0] = image
-        words["lineage"][0] = image if parent is None else parent._words["lineage"][0]
-
-    @property
-    def moves(self) -> int:
-        """Number of times that a thread other than the first has called exec."""
-        return int(self._words["moves"][0])
-
-    @property
-    def loader_calls(self) -> int:
-        """A counter that grows when the loader changes mappings."""
-        return int(self._words["loader_calls"][0])
+        if parent is None:
+            words["trampoline"][0] = words["python"]["interpreter"][0] = 0
+            words["lineage"][0] = image
+        else:
+            for name in ("trampoline", "python", "lineage"):
+                words[name][0] = parent._words[name][0]
 
     @property
     def generation(self) -> int:
@@ -86,11 +82,6 @@ class SpaceControl:
         words["tag"][0] = generation << TAG_BITS | tag
         words["tag_image"][0] = words["image"][0]
 
-    @property
-    def loader_state(self) -> int:
-        """The address of the dynamic linker's state; 0: unknown."""
-        return int(self._words["loader_state"][0])
-
     def note_exec(self) -> None:
         """Notes that the process has executed another program."""
         self._words["image"][0] += 1
@@ -100,10 +91,7 @@ class SpaceControl:
         self._words["trampoline"][0] = address
 
     def set_loader(self, state: int, library: int) -> None:
-        """Sets the addresses of the loader's state (``r_debug.r_state``, link.h) and of a record.
-
-        That is of the last library that stays mapped (``struct link_map``).
-        """
+        """Sets where the loader's state is (``r_debug.r_state``), and its last lasting record."""
         self._words["loader_state"][0], self._words["first_library"][0] = state, library
 
     def set_python(

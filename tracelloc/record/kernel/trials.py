@@ -8,6 +8,7 @@ import json
 import platform
 import struct
 from collections.abc import Callable
+from contextlib import closing, suppress
 from enum import Enum
 from functools import partial
 from typing import Final
@@ -58,68 +59,62 @@ class Trial(Enum):
 
 def trial_passes(trial: Trial) -> bool:
     """Returns whether a trial succeeds, or can't be run; cached until the next boot."""
-    memory = _Memory()
-    known = memory.recall()
+    files = CacheDirectory(effective_user(), "", ".json", most_files=8)
+    known = _recalled(files)
     if trial.value not in known:
         try:
             STARTUP.note("trying probes on a child process, once per boot")
             known[trial.value] = _try(trial)
         except (TracellocError, ChildEndedError, OSError):
             return True
-        memory.remember(known)
+        # After a failure, trials run again next time.
+        content = {"boot": boot_id(), "results": known}
+        files.remember("trials", [json.dumps(content).encode()])
     return known[trial.value]
 
 
 def _try(trial: Trial) -> bool:
-    programs = _idle_programs()
-    try:
+    with _idle_programs() as programs:
         return _TRIALS[trial](programs)
-    finally:
-        programs.close()
 
 
-def _idle_programs() -> Programs:
-    return Programs(CompiledProbes((), {IDLE_PROGRAM: _RETURN_0}))
+def _idle_programs() -> closing[Programs]:
+    return closing(Programs(CompiledProbes((), {IDLE_PROGRAM: _RETURN_0})))
 
 
 def trap_costs(method: Method) -> TrapCosts:
     """Measures trap costs on this machine, for any target. Raises like ``measure_traps``."""
     method = Method.MULTI if method.has_links else method
-    programs = _idle_programs()
-    try:
+    with _idle_programs() as programs:
         fd = programs.load(IDLE_PROGRAM, KPROBE, attach_type(method, IDLE_PROGRAM))
         return measure_traps(method, lambda _: fd)
-    finally:
-        programs.close()
 
 
 def _threads_are_seen(programs: Programs, *, leave: bool = False) -> bool:
     fd = programs.load(IDLE_PROGRAM, KPROBE, attach_type(Method.MULTI, IDLE_PROGRAM))
-    with ProbedChild() as child, statistics():
-        attachment = child.probed(Method.MULTI, lambda _: fd, child.point())
-        try:
-            if leave:
-                child.ask("leave")
-                attachment.move(child.process.thread_id)
-            before = program_info(fd).run_cnt
-            child.ask("thread")
-            return program_info(fd).run_cnt - before >= childprogram.CALLS
-        finally:
-            attachment.close()
+    with (
+        ProbedChild() as child,
+        statistics(),
+        closing(child.probed(Method.MULTI, lambda _: fd, child.point())) as attachment,
+    ):
+        if leave:
+            child.ask("leave")
+            attachment.move(child.process.thread_id)
+        before = program_info(fd).run_cnt
+        child.ask("thread")
+        return program_info(fd).run_cnt - before >= childprogram.CALLS
 
 
 def killing_filter(numbers: range) -> bytes:
     """Returns a seccomp filter (struct sock_filter) that kills at some system calls."""
-    return b"".join(
-        struct.pack("=HBBI", *instruction)
-        for instruction in (
-            (0x20, 0, 0, 0),  # the system call's number
-            (0x35, 0, 2, numbers.start),  # below: allow
-            (0x25, 1, 0, numbers.stop - 1),  # above: allow
-            (0x06, 0, 0, 0x80000000),  # kill the process
-            (0x06, 0, 0, 0x7FFF0000),  # allow
-        )
+    code = (
+        *(0x20, 0, 0, 0),  # the system call's number
+        *(0x35, 0, 2, numbers.start),  # below: allow
+        *(0x25, 1, 0, numbers.stop - 1),  # above: allow
+        *(0x06, 0, 0, 0x80000000),  # kill the process
+        *(0x06, 0, 0, 0x7FFF0000),  # allow
     )
+    return struct.pack(f"={'HBBI' * 5}", *code)
 
 
 def _survives(what: str, make_code: Callable[[], bytes]) -> Callable[[Programs], bool]:
@@ -129,14 +124,11 @@ def _survives(what: str, make_code: Callable[[], bytes]) -> Callable[[Programs],
             return True
         fd = programs.load(IDLE_PROGRAM, KPROBE)
         with ProbedChild() as child:
-            attachment = child.probed(Method.PERF, lambda _: fd, child.point(returns=True))
-            try:
+            attached = closing(child.probed(Method.PERF, lambda _: fd, child.point(returns=True)))
+            with attached, suppress(ChildEndedError):
                 child.ask(what, code)
-            except ChildEndedError:
-                return False
-            finally:
-                attachment.close()
-        return True
+                return True
+        return False
 
     return tried
 
@@ -149,24 +141,13 @@ _TRIALS: Final[dict[Trial, Callable[[Programs], bool]]] = {
 }
 
 
-class _Memory:
-    def __init__(self) -> None:
-        self._files = CacheDirectory(effective_user(), "", ".json", most_files=8)
-
-    def recall(self) -> dict[str, bool]:
-        """Returns stored results by the trial's name; empty if there are none."""
-        try:
-            content = json.loads(self._files.recall("trials", _MOST_BYTES))
-            if content["boot"] == boot_id():
-                return {str(name): bool(result) for name, result in content["results"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass
-        return {}
-
-    def remember(self, results: dict[str, bool]) -> None:
-        """Stores results by the trial's name; after a failure, trials run again next time."""
-        content = {"boot": boot_id(), "results": results}
-        self._files.remember("trials", [json.dumps(content).encode()])
+def _recalled(files: CacheDirectory) -> dict[str, bool]:
+    """Returns stored results by the trial's name; empty if there are none."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        content = json.loads(files.recall("trials", _MOST_BYTES))
+        if content["boot"] == boot_id():
+            return {str(name): bool(result) for name, result in content["results"].items()}
+    return {}
 
 
 def usable_methods() -> list[Method]:

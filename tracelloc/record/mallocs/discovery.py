@@ -24,7 +24,7 @@ from tracelloc.record.mallocs.families import (
     Provider,
     jemalloc,
 )
-from tracelloc.record.mallocs.signatures import ALLOC, FREE, OUTER_FREE, FunctionKind, Signature
+from tracelloc.record.mallocs.signatures import ALLOC, FREE, FunctionKind, Signature
 from tracelloc.record.worker.codefilereader import UsdtPlace
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.text import printable
@@ -33,13 +33,8 @@ _KNOWN: Final = (*FAMILIES, MAPPINGS, OPERATORS)
 # A function that only tracelloc's preloaded library has.
 PRELOADED_MARKER: Final = "tracelloc_preload_ready"
 # All functions that are searched for in each file.
-_NAMES: Final = tuple(
-    {
-        name: None
-        for family in _KNOWN
-        for name in (*family.markers, *family.functions, *family.unseen, PRELOADED_MARKER)
-    }
-)
+_OF_FAMILIES: Final = [name for f in _KNOWN for name in (*f.markers, *f.functions, *f.unseen)]
+_NAMES: Final = tuple(dict.fromkeys([*_OF_FAMILIES, PRELOADED_MARKER]))
 _MOST_PREFIXES: Final = 8  # Most jemalloc prefixes in one file; a program has one, rarely two
 
 
@@ -54,7 +49,6 @@ class Module:
 
     @property
     def build_id(self) -> str | None:
-        """The linker's build ID, in hexadecimal."""
         return self.elf.build_id
 
 
@@ -105,9 +99,8 @@ class CustomAllocator:
         for function in self.functions:
             for name in elf.names_like(function.pattern):
                 found.setdefault(name, function.signature)
-        if not found:
-            return None
-        return Family(self.name, found, tuple(found), by_user=True, space=self.space)
+        names = tuple(found)
+        return Family(self.name, found, names, by_user=True, space=self.space) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +162,10 @@ def families_in(elf: TargetFile) -> Iterator[Family]:
 
 
 def _jemalloc_prefixes(elf: TargetFile) -> list[str]:
-    names = {name for marker in JEMALLOC_MARKERS for name in elf.names_ending(marker)}
-    prefixes = {
-        name.removesuffix(marker)
-        for marker in JEMALLOC_MARKERS
-        for name in elf.find_functions(names)
-        if name.endswith(marker)
-    }
+    prefixes: set[str] = set()
+    for marker in JEMALLOC_MARKERS:
+        names = elf.find_functions(elf.names_ending(marker))
+        prefixes.update(name.removesuffix(marker) for name in names)
     return sorted(prefixes, key=lambda prefix: (len(prefix), prefix))[:_MOST_PREFIXES]
 
 
@@ -209,29 +199,18 @@ def _allocators_of(module: Module, families: Sequence[Family]) -> Iterator[Alloc
                 continue
             # Names are in the families' order, and a stable sort keeps it.
             names = sorted(names_at[address], key=lambda name: name.startswith("__"))
-            signature = signature_at[address]
-            if signature.kind is FunctionKind.FREE and not is_c_library(module.path):
+            kind, size = signature_at[address].kind, size_at[address]
+            if kind is FunctionKind.FREE and not is_c_library(module.path):
                 # The C library's calls no other free, but any other file's may.
-                signature = replace(
-                    OUTER_FREE, positions=signature.positions, throws=signature.throws
-                )
+                kind = FunctionKind.OUTER_FREE
+            signature = replace(signature_at[address], kind=kind)
             functions.append(
-                AllocatorFunction(
-                    module, tuple(names), signature, address, offset, size_at[address]
-                )
+                AllocatorFunction(module, tuple(names), signature, address, offset, size)
             )
-        unseen = module.elf.find_functions(family.unseen)
+        there = module.elf.find_functions(family.unseen)
+        unseen = tuple(UnseenFunction(n, why) for n, why in family.unseen.items() if n in there)
         if functions:
-            yield Allocator(
-                family,
-                module,
-                tuple(functions),
-                tuple(
-                    UnseenFunction(name, family.unseen[name])
-                    for name in family.unseen
-                    if name in unseen
-                ),
-            )
+            yield Allocator(family, module, tuple(functions), unseen)
 
 
 _MOST_LISTED: Final = 8
@@ -278,11 +257,9 @@ def _reporters(modules: Iterable[Module], provider: Provider) -> Iterator[Alloca
         places = module.elf.usdt(provider.name)
         functions = []
         for name, signature in ((provider.alloc, ALLOC), (provider.free, FREE)):
-            usable = usable_places(places, name, provider)
-            if usable:
-                functions.append(
-                    AllocatorFunction(module, (name,), signature, 0, usable[0].offset, 0)
-                )
+            for usable in usable_places(places, name, provider)[:1]:
+                found = AllocatorFunction(module, (name,), signature, 0, usable.offset, 0)
+                functions.append(found)
         unseen = {
             UnseenFunction(place.name, why): None
             for place in places
@@ -305,6 +282,5 @@ def _why_not(place: UsdtPlace, provider: Provider) -> str | None:
     if place.is_harmful:
         return _HARMFUL
     known = dict(enumerate(place.arguments, 1))
-    if any(known.get(number) is None for number in provider.arguments_of(place.name).values()):
-        return "its arguments are in places that can't be read"
-    return None
+    has_all = None not in map(known.get, provider.arguments_of(place.name).values())
+    return None if has_all else "its arguments are in places that can't be read"

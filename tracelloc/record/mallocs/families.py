@@ -116,10 +116,7 @@ OPERATORS: Final = Family(
 )
 
 _TCMALLOC_NEW: Final = "tc_new tc_new_aligned tc_newarray tc_newarray_aligned"
-_TCMALLOC_DELETE: Final = (
-    *("", "_sized", "_aligned", "_sized_aligned"),
-    *("_nothrow", "_aligned_nothrow"),
-)
+_TCMALLOC_DELETE: Final = "", "_sized", "_aligned", "_sized_aligned", "_nothrow", "_aligned_nothrow"
 
 # gperftools' own names; those at the address of malloc or an operator are the same function.
 TCMALLOC: Final = Family(
@@ -189,14 +186,11 @@ MIMALLOC: Final = Family(
         }
     ),
     markers=("mi_malloc",),
-    unseen={
-        **{
-            f"mi_{heap}{name}": _MI_INLINED
-            for name, heap in product(("strdup", "strndup", "realpath"), ("", "heap_"))
-        },
-        "mi_reallocarr": _MI_INLINED,
-        "mi_heap_destroy": _MI_WHOLE_HEAP,
-    },
+    unseen=dict.fromkeys(
+        map("mi_{0[1]}{0[0]}".format, product(("strdup", "strndup", "realpath"), ("", "heap_"))),
+        _MI_INLINED,
+    )
+    | {"mi_reallocarr": _MI_INLINED, "mi_heap_destroy": _MI_WHOLE_HEAP},
 )
 
 FAMILIES: Final = (LIBC, TCMALLOC, MIMALLOC)

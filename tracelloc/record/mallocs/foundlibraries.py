@@ -67,19 +67,12 @@ def why_no_allocator(executable: str | None, modules: Sequence[Module]) -> tuple
     if program is None:
         return "its executable can't be read", privilege_hint()
     if program.elf.is_go:
-        hint = (
-            "Go has a heap profiler of its own, net/http/pprof; tracelloc sees what C code asks "
-            "for through cgo"
-        )
-        return "it is a Go program, whose memory the Go runtime manages", hint
+        hint = "Go has a heap profiler of its own, net/http/pprof; tracelloc sees what C code asks "
+        return "it is a Go program, whose memory the Go runtime manages", f"{hint}for through cgo"
     if len(modules) > 1 and any(is_c_library(m.path) for m in modules):
         return "none of its files defines malloc", "--allocators FILE names other functions"
     if not program.elf.has_tables:
-        return (
-            "it is a static program without symbols",
-            "run a build that was not stripped, or keep its symbols (strip --strip-debug)",
-        )
-    return (
-        "it is a static program that contains no malloc",
-        "--allocators FILE names the functions that it has instead",
-    )
+        hint = "run a build that was not stripped, or keep its symbols (strip --strip-debug)"
+        return "it is a static program without symbols", hint
+    hint = "--allocators FILE names the functions that it has instead"
+    return "it is a static program that contains no malloc", hint

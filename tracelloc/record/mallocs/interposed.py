@@ -35,8 +35,7 @@ def direct_caller(
 ) -> str | None:
     """Describes a file that calls allocator functions which the library does not interpose.
 
-    Returns file and function in words; None if there is no such file. ``defined``: the functions
-    that the library defines; ``allocators``: all that were found.
+    ``defined``: functions that the library defines; ``allocators``: all that were found.
     """
     allocators = list(allocators)
     own = {allocator.module.open_path for allocator in allocators}
@@ -52,11 +51,8 @@ def direct_caller(
 
 def asked_operators(allocators: Iterable[Allocator]) -> Collection[str]:
     """Returns names of C++'s operators if they call malloc and free, as the C++ library's do."""
-    names = {
-        name
-        for function in functions_of(a for a in allocators if not is_runtime(a.module.path))
-        for name in function.names
-    }
+    own = functions_of(a for a in allocators if not is_runtime(a.module.path))
+    names = {name for function in own for name in function.names}
     return () if names & OPERATORS.functions.keys() else OPERATORS.functions
 
 

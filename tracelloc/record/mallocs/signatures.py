@@ -22,69 +22,32 @@ FREE_PROGRAM: Final = "free_call"
 
 
 class FunctionKind(Enum):
-    """What a function does; the value is the code in its probes' cookies."""
+    """What a function does: its code in probes' cookies, and the roles of its arguments."""
 
-    ALLOC = abi.FunctionCode.ALLOC  # `f(size) -> block`
-    CALLOC = abi.FunctionCode.CALLOC  # `f(n, size) -> block`
-    POSIX_MEMALIGN = abi.FunctionCode.POSIX_MEMALIGN  # `f(out, size) -> errno`
-    # `f(block, size) -> block`; the old block stays live if it fails
-    REALLOC = abi.FunctionCode.REALLOC
-    # `f(block, size) -> block`; the old block is freed if it fails
-    REALLOCF = abi.FunctionCode.REALLOCF
-    REALLOCARRAY = abi.FunctionCode.REALLOCARRAY  # `f(block, n, size) -> block`
-    # `f(block, size) -> size`: in place, and done if the result is at least `size`
-    RESIZE = abi.FunctionCode.RESIZE
-    FREE = abi.FunctionCode.FREE  # `f(block)`, which calls no other function that frees
-    # `f(block)`, which may call another function that frees
-    OUTER_FREE = abi.FunctionCode.OUTER_FREE
+    ALLOC = abi.FunctionCode.ALLOC, "size"
+    CALLOC = abi.FunctionCode.CALLOC, "count, size"
+    POSIX_MEMALIGN = abi.FunctionCode.POSIX_MEMALIGN, "out, size"  # Returns an errno
+    REALLOC = abi.FunctionCode.REALLOC, "block, size"  # If it fails, the old block stays live
+    REALLOCF = abi.FunctionCode.REALLOCF, "block, size"  # If it fails, the old block is freed
+    REALLOCARRAY = abi.FunctionCode.REALLOCARRAY, "block, count, size"
+    # In place, and done if the result is at least `size`.
+    RESIZE = abi.FunctionCode.RESIZE, "block, size"
+    FREE = abi.FunctionCode.FREE, "block"  # Calls no other function that frees
+    OUTER_FREE = abi.FunctionCode.OUTER_FREE, "block"  # May call another function that frees
+    MAP = abi.FunctionCode.MAP, "size"  # Like mmap
+    UNMAP = abi.FunctionCode.UNMAP, "start, size"
+    REMAP = abi.FunctionCode.REMAP, "start, old size, size, flags"
+    SBRK = abi.FunctionCode.SBRK, "increment"  # Returns the old end
 
-    MAP = abi.FunctionCode.MAP  # `f(…, size) -> start`, like mmap
-    UNMAP = abi.FunctionCode.UNMAP  # `f(start, size)`, like munmap
-    REMAP = abi.FunctionCode.REMAP  # `f(start, old size, size, flags) -> start`, like mremap
-    SBRK = abi.FunctionCode.SBRK  # `f(increment) -> old end`
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        """The roles of the arguments, in the order of a signature's positions."""
-        return _ROLES[self]
-
-    @property
-    def returns(self) -> bool:
-        """Whether the function's result is read; frees are reported at the entry."""
-        return not self.frees
-
-    @property
-    def maps(self) -> bool:
-        """Whether the function changes mappings, not blocks."""
-        return self in (FunctionKind.MAP, FunctionKind.UNMAP, FunctionKind.REMAP, FunctionKind.SBRK)
-
-    @property
-    def program(self) -> str:
-        """The BPF program for the function's entry and return."""
-        if self.maps:
-            return MAPPING_PROGRAM
-        return FREE_PROGRAM if self.frees else ALLOCATOR_PROGRAM
-
-    @property
-    def frees(self) -> bool:
-        return self in (FunctionKind.FREE, FunctionKind.OUTER_FREE)
-
-
-_ROLES: Final = {
-    FunctionKind.ALLOC: ("size",),
-    FunctionKind.CALLOC: ("count", "size"),
-    FunctionKind.POSIX_MEMALIGN: ("out", "size"),
-    FunctionKind.REALLOC: ("block", "size"),
-    FunctionKind.REALLOCF: ("block", "size"),
-    FunctionKind.REALLOCARRAY: ("block", "count", "size"),
-    FunctionKind.RESIZE: ("block", "size"),
-    FunctionKind.FREE: ("block",),
-    FunctionKind.OUTER_FREE: ("block",),
-    FunctionKind.MAP: ("size",),
-    FunctionKind.UNMAP: ("start", "size"),
-    FunctionKind.REMAP: ("start", "old size", "size", "flags"),
-    FunctionKind.SBRK: ("increment",),
-}
+    def __init__(self, code: abi.FunctionCode, roles: str) -> None:
+        self.code = code
+        self.roles = tuple(roles.split(", "))  # In the order of a signature's positions
+        self.frees = self.name in ("FREE", "OUTER_FREE")
+        self.returns = not self.frees  # Whether the result is read; frees are reported at entry
+        # The BPF program for the function's entry and return
+        self.program = FREE_PROGRAM if self.frees else ALLOCATOR_PROGRAM
+        if self.name in ("MAP", "UNMAP", "REMAP", "SBRK"):
+            self.program = MAPPING_PROGRAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +65,6 @@ class Signature:
 
     @property
     def throwing(self) -> Signature:
-        """A copy of the signature, for a function that a C++ exception may leave."""
         return replace(self, throws=True)
 
     @property
@@ -119,7 +81,7 @@ class Signature:
     @property
     def cookie(self) -> int:
         """The probes' cookie for the function (``COOKIE_`` in ``probes/event.h``)."""
-        cookie = self.kind.value | (abi.COOKIE_THROWS if self.throws else 0)
+        cookie = self.kind.code | (abi.COOKIE_THROWS if self.throws else 0)
         for role, position in enumerate(self.positions):
             cookie |= position << abi.COOKIE_ARGUMENT_SHIFT + role * abi.COOKIE_ARGUMENT_BITS
         return cookie | self.size_bytes << abi.COOKIE_SIZE_SHIFT

@@ -100,14 +100,11 @@ def plan_probes(allocators: Iterable[Allocator]) -> ProbePlan:
                 function.address, sorted(others), sorted(_KNOWN_NAMES)
             ):
                 continue
-            if function in offsets and offsets[function] is None:
-                unseen.append(
-                    UnseenFunction(function.names[0], "its first instructions can't be probed")
-                )
-                continue
-            found = _points_of(function, offsets.get(function), others)
-            if isinstance(found, UnseenFunction):
-                unseen.append(found)
+            found: list[ProbePoint] | str = "its first instructions can't be probed"
+            if function not in offsets or offsets[function] is not None:
+                found = _points_of(function, offsets.get(function), others)
+            if isinstance(found, str):
+                unseen.append(UnseenFunction(function.names[0], found))
                 continue
             functions.append(function)
             # Code to which several functions jump ends the calls of all of them.
@@ -122,11 +119,7 @@ def plan_probes(allocators: Iterable[Allocator]) -> ProbePlan:
 
 
 def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
-    """Returns whether a function may delegate to functions that have their own probes.
-
-    Operators of the C++ library do: they call malloc and free. User-defined functions
-    are always probed, whatever they do.
-    """
+    """Returns whether a function may call others with probes, as the C++ library's operators do."""
     return not family.by_user and (family is OPERATORS or function.signature.throws)
 
 
@@ -144,52 +137,36 @@ def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets | None]
 
 def _points_of(
     function: AllocatorFunction, where: Offsets | None, others: Collection[int]
-) -> list[ProbePoint] | UnseenFunction:
+) -> list[ProbePoint] | str:
     """Returns a function's probes, or why none. ``others``: addresses of probed functions."""
     if where is None:
-        return UnseenFunction(function.names[0], "its code can't be read")
-    signature = function.signature
-    is_go = function.module.elf.is_go and "." in function.names[0]
-    if is_go and function.signature.kind.returns:
-        return UnseenFunction(
-            function.names[0], "Go moves its stacks, so its returns can't be probed"
-        )
-    entry = _entry_point(function, *where)
-    slot = _slot(function.module.elf, function.address, others)
-    entry = replace(entry, cookie=entry.cookie | slot)
+        return "its code can't be read"
+    signature, module = function.signature, function.module
+    if signature.kind.returns and module.elf.is_go and "." in function.names[0]:
+        return "Go moves its stacks, so its returns can't be probed"
+    offset = function.offset + where[0]
+    place = (offset & abi.COOKIE_PLACE_MASK) << abi.COOKIE_PLACE_SHIFT
+    entry = ProbePoint(
+        module.open_path,
+        offset,
+        signature.kind.program,
+        f"{function.names[0]} in {base_name(module.path)}",
+        cookie=signature.cookie | place | _slot(module.elf, function.address, others),
+        returns=signature.kind.returns and not signature.throws,
+        is_single_stepped=where[1],
+    )
     if not signature.throws:
         return [entry]
-    walk = function.module.elf.exits(function.address)
+    walk = module.elf.exits(function.address)
     if walk.trouble:
-        return UnseenFunction(
-            function.names[0],
-            "an exception may leave it, so that it can't have a return probe, and where else "
-            f"it ends can't be told: {walk.trouble}",
-        )
-    offsets = [function.module.elf.offset_of(address) for address in walk.rets]
+        why = "an exception may leave it, so that it can't have a return probe, and where else "
+        return f"{why}it ends can't be told: {walk.trouble}"
     exits = [
         replace(entry, offset=offset, cookie=_EXIT_COOKIE, is_single_stepped=True)
-        for offset in offsets
+        for offset in map(module.elf.offset_of, walk.rets)
         if offset is not None
     ]
     return [*exits, entry]
-
-
-def _entry_point(
-    function: AllocatorFunction, beyond_entry: int, is_single_stepped: bool
-) -> ProbePoint:
-    signature = function.signature
-    offset = function.offset + beyond_entry
-    place = (offset & abi.COOKIE_PLACE_MASK) << abi.COOKIE_PLACE_SHIFT
-    return ProbePoint(
-        function.module.open_path,
-        offset,
-        signature.kind.program,
-        f"{function.names[0]} in {base_name(function.module.path)}",
-        cookie=signature.cookie | place,
-        returns=signature.kind.returns and not signature.throws,
-        is_single_stepped=is_single_stepped,
-    )
 
 
 def _slot(elf: TargetFile, address: int, others: Collection[int]) -> int:
@@ -207,9 +184,9 @@ def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
         return
     address = elf.thread_cache_drain(sorted(frees))
     offset = None if address is None else elf.offset_of(address)
-    found = None if offset is None else elf.offsets([(offset, _HEAD_BYTES, ())])
     if address is None or offset is None:
         return
+    found = elf.offsets([(offset, _HEAD_BYTES, ())])
     if found and found[0] is not None and not found[0][1]:
         label = f"the end of threads in {base_name(allocator.module.path)}"
         place = allocator.module.open_path, offset + found[0][0]
@@ -238,11 +215,11 @@ def place_exceptions(modules: Iterable[Module]) -> list[ProbePoint]:
 def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[ProbePoint]:
     points = []
     for module in modules:
+        label = f"{name} in {base_name(module.path)}"
         for address in module.elf.find_functions([name]).get(name, {}):
             offset = module.elf.offset_of(address)
             found = None if offset is None else module.elf.offsets([(offset, 0, None)])
             if offset is not None and found and found[0] is not None:
-                label = f"{name} in {base_name(module.path)}"
                 points.append(ProbePoint(module.open_path, offset + found[0][0], program, label))
     return points
 

@@ -28,19 +28,14 @@ class CodeHistory:
     def __init__(self, like: CodeHistory | None = None) -> None:
         """``like``: that of the process from which this one was forked."""
         # The first mapping of each part of a file, by what identifies it
-        self._places: dict[tuple[FileId, int, int], Mapping] = (
-            {} if like is None else dict(like._places)
-        )
+        self._places: dict[tuple[FileId, int, int], Mapping] = dict(like._places if like else {})
         self._map = AddressMap(self._places.values())
         self._count: int = 0 if like is None else like._count  # Of artificial places
 
     def shifts_of(
         self, mappings: Iterable[Mapping], build_id: Callable[[Mapping], str | None]
     ) -> list[Shift]:
-        """Returns where addresses of code are different in stored stacks.
-
-        ``mappings``: those of the process at one time; ``build_id`` returns that of one's file.
-        """
+        """Returns where addresses of code differ in stored stacks, for mappings at one time."""
         shifts, code = [], [m for m in mappings if m.executable and m.is_file]
         now = {mapping.file_id for mapping in code}
         for mapping in code:
@@ -61,11 +56,8 @@ class CodeHistory:
         if place is not None:
             return place
         # A copy of a file that is mapped as well is another one.
-        alike = [
-            one
-            for (file_id, *other), one in self._places.items()
-            if tuple(other) == part and file_id not in now
-        ]
+        places = self._places.items()
+        alike = [m for (known, *other), m in places if (*other,) == part and known not in now]
         own_id = build_id(mapping) if alike else None
         place = next((m for m in alike if own_id is not None and build_id(m) == own_id), None)
         if place is None:
@@ -84,7 +76,4 @@ def as_stored(frames: Frames, shifts: Sequence[Shift]) -> Frames:
     """Returns return addresses as stored stacks have them."""
     if not shifts:
         return frames
-    return tuple(
-        frame + next((by for start, end, by in shifts if start < frame <= end), 0)
-        for frame in frames
-    )
+    return tuple(f + next((by for start, end, by in shifts if start < f <= end), 0) for f in frames)

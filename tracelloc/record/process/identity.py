@@ -31,33 +31,29 @@ def pid_namespace() -> PidNamespace | None:
 
 def absence_hint() -> str:
     """Returns a hint for messages that a PID may be one of another namespace; empty if not."""
-    if pid_namespace() is None:
-        return ""
-    return (
+    hint = (
         "tracelloc runs in a container's PID namespace: name the PID that the process has there, "
         "or run tracelloc outside of it (--pid=host)"
     )
+    return "" if pid_namespace() is None else hint
 
 
 def other_pid_namespace(process: Process) -> PidNamespace | None:
     """Returns a process's PID namespace; None if it is tracelloc's, or unknown."""
-    try:
+    with suppress(OSError):
         found = _at(f"{process.memory_directory}/ns/pid")
-    except OSError:
-        return None
-    return None if found == _at("/proc/self/ns/pid") else found
+        return None if found == _at("/proc/self/ns/pid") else found
+    return None
 
 
 def is_in_our_container(process: Process) -> bool:
     """Returns whether tracelloc runs in a container, and a process runs in that one, too."""
-    if pid_namespace() is None:
-        return False
-    names, places = ("pid", "mnt"), (f"{process.memory_directory}/ns", "/proc/self/ns")
-    try:
-        theirs, ours = ([_at(f"{place}/{name}") for name in names] for place in places)
-    except OSError:
-        return False
-    return theirs == ours
+    directory = process.memory_directory
+    with suppress(OSError):
+        return pid_namespace() is not None and all(
+            _at(f"{directory}/ns/{name}") == _at(f"/proc/self/ns/{name}") for name in ("pid", "mnt")
+        )
+    return False
 
 
 def _at(path: str) -> PidNamespace:
@@ -112,11 +108,9 @@ def renamed_target(process: Process, before: Target, exec_count: int) -> Target:
 
 
 def _control_groups(process: Process) -> str:
-    try:
-        with open(process.memory_directory / "cgroup", "rb") as stream:
-            return stream.read(_LARGEST_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
+    with suppress(OSError), open(process.memory_directory / "cgroup", "rb") as stream:
+        return stream.read(_LARGEST_BYTES).decode(errors="replace")
+    return ""
 
 
 def open_end(pid: int, *, follow: bool) -> int:
@@ -159,19 +153,16 @@ _VALUE_FOLLOWS: Final = ("-X", "-W", "-I", "-o", "-d", "--require", "--import")
 def find_target(name: str) -> int:
     """Returns the PID of the only process of this name. Raises TargetError, which lists several."""
     found = [process for process in _processes(PROC) if name in _names_of(process)]
+    called = f"called {printable(name)}"
     if not found:
-        raise TargetError(
-            f"no process is called {printable(name)}", hint="pgrep -af finds the PID for -p"
-        )
+        raise TargetError(f"no process is {called}", hint="pgrep -af finds the PID for -p")
     if len(found) == 1:
         return found[0].pid
-    shown = [_line_of(process) for process in found[-_MOST_LISTED:]]
-    if len(shown) < len(found):
-        shown.append(f"    and {len(found) - len(shown):,} more; pgrep -af lists all")
-    lines = "\n".join(shown)
-    raise TargetError(
-        f"{len(found)} processes are called {printable(name)}, choose one by -p:\n{lines}"
-    )
+    lines = [_line_of(process) for process in found[-_MOST_LISTED:]]
+    if len(lines) < len(found):
+        lines.append(f"    and {len(found) - len(lines):,} more; pgrep -af lists all")
+    which = f"{len(found)} processes are {called}, choose one by -p:"
+    raise TargetError("\n".join([which, *lines]))
 
 
 def is_running(name: str, root: Path = PROC) -> bool:
@@ -222,12 +213,10 @@ def _line_of(process: Process) -> str:
     except IndexError:
         user = "?"
     program, *arguments = process.arguments() or [process.command()]
-    command = " ".join([base_name(program), *arguments])
-    started = format_time(process.started_s())
-    command = printable(command)
+    command = printable(" ".join([base_name(program), *arguments]))
     if len(command) > _MOST_SHOWN:
         command = f"{command[: _MOST_SHOWN - 1]}…"
-    return f"    {process.pid:>7}  {user:<12} {started}  {command}"
+    return f"    {process.pid:>7}  {user:<12} {format_time(process.started_s())}  {command}"
 
 
 def open_target(pid: int) -> Process:
@@ -238,9 +227,8 @@ def open_target(pid: int) -> Process:
     if not process.directory.exists():
         raise TargetError(f"there is no process {pid}", hint=absence_hint())
     if process.is_kernel_thread():
-        raise TargetError(
-            f"{pid} ({printable(process.command())}) is a kernel thread", hint="name a user process"
-        )
+        what = f"{pid} ({printable(process.command())}) is a kernel thread"
+        raise TargetError(what, hint="name a user process")
     if not process.exists():
         raise TargetError(f"process {pid} ({printable(process.command())}) has already ended")
     # If it is not readable, attaching reports why.
@@ -252,10 +240,8 @@ def open_target(pid: int) -> Process:
 def check_bits(process: Process) -> None:
     """Raises TargetError if a process runs a 32-bit program, OSError if that can't be read."""
     if is_32_bit(process):
-        raise TargetError(
-            f"process {process.pid} ({printable(process.command())}) is a 32-bit program",
-            hint="tracelloc traces 64-bit programs",
-        )
+        what = f"process {process.pid} ({printable(process.command())}) is a 32-bit program"
+        raise TargetError(what, hint="tracelloc traces 64-bit programs")
 
 
 def is_32_bit(process: Process) -> bool:

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import PrivilegeError, TargetError, privilege_hint
+from tracelloc.model.figures import U64, Mask
 from tracelloc.record.process.procfs import Process
 from tracelloc.system.memorylimits import numbers_in
 from tracelloc.system.syscalls import read_process, scan_pages
 
-U64 = npt.NDArray[np.uint64]
-Mask = npt.NDArray[np.bool_]
+__all__ = ["PAGE_BYTES", "PRESENT", "SWAPPED", "U64", "Mask", "RemoteMemory"]
 
 PAGE_BYTES: Final = mmap.PAGESIZE
 _CHECK_EVERY_S: Final = 10.0
@@ -94,9 +94,8 @@ class RemoteMemory:
                     if not may_go_on():
                         return
                     try:
-                        begun = at
-                        at = scan_pages(pagemap.fileno(), at, end, regions, swapped=swapped)
-                        at = max(at, begun + PAGE_BYTES)
+                        stop = scan_pages(pagemap.fileno(), at, end, regions, swapped=swapped)
+                        stop = max(stop, at + PAGE_BYTES)
                         found = regions[: int(np.count_nonzero(regions[:, 1])), :2]
                         runs = [(first, last) for first, last in found.tolist()]
                     except OSError as error:
@@ -109,15 +108,14 @@ class RemoteMemory:
                         present = np.concatenate([[False], self.pages(at, stop, flag), [False]])
                         turns = at + PAGE_BYTES * np.flatnonzero(present[1:] != present[:-1])
                         runs = list(zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True))
-                        at = stop
+                    at = stop
                     for first, last in runs:
                         yield number, first, last
 
     def fetch(self, pieces: U64, into: U64) -> int:
-        """Reads pieces of memory into an array, one after the other, until one is unreadable.
+        """Reads pieces one after the other until one is unreadable. Returns the bytes read.
 
-        ``pieces`` has rows of (address, bytes), at most 1,024. Returns the number of bytes read.
-        Raises TargetError, PrivilegeError.
+        ``pieces``: at most 1,024 rows of (address, bytes). Raises TargetError, PrivilegeError.
         """
         if (now_s := time.monotonic()) >= self._check_s:
             self._check_s = now_s + _CHECK_EVERY_S
@@ -151,29 +149,17 @@ class RemoteMemory:
         return got
 
     def read(self, addresses: U64, size_bytes: int) -> tuple[U64, Mask]:
-        """Reads a piece per address; returns (a row of 8-byte words per piece, mask of rows read).
-
-        ``size_bytes`` of each piece is a multiple of 8. Raises TargetError, PrivilegeError.
-        """
+        """Reads pieces as ``read_pieces``, all of a size: returns (rows of 8-byte words, mask)."""
         words = np.zeros((len(addresses), size_bytes // 8), np.uint64)
-        was_read = np.zeros(len(addresses), np.bool_)
         pieces = np.empty((len(addresses), 2), np.uint64)
         pieces[:, 0], pieces[:, 1] = addresses, size_bytes
-        at = 0
-        while at < len(pieces):
-            batch = pieces[at : at + _MOST_PIECES]
-            got = self.fetch(batch, words[at : at + len(batch)])
-            whole = got // size_bytes
-            was_read[at : at + whole] = True
-            # The next piece can't be read, so it is skipped.
-            at += whole + (whole < len(batch))
-        return words, was_read
+        at = np.arange(len(addresses)) * (size_bytes // 8)
+        return words, self.read_pieces(pieces, words.reshape(-1), at)
 
     def read_pieces(self, pieces: U64, into: U64, at: npt.NDArray[np.int64]) -> Mask:
         """Reads pieces of any size to given indexes of ``into``. Returns a mask of pieces read.
 
-        ``pieces`` has rows of (address, bytes; a multiple of 8); each piece is stored right after
-        the previous one. Raises TargetError, PrivilegeError.
+        ``pieces``: rows of (address, bytes: a multiple of 8). Raises TargetError, PrivilegeError.
         """
         was_read = np.zeros(len(pieces), np.bool_)
         ends = np.cumsum(pieces[:, 1])
@@ -184,6 +170,7 @@ class RemoteMemory:
             before = ends[first] - pieces[first, 1]
             whole = int(np.searchsorted(ends, before + np.uint64(got), side="right")) - first
             was_read[first : first + whole] = True
+            # The next piece can't be read, so it is skipped.
             first += whole + (whole < len(batch))
         return was_read
 
@@ -194,6 +181,5 @@ class RemoteMemory:
 
 
 def _refused(process: Process) -> PrivilegeError:
-    return PrivilegeError(
-        f"the memory of process {process.pid} may not be read", hint=privilege_hint()
-    )
+    why = f"the memory of process {process.pid} may not be read"
+    return PrivilegeError(why, hint=privilege_hint())

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,7 @@ _GROWTH_OVER_NS: Final = 60 * NS_PER_S
 # What a process has grown in its first seconds here is taken for the growth of so long.
 _LEAST_GROWTH_OVER_NS: Final = 5 * NS_PER_S
 _MOST_SAMPLES: Final = 32
+_SPACING_NS: Final = _GROWTH_OVER_NS // (_MOST_SAMPLES - 2)
 _BUDGET_S: Final = 0.05  # Time for inspecting new processes, per call
 _PATIENCE_S: Final = 10.0  # Timeout for reading a file
 # After this, a process without an allocator is checked again: it may have loaded one.
@@ -75,6 +76,12 @@ def parse_stat(text: str) -> _Stat | None:
     )
 
 
+def _read_stat(directory: str | Path) -> _Stat | None:
+    with suppress(OSError), open(f"{directory}/stat", "rb", buffering=0) as file:
+        return parse_stat(file.read(4096).decode(errors="replace"))
+    return None
+
+
 class ProcessScan:
     """Lists all processes of the machine repeatedly. For one thread at a time."""
 
@@ -109,8 +116,7 @@ class ProcessScan:
         for pid, stat in stats:
             key = pid, stat.start
             entry = self._seen.get(key) or self._meet(pid, stat)
-            spacing_ns = _GROWTH_OVER_NS // (_MOST_SAMPLES - 2)
-            if not entry.samples or now_ns - entry.samples[-1][0] >= spacing_ns:
+            if not entry.samples or now_ns - entry.samples[-1][0] >= _SPACING_NS:
                 entry.samples.append((now_ns, stat.rss_bytes))
             while len(entry.samples) > 2 and now_ns - entry.samples[1][0] >= _GROWTH_OVER_NS:
                 entry.samples.popleft()
@@ -125,53 +131,32 @@ class ProcessScan:
 
     def _read_all(self) -> list[tuple[int, _Stat]]:
         found = []
-        for name in [entry.name for entry in os.scandir(self._root)]:
-            if not name.isdecimal():
-                continue
-            try:
-                with open(f"{self._root}/{name}/stat", "rb", buffering=0) as file:
-                    text = file.read(4096).decode(errors="replace")
-            except OSError:
-                continue
-            stat = parse_stat(text)
+        for pid in [int(each.name) for each in os.scandir(self._root) if each.name.isdecimal()]:
+            stat = _read_stat(f"{self._root}/{pid}")
             if stat is not None and stat.state == "Z":
-                stat = self._stat_of_others(int(name), stat)
+                # Another thread's, if only the main thread has ended.
+                other = _read_stat(Process(pid, self._root).memory_directory) or stat
+                stat = replace(stat, state=other.state, rss_bytes=other.rss_bytes)
             if stat is not None and not stat.flags & _KERNEL_THREAD:
-                found.append((int(name), stat))
+                found.append((pid, stat))
         return found
 
-    def _stat_of_others(self, pid: int, stat: _Stat) -> _Stat:
-        """Returns another thread's stat if only the main thread has ended; else ``stat``."""
-        process = Process(pid, self._root)
-        with suppress(OSError):
-            others = parse_stat((process.memory_directory / "stat").read_text(errors="replace"))
-            if others is not None:
-                return replace(stat, state=others.state, rss_bytes=others.rss_bytes)
-        return stat
-
     def _meet(self, pid: int, stat: _Stat) -> _Seen:
-        directory = Process(pid, self._root).memory_directory
-        try:
-            arguments = command_line(directory)
+        arguments = user = ""
+        with suppress(OSError):
+            arguments = command_line(Process(pid, self._root).memory_directory)
             user = user_name(os.stat(f"{self._root}/{pid}").st_uid)
-        except OSError:
-            arguments = user = ""
         return _Seen(arguments or stat.command, user, deque(maxlen=_MOST_SAMPLES))
 
     def _look_into(self, stats: list[tuple[int, _Stat]], now_ns: int, budget_s: float) -> None:
-        due = [
-            (pid, stat)
-            for pid, stat in stats
-            if now_ns >= self._seen[pid, stat.start].look_at_ns or stat.state in "ZX"
-        ]
-        due.sort(key=lambda item: (self._seen[item[0], item[1].start].known, -item[1].rss_bytes))
+        every = ((pid, stat, self._seen[pid, stat.start]) for pid, stat in stats)
+        due = [one for one in every if now_ns >= one[2].look_at_ns or one[1].state in "ZX"]
         started_ns = self._clock_ns()
-        for pid, stat in due:
-            entry = self._seen[pid, stat.start]
+        for pid, stat, entry in sorted(due, key=lambda one: (one[2].known, -one[1].rss_bytes)):
             entry.allocator, entry.trouble = self._inspect(pid, stat)
             entry.known = True
-            found = entry.allocator is not None
-            entry.look_at_ns = now_ns + (1 << 62 if found else _LOOK_AGAIN_NS)
+            pause_ns = _LOOK_AGAIN_NS if entry.allocator is None else 1 << 62
+            entry.look_at_ns = now_ns + pause_ns
             if self._clock_ns() - started_ns > budget_s * NS_PER_S:
                 return
 
@@ -194,9 +179,7 @@ class ProcessScan:
 
     def _allocator_of(self, process: Process, mappings: Iterable[Mapping]) -> str | None:
         found = {}
-        for mapping in mappings:
-            if not (mapping.executable and mapping.is_file):
-                continue
+        for mapping in (each for each in mappings if each.executable and each.is_file):
             if mapping.file_id not in self._files:
                 try:
                     self._files[mapping.file_id] = self._families_in(process, mapping)
@@ -204,11 +187,11 @@ class ProcessScan:
                     raise
                 except OSError:  # it is mapped no more: the next process may tell
                     continue
-            families = self._files[mapping.file_id]
+            families, name = self._files[mapping.file_id], base_name(mapping.path)
             if isinstance(families, FileReadError):
                 raise families
             if families:
-                found[base_name(mapping.path)] = f"{families} in {base_name(mapping.path)}"
+                found[name] = f"{families} in {name}"
         own = [text for name, text in found.items() if not name.startswith("libc.so")]
         return next(iter(own or found.values()), None)
 
@@ -219,11 +202,9 @@ class ProcessScan:
             return None
         except FileReadError as error:
             return error
-        try:
-            found = [family.name for family in families_in(elf) if family is not OPERATORS]
-        finally:
-            elf.close()
-        return ", ".join(found) or None
+        with closing(elf):
+            names = [family.name for family in families_in(elf) if family is not OPERATORS]
+        return ", ".join(names) or None
 
 
 def _info(pid: int, stat: _Stat, seen: _Seen, now_ns: int) -> ProcessInfo:

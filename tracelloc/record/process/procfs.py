@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -67,9 +68,7 @@ class AddressMap:
     def find(self, address: int) -> Mapping | None:
         """Returns the mapping that contains an address; None if there is none."""
         at = bisect.bisect_right(self._starts, address) - 1
-        if at >= 0 and address < self.mappings[at].end:
-            return self.mappings[at]
-        return None
+        return self.mappings[at] if at >= 0 and address < self.mappings[at].end else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +87,11 @@ class Process:
     def thread_id(self) -> int:
         """A thread with the process's memory and files: the main thread unless it has ended.
 
-        A main thread that has ended (pthread_exit(3)) stays as a zombie, with only its
-        name and its numbers, as long as there are other threads.
+        A main thread that has ended stays as a zombie while there are others (pthread_exit(3)).
         """
-        if not self.is_running(self.pid):
-            for thread_id in sorted(self.thread_ids()):
-                if self.is_running(thread_id):
-                    return thread_id
-        return self.pid
+        if self.is_running(self.pid):
+            return self.pid
+        return next(filter(self.is_running, sorted(self.thread_ids())), self.pid)
 
     def is_running(self, thread_id: int) -> bool:
         try:
@@ -112,29 +108,23 @@ class Process:
         return self.root / str(self.thread_id)
 
     def exists(self) -> bool:
-        """Returns whether any thread of the process has not ended."""
-        try:
+        with suppress(TargetError):
             return self.state() not in "ZX" or self.thread_id != self.pid
-        except TargetError:
-            return False
+        return False
 
     def _read(self, name: str, thread_id: int | None = None) -> bytes:
         path = f"{self.root}/{thread_id or self.pid}/{name}"
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                pieces = []
-                while piece := os.read(descriptor, _READ_BYTES):
-                    pieces.append(piece)
-                return b"".join(pieces)
+                return b"".join(iter(partial(os.read, descriptor, _READ_BYTES), b""))
             finally:
                 os.close(descriptor)
         except (FileNotFoundError, ProcessLookupError) as error:
             raise TargetError(f"there is no process {self.pid}") from error
         except PermissionError as error:
-            raise PrivilegeError(
-                f"process {self.pid} may not be inspected: {error.strerror}", hint=privilege_hint()
-            ) from error
+            why = f"process {self.pid} may not be inspected: {error.strerror}"
+            raise PrivilegeError(why, hint=privilege_hint()) from error
 
     def _read_as_thread(self, name: str) -> bytes:
         thread_id = self.thread_id
@@ -158,14 +148,12 @@ class Process:
 
     def how_ended(self) -> str:
         """Returns how a process has ended, `` (SIGTERM)``, until its parent has waited for it."""
-        try:
+        code = 0
+        with suppress(TracellocError):
             state, *_, status = self._stat()
-        except TracellocError:
-            return ""
-        if state != "Z" or not (code := os.waitstatus_to_exitcode(int(status))):
-            return ""
+            code = os.waitstatus_to_exitcode(int(status)) if state == "Z" else 0
         name = next((each.name for each in signal.Signals if each == -code), f"signal {-code}")
-        return f" (status {code})" if code > 0 else f" ({name})"
+        return f" (status {code})" if code > 0 else f" ({name})" if code else ""
 
     def command(self) -> str:
         """Returns the process's short name (comm), at most 15 bytes."""
@@ -173,20 +161,17 @@ class Process:
 
     def executable(self) -> str | None:
         """Returns the path of the process's program, in the process's root; None if unknown."""
-        paths = self.program_paths()
-        return None if paths is None else paths[1]
+        return (self.program_paths() or (None, None))[1]
 
     def program_paths(self) -> tuple[str, str] | None:
-        """Returns the paths of the program's (file, link by which it was started).
+        """Returns the program's (file, link by which it was started, or the file); None: unknown.
 
-        Both are the file's if there is no such link. Mappings, too, are given the link's path. None
-        if unknown.
+        Mappings, too, are given the link's path.
         """
-        try:
+        with suppress(OSError):
             path = str((self.memory_directory / "exe").readlink()).removesuffix(" (deleted)")
-        except OSError:
-            return None
-        return path, self._link_to(path) or path
+            return path, self._link_to(path) or path
+        return None
 
     def _link_to(self, path: str) -> str | None:
         """Returns the link beside a program's file with the process's name; None if there is none.
@@ -194,23 +179,18 @@ class Process:
         Thus redis-server, a link to redis-check-rdb, is called redis-server. A file whose name goes
         on where the process's ends is more exact: python3.11.
         """
-        try:
-            name = self.command()
-        except (TargetError, PrivilegeError):
-            return None
-        own = base_name(path)
-        if own.startswith(name) or "/" in name or not name.isprintable():
-            return None
-        link, directory = path.removesuffix(own) + name, self.memory_directory
-        try:
+        with suppress(TargetError, PrivilegeError, OSError):
+            name, own, directory = self.command(), base_name(path), self.memory_directory
+            if own.startswith(name) or "/" in name or not name.isprintable():
+                return None
+            link = path.removesuffix(own) + name
             handle = open_inside(directory / "root", link)
             try:
-                is_same = os.path.samestat(os.fstat(handle), os.stat(directory / "exe"))
+                if os.path.samestat(os.fstat(handle), os.stat(directory / "exe")):
+                    return link
             finally:
                 os.close(handle)
-        except OSError:
-            return None
-        return link if is_same else None
+        return None
 
     def arguments(self) -> list[str]:
         """Returns the words of the command line; none if the process has erased them."""
@@ -232,16 +212,13 @@ class Process:
 
     def initial_value(self, variable: str) -> str:
         """Returns a variable of the initial environment; empty if it is missing or unreadable."""
-        try:
+        start, found = f"{variable}=".encode(), b""
+        with suppress(TargetError, PrivilegeError):
             entries = self._read_as_thread("environ").split(b"\0")
-        except (TargetError, PrivilegeError):
-            return ""
-        start = f"{variable}=".encode()
-        found = next((entry for entry in entries if entry.startswith(start)), start)
+            found = next((entry for entry in entries if entry.startswith(start)), b"")
         return os.fsdecode(found[len(start) :])
 
     def is_kernel_thread(self) -> bool:
-        """Returns whether the process is a kernel thread (PF_KTHREAD in stat), without memory."""
         return bool(int(self._stat()[6]) & 0x00200000)
 
     def maps_text(self, program: tuple[str, str] | None = None) -> str:
@@ -251,54 +228,42 @@ class Process:
         return text if path == link else text.replace(f" {path}\n", f" {link}\n")
 
     def maps(self) -> AddressMap:
-        """Returns the process's current mappings."""
         return AddressMap(parse_maps(self.maps_text()).values())
 
     def rss_bytes(self) -> int | None:
         """Returns resident memory in bytes; None once the process is gone: a zombie has none."""
-        try:
+        with suppress(TargetError, IndexError):
             pages = int(self._read_as_thread("statm").split()[1])
             return pages * os.sysconf("SC_PAGE_SIZE") or None
-        except (TargetError, IndexError):
-            return None
+        return None
 
     def cpu_ns(self) -> int | None:
         """Returns CPU time of all threads, user and system; None once the process is gone."""
-        try:
-            fields = self._stat()
-        except TargetError:
-            return None
-        return (int(fields[11]) + int(fields[12])) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
+        with suppress(TargetError):
+            ticks = sum(map(int, self._stat()[11:13]))
+            return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
+        return None
 
     def run_ns(self) -> int:
         """Returns the main thread's run time in ns (sched-stats.rst); 0 once it is gone."""
-        try:
+        with suppress(TargetError, IndexError):
             return int(self._read("schedstat").split()[0])
-        except (TargetError, IndexError):
-            return 0
+        return 0
 
     def _status_words(self, key: str, directory: str = ".") -> list[str]:
-        try:
+        with suppress(TargetError):
             text = self._read(f"{directory}/status").decode(errors="replace")
-        except TargetError:
-            return []
-        for line in text.split("\n"):
-            if line.startswith(f"{key}:"):
-                return line.split()[1:]
+            return next((e.split()[1:] for e in text.split("\n") if e.startswith(f"{key}:")), [])
         return []
 
     def has_pending(self, number: int) -> bool:
-        """Whether a signal waits for any of the threads."""
         return bool(int((self._status_words("ShdPnd") or ["0"])[0], 16) >> number - 1 & 1)
 
-    def _status(self, key: str) -> list[int]:
-        return [int(word) for word in self._status_words(key)]
+    def _status(self, key: str, otherwise: int = 0, directory: str = ".") -> list[int]:
+        return [int(w) for w in self._status_words(key, directory) if w != "kB"] or [otherwise]
 
     def has_seccomp_filter(self, inherited: int = 0) -> bool:
-        """Returns whether seccomp(2) restricts the system calls of any thread.
-
-        ``inherited``: number of the oldest filters, which do not count.
-        """
+        """Returns whether seccomp(2) restricts any thread, by more than ``inherited`` filters."""
         return any(
             self._status_words("Seccomp", f"task/{thread_id}") in (["1"], ["2"])
             and self.seccomp_filters(f"task/{thread_id}") != inherited
@@ -307,18 +272,15 @@ class Process:
 
     def seccomp_filters(self, directory: str = ".") -> int:
         """Returns the number of the process's seccomp(2) filters; 0 before Linux 5.9."""
-        return int((self._status_words("Seccomp_filters", directory) or ["0"])[0])
+        return self._status("Seccomp_filters", directory=directory)[0]
 
     def is_memory_limited(self) -> bool:
         """Returns whether the process's address space is limited (RLIMIT_AS)."""
-        for line in self._read("limits").decode(errors="replace").split("\n"):
-            if line.startswith(_ADDRESS_SPACE):
-                return line[len(_ADDRESS_SPACE) :].split()[0] != "unlimited"
-        return False
+        text = self._read("limits").decode(errors="replace").partition(_ADDRESS_SPACE)[2]
+        return bool(text) and text.split()[0] != "unlimited"
 
     def locked_bytes(self) -> int:
-        """Returns how many bytes of the process's memory are locked (mlock(2))."""
-        return int((self._status_words("VmLck") or ["0"])[0]) << 10
+        return self._status("VmLck")[0] << 10
 
     def start_stack(self) -> int:
         """Returns where the first thread's stack began; 0 if unknown (proc_pid_stat(5))."""
@@ -336,23 +298,21 @@ class Process:
 
     def group_id(self) -> int:
         """Returns the PID of the process that the thread belongs to; its own id once it is gone."""
-        return (self._status("Tgid") or [self.pid])[0]
+        return self._status("Tgid", self.pid)[0]
 
     def tracer_id(self) -> int:
         """Returns the id of the thread that traces this one by ptrace(2); 0 if none."""
-        return (self._status("TracerPid") or [0])[0]
+        return self._status("TracerPid")[0]
 
     def parent_pid(self) -> int:
-        """Returns the PID of the parent process; 0 once the process is gone."""
-        return (self._status("PPid") or [0])[0]
+        return self._status("PPid")[0]
 
     def inner_pid(self) -> int:
-        """Returns the process's PID in its own PID namespace."""
-        return (self._status("NSpid") or [self.pid])[-1]
+        return self._status("NSpid", self.pid)[-1]
 
     def user_ids(self) -> tuple[int, ...]:
         """Returns the ids of the real and effective user; none once the process is gone."""
-        return tuple(self._status("Uid")[:2])
+        return tuple(map(int, self._status_words("Uid")[:2]))
 
     def read_memory(self, address: int, size_bytes: int) -> bytes:
         """Returns bytes of the process's memory; empty if they can't be read."""
@@ -365,24 +325,19 @@ class Process:
 
     def can_be_read(self) -> bool:
         """Returns whether the kernel lets tracelloc read the process's memory (ptrace(2))."""
-        try:
+        with suppress(OSError):
             os.close(os.open(f"{self.memory_directory}/mem", os.O_RDONLY | os.O_CLOEXEC))
-        except OSError:
-            return False
-        return True
+            return True
+        return False
 
     def thread_ids(self) -> set[int]:
         """Returns the ids of current threads; empty once the process is gone."""
-        try:
+        with suppress(FileNotFoundError, ProcessLookupError):
             return {int(task.name) for task in (self.directory / "task").iterdir()}
-        except (FileNotFoundError, ProcessLookupError):
-            return set()
+        return set()
 
     def stack_pointers(self) -> Iterator[int]:
-        """Yields the stack pointers of threads in system calls (proc_pid_syscall(5)).
-
-        Stack pointers of running threads are not known. Raises OSError.
-        """
+        """Yields threads' stack pointers in system calls (proc_pid_syscall(5)). Raises OSError."""
         for task in (self.directory / "task").iterdir():
             with suppress(OSError, ValueError):
                 words = (task / "syscall").read_text().split()
@@ -391,11 +346,10 @@ class Process:
 
     def has_thread(self, thread_id: int) -> bool:
         """Returns whether the process has a thread; a listing may miss some while others end."""
-        try:
+        with suppress(FileNotFoundError, ProcessLookupError):
             os.stat(f"{self.root}/{self.pid}/task/{thread_id}")
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        return True
+            return True
+        return False
 
     def child_ids(self) -> set[int]:
         """Returns the PIDs of current child processes; none if the kernel doesn't list them."""
@@ -408,16 +362,15 @@ class Process:
 
     def thread_names(self) -> dict[int, str]:
         """Returns the names (comm) of all threads by id; empty once the process is gone."""
-        names = ((thread_id, self.thread_name(thread_id)) for thread_id in self.thread_ids())
+        names = ((each, self.thread_name(each)) for each in self.thread_ids())
         return {thread_id: name for thread_id, name in names if name is not None}
 
     def thread_name(self, thread_id: int) -> str | None:
         """Returns the name (comm) of a thread of the process; None if there is no such thread."""
-        try:
+        with suppress(OSError):
             name = (self.directory / "task" / str(thread_id) / "comm").read_bytes()
-        except OSError:
-            return None
-        return name.decode(errors="replace").removesuffix("\n")
+            return name.decode(errors="replace").removesuffix("\n")
+        return None
 
     def open_mapping(self, mapping: Mapping) -> int:
         """Opens the file of a mapping, even if its name is gone; returns the descriptor.

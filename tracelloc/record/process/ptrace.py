@@ -14,6 +14,7 @@ import signal
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import partial
 from typing import Final
 
 from tracelloc.architecture import native
@@ -127,11 +128,9 @@ class Registers:
         )
 
     def copy(self) -> Registers:
-        """Returns an independent copy, which can be changed."""
         call, pointer = self._of_their_own
-        return Registers(
-            self.layout, self._words.values(), entered_call=call, thread_pointer=pointer
-        )
+        words = self._words.values()
+        return Registers(self.layout, words, entered_call=call, thread_pointer=pointer)
 
     def __getitem__(self, name: str) -> int:
         return self._words[name]
@@ -143,12 +142,10 @@ class Registers:
 
     @property
     def words(self) -> list[int]:
-        """The values of all registers, in the layout's order."""
         return list(self._words.values())
 
     @property
     def program_counter(self) -> int:
-        """The address of the instruction to execute next."""
         return self[self.layout.program_counter]
 
     @program_counter.setter
@@ -157,7 +154,6 @@ class Registers:
 
     @property
     def stack_pointer(self) -> int:
-        """The address of the top of the stack."""
         return self[self.layout.stack_pointer]
 
     @stack_pointer.setter
@@ -174,9 +170,7 @@ class Registers:
     def entered_call(self) -> int:
         """The number of the thread's current system call; ``NO_CALL`` if it is in none."""
         name = self.layout.entered_call
-        if name is None:
-            return self._of_their_own[0]
-        return ctypes.c_int64(self[name]).value
+        return self._of_their_own[0] if name is None else ctypes.c_int64(self[name]).value
 
     def pack(self) -> bytes:
         """Encodes the registers as the kernel's general register set."""
@@ -194,24 +188,16 @@ def _request(request: int, thread_id: int, data: int = 0, address: int | None = 
         raise OSError(code, os.strerror(code))
 
 
-def seize(thread_id: int, options: int) -> None:
-    """Starts tracing a thread, without stopping it. Raises OSError."""
-    _request(_SEIZE, thread_id, options)
-
-
-def interrupt(thread_id: int) -> None:
-    """Makes a running thread stop soon, with ``Event.STOP``. Raises OSError."""
-    _request(_INTERRUPT, thread_id)
-
-
-def resume(thread_id: int, signal_number: int = 0) -> None:
-    """Resumes a stopped thread, optionally delivering a signal. Raises OSError."""
-    _request(_CONT, thread_id, signal_number)
-
-
-def resume_to_call(thread_id: int) -> None:
-    """Resumes a stopped thread up to the beginning or the end of a system call. Raises OSError."""
-    _request(_SYSCALL, thread_id)
+# Requests without an answer: take the thread's id, and what is named last, if anything. They raise
+# OSError.
+seize: Final = partial(_request, _SEIZE)  # Traces a thread, without stopping it; options
+interrupt: Final = partial(_request, _INTERRUPT)  # A running thread stops soon, with `Event.STOP`
+resume: Final = partial(_request, _CONT)  # Resumes a stopped thread; may deliver a signal
+# Resumes a stopped thread up to the beginning or the end of a system call.
+resume_to_call: Final = partial(_request, _SYSCALL)
+detach: Final = partial(_request, _DETACH)  # Resumes a thread and traces it no more; a signal
+# Leaves a thread stopped by a signal, until another signal resumes it.
+listen: Final = partial(_request, _LISTEN)
 
 
 def step(thread_id: int) -> int:
@@ -293,16 +279,6 @@ def restartable_area(thread_id: int) -> int:
     return int.from_bytes(area.raw[:8], "little")
 
 
-def detach(thread_id: int, signal_number: int = 0) -> None:
-    """Resumes a stopped thread and stops tracing it; may deliver a signal. Raises OSError."""
-    _request(_DETACH, thread_id, signal_number)
-
-
-def listen(thread_id: int) -> None:
-    """Leaves a thread stopped by a signal, until another signal resumes it."""
-    _request(_LISTEN, thread_id)
-
-
 def event_message(thread_id: int) -> int:
     """Returns an event's argument: a new thread's id, the executing one's, or an exit status."""
     message = ctypes.c_ulong()
@@ -320,8 +296,7 @@ def signal_code(thread_id: int) -> int:
 def wait(*, must_wait: bool = True) -> tuple[int, int]:
     """Waits for a change of a thread that the caller has seized, or of a child process.
 
-    Returns (thread id, status of waitpid(2)); thread 0 if nothing has changed and ``must_wait`` is
-    False. Raises ChildProcessError if no threads are left, InterruptedError if a signal handler
-    ran.
+    Returns (thread id, status of waitpid(2)); thread 0 if ``must_wait`` is False and nothing came.
+    Raises ChildProcessError if none are left, InterruptedError if a signal handler ran.
     """
     return urgency.wait(WALL | _WNOTHREAD | (0 if must_wait else os.WNOHANG))

@@ -43,14 +43,10 @@ class Region(NamedTuple):
 def read_regions(maps_text: str) -> list[Region]:
     """Parses the text of ``/proc/PID/maps``: returns a process's mappings, by address."""
     found = []
-    for line in maps_text.split("\n"):
-        if line.count(" ") < 4:
-            continue
+    for line in (each for each in maps_text.split("\n") if each.count(" ") >= 4):
         addresses, rights, offset, _device, inode, *path = line.split(maxsplit=5)
-        start, _, end = addresses.partition("-")
-        found.append(
-            Region(int(start, 16), int(end, 16), rights, int(offset, 16), int(inode), "".join(path))
-        )
+        start, end = (int(address, 16) for address in addresses.split("-"))
+        found.append(Region(start, end, rights, int(offset, 16), int(inode), "".join(path)))
     return found
 
 

@@ -45,9 +45,8 @@ class Residency:
         self.our_bytes = 0  # Resident bytes of memory shared with tracelloc, at the last reading
         self.last: MemoryUsage | None = None
         self._pss_bytes: int | None = None
-        self._pss_due_ns = 0
         self._mapped_bytes: int | None = None
-        self._mapped_due_ns = 0
+        self._pss_due_ns = self._mapped_due_ns = 0
         self._history: deque[tuple[int, int]] = deque(maxlen=_PAST_LENGTH)
 
     def restart(self) -> None:
@@ -74,14 +73,14 @@ class Residency:
                 self._pss_due_ns = now_ns + max(_PSS_EVERY_NS, _COST * took_ns)
             if not self._history or now_ns - self._history[-1][0] >= _PAST_EVERY_NS:
                 self._history.append((now_ns, now.kept))
-            self.last = MemoryUsage(
-                now=now,
-                start=self._start,
-                pss_bytes=self._pss_bytes,
-                limit=closest_limit(self._process.directory),
-                history=tuple(self._history),
-                mapped_bytes=self._look_at(mapped, now_ns),
+            limit, mapped_bytes = (
+                closest_limit(self._process.directory),
+                self._look_at(mapped, now_ns),
             )
+            self.last = MemoryUsage(
+                now=now, start=self._start, pss_bytes=self._pss_bytes, limit=limit,
+                history=tuple(self._history), mapped_bytes=mapped_bytes,
+            )  # fmt: skip
             return self.last
 
     def _look_at(self, mapped: Ranges | None, now_ns: int) -> int | None:
@@ -98,10 +97,8 @@ class Residency:
 def read_resident(process: Process) -> ResidentMemory | None:
     """Returns a process's memory by kind; None once the process is gone."""
     kinds = numbers_in(process.memory_directory / "status")
-    if "RssAnon" not in kinds:
-        return None
-    sizes = [kinds.get(name, 0) << 10 for name in _KINDS]
-    return ResidentMemory(*sizes)
+    sizes = (kinds.get(name, 0) << 10 for name in _KINDS)
+    return ResidentMemory(*sizes) if "RssAnon" in kinds else None
 
 
 def read_pss(process: Process) -> int | None:

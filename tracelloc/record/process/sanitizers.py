@@ -1,12 +1,13 @@
 """Detects LeakSanitizer in a program: it fails at the program's end under ptrace(2)."""
 
 import functools
-import os
 import re
+from contextlib import suppress
 from typing import Final
 
 from tracelloc.model.codefiles import FileId, base_name
 from tracelloc.record.process.space import AddressSpace
+from tracelloc.system.syscalls import opened_at_once
 
 UNFOLLOWED: Final = "process {pid} can't be followed, as LeakSanitizer fails under ptrace"
 
@@ -33,17 +34,10 @@ def has_leak_sanitizer(space: AddressSpace) -> bool:
 
 @functools.lru_cache(maxsize=1 << 10)
 def _has_text(path: str, _file_id: FileId) -> bool:
-    try:
-        with open(path, "rb", 0, opener=_opened_at_once) as file:
-            before = b""
-            while file.tell() < _SEARCHED_BYTES and (piece := file.read(_PIECE_BYTES)):
-                if _TEXT in before + piece:
-                    return True
-                before = piece[-len(_TEXT) :]
-    except OSError:
-        pass
+    with suppress(OSError), open(path, "rb", 0, opener=opened_at_once) as file:
+        before = b""
+        while file.tell() < _SEARCHED_BYTES and (piece := file.read(_PIECE_BYTES)):
+            if _TEXT in before + piece:
+                return True
+            before = piece[-len(_TEXT) :]
     return False
-
-
-def _opened_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)

@@ -11,6 +11,7 @@ import os
 import struct
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -91,32 +92,28 @@ class MappedFiles:
         status = os.fstat(descriptor)
         # While the file is open here, its inode can't be reused; but the file may be written to.
         key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
-        module = self._modules.get(key)
-        if module is not None:
+        if key in self._modules:
             os.close(descriptor)
-            return module
-        elf = TargetFile(descriptor, path)
-        module = Module(file_id, path, elf.open_path, elf)
-        self._modules[key] = module
-        return module
+        else:
+            elf = TargetFile(descriptor, path)
+            self._modules[key] = Module(file_id, path, elf.open_path, elf)
+        return self._modules[key]
 
     def open_image(self, image: bytes, mapping: Mapping) -> Module:
         """Returns the module of a file in memory. Raises OSError, NotElfError, FileReadError."""
-        module = self._images.get(image)
-        if module is None:
+        if image not in self._images:
             elf = TargetFile.from_bytes(image, mapping.path)
-            module = self._images[image] = Module(mapping.file_id, mapping.path, elf.open_path, elf)
-        return module
+            self._images[image] = Module(mapping.file_id, mapping.path, elf.open_path, elf)
+        return self._images[image]
 
     def tables(self, module: Module) -> UnwindTables | None:
         """Returns a file's call-frame information; None if not supported. Thread safe."""
         if not module.elf.has_frames:
             return None
         with self._lock:
-            found = self._tables.get(id(module))
-            if found is None:
-                found = self._tables[id(module)] = UnwindTables(module.elf)
-            return found
+            if id(module) not in self._tables:
+                self._tables[id(module)] = UnwindTables(module.elf)
+            return self._tables[id(module)]
 
     def close(self) -> None:
         for tables in self._tables.values():
@@ -198,12 +195,10 @@ class AddressSpace:
 
     def _confirmed(self, opened: list[tuple[Mapping, Module]]) -> list[Module]:
         """Returns opened files still mapped afterwards: others may have taken their addresses."""
-        if not opened:
-            return []
-        try:
-            still = set(parse_maps(self.process.maps_text(self._program), self._lines).values())
-        except TargetError:
-            still = set()
+        still = set[Mapping]()
+        with suppress(TargetError):
+            text = self.process.maps_text(self._program) if opened else ""
+            still = set(parse_maps(text, self._lines).values())
         if not still:
             # The process has ended: its mappings can't change any more.
             return [module for _, module in opened]
@@ -274,10 +269,8 @@ class AddressSpace:
 
     def variable(self, name: str) -> int | None:
         """Returns the address of a variable of the process's dynamic linker; None if unknown."""
-        for module in self.mapped_modules:
-            if is_loader(module.path):
-                return self.object(module, name)
-        return None
+        loader = next((each for each in self.mapped_modules if is_loader(each.path)), None)
+        return None if loader is None else self.object(loader, name)
 
     def object(self, module: Module, name: str) -> int | None:
         """Returns the process address of a file's variable; None if the file has no such one."""
@@ -327,15 +320,10 @@ class AddressSpace:
         module, found = self.open_library(path), list[Mapping]()
         if module is None:
             return found
-        for one in module.elf.segments:
-            if one.executable:
-                start, end = (
-                    one.address & -_PAGE,
-                    -(-(one.address + one.file_size) // _PAGE) * _PAGE,
-                )
-                offset = one.offset & -_PAGE
-                bounds = base + start, base + end, offset
-                found.append(Mapping(*bounds, True, *module.file_id, module.path, False))
+        for one in (segment for segment in module.elf.segments if segment.executable):
+            end = -(-(one.address + one.file_size) // _PAGE) * _PAGE
+            bounds = base + (one.address & -_PAGE), base + end, one.offset & -_PAGE
+            found.append(Mapping(*bounds, True, *module.file_id, module.path, False))
         return found
 
     def shifts_of(self, mappings: Iterable[Mapping]) -> Sequence[Shift]:
@@ -345,10 +333,9 @@ class AddressSpace:
         )
 
     def permanent_files(self) -> set[FileId]:
-        """Returns the files that stay mapped as long as the program runs.
+        """Returns the files that stay mapped as long as the program runs: not those opened later.
 
-        Returns the program, the libraries loaded with it, their dependencies, preloaded
-        libraries, and the loader. Only libraries opened later can be unmapped.
+        The program, what was loaded with it or before it, their dependencies, and the loader.
         """
         by_name: dict[str, Module] = {}
         wanted = []
@@ -357,9 +344,8 @@ class AddressSpace:
             by_name[name] = module
             if module.path in (self.executable, VDSO) or is_loader(module.path):
                 wanted.append(name)
-        for name, module in by_name.items():
-            if not self._preloaded.isdisjoint((name, base_name(module.path))):
-                wanted.append(name)
+        base_names = ((name, base_name(module.path)) for name, module in by_name.items())
+        wanted += [names[0] for names in base_names if not self._preloaded.isdisjoint(names)]
         kept: set[FileId] = set()
         while wanted:
             found = by_name.pop(wanted.pop(), None)
@@ -375,7 +361,6 @@ class AddressSpace:
 
     @property
     def mappings(self) -> Sequence[Mapping]:
-        """Current mappings of the process, by address."""
         return self._maps.mappings
 
     def reason(self, mapping: Mapping) -> Unresolved | None:
@@ -399,10 +384,7 @@ class AddressSpace:
         return self._history.find(address) or self._maps.find(address)
 
     def place(self, address: int, *, stored: bool = False) -> CodePlace[Module] | Unresolved:
-        """Returns where a code address lies, or why that is unknown.
-
-        ``stored``: whether the address is from a stored stack.
-        """
+        """Returns where a (``stored``) code address lies, or why that is unknown."""
         mapping = self.find_stored(address) if stored else self.find(address)
         if mapping is None:
             return Unresolved.UNMAPPED
@@ -420,10 +402,8 @@ class AddressSpace:
 
     def trampoline(self) -> int | None:
         """Returns the address to which the kernel sends hijacked returns; None before the first."""
-        for mapping in self._maps.mappings:
-            if mapping.path == TRAMPOLINE_MAPPING:
-                return mapping.start
-        return None
+        places = (m.start for m in self._maps.mappings if m.path == TRAMPOLINE_MAPPING)
+        return next(places, None)
 
     def close(self) -> None:
         """Closes all files, unless they are shared with other processes."""

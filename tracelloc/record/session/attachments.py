@@ -31,26 +31,24 @@ class Attachments:
         self._moved_ns = 0
 
     def add(self, attachment: Attachment) -> None:
-        """Takes over probes that are already attached."""
         self._attachments.append(attachment)
 
     def check_for_changes(self, say: Callable[[str], None]) -> None:
         """Reattaches probes if the thread through which they were attached has ended.
 
-        Call this often: on some kernels, events are missed until then. ``say`` gets a message about
-        that, and one when the main thread has ended. Raises TracellocError.
+        Call this often: on some kernels, events are missed until then. Raises TracellocError.
         """
-        threads = {attachment.thread_id for attachment in self._attachments}
-        ended = {thread_id for thread_id in threads if not self._process.is_running(thread_id)}
-        if not ended:
+        is_running = self._process.is_running
+        moved = [each for each in self._attachments if not is_running(each.thread_id)]
+        if not moved:
             self._seen_ns = time.monotonic_ns()
             if self._seen_ns - self._moved_ns > _PROVEN_NS:
                 self._close_outlived()
             return
         thread_id = self._process.thread_id
-        if not self._process.is_running(thread_id):
+        if not is_running(thread_id):
             return
-        moved = [attachment for attachment in self._attachments if attachment.thread_id in ended]
+        ended = min(each.thread_id for each in moved)
         try:
             # Probes attached by links see every event as long as the breakpoints stay.
             saw_all = all(
@@ -63,7 +61,7 @@ class Attachments:
         finally:
             self._moved_ns = time.monotonic_ns()
             self._close_outlived(keep=_MOST_OUTLIVED)
-        self._tell(min(ended), say, saw_all=saw_all)
+        self._tell(ended, say, saw_all=saw_all)
 
     def _close_outlived(self, keep: int = 0) -> None:
         closed = self._outlived[: len(self._outlived) - keep]

@@ -61,13 +61,12 @@ class TraceConfig:
 
     @property
     def can_count_earlier(self) -> bool:
-        """Whether these settings allow counting blocks from before tracing.
-
-        All frees must be reported, and the blocks must be of the libraries that are traced.
-        """
+        """Whether blocks from before tracing can be counted, and are to be."""
+        # All frees must be reported, and the blocks must be of the libraries that are traced.
         is_whole = self.capture.sample_bytes is None and not self.capture.usdt
-        everything = self.selection.only is None
-        return self.counts_earlier and self.reads_memory and is_whole and everything
+        return (
+            is_whole and self.selection.only is None and self.counts_earlier and self.reads_memory
+        )
 
     def is_wanted(self, process: Process) -> bool:
         """Whether a process executes a program that is to be traced."""
@@ -80,8 +79,8 @@ class TraceConfig:
 
     def choosing(self, selection: MallocChoice) -> TraceConfig:
         """Returns a copy that traces the chosen allocators."""
-        is_host = all(one.space is Space.HOST for one in selection.custom)
-        config = replace(self, selection=selection, reads_memory=self.reads_memory and is_host)
+        reads = self.reads_memory and all(one.space is Space.HOST for one in selection.custom)
+        config = replace(self, selection=selection, reads_memory=reads)
         is_known = len(selection.providers) == 1
         return config.with_provider(selection.providers[0]) if is_known else config
 
@@ -92,8 +91,9 @@ class TraceConfig:
         selection = replace(self.selection, providers=(provider,), mappings=False)
         # No search of the process's memory tells whether a GPU's is in use.
         reads = self.reads_memory and provider.space is Space.HOST
-        config = replace(self, capture=capture, selection=selection, reads_memory=reads)
-        return replace(config, use_library=False)
+        return replace(
+            self, capture=capture, selection=selection, reads_memory=reads, use_library=False
+        )
 
     @property
     def has_devices(self) -> bool:

@@ -62,10 +62,7 @@ class _HeapReading:
     before: WalkedHeap | None = None
 
     def agreed(self, *, forget: bool = False) -> Iterator[tuple[BlockRanges, U64]]:
-        """Yields (blocks that both walks found, addresses that only one found), by address.
-
-        ``forget``: the walks' blocks are dropped meanwhile.
-        """
+        """Yields (blocks that both walks found, addresses that one did); ``forget``: drops them."""
         low = 0
         for some in BlockRanges.some_in_use(self.heap, forget=forget):
             if self.before is None or not len(some.starts):
@@ -119,13 +116,13 @@ class EarlierBlockReader:
         self._note_added, self._note_read = note_added, note_read
         self._memory_bytes = memory_bytes
         # Usable sizes of blocks that count
-        self._limits = capture.min_block_bytes, capture.max_block_bytes
+        most = _MASK if capture.max_block_bytes is None else capture.max_block_bytes
+        self._limits = capture.min_block_bytes, most
 
     def read(self) -> EarlierBlocks | None:
-        """Adds the earlier blocks to the heap. Returns None if the process has another heap by now.
+        """Adds the earlier blocks to the heap; None if the process has another heap by now.
 
-        Raises UnsupportedError if the heap can't be walked, or is too large; OSError, TargetError
-        and PrivilegeError.
+        Raises UnsupportedError if it can't be walked; OSError, TargetError, PrivilegeError.
         """
         table = self._heap.table
         try:
@@ -178,37 +175,29 @@ class EarlierBlockReader:
     def _await_progress(self, running: dict[int, int]) -> None:
         """Waits until the calls that running threads may be inside have certainly ended."""
         deadline_s = time.monotonic() + _PATIENCE_S
-        left = [(Process(pid, self._process.root), run_ns) for pid, run_ns in running.items()]
+        left = [Process(pid, self._process.root) for pid in running]
         while left and time.monotonic() < deadline_s:
             time.sleep(_PAUSE_S)
-            left = [
-                (thread, run_ns)
-                for thread, run_ns in left
-                if _is_awake(thread) and thread.run_ns() - run_ns < _LONG_CALL_NS
-            ]
+            left = [t for t in left if _is_awake(t) and t.run_ns() - running[t.pid] < _LONG_CALL_NS]
 
     def _walk(self) -> _HeapReading:
         process = Process(self._process.thread_id, self._process.root)
         reader = PieceReader(RemoteMemory(process), self._note_read)
         tally = ClassTally(reader.regions(), keeps_blocks=True)
         heap = walk_heap(reader, tally)
-        count = heap.entry_count
-        need = _BYTES_A_BLOCK * count
+        need = _BYTES_A_BLOCK * heap.entry_count
         if self._memory_bytes is not None and need > self._memory_bytes:
-            raise UnsupportedError(
-                f"{count:,} blocks would take {format_size(need)} (--max-memory)"
-            )
+            what = f"{heap.entry_count:,} blocks would take {format_size(need)}"
+            raise UnsupportedError(f"{what} (--max-memory)")
         return _HeapReading(heap, BlockKinds(tally, ClassNames(reader)))
 
     def _add(self, found: _HeapReading) -> EarlierBlocks | None:
         heap, stacks = self._heap, list[int]()
         sums = np.zeros((2, 0))
         for blocks, _ in found.agreed(forget=True):
-            least, most = self._limits
-            if least or most is not None:
-                sizes, largest = blocks.usable_bytes(), np.uint64(_MASK if most is None else most)
-                is_within = (sizes >= np.uint64(least)) & (sizes <= largest)
-                blocks = blocks.select(is_within)  # noqa: PLW2901
+            if self._limits != (0, _MASK):
+                sizes, (least, most) = blocks.usable_bytes(), map(np.uint64, self._limits)
+                blocks = blocks.select((sizes >= least) & (sizes <= most))  # noqa: PLW2901
             all_numbers, all_sizes = found.kinds.numbers(blocks), blocks.usable_bytes()
             with self._lock:
                 stacks += [self._stack(kind) for kind in found.kinds.kinds[len(stacks) :]]
@@ -233,10 +222,10 @@ class EarlierBlockReader:
             heap.table.explain_frees()
         kinds = [
             EarlierKind(
-                stack, kind.class_name, kind.least_bytes, kind.most_bytes, int(count), int(size)
+                each, one.class_name, one.least_bytes, one.most_bytes, int(count), int(size)
             )
-            for kind, stack, (count, size) in zip(
-                found.kinds.kinds, stacks, sums.T.tolist(), strict=True
+            for one, each, count, size in zip(
+                found.kinds.kinds, stacks, *sums.tolist(), strict=True
             )
             if count
         ]
@@ -246,11 +235,9 @@ class EarlierBlockReader:
     def _stack(self, kind: BlockKind) -> int:
         is_one = kind.least_bytes == kind.most_bytes
         size = f"{kind.most_bytes:,} B" if is_one else f"up to {format_size(kind.most_bytes)}"
-        lines = [RuntimeFrame(f"blocks of {size}", runtime=_RUNTIME)]
-        if kind.class_name:
-            lines.append(RuntimeFrame(f"class {kind.class_name}", runtime=_RUNTIME))
-        lines.append(_ROOT)
-        frames = tuple(self._frames.address(line) for line in lines)
+        name = [f"class {kind.class_name}"] if kind.class_name else []
+        lines = [RuntimeFrame(text, runtime=_RUNTIME) for text in (f"blocks of {size}", *name)]
+        frames = tuple(self._frames.address(line) for line in (*lines, _ROOT))
         words = np.array(frames, np.uint64).tobytes()
         stack_id = int.from_bytes(blake2b(words, digest_size=8).digest(), "little")
         return self._heap.stacks.add(stack_id, frames, StackFlag.EARLIER)
@@ -296,21 +283,16 @@ class ReadProgress:
         now_s = self._now_s()
         if now_s - self._said_s >= _PROGRESS_S:
             self._said_s = now_s
-            percent = min(100 * self._read_bytes // self._expected_bytes, 99)
-            self._say(
-                f"reading the heap of process {self._pid}: {percent} %, "
-                f"{now_s - self._began_s:.0f} s"
-            )
+            share = f"{min(100 * self._read_bytes // self._expected_bytes, 99)} %"
+            what = f"reading the heap of process {self._pid}: {share}"
+            self._say(f"{what}, {now_s - self._began_s:.0f} s")
 
 
 class FirstHeaps:
     """Reads heaps at first: adds blocks from before tracing, if wanted; accounts for memory."""
 
     def __init__(
-        self,
-        context: TraceContext,
-        drain: Callable[[], None],
-        account: Callable[[Tracee], None],
+        self, context: TraceContext, drain: Callable[[], None], account: Callable[[Tracee], None]
     ) -> None:
         """``drain``, called with the context's lock, applies all pending events."""
         self._config, self._supervisor = context.config, context.supervisor
@@ -356,8 +338,8 @@ class FirstHeaps:
         """Ends reading, as tracing has stopped and sources may be closed. Call with the lock."""
         self._is_stopped = True
         if self._reading:
-            early = UnsupportedError("tracing ended before the heap had been read")
-            self._supervisor.say(why_not(early))
+            early = "tracing ended before the heap had been read"
+            self._supervisor.say(why_not(UnsupportedError(early)))
 
     def _add_earlier(self, tracee: Tracee, note_read: Callable[[int], None]) -> None:
         heap, budget, capture = tracee.heap, self._config.memory, self._config.capture

@@ -36,18 +36,16 @@ class FollowCosts:
             self._window_start_ns, self._before = end_ns, self.counts
 
     def _judge(self, elapsed_ns: int) -> None:
-        now, before = self.counts, self._before
+        now, before, per_s = self.counts, self._before, NS_PER_S / elapsed_ns
         share = (now.stopped_ns - before.stopped_ns) / elapsed_ns
-        if share <= _MOST_SHARE:
-            return
-        self._has_said = True
-        forks, execs = now.forks - before.forks, now.execs - before.execs
-        per_s = NS_PER_S / elapsed_ns
-        self._say(
-            f"warning: processes wait {share:.0%} of the time to be followed "
-            f"({forks * per_s:.0f} forks and {execs * per_s:.0f} programs per second); "
-            "--follow=NAME,... follows only commands of these names"
-        )
+        if share > _MOST_SHARE:
+            self._has_said = True
+            self._say(
+                f"warning: processes wait {share:.0%} of the time to be followed "
+                f"({(now.forks - before.forks) * per_s:.0f} forks and "
+                f"{(now.execs - before.execs) * per_s:.0f} programs per second); "
+                "--follow=NAME,... follows only commands of these names"
+            )
 
 
 _EVERY_NS: Final = NS_PER_S
@@ -61,7 +59,6 @@ class CpuMeter:
         self._samples: deque[tuple[int, int]] = deque(maxlen=_WINDOW)
 
     def is_due(self, now_ns: int) -> bool:
-        """Returns whether it is time for another sample."""
         return not self._samples or now_ns - self._samples[-1][0] >= _EVERY_NS
 
     def add_sample(self, now_ns: int, cpu_ns: int | None) -> None:
@@ -86,7 +83,6 @@ class RateMeter:
         self._rate: float | None = None
 
     def record_count(self, now_ns: int, events: int) -> None:
-        """Records the total number of events so far; call it now and then."""
         if self._since is None:
             self._since = now_ns, events
         elapsed_ns = now_ns - self._since[0]
@@ -96,9 +92,7 @@ class RateMeter:
 
     def per_second(self, elapsed_ns: int, events: int) -> float:
         """Returns events per second in the last second or so; at first, over ``elapsed_ns``."""
-        if self._rate is not None:
-            return self._rate
-        return events * NS_PER_S / max(1, elapsed_ns)
+        return events * NS_PER_S / max(1, elapsed_ns) if self._rate is None else self._rate
 
 
 class EventCosts:
@@ -120,10 +114,7 @@ class EventCosts:
             self._waits.record_count(now_ns, int(costs[1]))
 
     def share(self, elapsed_ns: int, rate: float, probe_share: float | None) -> float | None:
-        """Returns the share of CPU time that tracing takes, 0 to 1; waits count as CPU time.
-
-        ``probe_share``: the probes' share, or None. Returns None if both costs are unknown.
-        """
+        """Returns tracing's share of CPU time and waits, 0 to 1; None if all costs are unknown."""
         cores = self.cpu.cores
         if self._costs is None or not cores:
             return probe_share

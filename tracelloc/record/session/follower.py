@@ -11,7 +11,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final, Protocol
@@ -23,7 +23,7 @@ from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.urgency import Urgency, claim, relax
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
-from tracelloc.record.session.stoppedthreads import ExitStops, StoppedThreads
+from tracelloc.record.session.stoppedthreads import ExitStops, StoppedThreads, resume_all
 
 # How long a child stays stopped, at most, while its parent's fork event is awaited.
 _BIRTH_S: Final = 5.0
@@ -34,24 +34,17 @@ _LONGEST_PAUSE_S: Final = 0.02
 _NUDGE_S: Final = 0.05
 
 
-# Gets the threads of a process while they are stopped.
-UseThreads = Callable[[Sequence[ThreadRegisters]], None]
+UseThreads = Callable[[Sequence[ThreadRegisters]], None]  # Gets stopped threads of a process
 
 
 class Watcher(Protocol):
     """Receives a follower's events, on its thread, while the target's thread is stopped."""
 
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
-        """Called when a thread has created a process, which has not run yet.
-
-        ``shares``: whether by vfork(2). Other ways to share memory are not visible here.
-        """
+        """Called when a thread has created a process, not run yet. ``shares``: by vfork(2)."""
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
-        """Called when a process has executed a program, before its first instruction.
-
-        ``same_thread``: whether the process's main thread executed the program.
-        """
+        """Called before a program's first instruction. ``same_thread``: as main thread's exec."""
 
     def loaded(self, pid: int) -> bool:
         """Called when the dynamic linker has changed mappings; no new code has run yet.
@@ -146,13 +139,12 @@ class Follower:
             done.result()
 
     def follow(self, watcher: Watcher) -> None:
-        """Reports all events to a watcher from now on."""
         self._watchers.put(watcher)
 
     def _start(self, program: TracedProgram | CaughtProgram, options: int) -> None:
         program.start()
         self._known.add(program.pid)
-        self._seize(program.pid, options)
+        _seize(program.pid, options)
 
     def _seize_all(self, pid: int) -> None:
         done: set[int] = set()
@@ -163,7 +155,7 @@ class Follower:
                 if thread.tracer_id() == threading.get_native_id():
                     continue
                 try:
-                    self._seize(thread_id, ptrace.OPTION_EXEC | ptrace.OPTION_FORKS)
+                    _seize(thread_id, ptrace.OPTION_EXEC | ptrace.OPTION_FORKS)
                 except TargetError:
                     # Threads come and go; a main thread that has ended stays while others go on.
                     if thread.thread_id != thread_id:
@@ -171,15 +163,6 @@ class Follower:
                     elif thread_id == pid or thread.exists():
                         raise
             done |= new
-
-    def _seize(self, pid: int, options: int) -> None:
-        try:
-            ptrace.seize(pid, options)
-        except OSError as error:
-            raise TargetError(
-                f"process {pid} can't be followed: {error.strerror}",
-                hint="is a debugger or strace attached to it?",
-            ) from error
 
     def _run(self, begin: Callable[[], None]) -> None:
         # A handler makes the signal interrupt waiting; without one, the signal is ignored.
@@ -192,7 +175,6 @@ class Follower:
             raise self._trouble
 
     def stop(self) -> None:
-        """Ends following: the kernel detaches from all processes."""
         self._ending = True
         self._watchers.put(None)
         while self._is_running:
@@ -212,9 +194,8 @@ class Follower:
 
     def _interrupt(self) -> None:
         assert self._thread is not None
-        assert self._thread.ident is not None
         with suppress(ProcessLookupError):
-            signal.pthread_kill(self._thread.ident, STOP_SIGNAL)
+            signal.pthread_kill(self._thread.ident or 0, STOP_SIGNAL)
 
     def _hold_waiting(self, watcher: Watcher) -> None:
         while not self._holding.empty():
@@ -229,10 +210,8 @@ class Follower:
                     done.set_exception(error)
                 else:
                     done.set_result(None)
-                threads.resume()
-            for each, status in threads.others:
-                with suppress(ProcessLookupError):
-                    self._handle_change(watcher, each, status)
+                resume_all(threads.stopped)
+            self._handle_others(watcher, threads.others)
 
     def _follow(self, begin: Callable[[], None]) -> None:
         try:
@@ -324,12 +303,11 @@ class Follower:
         number, event = os.WSTOPSIG(status), status >> 16
         stops = event == ptrace.Event.STOP
         if event == ptrace.Event.EXEC:
-            same_thread = ptrace.event_message(thread_id) == thread_id
-            watcher.executed(thread_id, same_thread=same_thread)
+            former_id = ptrace.event_message(thread_id)
+            watcher.executed(thread_id, same_thread=former_id == thread_id)
             ptrace.resume(thread_id)
         elif event in (ptrace.Event.FORK, ptrace.Event.VFORK, ptrace.Event.CLONE):
-            child_id = ptrace.event_message(thread_id)
-            self._handle_birth(watcher, thread_id, child_id, event)
+            self._handle_birth(watcher, thread_id, ptrace.event_message(thread_id), event)
             ptrace.resume(thread_id)
         elif event == ptrace.Event.EXIT:
             self._handle_exit(watcher, thread_id)
@@ -346,11 +324,9 @@ class Follower:
 
     def _handle_signal(self, watcher: Watcher, thread_id: int, number: int) -> None:
         """Handles a signal to a thread, which a probe or a breakpoint may have sent."""
-        maps: bool | None = None
+        maps = watcher.trapped(thread_id) if number == signal.SIGTRAP else None
         if number == STOP_SIGNAL:
             maps = ptrace.signal_code(thread_id) == ptrace.SI_KERNEL or None
-        else:
-            maps = watcher.trapped(thread_id) if number == signal.SIGTRAP else maps
         if maps is None:
             ptrace.resume(thread_id, number)
             return
@@ -367,18 +343,17 @@ class Follower:
         held = self._exits.hold(pid, thread_id)
         if held.is_end:
             watcher.exiting(pid, held.threads)
-        for each in held.ids:
+        resume_all(held.ids)
+        self._handle_others(watcher, held.others)
+
+    def _handle_others(self, watcher: Watcher, others: Iterable[tuple[int, int]]) -> None:
+        for thread_id, status in others:
             with suppress(ProcessLookupError):
-                ptrace.resume(each)
-        for each, status in held.others:
-            with suppress(ProcessLookupError):
-                self._handle_change(watcher, each, status)
+                self._handle_change(watcher, thread_id, status)
 
     def _handle_birth(self, watcher: Watcher, thread_id: int, child_id: int, event: int) -> None:
         is_thread = event == ptrace.Event.CLONE and Process(child_id).group_id() != child_id
-        if is_thread or not self._has_children:
-            return
-        if child_id in self._known:  # it was late
+        if is_thread or not self._has_children or child_id in self._known:  # known: it was late
             return
         self._known.add(child_id)
         pid = self._process_of(thread_id)
@@ -414,10 +389,16 @@ class Follower:
 
     def _handle_first_stop(self, thread_id: int) -> None:
         if thread_id in self._known or Process(thread_id).group_id() != thread_id:
-            # This includes threads that a signal had stopped and that run again.
-            ptrace.resume(thread_id)
+            ptrace.resume(thread_id)  # Also threads that a signal had stopped and that run again
         elif not self._has_children:
-            # A child process that clone(2) has made like a thread.
-            ptrace.detach(thread_id)
+            ptrace.detach(thread_id)  # A child process that clone(2) has made like a thread
         else:
             self._waiting[thread_id] = Process(thread_id).parent_pid(), time.monotonic()
+
+
+def _seize(pid: int, options: int) -> None:
+    try:
+        ptrace.seize(pid, options)
+    except OSError as error:
+        what = f"process {pid} can't be followed: {error.strerror}"
+        raise TargetError(what, hint="is a debugger or strace attached to it?") from error

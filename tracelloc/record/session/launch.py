@@ -36,9 +36,7 @@ class Launch:
         say: Callable[[str], None],
     ) -> None:
         """Creates the program's process, which waits, and a session. Raises TracellocError."""
-        self.program = program
-        self._say = say
-        self._was_refused = False
+        self.program, self._say, self._was_refused = program, say, False
         self._follows = config.follow
         # Whether only the follower notices that the program executes another one
         self._stays = config.without_probes
@@ -54,9 +52,8 @@ class Launch:
             self.session = session = await_program(Process(program.pid), config, say)
             session.hold = self._follower.hold
             # What the session alone handles; see ``follower.Watcher``.
-            self.forked, self.trapped, self.exiting = (
-                session.forked, session.trapped, session.exiting
-            )  # fmt: skip
+            self.forked, self.trapped = session.forked, session.trapped
+            self.exiting = session.exiting
             self._follower.follow(self)
         except BaseException:
             self.finish()
@@ -88,7 +85,6 @@ class Launch:
         self._follower.stop()
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
-        """Called when a process has executed a program, before its first instruction."""
         if self._follows and self._stays and isinstance(self.program, TracedProgram):
             self.program.preload_into(pid)
         try:
@@ -101,7 +97,6 @@ class Launch:
             self.loaded(pid)
 
     def loaded(self, pid: int) -> bool:
-        """Called when mappings have changed; probes new code. Returns whether to follow on."""
         self._loads += 1
         try:
             is_followed = self.session.loaded(pid)
@@ -126,13 +121,12 @@ class Launch:
         """Kills the program if none of its own code has run; otherwise only warns."""
         if self._is_there.is_set():
             self._say(f"warning: {error}")
-            return
-        self._trouble, self._was_refused = error, True
-        self.program.refuse()
-        self._is_there.set()
+        else:
+            self._trouble, self._was_refused = error, True
+            self.program.refuse()
+            self._is_there.set()
 
     def ended(self, pid: int, status: int) -> None:
-        """Called when a process has ended; ``status`` is that of waitpid(2)."""
         if pid == self.program.pid:
             # First: the session may be closed already, and only the follower has the status.
             self.program.note_end(status)
@@ -141,14 +135,12 @@ class Launch:
             self._is_there.set()
 
     def failed(self, failure: BaseException) -> None:
-        """Called when following has failed: the kernel has detached from all processes."""
         self.session.failed(failure)
         # The first failure is the cause: the program is killed because of it.
         self._trouble = self._trouble or failure
         self._is_there.set()
 
     def stop_following(self) -> None:
-        """Detaches from all followed processes, which run on."""
         self._is_over.set()
         self._follower.stop()
 
@@ -163,7 +155,6 @@ class CaughtLaunch(Launch):
     """Follows a caught program as one that tracelloc starts; a ``follower.Watcher``."""
 
     def begin(self) -> None:
-        """Lets the program run, and waits until it is traced. Raises TracellocError."""
         # The kernel has reported the exec before anyone followed the process.
         self.executed(self.program.pid, same_thread=True)
         super().begin()

@@ -41,10 +41,7 @@ class Parts:
         self._problem = ""  # Why a part's events are incomplete, since then
 
     def begin(self, *, keeps: bool) -> None:
-        """Begins a part, whose figures begin at 0. Parts are numbered from 1.
-
-        ``keeps``: whether the blocks that earlier parts have left are searched for, too.
-        """
+        """Begins a part, numbered from 1. ``keeps``: blocks of earlier ones are searched for."""
         with self._lock:
             self.drain_reported()
             root, now_ns = self._processes.root, time.monotonic_ns()
@@ -95,7 +92,6 @@ class Parts:
         return leaks_at_exit(checked, self._lock, threads, blocks, begins_ns)
 
     def drain_reported(self) -> None:
-        """Applies the events that have been reported by now."""
         for _ in range(_MOST_DRAINS):
             if not self._drain():
                 break
@@ -110,8 +106,7 @@ def leaks_at_exit(
 ) -> ExitLeaks:
     """Finds leaks of an ending process, or why not. All its events must have been applied.
 
-    ``lock`` guards the process; ``some``: the blocks to search for (None: all); ``threads``,
-    ``begins_ns``: see ``find_leaks``.
+    ``some``: blocks to search for (None: all); ``threads``, ``begins_ns``: see ``find_leaks``.
     """
     with lock:
         problem = checked.why_incomplete()

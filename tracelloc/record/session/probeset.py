@@ -63,16 +63,13 @@ def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
     except TargetError as error:
         return error
     if selection.providers:
-        return TargetError(
-            f"process {process.pid} does not report allocations: "
-            + why_no_reports(space.modules, selection.providers),
-            hint="leave --source out to probe its malloc library",
-        )
+        why = why_no_reports(space.modules, selection.providers)
+        hint = "leave --source out to probe its malloc library"
+        return TargetError(f"process {process.pid} does not report allocations: {why}", hint=hint)
     if selection.only is not None:
-        return TargetError(
-            f"process {process.pid} has no malloc library {selection.only!r}",
-            hint="leave --malloc out to search all files",
-        )
+        hint = "leave --malloc out to search all files"
+        what = f"process {process.pid} has no malloc library {selection.only!r}"
+        return TargetError(what, hint=hint)
     who = f"process {process.pid} ({printable(process.command())})"
     what, hint = why_no_allocator(process.executable(), space.modules)
     return TargetError(f"{who} has no malloc library that tracelloc knows: {what}", hint=hint)
@@ -91,9 +88,7 @@ class ProbeSet:
         with_loader: bool,
     ) -> None:
         """Attaches nothing yet. ``with_loader``: whether to probe the dynamic linker."""
-        self._source = sources.probes
-        self._space = space
-        self._selection = selection
+        self._source, self._space, self._selection = sources.probes, space, selection
         self._with_loader = with_loader
         self._attachments = Attachments(space.process)
         self._allocators: list[Allocator] = []
@@ -111,9 +106,7 @@ class ProbeSet:
         self.found: tuple[FoundLibrary, ...] = ()
 
     def attach(self, modules: Sequence[Module], *, all_loaded: bool = False) -> None:
-        """Attaches probes to the allocators in newly mapped files.
-
-        ``all_loaded``: see ``settle``.
+        """Attaches probes to the allocators in newly mapped files. ``all_loaded``: see ``settle``.
 
         Raises TracellocError, and has then attached nothing in these files.
         """
@@ -185,10 +178,7 @@ class ProbeSet:
             return
         self.attach((), all_loaded=all_loaded)
         if say is not None and not self.link.replaces_probes:
-            try:
-                self.check()
-            except TracellocError as error:
-                say(f"warning: {error}")
+            self._warn_unless_probed(say)
 
     def leading(self) -> LeadingFrames | None:
         """Allocator code with which stacks begin, to be stripped; None if there is none.
@@ -224,8 +214,7 @@ class ProbeSet:
     @property
     def slow_probes(self) -> tuple[str, ...]:
         """Labels of single-stepped probes, such as ``malloc in libc.so.6``, each once."""
-        slow = (point.label for point in self.points if point.is_single_stepped)
-        return tuple(dict.fromkeys(slow))
+        return tuple(dict.fromkeys(p.label for p in self.points if p.is_single_stepped))
 
     @property
     def _has_allocator(self) -> bool:
@@ -233,15 +222,11 @@ class ProbeSet:
         return any(allocator.module in mapped for allocator in self._allocators)
 
     def check(self) -> None:
-        """Raises TracellocError unless one of the probed allocators is mapped now.
-
-        Libraries that report allocations may come at any time.
-        """
+        """Raises TracellocError unless a probed allocator is mapped; reporters may come later."""
         if not self._has_allocator and not self._selection.providers:
             raise self._trouble or no_allocator(self._space, self._selection)
 
     def check_later(self) -> None:
-        """Makes ``check_for_changes`` call ``check`` once libraries had time to be mapped."""
         self._check_by_s = time.monotonic() + _LOADING_S
 
     def check_last(self, say: Callable[[str], None], *, has_events: bool) -> None:
@@ -259,10 +244,13 @@ class ProbeSet:
             refresh()
         if is_due or self._has_allocator:
             self._check_by_s = None
-            try:
-                self.check()
-            except TracellocError as error:
-                say(f"warning: {error}")
+            self._warn_unless_probed(say)
+
+    def _warn_unless_probed(self, say: Callable[[str], None]) -> None:
+        try:
+            self.check()
+        except TracellocError as error:
+            say(f"warning: {error}")
 
     def check_for_changes(
         self, say: Callable[[str], None], live: Callable[[], Blocks], refresh: Callable[[], None]
@@ -292,10 +280,7 @@ class ProbeSet:
             self.link.end_hand_over()
 
     def take_trouble(self) -> tuple[str, bool]:
-        """Returns (why events were missed since the last call, whether all are missed from now on).
-
-        The reason is empty if none were missed.
-        """
+        """Returns (why events were missed since the last call, or "", whether all are from now)."""
         flaw, self._flaw = self._flaw, ""
         if self.link is not None:
             flaw = flaw or self.link.take_trouble()
@@ -308,10 +293,7 @@ class ProbeSet:
             self.link.close()
 
     def clear(self, *, same_thread: bool) -> None:
-        """Detaches and forgets all probes, before another program is probed.
-
-        ``same_thread``: see ``PreloadedLink.begin_image``.
-        """
+        """Detaches and forgets all probes. ``same_thread``: see ``PreloadedLink.begin_image``."""
         self._attachments.close()
         self.points, self._allocators, self._withheld = [], [], []
         if self.link is not None:
@@ -373,14 +355,11 @@ class GapLog:
 
     def _add(self, new: Gap) -> None:
         last = self.gaps[-1] if self.gaps else None
-        if last is None or last.end_s is None or new.end_s is None:
-            self.gaps = (*self.gaps, new)
-            return
-        is_same = last.reason == new.reason and new.start_s - last.end_s <= _TOGETHER_S
-        if not is_same and len(self.gaps) < _MOST:
-            self.gaps = (*self.gaps, new)
-            return
-        lost = None
-        if last.lost_events is not None and new.lost_events is not None:
-            lost = last.lost_events + new.lost_events
-        self.gaps = (*self.gaps[:-1], replace(last, end_s=new.end_s, lost_events=lost))
+        if last is not None and last.end_s is not None and new.end_s is not None:
+            is_same = last.reason == new.reason and new.start_s - last.end_s <= _TOGETHER_S
+            if is_same or len(self.gaps) >= _MOST:
+                counts = last.lost_events, new.lost_events
+                lost = None if None in counts else sum(n or 0 for n in counts)
+                new = replace(last, end_s=new.end_s, lost_events=lost)
+                self.gaps = self.gaps[:-1]
+        self.gaps = (*self.gaps, new)

@@ -90,7 +90,6 @@ class Processes:
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit of traced processes is reached."""
         return len(self._by_pid) >= self._config.most_processes
 
     # Events from the probes.
@@ -139,24 +138,23 @@ class Processes:
         return [(image, known[image]) for image in images if image in known]
 
     def _note_fork(self, parent: Tracee, thread_id: int) -> None:
-        waiting = self._unmarked.get(thread_id)
+        waiting, now_ns = self._unmarked.get(thread_id), time.monotonic_ns()
         if not waiting:
-            self._forks[thread_id] = parent.heap.fork(time.monotonic_ns())
+            self._forks[thread_id] = parent.heap.fork(now_ns)
             return
         child = waiting.popleft()
         if not waiting:
             del self._unmarked[thread_id]
         if child is not None:
-            child.heap = parent.heap.fork(time.monotonic_ns())
+            child.heap = parent.heap.fork(now_ns)
 
     def _note_images(self) -> None:
         if self._config.follow or not self._probes.notices_execs():
             return
-        root = self.root
+        root, moves = self.root, self.root.words.moves
         execs = root.words.image - root.image
         if not execs:
             return
-        moves = root.words.moves
         same_thread, self._moves = moves == self._moves, moves
         try:
             self._renew(root, execs=execs, same_thread=same_thread)
@@ -173,7 +171,6 @@ class Processes:
             self._say(f"process {pid} executed {command}; its live table was reset")
 
     def knows(self, pid: int) -> bool:
-        """Whether a process is part of the trace, traced or not."""
         return pid in self._by_pid or pid in self._sharing or pid in self._left_out
 
     def add_running(self, space: AddressSpace) -> Tracee | None:
@@ -229,10 +226,9 @@ class Processes:
         self._probes.forget_image(pid)
         same_thread &= self._probes.has_probes
         if not self._config.follow:
-            if not self._probes.has_probes:
+            if not self._probes.has_probes:  # else the probes report it themselves
                 self._begin_program(self.root, same_thread=False)
                 self._report_exec()
-            # Else the probes report it themselves.
             return
         try:
             if pid in self._by_pid:
@@ -257,19 +253,20 @@ class Processes:
         return tracee
 
     def ended(self, pid: int) -> None:
-        """Handles the end of a process."""
         self._context.supervisor.run("releasing", pid, partial(self._release, pid), gives_up=False)
 
     def _release(self, pid: int) -> None:
         self._left_out.pop(pid, None)
         if pid in self._sharing:
-            _, probes = self._sharing.pop(pid)
-            self._probes.unassign(pid)
-            self._closer.submit(probes.close)
-        tracee = self._by_pid.get(pid)
-        if tracee is not None:
+            self._stop_sharing(pid)
+        if (tracee := self._by_pid.get(pid)) is not None:
             self._end(tracee)
             self._closer.submit(tracee.probes.detach)
+
+    def _stop_sharing(self, pid: int) -> None:
+        _, probes = self._sharing.pop(pid)
+        self._probes.unassign(pid)
+        self._closer.submit(probes.close)
 
     def detach(self) -> None:
         closing = [(tracee.process.pid, tracee.probes.detach) for tracee in self.living]
@@ -279,7 +276,6 @@ class Processes:
         self._closer.shutdown()
 
     def close(self) -> None:
-        """Closes files and ends threads; the probes must be detached."""
         # The first address space owns the files of all.
         for tracee in reversed(self.every):
             tracee.close()
@@ -300,8 +296,7 @@ class Processes:
         exec_count: int = 0,
         **how: Any,
     ) -> Tracee:
-        process = space.process
-        number = next(self._process_numbers)
+        process, number = space.process, next(self._process_numbers)
         if parent is None:
             target = target_of(process, exec_count, number)
         else:
@@ -377,12 +372,11 @@ class Processes:
             space = memory_owner.space.fork(process)
             space.begin_image(keep_modules=True)
         tracee = self._add(space, self._new_heap(), exec_count=1, stage=Stage.LOADING)
-        if memory_owner is not None and probes is not None:
-            if same_thread:
-                # The probes are in files that the new program maps as well, as most do.
-                tracee.probes.take_over(probes, memory_owner.probes)
-            else:
-                probes.close()
+        if memory_owner is not None and probes is not None and same_thread:
+            # The probes are in files that the new program maps as well, as most do.
+            tracee.probes.take_over(probes, memory_owner.probes)
+        elif probes is not None:
+            probes.close()
         tracee.source.refresh()
         if not tracee.probes.has_loader:
             tracee.load()
@@ -401,9 +395,7 @@ class Processes:
             self._context.sources.drop(tracee.probes.link.source)
         for child_pid in [child for child, (owner, _) in self._sharing.items() if owner is tracee]:
             # What the child does with that memory until it executes, it does alone.
-            _, probes = self._sharing.pop(child_pid)
-            self._probes.unassign(child_pid)
-            self._closer.submit(probes.close)
+            self._stop_sharing(child_pid)
             self._leave_out(child_pid, is_wanted=False)
         self._probes.free_space(tracee.words)
 
@@ -426,8 +418,7 @@ class Processes:
         if not Process(pid).exists():
             return
         self._say(f"warning: {error}")
-        tracee = self._by_pid.get(pid)
-        if tracee is not None:
+        if (tracee := self._by_pid.get(pid)) is not None:
             self._forget(tracee)
         self.untraced_count += 1
         self._left_out[pid] = True

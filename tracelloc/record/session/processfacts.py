@@ -5,6 +5,7 @@ long is left out, or reported with its previous value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from tracelloc.dataclass import dataclass, field
@@ -36,8 +37,7 @@ class ThreadNames:
         new = tids[self.seen : self.seen + _MOST_AT_ONCE].tolist()
         self.seen += len(new)
         for tid in new:
-            name = self._process.thread_name(tid)
-            if name is not None:
+            if (name := self._process.thread_name(tid)) is not None:
                 self._names[tid] = name
 
     def all(self) -> dict[int, str]:
@@ -82,21 +82,14 @@ class ProcessFactReader:
         self.thread_names.seen = 0
 
     def _bounded(
-        self,
-        task: str,
-        work: Callable[[], _T],
-        patience_s: float = _PATIENCE_S,
-        *,
-        gives_up: bool = False,
+        self, task: str, work: Callable[[], _T], patience_s: float, *, gives_up: bool = False
     ) -> _T | None:
         """Returns the result of ``work``; None if it failed, takes too long or is overdue."""
         bounded = self._works.setdefault(task, BoundedWork(task))
         if bounded.is_overdue:
             return None
-        pid = self._process.pid
-        return self._supervisor.run(
-            task, pid, lambda: bounded.run(work, patience_s), gives_up=gives_up
-        )
+        run = partial(bounded.run, work, patience_s)
+        return self._supervisor.run(task, self._process.pid, run, gives_up=gives_up)
 
     def refresh(self, facet: Facet[Any]) -> None:
         """Has a facet inspect again for a snapshot; if this takes too long, the result stays."""
@@ -106,10 +99,9 @@ class ProcessFactReader:
         """Reads facts now, within time limits. ``mapped``, ``ours``: see ``Residency``."""
 
         def read() -> ProcessFacts:
-            rss_bytes, usage = self._process.rss_bytes(), self.residency.read_usage(mapped, ours)
-            if rss_bytes is not None:
-                rss_bytes = max(0, rss_bytes - self.residency.our_bytes)
-            return ProcessFacts(rss_bytes, usage, self.thread_names.all() if with_names else {})
+            usage = self.residency.read_usage(mapped, ours)
+            names = self.thread_names.all() if with_names else {}
+            return ProcessFacts(self.rss_bytes(), usage, names)
 
         # The kernel answers at once, whatever the process does.
         pid = self._process.pid
@@ -117,9 +109,12 @@ class ProcessFactReader:
         self._last = read_now or self._last
         return self._last
 
+    def rss_bytes(self) -> int | None:
+        """Returns resident bytes, without tracelloc's own memory; None once it has ended."""
+        rss_bytes = self._process.rss_bytes()
+        return None if rss_bytes is None else max(0, rss_bytes - self.residency.our_bytes)
+
     def measured(self, snapshot: Snapshot, longest_s: float = LONGEST_S) -> Snapshot:
         """Returns a snapshot with usable sizes of blocks; reads for at most ``longest_s``."""
-        measured = self._bounded(
-            "reading block sizes", lambda: self._measuring.measured(snapshot, longest_s)
-        )
-        return measured or snapshot
+        measure = partial(self._measuring.measured, snapshot, longest_s)
+        return self._bounded("reading block sizes", measure, _PATIENCE_S) or snapshot

@@ -15,13 +15,7 @@ from tracelloc.errors import NOT_EXECUTABLE_STATUS, ProgramError
 from tracelloc.record.kernel.capabilities import FileLimit
 from tracelloc.record.kernel.execcatcher import ExecCatcher
 from tracelloc.record.session.terminal import ProgramTerminal
-from tracelloc.record.sources.preloaded.launching import (
-    can_be_read,
-    path_for_loaders,
-    preload_into,
-    preloads,
-    with_preloaded,
-)
+from tracelloc.record.sources.preloaded import launching
 from tracelloc.system.invoker import Invoker, environment_of, with_variables
 
 # Exit status that shells use for programs that a signal ended, less its number.
@@ -47,12 +41,9 @@ class TracedProgram:
         ``variables``: of the environment, in addition to tracelloc's own.
         """
         self._variables = dict(variables or {})
-        self._preloaded = None if preloaded is None else path_for_loaders(preloaded)
-        self.terminal = terminal
-        self._command = list(command)
-        self.name = command[0]
-        self._who = who
-        self._file_limit = file_limit
+        self._preloaded = None if preloaded is None else launching.path_for_loaders(preloaded)
+        self._command, self.name, self.terminal = list(command), command[0], terminal
+        self._who, self._file_limit = who, file_limit
         # Tracelloc changes its own limit only later (``limit_own_memory``).
         self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
         self._ignored = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
@@ -126,18 +117,15 @@ class TracedProgram:
         if self._preloaded is not None:
             # The process may have ended, or have a stack that is not understood.
             with suppress(OSError, ValueError, StopIteration):
-                preload_into(pid, os.fsencode(self._preloaded))
+                launching.preload_into(pid, os.fsencode(self._preloaded))
 
     def note_end(self, status: int) -> None:
-        """Records the status from waitpid(2), for a caller that has waited for the process."""
         self._status = status
 
     def is_running(self) -> bool:
-        """Whether the process has not ended yet."""
         if self._status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = status
+            self._status = status if pid else None
         return self._status is None
 
     def wait(self) -> int:
@@ -170,10 +158,7 @@ class CaughtProgram:
         self._catcher = ExecCatcher(name)
 
     def catch(self, note_waiting: Callable[[], None]) -> None:
-        """Waits until any process executes the program; that process is stopped then.
-
-        ``note_waiting`` is called once an exec of the program can't be missed any more.
-        """
+        """Waits until a process executes the program and is stopped; ``note_waiting``: before."""
         with closing(self._catcher):
             try:
                 note_waiting()
@@ -204,10 +189,9 @@ class CaughtProgram:
 
 
 def _become_user(who: Invoker) -> list[bytes]:
-    """Switches to a user's rights for good. Returns that user's environment.
+    """Switches to a user's rights for good. Returns that user's environment. Raises OSError.
 
-    Returns tracelloc's initial environment, byte for byte, since Python adds to its own (PEP 538).
-    Variables for tracelloc alone are removed. Raises OSError.
+    That is tracelloc's initial one, byte for byte, since Python adds to its own (PEP 538).
     """
     try:
         environment = [e for e in Path("/proc/self/environ").read_bytes().split(b"\0") if e]
@@ -222,12 +206,9 @@ def _become_user(who: Invoker) -> list[bytes]:
 
 
 def _execute(command: Sequence[str], environment: Sequence[bytes], preloaded: Path | None) -> None:
-    """Executes like execvpe(3), with unchanged environment entries. Raises OSError.
-
-    ``preloaded``: a library for programs that can load it.
-    """
+    """Executes like execvpe(3), with unchanged environment entries, and a preloaded library."""
     library = None if preloaded is None else os.fsencode(preloaded)
-    if library is not None and not can_be_read(library):
+    if library is not None and not launching.can_be_read(library):
         library = None
     libc = ctypes.CDLL(None, use_errno=True)
     words = [os.fsencode(word) for word in command]
@@ -237,8 +218,8 @@ def _execute(command: Sequence[str], environment: Sequence[bytes], preloaded: Pa
     for place in places:
         program = os.path.join(place, words[0])  # noqa: PTH118 - bytes
         entries = environment
-        if library is not None and preloads(program):
-            entries = with_preloaded(environment, library)
+        if library is not None and launching.preloads(program):
+            entries = launching.with_preloaded(environment, library)
         libc.execve(program, _pointers(words), _pointers(entries))
         code = ctypes.get_errno()
         if code not in (errno.ENOENT, errno.ENOTDIR):

@@ -51,10 +51,10 @@ from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot
 from tracelloc.snapshots.taking import take_snapshot
 from tracelloc.startup import STARTUP
 
-# Retries of reading records that must be there: earlier records may be unfinished.
 T = TypeVar("T")
 
 _SNAPSHOT: Final = "taking a snapshot"
+# Retries of reading records that must be there: earlier records may be unfinished.
 _MOST_LOOKS: Final = 20
 # How often a process is stopped for a search, if a thread is just reporting an event.
 _SEARCHES: Final = 50
@@ -113,7 +113,6 @@ class Session:
 
     @property
     def root(self) -> Tracee:
-        """The process that the trace began with."""
         return self.processes.root
 
     @property
@@ -169,7 +168,6 @@ class Session:
             self._first_heaps.begin(tracee)
 
     def knows(self, pid: int) -> bool:
-        """Whether a process is part of the trace, traced or not."""
         with self._lock:
             return self.processes.knows(pid)
 
@@ -214,20 +212,14 @@ class Session:
         if self._stopped_ns is None:
             self._drain()
         now_ns = self._stopped_ns or time.monotonic_ns()
-        tracees = list(self.processes.every)
         status = CaptureStatus(
-            time.time(),
-            now_ns,
-            self._sources.counters(),
-            self._probes.overflows,
-            self._config.follow or self.root.target.exec_count > 0,
-            self.supervisor.failures,
-        )
+            time.time(), now_ns, self._sources.counters(), self._probes.overflows,
+            self._config.follow or self.root.target.exec_count > 0, self.supervisor.failures,
+        )  # fmt: skip
         share = self._upkeep.probe_share
 
         def taken(tracee: Tracee) -> Snapshot:
-            last = tracee.last_snapshots.get(wanted)
-            if last is not None:
+            if (last := tracee.last_snapshots.get(wanted)) is not None:
                 return replace(last, time_s=status.time_s)
             process = tracee.status(now_ns, outside.get(tracee) or ProcessFacts(), share)
             last = take_snapshot(tracee.heap, process, status, wanted)
@@ -235,15 +227,13 @@ class Session:
                 tracee.last_snapshots[wanted] = last
             return last
 
-        each = [(one, self._of_one(one, partial(taken, one))) for one in tracees]
-        found = {tracee: one for tracee, one in each if one is not None}
+        every = [(one, self._of_one(one, partial(taken, one))) for one in self.processes.every]
+        found = {tracee: one for tracee, one in every if one is not None}
         if not found:
             raise TargetError("no snapshot of any process could be taken")
-        return list(found), TraceSnapshot(
-            tuple(found.values()),
-            self.processes.untraced_count,
-            self._load.counts if self._config.follow else None,
-        )
+        counts = self._load.counts if self._config.follow else None
+        processes = tuple(found.values())
+        return list(found), TraceSnapshot(processes, self.processes.untraced_count, counts)
 
     def take_ring_share(self) -> float:
         """Returns how full the event ring was at most since the last call, 0 to 1."""
@@ -269,7 +259,8 @@ class Session:
         if self._config.reads_memory:
             self._upkeep.inspect_last()
         with self._lock:
-            self._drain_rest()
+            while self._drain():
+                pass
             for one in self.processes.living:
                 one.look_last()
                 judge = partial(one.judging.judge_all, stopped_ns)
@@ -289,7 +280,6 @@ class Session:
     # Events from the follower; see ``follower.Watcher``.
 
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
-        """Handles that a thread has created a process; see ``Watcher``."""
         with self._stopping(forks=1):
             if child_pid in self._ended:
                 self._release_ended()
@@ -334,27 +324,22 @@ class Session:
         return self._leaks.get(number) or ExitLeaks(problem=checked.problem or why)
 
     def find_leaks(self, number: int) -> ExitLeaks:
-        """Stops a process briefly, and searches for leaked blocks: without pointers to them.
+        """Stops a process briefly, and searches for leaked blocks. Raises TargetError.
 
-        Requires ``TraceConfig.in_parts`` or ``checks_exit``. Raises TargetError.
+        Requires ``TraceConfig.in_parts`` or ``checks_exit``.
         """
         checked = self.processes.tracee_of(number)
-        found: list[ExitLeaks] = []
-
-        def search(threads: Sequence[ThreadRegisters]) -> None:
-            leaks = self.parts.find_leaks(checked, threads)
-            found.extend([] if leaks is None else [leaks])
-
+        found, search = list[ExitLeaks | None](), self.parts.find_leaks
         for _ in range(_SEARCHES):
-            self.hold(checked.process.pid, search)
-            if found:
-                return found[0]
+            self.hold(checked.process.pid, lambda threads: found.append(search(checked, threads)))
+            if (leaks := found.pop()) is not None:
+                return leaks
         raise TargetError("its threads could not be stopped between two events")
 
     def loaded(self, pid: int) -> bool:
-        """Handles changed mappings of a process. Returns whether to go on following it.
+        """Handles changed mappings. Returns whether to follow on. Raises as ``executed``.
 
-        Waits for unwind entries, for a limited time, without the lock. Raises as ``executed``.
+        Waits for unwind entries, for a limited time, without the lock.
         """
         tracee = None
         with self._stopping():
@@ -394,7 +379,6 @@ class Session:
             self._load.add_stop(start_ns, time.monotonic_ns(), **counts)
 
     def ended(self, pid: int, status: int) -> None:  # noqa: ARG002 - the status is others'
-        """Handles the end of a process; see ``Watcher``."""
         if not self._config.follow:
             # ``end_fd`` shows it too; the follower stays only until the program is probed.
             return
@@ -469,10 +453,6 @@ class Session:
             time.sleep(_LOOK_AGAIN_S)
             self._drain()
             looks += 1
-
-    def _drain_rest(self) -> None:
-        while self._drain():
-            pass
 
     def _drain(self, *, whole: bool = True) -> EventBatch:
         """Applies pending events and returns them; only urgent sources' ones, unless ``whole``."""

@@ -175,7 +175,6 @@ class ProcessJoiner:
             self._thread.start()
 
     def stop(self) -> None:
-        """Adds no more processes. May be called twice."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -187,11 +186,8 @@ class ProcessJoiner:
     def _add_new(self) -> bool:
         members = self._members()
         self._refused.intersection_update(members)
-        new = [
-            pid
-            for pid in members
-            if pid not in self._refused and not self._session.knows(pid) and not self._is_born(pid)
-        ]
+        others = (pid for pid in members if pid not in self._refused)
+        new = [pid for pid in others if not (self._session.knows(pid) or self._is_born(pid))]
         for pid in new:
             if not self._ended.is_set():
                 self._add(pid)

@@ -47,12 +47,8 @@ class StackJudge:
 
     def _look(self, now_ns: int) -> Iterator[Findings | None]:
         counters, heap = self._sources.counters(), self._process.heap
-        table = heap.table
-        losses = KnownLosses(
-            events=count_lost(counters),
-            frees=int(counters[Counter.LOST_FREES]),
-            address_reuses=table.oddities.address_reuses,
-        )
+        table, frees = heap.table, int(counters[Counter.LOST_FREES])
+        losses = KnownLosses(count_lost(counters), frees, table.oddities.address_reuses)
         return self._judge.judge_stacks(
             table.cohorts, table.totals, heap.stacks, now_ns, losses,
             unreachable=heap.unreachable,

@@ -8,6 +8,7 @@ registers and stacks are known.
 import os
 import signal
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -83,15 +84,13 @@ class ExitStops:
         return registers.entered_call
 
     def _running(self, process: Process, held: HeldThreads) -> bool:
-        others = process.thread_ids() - set(held.ids) - self.ending
-        return any(process.is_running(thread_id) for thread_id in others)
+        return any(map(process.is_running, process.thread_ids() - {*held.ids, *self.ending}))
 
 
 def registers_of(thread_id: int, registers: ptrace.Registers) -> ThreadRegisters:
     """Returns the registers of a stopped thread in the form that pointer searches need."""
-    words = np.array(registers.words, np.uint64)
-    pointer, stack_pointer = registers.thread_pointer, registers.stack_pointer
-    return ThreadRegisters(thread_id, pointer, stack_pointer, 0, words)
+    pointers = registers.thread_pointer, registers.stack_pointer
+    return ThreadRegisters(thread_id, *pointers, 0, np.array(registers.words, np.uint64))
 
 
 # How long threads may take to stop; those that wait for a vfork(2) child stop after it.
@@ -104,7 +103,7 @@ class StoppedThreads:
     def __init__(self, pid: int) -> None:
         self._process = Process(pid)
         self._interrupted: set[int] = set()  # Threads that will stop
-        self._stopped: list[int] = []
+        self.stopped: list[int] = []  # Threads that `stop` has stopped
         # Other changes in the meantime: thread and status, still to be handled
         self.others: list[tuple[int, int]] = []
 
@@ -121,10 +120,8 @@ class StoppedThreads:
                 time.sleep(_LOOK_AGAIN_S)
 
     def _interrupt_new(self) -> bool:
-        known = {*self._interrupted, *self._stopped, *(thread_id for thread_id, _ in self.others)}
-        new = {
-            each for each in self._process.thread_ids() - known if self._process.is_running(each)
-        }
+        known = {*self._interrupted, *self.stopped, *(thread_id for thread_id, _ in self.others)}
+        new = set(filter(self._process.is_running, self._process.thread_ids() - known))
         for thread_id in new:
             with suppress(ProcessLookupError):
                 ptrace.interrupt(thread_id)
@@ -135,7 +132,7 @@ class StoppedThreads:
         self._interrupted.discard(thread_id)
         is_event = os.WIFSTOPPED(status) and status >> 16 == ptrace.Event.STOP
         if is_event and os.WSTOPSIG(status) == signal.SIGTRAP:
-            self._stopped.append(thread_id)
+            self.stopped.append(thread_id)
             with suppress(ProcessLookupError):
                 ptrace.keep_call(thread_id, status)
         else:
@@ -144,13 +141,14 @@ class StoppedThreads:
     def registers(self) -> list[ThreadRegisters]:
         others = [thread_id for thread_id, status in self.others if os.WIFSTOPPED(status)]
         found = []
-        for thread_id in (*self._stopped, *others):
+        for thread_id in (*self.stopped, *others):
             with suppress(ProcessLookupError):
                 found.append(registers_of(thread_id, ptrace.registers(thread_id)))
         return found
 
-    def resume(self) -> None:
-        """Resumes the threads that ``stop`` has stopped; the caller handles ``others``."""
-        for thread_id in self._stopped:
-            with suppress(ProcessLookupError):
-                ptrace.resume(thread_id)
+
+def resume_all(thread_ids: Iterable[int]) -> None:
+    """Resumes stopped threads, as far as they still exist."""
+    for thread_id in thread_ids:
+        with suppress(ProcessLookupError):
+            ptrace.resume(thread_id)

@@ -58,7 +58,6 @@ class ProgramTerminal:
             self._copies.append((stream, b"\n"))
 
     def join(self) -> None:
-        """Waits until all programs have closed the terminal and all output was read."""
         self._thread.join()
         os.close(self._ours)
 
@@ -79,6 +78,6 @@ class ProgramTerminal:
         try:
             return os.read(self._ours, _PIECE_BYTES)
         except OSError as error:
-            if error.errno == errno.EIO:
-                return b""
-            raise
+            if error.errno != errno.EIO:
+                raise
+            return b""

@@ -137,10 +137,7 @@ class Tracee:
         return self._events_before + self.heap.table.events
 
     def begin(self, modules: Sequence[Module], now_ns: int) -> None:
-        """Attaches probes to mapped files, and waits for unwind entries for a limited time.
-
-        Raises TracellocError, and has then attached nothing.
-        """
+        """Attaches probes to mapped files, and awaits unwind entries. Raises TracellocError."""
         self.probes.attach(modules, all_loaded=True)
         self.source.leading = self.probes.leading()
         self.source.await_rows()
@@ -192,10 +189,7 @@ class Tracee:
             self.probes.check()
 
     def begin_part(self, now_ns: int) -> None:
-        """Begins a part of the run, with an empty table. Frees of earlier blocks are ignored.
-
-        Stacks are not judged from now on: a part is too short for verdicts.
-        """
+        """Begins a part of the run, with an empty table: too short a part for verdicts."""
         self._events_before += self.heap.table.events
         self.heap = self.heap.renewed(now_ns, self.heap.stacks)
         self.judging.stop()
@@ -203,16 +197,16 @@ class Tracee:
 
     def part(self) -> PartFigures:
         """Returns the figures since ``begin_part``; all events must have been applied."""
-        table = self.heap.table
-        totals, peak, none = table.totals, table.peak, np.zeros(0, np.int64)
+        table, none = self.heap.table, np.zeros(0, np.int64)
+        totals, peak = table.totals, table.peak
         return PartFigures(
-            peak_bytes=0 if peak is None else peak.size_bytes,
+            peak_bytes=peak.size_bytes if peak else 0,
             allocated_bytes=int(totals.allocated_bytes.sum()),
             allocated_count=int(totals.allocated_count.sum()),
             live_bytes=table.live_bytes,
             live_count=table.count,
-            at_peak=none if peak is None else peak.live_bytes,
-            at_peak_count=none if peak is None else peak.live_count,
+            at_peak=peak.live_bytes if peak else none,
+            at_peak_count=peak.live_count if peak else none,
             problem=self.why_incomplete(),
         )
 
@@ -238,7 +232,6 @@ class Tracee:
         self.probes.check_last(self._context.supervisor.say, has_events=self.heap.table.events > 0)
 
     def close(self) -> None:
-        """Ends threads for the process and closes its files; probes must be detached."""
         self.source.close()
         self.space.close()
 
@@ -267,9 +260,8 @@ class Tracee:
         self.probes.settle(all_loaded=False, say=say)
         # A loaded library may be an allocator that no other event reveals.
         self.source.catch_up()
-        if self.source.merger is not None:
-            for trouble in self.source.merger.troubles():
-                say(f"process {self.process.pid}: {trouble}")
+        for trouble in () if self.source.merger is None else self.source.merger.troubles():
+            say(f"process {self.process.pid}: {trouble}")
         if self.space.shortage != self._shortage:
             self._shortage = self.space.shortage
             files = f"files of process {self.process.pid}"
@@ -304,13 +296,11 @@ class Tracee:
         if self.heap.history.is_due(now_ns):
             self.heap.history.sample(now_ns, table.totals.live_bytes)
         if self.series.is_due(now_ns):
-            rss_bytes = self.process.rss_bytes()
-            if rss_bytes is not None:
-                rss_bytes = max(0, rss_bytes - self.outside.residency.our_bytes)
             usage, objects = self.facets["heap"].result, self.facets["objects"].result
             kept_bytes = 0 if usage is None else usage.now.account.kept_bytes
             census = None if objects is None else objects.now
             object_bytes = 0 if census is None else census.block_bytes
+            rss_bytes = self.outside.rss_bytes()
             self.series.add(now_ns, self.heap.live_bytes, rss_bytes, kept_bytes, object_bytes)
 
     @property
@@ -337,13 +327,13 @@ class Tracee:
         )
 
     def _see(self, modules: Sequence[Module]) -> None:
+        if modules and (self.is_starting or not self.probes.points):
+            self.probes.attach(modules)
+        elif modules:
+            # Allocators that are traced by now stay traced.
+            probing = partial(self.probes.attach, modules)
+            self._context.supervisor.run(PROBING, self.process.pid, probing, gives_up=False)
         if modules:
-            if self.is_starting or not self.probes.points:
-                self.probes.attach(modules)
-            else:
-                # Allocators that are traced by now stay traced.
-                probing = partial(self.probes.attach, modules)
-                self._context.supervisor.run(PROBING, self.process.pid, probing, gives_up=False)
             self.source.leading = self.probes.leading()
         trampoline = self.space.trampoline()
         if trampoline is not None and trampoline != self._trampoline:
@@ -383,12 +373,8 @@ class Tracee:
     def _unsure_stacks(self) -> int:
         if not any(runtime.frames_option for runtime in self.runtimes()):
             return 0
-        edges = np.array([
-            edge
-            for each in self.space.mappings
-            if each.executable and not each.path
-            for edge in (each.start, each.end)
-        ], np.uint64)  # fmt: skip
+        generated = [each for each in self.space.mappings if each.executable and not each.path]
+        edges = np.array([edge for each in generated for edge in each[:2]], np.uint64)
         is_used = self.heap.table.totals.allocated_count > 0
         is_unsure = self.heap.stacks.pass_through(edges)[: len(is_used)]
         return int(np.count_nonzero(is_unsure & is_used[: len(is_unsure)]))
@@ -411,12 +397,9 @@ class Tracee:
         elapsed_ns = now_ns - self.started_ns
         rate = self._costs.rate.per_second(elapsed_ns, self.events)
         share = self._costs.share(elapsed_ns, rate, probe_share)
-        results = {}
-        for name, facet in self.facets.items():
-            if not self.target.has_ended:
-                facet.catch_up()
-            if facet.result is not None:
-                results[name] = facet.result
+        for facet in () if self.target.has_ended else self.facets.values():
+            facet.catch_up()
+        results = {name: facet.result for name, facet in self.facets.items()}
         return ProcessStatus(
             target=self.target,
             started_ns=self.started_ns,
@@ -431,7 +414,7 @@ class Tracee:
             mappings=mappings,
             findings=self.findings,
             gaps=self.gaps.gaps,
-            facets=results,
+            facets={name: result for name, result in results.items() if result is not None},
             unsure_stacks=self._unsure_stacks(),
             stack_methods=self.source.methods(),
             thread_names=outside.thread_names,
@@ -446,11 +429,8 @@ def allocators_stacks(
     Mappings during a call of malloc are not reported at all. The C library is excluded: outside
     calls of malloc, it maps memory for thread stacks.
     """
-    libraries = {
-        allocator.file
-        for allocator in found
-        if allocator.family != MAPPINGS.name and ".so" in base_name(allocator.file)
-    }
+    others = (allocator.file for allocator in found if allocator.family != MAPPINGS.name)
+    libraries = {file for file in others if ".so" in base_name(file)}
 
     def file_of(stack: int) -> str | None:
         frames = ranges.stacks.frames(stack)

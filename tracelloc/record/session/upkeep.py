@@ -75,14 +75,11 @@ class Upkeep:
     """Runs a trace's periodic tasks. The session's lock guards all but ``close``."""
 
     def __init__(self, context: TraceContext, processes: Processes) -> None:
-        config, supervisor = context.config, context.supervisor
-        self._probes = context.sources.probes
-        self._config = config
-        self._processes = processes
-        self._supervisor = supervisor
+        self._config, self._supervisor = context.config, context.supervisor
+        self._probes, self._processes = context.sources.probes, processes
         self._swept_ns = 0
         self._overhead: OverheadWatch | None = None
-        limit = config.max_overhead
+        limit = context.config.max_overhead
         self._account = None if limit is None else OverheadAccount(limit)
         self._sweeper: Sweeper | None = None
         self._is_over = False
@@ -149,8 +146,7 @@ class Upkeep:
         budget = self._config.memory
         if budget is None or budget.stage is MemoryStage.FULL:
             return
-        words = budget.take_stage_message()
-        if words is not None:
+        if (words := budget.take_stage_message()) is not None:
             self._supervisor.say(words)
         if budget.stage is not MemoryStage.WHOLE:
             for tracee in self._processes.living:
@@ -162,10 +158,8 @@ class Upkeep:
             facet = tracee.facets[schedule.kind.name]
             is_slow = self._is_over and facet.took_ns > _SLOW_NS
             if schedule.kind.at_ends and not is_slow:
-                work = partial(schedule.inspect_now, facet)
-                self._supervisor.run(
-                    schedule.kind.task, tracee.process.pid, work, gives_up=self._is_over
-                )
+                work, task = partial(schedule.inspect_now, facet), schedule.kind.task
+                self._supervisor.run(task, tracee.process.pid, work, gives_up=self._is_over)
 
     def inspect_last(self) -> None:
         """Inspects all processes at the trace's end, as far as that takes little time."""
@@ -182,7 +176,6 @@ class Upkeep:
         thread.join(_LAST_S)
 
     def stop(self) -> None:
-        """Begins no more periodic tasks."""
         self._is_over = True
         for schedule in self._schedules:
             schedule.is_over = True

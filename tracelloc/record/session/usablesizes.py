@@ -4,15 +4,15 @@ glibc stores a block's size beside the block. Tracelloc reads the size from the 
 lock held. A block's size never changes, so each is read once.
 """
 
-import errno
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.heap.usable import (
     CHUNK_HEADER_BYTES,
     PAGE_BYTES,
@@ -21,43 +21,33 @@ from tracelloc.heap.usable import (
     main_library,
 )
 from tracelloc.model.blocks import Blocks, ReadSizes, UsableSizes
-from tracelloc.model.figures import U64, Mask
+from tracelloc.model.figures import U64, Mask, Rows
 from tracelloc.model.process import FoundLibrary, MallocLibrary
+from tracelloc.record.process.memory import RemoteMemory
+from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.system.syscalls import read_process
 from tracelloc.text import NS_PER_S
-
-# Reads the sizes of glibc's chunks from a process.
-
-Rows = npt.NDArray[np.intp]
 
 # Words at most this far apart are read together: copying the gap takes as long as a separate read.
 _NEAR_BYTES: Final = 1024
-
 _WINDOW_BITS: Final = 16  # One read stays within an aligned window of 64 KiB, which limits its size
-
-_MOST_PIECES: Final = 1024  # UIO_MAXIOV, include/uapi/linux/uio.h
-
+_MOST_PIECES: Final = 1024  # Read before the clock is looked at again
 # Unreadable places after which reading stops: each costs a system call.
 _MOST_FAILURES: Final = 4096
-
 _MAPPED: Final = 2
-
 _FLAGS: Final = 7
-
 # Largest plausible alignment: bytes by which a mapped chunk may exceed the request.
 _MOST_PADDING: Final = 64 << 20
 
 
-def read_chunks(pid: int, address: U64, size_bytes: U64, end_s: float) -> tuple[U64, Mask]:
-    """Reads glibc's sizes of blocks, by ascending address: returns (usable bytes, mask read).
-
-    ``end_s`` is the deadline on ``time.monotonic()``; the remaining blocks stay unread.
-    """
+def read_chunks(
+    memory: RemoteMemory, address: U64, size_bytes: U64, end_s: float
+) -> tuple[U64, Mask]:
+    """Reads glibc's sizes of blocks, by address, until ``end_s``: (usable bytes, mask read)."""
     usable = np.zeros(len(address), np.uint64)
     possible = np.flatnonzero((address & np.uint64(15)) == 0)
-    words, was_read = read_words(pid, address[possible] - np.uint64(CHUNK_HEADER_BYTES), end_s)
+    words, was_read = read_words(memory, address[possible] - np.uint64(CHUNK_HEADER_BYTES), end_s)
     chunk = words & ~np.uint64(_FLAGS)
     least = chunk_bytes(size_bytes[possible])
     mapped = (words & np.uint64(_MAPPED)) != 0
@@ -72,45 +62,34 @@ def read_chunks(pid: int, address: U64, size_bytes: U64, end_s: float) -> tuple[
     return usable, known
 
 
-def read_words(pid: int, address: U64, end_s: float) -> tuple[U64, Mask]:
+def read_words(memory: RemoteMemory, address: U64, end_s: float) -> tuple[U64, Mask]:
     """Reads 8-byte words at ascending multiples of 8: returns (words, mask of those read)."""
-    words, was_read = _read_near(pid, address, _NEAR_BYTES, end_s)
+    words, was_read = _read_near(memory, address, _NEAR_BYTES, end_s)
     missing = np.flatnonzero(~was_read)
     if len(missing):
         # Memory between two words may be unmapped while they are not.
-        words[missing], was_read[missing] = _read_near(pid, address[missing], 0, end_s)
+        words[missing], was_read[missing] = _read_near(memory, address[missing], 0, end_s)
     return words, was_read
 
 
-def _read_near(pid: int, address: U64, near_bytes: int, end_s: float) -> tuple[U64, Mask]:
-    words = np.zeros(len(address), np.uint64)
-    was_read = np.zeros(len(address), np.bool_)
+def _read_near(
+    memory: RemoteMemory, address: U64, near_bytes: int, end_s: float
+) -> tuple[U64, Mask]:
+    words, was_read = np.zeros(len(address), np.uint64), np.zeros(len(address), np.bool_)
     first, last = _pieces(address, near_bytes)
-    pieces = np.empty((len(first), 2), np.uint64)
-    pieces[:, 0] = address[first]
-    pieces[:, 1] = address[last] - address[first] + np.uint64(8)
+    pieces = np.stack([address[first], address[last] - address[first] + np.uint64(8)], axis=1)
     at = failures = 0
     while at < len(pieces) and failures < _MOST_FAILURES and time.monotonic() < end_s:
-        batch = pieces[at : at + _MOST_PIECES]
-        ends = np.cumsum(batch[:, 1])
-        buffer = np.empty(int(ends[-1]) // 8, np.uint64)
-        try:
-            size_bytes = read_process(pid, batch, buffer)
-        except OSError as error:
-            if error.errno != errno.EFAULT:  # the process has ended, or access is denied
-                break
-            size_bytes = 0
-        whole = int(np.searchsorted(ends, np.uint64(size_bytes), side="right"))
-        if whole:
-            rows = slice(first[at], last[at + whole - 1] + 1)
-            lengths = last[at : at + whole] - first[at : at + whole] + 1
-            shift = np.repeat((ends - batch[:, 1] - batch[:, 0])[:whole], lengths)
-            words[rows] = buffer[(address[rows] + shift) >> np.uint64(3)]
-            was_read[rows] = True
-        at += whole
-        if whole < len(batch):
-            at += 1
-            failures += 1
+        some = slice(at, at + _MOST_PIECES)
+        starts = np.cumsum(pieces[some, 1]) - pieces[some, 1]
+        buffer = np.empty(int(pieces[some, 1].sum()) // 8, np.uint64)
+        got = memory.read_pieces(pieces[some], buffer, starts.astype(np.int64) // 8)
+        rows, lengths = slice(first[at], last[some][-1] + 1), last[some] - first[some] + 1
+        shift = np.repeat(starts - pieces[some, 0], lengths)
+        words[rows] = buffer[(address[rows] + shift) >> np.uint64(3)]
+        was_read[rows] = np.repeat(got, lengths)
+        failures += int(np.count_nonzero(~got))
+        at += _MOST_PIECES
     return words, was_read
 
 
@@ -135,7 +114,7 @@ class UsableSizeReader:
     """Finds usable sizes of one process's blocks. Slow: call it without the session's lock."""
 
     def __init__(self, space: AddressSpace) -> None:
-        self._space = space
+        self._space, self._memory = space, RemoteMemory(space.process)
         self._read = ReadSizes()
 
     def measured(self, snapshot: Snapshot, longest_s: float = LONGEST_S) -> Snapshot:
@@ -171,20 +150,21 @@ class UsableSizeReader:
         there, sizes = self._read.find(blocks)
         end_s = time.monotonic() + longest_s
         large = blocks.size >= np.uint64(_LARGE_BYTES)
+        process = self._space.process
+        thread = Process(process.thread_id, process.root)
+        if self._memory.process != thread:
+            self._memory = RemoteMemory(thread)
         for chosen in (~there & large, ~there & ~large):
             rows = np.flatnonzero(chosen)
             rows = rows[np.argsort(blocks.address[rows])]
-            sizes[rows], there[rows] = read_chunks(
-                self._space.process.thread_id, blocks.address[rows], blocks.size[rows], end_s
-            )
+            with suppress(TargetError, PrivilegeError):
+                found = read_chunks(self._memory, blocks.address[rows], blocks.size[rows], end_s)
+                sizes[rows], there[rows] = found
         rows = np.flatnonzero(there)
         rows = rows[np.argsort(blocks.address[rows])]
         return ReadSizes(blocks.address[rows], blocks.birth_ns[rows], sizes[rows])
 
 
 def _is_finer(blocks: Blocks) -> bool:
-    """Whether a jemalloc has size classes 8 bytes apart (``--with-lg-quantum=3``).
-
-    With the usual ones, every block of more than 8 bytes lies at a multiple of 16.
-    """
+    """Whether a jemalloc has size classes 8 bytes apart (``--with-lg-quantum=3``), not 16."""
     return bool(((blocks.address & np.uint64(15) != 0) & (blocks.size > np.uint64(8))).any())

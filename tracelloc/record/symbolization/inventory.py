@@ -68,18 +68,15 @@ def _report(symbols: ModuleSymbols, hints: dict[str, str]) -> ModuleReport:
 
 
 def _readable_report(symbols: ModuleSymbols, hints: dict[str, str]) -> ModuleReport:
-    elf = symbols.module.elf
+    path, elf, debug = symbols.module.path, symbols.module.elf, symbols.debug_file
     functions, has_embedded, unread = symbols.counted
-    path = symbols.module.path
-    debug = symbols.debug_file
-    lines = no_lines = advice = None
+    lines = advice = None
+    no_lines: str | None = "no debug information (DWARF)"
     if symbols.may_have_lines:
         own = symbols.has_own_lines
         lines = "its own DWARF" if own or debug is None else f"DWARF in {debug.path}"
         no_lines = symbols.lines.reason
-    else:
-        no_lines = "no debug information (DWARF)"
-    if not (symbols.may_have_lines and _has_all_names(symbols)) and path != VDSO:
+    if not (lines and _has_all_names(symbols)) and path != VDSO:
         advice = hints.get(path) or (
             "compile it with -g" if _has_all_names(symbols) else "build it with -g, don't strip it"
         )
@@ -101,16 +98,13 @@ def _has_all_names(symbols: ModuleSymbols) -> bool:
 
 
 def _names(symbols: ModuleSymbols, functions: int, *, has_embedded: bool) -> str:
-    sources = []
     if symbols.has_symbols:
-        sources.append("its symbol table")
-    elif symbols.debug_file is not None:
-        sources.append(f"{symbols.debug_file.path} (by {symbols.debug_file.found_by})")
-    elif has_embedded:
-        sources.append("its compressed symbol table (.gnu_debugdata)")
-    elif functions:
-        sources.append("its exported functions only (.dynsym)")
-    return ", ".join(sources) or "nowhere: it is stripped"
+        return "its symbol table"
+    if symbols.debug_file is not None:
+        return f"{symbols.debug_file.path} (by {symbols.debug_file.found_by})"
+    if has_embedded:
+        return "its compressed symbol table (.gnu_debugdata)"
+    return "its exported functions only (.dynsym)" if functions else "nowhere: it is stripped"
 
 
 def _unreadable(space: AddressSpace) -> Iterator[ModuleReport]:
@@ -132,12 +126,13 @@ def _generated(space: AddressSpace, symbolizer: Symbolizer) -> Iterator[ModuleRe
         return
     perf_map = symbolizer.perf_map
     perf_map.reload()
-    if len(perf_map):
-        but = () if perf_map.reason is None else (f"{perf_map.path}: {perf_map.reason}",)
-        yield ModuleReport("[generated code]", len(perf_map), f"{perf_map.path}", troubles=but)
+    names, count, reason = str(perf_map.path), len(perf_map), perf_map.reason
+    if count:
+        but = () if reason is None else (f"{names}: {reason}",)
+        yield ModuleReport("[generated code]", count, names, troubles=but)
         return
-    why = f"{perf_map.path}: {perf_map.reason or 'there is no such file'}"
     advice = "node --perf-basic-prof, java with a perf-map agent"
+    why = f"{names}: {reason or 'there is no such file'}"
     yield ModuleReport("[generated code]", 0, why, advice=advice)
 
 

@@ -17,12 +17,11 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
-import numpy as np
-
 from tracelloc.files.dwarf import SourceLines
 from tracelloc.files.elf import RawTable, Symbol, SymbolTable
 from tracelloc.files.elf.debugfiles import DebugFile, DebugReferences, find_debug_file, keep_if
 from tracelloc.files.elf.file import DataLayout
+from tracelloc.model.figures import U64
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.symbolization.debuginfod import DEBUG_SERVERS
@@ -48,13 +47,10 @@ _PYTHON: Final = re.compile(r"py::(?P<name>[^:]+):(?P<file>.+)")  # CPython's `p
 
 def describe(name: str) -> tuple[str, str | None, int | None]:
     """Splits a perf map's name into function, source file and first line, None where unknown."""
-    match = _JAVASCRIPT.fullmatch(name)
-    if match is not None:
+    if (match := _JAVASCRIPT.fullmatch(name)) is not None:
         return match["name"] or "(anonymous)", match["file"], int(match["line"][:9])
     match = _PYTHON.fullmatch(name)
-    if match is not None:
-        return match["name"], match["file"], None
-    return name, None, None
+    return (name, None, None) if match is None else (match["name"], match["file"], None)
 
 
 class PerfMap:
@@ -82,9 +78,7 @@ class PerfMap:
     def __len__(self) -> int:
         return len(self._functions)
 
-    def find_all(
-        self, addresses: np.ndarray[tuple[int], np.dtype[np.uint64]]
-    ) -> list[Symbol | None]:
+    def find_all(self, addresses: U64) -> list[Symbol | None]:
         """Returns the function that contains each address of the target, or None."""
         now_s = self._clock_s()
         if now_s >= self._next_look_s:
@@ -104,8 +98,7 @@ class PerfMap:
                 return
             if status.st_size < self._read_bytes:
                 self._functions.clear()
-                self._read_bytes = self._name_bytes = 0
-                self._full = None
+                self._read_bytes, self._name_bytes, self._full = 0, 0, None
             self.reason = self._full
             if self._full is not None:
                 return
@@ -156,16 +149,14 @@ class PerfMap:
 
     def _add(self, data: bytes) -> None:
         for line in data.split(b"\n"):
-            fields = line.split(None, 2)
-            if len(fields) < 3:
-                continue
             try:
-                start, size = int(fields[0], 16), int(fields[1], 16)
+                first, second, name_bytes = line.split(None, 2)
+                start, size = int(first, 16), int(second, 16)
             except ValueError:
                 continue
             if 0 < size < 1 << 32 and 0 <= start < 1 << 56:
                 # Memory is reused for other code: the last line counts.
-                name = fields[2][:_LONGEST_NAME].decode(errors="replace")
+                name = name_bytes[:_LONGEST_NAME].decode(errors="replace")
                 _, before = self._functions.get(start, (0, ""))
                 self._functions[start] = size, name
                 self._name_bytes += len(name) - len(before)
@@ -175,10 +166,9 @@ class PerfMap:
 
 
 class ModuleSymbols:
-    """Names and lines of one mapped file, looked up on demand. Thread safe.
+    """Names and lines of one mapped file, looked up on demand by a worker. Thread safe.
 
-    A worker process (``tracelloc.record.worker``) reads the file, so all methods and properties
-    may raise FileReadError.
+    All methods and properties may raise FileReadError.
     """
 
     def __init__(
@@ -247,7 +237,6 @@ class ModuleSymbols:
 
     @cached_property
     def data_layout(self) -> DataLayout:
-        """Returns where the file's variables lie when it is loaded."""
         return self._file.data_layout()
 
     def _complete(self) -> None:
@@ -258,10 +247,8 @@ class ModuleSymbols:
     def lines(self) -> SourceLines:
         """Returns a reader of lines and inlined functions, from the file or its debug file."""
         with self._lock:
-            elf, debug = self.module.elf, self.debug_file
-            return SourceLines(
-                elf, debug, lambda file: self._file.decoder(of_debug=file is not elf)
-            )
+            elf, decoder = self.module.elf, self._file.decoder
+            return SourceLines(elf, self.debug_file, lambda f: decoder(of_debug=f is not elf))
 
     @property
     def may_have_lines(self) -> bool:

@@ -37,10 +37,8 @@ class SourceMap:
 
     def apply(self, path: str | None) -> str | None:
         """Returns a path with its directory replaced, if a replacement applies."""
-        if path is None:
-            return None
         for old, new in self._directories:
-            if path == old or path.startswith(f"{old}/"):
+            if path is not None and f"{path}/".startswith(f"{old}/"):
                 return new + path[len(old) :]
         return path
 
@@ -48,6 +46,8 @@ class SourceMap:
 T = TypeVar("T")
 # Frames of one address: inlined functions first, their containing function last.
 Frames = tuple[Frame, ...]
+# Addresses in one file, each with its place and the file's own address.
+Group = list[tuple[int, CodePlace[Module], int]]
 
 _RETRY_S: Final = 1.0  # Least time between two lookups of generated code without a name
 _LAST_S: Final = 1.0  # How long `close` waits for a lookup in progress
@@ -100,15 +100,11 @@ class Symbolizer:
             if self._failure is not None:
                 raise self._failure
             self._ask(addresses)
-            known = [self._known.get(address) for address in addresses]
-        found: list[Frame] = []
-        for address, frames in zip(addresses, known, strict=True):
-            found.extend(frames or (self._pending(address),))
-        return found
+            known = [(address, self._known.get(address)) for address in addresses]
+        return [frame for a, frames in known for frame in frames or (self._pending(a),)]
 
     @property
     def waiting(self) -> int:
-        """Number of addresses that are still being looked up."""
         return len(self._wanted)
 
     def place(self, address: int) -> CodePlace[Module] | Unresolved:
@@ -116,7 +112,6 @@ class Symbolizer:
         return self._space.place(address, stored=True)
 
     def module(self, module: Module) -> ModuleSymbols:
-        """Returns the symbols of a mapped file."""
         symbols = self._modules.get(id(module))
         if symbols is None:
             roots = (self._space.process.memory_directory / "root", Path("/"))
@@ -125,10 +120,7 @@ class Symbolizer:
         return symbols
 
     def close(self) -> None:
-        """Ends the lookup thread after its current work. No further frame becomes known.
-
-        If that takes long, the thread and its files remain until tracelloc ends.
-        """
+        """Ends the lookup thread after its current work; if that takes long, it remains."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -173,12 +165,11 @@ class Symbolizer:
         interpreted = self._interpreted(address)
         if interpreted is not None:
             return interpreted
-        place = self._space.place(address - 1, stored=True)
+        place, path, offset = self._space.place(address - 1, stored=True), None, None
         if isinstance(place, CodePlace) and place.module is not None:
-            inside = place.module.elf.address_of(place.file_offset)
+            path, inside = place.module.path, place.module.elf.address_of(place.file_offset)
             offset = None if inside is None else inside + 1
-            return unnamed(address, place.module.path, offset, Unresolved.PENDING)
-        return unnamed(address, None, None, Unresolved.PENDING)
+        return unnamed(address, path, offset, Unresolved.PENDING)
 
     def _interpreted(self, address: int) -> Frame | None:
         found = self._space.files.runtime_frames.find(address)
@@ -216,7 +207,7 @@ class Symbolizer:
             self._changed.notify_all()
 
     def _look_up(self, addresses: Sequence[int]) -> None:
-        in_modules: dict[int, list[tuple[int, CodePlace[Module], int]]] = {}
+        in_modules: dict[int, Group] = {}
         generated: list[int] = []
         settled: dict[int, Frames] = {}
         for address in addresses:
@@ -228,13 +219,10 @@ class Symbolizer:
             # belongs to the next function. The byte before it still belongs to the caller.
             place = self._space.place(address - 1, stored=True)
             if isinstance(place, CodePlace) and place.module is not None:
-                inside = place.module.elf.address_of(place.file_offset)
+                path, inside = place.module.path, place.module.elf.address_of(place.file_offset)
                 if inside is not None:
-                    found = in_modules.setdefault(id(place.module), [])
-                    found.append((address, place, inside))
-                else:
-                    # Mapped, but outside every segment: there is no file address.
-                    path = place.module.path
+                    in_modules.setdefault(id(place.module), []).append((address, place, inside))
+                else:  # mapped, but outside every segment: there is no file address
                     settled[address] = (unnamed(address, path, None, Unresolved.NO_SYMBOL),)
             elif isinstance(place, CodePlace) and place.reason is Unresolved.ANONYMOUS:
                 generated.append(address)
@@ -244,15 +232,12 @@ class Symbolizer:
             self._publish(settled, final=True)
         if generated:
             self._publish(self._generated(generated), final=True)
-        named = [
-            one for g in in_modules.values() if (one := self._tried(self._named, g)) is not None
-        ]
-        for module, addressed, symbols in named:
-            self._tried(self._add_lines, addressed, module, symbols)
+        named = [(group, self._tried(self._named, group)) for group in in_modules.values()]
+        for group, found in named:
+            if found is not None:
+                self._tried(self._add_lines, group, *found)
 
-    def _tried(
-        self, read: Callable[..., T], group: list[tuple[int, CodePlace[Module], int]], /, *more: Any
-    ) -> T | None:
+    def _tried(self, read: Callable[..., T], group: Group, /, *more: Any) -> T | None:
         """Reads from an untrusted file; if that fails, the group's addresses have no names."""
         try:
             return read(group, *more)
@@ -281,23 +266,15 @@ class Symbolizer:
                 frames[address] = (_nameless(address, place),)
                 continue
             function, file, line = describe(symbol.name)
+            offset, file = address - symbol.address, self._sources.apply(file)
             frame = Frame(
-                address=address,
-                symbol=function,
-                raw_symbol=symbol.name,
-                offset=address - symbol.address,
-                size=symbol.size,
-                module=GENERATED,
-                module_offset=None,
-                file=self._sources.apply(file),
+                address, function, symbol.name, offset, symbol.size, GENERATED, None, file=file,
                 line=line,
-            )
+            )  # fmt: skip
             frames[address] = (frame,)
         return frames
 
-    def _named(
-        self, group: list[tuple[int, CodePlace[Module], int]]
-    ) -> tuple[ModuleSymbols, list[tuple[int, CodePlace[Module], int]], list[Symbol | None]]:
+    def _named(self, group: Group) -> tuple[ModuleSymbols, list[Symbol | None]]:
         assert group[0][1].module is not None
         module = self.module(group[0][1].module)
         symbols = module.find_all([inside for _, _, inside in group])
@@ -306,25 +283,18 @@ class Symbolizer:
             for (address, _, inside), symbol in zip(group, symbols, strict=True)
         }
         self._publish(frames, final=not module.may_have_lines)
-        return module, group, symbols
+        return module, symbols
 
-    def _add_lines(
-        self,
-        group: list[tuple[int, CodePlace[Module], int]],
-        module: ModuleSymbols,
-        symbols: list[Symbol | None],
-    ) -> None:
+    def _add_lines(self, group: Group, module: ModuleSymbols, symbols: list[Symbol | None]) -> None:
         if not module.may_have_lines:
             return
         for start in range(0, len(group), _BATCH):
             if self._closed:
                 return
-            part = group[start : start + _BATCH]
+            part, names = group[start : start + _BATCH], symbols[start : start + _BATCH]
             chains = module.lines.chains([inside for _, _, inside in part])
             frames: dict[int, Frames] = {}
-            for (address, _, inside), symbol, chain in zip(
-                part, symbols[start : start + _BATCH], chains, strict=True
-            ):
+            for (address, _, inside), symbol, chain in zip(part, names, chains, strict=True):
                 base = _named_frame(address, module.module.path, inside, symbol)
                 frames[address] = self._with_lines(base, chain)
             self._publish(frames, final=True)
@@ -333,51 +303,36 @@ class Symbolizer:
         """Returns the frames of an address with known source, the innermost inlined one first."""
         if not chain:
             return (base,)
-        frames = [
-            replace(
-                base,
-                symbol=None if inner.function is None else demangle(inner.function),
-                raw_symbol=None if inner.function is None else without_arguments(inner.function),
-                offset=None,
-                size=None,
-                reason=Unresolved.NO_SYMBOL if inner.function is None else None,
-                file=self._sources.apply(inner.file),
-                line=inner.line,
-                inlined=True,
-            )
-            for inner in chain[:-1]
-        ]
-        outer = chain[-1]
-        raw = whole = base.raw_symbol
-        plain = None if outer.function is None else without_arguments(outer.function)
-        if raw in (None, plain):
-            # Only debug information has the generic arguments.
-            raw, whole = plain, outer.function
-        frames.append(
-            replace(
+
+        def frame(base: Frame, source: SourceFrame, raw: str | None, whole: str | None) -> Frame:
+            return replace(
                 base,
                 symbol=None if whole is None else demangle(whole),
                 raw_symbol=raw,
                 reason=base.reason if raw is None else None,
-                file=self._sources.apply(outer.file),
-                line=outer.line,
+                file=self._sources.apply(source.file),
+                line=source.line,
             )
-        )
-        return tuple(frames)
+
+        *inner, outer = chain
+        inlined = replace(base, offset=None, size=None, reason=Unresolved.NO_SYMBOL, inlined=True)
+        frames = [frame(inlined, one, _plain(one), one.function) for one in inner]
+        raw = whole = base.raw_symbol
+        if raw in (None, _plain(outer)):
+            # Only debug information has the generic arguments.
+            raw, whole = _plain(outer), outer.function
+        return (*frames, frame(base, outer, raw, whole))
+
+
+def _plain(source: SourceFrame) -> str | None:
+    return None if source.function is None else without_arguments(source.function)
 
 
 def _named_frame(address: int, path: str, inside: int, symbol: Symbol | None) -> Frame:
     if symbol is None:
         return unnamed(address, path, inside + 1, Unresolved.NO_SYMBOL)
-    return Frame(
-        address=address,
-        symbol=demangle(symbol.name),
-        raw_symbol=symbol.name,
-        offset=inside + 1 - symbol.address,
-        size=symbol.size or None,
-        module=path,
-        module_offset=inside + 1,
-    )
+    name, offset = symbol.name, inside + 1 - symbol.address
+    return Frame(address, demangle(name), name, offset, symbol.size or None, path, inside + 1)
 
 
 def _nameless(address: int, place: CodePlace[Module] | Unresolved) -> Frame:
@@ -397,7 +352,6 @@ class Symbolizers:
         self._symbolizers: dict[int, Symbolizer] = {}
 
     def symbols_of(self, number: int) -> Symbolizer:
-        """Returns the symbolizer of a process, by its number in the trace."""
         with self._lock:
             if number not in self._symbolizers:
                 first = next(iter(self._symbolizers.values()), None)
@@ -406,7 +360,6 @@ class Symbolizers:
             return self._symbolizers[number]
 
     def close(self) -> None:
-        """Closes all symbolizers. No further frame becomes known."""
         with self._lock:
             # The first one owns the symbols of files for all of them.
             for symbolizer in reversed(self._symbolizers.values()):

@@ -21,8 +21,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.system.memorylimits import default_budget
 from tracelloc.text import format_size
 
-_FOLD_SHARE: Final = 3 / 4
-_FULL_SHARE: Final = 15 / 16
+_SHARES: Final = 3 / 4, 15 / 16  # Of the budget, at which the next stage is reached, by stage
 # Each process that reads the target's files may use this fraction (1/n) of the budget.
 _WORKER_SHARE: Final = 4
 
@@ -77,26 +76,17 @@ class MemoryBudget:
 
     def take_stage_message(self) -> str | None:
         """Returns the message for a stage reached since the last call; None if there is none."""
-        used = self._used_bytes()
-        stage = MemoryStage.WHOLE
-        if used >= self.limit_bytes * _FULL_SHARE:
-            stage = MemoryStage.FULL
-        elif used >= self.limit_bytes * _FOLD_SHARE:
-            stage = MemoryStage.FOLDED
-        if stage <= self.stage:
-            return None
+        used, limit = self._used_bytes(), self.limit_bytes
         # One stage at a time, however fast memory grows: cutting stacks may be enough.
-        stage = self.stage = MemoryStage(self.stage + 1)
-        so_far = (
-            f"tracelloc uses {format_size(used)} of the {format_size(self.limit_bytes)} it may "
-            "(--max-memory)"
-        )
-        if stage is MemoryStage.FOLDED:
+        if self.stage is MemoryStage.FULL or used < limit * _SHARES[self.stage]:
+            return None
+        self.stage = MemoryStage(self.stage + 1)
+        so_far = f"tracelloc uses {format_size(used)} of the {format_size(limit)} it may"
+        so_far += " (--max-memory)"
+        if self.stage is MemoryStage.FOLDED:
             return f"warning: {so_far}: new call stacks are cut to their innermost frames"
-        self._last_words = (
-            f"{so_far}: tracing ends here; with --sample 512k it keeps one block per 512 KiB "
-            "instead of each"
-        )
+        sampling = "with --sample 512k it keeps one block per 512 KiB instead of each"
+        self._last_words = f"{so_far}: tracing ends here; {sampling}"
         if self._when_full is not None:
             self._when_full(self._last_words)
         return None

@@ -54,9 +54,7 @@ class Supervisor:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """``say`` gets a line per failing task and process; ``debug``: prints tracebacks, too."""
-        self._clock_s = clock_s
-        self.say = say
-        self._debug = debug
+        self.say, self._debug, self._clock_s = say, debug, clock_s
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         # Consecutive failures of a task in a process, and when it may be tried again
@@ -123,7 +121,6 @@ class Supervisor:
             self._counts[task] += 1
 
     def has_given_up(self, task: str, pid: int) -> bool:
-        """Whether a task has failed too often to be tried again."""
         return self._in_row.get((task, pid), (0, 0.0))[0] >= _MOST_FAILURES
 
     def forget(self, pid: int) -> None:
@@ -140,10 +137,8 @@ def _is_ending(process: Process) -> bool:
 
 
 class BoundedWork:
-    """Runs work on a separate thread and bounds the caller's wait; one piece of work at a time.
-
-    Reading a process's memory may wait for what another program does (userfaultfd(2), FUSE), and
-    nothing can end that.
+    """Runs work on a thread, one at a time, and bounds the wait: nothing can end what reads memory
+    that waits for what another program does (userfaultfd(2), FUSE).
     """
 
     def __init__(self, name: str) -> None:
@@ -157,10 +152,7 @@ class BoundedWork:
         return self._overdue is not None and not self._overdue.done()
 
     def run(self, work: Callable[[], _T], patience_s: float) -> _T:
-        """Returns the result of ``work``. Raises what ``work`` raises, and TimeoutError.
-
-        While earlier work is overdue, raises TimeoutError at once.
-        """
+        """Returns the result of ``work``, or raises its error; TimeoutError, at once if overdue."""
         if self.is_overdue or not self._busy.acquire(timeout=patience_s):
             raise TimeoutError("an earlier step is still running")
         results: list[_T] = []

@@ -11,12 +11,11 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.architecture import native
 from tracelloc.model.codefiles import CodePlace, Unresolved, is_c_library
 from tracelloc.model.events import SentStacks
-from tracelloc.model.figures import U64
+from tracelloc.model.figures import U64, Mask
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record.mallocs.discovery import Allocator, Module, is_preloaded_library
 from tracelloc.record.process.space import AddressSpace
@@ -31,13 +30,11 @@ class LeadingFrames:
         """``ranges``: start and end addresses, which do not overlap."""
         ordered = sorted(set(ranges))
         self._starts = np.array([start for start, _ in ordered], np.uint64)
-        self._ends = np.array([end for _, end in ordered], np.uint64)
+        self._ends = np.array([0, *(end for _, end in ordered)], np.uint64)  # From before the first
 
-    def _holds(self, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        if not len(self._starts):
-            return np.zeros(len(addresses), np.bool_)
-        at = np.searchsorted(self._starts, addresses, side="right") - 1
-        held: npt.NDArray[np.bool_] = (at >= 0) & (addresses < self._ends[np.maximum(at, 0)])
+    def _holds(self, addresses: U64) -> Mask:
+        at = np.searchsorted(self._starts, addresses, side="right")
+        held: Mask = addresses < self._ends[at]
         return held
 
     def without(self, frames: tuple[int, ...]) -> tuple[int, ...]:
@@ -62,10 +59,7 @@ class LeadingFrames:
 
 
 def code_ranges(space: AddressSpace, allocators: Iterable[Allocator]) -> list[tuple[int, int]]:
-    """Returns (start, end) of allocators' functions, and of the preloaded library's code.
-
-    Stacks may begin at these process addresses, before they reach the caller.
-    """
+    """Returns where stacks may begin: allocators' functions, and the preloaded library's code."""
     ranges = []
     for mapping in space.mappings:
         module = space.module_of(mapping) if mapping.executable else None
@@ -74,10 +68,9 @@ def code_ranges(space: AddressSpace, allocators: Iterable[Allocator]) -> list[tu
         if is_preloaded_library(module):
             ranges.append((mapping.start, mapping.end))
         for allocator in allocators:
-            if allocator.module is module:
-                first = mapping.start - mapping.offset
-                ranges += [(first + f.offset, first + f.offset + f.size + 1)
-                           for f in allocator.functions]  # fmt: skip
+            for f in allocator.functions if allocator.module is module else ():
+                start = mapping.start - mapping.offset + f.offset
+                ranges.append((start, start + f.size + 1))
     return ranges
 
 
@@ -120,11 +113,9 @@ class FrameChecker:
         otherwise it is broken, unless it is only too deep.
         """
         kept = self.credible(frames)
-        cut = len(kept) < len(frames)
-        frames = kept
-        if not cut and flags & StackFlag.TRUNCATED:
-            return frames, StackFlag.TRUNCATED
-        return frames, StackFlag(0) if self._is_whole(frames) else StackFlag.BROKEN
+        if len(kept) == len(frames) and flags & StackFlag.TRUNCATED:
+            return kept, StackFlag.TRUNCATED
+        return kept, StackFlag(0) if self._is_whole(kept) else StackFlag.BROKEN
 
     def credible(self, frames: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the frames up to the first implausible one."""
@@ -151,9 +142,7 @@ class FrameChecker:
         if isinstance(place, Unresolved) or place.module is None:
             return False
         if is_c_library(place.module.path):
-            if len(frames) < 2:
-                return False
-            inner = self._space.place(frames[-2] - 1)
+            inner = self._space.place(frames[-2] - 1) if len(frames) > 1 else None
             return isinstance(inner, CodePlace) and inner.module is not place.module
         elf = place.module.elf
         inside = elf.address_of(place.file_offset)

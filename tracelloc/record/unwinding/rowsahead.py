@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Final, TypeGuard
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.model.codefiles import Mapping, Unresolved
+from tracelloc.model.figures import U64
 from tracelloc.record.kernel.rowtable import RowTable
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.procfs import AddressMap
@@ -26,7 +26,6 @@ from tracelloc.record.worker.unwindtables import UnwindTables
 from tracelloc.system.invoker import Invoker
 from tracelloc.system.safefiles.writing import CacheDirectory
 
-U64 = npt.NDArray[np.uint64]
 RowsOf = Callable[[Module, UnwindTables], tuple[U64, U64]]
 
 # The table is filled up to this fraction (1/n) beforehand: of a set's four ways, two are then taken
@@ -90,9 +89,7 @@ class RowsAhead:
 
     def __init__(self, space: AddressSpace, table: RowTable, memory: SiteMemory) -> None:
         """``memory``: the call sites in large files that stacks of earlier runs passed."""
-        self._space = space
-        self._table = table
-        self._memory = memory
+        self._space, self._table, self._memory = space, table, memory
         # Guards everything below except `_met`, which only the pump thread uses
         self._changed = threading.Condition()
         self._maps = AddressMap([])
@@ -112,10 +109,8 @@ class RowsAhead:
         """Returns a maker of rows for a copy of the address space."""
         child = RowsAhead(space, table, self._memory)
         with self._changed:
-            child._maps = self._maps
-            child._made = set(self._made)
-            child._recalled = set(self._recalled)
-            child._supplied = set(self._supplied)
+            child._maps, child._made = self._maps, set(self._made)
+            child._recalled, child._supplied = set(self._recalled), set(self._supplied)
         return child
 
     def begin_image(self) -> None:
@@ -165,8 +160,7 @@ class RowsAhead:
                 try:
                     self.make(*job)
                 except FileReadError as error:
-                    module = self._space.module_of(job[0])
-                    if module is not None:
+                    if (module := self._space.module_of(job[0])) is not None:
                         module.elf.troubles.append(f"its unwind tables can't be read ({error})")
         finally:
             ROW_WORKER.end_after_answer()
@@ -200,8 +194,7 @@ class RowsAhead:
         generation = self._table.generation
         sites, rows = self._rows_of(mapping, rows_of)
         if not 0 < len(sites) <= self._table.capacity // _SHARE - len(self._table):
-            module = self._space.module_of(mapping)
-            if module is not None:
+            if (module := self._space.module_of(mapping)) is not None:
                 self._large.add(id(module))
             sites, rows = self._rows_of(mapping, self._remembered_rows)
         if len(sites) and not self._table.insert(sites, rows, generation):
@@ -219,8 +212,7 @@ class RowsAhead:
         if tables is None or start is None:
             return _NO_ROWS
         sites, rows = rows_of(place.module, tables)
-        first = np.uint64(start)
-        size = np.uint64(mapping.end - mapping.start)
+        first, size = np.uint64(start), np.uint64(mapping.end - mapping.start)
         inside = (sites >= first) & (sites < first + size)
         return sites[inside] - first + np.uint64(mapping.start), rows[inside]
 
@@ -230,8 +222,7 @@ class RowsAhead:
         more = np.array([address for address in probed if address is not None], np.uint64)
         if not len(more):
             return sites, rows
-        more_rows = tables.rows(more, ahead=True)
-        return np.concatenate([sites, more]), np.concatenate([rows, more_rows])
+        return np.append(sites, more), np.append(rows, tables.rows(more, ahead=True))
 
     def _remembered_rows(self, module: Module, tables: UnwindTables) -> tuple[U64, U64]:
         sites = self._memory.recall(module.elf.build_id)
@@ -251,10 +242,7 @@ class RowsAhead:
                 self._memory.remember(module.elf.build_id, met)
 
     def note_passed(self, frames: U64) -> None:
-        """Records all return addresses in this program's stacks, for other programs.
-
-        ``frames``: sorted.
-        """
+        """Records the sorted return addresses in this program's stacks, for other programs."""
         sites = frames - np.uint64(1)
         bounds = np.array([(m.start, m.end) for m in self._maps.mappings], np.uint64)
         inside = np.searchsorted(sites, bounds).reshape(-1, 2).tolist()
@@ -263,22 +251,21 @@ class RowsAhead:
                 continue
             module = self._space.module_of(mapping)
             start = module.elf.address_of(mapping.offset) if module is not None else None
-            tables = self._space.files.tables(module) if module is not None else None
+            tables = self._tables_of(mapping)
             if tables is not None and start is not None:
                 tables.note_passed(sites[first:last] - np.uint64(mapping.start) + np.uint64(start))
 
-    def supply_passed(self) -> bool:
-        """Inserts rows for the call sites that earlier programs' stacks passed.
+    def _tables_of(self, mapping: Mapping) -> UnwindTables | None:
+        module = self._space.module_of(mapping)
+        return None if module is None else self._space.files.tables(module)
 
-        Returns whether there are files without rows that no earlier program had mapped.
-        """
+    def supply_passed(self) -> bool:
+        """Inserts rows that earlier programs' stacks passed. Returns whether files are unknown."""
         any_unknown = False
         for mapping in self._maps.mappings:
             if mapping in self._supplied or mapping in self._made:
                 continue
-            module = self._space.module_of(mapping)
-            tables = self._space.files.tables(module) if module is not None else None
-            if tables is None:
+            if (tables := self._tables_of(mapping)) is None:
                 continue
             if tables.passed_rows is None:
                 any_unknown = True

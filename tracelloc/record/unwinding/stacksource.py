@@ -63,9 +63,7 @@ class StackSource:
         Without ``rows``, stacks are walked by frame pointers. ``config``: settings of the probes.
         ``like``: the source of the process from which this one was forked.
         """
-        self._space = space
-        self._stacks = stacks
-        self._words = words
+        self._space, self._stacks, self._words = space, stacks, words
         self._on_modules = on_modules
         self._checker = FrameChecker(space)
         # Inserts a runtime's functions into stacks; None: the probes don't read them
@@ -136,10 +134,7 @@ class StackSource:
         return {m.path: _in_words(tables_of(m)) for m in self._space.modules}
 
     def refresh(self) -> None:
-        """Reads the mappings again, and passes on new ones.
-
-        After an exec, does nothing until ``begin_image``.
-        """
+        """Reads the mappings again, passes on new ones; not between exec and ``begin_image``."""
         if self._words.image != self._image:
             return
         self._loader_calls = self._words.loader_calls
@@ -164,17 +159,13 @@ class StackSource:
                 return
 
     def _find_loader(self) -> None:
-        address = self._space.variable("_r_debug")
-        if address is None:
-            self._words.set_loader(0, 0)
-        else:
-            self._words.set_loader(address + _R_STATE, self._space.last_kept_library(address))
+        places = 0, 0
+        if (address := self._space.variable("_r_debug")) is not None:
+            places = address + _R_STATE, self._space.last_kept_library(address)
+        self._words.set_loader(*places)
 
     def _renew(self, generation: int) -> bool:
-        """Takes over the current mappings; ``generation`` was read before the maps were.
-
-        Returns False if the mappings became outdated meanwhile.
-        """
+        """Takes over mappings, read after ``generation``; returns whether they are still valid."""
         assert self._unwinder is not None
         if not self._unwinder.renew(generation, lambda: self._words.generation):
             return False
@@ -225,28 +216,27 @@ class StackSource:
             guessed, settle = new.select(is_guessed), self._settle
             self._stacks.add_sent(new.select(~is_guessed))
         for stack_id, flags, guess in guessed.rows():
-            settled = settle(guess, StackFlag(flags))
-            if flags & StackFlag.CODE and self.merger is not None:
-                self.merger.note_code(stack_id, *settled)
-            else:
-                self._stacks.add(stack_id, *settled)
+            self._keep(stack_id, flags, *settle(guess, StackFlag(flags)))
 
     def _note_dated(self, new: SentStacks) -> None:
         """Stores stacks with code that may have been unmapped since, each with its generation."""
         assert self._unwinder is not None
         for stack_id, bits, words in new.rows():
-            frames, generation = words[:-1], words[-1]
-            flags = StackFlag(bits) & ~StackFlag.DATED
+            *frames, generation = words
             self._note_passed(np.array(frames, np.uint64))
-            self._store(stack_id, frames, flags, generation)
+            flags = StackFlag(bits) & ~StackFlag.DATED
+            self._store(stack_id, tuple(frames), flags, generation)
 
     def _store(self, stack_id: int, frames: Frames, flags: StackFlag, generation: int) -> None:
         assert self._unwinder is not None
         if self.leading is not None:
             frames = self.leading.without(frames)
         frames, settled = self._settle(frames, flags & ~StackFlag.CODE)
-        frames = self._unwinder.as_stored(frames, generation)
-        if flags & StackFlag.CODE and self.merger is not None:
+        self._keep(stack_id, flags, self._unwinder.as_stored(frames, generation), settled)
+
+    def _keep(self, stack_id: int, sent: int, frames: Frames, settled: StackFlag) -> None:
+        """Keeps a settled stack; ``sent``: the flags with which it came."""
+        if sent & StackFlag.CODE and self.merger is not None:
             self.merger.note_code(stack_id, frames, settled)
         else:
             self._stacks.add(stack_id, frames, settled)
@@ -326,10 +316,7 @@ class StackFeed:
     def __init__(
         self, sources: Sources, *, finishes: bool, guard: Guard = lambda _pid, work: work()
     ) -> None:
-        """``finishes``: whether stacks may arrive unfinished.
-
-        ``guard`` runs work for a process, given its PID; it does not raise if the work fails.
-        """
+        """``finishes``: stacks may come unfinished. ``guard`` runs work for a PID safely."""
         self._sender, self._finishes = sources, finishes
         self._guard = guard
         self._sources: dict[int, StackSource] = {}
@@ -344,7 +331,6 @@ class StackFeed:
         self._newest = max(self._newest, image)
 
     def drop(self, image: int) -> None:
-        """Drops further stacks of a memory image."""
         self._sources.pop(image, None)
 
     def take_stacks(self) -> None:
@@ -386,8 +372,7 @@ class StackFeed:
                 self._run(image, partial(StackSource.finish, misses=new))
 
     def _run(self, image: int, work: Callable[[StackSource], None]) -> None:
-        source = self._sources[image]
-        self._guard(source.pid, partial(work, source))
+        self._guard(self._sources[image].pid, partial(work, self._sources[image]))
 
 
 def _by_image(misses: Iterable[Miss]) -> dict[int, list[Miss]]:

@@ -14,19 +14,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
 from tracelloc.files.cfi.module import FALLBACK_ROW
 from tracelloc.files.cfi.walk import End
 from tracelloc.model.codefiles import Mapping, Unresolved
 from tracelloc.model.events import Miss
+from tracelloc.model.figures import U64
 from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.record.abi import REGION_SHIFT, region_keys
 from tracelloc.record.kernel.rowtable import RowTable
+from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.codehistory import Shift, as_stored
 from tracelloc.record.process.procfs import AddressMap
 from tracelloc.record.process.space import AddressSpace
@@ -34,8 +35,6 @@ from tracelloc.record.unwinding.rowsahead import RowsAhead
 from tracelloc.record.worker.client import AskedFile, FileReadError
 from tracelloc.record.worker.symbolfilereader import GENERATED, UNREADABLE
 from tracelloc.record.worker.unwindtables import FollowedStack, StackWalker, UnwindTables
-
-U64 = npt.NDArray[np.uint64]
 
 _MOST_REGIONS: Final = 1 << 14  # Most regions of generated code with a row: 1 GiB of code
 _MOST_EARLIER: Final = 32  # Most earlier generations whose mappings are kept
@@ -65,10 +64,9 @@ class FinishedStack:
 
 
 def generated_regions(mappings: Iterable[Mapping]) -> list[int]:
-    """Returns numbers of regions (of code without a file) in which no file can be mapped.
+    """Returns numbers of regions of code without a file in which no file can be mapped.
 
-    Other memory of the program may surround the code, such as what a just-in-time compiler has
-    reserved for more.
+    The program's own memory may surround the code, such as what a compiler has reserved.
     """
     regions: set[int] = set()
     run: list[Mapping] = []
@@ -97,12 +95,9 @@ class Unwinder:
         refresh: Callable[[], None],
     ) -> None:
         """``refresh`` is called when a stack passes code that was not mapped before."""
-        self._space = space
+        self._space, self.table, self._max_frames = space, table, max_frames
         self.ahead = ahead  # Makes rows beforehand, for the same address space and table
-        self._refresh = refresh
-        self._may_refresh = False
-        self.table = table
-        self._max_frames = max_frames
+        self._refresh, self._may_refresh = refresh, False
         self._maps = AddressMap([])
         # Generation since which a mapping is known to have existed without interruption
         self._since: dict[Mapping, int] = {}
@@ -133,10 +128,8 @@ class Unwinder:
 
     def begin_image(self) -> None:
         """Resets after an exec: no existing row is valid any more."""
-        self._earlier.clear()
-        self._loaded.clear()
-        self._with_loaded.clear()
-        self._shifts.clear()
+        for known in (self._earlier, self._loaded, self._with_loaded, self._shifts):
+            known.clear()
         self._maps = AddressMap([])
         self._tell_walker()
         self.ahead.begin_image()
@@ -158,12 +151,10 @@ class Unwinder:
             # For stacks of that generation that are still to come.
             self._earlier[self.table.generation] = self._walker
             self._walker = StackWalker(self._space.process.pid)
-            while len(self._earlier) > _MOST_EARLIER:
-                self._earlier.popitem(last=False)
+            _drop_oldest(self._earlier, _MOST_EARLIER)
         self._maps = AddressMap(code)
         self._shifts[generation] = self._space.shifts
-        while len(self._shifts) > _MOST_GENERATIONS:
-            self._shifts.popitem(last=False)
+        _drop_oldest(self._shifts, _MOST_GENERATIONS)
         self._known.clear()
         kept_for_good = self._space.permanent_files()
         self.table.set_lasting(*_bounds(m for m in code if m.file_id in kept_for_good))
@@ -199,16 +190,9 @@ class Unwinder:
     def lost_code(self) -> bool:
         """Whether code that was mapped at the last renewal is gone or replaced, by the maps."""
         now = set(self._space.mappings)
-        return any(
-            before.is_file or self._is_file_now(before)
-            for before in self._maps.mappings
-            if before not in now
-        )
-
-    def _is_file_now(self, before: Mapping) -> bool:
+        gone = [before for before in self._maps.mappings if before not in now]
         # Generated code has the same row everywhere, as long as no file is mapped there.
-        mapping = self._space.find(before.start)
-        return mapping is not None and mapping.is_file
+        return any(m.is_file or getattr(self._space.find(m.start), "is_file", False) for m in gone)
 
     def is_bottom(self, address: int) -> bool:
         """Whether a hand-made stack ends at this address (makecontext, fibers).
@@ -221,26 +205,28 @@ class Unwinder:
     def is_unreadable(self, return_address: int) -> bool:
         """Whether a call is in code whose call-frame information exists but can't be read."""
         tables, inside = self._tables_at(return_address - 1)
-        is_fallback = tables is not None and tables.row(inside) == FALLBACK_ROW
-        return is_fallback and tables is not None and tables.trouble is not None
+        if tables is None or tables.row(inside) != FALLBACK_ROW:
+            return False
+        return tables.trouble is not None
 
     def _tables_at(self, address: int) -> tuple[UnwindTables | None, int]:
+        module, inside = self._inside(address)
+        return (self._space.files.tables(module), inside) if module is not None else (None, 0)
+
+    def _inside(self, address: int) -> tuple[Module | None, int]:
+        """Returns (file that has code at an address, its own address); no file: None."""
         place = self._space.place(address)
         if isinstance(place, Unresolved) or place.module is None:
             return None, 0
         inside = place.module.elf.address_of(place.file_offset)
-        return (None, 0) if inside is None else (self._space.files.tables(place.module), inside)
+        return (None, 0) if inside is None else (place.module, inside)
 
     def supply_rows(self, misses: Iterable[Miss]) -> None:
-        """Gives the probes the unwind rows for which misses are waiting.
-
-        Until the rows are there, thousands more misses come for a few rows.
-        """
+        """Gives the probes the rows for which misses are waiting: else thousands more come."""
         self._may_refresh = True
-        by_missing = {miss.missing: miss for miss in misses}
-        new = [miss for missing, miss in by_missing.items() if missing not in self._known]
-        if new:
-            self._follow(new)
+        by_missing = {miss.missing: miss for miss in misses if miss.missing not in self._known}
+        if by_missing:
+            self._follow(list(by_missing.values()))
 
     def finish(self, misses: Iterable[Miss]) -> list[FinishedStack]:
         """Finishes the stacks of misses; rows are in the table when this method returns."""
@@ -264,8 +250,7 @@ class Unwinder:
             self._space.open_library(one.library)
             found = self._loaded.get(one.generation, frozenset())
             self._loaded[one.generation] = found | {(one.stack_address, one.library)}
-        while len(self._loaded) > _MOST_GENERATIONS:
-            self._loaded.popitem(last=False)
+        _drop_oldest(self._loaded, _MOST_GENERATIONS)
 
     def _knowing_loaded(self, generation: int) -> StackWalker:
         """Returns a walker that knows code that is always mapped, and what was loaded then."""
@@ -316,18 +301,13 @@ class Unwinder:
 
     def _note_rows(self, rows: dict[int, int], generation: int) -> None:
         inside = {address: row for address, row in rows.items() if self._maps.find(address)}
-        if not inside:
-            return
-        addresses = np.fromiter(inside.keys(), np.uint64, len(inside))
-        values = np.fromiter(inside.values(), np.uint64, len(inside))
-        if not self.table.insert(addresses, values, generation):
+        sites, values = (np.fromiter(each, np.uint64) for each in (inside.keys(), inside.values()))
+        if not inside or not self.table.insert(sites, values, generation):
             return
         for address in inside.keys() - self._known:
-            place = self._space.place(address)
-            if not isinstance(place, Unresolved) and place.module is not None:
-                at = place.module.elf.address_of(place.file_offset)
-                if at is not None:
-                    self.ahead.note_met(place.module, at)
+            module, at = self._inside(address)
+            if module is not None:
+                self.ahead.note_met(module, at)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known.update(inside)
@@ -346,6 +326,11 @@ class Unwinder:
                     files[number] = place.module.elf
             rows.append((mapping.start, mapping.end, self._since[mapping], number, offset))
         return rows, list(files.values())
+
+
+def _drop_oldest(known: OrderedDict[int, Any], most: int) -> None:
+    while len(known) > most:
+        known.popitem(last=False)
 
 
 def _bounds(mappings: Iterable[Mapping]) -> tuple[U64, U64]:

@@ -19,14 +19,8 @@ from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from tracelloc.errors import MalformedError, scarcity
-from tracelloc.record.worker.questions import (
-    QUESTIONS,
-    ChannelError,
-    Descriptor,
-    PackedMessage,
-    receive,
-    send,
-)
+from tracelloc.record.worker import questions
+from tracelloc.record.worker.questions import ChannelError, Descriptor, PackedMessage
 from tracelloc.record.worker.symbolfilereader import KnownFiles
 from tracelloc.record.worker.zygote import ZYGOTE, ForkedWorker
 from tracelloc.text import printable
@@ -42,6 +36,10 @@ _PATIENCE_S: Final = 300.0
 _LAST_S: Final = 1.0  # Timeout for the end of a killed process
 _TRIES: Final = 2
 _NUMBERS: Final[Iterator[int]] = itertools.count()
+_ENDS: Final[dict[int, str]] = {
+    -signal.SIGPROF: "took too long",
+    errno.ENOMEM: "needs more memory than it may have (--max-memory)",
+}
 
 
 class FileReadError(Exception):
@@ -60,9 +58,7 @@ class FileWorker:
         self, what: str, *, most_ends: int = MOST_ENDS, patience_s: float = _PATIENCE_S
     ) -> None:
         """``what``: data that is missing for files that can't be read, for messages."""
-        self.what = what
-        self._patience_s = patience_s
-        self._most_ends = most_ends
+        self.what, self._most_ends, self._patience_s = what, most_ends, patience_s
         # Memory that it may use beyond its initial size; applies at the next start
         self.memory_bytes = DEFAULT_MEMORY_BYTES
         self.ends = 0  # How often the worker has ended unexpectedly
@@ -72,15 +68,13 @@ class FileWorker:
         self.tell: Callable[[str], None] | None = None
         self._lock = threading.Lock()
         self._process: ForkedWorker | None = None
-        self._is_closing = False
-        self._has_given_up = False
+        self._is_closing = self._has_given_up = False
         self._forgotten: list[int] = []
 
     def close(self) -> None:
         """Ends the worker process, even during an answer. It is started again on demand."""
         self._is_closing = True
-        process = self._process
-        if process is not None:
+        if (process := self._process) is not None:
             process.kill()
         with self._lock:
             self._end()
@@ -149,9 +143,7 @@ class FileWorker:
             self._process = ZYGOTE.fork(self.memory_bytes)
             self.generation += 1
         while self._forgotten:
-            self._answer(
-                PackedMessage([None, KnownFiles.close_file.__name__, [self._forgotten.pop()]])
-            )
+            self._put(None, KnownFiles.close_file, [self._forgotten.pop()])
         for each in file.beside:
             if each.generation != self.generation and each.failure is None:
                 try:
@@ -163,15 +155,18 @@ class FileWorker:
 
     def _begin(self, file: AskedFile) -> None:
         for question, arguments in file.introduction():
-            self._answer(PackedMessage([file.number, question.__name__, arguments]))
+            self._put(file.number, question, arguments)
         file.generation = self.generation
+
+    def _put(self, number: int | None, question: Callable[..., Any], given: list[Any]) -> None:
+        self._answer(PackedMessage([number, question.__name__, given]))
 
     def _answer(self, question: PackedMessage) -> tuple[Any, bytes]:
         assert self._process is not None
         channel = self._process.channel
         channel.settimeout(self._patience_s)
-        send(channel, question)
-        message, data = receive(channel, self._patience_s)
+        questions.send(channel, question)
+        message, data = questions.receive(channel, self._patience_s)
         if not isinstance(message, dict):
             raise ChannelError("its answer is odd")
         if "error" in message:
@@ -185,17 +180,12 @@ class FileWorker:
             return f"can't be started ({error})"
         process.channel.close()
         status = process.wait(_LAST_S) if isinstance(error, ConnectionError) else None
-        if status is not None:
-            if status == -signal.SIGPROF:
-                return "took too long"
-            if status == errno.ENOMEM:
-                return "needs more memory than it may have (--max-memory)"
-            if status < 0:
-                return f"was killed by signal {-status}"
-            return f"ended with status {status}"
-        process.kill()
-        process.wait(_LAST_S)
-        return f"was ended ({error})"
+        if status is None:
+            process.kill()
+            process.wait(_LAST_S)
+            return f"was ended ({error})"
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        return _ENDS.get(status, how)
 
 
 class AskedFile:
@@ -222,7 +212,7 @@ class AskedFile:
         name = question.__name__
         message, data = self._worker.exchange(self, PackedMessage([self.number, name, given]))
         try:
-            answer: R = QUESTIONS[name].answer(message, data, given)
+            answer: R = questions.QUESTIONS[name].answer(message, data, given)
         except MalformedError as error:
             raise FileReadError(f"a malformed reply to {name.replace('_', ' ')!r}") from error
         return answer
@@ -238,11 +228,9 @@ class FileHandle(AskedFile):
         self._descriptor = descriptor
 
     def introduction(self) -> list[tuple[Callable[..., Any], list[Any]]]:
-        """Returns questions that introduce the file to a new worker, with arguments."""
         return [(KnownFiles.open_file, [self.number, Descriptor(self._descriptor)])]
 
     def close(self) -> None:
-        """Makes the worker close its copy of the file."""
         self._worker.forget(self)
 
 

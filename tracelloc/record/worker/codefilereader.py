@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from tracelloc.architecture import elf_architecture, native
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import UnsupportedError
@@ -24,13 +21,12 @@ from tracelloc.files.elf import ElfFile, Segment
 from tracelloc.files.elf.file import DynamicNames
 from tracelloc.files.elf.usdt import UsdtArgument, usdt_probes, usdt_providers
 from tracelloc.files.machinecode.threadcache import makes_filters, thread_cache_drain
+from tracelloc.model.figures import U64
 from tracelloc.record import abi
 from tracelloc.record.worker.questions import question
 
 if TYPE_CHECKING:
     from tracelloc.files.machinecode.codepaths import CodeReader, CodeRules
-
-U64 = npt.NDArray[np.uint64]
 
 _MOST_RULES: Final = 1 << 14  # Most addresses whose rules are cached: megabytes
 _MOST_NAMES: Final = 1 << 16  # Most names that a glob may match in one file
@@ -115,7 +111,6 @@ class CodeFileReader:
 
     @question(_end_within_64_bits)
     def facts(self) -> ElfFacts:
-        """Returns basic data of the file."""
         return ElfFacts(
             self.elf.segments,
             self.cfi is not None,
@@ -147,7 +142,6 @@ class CodeFileReader:
 
     @question()
     def find_object(self, name: str) -> int | None:
-        """Returns the address of a variable that the file defines; None if unknown."""
         return self.elf.find_object(name)
 
     @question()
@@ -166,34 +160,29 @@ class CodeFileReader:
         the probe is on the entry. None: no instruction can have a probe.
         """
         found: list[Offsets | None] = []
-        rules = self._code_rules
+        rules, read = self._code_rules, self.elf.read
         for offset, size, registers in functions:
-            code = self.elf.read(offset, _ENTRY_BYTES if registers is None else size)
             if registers is None:
-                place = rules.at_entry(code)
+                place = rules.at_entry(read(offset, _ENTRY_BYTES))
             else:
-                place = rules.find_probe_offset(code, registers)
+                place = rules.find_probe_offset(read(offset, size), registers)
             found.append(None if place is None else (place.offset, place.is_single_stepped))
         return found
 
     @question()
     def usdt_providers(self) -> Sequence[str]:
-        """Returns the names of the providers of the file's USDT probes."""
         return usdt_providers(self.elf)
 
     @question(_have_registers)
     def usdt(self, provider: str) -> Sequence[UsdtPlace]:
-        """Returns the places of a provider's USDT probes in the file. Raises ValueError."""
         found = []
         for probe in usdt_probes(self.elf, provider):
             offset = self.elf.offset_of(probe.address)
             semaphore = self.elf.offset_of(probe.semaphore) if probe.semaphore else 0
             if offset is None or semaphore is None:
                 continue
-            nop_bytes, is_harmful = self._code_rules.nop_at(self.elf.read(offset, _ENTRY_BYTES))
-            found.append(
-                UsdtPlace(probe.name, offset, semaphore, probe.arguments, nop_bytes, is_harmful)
-            )
+            nop = self._code_rules.nop_at(self.elf.read(offset, _ENTRY_BYTES))
+            found.append(UsdtPlace(probe.name, offset, semaphore, probe.arguments, *nop))
         return found
 
     @cached_property
@@ -231,10 +220,7 @@ class CodeFileReader:
 
     @question()
     def thread_cache_drain(self, frees: Sequence[int]) -> int | None:
-        """Returns the address of the function with which glibc frees an ended thread's cache.
-
-        ``frees``: addresses of free. Returns None if there is no such function.
-        """
+        """Returns where glibc frees an ended thread's cache. ``frees``: addresses of free."""
 
         def start_of(address: int) -> int | None:
             part = None if self.cfi is None else self.cfi.part_at(address)
@@ -260,12 +246,11 @@ class CodeFileReader:
 
     def rules(self, address: int) -> RuleSet:
         """Returns the full unwind rules at an address. Raises CfiError."""
-        found = self._rules.get(address)
-        if found is None:
+        if address not in self._rules:
             if len(self._rules) >= _MOST_RULES:
                 self._rules.clear()
-            found = self._rules[address] = self._known_cfi().rules(address)
-        return found
+            self._rules[address] = self._known_cfi().rules(address)
+        return self._rules[address]
 
     @question()
     def at(self, address: int) -> tuple[int, bool, str | None]:
@@ -281,9 +266,6 @@ class CodeFileReader:
 
     @question(lambda found, _: len(found[0]) == len(found[1]))
     def all_rows(self, most: int) -> tuple[U64, U64, float | None, str | None]:
-        """Returns (call sites, their rows, share of code with information, trouble or None).
-
-        There are no call sites if there are more than ``most``.
-        """
+        """Returns (at most ``most`` call sites or none, rows, share of code with any, trouble)."""
         cfi = self._known_cfi()
         return *cfi.all_rows(most), cfi.covered_share, cfi.trouble

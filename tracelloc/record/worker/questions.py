@@ -153,7 +153,7 @@ class question:  # noqa: N801 - a decorator
     @cached_property
     def _readers(self) -> tuple[Reader, Reader]:
         *arguments, answer = self.types.values()
-        return _row(_values, arguments), reader_of(answer)
+        return _tuple(*arguments), reader_of(answer)
 
     def arguments(self, message: Any, data: bytes, descriptors: Sequence[int]) -> list[Any]:
         """Decodes a question's arguments. Raises MalformedError if they have other types."""
@@ -284,18 +284,14 @@ def _row(make: Callable[..., Any], kinds: Sequence[Any]) -> Reader:
     return read
 
 
-def _values(*values: Any) -> tuple[Any, ...]:
-    return values
-
-
 def _instance(kind: Any) -> Reader:
     hints = get_type_hints(kind, include_extras=True)
     return _row(kind, [hints[field.name] for field in fields(kind)])
 
 
 def _tuple(*kinds: Any) -> Reader:
-    if kinds[-1] is not Ellipsis:
-        return _row(_values, kinds)
+    if kinds[-1:] != (Ellipsis,):
+        return _row(lambda *values: values, kinds)
     read = _list(kinds[0])
     return lambda value, attached: tuple(read(value, attached))
 

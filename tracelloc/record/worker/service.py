@@ -82,7 +82,7 @@ def fork_workers(own_bytes: int, confine_worker: Callable[[], None]) -> None:
 def _fork_sibling() -> int:
     """Forks a child of the parent, which can wait for it. Returns 0 there, else its PID.
 
-    This process has only one thread, so the C library need not know of the fork.
+    With only one thread here, the C library need not know of the fork.
     """
     number = native().system_call("clone")
     # All but the flags are 0: their order differs between processors.

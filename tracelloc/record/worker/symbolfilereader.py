@@ -26,6 +26,7 @@ from tracelloc.files.elf.file import DataLayout
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.sections import SectionError
 from tracelloc.files.elf.symtab import THREAD_LOCALS, VARIABLES
+from tracelloc.model.figures import U64
 from tracelloc.record.worker.codefilereader import CodeFileReader
 from tracelloc.record.worker.questions import Descriptor, question
 
@@ -73,21 +74,14 @@ class SymbolFileReader(CodeFileReader):
 
     @cached_property
     def _tables(self) -> list[RawTable]:
-        tables = list(self.elf.tables())
-        if self._own_table is None:
-            if self._embedded is not None:
-                tables.extend(self._embedded.tables())
-            if self._debug is not None:
-                tables.extend(self._debug.tables())
-        return tables
+        others = (self._embedded, self._debug) if self._own_table is None else ()
+        files = [self.elf, *(each for each in others if each is not None)]
+        return [table for elf in files for table in elf.tables()]
 
     @cached_property
     def _table(self) -> SymbolTable:
-        tables = list(self._tables)
         stubs = plt_functions(self.elf)
-        if stubs:
-            tables.append(RawTable.made_up(stubs))
-        return SymbolTable(tables)
+        return SymbolTable([*self._tables, *([RawTable.made_up(stubs)] if stubs else [])])
 
     @question()
     def count(self) -> tuple[int, bool, list[str]]:
@@ -115,7 +109,6 @@ class SymbolFileReader(CodeFileReader):
 
     @question(lambda found: found.thread_alignment > 0)
     def data_layout(self) -> DataLayout:
-        """Returns where the file's variables lie."""
         return self.elf.data_layout
 
     @question()
@@ -139,7 +132,6 @@ class SymbolFileReader(CodeFileReader):
 
     @question(lambda found, addresses, _: len(found) == len(addresses))
     def variable_places(self, addresses: Sequence[int], of_debug: bool) -> list[SourcePlace]:
-        """Returns where the variables at these addresses are declared."""
         return self._decoders[of_debug].variables(addresses)
 
     def close(self) -> None:
@@ -155,7 +147,6 @@ def _has_lines(elf: ElfFile) -> bool:
         return False
 
 
-U64 = npt.NDArray[np.uint64]
 Records = npt.NDArray[np.void]
 
 # A mapping of code, by address: the generation since which it is known to be there, the number of
@@ -175,11 +166,8 @@ def miss_dtype(architecture: Architecture) -> np.dtype[Any]:
     address of the copied memory, a mask of missing pages, and how many bytes of it are sent.
     """
     return np.dtype([
-        ("registers", "<u8", (len(architecture.miss_registers),)),
-        ("generation", "<i8"),
-        ("address", "<u8"),
-        ("holes", "<u8"),
-        ("size", "<i8"),
+        ("registers", "<u8", (len(architecture.miss_registers),)), ("generation", "<i8"),
+        ("address", "<u8"), ("holes", "<u8"), ("size", "<i8"),
     ])  # fmt: skip
 
 
@@ -207,14 +195,11 @@ class KnownFiles:
 
     @question()
     def open_file(self, number: int, descriptor: Descriptor) -> None:
-        """Takes over the descriptor of a new file."""
         self.by_number[number] = SymbolFileReader(ElfFile(descriptor.number))
 
     @question()
     def close_file(self, number: int) -> None:
-        """Closes a file, given its number, if it is known."""
-        file = self.by_number.pop(number, None)
-        if file is not None:
+        if (file := self.by_number.pop(number, None)) is not None:
             file.close()
 
     @question(_are_possible)
@@ -267,14 +252,12 @@ class _MappedCode:
         # Something else may have been mapped there in that generation.
         if since > generation:
             return None
-        if number == GENERATED:
-            rules = self._generated
-        else:
+        rules = self._generated
+        if number != GENERATED:
             file = self._files.get(number)
             inside = None if file is None else file.elf.address_of(offset + address - start)
             if file is None or file.cfi is None or inside is None:
-                # The file can't be read, and a guess could be wrong.
-                return None
+                return None  # The file can't be read, and a guess could be wrong
             rules = file.rules(inside)
         self.rows[address] = rules.row(address)
         return rules

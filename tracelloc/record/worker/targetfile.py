@@ -53,8 +53,7 @@ class TargetFile(FileHandle, SegmentedFile):
         self._tails: dict[str, set[str]] = {}
         # Functions that the file exports, among those looked up
         self.exports: Final[set[str]] = set()
-        # Functions that the file imports, among those looked up
-        self.imports: Final[set[str]] = set()
+        self.imports: Final[set[str]] = set()  # The same for functions that it imports
         self._results: dict[tuple[str, str], Any] = {}
         # Offsets of the requested USDT probes: stacks may begin there
         self.usdt_offsets: Final[set[int]] = set()
@@ -65,15 +64,10 @@ class TargetFile(FileHandle, SegmentedFile):
             if isinstance(error, FileReadError) and str(error).startswith(_NOT_ELF):
                 raise NotElfError(str(error).removeprefix(_NOT_ELF)) from error
             raise
-        self.segments = facts.segments
-        self.has_frames: Final = facts.has_frames
-        self.build_id: Final = facts.build_id
-        self.is_go: Final = facts.is_go
-        self.has_tables: Final = facts.has_tables
-        self.unwind_sections: Final = facts.unwind_sections
-        self.dynamic_names: Final = facts.dynamic_names
-        # What was not read, as too large or unreadable, to display
-        self.troubles: Final = facts.troubles
+        self.segments, self.troubles = facts.segments, facts.troubles
+        self.has_frames, self.has_tables = facts.has_frames, facts.has_tables
+        self.build_id, self.is_go = facts.build_id, facts.is_go
+        self.unwind_sections, self.dynamic_names = facts.unwind_sections, facts.dynamic_names
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> TargetFile:
@@ -87,7 +81,6 @@ class TargetFile(FileHandle, SegmentedFile):
         return cls(descriptor, path)
 
     def descriptor(self) -> int:
-        """The file's descriptor, which this object still owns."""
         return self._descriptor
 
     @property
@@ -157,7 +150,6 @@ class TargetFile(FileHandle, SegmentedFile):
         return {name: self._functions[name] for name in names if self._functions[name]}
 
     def names_ending(self, tail: str) -> set[str]:
-        """Returns the names in the symbol tables that end with ``tail``."""
         self.look_up((), [tail])
         return self._tails[tail]
 
@@ -177,7 +169,6 @@ class TargetFile(FileHandle, SegmentedFile):
         return [range(*part) for part in self.ask_once((), CodeFileReader.parts, name)]
 
     def usdt(self, provider: str) -> Sequence[UsdtPlace]:
-        """Returns the places of a provider's USDT probes in the file; none on failure."""
         found = self.ask_once((), CodeFileReader.usdt, provider)
         self.usdt_offsets.update(place.offset for place in found)
         return found
@@ -198,7 +189,6 @@ class WorkerFile(FileHandle):
     data_layout = asked(SymbolFileReader.data_layout)
 
     def introduction(self) -> list[tuple[Callable[..., Any], list[Any]]]:
-        """Returns questions that introduce the file to a new worker, with arguments."""
         told = super().introduction()
         if self._debug is not None:
             descriptor = Descriptor(self._debug.descriptor())
@@ -232,12 +222,10 @@ class FileDecoder:
         self._of_debug = of_debug
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """Returns one chain of source frames per address. Raises FileReadError."""
         found, self.split_paths, self.reason = self._file.ask(
             SymbolFileReader.chains, addresses, self._of_debug
         )
         return found
 
     def variables(self, addresses: Sequence[int]) -> list[SourcePlace]:
-        """Returns where the variables at these addresses are declared. Raises FileReadError."""
         return self._file.ask(SymbolFileReader.variable_places, addresses, self._of_debug)

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.architecture import native
 from tracelloc.dataclass import dataclass
 from tracelloc.files.cfi.walk import Walk
 from tracelloc.model.events import Miss
-from tracelloc.record.worker.client import (
-    CODE_WORKER,
-    ROW_WORKER,
-    AskedFile,
-    FileHandle,
-    FileReadError,
-    FileWorker,
-)
+from tracelloc.model.figures import U64
+from tracelloc.record.worker import client
+from tracelloc.record.worker.client import AskedFile, FileHandle, FileReadError, FileWorker
 from tracelloc.record.worker.codefilereader import CodeFileReader
 from tracelloc.record.worker.symbolfilereader import CODE_DTYPE, KnownFiles, miss_dtype
 from tracelloc.record.worker.targetfile import TargetFile
-
-U64 = npt.NDArray[np.uint64]
 
 _MOST_REMEMBERED: Final = 1 << 16  # Most call sites remembered. A hot program needs a few thousand.
 _MOST_PLACES: Final = 1 << 16  # Most addresses whose row is cached
@@ -38,7 +31,7 @@ class UnwindTables:
     def __init__(self, elf: TargetFile) -> None:
         """Reads nothing yet. The caller still owns ``elf``."""
         self._elf = elf
-        self._ahead = FileHandle(ROW_WORKER, elf.descriptor(), elf.path)
+        self._ahead = FileHandle(client.ROW_WORKER, elf.descriptor(), elf.path)
         self._lock = threading.Lock()
         self._all_rows: tuple[U64, U64] | None = None
         self._places: dict[int, tuple[int, bool]] = {}
@@ -82,11 +75,9 @@ class UnwindTables:
             self.passed_rows = sites[order], rows[order]
 
     def is_start(self, address: int) -> bool:
-        """Returns whether a function with information begins at this address."""
         return self._at(address)[1]
 
     def row(self, address: int) -> int:
-        """Returns the unwind row of an address; 0 if it is unknown."""
         return self._at(address)[0]
 
     def _at(self, address: int) -> tuple[int, bool]:
@@ -94,13 +85,11 @@ class UnwindTables:
         if found is None:
             if len(self._places) >= _MOST_PLACES:
                 self._places.clear()
-            try:
+            row, is_start, trouble = 0, False, None
+            with suppress(FileReadError):
                 row, is_start, trouble = self._elf.ask(CodeFileReader.at, address)
-                found = row, is_start
-                self.trouble = trouble or self.trouble
-            except FileReadError:
-                pass
-            found = self._places[address] = found or (0, False)
+            self.trouble = trouble or self.trouble
+            found = self._places[address] = row, is_start
         return found
 
     def close(self) -> None:
@@ -125,7 +114,7 @@ class StackWalker(AskedFile):
     After stacks have ended the worker twice, it is not asked again.
     """
 
-    def __init__(self, pid: int, worker: FileWorker = CODE_WORKER) -> None:
+    def __init__(self, pid: int, worker: FileWorker = client.CODE_WORKER) -> None:
         super().__init__(worker, f"call stacks of process {pid} that the probes can't follow")
         self._code = np.empty(0, CODE_DTYPE)
 
@@ -158,11 +147,9 @@ class StackWalker(AskedFile):
                     len(each.stack),
                 )  # fmt: skip
             memory = b"".join(each.stack for each in some)
-            walks, addresses, found_rows = self.ask(
-                KnownFiles.stacks, limit, self._code, heads, memory
-            )
+            walks, *new = self.ask(KnownFiles.stacks, limit, self._code, heads, memory)
             for frames, end, guessed, met_unmapped in walks:
                 walk = Walk(tuple(frames.tolist()), end, guessed)
                 found.append(FollowedStack(walk, met_unmapped))
-            rows.update(zip(addresses.tolist(), found_rows.tolist(), strict=True))
+            rows.update(zip(*(each.tolist() for each in new), strict=True))
         return found, rows

@@ -53,11 +53,9 @@ class ForkedWorker:
 
     @property
     def rss_bytes(self) -> int:
-        """Resident bytes of the worker, including memory shared with the zygote."""
         return rss_of(self.pid)
 
     def kill(self) -> None:
-        """Kills the process, which must still be waited for."""
         with self._lock, suppress(ProcessLookupError):
             if self._status is None:
                 signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
@@ -80,11 +78,9 @@ class ForkedWorker:
 
 def rss_of(pid: int) -> int:
     """Returns the resident memory of a process in bytes; 0 if it has ended."""
-    try:
-        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
-    except (OSError, IndexError):
-        return 0
-    return int(pages) * os.sysconf("SC_PAGESIZE")
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    return 0
 
 
 class Zygote:
@@ -106,24 +102,19 @@ class Zygote:
             for tries_left in reversed(range(_TRIES)):
                 try:
                     return self._fork(max(memory_bytes, LEAST_MEMORY_BYTES))
-                except OSError:
-                    self._end()
-                    if not tries_left:
-                        raise
-                except BaseException:
+                except BaseException as error:
                     # After an interrupt, this answer must not be taken for the next question's.
                     self._end()
-                    raise
+                    if not (tries_left and isinstance(error, OSError)):
+                        raise
             raise AssertionError
 
     @property
     def rss_bytes(self) -> int:
         """Resident bytes of the zygote, most of which workers share."""
-        process = self._process
-        return 0 if process is None else rss_of(process.pid)
+        return 0 if (process := self._process) is None else rss_of(process.pid)
 
     def close(self) -> None:
-        """Ends the process; workers continue."""
         with self._lock:
             self._end()
 

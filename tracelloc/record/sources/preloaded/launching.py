@@ -17,6 +17,7 @@ from typing import Final
 
 from tracelloc.architecture import native
 from tracelloc.record.process import ptrace
+from tracelloc.system.syscalls import opened_at_once
 
 # Entry right before tracelloc's `LD_PRELOAD`, at the end: the library removes both.
 _MARK: Final = b"TRACELLOC_LAUNCH=1"
@@ -79,7 +80,7 @@ def preloads(program: bytes) -> bool:
     try:
         for _ in range(2):
             # The file may be anything, even a pipe.
-            with open(program, "rb", 0, opener=_opened_at_once) as file:
+            with open(program, "rb", 0, opener=opened_at_once) as file:
                 head = file.read(_HEAD_BYTES) or b""
                 if not head.startswith(b"#!"):
                     return _is_dynamic(head, file.fileno())
@@ -87,10 +88,6 @@ def preloads(program: bytes) -> bool:
     except OSError:
         pass
     return False
-
-
-def _opened_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _is_dynamic(head: bytes, fd: int) -> bool:
