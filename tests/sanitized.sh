@@ -32,9 +32,7 @@ ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$(gcc -print-file-name=libasan.so) \
     tests/unit/verdict/test_survival.py tests/unit/record/test_drain.py tests/unit/record/unwinding/test_addresses.py \
     tests/unit/files/cfi/test_cfi_programs.py tests/unit/files/cfi/test_cfi_rows.py \
     tests/unit/files/cfi/test_cfi_damage.py::test_fuzzed_sections \
-    tests/unit/files/cfi/test_cfi_damage.py::test_fuzzed_sections_at_once \
-    tests/unit/files/cfi/test_cfi_damage.py::test_functions_that_share_bytes \
-    tests/unit/files/cfi/test_cfi_damage.py::test_functions_of_many_cies \
+    tests/unit/files/cfi/test_cfi_damage.py::test_functions_that_share_bytes_or_cies \
     tests/unit/files/cfi/test_cfi_files.py::test_calls_in_any_bytes \
     tests/unit/files/cfi/test_cfi_walk.py::test_walks_by_hand \
     tests/unit/files/cfi/test_cfi_walk.py::test_pages_that_were_not_copied \

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from textual.pilot import Pilot
 
 from tests.ui.screens import line_with, shown, text_of
@@ -72,10 +71,7 @@ async def test_tree_by_each_metric(app: LiveApp, pilot: Pilot[int]) -> None:
     assert f"temporary {SECONDS}" in line_with(app, "colors: module")
     await press(app, pilot, "w")
     assert app.state.settings.metric is Metric.BYTES
-
-
-@on_live_screen()
-async def test_limits_leave_out_what_is_freed(app: LiveApp, pilot: Pilot[int]) -> None:
+    # Limits leave out what is freed.
     await press(app, pilot, *"4wwww")
     assert own(app, "render_page") == PAGE_BYTES
     app.state.change(limits=replace(app.state.settings.limits, min_size_bytes=4096))
@@ -126,7 +122,9 @@ async def test_threads(source: FakeSource) -> None:
 
 
 @on_live_screen()
-async def test_threads_while_frozen(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
+async def test_threads_while_frozen_and_another_program(
+    app: LiveApp, pilot: Pilot[int], source: FakeSource
+) -> None:
     """What was not asked for before is not there; the rest is as ever."""
     taken = source.taken
     await press(app, pilot, "space", "7")
@@ -136,33 +134,36 @@ async def test_threads_while_frozen(app: LiveApp, pilot: Pilot[int], source: Fak
     await press(app, pilot, "space")
     await tick(app, pilot)
     assert app.state.picture.snapshot.threads is not None
+    await press(app, pilot, *"4wwww")
+    source.table = LiveTable(source.table.stacks)
+    source.table.cohorts.begin(source.now_ns)
+    source.target = replace(source.target, command="other", exec_count=1)
+    source.allocate(LOG, 1000, tid=103)
+    await tick(app, pilot)
+    assert nodes_of(app).weight(ROOT) == own(app, "append_log") == 1000
+    assert nodes_of(app).tree.steps[ROOT].name == "other"
+    await press(app, pilot, "7")
+    assert app.state.picture.content.order == [103]
 
 
-async def test_header_says_when_most_was_held(source: FakeSource) -> None:
-    source.now_ns += 34_000_000_000
-    assert round(PEAK_BYTES / 1024) == 581
-    async with live(source, (180, 40)) as (app, _pilot):
-        assert "peak 581 KiB 35 s ago" in text_of(app)[1]
-
-
-@pytest.mark.parametrize(
-    ("stack", "words"),
-    [
+@on_live_screen()
+async def test_details(app: LiveApp, pilot: Pilot[int]) -> None:
+    for stack, words in (
         (CACHE, f"at heap peak: 120 KiB (20.7 %)   freed by other threads {HANDED} (75.0 %)"),
         (LEAK, "at heap peak: 375 KiB (64.6 %)"),
         (PAGE, f"at heap peak: 48.8 KiB (8.4 %)   temporary {SECONDS} (100.0 %)"),
-    ],
-)
-@on_live_screen()
-async def test_details(app: LiveApp, pilot: Pilot[int], stack: int, words: str) -> None:
-    app.state.open_details(stack)
-    await tick(app, pilot)
-    assert line_with(app, "at heap peak:") == f" {words}"
+    ):
+        app.state.open_details(stack)
+        await tick(app, pilot)
+        assert line_with(app, "at heap peak:") == f" {words}"
+        await press(app, pilot, "escape")
 
 
-async def test_temporary_column(source: FakeSource) -> None:
+async def test_peak_in_the_header_and_temporary_column(source: FakeSource) -> None:
     source.free(source.allocate(LOG, 7))
+    source.now_ns += 34_000_000_000
     async with live(source, (180, 40)) as (app, pilot):
+        assert "peak 581 KiB 35 s ago" in text_of(app)[1]
         assert "50.0 %" in line_with(app, "append_log")
         app.screen.action_sort_by("temporary")
         await tick(app, pilot)
@@ -180,17 +181,3 @@ async def test_estimates_are_marked(tmp_path: Path) -> None:
         assert "~2.00 MiB" in line_with(app, "▾ shop-server")
         await press(app, pilot, "7")
         assert "~1.00 MiB" in line_with(app, "worker-1")
-
-
-@on_live_screen()
-async def test_another_program_begins(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
-    await press(app, pilot, *"4wwww")
-    source.table = LiveTable(source.table.stacks)
-    source.table.cohorts.begin(source.now_ns)
-    source.target = replace(source.target, command="other", exec_count=1)
-    source.allocate(LOG, 1000, tid=103)
-    await tick(app, pilot)
-    assert nodes_of(app).weight(ROOT) == own(app, "append_log") == 1000
-    assert nodes_of(app).tree.steps[ROOT].name == "other"
-    await press(app, pilot, "7")
-    assert app.state.picture.content.order == [103]

@@ -40,7 +40,7 @@ def chart_of(app: LiveApp) -> list[str]:
 
 
 @on_live_screen()
-async def test_layers_are_as_high_as_what_they_had(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_layers_and_rows(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "C")
     lines = chart_of(app)
     axis = next(at for at, line in enumerate(lines) if line.startswith("       0┼"))
@@ -57,10 +57,8 @@ async def test_layers_are_as_high_as_what_they_had(app: LiveApp, pilot: Pilot[in
     middle = column(lines, 9 + (len(lines[axis]) - 9) // 2)
     assert 0.4 < middle.count("█") / now.count("█") < 0.6
     assert abs(middle.count("▓") - now.count("▓")) <= 1
+    await press(app, pilot, "1")
 
-
-@on_live_screen()
-async def test_rows_are_opened_and_stacks_charted(app: LiveApp, pilot: Pilot[int]) -> None:
     def rows() -> list[str]:
         texts = text_of(app)
         title = next(at for at, line in enumerate(texts) if "live bytes of" in line)
@@ -119,17 +117,14 @@ async def test_without_room_and_without_blocks(app: LiveApp, pilot: Pilot[int]) 
     assert "no stacks match /nothing" in "\n".join(text_of(app))
 
 
-def test_a_step_is_drawn_in_the_column_that_ends_with_it() -> None:
+def test_plots() -> None:
     canvas = Canvas(LABELS + 10 + BEHIND, 5, 0, 10 * NS_PER_S)
     assert canvas.edges_ns().tolist() == [second * NS_PER_S for second in range(1, 11)]
     curve = Curve("heap", [0, 5 * NS_PER_S], [10, 20], "plot--heap")
     rows = draw_plot([curve], [], 0, 10 * NS_PER_S, width=LABELS + 10 + BEHIND, height=5)
     lines = ["".join(cell for cell, _ in row[LABELS : LABELS + 10]) for row in rows]
     assert lines[:4] == ["    ██████"] * 2 + ["██████████"] * 2
-
-
-def test_leaks_have_their_color_within_the_heap() -> None:
-    """A leak of 3 of 4 MiB, a limit nearby, and unknown values in between."""
+    # A leak of 3 of 4 MiB, a limit nearby, and unknown values in between.
     heap = Curve("heap", [0, 4 * NS_PER_S, 6 * NS_PER_S], [4 << 20, -1, 4 << 20], "plot--heap")
     leak = Curve("leak", [0], [3 << 20], "plot--leak", is_part=True)
     limit = Curve("limit", [0], [8 << 20], "plot--limit")
@@ -141,10 +136,7 @@ def test_leaks_have_their_color_within_the_heap() -> None:
     assert styles[2] == [*[both] * 3, "", "", *[both] * 5]
     assert [letter for letter, _ in rows[2][LABELS : LABELS + 3]] == ["▄"] * 3
     assert "8 MiB" in "".join(text for text, _ in rows[0])
-
-
-def test_objects_lie_on_the_heap_and_each_part_has_its_name() -> None:
-    """Objects of 4 MiB on a heap of 3 MiB, of which 1 MiB leaks."""
+    # Objects of 4 MiB on a heap of 3 MiB, of which 1 MiB leaks.
     both = Curve("+obj", [0], [7 << 20], "plot--objects")
     heap = Curve("heap", [0], [3 << 20], "plot--heap", is_part=True)
     leak = Curve("leak", [0], [1 << 20], "plot--leak", is_part=True)

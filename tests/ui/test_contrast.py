@@ -90,7 +90,7 @@ def test_with_the_terminals_colours_what_is_chosen_is_reversed(tmp_path: Path, t
     assert any("record_request" in text for text in marked)
 
 
-def test_contrast_is_that_of_the_standard() -> None:
+def test_contrast_themes_and_ascii(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
     assert contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(4.48, abs=0.01)
     assert luminance((255, 0, 0)) == pytest.approx(0.2126)
@@ -98,6 +98,14 @@ def test_contrast_is_that_of_the_standard() -> None:
     for behind in ((30, 30, 30), (128, 128, 128), (250, 240, 230), (0, 0, 255)):
         for front in ((59, 59, 59), (255, 0, 0), (0, 128, 0), behind):
             assert contrast(readable(front, behind), behind) >= LEAST
+    assert wants_ascii({"LANG": "C"})
+    assert not wants_ascii({"LANG": "C", "LC_ALL": "en_US.UTF-8"})
+    assert not wants_ascii({})
+    assert "│█▲ 漢 é".translate(ASCII) == "|#^ ?? ?"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert first_theme(os.open(os.devnull, os.O_RDONLY), BUILTIN_THEMES) == "textual-dark"
+    keep_theme("nord")
+    assert first_theme(-1, BUILTIN_THEMES) == "nord"
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -105,13 +113,6 @@ def test_one_red(theme: str) -> None:
     shades = BUILTIN_THEMES[theme].to_color_system().generate()
     found = signal_colours(BUILTIN_THEMES[theme], MONOKAI)
     assert tuple(found.ansi_colors[1]) == Color.parse(shades["text-error"]).rgb
-
-
-def test_ascii_and_light_backgrounds() -> None:
-    assert wants_ascii({"LANG": "C"})
-    assert not wants_ascii({"LANG": "C", "LC_ALL": "en_US.UTF-8"})
-    assert not wants_ascii({})
-    assert "│█▲ 漢 é".translate(ASCII) == "|#^ ?? ?"
 
 
 @pytest.mark.parametrize(
@@ -131,10 +132,3 @@ def test_the_terminals_background(answer: bytes, light: bool) -> None:
     finally:
         os.close(its)
         os.close(ours)
-
-
-def test_the_chosen_theme_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert first_theme(os.open(os.devnull, os.O_RDONLY), BUILTIN_THEMES) == "textual-dark"
-    keep_theme("nord")
-    assert first_theme(-1, BUILTIN_THEMES) == "nord"

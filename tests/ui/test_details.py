@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 from tests.blockholders import KEPT
 from tests.ui.screens import SIZES, compare, shown, text_of
 from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, tick, until
-from tracelloc.model.frames import Frame
+from tests.unit.show.presentation.test_views import frame
 from tracelloc.model.process import Target
 from tracelloc.show.filters.rules import Action, Match, On, parse_rules
 from tracelloc.ui.app import LiveApp
@@ -27,32 +27,8 @@ async def test_picture(app: LiveApp, pilot: Pilot[int], size: tuple[int, int]) -
     await compare("details", app, pilot)
 
 
-@on_live_screen()
-async def test_figures_and_source(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
-    # The source follows the cursor.
-    await press(app, pilot, "enter", "down")
-    assert "→ 95  int line_95;" in shown(app)
-    # Figures go on, the stack stays, whatever rows do behind it.
-    source.allocate(4, 10 << 20)
-    source.allocate(LEAK, 160)
-    await tick(app, pilot)
-    assert "2,401 blocks" in shown(app)
-    await press(app, pilot, "escape")
-    assert isinstance(app.screen, LiveScreen)
-    assert app.state.picture.content.order[:2] == [LEAK, 4]
-
-
 async def test_who_holds_its_blocks(source: FakeSource) -> None:
-    """In the pane of the tables, and in the stack's own screen."""
-    source.holders = {LEAK: KEPT}
-    async with live(source, (160, 40)) as (app, pilot):
-        assert "held by app::g_sessions (server)" in shown(app)
-        await press(app, pilot, "enter")
-        assert "held by app::g_sessions (server)" in shown(app)
-
-
-async def test_the_pane_takes_what_the_table_leaves(source: FakeSource) -> None:
-    """Few rows leave lines for it on a small screen, and on a larger one for source lines."""
+    """In the pane, which takes what the table leaves, with source lines, and in a screen."""
     source.holders = {LEAK: KEPT}
     async with live(source, (80, 24)) as (app, pilot):
         assert "function, innermost first" in shown(app)
@@ -65,22 +41,17 @@ async def test_the_pane_takes_what_the_table_leaves(source: FakeSource) -> None:
         await until(app, pilot, lambda: sentence in shown(app) and "int line_36;" in shown(app))
         assert "→ 32  int line_32;" in shown(app)
         assert shown(app).count("  int line_") == 9
-
-
-@on_live_screen()
-async def test_hidden_frames_on_demand(app: LiveApp, pilot: Pilot[int]) -> None:
-    await press(app, pilot, "end", "enter")
-    assert "(2 frames hidden)" in shown(app)
-    assert "finish_grow" not in shown(app)
-    await press(app, pilot, "h")
-    assert "alloc::raw_vec::finish_grow" in shown(app)
-    await press(app, pilot, "h")
-    assert "finish_grow" not in shown(app)
+        await press(app, pilot, "enter")
+        assert sentence in shown(app)
 
 
 async def test_hide_undo_collapse_save(source: FakeSource) -> None:
     async with live(source) as (app, pilot):
         await press(app, pilot, "end", "enter")
+        assert "(2 frames hidden)" in shown(app)
+        for is_seen in (True, False):
+            await press(app, pilot, "h")
+            assert ("alloc::raw_vec::finish_grow" in shown(app)) == is_seen
         assert app.screen.query_one("#frames", Table).cursor == 1, "hidden frames are above"
         await press(app, pilot, "H")
         assert "dns::Message::decode" not in "\n".join(text_of(app)[8:20])
@@ -99,7 +70,9 @@ async def test_hide_undo_collapse_save(source: FakeSource) -> None:
 
 
 @on_live_screen()
-async def test_added_rules_in_dialogs(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
+async def test_figures_source_rules_and_help(
+    app: LiveApp, pilot: Pilot[int], source: FakeSource
+) -> None:
     await press(app, pilot, "enter", "H", "escape", "f", "end")
     assert "hide ^record_request$" in shown(app)
     await press(app, pilot, "W")
@@ -107,6 +80,21 @@ async def test_added_rules_in_dialogs(app: LiveApp, pilot: Pilot[int], source: F
     assert parse_rules(text, "filters.toml").rules[0].pattern == "^record_request$"
     await press(app, pilot, "delete", "escape")
     assert source.filters.added == ()
+    # The source follows the cursor.
+    await press(app, pilot, "enter", "down")
+    assert "→ 95  int line_95;" in shown(app)
+    # Figures go on, the stack stays, whatever rows do behind it.
+    source.allocate(4, 10 << 20)
+    source.allocate(LEAK, 160)
+    await tick(app, pilot)
+    assert "2,401 blocks" in shown(app)
+    await press(app, pilot, "question_mark")
+    text = "\n".join(map(str, app.screen.query_one(Table).order))
+    for binding in DetailScreen.BINDINGS:
+        assert binding.tooltip in text  # type: ignore[union-attr]
+    await press(app, pilot, "escape", "e", "escape", "q")
+    assert isinstance(app.screen, LiveScreen)
+    assert app.state.picture.content.order[:2] == [LEAK, 4]
 
 
 async def test_copy_and_editor(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,32 +121,28 @@ async def test_copy_and_editor(source: FakeSource, monkeypatch: pytest.MonkeyPat
     ]
 
 
-@on_live_screen()
-async def test_help_and_export_from_here(app: LiveApp, pilot: Pilot[int]) -> None:
-    await press(app, pilot, "enter", "question_mark")
-    text = "\n".join(map(str, app.screen.query_one(Table).order))
-    for binding in DetailScreen.BINDINGS:
-        assert binding.tooltip in text  # type: ignore[union-attr]
-    await press(app, pilot, "escape", "e", "escape", "q")
-    assert isinstance(app.screen, LiveScreen)
+@pytest.mark.parametrize(
+    ("symbol", "module", "does_collapse", "rule"),
+    [
+        ("shop::arena::Arena<T>::grow", "/opt/app", True, ("shop::arena::", "shop::arena")),
+        ("grow", "/opt/app", True, ("^grow$", "grow")),
+        (None, "/opt/app", False, ("/app$", None)),
+        (None, None, False, None),
+    ],
+)
+def test_rules_of_frames(
+    symbol: str | None, module: str | None, does_collapse: bool, rule: tuple[str, str | None] | None
+) -> None:
+    found = rule_for(frame(symbol, 1, module), collapse=does_collapse)
+    assert (found and (found.pattern, found.label)) == rule
+    assert not found or (found.on is On.MODULE) == (symbol is None)
 
 
-def frame(symbol: str | None, module: str | None = "/opt/app") -> Frame:
-    return Frame(1, symbol, symbol, None, None, module, 1)
-
-
-def test_rules_of_frames() -> None:
+def test_a_name_as_a_rule_means_just_it() -> None:
     hide = rule_for(frame("operator new[](unsigned long)"), collapse=False)
     assert hide.match is Match.REGEX
     assert hide.tester()("operator new[](unsigned long)")
     assert not hide.tester()("operator new[](unsigned long, int)")
-    scoped = rule_for(frame("shop::arena::Arena<T>::grow"), collapse=True)
-    assert (scoped.pattern, scoped.label) == ("shop::arena::", "shop::arena")
-    plain = rule_for(frame("grow"), collapse=True)
-    assert (plain.pattern, plain.label) == ("^grow$", "grow")
-    nameless = rule_for(frame(None), collapse=False)
-    assert (nameless.pattern, nameless.on) == ("/app$", On.MODULE)
-    assert rule_for(frame(None, None), collapse=False) is None
 
 
 def test_source_lines() -> None:

@@ -66,23 +66,17 @@ def test_every_cell_of_a_line_is_someones_or_its_parents_own(width: int) -> None
             assert (node in places) == (nodes.weight(node) * width >= whole)
 
 
-def test_exactly_a_cell_is_enough() -> None:
+def test_boxes_of_exact_weights() -> None:
     stacks = [(n, path(f"f{n}"), weights(10, 1, 0)) for n in range(4)]
     level = lay_out(Nodes(build_tree(stacks, Step("app", None))), ROOT, 4)[1]
     assert [(box.left, box.end) for box in level.boxes] == [(0, 1), (1, 2), (2, 3), (3, 4)]
     assert not level.small
-
-
-def test_zoom_takes_the_whole_width() -> None:
     nodes = Nodes(random_tree(1))
     child = nodes.children(nodes.children(ROOT)[0])[0]
     levels = lay_out(nodes, child, 50)
     for level in levels[:3]:
         assert [(box.left, box.end) for box in level.boxes] == [(0, 50)]
     assert levels[2].boxes[0].node == child
-
-
-def test_weights_below_zero_count_as_nothing() -> None:
     nodes = Nodes(random_tree(2, growth=100), Metric.GROWTH)
     own = nodes.tree.own[Metric.GROWTH].clip(0)
     assert nodes.weight(ROOT) == own.sum()
@@ -105,7 +99,7 @@ def test_paths_lead_to_the_same_function_in_another_tree() -> None:
     assert new.tree.steps[new.nearest(old.path(gone))].name == "http::serve"
 
 
-def test_share_of_matches_counts_nothing_twice() -> None:
+def test_searches_and_colours() -> None:
     tree = build_tree(
         [
             (1, path("f", "g", "f"), weights(10, 1, 0)),
@@ -119,17 +113,12 @@ def test_share_of_matches_counts_nothing_twice() -> None:
     assert len(nodes.matches) == 3
     assert nodes.matching == 10 + 5 + 1000
 
-
-def test_search_as_typed() -> None:
     def found(text: str, name: str) -> bool:
         return Search(text).matches(name)
 
     assert found("vec.*push", "Vec<T>::push")
     assert not found("VEC", "Vec<T>::push")
     assert found("operator[", "std::map::operator[](int)")
-
-
-def test_colours() -> None:
     assert module_colour("/a/libfoo.so", 6) == module_colour("/b/libfoo.so", 6)
     assert 0 <= module_colour(None, 6) < 6
     assert [growth_colour(g, 100) for g in (-1, 0, 9, 10)] == [0, 1, 2, 3]
@@ -176,18 +165,6 @@ async def test_walk_with_keys(app: ViewApp, pilot: Pilot[None], view: FlameView)
 
 
 @on_screen(FlameView)
-async def test_mouse(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
-    view.show(Nodes(sample_tree()), at_once=True)
-    await pilot.pause()
-    await pilot.click(view, offset=(text_of(app)[5].index("▏tls"), 5))
-    assert name_of(view) == "tls::accept"
-    await pilot.click(view, offset=(79, 5))
-    assert name_of(view) == "tls::accept", "there is no box"
-    await pilot.click(view, offset=(2, 4), times=2)
-    assert name_of(view, view.zoomed) == "Session::open"
-
-
-@on_screen(FlameView)
 async def test_zoom_and_cursor_stay(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
     view.show(Nodes(sample_tree()), at_once=True)
     await pilot.press("down", "down", "enter", "down", "down", "right")
@@ -216,13 +193,21 @@ async def test_narrower_than_a_box(app: ViewApp, pilot: Pilot[None], view: Flame
 
 
 @on_screen(FlameView)
-async def test_nothing_to_show(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
+async def test_nothing_to_show_and_mouse(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
     await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape", "c")
     assert "counting blocks…" in text_of(app)[0]
     nothing = Nodes(build_tree([], Step("app", None)), search=Search("x"), empty="none")
     view.show(nothing, at_once=True)
     await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape")
     assert "none" in text_of(app)[0]
+    view.show(Nodes(sample_tree()), at_once=True)
+    await pilot.pause()
+    await pilot.click(view, offset=(text_of(app)[5].index("▏tls"), 5))
+    assert name_of(view) == "tls::accept"
+    await pilot.click(view, offset=(79, 5))
+    assert name_of(view) == "tls::accept", "there is no box"
+    await pilot.click(view, offset=(2, 4), times=2)
+    assert name_of(view, view.zoomed) == "Session::open"
 
 
 @pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)

@@ -23,16 +23,16 @@ from tracelloc.ui.player import PLAYER_KEYS
 from tracelloc.ui.state import VIEWS
 
 
-@pytest.mark.parametrize(
-    ("typed", "first"),
-    [("leak", "V Suspects"), ("suspects", "V Suspects"), ("diff", "d Changes"),
-     ("flame", "3 Flame"), ("pid", "P Choose process"), ("theme", "Theme")],
-)  # fmt: skip
 @on_live_screen()
-async def test_palette_synonyms(app: LiveApp, pilot: Pilot[int], typed: str, first: str) -> None:
-    await press(app, pilot, "ctrl+p", *typed)
-    found = app.screen.query_one(CommandList)
-    await until(app, pilot, lambda: first in prompts(found)[:2])
+async def test_palette_synonyms(app: LiveApp, pilot: Pilot[int]) -> None:
+    for typed, first in (
+        ("leak", "V Suspects"), ("suspects", "V Suspects"), ("diff", "d Changes"),
+        ("flame", "3 Flame"), ("pid", "P Choose process"), ("theme", "Theme"),
+    ):  # fmt: skip
+        await press(app, pilot, "ctrl+p", *typed)
+        found = app.screen.query_one(CommandList)
+        await until(app, pilot, lambda found=found, first=first: first in prompts(found)[:2])
+        await press(app, pilot, "escape")
 
 
 def prompts(found: CommandList) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.events import MouseScrollDown
 from textual.pilot import Pilot
 
 from tests.trees import build_tree
@@ -86,28 +87,52 @@ async def walk(rows: LineView[Any], press: Press, *, letters: bool = True) -> No
 LISTS = [view.name for view in VIEWS if view.name not in ("flame", "objects", "memory", "types")]
 
 
-@pytest.mark.parametrize("name", LISTS)
 @on_live_screen(SIZE)
-async def test_views(app: LiveApp, pilot: Pilot[int], name: str) -> None:
-    await press(app, pilot, next(view.key for view in VIEWS if view.name == name))
-    rows = app.screen.query_one(f"#{name}", LineView)
-    assert rows.has_focus
-    await walk(rows, lambda key: press(app, pilot, key))
+async def test_views(app: LiveApp, pilot: Pilot[int]) -> None:
+    """By keys, and by the mouse: a click puts the cursor, two choose, the wheel only scrolls."""
+    for name in LISTS:
+        await press(app, pilot, next(view.key for view in VIEWS if view.name == name))
+        rows = app.screen.query_one(f"#{name}", LineView)
+        assert rows.has_focus
+        await walk(rows, lambda key: press(app, pilot, key))
+        if name != "output":
+            await press(app, pilot, "home")
+            await click(app, pilot, rows)
 
 
-@pytest.mark.parametrize(
-    "keys", [("f",), ("e", "tab"), ("t", "t", "g", "enter"), ("question_mark",)], ids=str
-)
+async def click(app: LiveApp, pilot: Pilot[int], rows: LineView[Any]) -> None:
+    top = rows.region.y + rows.header_lines
+    await pilot.click(offset=(20, top + 2))
+    await settle(app, pilot)
+    assert rows.cursor == 2
+    fits = rows.row_count() <= rows.page_rows
+    for _ in range(5):
+        await pilot._post_mouse_events([MouseScrollDown], offset=(20, top + 1))
+    for _ in range(1000):  # it scrolls smoothly
+        await settle(app, pilot)
+        if fits or rows.scroll_offset.y:
+            break
+        await pilot.pause(0.01)
+    assert rows.cursor == 2
+    assert (rows.scroll_offset.y == 0) == fits
+    await press(app, pilot, "home")
+    chosen: list[object] = []
+    rows.chosen = lambda: chosen.append(rows.cursor)  # type: ignore[method-assign]
+    await pilot.click(offset=(20, top + 1), times=2)
+    assert chosen == [1]
+
+
 @on_live_screen(SIZE)
-async def test_dialogs_and_a_stack(app: LiveApp, pilot: Pilot[int], keys: tuple[str, ...]) -> None:
+async def test_dialogs_and_a_stack(app: LiveApp, pilot: Pilot[int]) -> None:
     live = app.screen
-    await press(app, pilot, *keys)
-    assert app.screen is not live
-    rows = app.screen.focused
-    assert isinstance(rows, LineView)
-    await walk(rows, lambda key: press(app, pilot, key))
-    await press(app, pilot, "escape")
-    assert app.screen is live
+    for keys in (("f",), ("e", "tab"), ("t", "t", "g", "enter"), ("question_mark",)):
+        await press(app, pilot, *keys)
+        assert app.screen is not live
+        rows = app.screen.focused
+        assert isinstance(rows, LineView)
+        await walk(rows, lambda key: press(app, pilot, key))
+        await press(app, pilot, "escape")
+        assert app.screen is live
 
 
 @on_screen(size=SIZE)
@@ -134,40 +159,6 @@ async def test_flame_walks_boxes_with_the_same_keys() -> None:
             await pilot.press(key)
             found.append(nodes.tree.steps[view.selected].name)
         assert found[-5:] == ["app", "c", "app", "c", "app"]
-
-
-@pytest.mark.parametrize("name", [name for name in LISTS if name != "output"])
-@on_live_screen(SIZE)
-async def test_mouse(app: LiveApp, pilot: Pilot[int], name: str) -> None:
-    """A click puts the cursor, two choose, the wheel scrolls and leaves the cursor alone."""
-    view = next(view for view in VIEWS if view.name == name)
-    await press(app, pilot, view.key)
-    rows = app.screen.query_one(f"#{name}", LineView)
-    top = rows.region.y + rows.header_lines
-    await pilot.click(offset=(20, top + 2))
-    await settle(app, pilot)
-    assert rows.cursor == 2
-    fits = rows.row_count() <= rows.page_rows
-    for _ in range(5):
-        await pilot._post_mouse_events([_scroll_event()], offset=(20, top + 1))
-    for _ in range(1000):  # it scrolls smoothly
-        await settle(app, pilot)
-        if fits or rows.scroll_offset.y:
-            break
-        await pilot.pause(0.01)
-    assert rows.cursor == 2
-    assert (rows.scroll_offset.y == 0) == fits
-    await press(app, pilot, "home")
-    chosen: list[object] = []
-    rows.chosen = lambda: chosen.append(rows.cursor)  # type: ignore[method-assign]
-    await pilot.click(offset=(20, top + 1), times=2)
-    assert chosen == [1]
-
-
-def _scroll_event() -> type:
-    from textual.events import MouseScrollDown
-
-    return MouseScrollDown
 
 
 async def test_the_list_may_become_shorter_than_what_is_in_view() -> None:

@@ -97,10 +97,6 @@ async def test_sorting(app: LiveApp, pilot: Pilot[int]) -> None:
         await pilot.click("#stacks", offset=(6, 0))
         await settle(app, pilot)
         assert rows(app) == order
-
-
-@on_live_screen()
-async def test_a_click_leads_to_a_view_with_its_order(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "8")
     assert "uprobe sessions" in shown(app)
     await pilot.click("#tabs", offset=(18, 0))
@@ -126,6 +122,12 @@ async def test_waste(source: FakeSource) -> None:
 
 @on_live_screen()
 async def test_search(app: LiveApp, pilot: Pilot[int]) -> None:
+    """However fast: nothing of it becomes a command."""
+    await pilot.press("slash", "a", "p", "p")
+    await settle(app, pilot)
+    assert app.state.settings.search == "app"
+    assert app.state.settings.sorting.column == "verdict"
+    await press(app, pilot, "escape")
     await press(app, pilot, "slash", "c", "a")
     assert rows(app) == ["cache_lookup"]
     await type_search(app, pilot, "CACHE")
@@ -159,16 +161,7 @@ async def test_search(app: LiveApp, pilot: Pilot[int]) -> None:
 
 
 @on_live_screen()
-async def test_slash_takes_what_is_typed_behind_it(app: LiveApp, pilot: Pilot[int]) -> None:
-    """However fast: nothing of it becomes a command."""
-    await pilot.press("slash", "a", "p", "p")
-    await settle(app, pilot)
-    assert app.state.settings.search == "app"
-    assert app.state.settings.sorting.column == "verdict"
-
-
-@on_live_screen()
-async def test_baseline(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
+async def test_baseline_and_marks(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     await press(app, pilot, "b")
     assert rows(app) == []
     assert "no live blocks allocated since the baseline" in shown(app)
@@ -184,10 +177,6 @@ async def test_baseline(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> 
     assert rows(app) == ["cache_lookup"]
     await press(app, pilot, "1", "b")
     assert rows(app) == BY_BYTES
-
-
-@on_live_screen()
-async def test_marks_and_differences(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
     await press(app, pilot, "d")
     assert app.state.settings.difference is None
     await press(app, pilot, "M")
@@ -213,11 +202,8 @@ async def test_marks_and_differences(app: LiveApp, pilot: Pilot[int], source: Fa
     assert len(rows(app)) == 4
     await press(app, pilot, "d", "escape")
     assert app.state.settings.difference is None
-
-
-@on_live_screen()
-async def test_the_newest_marks_are_kept(app: LiveApp, pilot: Pilot[int]) -> None:
-    for _ in range(MOST_MARKS + 2):
+    # The newest marks are kept.
+    for _ in range(MOST_MARKS):
         app.state.set_mark()
     await tick(app, pilot)
     names = [mark.name for mark in app.state.settings.marks]
@@ -225,7 +211,7 @@ async def test_the_newest_marks_are_kept(app: LiveApp, pilot: Pilot[int]) -> Non
 
 
 @on_live_screen()
-async def test_only_some_verdicts(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_verdicts_pause_copy_and_invert(app: LiveApp, pilot: Pilot[int]) -> None:
     for said, found in {
         "leaking or growing": ["record_request"],
         "cache": ["cache_lookup"],
@@ -245,21 +231,24 @@ async def test_only_some_verdicts(app: LiveApp, pilot: Pilot[int]) -> None:
     assert rows(app) == BY_BYTES
     await press(app, pilot, "V", "escape")
     assert rows(app) == BY_BYTES
-
-
-@on_live_screen()
-async def test_suspects_come_first(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
-    """What holds most is on top of those that are none, however large."""
-    source.allocate(LOG, 10 << 20)
-    await tick(app, pilot)
-    assert rows(app)[:2] == ["record_request", "append_log"]
-    assert "1 growing, 187 KiB/min" in line_with(app, "Heap")
-    await press(app, pilot, "t")
-    assert rows(app)[:2] == ["append_log", "record_request"]
-    await press(app, pilot, "v")
-    assert rows(app)[:2] == ["record_request", "append_log"]
-    await press(app, pilot, "v")
-    assert rows(app)[-1] == "record_request"
+    await press(app, pilot, "home")
+    await press(app, pilot, "y")
+    assert "record_request+0x4/0x10 in /opt/shop/server (/src/server.c:32)" in app.clipboard
+    await press(app, pilot, "space")
+    assert "FROZEN" in text_of(app)[0]
+    await press(app, pilot, "space")
+    assert "FROZEN" not in text_of(app)[0]
+    await press(app, pilot, "4", "escape")
+    assert app.state.settings.view is STACKS
+    await press(app, pilot, "escape")
+    assert app.is_running
+    await press(app, pilot, "i")
+    assert app.state.settings.view is TREE
+    assert "callers ↓" in line_with(app, "share")
+    await press(app, pilot, "i")
+    assert "callees ↓" in line_with(app, "share")
+    await press(app, pilot, "3", "slash", *"dns", "enter")
+    assert any("found:" in line for line in text_of(app))
 
 
 async def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> None:
@@ -282,28 +271,8 @@ async def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> N
 
 
 def test_what_fills_is_not_shown_as_a_leak() -> None:
-    assert growth_cell(1 << 20, Verdict.CACHE).style == "dim"
-    assert growth_cell(1 << 20, Verdict.GROWING).style == GROWING
-    assert growth_cell(1 << 20, None).style == GROWING
-
-
-@on_live_screen()
-async def test_pause(app: LiveApp, pilot: Pilot[int]) -> None:
-    await press(app, pilot, "space")
-    assert "FROZEN" in text_of(app)[0]
-    await press(app, pilot, "space")
-    assert "FROZEN" not in text_of(app)[0]
-
-
-@on_live_screen()
-async def test_invert(app: LiveApp, pilot: Pilot[int]) -> None:
-    await press(app, pilot, "i")
-    assert app.state.settings.view is TREE
-    assert "callers ↓" in line_with(app, "share")
-    await press(app, pilot, "i")
-    assert "callees ↓" in line_with(app, "share")
-    await press(app, pilot, "3", "slash", *"dns", "enter")
-    assert any("found:" in line for line in text_of(app))
+    styles = [growth_cell(1 << 20, of).style for of in (Verdict.CACHE, Verdict.GROWING, None)]
+    assert styles == ["dim", GROWING, GROWING]
 
 
 @pytest.mark.parametrize(("tids", "tid"), [((0, 101), None), ((0, 101, 102), 101)])
@@ -321,7 +290,7 @@ async def test_one_thread_alone_is_not_a_limit(
 
 
 @on_live_screen()
-async def test_threads(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_threads_and_limits(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "m")
     assert "thread 101" in notes(app)
     assert rows(app) == ["record_request", "append_log"]
@@ -336,10 +305,6 @@ async def test_threads(app: LiveApp, pilot: Pilot[int]) -> None:
     assert app.state.settings.limits.tid is not None
     await press(app, pilot, "escape")
     assert app.state.settings.limits == ALL
-
-
-@on_live_screen()
-async def test_limits(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "L", *"100s", "enter")
     assert app.state.settings.limits.min_age_ns == 100 * 10**9
     assert "age ≥ 1 m 40 s" in notes(app)
@@ -375,6 +340,21 @@ async def test_filters(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> N
     await press(app, pilot, "f", "n", "escape")
     assert all(source.filters.groups.values())
     assert rows(app) == BY_BYTES
+
+
+@on_live_screen()
+async def test_suspects_come_first(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
+    """What holds most is on top of those that are none, however large."""
+    source.allocate(LOG, 10 << 20)
+    await tick(app, pilot)
+    assert rows(app)[:2] == ["record_request", "append_log"]
+    assert "1 growing, 187 KiB/min" in line_with(app, "Heap")
+    await press(app, pilot, "t")
+    assert rows(app)[:2] == ["append_log", "record_request"]
+    await press(app, pilot, "v")
+    assert rows(app)[:2] == ["record_request", "append_log"]
+    await press(app, pilot, "v")
+    assert rows(app)[-1] == "record_request"
 
 
 async def test_export(source: FakeSource, tmp_path: Path) -> None:
@@ -449,20 +429,6 @@ async def test_choosing_a_process(source: FakeSource, monkeypatch: pytest.Monkey
                 await pilot.pause(0.01)
             await pilot.press(key)
     assert app.return_value == 77
-
-
-@on_live_screen()
-async def test_copy(app: LiveApp, pilot: Pilot[int]) -> None:
-    await press(app, pilot, "y")
-    assert "record_request+0x4/0x10 in /opt/shop/server (/src/server.c:32)" in app.clipboard
-
-
-@on_live_screen()
-async def test_back_says_how_to_quit(app: LiveApp, pilot: Pilot[int]) -> None:
-    await press(app, pilot, "4", "escape")
-    assert app.state.settings.view is STACKS
-    await press(app, pilot, "escape")
-    assert app.is_running
 
 
 def test_what_stays_when_the_screen_is_left(tmp_path: Path) -> None:

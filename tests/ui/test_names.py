@@ -57,7 +57,7 @@ def test_what_is_shown_comes_first() -> None:
     assert len(asked) == 1
 
 
-def test_once_all_symbols_are_read_all_stacks_are_named() -> None:
+def test_names_come_at_last() -> None:
     namer = CountingNamer()
     names, pictures = slow_names(namer, []), 0
     namer.waiting = 0
@@ -67,9 +67,6 @@ def test_once_all_symbols_are_read_all_stacks_are_named() -> None:
         assert names.pending == 0
     assert pictures == -(-STACKS // FIRST)
     assert sorted(names.labels) == ORDER.tolist()
-
-
-def test_a_search_looks_at_all() -> None:
     names = slow_names(CountingNamer(), [])
     left = []
     while not left or left[-1]:

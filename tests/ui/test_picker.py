@@ -45,17 +45,13 @@ async def test_picture(app: ViewApp, pilot: Pilot[None], size: tuple[int, int]) 
 
 
 @on_screen()
-async def test_type_and_enter(app: ViewApp, pilot: Pilot[None]) -> None:
+async def test_what_is_typed_and_clicked(app: ViewApp, pilot: Pilot[None]) -> None:
     screen, result = await opened(app, pilot, INFOS)
     await pilot.press(*"NODE")
     assert current(screen) == 900
     assert "1 of 3 processes" in text_of(app)[0]
     await pilot.press("enter")
     assert result == [900]
-
-
-@on_screen()
-async def test_refusal_says_why(app: ViewApp, pilot: Pilot[None]) -> None:
     screen, result = await opened(app, pilot, INFOS)
     await pilot.press("down", "enter")
     assert current(screen) == 1
@@ -63,10 +59,6 @@ async def test_refusal_says_why(app: ViewApp, pilot: Pilot[None]) -> None:
     assert text_of(app)[-2].strip() == "cannot be traced (may not be inspected): /sbin/init"
     await pilot.press("pageup", "enter")
     assert result == [4242]
-
-
-@on_screen()
-async def test_escape_clears_then_leaves(app: ViewApp, pilot: Pilot[None]) -> None:
     screen, result = await opened(app, pilot, INFOS)
     await pilot.press(*"zzz")
     assert "No process matches" in text_of(app)[3]
@@ -76,10 +68,13 @@ async def test_escape_clears_then_leaves(app: ViewApp, pilot: Pilot[None]) -> No
     assert "3 of 3 processes" in text_of(app)[0]
     await pilot.press("escape")
     assert result == [None]
-
-
-@on_screen()
-async def test_cursor_belongs_to_a_process_once_moved(app: ViewApp, pilot: Pilot[None]) -> None:
+    screen, result = await opened(app, pilot, INFOS)
+    await pilot.click(Table, offset=(4, 3))
+    assert current(screen) == 900
+    await pilot.press(*"api")
+    assert current(screen) == 4242, "the search still has the keys"
+    await pilot.click(Table, offset=(4, 1), times=2)
+    assert result == [4242]
     screen, _ = await opened(app, pilot, INFOS)
     screen.show([NODE, API, INIT])
     assert current(screen) == 900, "the first, whatever it is"
@@ -89,17 +84,6 @@ async def test_cursor_belongs_to_a_process_once_moved(app: ViewApp, pilot: Pilot
     assert current(screen) == 4242
     screen.show([NODE, INIT])
     assert current(screen) == 1, "it has ended: the next one stands in its place"
-
-
-@on_screen()
-async def test_mouse(app: ViewApp, pilot: Pilot[None]) -> None:
-    screen, result = await opened(app, pilot, INFOS)
-    await pilot.click(Table, offset=(4, 3))
-    assert current(screen) == 900
-    await pilot.press(*"api")
-    assert current(screen) == 4242, "the search still has the keys"
-    await pilot.click(Table, offset=(4, 1), times=2)
-    assert result == [4242]
 
 
 @on_screen()

@@ -58,7 +58,9 @@ def test_processes_stand_below_their_parents(source: FakeSource) -> None:
 
 
 @on_live_screen(SIZE)
-async def test_one_process_is_shown_others_are_a_key_away(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_one_process_is_shown_and_others_are_a_key_away(
+    app: LiveApp, pilot: Pilot[int], source: FakeSource
+) -> None:
     await press(app, pilot, "9")
     text = text_of(app)
     assert any("● shop-server" in line for line in text)
@@ -72,18 +74,6 @@ async def test_one_process_is_shown_others_are_a_key_away(app: LiveApp, pilot: P
     await press(app, pilot, "M", "9", "home", "down", "down", "enter")
     # A mark is about one process.
     assert (app.state.settings.process, app.state.settings.marks) == (0, ())
-
-
-@on_live_screen(SIZE)
-async def test_what_is_gone_gives_way(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
-    await press(app, pilot, "9", "end", "enter")
-    source.others = ()
-    await tick(app, pilot)
-    assert app.state.picture.snapshot.target.number == 0
-
-
-@on_live_screen(SIZE)
-async def test_processes_are_sorted(app: LiveApp, pilot: Pilot[int]) -> None:
     await press(app, pilot, "9")
     table = app.screen.query_one("#processes", Table)
     assert list(table.order) == [ALL_PROCESSES, RUNNING_PROCESSES, 0, 1, 2, 3, 4, 5]
@@ -91,6 +81,10 @@ async def test_processes_are_sorted(app: LiveApp, pilot: Pilot[int]) -> None:
     assert app.state.settings.sorting.column == "bytes"
     await press(app, pilot, "S")
     assert app.state.settings.sorting.descending is False
+    await press(app, pilot, "9", "end", "enter")
+    source.others = ()
+    await tick(app, pilot)
+    assert app.state.picture.snapshot.target.number == 0
 
 
 async def test_without_them_there_are_no_such_tabs(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def shown(app: LiveApp) -> int:
 
 
 @on_live_screen()
-async def test_keys_go_to_moments(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_moments_by_keys_and_times(app: LiveApp, pilot: Pilot[int]) -> None:
     assert shown(app) == LAST
     assert "end, 22:20:00" in text_of(app)[0]
     for keys, index in (
@@ -106,17 +106,6 @@ async def test_keys_go_to_moments(app: LiveApp, pilot: Pilot[int]) -> None:
     # All of the curve is there to go back to, with the moment marked on it.
     assert any("┆22:13:25" in line for line in text_of(app)[2:9])
     assert "█" in text_of(app)[7]
-
-
-@pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 20)])
-@on_live_screen()
-async def test_it_looks_as_it_should(app: LiveApp, pilot: Pilot[int], size: Size) -> None:
-    await go(app, pilot, "{{{{")
-    await compare("recorded", app, pilot)
-
-
-@on_live_screen()
-async def test_a_time_is_typed_or_clicked(app: LiveApp, pilot: Pilot[int]) -> None:
     for text, index in (("22:14", 7), ("+10s", 2), ("-5s", LAST - 1)):
         await go(app, pilot, "@")
         app.screen.query_one(Input).value = text
@@ -130,6 +119,19 @@ async def test_a_time_is_typed_or_clicked(app: LiveApp, pilot: Pilot[int]) -> No
     await pilot.click("#plot", offset=(LABELS + 50, 3))
     await settle(app, pilot)
     assert abs(shown(app) - LAST // 2) <= 3
+    await go(app, pilot, "(}){")
+    index = shown(app)
+    before, now = (traces(END_S)[at].root for at in (index - 1, index))
+    made = int(now.totals.allocated_count.sum() - before.totals.allocated_count.sum())
+    seconds = (now.now_ns - before.now_ns) / NS_PER_S
+    assert app.state.picture.header.allocations_per_s == pytest.approx(made / seconds)
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 20)])
+@on_live_screen()
+async def test_it_looks_as_it_should(app: LiveApp, pilot: Pilot[int], size: Size) -> None:
+    await go(app, pilot, "{{{{")
+    await compare("recorded", app, pilot)
 
 
 @on_live_screen()
@@ -288,13 +290,3 @@ async def test_rows_of_later_stacks_go(tmp_path: Path) -> None:
             assert app.state.picture.snapshot.live_bytes == 0
             await go(app, pilot, ")")
         assert app.state.picture.snapshot.live_bytes == last.live_bytes
-
-
-@on_live_screen()
-async def test_rates_are_those_since_the_moment_before(app: LiveApp, pilot: Pilot[int]) -> None:
-    await go(app, pilot, "(}){")
-    index = shown(app)
-    before, now = (traces(END_S)[at].root for at in (index - 1, index))
-    made = int(now.totals.allocated_count.sum() - before.totals.allocated_count.sum())
-    seconds = (now.now_ns - before.now_ns) / NS_PER_S
-    assert app.state.picture.header.allocations_per_s == pytest.approx(made / seconds)

@@ -4,6 +4,7 @@ import itertools
 import queue
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,12 +36,9 @@ def test_a_key_during_a_snapshot(tmp_path: Path, chosen: View[object], taken: in
 
     source.take_snapshot = take_and_press  # type: ignore[method-assign]
     pictures = queue.Queue[Picture | BaseException]()
-    refresher = Refresher(source, Journal(), pictures.put, pictures.put, None)
-    refresher.start(settings)
-    try:
+    with closing(Refresher(source, Journal(), pictures.put, pictures.put, None)) as refresher:
+        refresher.start(settings)
         assert views_shown(refresher, pictures) == [chosen.name]
-    finally:
-        refresher.close()
     assert len(wanted) == taken
 
 
@@ -52,14 +50,11 @@ def test_a_key_while_a_view_is_computed(tmp_path: Path) -> None:
         return lambda _selection: refresher.ask(settings)
 
     pictures = queue.Queue[Picture | BaseException]()
-    refresher = Refresher(source, Journal(), pictures.put, pictures.put, None)
-    refresher.start(settings)
-    try:
+    with closing(Refresher(source, Journal(), pictures.put, pictures.put, None)) as refresher:
+        refresher.start(settings)
         assert views_shown(refresher, pictures) == ["stacks"]
         refresher.ask(replace(settings, view=replace(AGES, maker=leave_at_once)))
         assert views_shown(refresher, pictures) == ["stacks"]
-    finally:
-        refresher.close()
 
 
 @pytest.mark.parametrize("cpu_s", [0.0, 1.0])
@@ -70,9 +65,10 @@ def test_what_takes_long_is_done_less_often(
     spent_s = itertools.count(0.0, cpu_s)
     monkeypatch.setattr(time, "thread_time", lambda: next(spent_s))
     pictures = queue.Queue[Picture | BaseException]()
-    refresher = Refresher(shop(tmp_path), Journal(), pictures.put, pictures.put, 0.001)
-    refresher.start(Settings(STACKS))
-    try:
+    with closing(
+        Refresher(shop(tmp_path), Journal(), pictures.put, pictures.put, 0.001)
+    ) as refresher:
+        refresher.start(Settings(STACKS))
         assert isinstance(pictures.get(timeout=PATIENCE_S), Picture)
         refresher.shown()
         if cpu_s:
@@ -80,8 +76,6 @@ def test_what_takes_long_is_done_less_often(
                 pictures.get(timeout=0.5)
             refresher.ask(Settings(AGES))
         assert isinstance(pictures.get(timeout=PATIENCE_S), Picture)
-    finally:
-        refresher.close()
 
 
 @pytest.mark.parametrize("is_idle", [True, False])
@@ -99,9 +93,8 @@ def test_a_program_that_does_nothing(
 
     source.take_snapshot = take  # type: ignore[method-assign]
     pictures = queue.Queue[Picture | BaseException]()
-    refresher = Refresher(source, Journal(), pictures.put, pictures.put, 0.001)
-    refresher.start(Settings(STACKS))
-    try:
+    with closing(Refresher(source, Journal(), pictures.put, pictures.put, 0.001)) as refresher:
+        refresher.start(Settings(STACKS))
         for _ in range(2):
             assert isinstance(pictures.get(timeout=PATIENCE_S), Picture)
             refresher.shown()
@@ -110,8 +103,6 @@ def test_a_program_that_does_nothing(
                 pictures.get(timeout=0.5)
         else:
             assert isinstance(pictures.get(timeout=PATIENCE_S), Picture)
-    finally:
-        refresher.close()
 
 
 def views_shown(refresher: Refresher, pictures: queue.Queue[Picture | BaseException]) -> list[str]:

@@ -106,13 +106,10 @@ async def test_nothing_yet(tmp_path: Path) -> None:
         assert harmless(app)
 
 
-async def test_losses_are_loud(source: FakeSource) -> None:
+async def test_the_target_ends_or_a_failure_ends_it(source: FakeSource) -> None:
     source.lost = 3
     async with live(source) as (app, _pilot):
         assert re.search(r"lost 3, [\d,]+ to [\d,]+ blocks live", text_of(app)[0])
-
-
-async def test_the_end_of_the_target(source: FakeSource) -> None:
     stopped: list[int] = []
     async with live(source) as (app, pilot):
         source.allocate(LEAK, 160)
@@ -287,7 +284,7 @@ async def test_a_snapshot_per_tick(source: FakeSource) -> None:
 
 
 @on_live_screen()
-async def test_keys_are_replaced_by_others_only(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_keys_by_the_mouse_and_their_line(app: LiveApp, pilot: Pilot[int]) -> None:
     footer = app.screen.query_one(KeyFooter)
     before, line = footer._labels, text_of(app)[-1]
     assert "/ Search" in line
@@ -300,10 +297,6 @@ async def test_keys_are_replaced_by_others_only(app: LiveApp, pilot: Pilot[int])
     )
     await press(app, pilot, "escape")
     await until(app, pilot, lambda: text_of(app)[-1] == line)
-
-
-@on_live_screen()
-async def test_keys_work_by_the_mouse(app: LiveApp, pilot: Pilot[int]) -> None:
     line = text_of(app)[-1]
     await pilot.hover(KeyFooter, offset=(line.index("Mark"), 0))
     assert app.screen.query_one(KeyFooter).tooltip == "Set a mark to compare with (d)"

@@ -22,7 +22,7 @@ def column_s(column: int) -> float:
 
 
 @on_live_screen()
-async def test_a_span_is_chosen_by_keys_and_left_by_escape(app: LiveApp, pilot: Pilot[int]) -> None:
+async def test_spans_are_chosen_by_keys_and_mouse(app: LiveApp, pilot: Pilot[int]) -> None:
     whole = leaked(app)
     await press(app, pilot, "x")
     assert "-0 s set start:" in text_of(app)[2]
@@ -41,10 +41,6 @@ async def test_a_span_is_chosen_by_keys_and_left_by_escape(app: LiveApp, pilot: 
     await press(app, pilot, "escape")
     assert app.state.settings.span is None
     assert leaked(app) == whole
-
-
-@on_live_screen()
-async def test_escape_and_empty_spans_choose_nothing(app: LiveApp, pilot: Pilot[int]) -> None:
     for keys in (("x", "escape"), ("x", "left", "enter", "escape"), ("x", "enter", "enter")):
         await press(app, pilot, *keys)
         assert app.state.settings.span is None
@@ -53,10 +49,7 @@ async def test_escape_and_empty_spans_choose_nothing(app: LiveApp, pilot: Pilot[
         assert app.screen.focused is not app.screen.query_one(SpanPlot)
     await press(app, pilot, "x", "slash")
     assert "← →" not in "\n".join(text_of(app)), "what gets the keys ends it"
-
-
-@on_live_screen()
-async def test_a_span_is_chosen_by_the_mouse(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "escape")
     await pilot.mouse_down("#plot", offset=(LABELS + 50, 2))
     await pilot.hover("#plot", offset=(LABELS + 40, 2))
     await pilot.mouse_up("#plot", offset=(LABELS + 31, 2))

@@ -33,7 +33,7 @@ def test_lines(written: bytes, lines: list[str]) -> None:
     assert plain_lines(written) == lines
 
 
-def test_what_is_passed_on_is_as_the_program_wrote_it() -> None:
+def test_what_is_passed_on_and_kept() -> None:
     """The terminal that shows it adds carriage returns itself."""
     terminal, passed, written = ProgramTerminal(24, 80), io.BytesIO(), b"one\ntwo\r\n 5%\r10%\n"
     terminal.pass_on(passed)
@@ -42,9 +42,6 @@ def test_what_is_passed_on_is_as_the_program_wrote_it() -> None:
     terminal.join()
     assert passed.getvalue() == written
     assert terminal.last_output() == (20, written.replace(b"\n", b"\r\n"))
-
-
-def test_only_the_end_is_kept() -> None:
     terminal = ProgramTerminal(24, 80)
     program_writes(terminal, b"first\n")
     for _ in range(200):

@@ -69,17 +69,6 @@ class Drain:
         return EventBatch(events, np.empty(0, PAIR_DTYPE), 0, False)
 
 
-class Stacks:
-    """The capture's drain of stacks."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[int, SentStacks]] = []
-
-    def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        sent, self.sent = self.sent, []
-        return sent
-
-
 @dataclass
 class FakeCapture:
     """Gives what tests have put into it."""
@@ -103,7 +92,7 @@ class FakeCapture:
         self.slot_of: dict[int, int] = {}
         self.counts = np.zeros(len(Counter), np.uint64)
         self.wakeup_fds = [os.eventfd(0)]
-        self.drain, self.stacks = Drain(), Stacks()
+        self.drain, self.sent = Drain(), list[tuple[int, SentStacks]]()
 
     def until_now(self) -> Callable[[], bool]:
         return lambda: not self.drain.records
@@ -118,7 +107,8 @@ class FakeCapture:
         return self.drain.take_batch()
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        return self.stacks.take_stacks()
+        sent, self.sent = self.sent, []
+        return sent
 
     def take_misses(self, _most: int) -> list[Miss]:
         return []
@@ -129,17 +119,10 @@ class FakeCapture:
     def counters(self) -> Any:
         return self.counts.copy()
 
-    def set_live(self, _live: bool) -> None:
-        """There are no probes."""
+    def ignore(self, _what: object) -> None:
+        """There are no probes, nothing is loaded, and every exec is told by the test."""
 
-    def set_stop_at_loads(self, _stop: bool) -> None:
-        """Nothing is loaded."""
-
-    def forget_image(self, _pid: int) -> None:
-        """There are no probes."""
-
-    def watch(self, _pid: int) -> None:
-        """Every exec is told by the test."""
+    set_live = set_stop_at_loads = forget_image = watch = ignore
 
     def new_space(self) -> SpaceControl:
         return SpaceControl(self.spaces, self.free_slots.pop(0))
@@ -190,7 +173,7 @@ class Stage:
         self.time += len(events)
         batch["image"] = image
         for stack in stacks:
-            self.capture.stacks.sent.append((image, sent_stacks((stack, 0, (stack,)))))
+            self.capture.sent.append((image, sent_stacks((stack, 0, (stack,)))))
         self.capture.drain.records.append(batch)
 
     def fork(self, image: int, tid: int) -> None:

@@ -33,7 +33,9 @@ def test_a_row_without_tests_has_failed(tmp_path: Path, tests: str | None) -> No
     assert not result.is_good
 
 
-def test_a_row_with_tests(tmp_path: Path) -> None:
+def test_a_row_with_tests_and_words_that_are_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "demo.txt").write_text("demo ended with status 0\n")
     case = "<testcase classname='tests.test_a' name='{}'>{}</testcase>"
     cases = case.format("one", ""), case.format("two", "<failure/>")
@@ -42,19 +44,13 @@ def test_a_row_with_tests(tmp_path: Path) -> None:
         result = Result(ROWS[0])
         read(result, tmp_path, count - 1)
         assert (result.outcome, result.passed) == (outcome, 1)
-
-
-def test_arm_runs_only_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not any(row.is_arm for row in [*chosen([]), *chosen(["trixie"])])
-    assert chosen(["arm64"]) == [row for row in ROWS if row.is_arm]
-    assert [row.package for row in chosen(["arm64-16k"])] == ["linux-image-arm64-16k/trixie"]
-    assert main(["--list"]) == 0
-    assert capsys.readouterr().out.splitlines() == [row.name for row in ROWS]
-
-
-def test_an_unknown_word_lists_the_rows() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["7.19", "full"])
     text = str(caught.value.code)
     assert text.startswith("no kernel's name contains 7.19 and full; there are\n")
     assert all(f"\n  {row.name}" in text for row in ROWS)
+    assert not any(row.is_arm for row in [*chosen([]), *chosen(["trixie"])])
+    assert chosen(["arm64"]) == [row for row in ROWS if row.is_arm]
+    assert [row.package for row in chosen(["arm64-16k"])] == ["linux-image-arm64-16k/trixie"]
+    assert main(["--list"]) == 0
+    assert capsys.readouterr().out.splitlines() == [row.name for row in ROWS]

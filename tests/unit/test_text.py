@@ -58,14 +58,11 @@ def test_refused(function: Callable[[str], float]) -> None:
             function(text)
 
 
-def test_percent_and_plural() -> None:
+def test_words() -> None:
     assert [module.format_percent(n) for n in (0, 0.1449, 1)] == ["0.0 %", "14.5 %", "100.0 %"]
     assert module.format_percent(0.05, 0) == "5 %"
     assert module.plural(1, "free") == "1 free"
     assert module.plural(0, "free") == "0 frees"
-
-
-def test_printable() -> None:
     assert printable("std::vec<ünï>") == "std::vec<ünï>"
     assert printable("a\x1b[31mb\nc\x9b") == "a\\x1b[31mb\\x0ac\\x9b"
     assert printable("\u202eevil\u2066") == "\\u202eevil\\u2066"

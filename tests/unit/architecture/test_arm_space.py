@@ -79,7 +79,7 @@ def test_pointers_of_48_bits(word: int, bits: int, reached: list[int]) -> None:
     assert links.root_count == len(reached)
 
 
-def test_a_bit_that_is_a_tag_elsewhere() -> None:
+def test_addresses_of_48_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs of x86-64 may use bit 47 as they like."""
     start = 0x5555_0000_0000
     for bits, reached in ((47, 1), (48, 0)):
@@ -90,9 +90,6 @@ def test_a_bit_that_is_a_tag_elsewhere() -> None:
         Links(u64(PROGRAM_AT), u64(PROGRAM_AT + 64), 10, 47)
     with pytest.raises(MemoryError):
         BlockBits(10, 47).add(u64(PROGRAM_AT), u64(PROGRAM_AT + 64))
-
-
-def test_places_at_the_end_of_the_largest_piece() -> None:
     for bits in (47, 48):
         words = 1 << 64 - place_shift(bits)
         packed = np.empty(words + 256, np.uint64)
@@ -101,9 +98,6 @@ def test_places_at_the_end_of_the_largest_piece() -> None:
         spans = np.array([[memory[-1], memory[-1] + np.uint64(8)], [0, 0]], np.uint64)
         count = select_words(memory, spans, np.zeros(0, np.uint8), packed, bits)
         assert (packed[:count] >> np.uint64(place_shift(bits))).tolist() == [words - 1]
-
-
-def test_address_bits_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for machine, bits in (("x86_64", 47), ("aarch64", 48), ("riscv64", 48)):
         monkeypatch.setattr(architecture.platform, "machine", lambda name=machine: name)
         assert architecture.address_bits() == bits
@@ -123,6 +117,10 @@ def test_registers_of_a_miss() -> None:
             numbers.program_counter, numbers.stack_pointer, numbers.frame_pointer
         )  # fmt: skip
         assert set(machine.miss_registers[2:]) == numbers.callee_saved
+    rules = RuleSet(31, 16, architecture=AARCH64)
+    registers = dict(zip(AARCH64.miss_registers, (64, 4096, 0, *[0] * 10), strict=True))
+    walk = unwind(registers, StackCopy(4096, bytes(64)), lambda _: rules, architecture=AARCH64)
+    assert (walk.frames, walk.end) == ((64,), End.UNKNOWN_REGISTER)
 
 
 def test_stacks_are_followed_as_by_the_readers(on_machine: OnMachine) -> None:
@@ -171,13 +169,6 @@ def test_stacks_are_followed_as_by_the_readers(on_machine: OnMachine) -> None:
     assert all(frame < 1 << 48 for frames, *_ in walks for frame in frames.tolist())
     for address, row in zip(addresses.tolist(), rows.tolist(), strict=True):
         assert look_up(address, 3).row(address) == row
-
-
-def test_a_frame_that_needs_the_link_register_ends_a_miss() -> None:
-    rules = RuleSet(31, 16, architecture=AARCH64)
-    registers = dict(zip(AARCH64.miss_registers, (64, 4096, 0, *[0] * 10), strict=True))
-    walk = unwind(registers, StackCopy(4096, bytes(64)), lambda _: rules, architecture=AARCH64)
-    assert (walk.frames, walk.end) == ((64,), End.UNKNOWN_REGISTER)
 
 
 # -- stacks that were walked by frame pointers

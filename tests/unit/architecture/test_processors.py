@@ -38,14 +38,11 @@ def comparisons(path: Path) -> list[str]:
     return found
 
 
-def test_only_descriptions_name_machines() -> None:
+def test_machines_by_name_and_file(monkeypatch: pytest.MonkeyPatch) -> None:
     own = PACKAGE / "architecture"
     named = {path: found for path in MODULES if (found := comparisons(path))}
     assert {path for path in named if own not in path.parents} == set()
     assert set(named) == {own / "__init__.py", own / "x86_64.py", own / "aarch64" / "__init__.py"}
-
-
-def test_machines_by_name_and_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert native() is X86_64
     assert (machine_architecture("aarch64"), machine_architecture("riscv64")) == (AARCH64, None)
     assert (elf_architecture("EM_X86_64"), elf_architecture("EM_AARCH64")) == (X86_64, AARCH64)

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_help_is_what_is_used_daily(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_completion_and_old_names(capsys: pytest.CaptureFixture[str]) -> None:
     daily = shown(capsys, "--help")
     assert daily == shown(capsys, "-h")
     assert len(daily.splitlines()) <= 60
@@ -44,6 +45,18 @@ def test_help_is_what_is_used_daily(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--allocator " not in every
     flags = re.compile(r"^  (-\S[^ ]*(?: \S+)*)", re.MULTILINE)
     assert set(flags.findall(daily)) <= set(flags.findall(every))
+    for option in ("--malloc", "--allocator"):
+        assert parse_options(["-p", "1", option, "jemalloc"]).trace.selection.only == "jemalloc"
+    assert parse_options(["-p", "1"]).trace.reads_memory
+    assert not parse_options(["-p", "1", "--no-search"]).trace.reads_memory
+    assert completed("tracelloc", "--follow") == {"--follow", "--follow-limit"}
+    assert completed("tracelloc", "--metric", "pe") == {"peak"}
+    assert completed("tracelloc", "comp") == {"completion"}
+    assert completed("tracelloc", "help", "conta") == {"container", "containers"}
+    assert str(os.getpid()) in completed("tracelloc", "leaks", "-p", "")
+    name = Path("/proc/self/comm").read_text().strip()
+    assert completed("tracelloc", "-n", name[:-1]) >= {name}
+    assert completed("tracelloc", "open", "/etc/host") >= {"/etc/hosts", "/etc/hostname"}
 
 
 SEE_HELP = "tracelloc --help shows the options"
@@ -151,9 +164,8 @@ def test_processes_of_subcommands(
     assert (given.pid, given.name, getattr(given, "what", None)) == (pid, name, what)
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
+def test_wrong_subcommand_calls(capsys: pytest.CaptureFixture[str]) -> None:
+    for call, said in (
         ("leaks", "a process is required; write its PID or its name"),
         ("leaks shop -p 1", "--pid and shop both name a process; leave out one"),
         ("leaks -n shop -p 1", "--pid and --name both name a process; leave out one"),
@@ -164,11 +176,9 @@ def test_processes_of_subcommands(
         ("record ./x", f"{UNKNOWN}./x; did you mean tracelloc record -- ./x?"),
         ("run", "a program is required; tracelloc run --leaks -- CMD [ARG...]"),
         ("completion", f"{REQUIRED}: bash|zsh|fish; tracelloc completion --help shows the options"),
-    ],
-)
-def test_wrong_subcommand_calls(call: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(call.split()) == 2
-    assert capsys.readouterr().err == f"tracelloc: error: {said}\n"
+    ):
+        assert main(call.split()) == 2
+        assert capsys.readouterr().err == f"tracelloc: error: {said}\n"
 
 
 def test_a_process_needs_no_option(tmp_path: Path) -> None:
@@ -184,22 +194,6 @@ def test_a_process_needs_no_option(tmp_path: Path) -> None:
         parse_options(["-p", "redis"])
 
 
-def test_old_names_and_defaults() -> None:
-    for option in ("--malloc", "--allocator"):
-        assert parse_options(["-p", "1", option, "jemalloc"]).trace.selection.only == "jemalloc"
-    assert parse_options(["-p", "1"]).trace.reads_memory
-    assert not parse_options(["-p", "1", "--no-search"]).trace.reads_memory
-
-
-def test_manual(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert main(["help"]) == 0
-    assert capsysbinary.readouterr().out.decode() == manual.contents()
-    assert main(["help", "verdicts"]) == 0
-    assert capsysbinary.readouterr().out.decode() == manual.text_of("verdicts")
-    assert main(["help", "verdict"]) == 0
-    assert capsysbinary.readouterr().out.decode() == manual.text_of("verdicts")
-
-
 @pytest.mark.parametrize("name", subcommand_names())
 def test_every_subcommand_has_a_page(name: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """Its options, then what the manual says of it."""
@@ -213,17 +207,20 @@ def test_every_subcommand_has_a_page(name: str, capfdbinary: pytest.CaptureFixtu
     assert page == f"{options}\n{told}"
 
 
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
+def test_topics_of_the_manual(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    for words, page in (
+        (["help"], manual.contents()), (["help", "verdicts"], manual.text_of("verdicts")),
+        (["help", "verdict"], manual.text_of("verdicts")),
+    ):  # fmt: skip
+        assert main(words) == 0
+        assert capsysbinary.readouterr().out.decode() == page
+    for word, said in (
         ("verdcts", b"there is no topic 'verdcts'; did you mean verdicts?"),
         ("re", b"there is no topic 're'; did you mean recipes or record or recorder or "),
         ("qqq", b"there is no topic 'qqq'; tracelloc help lists the topics"),
-    ],
-)
-def test_unknown_topics(word: str, said: bytes, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert main(["help", word]) == 2
-    assert said in capsysbinary.readouterr().err
+    ):
+        assert main(["help", word]) == 2
+        assert said in capsysbinary.readouterr().err
 
 
 @pytest.mark.parametrize("topic", [None, *manual.topics(), "kernel"])
@@ -240,35 +237,25 @@ def test_manual_on_a_terminal(
     assert max(map(len, text.splitlines())) <= 80
 
 
+@cache
+def bash_script() -> str:
+    return run(sys.executable, "-m", "tracelloc", "completion", "bash")
+
+
 def completed(*words: str) -> set[str]:
     """What bash offers for the last of these words."""
-    script = run(sys.executable, "-m", "tracelloc", "completion", "bash")
     line = " ".join(f"'{word}'" for word in words)
-    script += f"\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}\n"
+    script = f"{bash_script()}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}\n"
     script += '_shtab_tracelloc; printf "%s\\n" "${COMPREPLY[@]}"\n'
     return set(run("bash", "-c", script).split())
 
 
-def test_completion() -> None:
-    assert completed("tracelloc", "--follow") == {"--follow", "--follow-limit"}
-    assert completed("tracelloc", "--metric", "pe") == {"peak"}
-    assert completed("tracelloc", "comp") == {"completion"}
-    assert completed("tracelloc", "help", "conta") == {"container", "containers"}
-    assert str(os.getpid()) in completed("tracelloc", "leaks", "-p", "")
-    name = Path("/proc/self/comm").read_text().strip()
-    assert completed("tracelloc", "-n", name[:-1]) >= {name}
-    assert completed("tracelloc", "open", "/etc/host") >= {"/etc/hosts", "/etc/hostname"}
-
-
-@pytest.mark.parametrize(
-    ("shell", "line", "option"),
-    [
+def test_completion_for_others(capsysbinary: Any) -> None:
+    for shell, line, option in (
         ("zsh", b"#compdef tracelloc\n", b"--fail-if"),
         ("fish", b"complete -c tracelloc", b"fail-if"),
-    ],
-)
-def test_completion_for_others(shell: str, line: bytes, option: bytes, capsysbinary: Any) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsysbinary.readouterr().out
-    assert line in script
-    assert option in script
+    ):
+        assert main(["completion", shell]) == 0
+        script = capsysbinary.readouterr().out
+        assert line in script
+        assert option in script

@@ -33,7 +33,7 @@ functions = [
 """
 
 
-def test_kinds_positions_and_what_may_throw() -> None:
+def test_kinds_names_and_globs(builder: Builder, tmp_path: Path) -> None:
     (pool,) = parse_custom_allocators(GOOD, "pools.toml")
     assert [function.signature for function in pool.functions] == [
         Signature(FunctionKind.ALLOC, (3,), throws=True),
@@ -43,9 +43,6 @@ def test_kinds_positions_and_what_may_throw() -> None:
         Signature(FunctionKind.ALLOC, (0,), throws=True, size_bytes=112),
         Signature(FunctionKind.CALLOC, (2, 0), size_bytes=112),
     ]
-
-
-def test_names_and_globs_are_found_in_the_named_files(builder: Builder) -> None:
     path = builder.c("pool")
     custom = parse_custom_allocators(GOOD, "pools.toml")
     (found,) = discover([module_of(path)], MallocChoice(custom=custom))
@@ -54,6 +51,21 @@ def test_names_and_globs_are_found_in_the_named_files(builder: Builder) -> None:
     ]  # fmt: skip
     elsewhere = Module(("0", 1), "/lib/other.so", str(path), target_file(path))
     assert discover([elsewhere], MallocChoice(custom=custom)) == []
+    who = invoker({"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)})
+    assert load_custom_allocators([], who) == ((), [])
+    own = tmp_path / "tracelloc" / "allocators.toml"
+    own.parent.mkdir()
+    own.write_text(GOOD)
+    own.chmod(0o600)
+    custom, warnings = load_custom_allocators([], who)
+    assert [pool.name for pool in custom] == ["slices"]
+    assert warnings == []
+    own.chmod(0o666)
+    custom, warnings = load_custom_allocators([], who)
+    assert custom == ()
+    assert "other users can write it" in warnings[0]
+    with pytest.raises(TracellocError, match="cannot be read: No such file"):
+        load_custom_allocators([tmp_path / "missing.toml"], who)
 
 
 def in_function(keys: str) -> str:
@@ -92,24 +104,6 @@ def test_errors_name_file_line_and_key(text: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_the_users_own_file_is_read_if_only_they_can_write_it(tmp_path: Path) -> None:
-    who = invoker({"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)})
-    assert load_custom_allocators([], who) == ((), [])
-    own = tmp_path / "tracelloc" / "allocators.toml"
-    own.parent.mkdir()
-    own.write_text(GOOD)
-    own.chmod(0o600)
-    custom, warnings = load_custom_allocators([], who)
-    assert [pool.name for pool in custom] == ["slices"]
-    assert warnings == []
-    own.chmod(0o666)
-    custom, warnings = load_custom_allocators([], who)
-    assert custom == ()
-    assert "other users can write it" in warnings[0]
-    with pytest.raises(TracellocError, match="cannot be read: No such file"):
-        load_custom_allocators([tmp_path / "missing.toml"], who)
-
-
 PROVIDER = """
 [[provider]]
 name = "render"
@@ -119,7 +113,7 @@ free = { probe = "ends", pointer = 2 }
 """
 
 
-def test_providers_of_usdt_probes() -> None:
+def test_providers_of_usdt_probes_and_gpus() -> None:
     found = parse_custom_allocators(GOOD + PROVIDER, "x.toml")
     render = found[1]
     assert isinstance(render, Provider)
@@ -134,9 +128,6 @@ def test_providers_of_usdt_probes() -> None:
     assert choose(MallocChoice(), found, "auto") == MallocChoice(custom=tuple(found[:1]))
     with pytest.raises(UsageError, match="did you mean 'render'"):
         choose(MallocChoice(), found, "usdt:rendr")
-
-
-def test_allocators_of_gpu_memory_are_traced_alone() -> None:
     found = parse_custom_allocators(GOOD + GOOD.replace('"slices"', '"gpu"\nspace = "gpu"'), "x")
     assert [one.name for one in choose(MallocChoice(), found, "auto").custom] == ["slices"]
     chosen = choose(MallocChoice(only="gpu"), found, "auto").custom

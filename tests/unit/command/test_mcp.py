@@ -47,7 +47,7 @@ def answers(tools: AgentTools, *messages: object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
-def test_messages() -> None:
+def test_messages_and_answers_have_what_further_tools_take() -> None:
     found = answers(
         QuietTools(),
         {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "1999"}},
@@ -73,9 +73,28 @@ def test_messages() -> None:
     ]  # fmt: skip
     assert found[8]["result"]["isError"]
     assert "use one of processes" in found[8]["result"]["content"][0]["text"]
+    lines = "".join(f"    f{n} in /app (/src/a.c:{n // 2})\n" for n in range(200))
+    given = {"name": "trace", "arguments": {"pid": 42, "confirm": True}}
+    refused = {"name": "trace", "arguments": {"pid": 42}}
+    listed, *called = answers(
+        QuietTools("42", output=f"{lines}==> [more: read_more reference=7 offset=8]\nend\n"),
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": given},
+        {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": refused},
+    )
+    answer, error = (one["result"] for one in sorted(called, key=lambda one: one["id"]))
+    found, text = answer["structuredContent"], answer["content"][0]["text"]
+    assert found["places"] == [{"file": "/src/a.c", "line": n} for n in range(5)]
+    assert found["more"]["reference"] == 1, "of the answer, not of a name in it"
+    assert text.endswith(f"reference=1 offset={found['more']['offset']}]")
+    assert f"recording: {found['recording']}\n" in text
+    schemas = {json.dumps(tool["outputSchema"]) for tool in listed["result"]["tools"]}
+    (schema,) = map(json.loads, schemas)
+    assert schema["properties"].keys() == found.keys()
+    assert "structuredContent" not in error
 
 
-def test_long_answers_are_read_on_by_reference(tools: QuietTools) -> None:
+def test_long_answers_and_traces(tools: QuietTools) -> None:
     whole = tools.command()
     text = tools.call("report", {"file": "a.rec"})
     seen = ""
@@ -89,6 +108,17 @@ def test_long_answers_are_read_on_by_reference(tools: QuietTools) -> None:
     assert seen == whole
     with pytest.raises(ToolError, match="not kept any more"):
         tools.call("read_more", {"reference": 9, "offset": 0})
+    # The largest single blocks say nothing that the stacks do not.
+    block, stack = (
+        "==> 2 top allocations out of 1,234 for a total of 9 B\n    0x10: 9 B\n",
+        "==> 1 top",
+    )
+    for suspect in ("pid=42 suspect=leaking\n", ""):
+        tools = QuietTools("42", output=f"{suspect}{block}{stack} allocators\n")
+        text = tools.call("trace", {"pid": 42, "confirm": True})
+        assert text.endswith(f".rec\n{suspect}{stack} allocators\n")
+        assert text.startswith("recording: " if suspect else "no suspect yet: leaks are called")
+        tools.close()
 
 
 def test_what_touches_needs_permission_and_confirmation(tools: QuietTools) -> None:
@@ -109,20 +139,6 @@ def test_what_touches_needs_permission_and_confirmation(tools: QuietTools) -> No
     assert tools.call("trace", {"pid": 42, "confirm": True, "seconds": 1000}).startswith(
         "60 s is the most, not 1000 s\n"
     )
-
-
-def test_a_trace_is_of_stacks_and_says_when_a_verdict_comes() -> None:
-    """The largest single blocks say nothing that the stacks do not."""
-    block, stack = (
-        "==> 2 top allocations out of 1,234 for a total of 9 B\n    0x10: 9 B\n",
-        "==> 1 top",
-    )
-    for suspect in ("pid=42 suspect=leaking\n", ""):
-        tools = QuietTools("42", output=f"{suspect}{block}{stack} allocators\n")
-        text = tools.call("trace", {"pid": 42, "confirm": True})
-        assert text.endswith(f".rec\n{suspect}{stack} allocators\n")
-        assert text.startswith("recording: " if suspect else "no suspect yet: leaks are called")
-        tools.close()
 
 
 META = {
@@ -155,28 +171,6 @@ def test_messages_of_a_revision_without_sessions() -> None:
     }
     assert [answer["error"]["code"] for answer in errors] == [-32601, -32022, -32602]
     assert errors[1]["error"]["data"] == {"supported": ["2026-07-28"], "requested": "2027-01-01"}
-
-
-def test_answers_have_the_arguments_of_further_tools() -> None:
-    lines = "".join(f"    f{n} in /app (/src/a.c:{n // 2})\n" for n in range(200))
-    given = {"name": "trace", "arguments": {"pid": 42, "confirm": True}}
-    refused = {"name": "trace", "arguments": {"pid": 42}}
-    listed, *called = answers(
-        QuietTools("42", output=f"{lines}==> [more: read_more reference=7 offset=8]\nend\n"),
-        {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
-        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": given},
-        {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": refused},
-    )
-    answer, error = (one["result"] for one in sorted(called, key=lambda one: one["id"]))
-    found, text = answer["structuredContent"], answer["content"][0]["text"]
-    assert found["places"] == [{"file": "/src/a.c", "line": n} for n in range(5)]
-    assert found["more"]["reference"] == 1, "of the answer, not of a name in it"
-    assert text.endswith(f"reference=1 offset={found['more']['offset']}]")
-    assert f"recording: {found['recording']}\n" in text
-    schemas = {json.dumps(tool["outputSchema"]) for tool in listed["result"]["tools"]}
-    (schema,) = map(json.loads, schemas)
-    assert schema["properties"].keys() == found.keys()
-    assert "structuredContent" not in error
 
 
 class SlowTools(QuietTools):

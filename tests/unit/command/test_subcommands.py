@@ -23,7 +23,7 @@ ALL = all_subcommands()
 ids = [one.name for one in ALL]
 
 
-def test_names_and_groups() -> None:
+def test_names_groups_and_help() -> None:
     assert subcommand_names() == [
         "completion", "diff", "doctor", "heap", "help", "holders", "leaks", "library-path", "mcp",
         "merge", "objects", "open", "record", "report", "run", "schema", "symbols", "top", "watch",
@@ -33,6 +33,21 @@ def test_names_and_groups() -> None:
     order = [one.group for one in ALL]
     assert list(dict.fromkeys(order)) == list(SubcommandGroup)
     assert order == sorted(order, key=list(SubcommandGroup).index)
+    shown = build_parser().format_help()
+    by_title = dict(re.findall(r"^([a-z ,-]+):\n((?:  .*\n)+)", shown, re.MULTILINE))
+    for group in SubcommandGroup:
+        rows = re.findall(r"^  ([a-z][a-z-]+) +([A-Z].*)$", by_title[group.value], re.MULTILINE)
+        assert rows == [(one.name, one.summary) for one in ALL if one.group is group]
+    assert re.search(r"^  -p PID .*\n  -- CMD ", by_title["trace"], re.MULTILINE)
+    assert max(len(line) for lines in by_title.values() for line in lines.splitlines()) < 80
+    parser = whole_parser()
+    for one in ALL:
+        own = subcommand_parser(one)
+        with pytest.raises(SystemExit):
+            parser.parse_args([one.name, "--help"])
+        choices = next(a.choices for a in actions_of(parser) if a.choices and one.name in a.choices)
+        assert isinstance(choices, dict)
+        assert choices[one.name].flags() == own.flags()
 
 
 @pytest.mark.parametrize("one", ALL, ids=ids)
@@ -44,27 +59,6 @@ def test_a_summary_fits_in_a_line_and_is_the_beginning_of_the_help(one: Subcomma
     assert re.search(rf"\n\nTo try it:\n  (sudo )?tracelloc {one.name}\b.*\n", one.about)
     assert " ".join(one.about.split()) in " ".join(shown.split())
     assert "--debug" in shown
-
-
-def test_help_lists_all_by_group() -> None:
-    shown = build_parser().format_help()
-    by_title = dict(re.findall(r"^([a-z ,-]+):\n((?:  .*\n)+)", shown, re.MULTILINE))
-    for group in SubcommandGroup:
-        rows = re.findall(r"^  ([a-z][a-z-]+) +([A-Z].*)$", by_title[group.value], re.MULTILINE)
-        assert rows == [(one.name, one.summary) for one in ALL if one.group is group]
-    assert re.search(r"^  -p PID .*\n  -- CMD ", by_title["trace"], re.MULTILINE)
-    assert max(len(line) for lines in by_title.values() for line in lines.splitlines()) < 80
-
-
-def test_whole_parser_has_all_arguments() -> None:
-    parser = whole_parser()
-    for one in ALL:
-        own = subcommand_parser(one)
-        with pytest.raises(SystemExit):
-            parser.parse_args([one.name, "--help"])
-        choices = next(a.choices for a in actions_of(parser) if a.choices and one.name in a.choices)
-        assert isinstance(choices, dict)
-        assert choices[one.name].flags() == own.flags()
 
 
 @pytest.mark.parametrize("one", ALL, ids=ids)

@@ -13,7 +13,7 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.model.figures import Totals
 from tracelloc.text import NS_PER_S
 
-LONG_S = 20_000
+LONG_S = 8_000
 
 
 def whole(rows: CounterRows) -> np.ndarray:  # type: ignore[type-arg]
@@ -66,7 +66,7 @@ def test_sums_equal_the_totals(seed: int, sample_bytes: int | None) -> None:
         assert_blocks(table)
 
 
-def test_lifetimes_are_filed() -> None:
+def test_lifetimes() -> None:
     table = LiveTable(Stacks())
     lives_s = [0.01, 0.07, 1.0, 1.5, 300.0]
     table.apply(records([(A, 16 * n, 8, 1, 1) for n in range(1, 6)], times_ns=5 * NS_PER_S))
@@ -78,10 +78,7 @@ def test_lifetimes_are_filed() -> None:
     for life_s in lives_s[1:]:
         expected[np.searchsorted(LIFETIME_EDGES_S, life_s, side="right") - 1] += 1
     np.testing.assert_array_equal(filed, expected)
-
-
-def test_lifetimes_at_the_edges_of_classes() -> None:
-    """One that is as long as the lower edge is in the class, a nanosecond less is not."""
+    # One that is as long as the lower edge is in the class, a nanosecond less is not.
     edges_ns = np.ceil(LIFETIME_EDGES_S * NS_PER_S).astype(np.int64)
     classes = np.arange(LIFETIMES)
     for lives_ns, expected in ((edges_ns, classes), (edges_ns - 1, classes - 1)):
@@ -91,9 +88,6 @@ def test_lifetimes_at_the_edges_of_classes() -> None:
             table.apply(records([(A, 16, 8, 1, 1), (F, 16, 0, 0, 1)], times_ns=times_ns))
             filed = whole(table.cohorts.lifetimes).sum(axis=1)
             assert filed.nonzero()[0].tolist() == [at] * (at >= 0)
-
-
-def test_a_failed_realloc_is_no_death() -> None:
     table = LiveTable(Stacks())
     for second, kind in enumerate([A, R, X]):
         table.apply(records([(kind, 16, 8, 1, 1)], times_ns=(1 + 10 * second) * NS_PER_S))
@@ -102,7 +96,7 @@ def test_a_failed_realloc_is_no_death() -> None:
     assert_blocks(table)
 
 
-def test_slices_over_hours() -> None:
+def test_slices_over_hours_and_pauses() -> None:
     """Always within bounds, always covering everything, fine where it is recent."""
     table = LiveTable(Stacks())
     table.cohorts.begin(0)
@@ -123,9 +117,6 @@ def test_slices_over_hours() -> None:
     np.testing.assert_array_equal(population.born[0], expected)
     np.testing.assert_array_equal(population.alive[0], expected)
     np.testing.assert_array_equal(population.load, expected)
-
-
-def test_a_pause_does_not_cost_slices() -> None:
     cohorts = Cohorts()
     cohorts.begin(0)
     for second in [0, 1, 2, 5000, 5001]:
@@ -134,7 +125,7 @@ def test_a_pause_does_not_cost_slices() -> None:
     assert edges_s == [0, 1, 2, 3, 5000, 5001]
 
 
-def test_sums_of_stacks_are_one_stack() -> None:
+def test_sums_and_stretches() -> None:
     """Added up, the rows of stacks are what one stack would have that stood for all."""
     events = random_program(5, 4000, 3, 200)
     apart, together = records(events), records(events)
@@ -154,10 +145,7 @@ def test_sums_of_stacks_are_one_stack() -> None:
         np.testing.assert_array_equal(getattr(summed, name)[0], getattr(whole, name)[1])
     np.testing.assert_array_equal(summed.load, whole.load)
     assert (summed.floor_bytes[0] <= whole.floor_bytes[1]).all()
-
-
-def test_stretches_added_up() -> None:
-    """Of any order of the stacks, overlapping ones too, as one adds up the rows one by one."""
+    # Of any order of the stacks, overlapping ones too, as one adds up the rows one by one.
     table = LiveTable(Stacks())
     rows = records(random_program(8, 3000, 3, 40))
     rows["time_ns"] = np.arange(1, len(rows) + 1) * (NS_PER_S // 20)
@@ -178,7 +166,7 @@ def test_stretches_added_up() -> None:
             np.testing.assert_array_equal(getattr(found[0], name)[row], getattr(one, name)[0])
 
 
-def test_the_floor_is_the_least_of_each_slice() -> None:
+def test_the_floor() -> None:
     table = LiveTable(Stacks())
     for second, size in enumerate([100, 40, 40, 90], 1):
         freed = [(F, 16 * second - 16, 0, 0, 1)] if second > 1 else []
@@ -187,9 +175,6 @@ def test_the_floor_is_the_least_of_each_slice() -> None:
     floors = table.cohorts.census(5 * NS_PER_S, 2).floor_bytes[:, 1]
     # A slice begins with what is held until its first batch.
     assert floors.tolist() == [0, 40, 40, 40]
-
-
-def test_a_realloc_that_is_cut_by_a_batch_does_not_lower_the_floor() -> None:
     table = LiveTable(Stacks())
     stories = [(A, 16, 100, 1, 1)], [(R, 16, 0, 0, 1)], [(A, 32, 200, 1, 1)], [(A, 48, 5, 1, 1)]
     for second, story in enumerate(stories, 1):

@@ -97,25 +97,19 @@ def test_blocks_from_before_tracing(seed: int) -> None:
     assert table.oddities.unmatched_frees == table.oddities.address_reuses == 0
 
 
-def test_one_that_was_freed_unseen_gives_way() -> None:
+def test_what_events_say_of_them() -> None:
     table = begun()
     add(table, {BASE: (24, 1), BASE + 32: (24, 1)})
     table.apply(records([(A, BASE, 100, 2, 7)], first_time=20))
     index = int(table.stacks.indices(np.array([2], np.uint64))[0])
     check(table, {BASE: (100, index), BASE + 32: (24, 1)})
     assert table.oddities.address_reuses == 1
-
-
-def test_a_failed_realloc_restores_it() -> None:
     table = begun()
     add(table, {BASE: (24, 1), BASE + 32: (24, 1)})
     table.apply(records([(R, BASE, 0, 0, 7), (X, BASE, 0, 0, 7)], first_time=20))
     check(table, {BASE: (24, 1), BASE + 32: (24, 1)})
     table.apply(records([(F, BASE, 0, 0, 7)], first_time=30))
     check(table, {BASE + 32: (24, 1)})
-
-
-def test_those_that_events_were_about_are_left_out() -> None:
     table = begun()
     table.watch_addresses(watch=True)
     table.apply(records([(F, BASE, 0, 0, 7), (A, BASE + 64, 9, 1, 7)], first_time=20))

@@ -28,7 +28,7 @@ def sums(table: LiveTable) -> list[int]:
     return [int(getattr(totals, name).sum()) for name in columns]
 
 
-def test_a_child_has_the_same_blocks_and_goes_its_own_way() -> None:
+def test_forks_and_execs() -> None:
     stacks = Stacks()
     stacks.add(11, (1, 2), StackFlag(0))
     parent = table_of([(A, n * 16, n, 11, 1) for n in range(1, 101)], stacks)
@@ -50,9 +50,6 @@ def test_a_child_has_the_same_blocks_and_goes_its_own_way() -> None:
     assert sums(parent)[2] == 42
     assert 16 * 60 in held(child)
     assert parent.oddities.unmatched_frees == child.oddities.unmatched_frees == 0
-
-
-def test_after_exec_equal_addresses_are_other_stacks() -> None:
     before = Stacks()
     first = before.add(1, (5, 6), StackFlag(0))
     after = Stacks(before)

@@ -17,7 +17,7 @@ L = EventKind.LATE_ALLOC
 MS = NS_PER_S // 1000
 
 
-def test_soon_by_time() -> None:
+def test_soon_by_time_or_out_of_order() -> None:
     """The time from birth to end counts, and the thread; in one batch and over several."""
     for step in (1, 2, 8):
         table = LiveTable(Stacks(), temporary=TemporaryPolicy(life_ns=20 * MS))
@@ -33,10 +33,7 @@ def test_soon_by_time() -> None:
         assert table.totals.temporary_bytes.sum() == 100 + 800
         assert table.totals.temporary_count.sum() == 2
         assert table.totals.remote_bytes.sum() == 400
-
-
-def test_out_of_order() -> None:
-    """Nothing is called temporary that may not be; all of it is counted as unknown."""
+    # Nothing is called temporary that may not be; all of it is counted as unknown.
     table = table_of([(A, 16, 100, 1, 7)])
     late = records([(F, 16, 0, 0, 7), (A, 32, 50, 1, 7), (L, 48, 70, 1, 7), (A, 64, 30, 1, 7)])
     table.apply(late, in_order=False)
@@ -48,17 +45,14 @@ def test_out_of_order() -> None:
     assert table.peak.size_bytes == 150
     table.apply(records([(A, 16, 100, 1, 7), (F, 16, 0, 0, 7)]))
     assert table.totals.temporary_count.sum() == 1
-
-
-def test_what_is_unknown_counts_once() -> None:
-    """A block that comes and goes out of order at the address of one that may be temporary."""
+    # A block that comes and goes out of order at the address of one that may be temporary.
     table = table_of([(A, 16, 100, 1, 7)])
     again = records([(F, 16, 0, 0, 7), (A, 16, 50, 1, 7), (F, 16, 0, 0, 7)])
     table.apply(again, in_order=False)
     assert table.unordered_count == 2
 
 
-def test_pairs_belong_to_nobody() -> None:
+def test_pairs_samples_and_forks() -> None:
     """All threads together are all stacks together, also where threads are not known."""
     table = table_of([(A, 16, 100, 1, 7), (F, 16, 0, 0, 8), (A, 32, 7, 2, 9)])
     pairs = np.zeros(2, PAIR_DTYPE)
@@ -71,10 +65,7 @@ def test_pairs_belong_to_nobody() -> None:
     assert threads.freed_bytes.tolist() == [90, 0, 100, 0]
     assert threads.allocated_bytes.sum() == table.totals.allocated_bytes.sum()
     assert table.unordered_count == 7
-
-
-def test_fork() -> None:
-    """A child begins with what its parent held: its peak, and nobody's work."""
+    # A child begins with what its parent held: its peak, and nobody's work.
     parent = table_of(
         [(A, 16, 100, 1, 7), (A, 32, 300, 1, 7), (F, 32, 0, 0, 7)], temporary=TemporaryPolicy(4)
     )
@@ -87,6 +78,16 @@ def test_fork() -> None:
     assert child.totals.temporary_count.sum() == 0
     assert child.temporary == TemporaryPolicy(4)
     assert parent.totals.temporary_count.sum() == 1
+    # A sampled block counts for what it stands for, everywhere alike.
+    table = table_of([(A, 16, 100, 1, 7), (F, 16, 0, 0, 7), (A, 16, 100, 1, 7)], sample_bytes=512)
+    table.apply(records([(F, 16, 0, 0, 8)]))
+    totals = table.totals
+    assert totals.temporary_bytes.sum() == totals.remote_bytes.sum() == totals.freed_bytes.sum() / 2
+    weight = weights(np.array([100], np.uint64), 512)[0]
+    assert totals.temporary_count.sum() == round(weight * COUNT_PARTS)
+    assert totals.temporary_bytes.sum() == round(weight * 100)
+    assert table.peak.size_bytes == totals.temporary_bytes.sum() > 100
+    assert table.threads().freed_count.sum() == totals.freed_count.sum()
 
 
 def test_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,16 +114,3 @@ def test_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = table.threads()
     assert len(threads) == 100
     assert threads.allocated_count.sum() == threads.freed_count.sum() == 3000
-
-
-def test_samples() -> None:
-    """A sampled block counts for what it stands for, everywhere alike."""
-    table = table_of([(A, 16, 100, 1, 7), (F, 16, 0, 0, 7), (A, 16, 100, 1, 7)], sample_bytes=512)
-    table.apply(records([(F, 16, 0, 0, 8)]))
-    totals = table.totals
-    assert totals.temporary_bytes.sum() == totals.remote_bytes.sum() == totals.freed_bytes.sum() / 2
-    weight = weights(np.array([100], np.uint64), 512)[0]
-    assert totals.temporary_count.sum() == round(weight * COUNT_PARTS)
-    assert totals.temporary_bytes.sum() == round(weight * 100)
-    assert table.peak.size_bytes == totals.temporary_bytes.sum() > 100
-    assert table.threads().freed_count.sum() == totals.freed_count.sum()

@@ -56,7 +56,7 @@ def test_random_mappings_equal_a_model_of_pages() -> None:
     }
 
 
-def test_what_is_left_keeps_its_birth_and_thread() -> None:
+def test_what_is_left_and_what_a_child_has() -> None:
     table = RangeTable(Stacks())
     table.apply(events((EventKind.MAP, 10, 5 * PAGE, 7, 3), (EventKind.UNMAP, 12, 1, 0, 4)))
     left, right = table.ranges()
@@ -65,9 +65,6 @@ def test_what_is_left_keeps_its_birth_and_thread() -> None:
     )  # fmt: skip
     assert {left.birth_ns, right.birth_ns} == {1}
     assert {left.tid, right.tid} == {3}
-
-
-def test_a_child_begins_with_what_its_parent_has() -> None:
     stacks = Stacks()
     table = RangeTable(stacks)
     known = stacks.add(11, (1, 2), StackFlag(0))

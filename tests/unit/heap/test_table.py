@@ -185,18 +185,15 @@ def test_stories_cut_anywhere(events: list[Event]) -> None:
         check(events, [cut])
 
 
-def test_sizes_beyond_exact_floats() -> None:
+def test_stacks_merge_and_sizes_are_huge() -> None:
     size = (1 << 55) - 1
     table = run([(A, 16, size, 1, 1), (A, 32, size, 1, 1), (A, 48, 3, 1, 1)], [])
     assert int(table.totals.live_bytes.sum()) == 2 * size + 3
-
-
-def test_more_stacks_than_room() -> None:
     ids = random.Random(1).sample(range(1, 1 << 63), 500)
     check([(A, 16 * n, n, ids[n], 1) for n in range(1, 500)], [10, 100, 110, 300])
-
-
-def test_stacks_merge_by_frames_and_keep_late_ones() -> None:
+    table = run([(A, 16, 1, 5, 1), (A, 32, 1, 5, 1), (A, 48, 1, 6, 1), (A, 64, 1, 5, 1)], [2])
+    at = int(table.stacks.indices(np.array([5], np.uint64))[0])
+    assert (int(table.totals.first_ns[at]), int(table.totals.last_ns[at])) == (1, 4)
     stacks = Stacks()
     first = stacks.add(11, (1, 2), StackFlag(0))
     assert stacks.add(12, (1, 2), StackFlag(0)) == first
@@ -206,12 +203,6 @@ def test_stacks_merge_by_frames_and_keep_late_ones() -> None:
     assert stacks.indices(np.array([11, 12, 0], np.uint64)).tolist() == [first, first, NO_STACK]
     assert stacks.add(99, (7,), StackFlag(0)) == unknown
     assert stacks.frames(unknown) == (7,)
-
-
-def test_first_and_last_times() -> None:
-    table = run([(A, 16, 1, 5, 1), (A, 32, 1, 5, 1), (A, 48, 1, 6, 1), (A, 64, 1, 5, 1)], [2])
-    at = int(table.stacks.indices(np.array([5], np.uint64))[0])
-    assert (int(table.totals.first_ns[at]), int(table.totals.last_ns[at])) == (1, 4)
 
 
 def test_store_stays_compact_under_churn() -> None:

@@ -104,13 +104,6 @@ def test_whose_malloc_a_library_has(library: MallocLibrary) -> None:
         assert library_of(own, path, elf) is MallocLibrary.OTHER
 
 
-def test_operators_that_ask_malloc() -> None:
-    path = str(LIBRARIES / "libstdc++.so.6")
-    with closing(ElfFile(os.open(path, os.O_RDONLY))) as elf:
-        assert library_of(OPERATORS, path, elf) is None
-        assert library_of(jemalloc("je_"), path, elf) is MallocLibrary.JEMALLOC
-
-
 def test_main_allocator() -> None:
     je = FoundLibrary("malloc", "/lib/libjemalloc.so.2", (), (), MallocLibrary.JEMALLOC)
     own = FoundLibrary("jemalloc", "/opt/app", (), (), MallocLibrary.JEMALLOC)
@@ -123,6 +116,10 @@ def test_main_allocator() -> None:
     assert main_library([own, LIBC_FILE]) == MainLibrary(
         MallocLibrary.GLIBC, LIBC_FILE.file, ("jemalloc in app",)
     )
+    path = str(LIBRARIES / "libstdc++.so.6")
+    with closing(ElfFile(os.open(path, os.O_RDONLY))) as elf:
+        assert library_of(OPERATORS, path, elf) is None
+        assert library_of(jemalloc("je_"), path, elf) is MallocLibrary.JEMALLOC
 
 
 def test_words_of_a_process() -> None:
@@ -189,7 +186,7 @@ def test_chunks(request_bytes: int, word: int, usable_bytes: int | None) -> None
     assert (int(size_bytes) if known else None) == usable_bytes
 
 
-def test_blocks_are_read_once() -> None:
+def test_what_is_read_once_or_not_known() -> None:
     """Old ones keep what was read; young ones and others at the same place do not."""
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     memory[8:16] = (0x21).to_bytes(8, "little")
@@ -210,10 +207,7 @@ def test_blocks_are_read_once() -> None:
     memory[8:16] = (0x41).to_bytes(8, "little")
     assert usable(5 * second, 7 * second) == 40
     assert usable(6 * second, 7 * second) == 56
-
-
-def test_what_can_not_be_read_is_computed() -> None:
-    """Unless it may be another allocator's; a mapping's size is not told by the request."""
+    # Unless it may be another allocator's; a mapping's size is not told by the request.
     blocks = blocks_of([16, 32, 48], [20, 200_000, 40])
     usable = usable_of(UsableSizeReader(OWN).measure(blocks, 1, [LIBC_FILE]), blocks)
     assert usable.known.tolist() == [True, False, True]
@@ -222,9 +216,6 @@ def test_what_can_not_be_read_is_computed() -> None:
     own = FoundLibrary("pool", "/opt/app", (), (), MallocLibrary.OTHER)
     mixed = UsableSizeReader(OWN).measure(blocks, 1, [LIBC_FILE, own])
     assert not usable_of(mixed, blocks).known.any()
-
-
-def test_jemalloc_with_finer_classes_is_not_known() -> None:
     je = FoundLibrary("malloc", "/lib/libjemalloc.so.2", (), (), MallocLibrary.JEMALLOC)
     usual = UsableSizeReader(OWN).measure(blocks_of([8, 32, 48], [8, 24, 40]), 1, [je])
     finer = UsableSizeReader(OWN).measure(blocks_of([8, 24, 48], [8, 24, 40]), 1, [je])

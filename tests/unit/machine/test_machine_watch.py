@@ -109,7 +109,7 @@ def config_of(*targets: str) -> WatchConfig:
     return parse_watch_config("\n".join(f"[[target]]\n{each}" for each in targets), "w.toml")
 
 
-def test_defaults_and_order_of_actions() -> None:
+def test_rules_and_targets(machine: Machine) -> None:
     config = config_of(
         "name='a'\nprocess='b*'\nrules=['memory > 1']\nactions=['hook','record','heap']\n"
         "hook='page \"the shop\"'\nmax_overhead='none'\ncool_down='2m'"
@@ -119,9 +119,6 @@ def test_defaults_and_order_of_actions() -> None:
     assert target.hook == ("page", "the shop")
     assert (target.max_overhead, target.cool_down, target.record_for) == ("", 120, 300)
     assert config.max_running == 1
-
-
-def test_what_targets_name(machine: Machine) -> None:
     group = machine.groups / f"docker-{ID}.scope"
     (group / "inner").mkdir(parents=True)
     for directory, used in ((group, 800 << 10), (group / "inner", 300 << 10)):
@@ -356,16 +353,13 @@ def test_directories_of_others_are_refused(tmp_path: Path) -> None:
     assert tmp_path.stat().st_mode & 0o777 == 0o777
 
 
-def test_names_with_series_stay() -> None:
+def test_names_with_series_stay_and_metrics(machine: Machine) -> None:
     names = LargestNames(2)
     assert names.choose({"a": 5, "b": 4, "c": 3, "d": 2, "e": 1}) == {"a", "b"}
     assert names.choose({"a": 2, "b": 3, "c": 4, "d": 5, "e": 1}) == {"a", "b"}
     assert names.choose({"a": 0, "b": 3, "c": 4, "d": 5, "e": 1}) == {"b", "d"}
     assert names.choose({"c": 4}) == {"c"}
-
-
-def test_metrics(machine: Machine) -> None:
-    """The others are summed, and names that processes choose are harmless."""
+    # The others are summed, and names that processes choose are harmless.
     for number in range(25):
         machine.set(100 + number, f"command{number}", anonymous=100 + number)
     machine.set(200, 'x"}\\n 1', anonymous=5000)
@@ -429,13 +423,10 @@ def test_the_service_is_valid(tmp_path: Path) -> None:
     assert "tracelloc-watch" not in done.stderr
 
 
-@pytest.mark.parametrize("path", FILES.glob("*.yaml"), ids=lambda path: path.stem)
-def test_kubernetes_knows_the_manifests(path: Path) -> None:
-    for manifest in yaml.safe_load_all(path.read_text()):
-        kubernetes_validate.validate(manifest, "1.31", strict=True)
-
-
 def test_the_kubernetes_manifest() -> None:
+    for path in FILES.glob("*.yaml"):
+        for manifest in yaml.safe_load_all(path.read_text()):
+            kubernetes_validate.validate(manifest, "1.31", strict=True)
     config, daemon = yaml.safe_load_all((FILES / "kubernetes.yaml").read_text())
     assert [config["kind"], daemon["kind"]] == ["ConfigMap", "DaemonSet"]
     given = parse_watch_config(config["data"]["watch.toml"], "watch.toml")

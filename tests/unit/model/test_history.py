@@ -12,7 +12,7 @@ def held(*sizes: int) -> np.ndarray:
     return np.array(sizes, np.int64)
 
 
-def test_whole_time_is_covered() -> None:
+def test_whole_time_and_growth() -> None:
     """However long it lasts: from the start on, evenly, never more than the limit."""
     history = History(0)
     for second in range(1, 1000):
@@ -26,27 +26,18 @@ def test_whole_time_is_covered() -> None:
     assert {b - a for a, b in itertools.pairwise(times[1:])} == {32 * NS_PER_S}
     assert history.series(1)[1] == [2 * size for size in sizes]
     assert history.series(9999)[1] == [0] * len(times)
-
-
-def test_growth_over_the_last_minute() -> None:
     history = History(0)
     for second in range(1, 31):
         history.sample(second * NS_PER_S, held(100 * second, 5000))
     # Younger than a minute: since the start.
     assert history.growth_per_min(30 * NS_PER_S, held(3000, 5000)).tolist() == [6000, 10_000]
     assert history.growth_per_min(80 * NS_PER_S, held(2600, 5000, 7)).tolist() == [600, 0, 7]
-
-
-def test_more_stacks_than_before() -> None:
     history = History(0)
     history.sample(NS_PER_S, held(1))
     history.sample(2 * NS_PER_S, np.arange(500))
     assert history.series(499) == ([0, NS_PER_S, 2 * NS_PER_S], [0, 0, 499])
     grown = history.growth_per_min(62 * NS_PER_S, np.arange(500) * 2, 60 * NS_PER_S)
     assert grown.tolist() == list(range(500))
-
-
-def test_missed_samples_are_not_made_up_for() -> None:
     history = History(0)
     history.sample(100 * NS_PER_S, held(1))
     assert history.is_due(101 * NS_PER_S)

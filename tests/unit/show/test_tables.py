@@ -40,26 +40,20 @@ COLUMNS: Columns[Fruit] = (
 )
 
 
-def test_rows_of_the_screen_are_sorted_by_the_values() -> None:
+def test_order_and_columns() -> None:
     items = {fruit.name: fruit for fruit in FRUITS}
     rows = sorted_rows(items, COLUMNS, Sorting("count"), 2, empty="none")
     assert (list(rows.order), rows.sorted_by, rows.empty) == (["apple", "fig"], "count", "none")
     rising = sorted_rows(items, COLUMNS, Sorting("count", descending=False))
     assert list(rising.order) == ["fig", "pear", "apple"]
-    assert [rows.cells("pear", key) for key in ("count", "bytes", "name")] == [
-        "~7",
-        "~512 B",
-        "PEAR",
-    ]
+    cells = [rows.cells("pear", key) for key in ("count", "bytes", "name")]
+    assert cells == ["~7", "~512 B", "PEAR"]
     assert rows.cells("gone", "count") == ""
-
-
-def test_only_columns_with_a_width_are_right_aligned() -> None:
     assert [column.right for column in COLUMNS] == [True, True, False]
     assert not Column("name", "kind", 8, left=True).right
 
 
-def test_text_and_json_of_a_table() -> None:
+def test_text_and_json() -> None:
     lines = list(table_lines(COLUMNS, FRUITS, more=2000, below=lambda fruit: fruit.name[3:]))
     assert lines == [
         "  fruits      bytes  kind",
@@ -78,9 +72,6 @@ def test_text_and_json_of_a_table() -> None:
     ]
     lines = table_lines(sum_columns("kind"), [(BlockSum(1200, 3 << 20), "fig")])
     assert list(lines) == ["     bytes       blocks  kind", "  3.00 MiB        1,200  fig"]
-
-
-def test_json_of_records() -> None:
     blocks = BlockSum(3, 120)
     group = LostGroup(Shape.LIST, "app::Node", 56, 2, 1, 4, blocks, 0x1000, b"\xff\x00")
     found = LostMemory(1.5, BlockSum(9, 900), blocks, (group,), 2, BlockSum(), BlockSum())
@@ -110,9 +101,6 @@ def test_what_a_search_missed() -> None:
         "swapped: 3.00 MiB of the process are swapped out and were not read",
     ]
     assert list(missing_lines(words, 0.9995)) == []
-
-
-def test_reports_say_what_that_means() -> None:
     gaps = {"coverage": 0.5, "swapped_bytes": 1024, "pointers_left_out": 3}
     none = BlockSum()
     lost = LostMemory(0.0, none, none, (), 1, none, none, **gaps)  # type: ignore[arg-type]

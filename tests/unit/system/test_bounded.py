@@ -171,29 +171,6 @@ def test_recordings_that_swell(
     assert re.fullmatch(f"tracelloc: error: .*: {why}.*\n", said)
 
 
-def test_profiles_that_swell(tmp_path: Path) -> None:
-    head = b'{"format": "tracelloc", "version": 1, "stacks": ['
-    for name, piece, why in (
-        ("large.json.gz", b" " * MIB, "it is larger than 256 MiB, unpacked"),
-        ("lists.json.gz", b"[]," * (MIB // 3), "it would take more than 1024 MiB of memory"),
-    ):
-        path = tmp_path / name
-        with gzip.open(path, "wb", compresslevel=1) as stream:
-            stream.write(head)
-            for _ in range(250 if "lists" in name else 300):
-                stream.write(piece)
-        status, said, rss = measured("diff", path, path)
-        assert (status, rss < MOST_RSS) == (1, True), (said, rss)
-        assert why in said
-
-
-def test_what_is_sound_is_read() -> None:
-    status, _, rss = measured("report", RECORDING)
-    assert (status, rss < 100 << 20) == (0, True)
-    # They are refused for their size.
-    assert zlib.decompress(repeated(b"head", b"[]," * 1000, 7)) == b"head" + b"[]," * 7000
-
-
 def finish(stream: Inflater, size: int) -> None:
     stream.read(size)
     stream.finish()
@@ -227,7 +204,7 @@ def test_pieces() -> None:
         inflated(data, len(content) - 1)
 
 
-def test_the_estimate_of_json() -> None:
+def test_estimates_and_budgets(tmp_path: Path) -> None:
     """It is not below what the values take, for what takes most."""
     for text in (b"[" + b"[]," * 20_000 + b"[]]", b"[" + b'{"a":[]},' * 20_000 + b"0]",
                  b"[" + b"1e9," * 20_000 + b"0]", "\"😀".encode() + b"x" * 100_000 + b'"',
@@ -245,9 +222,23 @@ def test_the_estimate_of_json() -> None:
         parse_json(b"[" + b"[]," * 20_000 + b"0]", MIB)
     with pytest.raises(MalformedError, match="nested too deeply"):
         parse_json(b"[" * 100_000)
-
-
-def test_arrays_within_a_budget() -> None:
+    head = b'{"format": "tracelloc", "version": 1, "stacks": ['
+    for name, piece, why in (
+        ("large.json.gz", b" " * MIB, "it is larger than 256 MiB, unpacked"),
+        ("lists.json.gz", b"[]," * (MIB // 3), "it would take more than 1024 MiB of memory"),
+    ):
+        path = tmp_path / name
+        with gzip.open(path, "wb", compresslevel=1) as stream:
+            stream.write(head)
+            for _ in range(250 if "lists" in name else 300):
+                stream.write(piece)
+        status, said, rss = measured("diff", path, path)
+        assert (status, rss < MOST_RSS) == (1, True), (said, rss)
+        assert why in said
+    status, _, rss = measured("report", RECORDING)
+    assert (status, rss < 100 << 20) == (0, True)
+    # They are refused for their size.
+    assert zlib.decompress(repeated(b"head", b"[]," * 1000, 7)) == b"head" + b"[]," * 7000
     data = arrays_packed(np.arange(1000))
     budget = UnpackBudget(10_000)
     (found,) = arrays_unpacked(data, np.int64, budget=budget)

@@ -99,7 +99,7 @@ def test_nodes_are_where_stacks_part(seed: int) -> None:
     )  # fmt: skip
 
 
-def test_without_stacks() -> None:
+def test_what_is_grouped_and_hidden() -> None:
     groups = group_by_prefix(np.full((3, len(P.prefix_depths)), -1), np.arange(3))
     assert len(groups) == 0
     assert groups.total(np.ones(3)).tolist() == []
@@ -110,6 +110,18 @@ def test_without_stacks() -> None:
     assert common_length([(1, 2, 3), (2, 2), (1, 2, 3)]) == 0
     assert common_length([(1, 2, 4), (1, 2, 3), (1, 2, 3, 5)]) == 2
     assert shared_prefixes([0, 2, 1, 0, 3]) == [(0, 2, 2), (0, 3, 1), (3, 5, 3)]
+    assert chosen((GROWING, 100.0), (LEAKING, 10.0)) == [1]
+    assert chosen((LEAKING, 100.0), (LEAKING, 10.0)) == [0]
+    assert chosen((GROWING, 100.0), (GROWING, 10.0)) == [0]
+    assert chosen((GROWING, 100.0), (GROWING, 80.0)) == [1]
+    group = partial(Group, bytes_kept=np.ones(2), frame=None, retracted=0)
+    leaking = group(sites_of((LEAKING, 10.0)), np.array([0, 1]), sharing=2)
+    growing = group(sites_of((GROWING, 100.0)), np.array([0, 1]), sharing=2)
+    parts = np.ones(4, np.bool_)
+    assert most_specific([leaking], [growing], parts) == [leaking]
+    assert most_specific([growing], [leaking], parts) == [growing]
+    more = replace(leaking, sites=sites_of((LEAKING, 1000.0)))
+    assert most_specific([growing], [more], parts) == [more]
 
 
 BUSY, GROWING, LEAKING = (CODE_OF[v] for v in (Verdict.BUSY, Verdict.GROWING, Verdict.LEAKING))
@@ -133,18 +145,3 @@ def chosen(outer: tuple[int, float], inner: tuple[int, float]) -> list[int]:
     groups = Groups(np.arange(4), np.array([0, 0]), np.array([4, 2]), [(0, 0), (1, 0)])
     stacks = sites_of(*[(BUSY, 0.0)] * 4)
     return choose(groups, sites_of(outer, inner), stacks, np.zeros(2, np.bool_))
-
-
-def test_what_only_grows_does_not_hide_what_leaks() -> None:
-    assert chosen((GROWING, 100.0), (LEAKING, 10.0)) == [1]
-    assert chosen((LEAKING, 100.0), (LEAKING, 10.0)) == [0]
-    assert chosen((GROWING, 100.0), (GROWING, 10.0)) == [0]
-    assert chosen((GROWING, 100.0), (GROWING, 80.0)) == [1]
-    group = partial(Group, bytes_kept=np.ones(2), frame=None, retracted=0)
-    leaking = group(sites_of((LEAKING, 10.0)), np.array([0, 1]), sharing=2)
-    growing = group(sites_of((GROWING, 100.0)), np.array([0, 1]), sharing=2)
-    parts = np.ones(4, np.bool_)
-    assert most_specific([leaking], [growing], parts) == [leaking]
-    assert most_specific([growing], [leaking], parts) == [growing]
-    more = replace(leaking, sites=sites_of((LEAKING, 1000.0)))
-    assert most_specific([growing], [more], parts) == [more]

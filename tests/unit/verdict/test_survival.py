@@ -60,14 +60,11 @@ def test_life_table(seed: int) -> None:
     np.testing.assert_allclose(kept_from(reached, deaths, filed)[0], reference(ages, lives))
 
 
-def test_ages_are_those_of_the_blocks() -> None:
+def test_tails_and_gaps() -> None:
     births = np.sort(np.random.default_rng(1).uniform(0, 300, 6000))
     reached = ages_reached(population_of(births, np.full(6000, np.inf), 300))[0]
     truth = [np.count_nonzero(300 - births >= x) for x in LIFETIME_EDGES_S]
     np.testing.assert_allclose(reached, truth, rtol=0.01, atol=15)
-
-
-def test_tails() -> None:
     random = np.random.default_rng(2)
     births = np.sort(random.uniform(0, 400, 8000))
     lives = np.where(random.random(8000) < 0.05, np.inf, random.uniform(1, 20, 8000))
@@ -80,6 +77,21 @@ def test_tails() -> None:
     random = np.random.default_rng(3)
     births = np.sort(random.uniform(0, 400, 8000))
     assert not find_tails(population_of(births, random.exponential(60, 8000), 400)).found[0]
+    assert common_share(np.array([50.0]), np.array([5000.0])).tolist() == [0.0]
+    assert common_share(np.array([5.0]), np.array([50.0])).tolist() == [0.0]
+    gaps = Gaps()
+    assert gaps.clean_from_ns() is None
+    gaps.record_losses(0, 10 * NS_PER_S)
+    assert gaps.clean_from_ns() is None
+    gaps.record_losses(5, 20 * NS_PER_S)
+    gaps.record_losses(5, 30 * NS_PER_S)
+    assert gaps.clean_from_ns() == 20 * NS_PER_S
+    assert not gaps.are_lasting
+    gaps = Gaps()
+    for second in range(0, 200, 5):
+        gaps.record_losses(second + 1, second * NS_PER_S)
+    assert gaps.are_lasting
+    assert gaps.clean_from_ns() is None
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -101,11 +113,6 @@ def test_common_share(seed: int) -> None:
         assert found[site] == pytest.approx(expected, abs=1e-12)
 
 
-def test_no_others_no_floor() -> None:
-    assert common_share(np.array([50.0]), np.array([5000.0])).tolist() == [0.0]
-    assert common_share(np.array([5.0]), np.array([50.0])).tolist() == [0.0]
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_proportion(seed: int) -> None:
     """Parts of one object are told from leaks that happen to be as many."""
@@ -116,19 +123,3 @@ def test_proportion(seed: int) -> None:
     assert not in_proportion(one, shaken), "as many in all, but not at the same times"
     assert not in_proportion(5 * one, 3 * one), "no object has one part and two thirds"
     assert not in_proportion(one[:6], one[:6]), "too little to tell"
-
-
-def test_after_a_gap_the_count_starts_afresh() -> None:
-    gaps = Gaps()
-    assert gaps.clean_from_ns() is None
-    gaps.record_losses(0, 10 * NS_PER_S)
-    assert gaps.clean_from_ns() is None
-    gaps.record_losses(5, 20 * NS_PER_S)
-    gaps.record_losses(5, 30 * NS_PER_S)
-    assert gaps.clean_from_ns() == 20 * NS_PER_S
-    assert not gaps.are_lasting
-    gaps = Gaps()
-    for second in range(0, 200, 5):
-        gaps.record_losses(second + 1, second * NS_PER_S)
-    assert gaps.are_lasting
-    assert gaps.clean_from_ns() is None

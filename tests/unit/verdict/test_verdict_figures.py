@@ -47,33 +47,29 @@ def test_large_blocks_of_once_are_no_leak(common: str) -> None:
     assert suspect.judgement.rate_bytes_per_min == pytest.approx(64 * 30, rel=0.1)
 
 
-def test_one_large_part_of_a_site_is_no_rate() -> None:
+def test_what_is_no_rate_or_not_judged() -> None:
     """What one stack allocated once does not count at its size, either."""
     once = blocks_at([150.0, 150.5, 151.0], 1 << 20)
     (suspect,) = watch({"site": leak(2.0, 64) + once}, END_S).findings.suspects
     assert suspect.judgement.rate_bytes_per_min == pytest.approx(64 * 30, rel=0.15)
-
-
-def test_a_small_array_that_rises_is_no_suspect() -> None:
-    """It is allocated anew, larger each time: its stack grows, but not by much."""
+    # It is allocated anew, larger each time: its stack grows, but not by much.
     birth = every(10.0, 0.0, END_S)
     array = Stream(birth, np.append(birth[1:], NEVER), 4096 * 1.1 ** np.arange(len(birth)))
     found = watch({"array": array}, END_S).findings
     assert found.verdict(1) is Verdict.GROWING
     assert not found.suspects
-
-
-def test_a_site_that_used_to_free_need_not_be_watched_so_long() -> None:
-    """Blocks were freed before the onset, so a container that only grows is not what it is."""
+    # Blocks were freed before the onset, so a container that only grows is not what it is.
     birth = every(1.0, 0.0, END_S)
     death = np.where(birth < 100, birth + 0.5, NEVER)
     seen = watch({"site": Stream(birth, death, np.full(len(birth), 100.0))}, END_S)
     assert seen.first(1, {Verdict.LEAKING}) - 100 <= 180
     assert not stack_judgement(seen.findings, 1).never_freed
-
-
-def test_stacks_without_frames_are_not_judged() -> None:
-    """Nothing but the id is known: it may be any call site."""
+    # Leaks that become faster: rate x time is what has leaked since the onset.
+    sites = {"leak": leak(4.0, 100) + leak(1.0, 100, 150.0)}
+    events = events_of(list(sites.values()), END_S, START_NS)
+    for _, table, found in looks(events, stacks_of(list(sites)), END_S):
+        assert not list(contradictions(found, table))
+    # Nothing but the id is known: it may be any call site.
     sites = {"leak": leak(2.0, 64)}
     stacks = Stacks()
     stacks.indices(np.array([1], np.uint64))
@@ -83,14 +79,6 @@ def test_stacks_without_frames_are_not_judged() -> None:
     stacks.add(1, (0x400000, 0x401000), StackFlag(0))
     *_, (_, _, found) = looks(events_of(list(sites.values()), END_S), stacks, END_S)
     assert found.verdict(1) is Verdict.LEAKING
-
-
-def test_rate_and_onset_are_of_one_window() -> None:
-    """Leaks that become faster: rate x time is what has leaked since the onset."""
-    sites = {"leak": leak(4.0, 100) + leak(1.0, 100, 150.0)}
-    events = events_of(list(sites.values()), END_S, START_NS)
-    for _, table, found in looks(events, stacks_of(list(sites)), END_S):
-        assert not list(contradictions(found, table))
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.npz")), ids=lambda path: path.stem)

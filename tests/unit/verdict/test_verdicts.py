@@ -160,21 +160,6 @@ def test_a_full_cache_is_not_busy_unless_its_blocks_are_short_lived(
     assert seen.findings.verdict(1) is verdict
 
 
-def test_callers_of_one_function_are_one_suspect() -> None:
-    """60 stacks, none of them a leak to speak of; the function that they share is one."""
-    sites, seen = course("many_callers")
-    (suspect,) = seen.findings.suspects
-    names = {list(sites)[member.stack - 1].split("/")[0] for member in suspect.members}
-    assert names == {"session_new"}
-    assert len(suspect.members) > 50
-    assert suspect.judgement.verdict is Verdict.LEAKING
-    truth = sum(s.size[s.is_leaked()].sum() for s in sites.values()) / END_S * 60
-    assert suspect.judgement.rate_bytes_per_min == pytest.approx(truth, rel=0.06)
-    assert sum(member.share for member in suspect.members) == pytest.approx(1)
-    shares = [member.share for member in suspect.members]
-    assert shares == sorted(shares, reverse=True)
-
-
 @pytest.mark.parametrize("name", ["leak_through_many_functions", "leak_through_allocating_helper"])
 def test_functions_below_one_caller_are_one_suspect(name: str) -> None:
     """Forty functions leak a little each; found early by the caller that they share."""
@@ -201,7 +186,7 @@ def test_functions_below_one_caller_are_one_suspect(name: str) -> None:
     assert called == seen.times_s[seen.times_s.index(called[0]) :]
 
 
-def test_leaks_through_a_common_wrapper_stay_apart() -> None:
+def test_suspects_of_several_stacks() -> None:
     """Fourteen stacks share the function that leaks; the fifteenth only shares a wrapper."""
     sites, seen = course("some_callers")
     group, single = seen.findings.suspects
@@ -210,19 +195,28 @@ def test_leaks_through_a_common_wrapper_stay_apart() -> None:
     assert [list(sites)[m.stack - 1] for m in single.members] == ["wrapper/leaky"]
     assert single.frame is None
     assert group.frame is not None
-
-
-def test_parts_of_one_object_are_one_suspect() -> None:
-    """Three blocks of each forgotten object, made at three places of one function."""
+    # Three blocks of each forgotten object, made at three places of one function.
     sites, seen = course("reference_cycles")
     (suspect,) = seen.findings.suspects
     names = [list(sites)[member.stack - 1] for member in suspect.members]
     assert names == ["table", "node", "name"]
     shares = [member.share for member in suspect.members]
     assert shares == pytest.approx([320 / 408, 64 / 408, 24 / 408], rel=0.01)
+    # 60 stacks, none of them a leak to speak of; the function that they share is one.
+    sites, seen = course("many_callers")
+    (suspect,) = seen.findings.suspects
+    names = {list(sites)[member.stack - 1].split("/")[0] for member in suspect.members}
+    assert names == {"session_new"}
+    assert len(suspect.members) > 50
+    assert suspect.judgement.verdict is Verdict.LEAKING
+    truth = sum(s.size[s.is_leaked()].sum() for s in sites.values()) / END_S * 60
+    assert suspect.judgement.rate_bytes_per_min == pytest.approx(truth, rel=0.06)
+    assert sum(member.share for member in suspect.members) == pytest.approx(1)
+    shares = [member.share for member in suspect.members]
+    assert shares == sorted(shares, reverse=True)
 
 
-def test_leaks_that_share_only_the_load_stay_apart() -> None:
+def test_suspects_apart_and_retracted() -> None:
     """Two leaks of one caller, at equal rates, under a load that goes up and down."""
     random = np.random.default_rng(8)
     load = poisson(random, 20, 0, END_S)
@@ -233,6 +227,15 @@ def test_leaks_that_share_only_the_load_stay_apart() -> None:
     findings = watch(sites | busy_program(random, 2), END_S).findings
     assert [len(suspect.members) for suspect in findings.suspects] == [1, 1]
     assert {suspect.judgement.verdict for suspect in findings.suspects} == {Verdict.LEAKING}
+    # What looked like a leak for five minutes is then freed.
+    random = np.random.default_rng(5)
+    births = poisson(random, 3, 0, 400)
+    hoard = Stream(births, np.full(len(births), 420.0), np.full(len(births), 100.0))
+    seen = watch({"hoard": hoard} | busy_program(random, 2), END_S)
+    assert seen.first(1, {Verdict.LEAKING}) is not None
+    judgement = stack_judgement(seen.findings, 1)
+    assert judgement.verdict is not Verdict.LEAKING
+    assert judgement.retracted == 1
 
 
 def busy_program(random: np.random.Generator, sites: int) -> dict[str, Stream]:
@@ -241,7 +244,7 @@ def busy_program(random: np.random.Generator, sites: int) -> dict[str, Stream]:
     }
 
 
-def test_lost_frees_are_no_leaks() -> None:
+def test_losses() -> None:
     """One free in 500 is lost: every busy site keeps some blocks, a real leak many more."""
     random = np.random.default_rng(3)
     sites = busy_program(random, 6)
@@ -256,12 +259,8 @@ def test_lost_frees_are_no_leaks() -> None:
     assert sum(called) >= 4, "without proof of losses they do look like leaks"
     assert sum(doubted) == 0
     assert "was lost" in stack_judgement(doubting, 1).evidence
-
-
-def test_losses_that_go_on_make_verdicts_less_sure() -> None:
-    """One free in 100 is lost, and that is known: a leak of one in ten stands out, one that
-    is as small as the loss does not.
-    """
+    # One free in 100 is lost, and that is known: a leak of one in ten stands out, one that is
+    # as small as the loss does not.
     random = np.random.default_rng(9)
     sites = busy_program(random, 2)
     for name, share in (("leak", 0.1), ("small_leak", 0.01)):
@@ -278,10 +277,7 @@ def test_losses_that_go_on_make_verdicts_less_sure() -> None:
     sure, less_sure = stack_judgement(whole, 3), stack_judgement(lossy_found, 3)
     assert less_sure.survivors == sure.survivors
     assert less_sure.confidence == pytest.approx(sure.confidence * 0.7 * 0.9, rel=0.02)
-
-
-def test_after_a_gap_the_count_starts_afresh() -> None:
-    """All frees between 100 s and 110 s are lost: no leak, before and after; a real one is."""
+    # All frees between 100 s and 110 s are lost: no leak, before and after; a real one is.
     random = np.random.default_rng(4)
     sites = busy_program(random, 3)
     for name, stream in sites.items():
@@ -329,10 +325,7 @@ def test_samples() -> None:
         sure.append(judgement.confidence)
         assert "sampled blocks are freed" in stack_judgement(seen.findings, 2).evidence
     assert sure == sorted(set(sure), reverse=True)
-
-
-def test_six_samples_are_enough_to_grow_and_five_are_not() -> None:
-    """However much they stand for."""
+    # However much they stand for.
     births = np.linspace(5, 55, 6)
     for count, grows in ((6, True), (5, False)):
         leaking = leak(np.random.default_rng(1), births[-count:], 100)
@@ -353,18 +346,6 @@ def test_a_cache_that_was_full_before(residence_s: int) -> None:
         judgement = stack_judgement(looked, 1)
         assert judgement.verdict is Verdict.GROWING
         assert "before tracing" in judgement.evidence
-
-
-def test_a_verdict_is_retracted() -> None:
-    """What looked like a leak for five minutes is then freed."""
-    random = np.random.default_rng(5)
-    births = poisson(random, 3, 0, 400)
-    hoard = Stream(births, np.full(len(births), 420.0), np.full(len(births), 100.0))
-    seen = watch({"hoard": hoard} | busy_program(random, 2), END_S)
-    assert seen.first(1, {Verdict.LEAKING}) is not None
-    judgement = stack_judgement(seen.findings, 1)
-    assert judgement.verdict is not Verdict.LEAKING
-    assert judgement.retracted == 1
 
 
 @pytest.mark.parametrize(

@@ -72,16 +72,13 @@ def none_of_them(births_s: np.ndarray) -> np.ndarray:
     return np.zeros(len(births_s), np.bool_)
 
 
-def test_one_in_a_thousand_is_lost() -> None:
+def test_lost_blocks_and_their_rates() -> None:
     """Four blocks a minute of 4,000: the others are freed within seconds."""
     random = np.random.default_rng(2)
     births = poisson(random, 66, 0, 240)
     site = some_leak(random, churn(random, births, 0.5, 64), 0.001)
     called_s = first(course(site, lambda births_s: births_s >= 0, 240, LARGE), Verdict.LEAKING)
     assert called_s <= 180
-
-
-def test_the_evidence_has_the_figures() -> None:
     site = leak(np.random.default_rng(3), every(0.5, 0, 120), 100)
     looked = course(site, all_of_them, 120, LARGE)
     assert first(looked, Verdict.LEAKING) <= 70
@@ -93,6 +90,25 @@ def test_the_evidence_has_the_figures() -> None:
     assert "201 of 221 old blocks are unreachable" in judged.evidence
     assert judged.rate_bytes_per_min == pytest.approx(2 * 100 * 60, rel=0.1)
     assert judged.confidence > 0.9
+    # One in forty has 100 times the bytes of the others: it is lost, too.
+    births = every(1, 0, 240)
+    sizes = np.where(np.arange(len(births)) % 40 == 39, 10_000, 100)
+    site = leak(np.random.default_rng(10), births, lambda *_: sizes)
+    (suspect,) = course(site, all_of_them, 240, LARGE)[-1][1].suspects
+    assert suspect.judgement.rate_bytes_per_min == pytest.approx(sizes.mean() * 60, rel=0.15)
+    # Idle clients, which only the kernel points to: one each second, closed after two minutes.
+    births = every(1, 0, 600)
+    site = Stream(births, births + 120, np.full(len(births), 500.0), np.zeros(len(births), bool))
+    looked = course(site, all_of_them, 600, LARGE)
+    assert first(looked, Verdict.LEAKING) is not None, "as long as none has been freed"
+    assert all(not findings.suspects for time_s, findings in looked if time_s > 160)
+    # The rate counts from its first block, not from the slice's beginning.
+    for start_s in (21.0, 23.0, 25.0, 27.0):
+        site = leak(np.random.default_rng(14), every(0.5, start_s, 200), 2000)
+        (suspect,) = course(site, all_of_them, 200, LARGE)[-1][1].suspects
+        assert suspect.judgement.rate_bytes_per_min == pytest.approx(240_000, rel=0.02)
+        (suspect,) = course(site, none_of_them, 200, 1_000_000)[-1][1].suspects
+        assert suspect.judgement.rate_bytes_per_min == pytest.approx(240_000, rel=0.02)
 
 
 @pytest.mark.parametrize("collects", [False, True])
@@ -115,41 +131,52 @@ def test_blocks_that_a_variable_keeps_are_no_part_of_the_rate(keeps: bool, rate:
     assert suspect.judgement.rate_bytes_per_min == pytest.approx(rate, rel=0.1)
 
 
-def test_large_blocks_that_are_lost_count_in_full() -> None:
-    """One in forty has 100 times the bytes of the others: it is lost, too."""
-    births = every(1, 0, 240)
-    sizes = np.where(np.arange(len(births)) % 40 == 39, 10_000, 100)
-    site = leak(np.random.default_rng(10), births, lambda *_: sizes)
-    (suspect,) = course(site, all_of_them, 240, LARGE)[-1][1].suspects
-    assert suspect.judgement.rate_bytes_per_min == pytest.approx(sizes.mean() * 60, rel=0.15)
-
-
-def test_lost_at_one_time_is_no_leak() -> None:
+def test_few_times_are_no_leak() -> None:
     site = leak(np.random.default_rng(4), np.append(every(0.01, 3, 5), every(50, 20, 240)), 100)
     looked = course(site, lambda births_s: births_s < 6, 240, LARGE)
     assert first(looked, Verdict.LEAKING) is None
     assert first(looked, Verdict.GROWING) is None
-
-
-def test_two_times_are_not_yet_a_leak() -> None:
     site = leak(np.random.default_rng(7), np.array([20.0, 20.1, 20.2, 60.0, 60.1, 60.2]), 100)
     looked = course(site, all_of_them, 150, LARGE)
     assert first(looked, Verdict.LEAKING) is None
     assert first(looked, Verdict.GROWING) is not None
-
-
-def test_what_was_lost_for_a_while_is_a_leak_for_a_while() -> None:
     looked = course(leak(np.random.default_rng(8), every(1, 20, 60), 100), all_of_them, 300, LARGE)
     assert first(looked, Verdict.LEAKING) <= 100
     assert looked[-1][1].suspects == ()
+    random = np.random.default_rng(12)
+    few = leak(random, every(60, 1, 300), 1 << 20)
+    called_s = first(course(few, all_of_them, 300, LARGE), Verdict.LEAKING)
+    assert called_s <= 180
+    small = leak(random, every(60, 1, 300), 1000)
+    called_s = first(course(small, all_of_them, 300, LARGE), Verdict.LEAKING)
+    assert called_s > 200
 
 
-def test_what_is_pointed_to_is_no_leak_for_long() -> None:
+def test_what_is_pointed_to() -> None:
     site = leak(np.random.default_rng(5), every(0.2, 0, 600), 1000)
     looked = course(site, none_of_them, 600, LARGE)
     assert first(looked, Verdict.LEAKING) is None
     assert first(looked, Verdict.GROWING) is None, "of 1 GiB, 300 kB a minute are nothing"
     assert looked[-1][1].verdict(SITE) is Verdict.GROWING
+    # 141 KiB/min of 30 MB: not for the first minute and a half, and it is not called a leak.
+    random = np.random.default_rng(11)
+    looked = course(leak(random, every(0.5, 0, 300), 1200), none_of_them, 300, 30_000_000)
+    assert 90 <= first(looked, Verdict.GROWING) <= 120
+    assert first(looked, Verdict.LEAKING) is None
+    (suspect,) = looked[-1][1].suspects
+    assert suspect.judgement.rate_bytes_per_min == pytest.approx(120 * 1200, rel=0.03)
+    assert suspect.judgement.confidence < 0.3
+    assert "none was freed, but the program still points to all of it" in suspect.judgement.evidence
+    random = np.random.default_rng(13)
+    looked = course(leak(random, every(0.01, 0, 60), 1200), none_of_them, 60, 3_000_000)
+    said = [
+        (time_s, stack_judgement(findings, SITE).evidence)
+        for time_s, findings in looked
+        if findings.verdict(SITE) is Verdict.GROWING
+    ]
+    early = [time_s for time_s, evidence in said if "are old enough" in evidence]
+    later = [time_s for time_s, evidence in said if "still points to all of it" in evidence]
+    assert max(early) < min(later)
 
 
 @pytest.mark.long
@@ -170,61 +197,7 @@ def test_until_it_has_doubled_the_process() -> None:
     assert first(collected, Verdict.GROWING) is not None
 
 
-def test_a_list_that_is_never_emptied_is_soon_listed() -> None:
-    """141 KiB/min of 30 MB: not for the first minute and a half, and it is not called a leak."""
-    random = np.random.default_rng(11)
-    looked = course(leak(random, every(0.5, 0, 300), 1200), none_of_them, 300, 30_000_000)
-    assert 90 <= first(looked, Verdict.GROWING) <= 120
-    assert first(looked, Verdict.LEAKING) is None
-    (suspect,) = looked[-1][1].suspects
-    assert suspect.judgement.rate_bytes_per_min == pytest.approx(120 * 1200, rel=0.03)
-    assert suspect.judgement.confidence < 0.3
-    assert "none was freed, but the program still points to all of it" in suspect.judgement.evidence
-
-
-def test_few_old_blocks_say_nothing_about_the_others() -> None:
-    random = np.random.default_rng(13)
-    looked = course(leak(random, every(0.01, 0, 60), 1200), none_of_them, 60, 3_000_000)
-    said = [
-        (time_s, stack_judgement(findings, SITE).evidence)
-        for time_s, findings in looked
-        if findings.verdict(SITE) is Verdict.GROWING
-    ]
-    early = [time_s for time_s, evidence in said if "are old enough" in evidence]
-    later = [time_s for time_s, evidence in said if "still points to all of it" in evidence]
-    assert max(early) < min(later)
-
-
-def test_a_megabyte_a_minute_is_called_by_its_third_block() -> None:
-    random = np.random.default_rng(12)
-    few = leak(random, every(60, 1, 300), 1 << 20)
-    called_s = first(course(few, all_of_them, 300, LARGE), Verdict.LEAKING)
-    assert called_s <= 180
-    small = leak(random, every(60, 1, 300), 1000)
-    called_s = first(course(small, all_of_them, 300, LARGE), Verdict.LEAKING)
-    assert called_s > 200
-
-
-def test_blocks_that_were_lost_and_then_freed_void_the_proof() -> None:
-    """Idle clients, which only the kernel points to: one each second, closed after two minutes."""
-    births = every(1, 0, 600)
-    site = Stream(births, births + 120, np.full(len(births), 500.0), np.zeros(len(births), bool))
-    looked = course(site, all_of_them, 600, LARGE)
-    assert first(looked, Verdict.LEAKING) is not None, "as long as none has been freed"
-    assert all(not findings.suspects for time_s, findings in looked if time_s > 160)
-
-
-def test_a_leak_begins_within_a_slice() -> None:
-    """The rate counts from its first block, not from the slice's beginning."""
-    for start_s in (21.0, 23.0, 25.0, 27.0):
-        site = leak(np.random.default_rng(14), every(0.5, start_s, 200), 2000)
-        (suspect,) = course(site, all_of_them, 200, LARGE)[-1][1].suspects
-        assert suspect.judgement.rate_bytes_per_min == pytest.approx(240_000, rel=0.02)
-        (suspect,) = course(site, none_of_them, 200, 1_000_000)[-1][1].suspects
-        assert suspect.judgement.rate_bytes_per_min == pytest.approx(240_000, rel=0.02)
-
-
-def test_without_a_search_it_takes_longer() -> None:
+def test_without_and_before_a_search() -> None:
     random = np.random.default_rng(15)
     site = some_leak(random, churn(random, poisson(random, 20, 0, 400), 1.0, 300), 0.05)
     events = events_of([site], 400)
@@ -244,10 +217,7 @@ def test_without_a_search_it_takes_longer() -> None:
     assert suspect.judgement.verdict is Verdict.GROWING
     assert suspect.judgement.confidence < 0.3
     assert "verdict in about 5" in suspect.judgement.evidence, "minutes"
-
-
-def test_before_the_first_search_it_says_when() -> None:
-    """A steady pace is not called uneven because nothing has been searched for yet."""
+    # A steady pace is not called uneven because nothing has been searched for yet.
     births = every(0.1, 0, 40)
     site = Stream(births, births + 1e9, np.full(len(births), 500.0), np.zeros(len(births), bool))
     for time_s, _, findings in looks(events_of([site], 40), stacks_of(["site/main"]), 40,
@@ -259,7 +229,7 @@ def test_before_the_first_search_it_says_when() -> None:
     assert seen > 30
 
 
-def test_what_was_lost_stays_lost_when_a_leak_has_stopped() -> None:
+def test_what_stays_lost_or_may_be_held() -> None:
     """Else it would end as a cache, or as allocated at the start."""
     site = leak(np.random.default_rng(8), every(0.5, 0, 150), 10_000)
     looked = course(site, all_of_them, 600, LARGE)
@@ -274,9 +244,6 @@ def test_what_was_lost_stays_lost_when_a_leak_has_stopped() -> None:
     assert kept.verdict not in (Verdict.LOST, Verdict.LEAKING)
     collected = course(site, all_of_them, 600, LARGE, collects=True)[-1][1]
     assert stack_judgement(collected, SITE).verdict is not Verdict.LOST
-
-
-def test_what_requests_in_the_kernel_may_point_to_is_not_proven_lost() -> None:
     site = leak(np.random.default_rng(8), every(0.5, 0, 600), 100_000)
     looked = course(site, all_of_them, 600, 24_000_000, kernel_queue="io_uring", rise_per_s=200_000)
     assert first(looked, Verdict.LEAKING) is None, "nor by having doubled the process"

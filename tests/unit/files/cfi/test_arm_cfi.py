@@ -168,7 +168,7 @@ def walk(lookup: dict[int, RuleSet], stack: bytes = bytes(64), **registers: int)
     )  # fmt: skip
 
 
-def test_steps() -> None:
+def test_steps_and_frame_pointers() -> None:
     leaf, framed = arm_rules(SP, 0), arm_rules(SP, 32, fp=-32, lr=-24)
     stack = struct.pack("<8Q", BASE + 48, 0x300 | SIGNATURE, 0, 0, 0, 0, 0, 0x400)
     # A function that has saved nothing: once, and only where x30 is known.
@@ -189,6 +189,13 @@ def test_steps() -> None:
     assert walk({0xFF: arm_rules(SP, -8)}, lr=0x200).end is End.NO_PROGRESS
     # The register that calls leave it in is not preserved by a callee.
     assert walk({0xFF: framed, 0x2FF: leaf}, stack, lr=0x999).end is End.UNKNOWN_REGISTER
+    fallback = built_in_rules(AARCH64).frame_pointer
+    stack = struct.pack("<8Q", BASE + 32, 0x200 | SIGNATURE, 0, 0, 0, 0x300, 0, 0)
+    rules = {0xFF: fallback, 0x1FF: fallback, 0x2FF: fallback}
+    assert walk(rules, stack, fp=BASE) == Walk((0x100, 0x200, 0x300), End.OUTERMOST, 3)
+    assert walk(rules, stack, fp=0) == Walk((0x100,), End.OUTERMOST, 1)
+    assert fallback.row(0) == FALLBACK_ROW
+    assert built_in_rules(AARCH64).outermost.row(0) == END_ROW
 
 
 def test_callee_saved_registers() -> None:
@@ -203,16 +210,6 @@ def test_callee_saved_registers() -> None:
         kept = 19 <= number <= 29
         assert found.frames == ((0x100, 0x200, 0x300) if kept else (0x100, 0x200)), number
         assert found.end is (End.OUTERMOST if kept else End.UNKNOWN_REGISTER)
-
-
-def test_frame_pointers() -> None:
-    fallback = built_in_rules(AARCH64).frame_pointer
-    stack = struct.pack("<8Q", BASE + 32, 0x200 | SIGNATURE, 0, 0, 0, 0x300, 0, 0)
-    rules = {0xFF: fallback, 0x1FF: fallback, 0x2FF: fallback}
-    assert walk(rules, stack, fp=BASE) == Walk((0x100, 0x200, 0x300), End.OUTERMOST, 3)
-    assert walk(rules, stack, fp=0) == Walk((0x100,), End.OUTERMOST, 1)
-    assert fallback.row(0) == FALLBACK_ROW
-    assert built_in_rules(AARCH64).outermost.row(0) == END_ROW
 
 
 def test_signals(tmp_path: Path) -> None:

@@ -70,14 +70,11 @@ UNENCODABLE = [
 ]
 
 
-@pytest.mark.parametrize(("given", "row"), ENCODABLE)
-def test_encodable(given: RuleSet, row: ArmRow) -> None:
-    assert decode_arm(given.row(0)) == row
-
-
-@pytest.mark.parametrize(("given", "reason"), UNENCODABLE)
-def test_unencodable(given: RuleSet, reason: Reason) -> None:
-    assert decode(given.row(0)) == Row(Kind.UNENCODABLE, reason, 0, 0)
+def test_rows_and_reasons() -> None:
+    for given, row in ENCODABLE:
+        assert decode_arm(given.row(0)) == row, given
+    for given, reason in UNENCODABLE:
+        assert decode(given.row(0)) == Row(Kind.UNENCODABLE, reason, 0, 0), given
 
 
 # -- a step by a row, as probes/row.h describes it

@@ -77,10 +77,7 @@ def test_fuzzed_sections() -> None:
                 reasons.add(decode(row_of(entries, offset, at)).reason)
     assert {None, Reason.DAMAGED, Reason.CFA_REGISTER, Reason.RETURN_ADDRESS} <= reasons
     assert time.process_time() - began < 10
-
-
-def test_fuzzed_sections_at_once() -> None:
-    """Damaged sections scanned as a whole: rows at once still equal single ones."""
+    # Damaged sections scanned as a whole: rows at once still equal single ones.
     data, address = small_eh_frame()
     rng = random.Random(8)
     for _ in range(60):
@@ -197,7 +194,7 @@ def function(at: int, number: int, program: bytes) -> bytes:
     return entry(struct.pack("<IiI", at + 4, number * 256 - at - 8, 256) + b"\0" + program)
 
 
-def test_functions_that_share_bytes() -> None:
+def test_functions_that_share_bytes_or_cies() -> None:
     """Programs that lie inside of each other are not run over and over."""
     count, step = 3000, 64
     inner = b"".join(
@@ -214,10 +211,7 @@ def test_functions_that_share_bytes() -> None:
     rows = look_up(bytes(data), offsets, [n * 256 for n in range(count)])
     assert decode(rows[-1]).reason is Reason.TOO_LONG
     assert time.process_time() - began < 10
-
-
-def test_functions_of_many_cies() -> None:
-    """More than are kept at once, in any order: each program starts from its own one's state."""
+    # More than are kept at once, in any order: each program starts from its own one's state.
     count, rng = 50, random.Random(6)
     cies = [CIE.replace(b"\x0c\x07\x08", b"\x0c\x07" + bytes([8 + n])) for n in range(count)]
     data, offsets, chosen = b"".join(cies), [], [rng.randrange(count) for _ in range(1000)]
@@ -228,10 +222,7 @@ def test_functions_of_many_cies() -> None:
     rows = look_up(data, offsets, [n * 256 + at for n in range(1000) for at in (0, 3, 4)])
     fields = [(decode(row).cfa_offset, decode(row).bp_slot) for row in rows]
     assert fields == [(8 + which, slot) for which in chosen for slot in (0, 0, -16)]
-
-
-def test_equal_programs_that_set_locations() -> None:
-    """The same bytes, but what they point to is another place of each function."""
+    # The same bytes, but what they point to is another place of each function.
     program = b"\x01" + struct.pack("<i", 16 - len(CIE) - 18) + b"\x0e\x10"
     first = function(len(CIE), 0, program)
     offsets = [len(CIE), len(CIE) + len(first)]

@@ -208,7 +208,7 @@ def test_nothing_known(builder: Builder, tmp_path: Path) -> None:
     assert cfi.rows(np.array(wanted, np.uint64)).tolist() == expected
 
 
-def test_signal_return_of_the_c_library() -> None:
+def test_the_kernel_page_and_signal_returns() -> None:
     """Its own information says what ours says for those that have none."""
     path = library("libc.so.6")
     code = path.read_bytes()
@@ -216,10 +216,7 @@ def test_signal_return_of_the_c_library() -> None:
     found = Cfi(elf).rules(elf.address_of(code.index(SIGNAL_RETURN)) - 1)
     assert (found.cfa_expression, found.is_signal) == (SIGNAL_FRAME.cfa_expression, True)
     assert found.registers == SIGNAL_FRAME.registers
-
-
-def test_the_kernel_page() -> None:
-    """The vdso is an ELF file too."""
+    # The vdso is an ELF file too.
     line = next(x for x in Path("/proc/self/maps").read_text().splitlines() if "[vdso]" in x)
     start, end = (int(number, 16) for number in line.split()[0].split("-"))
     with Path("/proc/self/mem").open("rb") as memory:

@@ -118,7 +118,7 @@ def test_instructions(program: bytes, state: Found) -> None:
     assert run(program) == state
 
 
-def test_advances() -> None:
+def test_where_states_hold() -> None:
     """Each state holds from its location on, to the byte."""
     program = (
         b"\x41\x0e\x10\x02\x02\x0e\x18\x03\x04\x00\x0e\x20\x04\x08\x00\x00\x00\x0e\x28"
@@ -135,16 +135,10 @@ def test_advances() -> None:
     entries.rows(np.array([CODE], np.uint64), np.array([at]), wanted, rows)
     expected = [max(changes[start] for start in changes if start <= n) for n in range(64)]
     assert [decode(row).cfa_offset for row in rows.tolist()] == expected
-
-
-def test_alignment_factors() -> None:
     assert run(b"\x42\x0e\x10", 7, aligns=b"\x04\x70")[1] == 8
     assert run(b"\x42\x0e\x10", 8, aligns=b"\x04\x70")[1] == 16
     assert run(b"\x86\x02", aligns=b"\x04\x70")[3][RBP] == (OFFSET, -32, b"")
-
-
-def test_set_loc() -> None:
-    """The new location is written as a pointer."""
+    # The new location is written as a pointer.
     first = cie()
     at = len(first)
     target = struct.pack("<i", CODE + 5 - (SECTION + at + 18))
@@ -237,7 +231,7 @@ def test_augmentations(augmentation: bytes, data: bytes, pointers: int, is_signa
     assert found.registers == {**RA, RBP: (OFFSET, -16, b"")}
 
 
-def test_old_augmentations() -> None:
+def test_wide_and_old_entries() -> None:
     """Without a z: gcc 2's ``eh``, whose pointer comes before everything else, and none."""
     old = entry(struct.pack("<IB", 0, 1) + b"eh\0" + bytes(8) + b"\x01\x78\x10" + START)
     for first in (old, cie(augmentation=b"", data=b"")):
@@ -245,36 +239,7 @@ def test_old_augmentations() -> None:
         entries = Entries(first + entry(body), SECTION, is_eh=True)
         assert entries.fde(len(first)) == (CODE, SIZE)
         assert state_at(entries, len(first), 0) == (7, 16, b"", RA)
-
-
-@pytest.mark.parametrize("version", [1, 3, 4])
-def test_versions(version: int) -> None:
-    assert run(b"\x0e\x10", version=version)[1] == 16
-    assert run(b"", version=version, ra=b"\x10")[3] == RA
-
-
-def test_augmentation_data_longer_than_its_entry() -> None:
-    entries, at = section(b"\x0e\x10")
-    for length_at in (15, at + 16):  # of the CIE's, and of the FDE's
-        for length in (0x3F, 0x7F):
-            data = bytearray(entries.data + bytes(256))
-            assert data[length_at] in (0, 1)
-            data[length_at] = length
-            with pytest.raises(CfiError) as caught:
-                Entries(bytes(data), SECTION, is_eh=True).rules(at, CODE)
-            assert caught.value.reason is Reason.DAMAGED
-
-
-def test_long_augmentation_data() -> None:
-    """More than 127 bytes of it: its length takes two."""
-    first = cie()
-    body = struct.pack("<IiI", len(first) + 4, CODE - (SECTION + len(first) + 8), SIZE)
-    body += b"\xc8\x01" + bytes(200) + b"\x0e\x10"
-    assert state_at(Entries(first + entry(body), SECTION, is_eh=True), len(first), 0)[1] == 16
-
-
-def test_wide_entries() -> None:
-    """Lengths of 8 bytes; the CIE pointer keeps 4 in .eh_frame, grows in .debug_frame."""
+    # Lengths of 8 bytes; the CIE pointer keeps 4 in .eh_frame, grows in .debug_frame.
     body = cie()[4:]
     first = struct.pack("<IQ", 0xFFFFFFFF, len(body)) + body
     inside = struct.pack("<IiI", len(first) + 12, CODE - (SECTION + len(first) + 16), SIZE)
@@ -293,7 +258,30 @@ def test_wide_entries() -> None:
     assert state_at(entries, len(first), 0)[1] == 16
 
 
-def test_entries_that_point_in_circles() -> None:
+@pytest.mark.parametrize("version", [1, 3, 4])
+def test_versions(version: int) -> None:
+    assert run(b"\x0e\x10", version=version)[1] == 16
+    assert run(b"", version=version, ra=b"\x10")[3] == RA
+
+
+def test_augmentation_data_longer_than_127_bytes_or_its_entry() -> None:
+    entries, at = section(b"\x0e\x10")
+    for length_at in (15, at + 16):  # of the CIE's, and of the FDE's
+        for length in (0x3F, 0x7F):
+            data = bytearray(entries.data + bytes(256))
+            assert data[length_at] in (0, 1)
+            data[length_at] = length
+            with pytest.raises(CfiError) as caught:
+                Entries(bytes(data), SECTION, is_eh=True).rules(at, CODE)
+            assert caught.value.reason is Reason.DAMAGED
+    # More than 127 bytes of it: its length takes two.
+    first = cie()
+    body = struct.pack("<IiI", len(first) + 4, CODE - (SECTION + len(first) + 8), SIZE)
+    body += b"\xc8\x01" + bytes(200) + b"\x0e\x10"
+    assert state_at(Entries(first + entry(body), SECTION, is_eh=True), len(first), 0)[1] == 16
+
+
+def test_entries_that_lead_nowhere() -> None:
     """An FDE whose CIE is itself, another FDE, or outside."""
     for distance in (4, -4, 1 << 31, 24, 0xFFFFFF00):
         body = struct.pack("<IiI", distance & 0xFFFFFFFF, 0, SIZE) + bytes(8)
@@ -302,10 +290,7 @@ def test_entries_that_point_in_circles() -> None:
             with pytest.raises(CfiError):
                 entries.fde(at)
         assert scanned(entries) == []
-
-
-def test_entries_longer_than_the_section() -> None:
-    """Cut anywhere, or of lengths near the largest number: they are not there."""
+    # Cut anywhere, or of lengths near the largest number: they are not there.
     entries, at = section(b"\x0e\x10")
     for size in range(at, len(entries.data)):
         cut = Entries(entries.data[:size], SECTION, is_eh=True)
@@ -319,7 +304,7 @@ def test_entries_longer_than_the_section() -> None:
         assert caught.value.reason is Reason.DAMAGED
 
 
-def test_scan_goes_on_behind_zeros() -> None:
+def test_index_and_scan() -> None:
     """Linkers join tables with their ends in the middle; a megabyte of zeros costs nothing."""
     first = cie()
     second = fde(b"\x0e\x10", len(first))
@@ -328,14 +313,6 @@ def test_scan_goes_on_behind_zeros() -> None:
     empty = fde(b"", gap + len(third), CODE + 2 * SIZE, 0)
     data = first + second + bytes(1 << 20) + third + empty + bytes(4)
     assert scanned(Entries(data, SECTION, is_eh=True)) == [len(first), gap]
-
-
-def header(pairs: list[tuple[int, int]], address: int, kinds: bytes = b"\x1b\x03\x3b") -> bytes:
-    data = b"\x01" + kinds + struct.pack("<iI", SECTION - address - 4, len(pairs))
-    return data + b"".join(struct.pack("<ii", a - address, b - address) for a, b in pairs)
-
-
-def test_index() -> None:
     first = cie()
     starts = [CODE, CODE + 0x100, CODE + 0x800]
     data, offsets = first, []
@@ -365,13 +342,18 @@ def test_index() -> None:
     check(scan(entries), is_scanned=True)
 
 
+def header(pairs: list[tuple[int, int]], address: int, kinds: bytes = b"\x1b\x03\x3b") -> bytes:
+    data = b"\x01" + kinds + struct.pack("<iI", SECTION - address - 4, len(pairs))
+    return data + b"".join(struct.pack("<ii", a - address, b - address) for a, b in pairs)
+
+
 def pointer(data: bytes, kind: int, address: int) -> tuple[int, int] | None:
     """What a header says where ``.eh_frame`` is, and where that is said to its end."""
     found = read_header(b"\x01" + bytes([kind, 0xFF, 0xFF]) + data, address)
     return None if found is None else (found[0], found[2])
 
 
-def test_pointers() -> None:
+def test_pointers_and_numbers() -> None:
     data = b"\x12\x34\x56\x78\x9a\xbc\xde\xf0"
     value = int.from_bytes(data, "little")
     for kind, expected, size in (
@@ -391,10 +373,7 @@ def test_pointers() -> None:
     assert pointer(bytes(4) + data, 0x50, 0x1000) == (value, 16)
     for kind in (0x0F, 0x05, 0x2B, 0x4B):
         assert pointer(data, kind, 0x1004) is None
-
-
-def test_leb() -> None:
-    """Bytes as the operands of def_cfa_offset and def_cfa_offset_sf."""
+    # Bytes as the operands of def_cfa_offset and def_cfa_offset_sf.
     for data, value in (
         (b"\xe5\x8e\x26", 624485), (b"\x7f", 127), (b"\x80\x80\x80\x00", 0),
         (b"\xff" * 8 + b"\x7f", (1 << 63) - 1), (b"\x81" + b"\x80" * 14 + b"\x00", 1),

@@ -164,16 +164,18 @@ def test_equals_libgcc(program: Program) -> None:
     # In some steps there is no more to know: the PLT of static programs has no information.
     assert ends[True, End.NO_MODULE] <= 4
     assert len(ends) <= 3
-
-
-def test_interrupted_anywhere(program: Program) -> None:
-    """From registers at any instruction, the ones inside of prologues and the PLT included."""
+    # From registers at any instruction, the ones inside of prologues and the PLT included.
     steps = [sample for sample in program.samples if sample.interrupted[RIP]]
     assert len(steps) > 100
     for sample in steps:
         at = sample.expected.index(sample.interrupted[RIP])
         walk = unwind(sample.interrupted, sample.stack, program.lookup, is_interrupted=True)
         assert walk.frames == sample.expected[at:]
+    # Among the steps are ones that no row can say; static programs have no such linker.
+    found = [program.maps.find(sample.interrupted[RIP]) for sample in program.samples]
+    inside = [mapping for mapping in found if mapping and "ld-linux" in mapping.path]
+    is_static = not any("libc.so" in path for path in program.files)
+    assert (len(inside) > 100) == (not is_static)
 
 
 def test_rows_alone(program: Program) -> None:
@@ -196,15 +198,7 @@ def test_rows_alone(program: Program) -> None:
     assert set(ends) <= {"END", "UNENCODABLE", "NOWHERE", "FRAME_POINTER"}
 
 
-def test_steps_inside_of_the_dynamic_linker(program: Program) -> None:
-    """Among the steps are ones that no row can say; static programs have no such linker."""
-    found = [program.maps.find(sample.interrupted[RIP]) for sample in program.samples]
-    inside = [mapping for mapping in found if mapping and "ld-linux" in mapping.path]
-    is_static = not any("libc.so" in path for path in program.files)
-    assert (len(inside) > 100) == (not is_static)
-
-
-def test_copy_too_short(program: Program) -> None:
+def test_short_copies_and_junk(program: Program) -> None:
     """A copy cut anywhere: the same frames as far as it goes, and the reason."""
     for sample in program.samples[:8]:
         whole = unwind(sample.registers, sample.stack, program.lookup)
@@ -217,6 +211,21 @@ def test_copy_too_short(program: Program) -> None:
             ends.add(walk.end)
         assert End.OUTSIDE_COPY in ends
         assert ends <= {End.OUTSIDE_COPY, End.OUTERMOST, End.UNKNOWN_REGISTER}
+    # Three registers lead as far as seventeen, but for frames found by another one.
+    ends = set()
+    for sample in program.samples:
+        whole = unwind(sample.registers, sample.stack, program.lookup)
+        three = {n: sample.registers[n] for n in (RIP, RSP, RBP)}
+        walk = unwind(three, sample.stack, program.lookup)
+        assert walk.frames == whole.frames[: len(walk.frames)]
+        ends.add(walk.end)
+    assert ends <= {End.OUTERMOST, End.UNKNOWN_REGISTER, End.NO_MODULE}
+    sample = program.samples[0]
+    whole = unwind(sample.registers, sample.stack, program.lookup)
+    for limit in (1, 5, len(whole.frames), len(whole.frames) + 1):
+        walk = unwind(sample.registers, sample.stack, program.lookup, limit=limit)
+        assert walk.frames == whole.frames[:limit]
+        assert walk.end is (End.LIMIT if limit <= len(whole.frames) else End.OUTERMOST)
 
 
 def word_at(stack: StackCopy, address: int) -> int | End:
@@ -233,27 +242,6 @@ def test_pages_that_were_not_copied() -> None:
         assert word_at(stack, (BASE + at) & MASK) is End.OUTSIDE_COPY
     assert word_at(StackCopy(BASE, bytes(7)), BASE) is End.OUTSIDE_COPY
     assert word_at(StackCopy(BASE, b""), BASE) is End.OUTSIDE_COPY
-
-
-def test_few_registers_are_enough(program: Program) -> None:
-    """Three registers lead as far as seventeen, but for frames found by another one."""
-    ends = set()
-    for sample in program.samples:
-        whole = unwind(sample.registers, sample.stack, program.lookup)
-        three = {n: sample.registers[n] for n in (RIP, RSP, RBP)}
-        walk = unwind(three, sample.stack, program.lookup)
-        assert walk.frames == whole.frames[: len(walk.frames)]
-        ends.add(walk.end)
-    assert ends <= {End.OUTERMOST, End.UNKNOWN_REGISTER, End.NO_MODULE}
-
-
-def test_limit(program: Program) -> None:
-    sample = program.samples[0]
-    whole = unwind(sample.registers, sample.stack, program.lookup)
-    for limit in (1, 5, len(whole.frames), len(whole.frames) + 1):
-        walk = unwind(sample.registers, sample.stack, program.lookup, limit=limit)
-        assert walk.frames == whole.frames[:limit]
-        assert walk.end is (End.LIMIT if limit <= len(whole.frames) else End.OUTERMOST)
 
 
 def test_junk_in_the_stack(program: Program) -> None:
@@ -334,10 +322,7 @@ def test_walks_by_hand() -> None:
     assert walk(FRAME_POINTER, stack, bp=0) == Walk((0x100,), End.OUTERMOST, 1)
     assert walk(FRAME_POINTER, stack) == Walk((0x100,), End.UNKNOWN_REGISTER, 1)
     assert walk(FRAME_POINTER, stack, bp=0x1000) == Walk((0x100,), End.OUTSIDE_COPY, 1)
-
-
-def test_registers_that_calls_destroy_are_forgotten() -> None:
-    """After one step only what a call preserves is known."""
+    # After one step only what a call preserves is known.
     caller_saved = 2
 
     def lookup(address: int) -> RuleSet:

@@ -115,7 +115,7 @@ def test_separate_debug_file() -> None:
     assert [chain[0].line if chain else None for chain in mine[:500]] == numbers
 
 
-def test_outer_function_is_named(builder: Builder) -> None:
+def test_names_and_lines_by_address(builder: Builder) -> None:
     """The last one has its linkage name, and is what nm finds there."""
     path = build("g++ DWARF 5", builder, Path())
     elf = open_elf(path)
@@ -127,10 +127,7 @@ def test_outer_function_is_named(builder: Builder) -> None:
     assert "main" in names
     assert not any(chain[-1].inlined for chain in chains)
     assert all(frame.inlined for chain in chains for frame in chain[:-1])
-
-
-def test_line_index(builder: Builder) -> None:
-    """Lines alone: main begins at its brace."""
+    # Lines alone: main begins at its brace.
     elf = open_elf(builder.c("churn", "-O0"))
     (address,) = elf.find_functions(["main"])["main"]
     source = TARGETS / "churn.c"

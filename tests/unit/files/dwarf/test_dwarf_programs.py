@@ -101,7 +101,7 @@ def test_versions(version: int, wide: bool) -> None:
     assert program.file_name(1, "") == "a.c"
 
 
-def test_version_5() -> None:
+def test_version_5_and_instructions() -> None:
     """Directory 0 and file 0 count; MD5 and what else there may be is passed over."""
     strings = b"/comp\0inc\0a.c\0b.c\0"
     tables = (
@@ -115,9 +115,6 @@ def test_version_5() -> None:
     assert program.find(0x1000) == (1, 10)
     names = [program.file_name(n, "/elsewhere") for n in range(3)]
     assert names == ["/comp/a.c", "/elsewhere/inc/b.c", None]
-
-
-def test_instructions() -> None:
     program = Source(BODY).program()
     expected = {
         0xFFF: None, 0x1000: (1, 10), 0x1003: (1, 10), 0x1004: (1, 12), 0x1087: (1, 12),
@@ -147,7 +144,7 @@ def test_instructions() -> None:
     assert program.ranges() == [(0x1001, 0x1004)]
 
 
-def test_sequences() -> None:
+def test_sequences_and_numbers() -> None:
     """In any order; those of code that was left out and one without end do not count."""
 
     def one(address: int, line: int) -> bytes:
@@ -165,6 +162,34 @@ def test_sequences() -> None:
     assert program.find(8) is None
     body = at(0x2000) + b"\x01" + at(0x1000) + special(0, 3) + at(0x3000) + END
     assert Source(body).program().find(0x2800) == (1, 1)
+    # Counts that would take for ever, or rows that take no space.
+    for tables in (
+        b"\0" + number(1 << 60),
+        b"\x01\x01\x19" + number(1 << 60),
+        b"\x01\x01\x0b" + number(1 << 60),
+    ):
+        with pytest.raises(DwarfError):
+            Source(END, version=5, tables=tables).program()
+    for value in (0, 1, 127, 128, 300, 1 << 35, (1 << 64) - 1):
+        data = b"x" + number(value)
+        assert uleb(data, 1) == (value, len(data))
+    assert sleb(b"\x7f", 0) == (-1, 1)
+    assert sleb(b"\x80\x7f", 0) == (-128, 2)
+    assert sleb(b"\xff\x00", 0) == (127, 2)
+    with pytest.raises(IndexError):
+        uleb(b"\x80\x80", 0)
+    with pytest.raises(DwarfError):
+        uleb(b"\x80" * 100 + b"\0", 0)
+    assert old() == []
+    assert old(0, 16, 0x20, 0x30) == [(BASE, BASE + 16), (BASE + 0x20, BASE + 0x30)]
+    # A new base; an empty one; some of code that was left out.
+    assert old(GONE, 0x5000, 0, 16, 8, 8, GONE, 0, 0x7000, 0x7001) == [
+        (0x5000, 0x5010), (0x7000, 0x7001)
+    ]  # fmt: skip
+    assert old(1, 1, GONE - 1, GONE - 1, 16, 32) == [(BASE + 16, BASE + 32)]
+    assert old(32, 16) == []
+    values = [n * 16 + part for n in range(1000) for part in (2, 10)]
+    assert old(*values) == [(BASE + n * 16 + 2, BASE + n * 16 + 10) for n in range(1000)]
 
 
 @pytest.mark.parametrize(
@@ -177,30 +202,6 @@ def test_sequences() -> None:
 def test_damaged(body: bytes) -> None:
     with pytest.raises((DwarfError, IndexError)):
         Source(body, counts=STANDARD + b"\x01").program()
-
-
-def test_impossible_tables() -> None:
-    """Counts that would take for ever, or rows that take no space."""
-    for tables in (
-        b"\0" + number(1 << 60),
-        b"\x01\x01\x19" + number(1 << 60),
-        b"\x01\x01\x0b" + number(1 << 60),
-    ):
-        with pytest.raises(DwarfError):
-            Source(END, version=5, tables=tables).program()
-
-
-def test_numbers() -> None:
-    for value in (0, 1, 127, 128, 300, 1 << 35, (1 << 64) - 1):
-        data = b"x" + number(value)
-        assert uleb(data, 1) == (value, len(data))
-    assert sleb(b"\x7f", 0) == (-1, 1)
-    assert sleb(b"\x80\x7f", 0) == (-128, 2)
-    assert sleb(b"\xff\x00", 0) == (127, 2)
-    with pytest.raises(IndexError):
-        uleb(b"\x80\x80", 0)
-    with pytest.raises(DwarfError):
-        uleb(b"\x80" * 100 + b"\0", 0)
 
 
 BASE = 0x10000
@@ -232,20 +233,7 @@ def old(*values: int) -> list[Range]:
     return list_at(unit(4, quads(*values, 0, 0)), (forms.SEC_OFFSET, 0))
 
 
-def test_pairs() -> None:
-    assert old() == []
-    assert old(0, 16, 0x20, 0x30) == [(BASE, BASE + 16), (BASE + 0x20, BASE + 0x30)]
-    # A new base; an empty one; some of code that was left out.
-    assert old(GONE, 0x5000, 0, 16, 8, 8, GONE, 0, 0x7000, 0x7001) == [
-        (0x5000, 0x5010), (0x7000, 0x7001)
-    ]  # fmt: skip
-    assert old(1, 1, GONE - 1, GONE - 1, 16, 32) == [(BASE + 16, BASE + 32)]
-    assert old(32, 16) == []
-    values = [n * 16 + part for n in range(1000) for part in (2, 10)]
-    assert old(*values) == [(BASE + n * 16 + 2, BASE + n * 16 + 10) for n in range(1000)]
-
-
-def test_entries() -> None:
+def test_entries_and_lists() -> None:
     """Version 5: addresses in place or by index, ends or lengths, offsets to a base."""
     lists = (
         b"\x04" + number(0x200) + number(0x300)
@@ -265,17 +253,11 @@ def test_entries() -> None:
         (BASE + 0x200, BASE + 0x300), (0x20010, 0x20020), (0x30000, 0x30040), (0x40000, 0x40080),
         (0x60001, 0x60002), (0x50000, 0x50008), (0x50008, 0x51008),
     ]  # fmt: skip
-
-
-def test_lists_by_index() -> None:
-    """The index is into a table of offsets that count from the table."""
+    # The index is into a table of offsets that count from the table.
     lists = b"head" + struct.pack("<II", 8, 12) + b"\x04\x01\x02\0" + b"\x04\x03\x09\0"
     made = unit(5, lists, ranges_base=4)
     assert list_at(made, (forms.RNGLISTX, 0)) == [(BASE + 1, BASE + 2)]
     assert list_at(made, (forms.RNGLISTX, 1)) == [(BASE + 3, BASE + 9)]
-
-
-def test_units() -> None:
     assert unit_ranges(unit(4, b"", high_pc=BASE + 5)) == [(BASE, BASE + 5)]
     assert unit_ranges(unit(4, b"")) == []
     made = unit(4, quads(1, 2, 0, 0), high_pc=BASE + 5, ranges=(forms.SEC_OFFSET, 0))

@@ -174,14 +174,11 @@ def test_filters_are_noticed(text: str, makes: bool, tmp_path: Path) -> None:
     assert makes_filters(open_elf(assemble(tmp_path, f"f:\n{text}\n"))) == makes
 
 
-def test_libraries_that_make_filters() -> None:
+def test_libraries_that_make_filters_and_files_of_others() -> None:
     names = ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libhwasan.so.0")
     found = {name: makes_filters(open_elf(library(name))) for name in names}
     # Later ones leave it to the C library.
     check_figures([found.pop("libhwasan.so.0")], [True])
     assert found == {"libc.so.6": True, "libm.so.6": False, "libstdc++.so.6": False}
-
-
-def test_workers_leave_files_of_other_machines_alone() -> None:
-    """An emulator may map them: this processor executes none of their code."""
+    # An emulator may map them: this processor executes none of their code.
     assert CodeFileReader(open_elf(library("libc.so.6"))).cfi is None

@@ -46,7 +46,7 @@ def test_symbols_equal_nm(builder: Builder) -> None:
         assert symbol.name in names
 
 
-def test_no_name_between_functions(builder: Builder) -> None:
+def test_find_functions_equals_nm_and_none_lies_between(builder: Builder) -> None:
     """Never the nearest symbol: outside of every function there is none."""
     path = builder.c("chain")
     functions = [(a, s) for a, s, kind, _ in nm(path) if kind in "tT"]
@@ -54,9 +54,6 @@ def test_no_name_between_functions(builder: Builder) -> None:
     elf = open_elf(path)
     assert elf.symbols.find(0) is None
     assert elf.symbols.find(end + 100_000) is None
-
-
-def test_find_functions_equals_nm() -> None:
     path = libc()
     exported = {name.split("@")[0]: address for address, _, _, name in nm(path, "-D")}
     names = [name for family in FAMILIES for name in family.functions]
@@ -69,7 +66,7 @@ def test_find_functions_equals_nm() -> None:
         assert exported[name] in addresses
 
 
-def test_what_files_need_of_others(builder: Builder) -> None:
+def test_what_files_have_and_need(builder: Builder, tmp_path: Path) -> None:
     """And what they export; symbol tables have more."""
     names = ["malloc", "free", "main", "by_malloc", "no_such_function"]
     program, library = target_file(builder.c("books")), target_file(LIBRARY)
@@ -79,9 +76,6 @@ def test_what_files_need_of_others(builder: Builder) -> None:
     assert (library.imports, library.exports) == (set(), {"malloc", "free"})
     program.close()
     library.close()
-
-
-def test_names_and_offsets_of_the_c_library() -> None:
     elf = open_elf(libc())
     for name in ("malloc", "free", "strdup", "aligned_alloc", "calloc"):
         (address,) = elf.find_functions([name])[name]
@@ -92,6 +86,11 @@ def test_names_and_offsets_of_the_c_library() -> None:
     assert elf.offset_of(1 << 50) is None
     assert elf.address_of(1 << 50) is None
     assert len(elf.read(offset, 16)) == 16
+    path = tmp_path / "stripped"
+    shutil.copy(builder.c("chain"), path)
+    run("strip", path)
+    elf = open_elf(path)
+    assert elf.symbols.find(elf.segments[1].address + 64) is None
 
 
 def test_discovery() -> None:
@@ -110,14 +109,6 @@ def test_discovery() -> None:
         assert discover([module], MallocChoice(only)) == everything
     for only in ("jemalloc", "/lib/other.so"):
         assert discover([module], MallocChoice(only)) == []
-
-
-def test_stripped(builder: Builder, tmp_path: Path) -> None:
-    path = tmp_path / "stripped"
-    shutil.copy(builder.c("chain"), path)
-    run("strip", path)
-    elf = open_elf(path)
-    assert elf.symbols.find(elf.segments[1].address + 64) is None
 
 
 def headers_of(data: bytes) -> Headers:
@@ -159,7 +150,7 @@ def test_headers_equal_pyelftools(builder: Builder, tmp_path: Path) -> None:
     assert headers_of(libc().read_bytes()).machine == "EM_X86_64"
 
 
-def test_headers_that_promise_too_much(builder: Builder) -> None:
+def test_headers_that_promise_too_much(builder: Builder, tmp_path: Path) -> None:
     """Counts that stand elsewhere because they don't fit, and that the file can't have."""
     data = bytearray(builder.c("chain").read_bytes())
     whole = headers_of(bytes(data))
@@ -172,9 +163,6 @@ def test_headers_that_promise_too_much(builder: Builder) -> None:
     data[table + 0x20 : table + 0x28] = (1 << 60).to_bytes(8, "little")
     with pytest.raises(HeaderError):
         headers_of(bytes(data)).section(".text")
-
-
-def test_foreign_headers_that_promise_too_much(tmp_path: Path) -> None:
     data = bytearray(object_of_32_bits(tmp_path).read_bytes())
     table = int.from_bytes(data[0x20:0x24], "little")
     data[0x30:0x32] = bytes(2)  # e_shnum

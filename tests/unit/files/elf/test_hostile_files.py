@@ -65,27 +65,40 @@ def test_counts_that_are_kept_in_the_first_section(info: int) -> None:
         open_bytes(elf_bytes(program_count=0xFFFF, first=(0, 0, info)))
 
 
-def test_more_sections_than_there_can_be() -> None:
+def test_names_and_headers_that_claim_too_much() -> None:
     elf = open_bytes(elf_bytes(section_count=0, first=(1 << 40, 1, 0)))
     with bounded():
         assert elf.section_bytes(".text") is None
         assert families_of(elf) == []
         assert elf.build_id is None
-
-
-def test_too_many_segments() -> None:
     load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0x1000, 0, 64, 64, 4096)
     assert len(open_bytes(elf_bytes(programs=load * 256)).segments) == 256
     with pytest.raises(NotElfError, match="segments"):
         open_bytes(elf_bytes(programs=load * 257))
-
-
-def test_section_names_without_end() -> None:
-    """65,000 names that are all the rest of the file would be sixteen gigabytes."""
+    # 65,000 names that are all the rest of the file would be sixteen gigabytes.
     sections = [MadeSection("", name_at=number) for number in range(65_000)]
     elf = open_bytes(elf_bytes([*sections, MadeSection("A" * (16 * MIB))]))
     with bounded():
         assert elf.section_bytes(".text") is None
+    # Names that end as jemalloc's do, each of which was looked for in all the others.
+    names = [f"a{number}_mallocx" for number in range(200_000)]
+    elf = open_bytes(elf_bytes(symbol_sections([*names, "malloc", "je_mallocx"])))
+    with bounded():
+        found = [family.name for family in families_of(elf)]
+    assert found[0] == "malloc"
+    assert set(found[1:]) == {"jemalloc"}
+    assert len(found) == 9
+    strings = b"\0" + b"n" * (1 << 20)
+    symbols = b"".join(symbol(1 + number) for number in range(100_000))
+    elf = open_bytes(elf_bytes([MadeSection(".dynsym", symbols, kind=11, link=2),
+                                MadeSection(".dynstr", strings, kind=3)]))  # fmt: skip
+    with bounded():
+        assert len(elf.symbols.find(0x1008).name) <= 64 << 10
+    entries = struct.pack("<QQ", 1, 1) * 4096
+    elf = open_bytes(elf_bytes([MadeSection(".dynamic", entries),
+                                MadeSection(".dynstr", b"\0" + b"n" * (16 * MIB))]))  # fmt: skip
+    with bounded():
+        assert {len(name) for name in elf.dynamic_names.needed} == {4096}
 
 
 @pytest.mark.parametrize("name", [".dynsym", ".dynstr", ".gnu_debugdata", ".note.gnu.build-id",
@@ -111,35 +124,7 @@ def test_sparse_sections(tmp_path: Path, name: str) -> None:
         assert any("is not read" in trouble for trouble in elf.troubles)
 
 
-def test_hundreds_of_thousands_of_jemallocs() -> None:
-    """Names that end as jemalloc's do, each of which was looked for in all the others."""
-    names = [f"a{number}_mallocx" for number in range(200_000)]
-    elf = open_bytes(elf_bytes(symbol_sections([*names, "malloc", "je_mallocx"])))
-    with bounded():
-        found = [family.name for family in families_of(elf)]
-    assert found[0] == "malloc"
-    assert set(found[1:]) == {"jemalloc"}
-    assert len(found) == 9
-
-
-def test_one_function_under_many_names() -> None:
-    strings = b"\0" + b"n" * (1 << 20)
-    symbols = b"".join(symbol(1 + number) for number in range(100_000))
-    elf = open_bytes(elf_bytes([MadeSection(".dynsym", symbols, kind=11, link=2),
-                                MadeSection(".dynstr", strings, kind=3)]))  # fmt: skip
-    with bounded():
-        assert len(elf.symbols.find(0x1008).name) <= 64 << 10
-
-
-def test_names_of_needed_libraries_without_end() -> None:
-    entries = struct.pack("<QQ", 1, 1) * 4096
-    elf = open_bytes(elf_bytes([MadeSection(".dynamic", entries),
-                                MadeSection(".dynstr", b"\0" + b"n" * (16 * MIB))]))  # fmt: skip
-    with bounded():
-        assert {len(name) for name in elf.dynamic_names.needed} == {4096}
-
-
-def test_embedded_symbols_that_swell() -> None:
+def test_what_swells_or_leads_on() -> None:
     """53 KB of zeros, packed, are 256 MiB."""
     swollen = lzma.compress(elf_bytes() + bytes(200 * MIB), format=lzma.FORMAT_XZ, preset=0)
     elf = open_bytes(elf_bytes([MadeSection(".gnu_debugdata", swollen)]))
@@ -148,10 +133,7 @@ def test_embedded_symbols_that_swell() -> None:
     honest = lzma.compress(elf_bytes(symbol_sections(["f"])), format=lzma.FORMAT_XZ)
     found = embedded_symbols(open_bytes(elf_bytes([MadeSection(".gnu_debugdata", honest)])))
     assert list(found.find_functions(["f"])) == ["f"]
-
-
-def test_code_that_leads_on_and_on() -> None:
-    """Each function is followed so far; all of a file together, too."""
+    # Each function is followed so far; all of a file together, too.
     load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, 1 << 30, 1 << 30, 4096)
     elf = open_bytes(elf_bytes([MadeSection(".text", b"\x90" * MIB)], programs=load))
     with bounded(60.0):

@@ -93,7 +93,7 @@ def probes_in(*notes: bytes, base: bool = False) -> list:
     return usdt_probes(elf, "otel_memory")
 
 
-def test_notes() -> None:
+def test_notes_also_of_moved_files_and_hostile_ones() -> None:
     found = probes_in(
         note("other", provider="libc"),
         note(owner=b"GNU\0"),
@@ -106,14 +106,16 @@ def test_notes() -> None:
     ]  # fmt: skip
     assert found[0].arguments == (held(RDI), held(RSI), held(RDX, -8))
     assert found[1].arguments == (at(RSP, -24),)
-
-
-def test_files_that_were_moved() -> None:
-    """The base's section is at 0 here: it was linked to lie at 0x400000."""
+    # The base's section is at 0 here: it was linked to lie at 0x400000.
     (found,) = probes_in(note(addresses=(0x400800, 0x400000, 0x400200)), base=True)
     assert (found.address, found.semaphore) == (0x800, 0x200)
     (found,) = probes_in(note(addresses=(0x100, 0x400000, 0)), base=True)
     assert (found.address, found.semaphore) == (0x100 - 0x400000 & (1 << 64) - 1, 0)
+    assert probes_in(b"\xff" * 64) == []
+    assert probes_in(struct.pack("<III", 8, 8, 3) + b"stapsdt\0" + bytes(8)) == []
+    assert probes_in(note()[:-20]) == []
+    with pytest.raises(ValueError, match="more than 4,096 probes"):
+        probes_in(*[note()] * 4097)
 
 
 @pytest.mark.parametrize(
@@ -185,19 +187,11 @@ def test_real_notes(pattern: str) -> None:
     assert found
 
 
-def test_hostile_notes() -> None:
-    assert probes_in(b"\xff" * 64) == []
-    assert probes_in(struct.pack("<III", 8, 8, 3) + b"stapsdt\0" + bytes(8)) == []
-    assert probes_in(note()[:-20]) == []
-    with pytest.raises(ValueError, match="more than 4,096 probes"):
-        probes_in(*[note()] * 4097)
-
-
 def module(data: bytes) -> Module:
     return Module(("0:0", 1), "/opt/x/app", "/proc/self/fd/9", TargetFile.from_bytes(data, "app"))
 
 
-def test_points() -> None:
+def test_points_providers_and_nops() -> None:
     free = note("free", "8@-8(%rsp)", addresses=(0x400801, 0, 0))
     made = [module(file_of(note(), free, code=b"\x90\x66\x90"))]
     (allocator,) = allocators_in(made, OTEL)
@@ -209,6 +203,24 @@ def test_points() -> None:
     roles = dict(first.arguments)
     assert roles == {"pointer": held(RDI), "size": held(RSI), "weight": held(RDX, -8)}
     assert second.arguments == (("pointer", at(RSP, -8)),)
+    found = [module(file_of(note("mmap")))]
+    assert provider_in(found, PROVIDERS) is None
+    assert "not known" in why_no_reports(found, PROVIDERS)
+    wanted = "it has no probes otel_memory:alloc or pytorch:malloc"
+    assert why_no_reports([module(file_of())], PROVIDERS) == wanted
+    other = module(file_of(note("mmap", provider="a\x1b[2J"), note("mmap", provider="libc")))
+    assert why_no_reports([other], PROVIDERS) == wanted + r", only those of a\x1b[2J, libc"
+    torch = note("malloc", "-8@%rbp -1@%al -8@%r12", provider="pytorch")
+    both = [module(file_of(note())), module(file_of(torch))]
+    for files, provider in zip(both, PROVIDERS, strict=True):
+        assert provider_in([files], PROVIDERS) is provider
+    with pytest.raises(TargetError, match="as otel_memory and pytorch, which can't be added up"):
+        provider_in(both, PROVIDERS)
+    sizes = {
+        b"\x90\xc3": (1, False), b"\x66\x90": (2, False), b"\x0f\x1f\x40\0": (4, False),
+        b"\x66\x0f\x1f\x44\0\0": (6, True), b"\xc3": (0, False), b"": (0, False),
+    }  # fmt: skip
+    assert {code: nop_at(code) for code in sizes} == sizes
 
 
 @pytest.mark.parametrize(
@@ -225,33 +237,6 @@ def test_what_is_refused(code: bytes, arguments: str, why: str) -> None:
     found = [module(file_of(note(arguments=arguments), code=code))]
     assert allocators_in(found, OTEL) == []
     assert why in why_no_reports(found, OTEL.providers)
-
-
-def test_none_is_known() -> None:
-    found = [module(file_of(note("mmap")))]
-    assert provider_in(found, PROVIDERS) is None
-    assert "not known" in why_no_reports(found, PROVIDERS)
-    wanted = "it has no probes otel_memory:alloc or pytorch:malloc"
-    assert why_no_reports([module(file_of())], PROVIDERS) == wanted
-    other = module(file_of(note("mmap", provider="a\x1b[2J"), note("mmap", provider="libc")))
-    assert why_no_reports([other], PROVIDERS) == wanted + r", only those of a\x1b[2J, libc"
-
-
-def test_several_providers() -> None:
-    torch = note("malloc", "-8@%rbp -1@%al -8@%r12", provider="pytorch")
-    both = [module(file_of(note())), module(file_of(torch))]
-    for files, provider in zip(both, PROVIDERS, strict=True):
-        assert provider_in([files], PROVIDERS) is provider
-    with pytest.raises(TargetError, match="as otel_memory and pytorch, which can't be added up"):
-        provider_in(both, PROVIDERS)
-
-
-def test_nops() -> None:
-    sizes = {
-        b"\x90\xc3": (1, False), b"\x66\x90": (2, False), b"\x0f\x1f\x40\0": (4, False),
-        b"\x66\x0f\x1f\x44\0\0": (6, True), b"\xc3": (0, False), b"": (0, False),
-    }  # fmt: skip
-    assert {code: nop_at(code) for code in sizes} == sizes
 
 
 @pytest.fixture(scope="module")

@@ -220,7 +220,7 @@ def test_offsets(code: tuple[int, ...], expected: ProbeOffset | None) -> None:
     assert find_probe_offset(words(*code), ONE) == expected
 
 
-def test_offsets_at_entries() -> None:
+def test_offsets_at_entries_and_flows() -> None:
     assert at_entry(words(BTI, RET)) == STEPPED
     assert at_entry(words(RET)) == AT_0
     assert at_entry(words(VECTOR_LITERAL, RET)) is None
@@ -229,6 +229,13 @@ def test_offsets_at_entries() -> None:
     assert nop_at(words(BTI)) == (0, False)
     # A function that is too long to look for branches.
     assert find_probe_offset(words(BTI, ADRP, *[RET] * 20_000), ONE) == STEPPED
+    flows = {
+        RET: CodeFlow.RETURN, RETAA: CodeFlow.RETURN, B_NEXT: CodeFlow.JUMP,
+        0xD61F0060: CodeFlow.JUMP, 0xD71F0864: CodeFlow.JUMP, CBZ_FAR: CodeFlow.BRANCH,
+        0x94000001: CodeFlow.CALL, 0xD63F0060: CodeFlow.CALL, 0xD73F0864: CodeFlow.CALL,
+        0xD4207D00: CodeFlow.TRAP, 0: CodeFlow.TRAP, SVC: CodeFlow.NEXT, BTI: CodeFlow.NEXT,
+    }  # fmt: skip
+    assert {word: next(decode(words(word), 0)).flow for word in flows} == flows
 
 
 # -- exits
@@ -276,16 +283,6 @@ def test_exits(tmp_path: Path) -> None:
     assert reader.always_calls(labels["tail"], names={"other"})
 
 
-def test_flows() -> None:
-    flows = {
-        RET: CodeFlow.RETURN, RETAA: CodeFlow.RETURN, B_NEXT: CodeFlow.JUMP,
-        0xD61F0060: CodeFlow.JUMP, 0xD71F0864: CodeFlow.JUMP, CBZ_FAR: CodeFlow.BRANCH,
-        0x94000001: CodeFlow.CALL, 0xD63F0060: CodeFlow.CALL, 0xD73F0864: CodeFlow.CALL,
-        0xD4207D00: CodeFlow.TRAP, 0: CodeFlow.TRAP, SVC: CodeFlow.NEXT, BTI: CodeFlow.NEXT,
-    }  # fmt: skip
-    assert {word: next(decode(words(word), 0)).flow for word in flows} == flows
-
-
 def drain_in(path: Path) -> str | None:
     """The function before which the drain of thread caches lies, or whether there is none."""
     elf, cfi = open_elf(path), open_cfi(path)
@@ -299,8 +296,21 @@ def drain_in(path: Path) -> str | None:
     return None if found is None else hex(found)
 
 
-def test_drain_of_thread_caches() -> None:
+def test_drain_and_slots() -> None:
     check_figures(drain_in(library("libc.so.6")), "0x8f730")
+    # Before any call, below the stack pointer at entry, as the functions' first pushes say.
+    path = library("libc.so.6")
+    elf = open_elf(path)
+    functions = {name: min(places) for name, places in elf.find_functions(SLOTS).items()}
+    reader, found = CodeReader(elf), {}
+    for name, address in functions.items():
+        others = frozenset(functions.values()) - {address}
+        found[name] = reader.return_slot(address, others)
+        pushes = [o for at, *_, o in listing(path) if address <= at < address + 64]
+        pushed = next((m for operands in pushes if (m := PUSHED.fullmatch(operands))), None)
+        if found[name]:
+            assert pushed is None or found[name] == int(pushed[1]) // 8 - 1, name
+    check_figures(found, SLOTS)
 
 
 @pytest.mark.long
@@ -315,22 +325,6 @@ SLOTS = {
     "malloc": 7, "calloc": 9, "realloc": 13, "reallocarray": 0, "free": 7, "memalign": 5,
     "posix_memalign": 5, "sbrk": 5, "mremap": 9, "mmap": 0, "pvalloc": 0,
 }  # fmt: skip
-
-
-def test_where_return_addresses_are_stored() -> None:
-    """Before any call, below the stack pointer at entry, as the functions' first pushes say."""
-    path = library("libc.so.6")
-    elf = open_elf(path)
-    functions = {name: min(places) for name, places in elf.find_functions(SLOTS).items()}
-    reader, found = CodeReader(elf), {}
-    for name, address in functions.items():
-        others = frozenset(functions.values()) - {address}
-        found[name] = reader.return_slot(address, others)
-        pushes = [o for at, *_, o in listing(path) if address <= at < address + 64]
-        pushed = next((m for operands in pushes if (m := PUSHED.fullmatch(operands))), None)
-        if found[name]:
-            assert pushed is None or found[name] == int(pushed[1]) // 8 - 1, name
-    check_figures(found, SLOTS)
 
 
 def test_slots_that_differ(tmp_path: Path) -> None:

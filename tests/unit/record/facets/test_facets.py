@@ -51,7 +51,7 @@ class WeatherFacet(Facet[Weather]):
         return Weather("clear", (20, self.looks))
 
 
-def test_who_has_waited_longest_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, often, rarely = Lab(WeatherFacet, monkeypatch), Traced(), Traced()
     lab.facet(rarely).pause_s = 8.0  # type: ignore[attr-defined]
     done: list[str] = []
@@ -63,9 +63,6 @@ def test_who_has_waited_longest_is_next(monkeypatch: pytest.MonkeyPatch) -> None
     lab.schedule.close()
     lab.run_due(100, often)
     assert len(done) == 8
-
-
-def test_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, every = Lab(WeatherFacet, monkeypatch), [Traced() for _ in range(3)]
     done: list[int] = []
     for number, one in enumerate(every):
@@ -75,9 +72,6 @@ def test_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     for at_s in range(10, 16):
         lab.run_due(at_s, *every)
     assert done == [0, 1, 2, 0, 1, 2]
-
-
-def test_large_heaps_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Lab(WeatherFacet, monkeypatch), Traced()
     facet = lab.facet(one)
     with lab.context.large_heap:
@@ -92,7 +86,7 @@ def test_large_heaps_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
     assert done == [True, True]
 
 
-def test_what_took_long_is_not_repeated_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Lab(WeatherFacet, monkeypatch), Traced()
     monkeypatch.setattr(WeatherFacet, "share", 1 / 1000)
     facet = lab.facet(one)
@@ -108,9 +102,6 @@ def test_what_took_long_is_not_repeated_soon(monkeypatch: pytest.MonkeyPatch) ->
     assert facet.looks == 1  # type: ignore[attr-defined]
     lab.run_due(1000, one)
     assert facet.looks == 2  # type: ignore[attr-defined]
-
-
-def test_failures_are_counted_until_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Lab(WeatherFacet, monkeypatch), Traced()
     now_s = [0.0]
     lab.context.supervisor._clock_s = lambda: now_s[0]
@@ -193,12 +184,9 @@ def test_a_new_facet_is_recorded(tmp_path: Path) -> None:
     assert [one.facets["weather"] for one in kept] == skies
 
 
-def test_recordings_know_the_results_of_all_facets() -> None:
+def test_results_of_recordings() -> None:
     """Those of pointers are in the findings."""
     assert {kind.name for kind in schedule.FACETS} - {"pointers"} == set(FACET_RESULTS)
-
-
-def test_results_of_recordings_that_have_them_by_other_names() -> None:
     usage = HeapUsage(7.0, ())
     found = growing(1.0)
     facts = {

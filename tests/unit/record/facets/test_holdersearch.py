@@ -91,15 +91,12 @@ class Searches(Lab):
         return found.by_stack
 
 
-def test_one_search_for_all_that_grow_and_rarely_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_stacks_are_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Searches(monkeypatch), growing()
     assert [lab.count_due(at_s, one) for at_s in (40, 75, 339, 341)] == [1, 0, 0, 1]
     assert lab.asked[0] == [[0x40], [0x30], [0x10, 0x20]]
     assert list(lab.holders(one)) == [3, 2, 1]
     assert lab.holders(one)[1] == KEPT
-
-
-def test_a_stack_that_begins_to_grow_is_searched_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Searches(monkeypatch), growing()
     codes = one.findings.sites.code.copy()
     codes[3] = CODE_OF[Verdict.BUSY]
@@ -109,18 +106,12 @@ def test_a_stack_that_begins_to_grow_is_searched_for_soon(monkeypatch: pytest.Mo
     one.findings = later
     assert [lab.count_due(at_s, one) for at_s in (50, 71)] == [0, 1]
     assert lab.asked == [[[0x30], [0x10, 0x20]], [[0x40], [0x30], [0x10, 0x20]]]
-
-
-def test_all_stacks_of_a_suspect_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Searches(monkeypatch), growing()
     one.findings = findings_of(one.heap, [suspect(2, 1)])
     assert lab.count_due(40, one) == 1
     assert lab.asked == [[[0x10, 0x20, 0x30], [0x40]]]
     assert list(lab.holders(one)) == [2, 3]
-
-
-def test_no_search_for_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no holders. Before a pointer search, that is unknown."""
+    # It has no holders. Before a pointer search, that is unknown.
     lab, one = Searches(monkeypatch), growing(heap_of({16 * n: 1 for n in range(1, 101)}))
     note_search(one.heap, lost=88)
     assert lab.count_due(40, one) == 0
@@ -163,24 +154,18 @@ def test_who_keeps_the_blocks_of_a_stack_that_loses_some(
     assert bool(lab.holders(one)[1].blocks.count) is shows
 
 
-def test_what_seems_to_be_shared_is_searched_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_and_heaps_that_cannot_be_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The program may be changing its container."""
     lab, one = Searches(monkeypatch), growing()
     lab.found = [replace(KEPT, keepers=()), KEPT]
     assert lab.count_due(40, one) == 2
     assert lab.holders(one) == dict.fromkeys((3, 2, 1), KEPT)
-
-
-def test_some_of_many_blocks_are_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holders, "_MOST_BLOCKS", 2)
     lab, one = Searches(monkeypatch), growing(heap_of({16 * n: 1 for n in range(1, 50)}), at_once=1)
     assert lab.count_due(40, one) == 1
     ((addresses,),) = lab.asked
     assert len(set(addresses)) == 2
     assert lab.holders(one)[1].is_sample
-
-
-def test_a_heap_that_cannot_be_walked_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Searches(monkeypatch, UnsupportedError("its malloc library is unknown")), growing()
     assert [lab.count_due(at_s, one) for at_s in (40, 80, 400)] == [1, 0, 0]
     (line,) = lab.said

@@ -52,25 +52,19 @@ def found_after(count: int, other: Callable[[int], int]) -> dict[str, NativeGrow
     return growths.grown_with([suspect(FAST), suspect(SLOW)], heap(0))
 
 
-def test_blocks_belong_to_the_type_that_they_follow() -> None:
+def test_blocks_and_stacks_of_a_type() -> None:
     assert found_after(6, lambda at: 100 * (at > 2) + 30 * (at > 4)) == {
         FAST: NativeGrowth(500 * 1000 * 60 / 25, 800_000, (OWNED,), PARSE),
         SLOW: NativeGrowth(500 * 1000 * 60 / 25, 500_000, (TWICE,), PARSE),
     }
-
-
-@pytest.mark.parametrize(("count", "is_enough"), [(3, False), (4, True), (50, True)])
-def test_it_takes_four_counts(count: int, *, is_enough: bool) -> None:
-    assert bool(found_after(count, lambda at: -at)) == is_enough
-
-
-def test_several_stacks_are_one_growth() -> None:
     assert found_after(6, lambda at: 1000 * at + 20 * (at % 2))[FAST].stacks == (OTHER, OWNED)
-
-
-def test_small_objects_with_much_memory_are_suspects() -> None:
     native = NativeGrowth(1 << 20, 1 << 20, (OWNED,), PARSE)
     few, many = suspect(FAST), replace(suspect(SLOW), native=native)
     assert divide_by_rate([many, few]) == ((many,), (few,))
     assert growing(1e9).suspects[0].name == SESSION
     assert ObjectFindings().minor == ()
+
+
+@pytest.mark.parametrize(("count", "is_enough"), [(3, False), (4, True), (50, True)])
+def test_it_takes_four_counts(count: int, *, is_enough: bool) -> None:
+    assert bool(found_after(count, lambda at: -at)) == is_enough

@@ -49,7 +49,7 @@ class Searches(Lab):
         )
 
 
-def test_every_ten_seconds_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Searches(monkeypatch), Traced()
     times_ns = 1 * NS_PER_S, 20 * NS_PER_S
     one.heap.table.apply(records([(A, 0x10, 5, 1, 1), (A, 0x20, 5, 1, 1)], times_ns=times_ns))
@@ -59,30 +59,21 @@ def test_every_ten_seconds_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(one.heap.unreachable.blocks) == 1
     lab.schedule.close()
     assert lab.count_due(50, one) == 0
-
-
-def test_rarely_where_nothing_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Searches(monkeypatch), Traced(is_growing=False)
     assert [lab.count_due(at_s, one) for at_s in (61, 72, 120, 133)] == [1, 1, 0, 1]
-
-
-def test_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one, two = Searches(monkeypatch), Traced(), Traced()
     for at_s in (20, 21, 22, 31, 32):
         lab.count_due(at_s, one, two)
     assert one.heap.unreachable.searches == two.heap.unreachable.searches == 2
 
 
-def test_without_the_right_to_read_it_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = PrivilegeError("memory of process 1 may not be read")
     lab, one = Searches(monkeypatch, refusal), Traced()
     assert [lab.count_due(at_s, one) for at_s in (20, 31, 42)] == [1, 0, 0]
     assert one.heap.unreachable.is_refused
     (line,) = lab.said
     assert "pointer search of process 1 failed: memory of process 1 may not be read;" in line
-
-
-def test_a_search_that_would_take_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Searches(monkeypatch), Traced(process=Process(os.getpid()))
     lab.context.memory = MemoryBudget(1 << 20, lambda: 0)
     assert lab.count_due(20, one) == 0
@@ -90,9 +81,13 @@ def test_a_search_that_would_take_too_much_memory(monkeypatch: pytest.MonkeyPatc
     (line,) = lab.said
     assert "failed: there is no memory left for it; " in line
     assert "--max-memory" in line
+    lab, one = Searches(monkeypatch, TargetError("process has ended")), Traced(process=ended())
+    assert [lab.count_due(at_s, one) for at_s in (20, 31)] == [1, 1]
+    assert not lab.said
+    assert not one.heap.unreachable.is_refused
 
 
-def test_one_that_cannot_be_searched_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_that_fail_or_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one, two = Searches(monkeypatch), Traced(), Traced(process=Process(os.getpid()))
 
     def search(
@@ -109,13 +104,23 @@ def test_one_that_cannot_be_searched_is_left_alone(monkeypatch: pytest.MonkeyPat
     assert [each.heap.unreachable.is_refused for each in (one, two)] == [False, True]
     (line,) = lab.said
     assert f"pointer search of process {os.getpid()} failed: its mappings have terabytes;" in line
+    lab, one = Searches(monkeypatch), Traced()
+    monkeypatch.setattr(facet, "_MOST_CPU_NS", 1)
 
+    asked: list[bool] = []
 
-def test_a_process_that_ends_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one = Searches(monkeypatch, TargetError("process has ended")), Traced(process=ended())
-    assert [lab.count_due(at_s, one) for at_s in (20, 31)] == [1, 1]
-    assert not lab.said
-    assert not one.heap.unreachable.is_refused
+    def search(
+        _: object, __: object, may_go_on: Callable[[], bool], **_more: object
+    ) -> SimpleNamespace:
+        asked.append(may_go_on())
+        return SimpleNamespace(is_whole=False)
+
+    monkeypatch.setattr(pointers, "PointerSearch", search)
+    lab.run_due(20, one)
+    assert asked == [False]
+    assert one.heap.unreachable.is_refused
+    assert len(lab.said) == 1
+    assert lab.count_due(40, one) == 0
 
 
 def test_a_search_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,23 +147,3 @@ def test_a_search_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     # What has begun late must not search in the next test.
     stuck[1].result(10)
     lab.schedule.wait(10)
-
-
-def test_a_search_that_takes_too_much_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one = Searches(monkeypatch), Traced()
-    monkeypatch.setattr(facet, "_MOST_CPU_NS", 1)
-
-    asked: list[bool] = []
-
-    def search(
-        _: object, __: object, may_go_on: Callable[[], bool], **_more: object
-    ) -> SimpleNamespace:
-        asked.append(may_go_on())
-        return SimpleNamespace(is_whole=False)
-
-    monkeypatch.setattr(pointers, "PointerSearch", search)
-    lab.run_due(20, one)
-    assert asked == [False]
-    assert one.heap.unreachable.is_refused
-    assert len(lab.said) == 1
-    assert lab.count_due(40, one) == 0

@@ -39,18 +39,34 @@ def chunk(size: int, previous: int = 0, *, used_before: bool = True) -> list[int
     return [previous, size | used_before, *[7] * (size // 8 - 2)]
 
 
-def test_states_stand_in_the_next_header() -> None:
+def test_chunks_and_what_they_add_up_to() -> None:
     words = chunk(32) + chunk(48) + chunk(64, previous=48, used_before=False)
     assert follow(words) == (
         [BASE | BlockState.IN_USE, BASE + 32 | BlockState.FREE, BASE + 80 | BlockState.IN_USE],
         144, 0, True,
     )  # fmt: skip
-
-
-def test_the_chunk_before() -> None:
-    """Its state and size are those of the piece before."""
+    # Its state and size are those of the piece before.
     assert follow(chunk(32, previous=96, used_before=False), before=96)[2:] == (0, False)
     assert follow(chunk(32, previous=80, used_before=False), before=96)[2:] == (3, True)
+    entries, following, reason, _ = follow([*chunk(32), 0, 17, 0, 1])
+    assert entries == [BASE | BlockState.IN_USE, BASE + 32 | BlockState.OWN]
+    assert (following, reason) == (64, 0)
+    entries = [
+        (0, 1), (64, 0), (4 * PAGE, 2), (4 * PAGE + 32, 3), (8 * PAGE, 6), (8 * PAGE + 16, 7),
+        (9 * PAGE, 0), (12 * PAGE, 7), (13 * PAGE, 1), (13 * PAGE + 32, 4), (20 * PAGE, 7),
+    ]  # fmt: skip
+    tally, _ = tallied(entries, [(0, 2 * PAGE), (6 * PAGE, 30 * PAGE)])
+    assert tally.counts == [2, 2, 1, 1, 1, 0, 1, 2]
+    assert tally.sums == [7 * PAGE - 64, 96, 32, 4 * PAGE - 32, 7 * PAGE - 32, 0, 16, 0]
+    assert tally.resident == [5 * PAGE - 64, 96, 0, 2 * PAGE, 7 * PAGE - 32, 0, 16, 0]
+    # Whole pages that are resident: 1, 6 to 7, 10 to 11, 14 to 19.
+    assert tally.trimmable_bytes == (1 + 2 + 2 + 6) * PAGE
+    sizes = np.arange(1, 1 << 20, 7, dtype=np.uint64)
+    groups = size_groups(sizes)
+    assert np.all(np.diff(groups.astype(np.int64)) >= 0)
+    for size, group in zip(sizes[::97].tolist(), groups[::97].tolist(), strict=True):
+        least, most = bounds_of(group)
+        assert least <= size <= most
 
 
 @pytest.mark.parametrize(
@@ -61,13 +77,7 @@ def test_impossible_sizes(word: int, reason: int) -> None:
     assert follow([*chunk(32), 0, word, 0, 0])[:3] == ([BASE | BlockState.IN_USE], 32, reason)
 
 
-def test_the_end_of_a_heap() -> None:
-    entries, following, reason, _ = follow([*chunk(32), 0, 17, 0, 1])
-    assert entries == [BASE | BlockState.IN_USE, BASE + 32 | BlockState.OWN]
-    assert (following, reason) == (64, 0)
-
-
-def test_random_memory_never_leads_outside() -> None:
+def test_lists_and_memory_lead_nowhere() -> None:
     source = np.random.default_rng(1)
     for _ in range(300):
         words = source.integers(0, 1 << 63, 512, np.uint64)
@@ -79,10 +89,7 @@ def test_random_memory_never_leads_outside() -> None:
         assert ((addresses >= BASE) & (addresses < BASE + 4096)).all()
         assert (np.diff(addresses.astype(np.int64)) >= 16).all()
         assert BASE <= following <= BASE + 4096
-
-
-def test_lists_that_never_end() -> None:
-    """A circle, links out of bounds and to pages that are not there."""
+    # A circle, links out of bounds and to pages that are not there.
     page = mmap.PAGESIZE
     words = np.frombuffer(mmap.mmap(-1, 4 * page), np.uint64)
     base = words.ctypes.data
@@ -102,7 +109,7 @@ def test_lists_that_never_end() -> None:
         os.close(descriptor)
 
 
-def test_sizes_are_differences() -> None:
+def test_entries_are_packed() -> None:
     entries = np.array(
         [BASE | 1, BASE + 32, BASE + 96 | 7, BASE + 4096 | 5, BASE + 8192 | 7], np.uint64
     )
@@ -111,10 +118,7 @@ def test_sizes_are_differences() -> None:
     assert some.sizes.tolist() == [32, 64, 0, 4096]
     assert arena.seen_bytes == 4192
     assert list(arena.stretches()) == [(BASE, BASE + 96), (BASE + 4096, BASE + 8192)]
-
-
-def test_entries_are_packed_whatever_the_distance() -> None:
-    """Blocks far apart, one larger than what 32 bits can tell, and one that lies on the border."""
+    # Blocks far apart, one larger than what 32 bits can tell, and one that lies on the border.
     gib = 1 << 30
     rows = [
         (0, 1), (32, 7), (3 * gib, 1), (5 * gib, 0), (5 * gib + 64, 1), (11 * gib, 3),
@@ -132,6 +136,19 @@ def test_entries_are_packed_whatever_the_distance() -> None:
     for part in arena.parts:
         assert part.place(part.at(slice(None))).tolist() == list(range(len(part.codes)))
         assert part.place(np.array([0, 1 << 63], np.uint64)).tolist() == [0, len(part.codes)]
+    # One is larger than 32 bits can tell; a mapped one does not reach as far as its size.
+    sizes = [64, 4096, 1 << 33]
+    starts = np.array([BASE + 16, BASE + 8192, BASE + (1 << 20)], np.uint64)
+    reaches = starts + np.array([64, 4080, 1 << 33], np.uint64)
+    blocks = PackedBlocks(BlockRanges(starts, reaches, np.array([8, 16, 8], np.uint8)))
+    assert blocks.size_bytes.tolist() == sizes
+    assert blocks.usable_bytes().tolist() == [56, 4080, (1 << 33) - 8]
+    assert blocks.starts(np.array([2, 0])).tolist() == [int(starts[2]), BASE + 16]
+    inside, outside = (BASE + 79, BASE + 16, BASE + 12271, 1 << 33), (BASE, BASE + 80, BASE + 12272)
+    assert blocks.containing(np.array(inside, np.uint64)).tolist() == [0, 1, 2]
+    assert not len(blocks.containing(np.array([*outside, (1 << 64) - 1], np.uint64)))
+    none = PackedBlocks(BlockRanges(starts[:0], reaches[:0], np.empty(0, np.uint8)))
+    assert (len(none), none.containing(starts).tolist()) == (0, [])
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -158,22 +175,6 @@ def test_packed_entries_are_the_same(seed: int) -> None:
     assert before[is_inside].tolist() == entries[rows[is_inside] - 1].tolist()
     assert after[is_inside].tolist() == entries[rows[is_inside]].tolist()
     assert not before[~is_inside].any()
-
-
-def test_blocks_in_six_bytes() -> None:
-    """One is larger than 32 bits can tell; a mapped one does not reach as far as its size."""
-    sizes = [64, 4096, 1 << 33]
-    starts = np.array([BASE + 16, BASE + 8192, BASE + (1 << 20)], np.uint64)
-    reaches = starts + np.array([64, 4080, 1 << 33], np.uint64)
-    blocks = PackedBlocks(BlockRanges(starts, reaches, np.array([8, 16, 8], np.uint8)))
-    assert blocks.size_bytes.tolist() == sizes
-    assert blocks.usable_bytes().tolist() == [56, 4080, (1 << 33) - 8]
-    assert blocks.starts(np.array([2, 0])).tolist() == [int(starts[2]), BASE + 16]
-    inside, outside = (BASE + 79, BASE + 16, BASE + 12271, 1 << 33), (BASE, BASE + 80, BASE + 12272)
-    assert blocks.containing(np.array(inside, np.uint64)).tolist() == [0, 1, 2]
-    assert not len(blocks.containing(np.array([*outside, (1 << 64) - 1], np.uint64)))
-    none = PackedBlocks(BlockRanges(starts[:0], reaches[:0], np.empty(0, np.uint8)))
-    assert (len(none), none.containing(starts).tolist()) == (0, [])
 
 
 def tallied(
@@ -220,19 +221,6 @@ def test_pins(
     assert tallied(entries, resident)[1] == pins
 
 
-def test_what_an_arena_adds_up_to() -> None:
-    entries = [
-        (0, 1), (64, 0), (4 * PAGE, 2), (4 * PAGE + 32, 3), (8 * PAGE, 6), (8 * PAGE + 16, 7),
-        (9 * PAGE, 0), (12 * PAGE, 7), (13 * PAGE, 1), (13 * PAGE + 32, 4), (20 * PAGE, 7),
-    ]  # fmt: skip
-    tally, _ = tallied(entries, [(0, 2 * PAGE), (6 * PAGE, 30 * PAGE)])
-    assert tally.counts == [2, 2, 1, 1, 1, 0, 1, 2]
-    assert tally.sums == [7 * PAGE - 64, 96, 32, 4 * PAGE - 32, 7 * PAGE - 32, 0, 16, 0]
-    assert tally.resident == [5 * PAGE - 64, 96, 0, 2 * PAGE, 7 * PAGE - 32, 0, 16, 0]
-    # Whole pages that are resident: 1, 6 to 7, 10 to 11, 14 to 19.
-    assert tally.trimmable_bytes == (1 + 2 + 2 + 6) * PAGE
-
-
 @pytest.mark.parametrize(
     ("size", "bounds"),
     [
@@ -243,15 +231,6 @@ def test_what_an_arena_adds_up_to() -> None:
 )  # fmt: skip
 def test_bounds(size: int, bounds: tuple[int, int]) -> None:
     assert bounds_of(int(size_groups(np.array([size], np.uint64))[0])) == bounds
-
-
-def test_every_size_lies_within_its_group() -> None:
-    sizes = np.arange(1, 1 << 20, 7, dtype=np.uint64)
-    groups = size_groups(sizes)
-    assert np.all(np.diff(groups.astype(np.int64)) >= 0)
-    for size, group in zip(sizes[::97].tolist(), groups[::97].tolist(), strict=True):
-        least, most = bounds_of(group)
-        assert least <= size <= most
 
 
 PID = 70

@@ -152,14 +152,8 @@ def test_counters_of_a_jvm() -> None:
     assert java_metaspace(*java) == [
         (0x7F5000000000, 0x7F5000000000 + (1 << 30)), (0x7F0001000000, 0x7F0005000000),
     ]  # fmt: skip
-
-
-def test_generations_are_added_up_but_for_g1() -> None:
     found = java_figures(*jvm(published(SERIAL)))
     assert found == RuntimeFigures("Java heap", 5, 200 * MIB, 300 * MIB, 0, 0)
-
-
-def test_without_counters() -> None:
     memory, mappings = jvm(published(G1))
     assert java_figures(memory, mappings[:-1]) is None
     assert java_heap(memory, mappings[:-1]) == java_metaspace(memory, mappings[:-1]) == []

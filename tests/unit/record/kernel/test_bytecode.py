@@ -67,21 +67,15 @@ def test_stack_bytes(lines: list[tuple[int, int, int, int, int]], expected: int)
     assert stack_bytes(assembled(*lines)) == expected
 
 
-def test_calls() -> None:
+def test_calls_and_maps() -> None:
     assert calls_of(assembled((0x85, 0, 0, 0, 12), EXIT)) == {"tail_call"}
     assert calls_of(assembled((0x85, 0, 1, 0, 12), EXIT)) == set()  # of a subprogram
-
-
-def test_maps_are_named_by_their_place_and_back() -> None:
     lines = [(0x18, 1, 1, 0, 17), (0, 0, 0, 0, 0), (0x18, 2, 0, 0, 17), (0, 0, 0, 0, 0), EXIT]
     code = assembled(*lines)
     placed = with_maps(code, {17: 3})
     # The second one is a plain number.
     assert [line[4] for line in instructions(placed)] == [3, 0, 17, 0, 0]
     assert with_maps(placed, {3: 17}) == code
-
-
-def test_what_is_kept_is_what_was_compiled() -> None:
     made = CompiledProbes((MapSpec("events", 27, 0, 0, 4096, 0),), {"do_nothing": assembled(EXIT)})
     assert CompiledProbes.from_json(made.to_json()) == made
     with pytest.raises((KeyError, TypeError)):

@@ -28,7 +28,7 @@ def submit_poll(ring: int, parameters: bytes, file: int) -> None:
         assert LIBC.syscall(IO_URING_ENTER, ring, 1, 0, 0, None, 0) == 1
 
 
-def test_io_uring_is_seen_while_a_request_is_under_way() -> None:
+def test_requests_under_way_are_seen() -> None:
     own = Process(os.getpid())
     assert kernel_queue(own) == ""
     parameters = ctypes.create_string_buffer(120)
@@ -46,9 +46,6 @@ def test_io_uring_is_seen_while_a_request_is_under_way() -> None:
     finally:
         for each in (ring, read_end, write_end):
             os.close(each)
-
-
-def test_aio_is_seen() -> None:
     context = ctypes.c_ulong(0)
     assert LIBC.syscall(IO_SETUP, 8, ctypes.byref(context)) == 0
     try:

@@ -34,7 +34,7 @@ def test_a_minutes_allowance_is_granted(share: float, factor: float, cores: floa
     assert took_s == pytest.approx(share * work * 60 / debt_per_s, abs=1.6)
 
 
-def test_a_burst_is_paid_for_by_later_work_and_cheap_probes_stay() -> None:
+def test_bursts_and_the_share_of_all_time() -> None:
     account = OverheadAccount(0.05)
     for _ in range(10):
         account.add(0, NS_PER_S, 1)
@@ -43,9 +43,6 @@ def test_a_burst_is_paid_for_by_later_work_and_cheap_probes_stay() -> None:
             account.add(0, NS_PER_S, 1)
     assert not account.is_exceeded
     assert seconds_until_exceeded(0.05, 0.035) is None
-
-
-def test_the_share_is_of_all_time() -> None:
     account = OverheadAccount(0.05)
     assert account.share is None
     account.add(0.5 * NS_PER_S, NS_PER_S, 1)

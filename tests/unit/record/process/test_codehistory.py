@@ -33,7 +33,4 @@ def test_places() -> None:
     assert found.path == "/2.so"
     assert stored(CodeHistory(history), mapped(0x7800, 2)) == other
     assert history.find(0x9010) is None
-
-
-def test_copies_that_are_mapped_at_one_time_are_different() -> None:
     assert CodeHistory().shifts_of([mapped(0x7000, 1), mapped(0x9000, 3)], lambda _: "a") == []

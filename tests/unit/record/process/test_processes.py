@@ -47,11 +47,29 @@ class MadeUp(ProcessScan):
         self.now_ns = 0
 
 
-def test_parse_stat() -> None:
+def test_names_and_matching() -> None:
     stat = parse_stat(stat_line(7, "a) R (b", state="Z", flags=5, start=99, pages=3))
     assert (stat.command, stat.state, stat.flags) == ("a) R (b", "Z", 5)
     assert (stat.start, stat.rss_bytes) == (99, 3 * PAGE)
     assert parse_stat("") is parse_stat("7 (x) S 1 2") is parse_stat(")(") is None
+    code = "import threading, ctypes; ctypes.CDLL(None).prctl(15, b'a [b]\\x1b', 0, 0, 0); input()"
+    target = subprocess.Popen([sys.executable, "-c", code + "; input()"], stdin=subprocess.PIPE)
+    try:
+        wait_until(lambda: Process(target.pid).thread_names() == {target.pid: "a [b]\x1b"})
+    finally:
+        target.communicate(b"\n\n")
+    assert Process(target.pid).thread_names() == {}
+
+    def info(pid: int, command: str, trouble: Trouble | None = None) -> ProcessInfo:
+        return ProcessInfo(pid, command, f"/opt/{command} -x", "www", 1, 0, "malloc in libc.so.6",
+                           trouble, True)  # fmt: skip
+
+    infos = [info(10, "api"), info(11, "Node"), info(12, "node", Trouble.BITS)]
+    assert matching_processes(infos, "") == infos
+    assert [i.pid for i in matching_processes(infos, "node")] == [11, 12]
+    assert [i.pid for i in matching_processes(infos, " NODE 32-bit ")] == [12]
+    assert [i.pid for i in matching_processes(infos, "10 www")] == [10]
+    assert matching_processes(infos, "[") == []
 
 
 def test_what_is_said_of_each(tmp_path: Path) -> None:
@@ -188,29 +206,6 @@ def test_real_processes(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> No
         assert again[target.pid].allocator == "malloc in libc.so.6"
     finally:
         target.communicate()
-
-
-def test_thread_names() -> None:
-    code = "import threading, ctypes; ctypes.CDLL(None).prctl(15, b'a [b]\\x1b', 0, 0, 0); input()"
-    target = subprocess.Popen([sys.executable, "-c", code + "; input()"], stdin=subprocess.PIPE)
-    try:
-        wait_until(lambda: Process(target.pid).thread_names() == {target.pid: "a [b]\x1b"})
-    finally:
-        target.communicate(b"\n\n")
-    assert Process(target.pid).thread_names() == {}
-
-
-def test_matching() -> None:
-    def info(pid: int, command: str, trouble: Trouble | None = None) -> ProcessInfo:
-        return ProcessInfo(pid, command, f"/opt/{command} -x", "www", 1, 0, "malloc in libc.so.6",
-                           trouble, True)  # fmt: skip
-
-    infos = [info(10, "api"), info(11, "Node"), info(12, "node", Trouble.BITS)]
-    assert matching_processes(infos, "") == infos
-    assert [i.pid for i in matching_processes(infos, "node")] == [11, 12]
-    assert [i.pid for i in matching_processes(infos, " NODE 32-bit ")] == [12]
-    assert [i.pid for i in matching_processes(infos, "10 www")] == [10]
-    assert matching_processes(infos, "[") == []
 
 
 @pytest.mark.parametrize(

@@ -62,15 +62,12 @@ def fake_process(root: Path, stat: str) -> Process:
     return Process(42, root)
 
 
-def test_stat_with_a_hostile_name(tmp_path: Path) -> None:
+def test_ourselves_children_and_ends(tmp_path: Path) -> None:
     """The command may hold blanks and parentheses."""
     fields = ["S", "1", "42", "42", "0", "-1", "2097216", *["0"] * 12, "777", *["0"] * 30]
     process = fake_process(tmp_path, f"42 (a) R (b) {' '.join(fields)}\n")
     assert process.state() == "S"
     assert process.is_kernel_thread()
-
-
-def test_ourselves() -> None:
     process = Process(os.getpid())
     assert process.exists()
     assert not process.is_kernel_thread()

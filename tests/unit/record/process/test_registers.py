@@ -149,17 +149,11 @@ def stopped_registers(pid: int) -> Registers:
     return ptrace.registers(pid)
 
 
-def test_ends_of_threads_by_the_machines_numbers(on_machine: OnMachine) -> None:
+def test_registers_by_machine(on_machine: OnMachine, tmp_path: Path) -> None:
     for machine, exits in ((X86_64, (60, 231)), (AARCH64, (93, 94))):
         on_machine(machine, stoppedthreads)
         stops = ExitStops()
         assert (stops._exit, stops._exit_group) == exits
-
-
-# -- as the kernel keeps them
-
-
-def test_rows_of_waiting_threads() -> None:
     for machine, count, at in ((X86_64, 21, 19), (AARCH64, 34, 31)):
         rows = np.zeros(1, row_dtype(machine))
         assert rows.itemsize == 8 * (4 + count)
@@ -168,6 +162,24 @@ def test_rows_of_waiting_threads() -> None:
         (found,) = threads_in(rows, machine)
         assert found[:4] == (7, 8, 100 + at, 9)
         assert found.words.tolist() == [100 + n for n in range(count) if n != at]
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text("Name:\tx\nx86_Thread_features:\tshstk \n")
+    on_machine(X86_64, procfs)
+    assert Process(7, tmp_path).has_shadow_stack()
+    on_machine(AARCH64, procfs)
+    assert not Process(7, tmp_path).has_shadow_stack()
+    # An untrusted number is one of the machine's.
+    place = [[8, 31, 255, 0, True, 0, 8, False], None]
+    answer = [["free", 16, 0, place, 4, False]]
+    on_machine(X86_64, codefilereader)
+    with pytest.raises(MalformedError):
+        QUESTIONS["usdt"].answer(answer, b"", ["otel_memory"])
+    on_machine(AARCH64, codefilereader)
+    (place,) = QUESTIONS["usdt"].answer(answer, b"", ["otel_memory"])
+    assert place.arguments == (UsdtArgument(8, 31, 255, 0, True, 0, 8, is_signed=False), None)
+
+
+# -- as the kernel keeps them
 
 
 # -- what there is not on all machines
@@ -201,24 +213,3 @@ def test_started_programs_have_probes_where_there_is_no_library(
     )
     line = parse_command_line(["--preload=on", "--", "true"], terminal=False)
     assert options.completed(line).trace.use_library
-
-
-def test_shadow_stacks(on_machine: OnMachine, tmp_path: Path) -> None:
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7" / "status").write_text("Name:\tx\nx86_Thread_features:\tshstk \n")
-    on_machine(X86_64, procfs)
-    assert Process(7, tmp_path).has_shadow_stack()
-    on_machine(AARCH64, procfs)
-    assert not Process(7, tmp_path).has_shadow_stack()
-
-
-def test_registers_in_usdt_notes(on_machine: OnMachine) -> None:
-    """An untrusted number is one of the machine's."""
-    place = [[8, 31, 255, 0, True, 0, 8, False], None]
-    answer = [["free", 16, 0, place, 4, False]]
-    on_machine(X86_64, codefilereader)
-    with pytest.raises(MalformedError):
-        QUESTIONS["usdt"].answer(answer, b"", ["otel_memory"])
-    on_machine(AARCH64, codefilereader)
-    (place,) = QUESTIONS["usdt"].answer(answer, b"", ["otel_memory"])
-    assert place.arguments == (UsdtArgument(8, 31, 255, 0, True, 0, 8, is_signed=False), None)

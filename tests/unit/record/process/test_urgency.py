@@ -78,11 +78,8 @@ with Urgency():
 show()
 end.set()
 """
-    assert run(sys.executable, "-c", program).splitlines() == [
-        "[0, 0, 0]",
-        *2 * ["[1, 1, 1]"],
-        "[0, 0, 0]",
-    ]
+    idle, urgent = "[0, 0, 0]", "[1, 1, 1]"
+    assert run(sys.executable, "-c", program).splitlines() == [idle, urgent, urgent, idle]
 
 
 def test_what_is_created_meanwhile_does_not_get_it() -> None:
@@ -153,7 +150,7 @@ def test_a_wait_that_ends_early(idle: Idle) -> None:
     assert policy_of(idle.id) == USUAL
 
 
-def test_signals_interrupt_a_wait() -> None:
+def test_signals_and_missing_rights() -> None:
     """Another thread sends a signal that has a handler, which is how the follower is woken."""
     program = """
 import os, signal, threading
@@ -173,9 +170,6 @@ done.set()
 os.kill(child, signal.SIGKILL)
 """
     assert run(sys.executable, "-c", program) == "interrupted\n"
-
-
-def test_without_the_right_nothing_changes() -> None:
     program = """
 import os
 from tracelloc.record.process.urgency import Urgency

@@ -97,12 +97,40 @@ def test_sums_and_places(seed: int) -> None:
         assert set(graph.order[inside].tolist()) == under[node]
 
 
-def test_both_ends_of_a_long_list() -> None:
+def test_lists_folds_and_borrowers() -> None:
     """An iterative algorithm takes a pass for each node here, as would recursion a frame."""
     count = 300_000
     pairs = [(n, n + 1) for n in range(count - 2)] + [(n + 1, n) for n in range(count - 2)]
     graph = Graph([*pairs, (count - 1, 0), (count - 1, count - 2)], count)
     assert set(graph.dominators().values()) == {graph.top}
+    graph = Graph([(4, 0), (0, 1), (1, 2), (4, 3)], 5)
+    heir = np.full(5, NONE, np.uint32)
+    heir[graph.number[[4, 0]]] = [9, 7]
+    heirs(graph.dominator, heir)
+    assert heir[graph.number[[0, 1, 2, 3]]].tolist() == [7, 7, 7, 9]
+    # Top 5 → 4 (root) → 0 → 1, 2; 3 is elsewhere.
+    parent = np.array([4, 0, 0, 4, 5, 5], np.uint32)
+    folds = np.array([2, 3, 3, 4, 1, 0], np.uint32)
+    counts, seen = np.zeros(5, np.uint32), np.zeros(6, np.uint8)
+    count_on_way(parent, 5, folds, np.array([1, 2, 2], np.uint32), seen, counts)
+    assert counts.tolist() == [0, 1, 1, 2, 0]
+    graph = Graph([(0, 1), (2, 1), (1, 0), (2, 0)], 3)
+    wanted = np.array([0, 1, 0], np.uint8)
+    sources, found = np.empty(2, np.uint32), np.empty(2, np.uint32)
+    assert pointers_to(graph.begins, graph.targets, wanted, sources, found) == 2
+    assert (sources.tolist(), found.tolist()) == ([0, 2], [1, 1])
+    assert pointers_to(graph.begins, graph.targets, wanted, sources[:1], found[:1]) == 2
+    found = chain([n * n for n in range(1, 2000)])
+    assert len(found) == 25
+    assert found[-1] == ANY_KIND
+    # More than the table has room for at first, and all found again.
+    count = 5000
+    folds, found = fold([(count, n) for n in range(count)], [*range(count), count])
+    assert found[:count] == [[n] for n in range(count)]
+    again = np.zeros(count, np.uint32)
+    folds.extend(again, np.arange(count, dtype=np.uint32))
+    assert len(np.unique(again)) == count
+    assert folds.count == count + 1
 
 
 def test_borrowers_hold_only_what_nothing_before_them_leads_to() -> None:
@@ -126,14 +154,6 @@ def test_borrowers_hold_only_what_nothing_before_them_leads_to() -> None:
     }
     assert found == 5
     assert left == set(pairs) - {(2, 0), (4, 1)}
-
-
-def test_the_nearest_of_some_nodes() -> None:
-    graph = Graph([(4, 0), (0, 1), (1, 2), (4, 3)], 5)
-    heir = np.full(5, NONE, np.uint32)
-    heir[graph.number[[4, 0]]] = [9, 7]
-    heirs(graph.dominator, heir)
-    assert heir[graph.number[[0, 1, 2, 3]]].tolist() == [7, 7, 7, 9]
 
 
 def fold(pairs: Pairs, kinds: list[int]) -> tuple[Folds, list[list[int]]]:
@@ -173,38 +193,6 @@ def test_runs_are_one_step(kinds: list[int], folded: list[int]) -> None:
     assert chain(kinds) == folded
 
 
-def test_long_and_many_folds() -> None:
-    found = chain([n * n for n in range(1, 2000)])
-    assert len(found) == 25
-    assert found[-1] == ANY_KIND
-    # More than the table has room for at first, and all found again.
-    count = 5000
-    folds, found = fold([(count, n) for n in range(count)], [*range(count), count])
-    assert found[:count] == [[n] for n in range(count)]
-    again = np.zeros(count, np.uint32)
-    folds.extend(again, np.arange(count, dtype=np.uint32))
-    assert len(np.unique(again)) == count
-    assert folds.count == count + 1
-
-
-def test_what_is_on_the_way_is_counted_once() -> None:
-    # Top 5 → 4 (root) → 0 → 1, 2; 3 is elsewhere.
-    parent = np.array([4, 0, 0, 4, 5, 5], np.uint32)
-    folds = np.array([2, 3, 3, 4, 1, 0], np.uint32)
-    counts, seen = np.zeros(5, np.uint32), np.zeros(6, np.uint8)
-    count_on_way(parent, 5, folds, np.array([1, 2, 2], np.uint32), seen, counts)
-    assert counts.tolist() == [0, 1, 1, 2, 0]
-
-
-def test_pointers_to_some_nodes() -> None:
-    graph = Graph([(0, 1), (2, 1), (1, 0), (2, 0)], 3)
-    wanted = np.array([0, 1, 0], np.uint8)
-    sources, found = np.empty(2, np.uint32), np.empty(2, np.uint32)
-    assert pointers_to(graph.begins, graph.targets, wanted, sources, found) == 2
-    assert (sources.tolist(), found.tolist()) == ([0, 2], [1, 1])
-    assert pointers_to(graph.begins, graph.targets, wanted, sources[:1], found[:1]) == 2
-
-
 BASE = 0x7F0000000000
 
 
@@ -222,7 +210,22 @@ def connected(links: Links, roots: Pairs, nodes: int) -> list[list[int]]:
     return [targets[first:last].tolist() for first, last in pairwise(begins.tolist())]
 
 
-def test_pointers_between_blocks_and_from_roots() -> None:
+def test_pointers_between_blocks() -> None:
+    """A chunk that was alone in its bin points to its own header, the end of the block before."""
+    starts = np.array([BASE, BASE + 64], np.uint64)
+    for offset in range(0, 32, 8):
+        links = Links(starts, starts + np.uint64(64), 10)
+        links.scan(np.array([BASE + 48], np.uint64), BASE + 64 + offset, NO_ROOT)
+        assert links.edge_count == (offset not in {16, 24})
+    links = links_of(most=1)
+    links.scan(np.array([BASE + 64, BASE + 256], np.uint64), BASE, NO_ROOT)
+    assert (links.edge_count, links.left_out) == (1, 1)
+    starts = np.array([BASE + 4096, BASE + (1 << 30)], np.uint64)
+    links = Links(starts, starts + np.array([(1 << 30) - 8192, 64], np.uint64), 10)
+    links.scan(np.arange(BASE, BASE + (1 << 30), 1 << 20, dtype=np.uint64), 8, 1)
+    assert links.root_count == 1
+    links.scan(np.array([BASE + (1 << 30) - 4097, BASE + (1 << 30) - 4096], np.uint64), 8, 2)
+    assert links.root_count == 2
     links = links_of()
     words = np.zeros(40, np.uint64)
     words[0] = BASE + 70  # to the second block
@@ -242,15 +245,6 @@ def test_pointers_between_blocks_and_from_roots() -> None:
     assert connected(links, [(3, 1), (4, 3)], 5) == [[1], [2], [], [1], [3]]
 
 
-def test_what_a_large_bin_has_left_in_a_block_is_no_pointer() -> None:
-    """A chunk that was alone in its bin points to its own header, the end of the block before."""
-    starts = np.array([BASE, BASE + 64], np.uint64)
-    for offset in range(0, 32, 8):
-        links = Links(starts, starts + np.uint64(64), 10)
-        links.scan(np.array([BASE + 48], np.uint64), BASE + 64 + offset, NO_ROOT)
-        assert links.edge_count == (offset not in {16, 24})
-
-
 def test_pointers_to_memory_in_which_blocks_may_be_by_now() -> None:
     starts, growth = np.array([BASE], np.uint64), np.array([[BASE + 64], [BASE + 256]], np.uint64)
     links = Links(starts, starts + np.uint64(64), 1000, growth=growth)
@@ -265,18 +259,3 @@ def test_pointers_to_memory_in_which_blocks_may_be_by_now() -> None:
         [MARKED, first], [MARKED, last], [5, 0], [5, first], [5, last],
         [BASE + 96, 0], [BASE + 104, first], [BASE + 112, last],
     ]  # fmt: skip
-
-
-def test_pointers_that_do_not_fit() -> None:
-    links = links_of(most=1)
-    links.scan(np.array([BASE + 64, BASE + 256], np.uint64), BASE, NO_ROOT)
-    assert (links.edge_count, links.left_out) == (1, 1)
-
-
-def test_a_block_larger_than_a_part_of_the_index() -> None:
-    starts = np.array([BASE + 4096, BASE + (1 << 30)], np.uint64)
-    links = Links(starts, starts + np.array([(1 << 30) - 8192, 64], np.uint64), 10)
-    links.scan(np.arange(BASE, BASE + (1 << 30), 1 << 20, dtype=np.uint64), 8, 1)
-    assert links.root_count == 1
-    links.scan(np.array([BASE + (1 << 30) - 4097, BASE + (1 << 30) - 4096], np.uint64), 8, 2)
-    assert links.root_count == 2

@@ -31,7 +31,7 @@ def objects(stacks: list[int], pointers: list[tuple[int, int]]) -> dict[int, int
     return parts.find(RemoteMemory(Process(os.getpid())), stacks_at)
 
 
-def test_an_object_with_two_parts_beside_other_blocks() -> None:
+def test_objects_with_parts() -> None:
     stacks = [5, 7, 9, 4] * COUNT
     pointers = [
         (n + source, n + target)
@@ -39,17 +39,11 @@ def test_an_object_with_two_parts_beside_other_blocks() -> None:
         for source, target in ((0, 1), (1, 2), (0, 0))
     ]
     assert objects(stacks, pointers) == {5: 5, 7: 5, 9: 5}
-
-
-def test_parts_that_several_stacks_share() -> None:
-    """Half of the blocks of stack 3 belong to blocks of stack 1, half to those of stack 2."""
+    # Half of the blocks of stack 3 belong to blocks of stack 1, half to those of stack 2.
     stacks = [1, 3, 2, 3] * COUNT
     pointers = [(n, n + 1) for n in range(0, 4 * COUNT, 2)]
     assert objects(stacks, pointers) == {1: 1, 2: 1, 3: 1}
-
-
-def test_few_pointers_make_no_object() -> None:
-    """A third of the blocks of stack 2 belong to blocks of stack 1."""
+    # A third of the blocks of stack 2 belong to blocks of stack 1.
     stacks = [1, 2, 2, 2] * COUNT
     pointers = [(n, n + 1) for n in range(0, 4 * COUNT, 4)]
     assert objects(stacks, pointers) == {}

@@ -92,24 +92,7 @@ def test_bits_agree_with_a_plain_search(seed: int, unit_bits: int, *, is_forward
         assert bits.has_reachable(start + 16 * (inside[0] == 0), end) == inside.any()
 
 
-def test_what_a_large_bin_has_left_in_a_block_points_to_nothing() -> None:
-    """A chunk that was alone in its bin points to its own header, the end of the block before."""
-    starts = np.array([BASE, BASE + 0x460, BASE + 0x480], np.uint64)
-    ends = np.array([BASE + 0x458, BASE + 0x478, BASE + 0x498], np.uint64)
-    for offset in range(0, 0x18, 8):
-        bits = bits_of(starts, ends)
-        bits.scan(np.array([BASE], np.uint64), ROOTS)
-        bits.scan(np.array([BASE + 0x460], np.uint64), ROOTS)
-        assert finished(bits, starts).tolist() == [True, True, False]
-        for known in (1, 3):  # Whether the block that has the word is one of those searched for
-            bits = bits_of(starts[:known], ends[:known])
-            bits.scan(np.array([BASE + 0x460], np.uint64), ROOTS)
-            bits.scan(np.array([BASE + 0x450], np.uint64), BASE + 0x460 + offset)
-            found = finished(bits, starts[:known]).tolist()
-            assert found == [offset != 0x10, True, False][:known]
-
-
-def test_blocks_cut_from_others_are_no_part_of_them() -> None:
+def test_blocks_that_lie_or_point_elsewhere() -> None:
     base = 0x7F00_0000_0000
     starts = np.array([base, base + 4096, base + 2 * MIB - 64, base + 8 * MIB], np.uint64)
     ends = np.array([base + 4096, base + 4160, base + 3 * MIB - 64, base + 12 * MIB], np.uint64)
@@ -128,6 +111,33 @@ def test_blocks_cut_from_others_are_no_part_of_them() -> None:
     bits.scan(np.array([base + 9 * MIB], np.uint64), base + 2 * MIB)
     assert finished(bits, inside).tolist() == [True, False, False]
     assert reachable_of(bits, starts).tolist() == [True, True, True, True]
+    # A chunk that was alone in its bin points to its own header, the end of the block before.
+    starts = np.array([BASE, BASE + 0x460, BASE + 0x480], np.uint64)
+    ends = np.array([BASE + 0x458, BASE + 0x478, BASE + 0x498], np.uint64)
+    for offset in range(0, 0x18, 8):
+        bits = bits_of(starts, ends)
+        bits.scan(np.array([BASE], np.uint64), ROOTS)
+        bits.scan(np.array([BASE + 0x460], np.uint64), ROOTS)
+        assert finished(bits, starts).tolist() == [True, True, False]
+        for known in (1, 3):  # Whether the block that has the word is one of those searched for
+            bits = bits_of(starts[:known], ends[:known])
+            bits.scan(np.array([BASE + 0x460], np.uint64), ROOTS)
+            bits.scan(np.array([BASE + 0x450], np.uint64), BASE + 0x460 + offset)
+            found = finished(bits, starts[:known]).tolist()
+            assert found == [offset != 0x10, True, False][:known]
+    # 0 -> 1 -> 2 hang on a root; 3 -> 4 do not, and 5 and 6 point to each other.
+    pointers = {
+        block(0): block(1), block(1) + 8: block(2), block(3): block(4), block(5): block(6),
+        block(6): block(5),
+    }  # fmt: skip
+    assert reached(7, pointers)[0] == []
+    # Whether roots are seen before or after the blocks that they lead to.
+    assert reached(7, {**pointers, ROOTS: block(0)})[0] == [0, 1, 2]
+    assert reached(7, {**pointers, block(8): block(0)})[0] == [0, 1, 2]
+    pointers = {block(0): block(1), block(1): block(2), block(2): block(3)}
+    assert reached(4, pointers, most_edges=2) == ([3], 1)
+    assert reached(4, pointers, most_edges=3) == ([], 0)
+    assert reached(4, pointers, most_edges=0) == ([1, 2, 3], 1)
 
 
 @pytest.mark.parametrize(
@@ -144,25 +154,6 @@ def test_blocks_cut_from_others_are_no_part_of_them() -> None:
 )
 def test_what_one_pointer_reaches(pointers: dict[int, int], numbers: list[int]) -> None:
     assert reached(3, pointers) == (numbers, 0)
-
-
-def test_chains_are_followed_from_roots_alone() -> None:
-    # 0 -> 1 -> 2 hang on a root; 3 -> 4 do not, and 5 and 6 point to each other.
-    pointers = {
-        block(0): block(1), block(1) + 8: block(2), block(3): block(4), block(5): block(6),
-        block(6): block(5),
-    }  # fmt: skip
-    assert reached(7, pointers)[0] == []
-    # Whether roots are seen before or after the blocks that they lead to.
-    assert reached(7, {**pointers, ROOTS: block(0)})[0] == [0, 1, 2]
-    assert reached(7, {**pointers, block(8): block(0)})[0] == [0, 1, 2]
-
-
-def test_without_room_for_pointers_their_blocks_count_as_reachable() -> None:
-    pointers = {block(0): block(1), block(1): block(2), block(2): block(3)}
-    assert reached(4, pointers, most_edges=2) == ([3], 1)
-    assert reached(4, pointers, most_edges=3) == ([], 0)
-    assert reached(4, pointers, most_edges=0) == ([1, 2, 3], 1)
 
 
 def test_many_blocks_as_a_plain_search_finds_them() -> None:
@@ -223,7 +214,7 @@ def blocks(*births_s: int, stack: int = 1) -> Blocks:
     )
 
 
-def test_all_but_one_of_four_searches_have_to_agree() -> None:
+def test_searches_have_to_agree() -> None:
     unreachable = UnreachableBlocks()
     one = blocks(5)
     said = []
@@ -236,27 +227,25 @@ def test_all_but_one_of_four_searches_have_to_agree() -> None:
     for pointed_to in (False, False, True, True):
         add_search(newer, blocks(1, 5), np.array([True, pointed_to]))
     assert len(newer.blocks) == 0
-
-
-def test_all_four_have_to_agree_where_a_collector_moves_what_points_to_blocks() -> None:
     unreachable, one = UnreachableBlocks(moves=True), blocks(1)
     lost = []
     for is_pointed_to in (False, False, False, False, True, False, False, False, False):
         add_search(unreachable, one, np.array([is_pointed_to]))
         lost.append(len(unreachable.blocks))
     assert lost == [0, 0, 0, 1, 0, 0, 0, 0, 1]
-
-
-def test_an_address_that_is_given_out_again_is_another_block() -> None:
     unreachable = UnreachableBlocks()
     one, other = blocks(5), blocks(5)
     other.birth_ns += np.uint64(1)
     add_search(unreachable, one, np.array([False]))
     add_search(unreachable, other, np.array([False]))
     assert len(unreachable.blocks) == 0
+    table = UnreachableBlocks().table(np.array([0, 10]))
+    assert [column.tolist() for column in table.lost_blocks_of(np.array([0, 9]), 1)] == [
+        [[0.0], [0.0]], [[0.0], [0.0]], [0.0, 0.0],
+    ]  # fmt: skip
 
 
-def test_blocks_that_are_freed_after_all_speak_for_the_rest() -> None:
+def test_blocks_freed_after_all_and_sums() -> None:
     unreachable = UnreachableBlocks()
     kept, gone, other = blocks(*range(20)), blocks(*range(30, 33)), blocks(50, 51, stack=2)
     for _ in range(2):
@@ -271,9 +260,6 @@ def test_blocks_that_are_freed_after_all_speak_for_the_rest() -> None:
     for _ in range(2):
         add_search(unreachable, many, np.zeros(42, np.bool_))
     assert len(unreachable.blocks) == 2, "20 more were freed"
-
-
-def test_by_stack_and_slice() -> None:
     unreachable = UnreachableBlocks()
     some = Blocks.concatenate([blocks(1, 2, 3, 30, stack=3), blocks(40, 41, stack=7)])
     for _ in range(2):
@@ -288,16 +274,6 @@ def test_by_stack_and_slice() -> None:
     assert count.tolist() == [[3, 0, 2], [3, 0, 2], [0, 0, 0]]
     assert size_bytes[0].tolist() == [3 * SIZE, 0, 2 * SIZE]
     assert asked.tolist() == [6, 6, 0]
-
-
-def test_nothing_was_searched() -> None:
-    table = UnreachableBlocks().table(np.array([0, 10]))
-    assert [column.tolist() for column in table.lost_blocks_of(np.array([0, 9]), 1)] == [
-        [[0.0], [0.0]], [[0.0], [0.0]], [0.0, 0.0],
-    ]  # fmt: skip
-
-
-def test_what_lies_between_blocks_of_a_heap_is_no_root() -> None:
     starts = np.array([BASE, BASE + 128], np.uint64)
     bits = bits_of(starts, starts + np.uint64(64))
     bits.scan(np.array([BASE + 128], np.uint64), BASE + 64, are_roots=False)

@@ -62,7 +62,7 @@ def test_components_are_blocks_that_reach_each_other(seed: int) -> None:
             assert (component[a] == component[b]) == (b in reached[a] and a in reached[b])
 
 
-def test_a_list_of_a_million_blocks() -> None:
+def test_lists_and_shared_blocks() -> None:
     count = 1_000_000
     begins = np.maximum(np.arange(-1, count, dtype=np.int64), 0).astype(np.uint32)
     links = BlockLinks(begins, np.arange(count - 1, dtype=np.uint32))
@@ -72,18 +72,12 @@ def test_a_list_of_a_million_blocks() -> None:
     gather(links.begins, links.targets, first, kinds, structure, about)
     assert about.tolist() == [[count, count, count - 1, 1]]
     assert not structure.any()
-
-
-def test_a_block_that_two_lead_to_belongs_to_the_first() -> None:
     links = links_of([(0, 2), (1, 2), (2, 3)], 4)
     structure, about = np.empty(4, np.uint32), np.zeros((2, 4), np.uint32)
     firsts, kinds = np.array([0, 1], np.uint32), np.array([0, 0, 1, 0], np.uint32)
     gather(links.begins, links.targets, firsts, kinds, structure, about)
     assert structure.tolist() == [0, 1, 0, 0]
     assert about.tolist() == [[3, 2, 0, 0], [1, 1, 0, 0]]
-
-
-def test_pointers_that_are_repeated_count_once() -> None:
     random = np.random.default_rng(3)
     pairs = [(a, b) for a, b in random.integers(0, 50, (2000, 2)).tolist() if a != b]
     links = links_of(pairs, 50)
@@ -110,7 +104,7 @@ def test_shapes(nodes: int, between: int, most: int, cyclic: bool, shape: Shape)
     assert tuple(Shape)[found] is shape
 
 
-def test_kinds_of_memory() -> None:
+def test_kinds_and_splits_of_memory() -> None:
     kinds = MemoryKinds.merge([(100, 200), (200, 300), (500, 600)], [(150, 160), (290, 310)])
     assert list(kinds.split([(0, 120), (140, 400), (550, 700)])) == [
         (0, 100, ROOT), (100, 120, QUIET), (140, 150, QUIET), (150, 160, DEAD), (160, 200, QUIET),
@@ -122,9 +116,6 @@ def test_kinds_of_memory() -> None:
         (200, 290, QUIET),
         (290, 310, DEAD), (310, 500, ROOT), (500, 590, QUIET), (590, 610, DEAD), (610, 700, ROOT),
     ]  # fmt: skip
-
-
-def test_split_agrees_with_a_look_at_each_address() -> None:
     random = np.random.default_rng(5)
     for _ in range(200):
 

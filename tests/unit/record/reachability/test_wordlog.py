@@ -59,7 +59,7 @@ def test_marking_agrees_with_a_plain_search(seed: int, *, are_roots: bool, is_pa
     assert 100 < np.count_nonzero(reachable) < BLOCKS - 100
 
 
-def test_words_that_lead_to_some_blocks() -> None:
+def test_words_that_lead_to_blocks_and_are_kept() -> None:
     starts, ends, words = graph(3)
     wanted = np.arange(0, BLOCKS, 50)
     bits = np.zeros(1 << 12, np.uint8)
@@ -78,22 +78,13 @@ def test_words_that_lead_to_some_blocks() -> None:
         packed.tolist()
     )
     assert all(address < middle for address in piece.addresses(piece.part(BASE, middle)).tolist())
-
-
-def test_bits_of_a_block_larger_than_the_filter() -> None:
     bits = np.zeros(8, np.uint8)
     set_bits(words_of(BASE), words_of(BASE + (1 << 40)), bits)
     assert (bits == 255).all()
-
-
-def test_what_has_no_room_is_not_kept() -> None:
     words = np.full(1000, BASE, np.uint64)
     assert select_words(words, ANYWHERE, NO_BITS, np.empty(1000, np.uint64)) == -1
     assert select_words(words, ANYWHERE, NO_BITS, np.empty(1256, np.uint64)) == 1000
     assert select_words(words[:0], ANYWHERE, NO_BITS, np.empty(0, np.uint64)) == 0
-
-
-def test_only_memory_in_which_pointers_count_is_kept() -> None:
     size_bytes = 1 << 16
     areas = [
         MemoryArea(BASE, BASE + 3 * size_bytes, False),
@@ -126,15 +117,13 @@ def heap() -> WalkedHeap:
     )
 
 
-def test_addresses_in_use() -> None:
+def test_blocks_in_use_and_their_words() -> None:
     offsets = [0, 8, 16, 40, 48, 56, 79, 80, 143, 144, 1024, 4096, 4112, 8200, 9000]
     found = are_in_use(heap(), words_of(*(BASE + at for at in offsets)))
     assert [at for at, used in zip(offsets, found, strict=True) if used] == [
         16, 40, 80, 143, 4112, 8200
     ]  # fmt: skip
 
-
-def test_blocks_that_are_still_in_use() -> None:
     def blocks(*rows: tuple[int, int, int]) -> BlockRanges:
         starts, sizes, overheads = np.array(rows, np.uint64).T.copy()
         starts += np.uint64(BASE)
@@ -149,9 +138,6 @@ def test_blocks_that_are_still_in_use() -> None:
     # Freed; of another size; split; gone.
     others = blocks((48, 32, 8), (80, 48, 8), (96, 32, 8), (4112, 8000, 16), (1 << 20, 64, 8))
     assert len(others.still_in_use(heap()).starts) == 0
-
-
-def test_words_within_ranges() -> None:
     random = np.random.default_rng(5)
     ranges = np.sort(random.choice(1000, 20, replace=False)).astype(np.uint64).reshape(-1, 2)
     words = random.integers(0, 1000, 5000, np.uint64)
@@ -163,9 +149,6 @@ def test_words_within_ranges() -> None:
         rows = np.empty(len(words) + 1, np.intp)
         count = words_within(words, some, rows)
         assert rows[:count].tolist() == np.flatnonzero(inside).tolist()
-
-
-def test_blocks_of_some_sizes() -> None:
     (entries,) = heap().arenas[0].entries()
     rows = np.empty(len(entries), np.intp)
     assert rows[: blocks_between(entries, 32, 32, rows)].tolist() == [0]

@@ -65,7 +65,7 @@ def heaps(memory: MadeUpMemory, file: str) -> dict[str, list[tuple[int, int]]]:
     return {title: [(start - BASE, end - BASE) for start, end in ranges] for title, ranges in found}
 
 
-def test_pages_of_v8() -> None:
+def test_pages_and_arenas() -> None:
     memory = MadeUpMemory()
     for at, size in ((0, 256), (256, 256), (1024, 256), (2048, 1024), (5120, 256)):
         start = BASE + at * KIB
@@ -77,10 +77,7 @@ def test_pages_of_v8() -> None:
         ]
     }  # fmt: skip
     assert heaps(memory, "/usr/bin/ruby") == {}
-
-
-def test_chunks_of_php() -> None:
-    """Two in a ring, one that is not, and a larger block in the heap's list."""
+    # Two in a ring, one that is not, and a larger block in the heap's list.
     memory = MadeUpMemory()
     heap, first, second = BASE + 0x40, BASE, BASE + 4 * MIB
     memory.put(0, heap, second, second)
@@ -91,9 +88,6 @@ def test_chunks_of_php() -> None:
     assert heaps(memory, "/usr/sbin/php-fpm8.2") == {
         "PHP heap": [(0, 2 * MIB), (4 * MIB, 6 * MIB), (2 * MIB, 3 * MIB)]
     }
-
-
-def test_pages_of_ruby_and_carriers_of_erlang() -> None:
     memory = MadeUpMemory()
     for number in range(3):
         page, description = number * 16 * KIB + 2 * MIB, 6 * MIB + number * 128
@@ -111,9 +105,6 @@ def test_pages_of_ruby_and_carriers_of_erlang() -> None:
     assert heaps(memory, "/usr/lib/erlang/bin/beam.smp") == {
         "Erlang carriers": [(0, MIB), (MIB, 3 * MIB)]
     }
-
-
-def test_arenas_of_go() -> None:
     first = MappingUsage(
         0xC000000000, 0xC000400000, "rw-p", 0, "", 0, "", *[4096] * 2, *[0] * 5, False, False
     )

@@ -143,23 +143,12 @@ def test_a_loop_that_jumps_to_functions(monkeypatch: pytest.MonkeyPatch) -> None
     assert stack(merger, 6) == ([1, ":11", 2, ":12", ":13", 3], StackFlag(0))
 
 
-def test_code_that_comes_later(merger: Merger) -> None:
+def test_loops_and_later_code(merger: Merger) -> None:
     merger.merge_sent(sent(6, 5, 11))
     assert merger.stacks.ids.get(6) < 0
     merger.stacks.add(5, (1, LOOP), StackFlag.TRUNCATED)
     merger.settle()
     assert stack(merger, 6) == ([1, ":11"], StackFlag.TRUNCATED)
-
-
-def test_code_that_never_comes(merger: Merger) -> None:
-    """What Python says is kept, and said to be not all."""
-    merger.merge_sent(sent(6, 5, 11, 12))
-    for _ in range(stackmerger._MOST_LOOKS):
-        merger.settle()
-    assert stack(merger, 6) == ([":11", ":12"], StackFlag.LOST_MISS)
-
-
-def test_lines_are_told_apart() -> None:
     frames = RuntimeFrames()
     one, other = RuntimeFrame("f", "a.py", 1, 1), RuntimeFrame("f", "a.py", 2, 1)
     assert frames.address(one) == frames.address(RuntimeFrame("f", "a.py", 1, 1))
@@ -168,6 +157,14 @@ def test_lines_are_told_apart() -> None:
     assert frames.find(FIRST_ADDRESS) is None
     assert frames.find(0x400000) is None
     assert frames.find(frames.address(other) + 1) is None
+
+
+def test_code_that_never_comes(merger: Merger) -> None:
+    """What Python says is kept, and said to be not all."""
+    merger.merge_sent(sent(6, 5, 11, 12))
+    for _ in range(stackmerger._MOST_LOOKS):
+        merger.settle()
+    assert stack(merger, 6) == ([":11", ":12"], StackFlag.LOST_MISS)
 
 
 class Beads:

@@ -12,7 +12,7 @@ from tracelloc.show.presentation.alerts import alert_of, overhead_line, tracing_
 SECOND = 1_000_000_000
 
 
-def test_processors_in_use_over_ten_seconds() -> None:
+def test_cost_in_cores_and_words() -> None:
     meter = CpuMeter()
     assert meter.cores is None
     meter.add_sample(0, 0)
@@ -26,9 +26,6 @@ def test_processors_in_use_over_ten_seconds() -> None:
         assert meter.cores == pytest.approx(0.25, abs=0.11)
     meter.add_sample(40 * SECOND, None)
     assert meter.cores == pytest.approx(0.25, abs=0.02)
-
-
-def test_a_large_share_of_hardly_anything_is_no_harm() -> None:
     idle = replace(watched(100.0).snapshot(), cpu_cores=0.002, overhead=Overhead(90.0, 0.8, ()))
     assert tracing_cost(idle).short == "tracer 0.2 % CPU, target slowed ≥ 5.0×"
     assert overhead_line(idle).endswith(
@@ -39,10 +36,7 @@ def test_a_large_share_of_hardly_anything_is_no_harm() -> None:
     assert mostly.short.endswith("target slowed ≥ 10×")
     busy = replace(idle, cpu_cores=1.5, overhead=Overhead(9e4, 0.05, ()))
     assert "tracer 7.5 % CPU, target slowed 1.05×" in str(tracing_cost(busy).short)  # type: ignore[union-attr]
-
-
-def test_a_high_cost_is_an_alert_with_what_to_do() -> None:
-    """From twice the CPU time on, if it is a notable part of a processor."""
+    # From twice the CPU time on, if it is a notable part of a processor.
     busy = replace(watched(100.0).snapshot(), cpu_cores=0.9, overhead=Overhead(9e4, 0.6, ()))
     alert = alert_of(busy)
     assert alert.short == "target slowed ≥ 2.5×"

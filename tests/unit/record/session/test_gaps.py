@@ -51,7 +51,7 @@ class Trace:
         self.book.run_due()
 
 
-def test_losses_are_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gaps_flaws_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = Trace(monkeypatch)
     trace.lose(1.0, 0)
     assert trace.book.gaps == ()
@@ -71,9 +71,6 @@ def test_losses_are_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
         trace.lose(60.0, 0)
     assert len(trace.book.gaps) == 32
     assert sum(gap.lost_events or 0 for gap in trace.book.gaps) == 14 + 100
-
-
-def test_flaws_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = Trace(monkeypatch)
     trace.flaw = "a library was loaded", False
     trace.lose(1.0, 0)

@@ -22,16 +22,30 @@ from tracelloc.record.session.eventcosts import FollowCosts
 from tracelloc.record.session.tracee import ProcessFacts, Tracee
 
 
-def test_events_go_to_the_image_that_they_are_of(stage: Stages) -> None:
+def test_events_of_images_and_one_moment(stage: Stages) -> None:
     play = stage()
     play.play(play.image(play.root), (A, 16, 100, 1, 7), (A, 32, 50, 1, 7), (F, 16, 0, 0, 7))
     play.play(99, (A, 48, 1000, 1, 7))
     assert play.figures() == {play.root: (50, 1)}
     snapshot = play.now()[play.root]
     assert (snapshot.target.number, snapshot.target.has_ended) == (0, False)
+    play = stage()
+    play.child()
+    every = play.now(SnapshotRequest(threads=True)).values()
+    assert len({one.now_ns for one in every}) == len({one.time_s for one in every}) == 1
+    # A stale block at an address that is allocated and freed in one batch is then found.
+    play = stage()
+    image = play.image(play.root)
+    play.play(image, (A, 16, 100, 1, 7))
+    assert play.figures() == {play.root: (100, 1)}
+    play.capture.counts[Counter.LOST_FREES] = 1
+    play.play(image, (A, 16, 7, 1, 7), (F, 16, 0, 0, 7))
+    assert play.figures() == {play.root: (0, 0)}
+    losses = play.now()[play.root].losses
+    assert (losses.events, losses.oddities.address_reuses) == (1, 1)
 
 
-def test_a_child_holds_what_its_parent_held_at_the_fork(stage: Stages) -> None:
+def test_forks(stage: Stages) -> None:
     """Not what it holds when the fork is handled."""
     play = stage()
     parent = play.image(play.root)
@@ -46,9 +60,20 @@ def test_a_child_holds_what_its_parent_held_at_the_fork(stage: Stages) -> None:
     assert child in play.capture.attached
     # It has not grown by what it was born with.
     assert int(play.now()[child].growth_per_min.sum()) <= 0
+    play = stage()
+    play.play(play.image(play.root), (A, 16, 100, 1, 7))
+    child = play.child()
+    assert play.figures()[child] == (100, 1)
+    # A process has ended; another one is about to finish a record before its last ones.
+    play = stage()
+    child = play.child()
+    play.play(play.image(child), (A, 16, 100, 1, child))
+    play.capture.drain.blocked_looks = 3
+    play.session.ended(child, 0)
+    assert play.figures()[child] == (100, 1)
 
 
-def test_a_fork_is_handled_before_its_place_has_come(stage: Stages) -> None:
+def test_forks_are_handled_at_once_and_share_stacks(stage: Stages) -> None:
     """Nobody waits for the pump; one of the children is not traced."""
     play = stage(most_processes=3)
     parent = play.image(play.root)
@@ -73,27 +98,7 @@ def test_a_fork_is_handled_before_its_place_has_come(stage: Stages) -> None:
     play.now()
     fourth = play.child()
     assert play.figures()[fourth] == (1050, 2)
-
-
-def test_a_fork_whose_marker_was_lost_copies_what_is_held_now(stage: Stages) -> None:
-    play = stage()
-    play.play(play.image(play.root), (A, 16, 100, 1, 7))
-    child = play.child()
-    assert play.figures()[child] == (100, 1)
-
-
-def test_last_words_behind_an_unfinished_record_are_heard(stage: Stages) -> None:
-    """A process has ended; another one is about to finish a record before its last ones."""
-    play = stage()
-    child = play.child()
-    play.play(play.image(child), (A, 16, 100, 1, child))
-    play.capture.drain.blocked_looks = 3
-    play.session.ended(child, 0)
-    assert play.figures()[child] == (100, 1)
-
-
-def test_a_fork_has_stacks_in_common_with_its_parent(stage: Stages) -> None:
-    """The probes send a stack once for both, whoever comes by it first, also after its end."""
+    # The probes send a stack once for both, whoever comes by it first, also after its end.
     play = stage()
     child = play.child()
     play.play(play.image(child), (A, 16, 100, 5, child), stacks=(5,))
@@ -110,7 +115,7 @@ def test_a_fork_has_stacks_in_common_with_its_parent(stage: Stages) -> None:
     assert play.now()[play.root].unknown_stacks == 1
 
 
-def test_an_executed_program_begins_with_nothing(stage: Stages) -> None:
+def test_what_an_exec_or_shared_memory_changes(stage: Stages) -> None:
     play = stage()
     before = play.image(play.root)
     play.play(before, (A, 16, 100, 1, 7))
@@ -121,21 +126,6 @@ def test_an_executed_program_begins_with_nothing(stage: Stages) -> None:
     play.play(play.image(play.root), (A, 16, 5, 2, 7), stacks=(2,))
     assert play.figures() == {play.root: (5, 1)}
     assert play.now()[play.root].target.exec_count == 1
-
-
-def test_without_following_the_probes_tell_of_programs(stage: Stages) -> None:
-    play = stage(follow=False)
-    play.play(play.image(play.root), (A, 16, 100, 1, 7))
-    assert play.figures() == {play.root: (100, 1)}
-    play.capture.spaces["image"][0] += 2
-    play.play(play.image(play.root), (A, 16, 5, 1, 7))
-    assert play.figures() == {play.root: (5, 1)}
-    assert play.now()[play.root].target.exec_count == 2
-    (line,) = play.said
-    assert line.startswith(f"process {play.root} executed sleep")
-
-
-def test_a_process_that_shares_memory_works_on_its_parents(stage: Stages) -> None:
     play = stage()
     parent = play.image(play.root)
     play.capture.forks[7] = ForkFlag.SHARES
@@ -148,9 +138,18 @@ def test_a_process_that_shares_memory_works_on_its_parents(stage: Stages) -> Non
     assert play.figures() == {play.root: (100, 1), child: (3, 1)}
     # Its probes have gone on; nothing was attached twice or taken out.
     assert play.capture.closed == []
+    play = stage(follow=False)
+    play.play(play.image(play.root), (A, 16, 100, 1, 7))
+    assert play.figures() == {play.root: (100, 1)}
+    play.capture.spaces["image"][0] += 2
+    play.play(play.image(play.root), (A, 16, 5, 1, 7))
+    assert play.figures() == {play.root: (5, 1)}
+    assert play.now()[play.root].target.exec_count == 2
+    (line,) = play.said
+    assert line.startswith(f"process {play.root} executed sleep")
 
 
-def test_what_is_temporary_is_so_in_every_process(stage: Stages) -> None:
+def test_what_is_kept_after_ends_and_failures(stage: Stages) -> None:
     soon = TemporaryPolicy(between=5)
     play = stage(temporary=soon)
     forked, spawned = play.start(), play.start()
@@ -160,9 +159,6 @@ def test_what_is_temporary_is_so_in_every_process(stage: Stages) -> None:
     play.session.executed(spawned, same_thread=True)
     play.session.executed(forked, same_thread=True)
     assert {one.temporary for one in play.now().values()} == {soon}
-
-
-def test_a_process_that_has_ended_keeps_its_totals(stage: Stages) -> None:
     play = stage()
     play.play(play.image(play.root), (A, 16, 100, 1, 7))
     child = play.child()
@@ -175,9 +171,41 @@ def test_a_process_that_has_ended_keeps_its_totals(stage: Stages) -> None:
     assert select.select([play.session.end_fd], [], [], 0)[0]
     # Its place in the probes' memory is another one's.
     assert len(play.capture.free_slots) == 8
+    play = stage()
+    told: list[Exception] = []
+    play.session.when_failed(told.append)
+    play.play(play.image(play.root), (A, 16, 100, 1, 7))
+    assert play.figures() == {play.root: (100, 1)}
+    play.session.failed(RuntimeError("lost the target"))
+    play.session.failed(RuntimeError("of no interest"))
+    play.play(play.image(play.root), (A, 32, 100, 1, 7))
+    assert play.figures() == {play.root: (100, 1)}
+    assert list(map(str, told)) == ["tracing failed: RuntimeError: lost the target"]
+    assert play.now()[play.root].losses.failed_tasks == {"tracing": 1}
+    play.session.when_failed(told.append)
+    assert len(told) == 2
 
 
-def test_more_processes_than_allowed_are_counted(stage: Stages) -> None:
+def test_processes_that_are_left_out(stage: Stages) -> None:
+    play = stage(followed_names=frozenset({"cat"}))
+    cat = subprocess.Popen(["cat"], stdin=subprocess.PIPE).pid
+    other = play.start()
+    play.pids.append(cat)
+    for child in (cat, other):
+        play.session.forked(play.root, 7, child, shares=False)
+        play.session.executed(child, same_thread=True)
+    trace = play.session.snapshot()
+    assert [one.target.pid for one in trace.processes] == [play.root, cat]
+    play.session.processes.detach()
+    # Nobody misses what was not asked for.
+    assert (trace.untraced_count, other in play.capture.closed) == (0, True)
+    play = stage()
+    child = play.start()
+    play.capture.refused.add(child)
+    play.session.forked(play.root, 7, child, shares=False)
+    trace = play.session.snapshot()
+    assert [one.target.pid for one in trace.processes] == [play.root]
+    assert (trace.untraced_count, play.said) == (1, ["warning: could not probe it"])
     play = stage(most_processes=2)
     first, second, _ = (play.child() for _ in range(3))
     # That of one which is not traced is not traced either.
@@ -194,51 +222,6 @@ def test_more_processes_than_allowed_are_counted(stage: Stages) -> None:
     assert [one.target.pid for one in trace.processes] == [play.root, first, second]
     assert [one.target.number for one in trace.processes] == [0, 1, 2]
     assert trace.untraced_count == 3
-
-
-def test_only_commands_that_are_named_are_followed(stage: Stages) -> None:
-    play = stage(followed_names=frozenset({"cat"}))
-    cat = subprocess.Popen(["cat"], stdin=subprocess.PIPE).pid
-    other = play.start()
-    play.pids.append(cat)
-    for child in (cat, other):
-        play.session.forked(play.root, 7, child, shares=False)
-        play.session.executed(child, same_thread=True)
-    trace = play.session.snapshot()
-    assert [one.target.pid for one in trace.processes] == [play.root, cat]
-    play.session.processes.detach()
-    # Nobody misses what was not asked for.
-    assert (trace.untraced_count, other in play.capture.closed) == (0, True)
-
-
-def test_a_process_that_cannot_be_probed_is_counted(stage: Stages) -> None:
-    play = stage()
-    child = play.start()
-    play.capture.refused.add(child)
-    play.session.forked(play.root, 7, child, shares=False)
-    trace = play.session.snapshot()
-    assert [one.target.pid for one in trace.processes] == [play.root]
-    assert (trace.untraced_count, play.said) == (1, ["warning: could not probe it"])
-
-
-def test_losses_end_the_trust_in_batches(stage: Stages) -> None:
-    """A stale block at an address that is allocated and freed in one batch is then found."""
-    play = stage()
-    image = play.image(play.root)
-    play.play(image, (A, 16, 100, 1, 7))
-    assert play.figures() == {play.root: (100, 1)}
-    play.capture.counts[Counter.LOST_FREES] = 1
-    play.play(image, (A, 16, 7, 1, 7), (F, 16, 0, 0, 7))
-    assert play.figures() == {play.root: (0, 0)}
-    losses = play.now()[play.root].losses
-    assert (losses.events, losses.oddities.address_reuses) == (1, 1)
-
-
-def test_a_snapshot_is_one_moment(stage: Stages) -> None:
-    play = stage()
-    play.child()
-    every = play.now(SnapshotRequest(threads=True)).values()
-    assert len({one.now_ns for one in every}) == len({one.time_s for one in every}) == 1
 
 
 def test_an_error_in_one_process_is_its_own(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +264,7 @@ def test_an_error_in_one_process_is_its_own(stage: Stages, monkeypatch: pytest.M
     ]  # fmt: skip
 
 
-def test_nothing_waits_for_the_kernel(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events are applied, and children let go, while /proc is read for a snapshot."""
     play = stage()
     look, held = Tracee.read_facts, []
@@ -293,22 +276,18 @@ def test_nothing_waits_for_the_kernel(stage: Stages, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Tracee, "read_facts", read_facts)
     assert play.now()[play.root].rss_bytes
     assert held == [False]
+    # The probes don't report them.
+    play = stage(most_processes=1)
+    child, grandchild = play.start(), play.start()
+    play.fork(play.image(play.root), 7)
+    play.session.forked(play.root, 7, child, shares=False)
 
+    def sleep(_seconds: float) -> None:
+        raise AssertionError("it was waited for")
 
-def test_what_was_seen_before_following_failed_stays(stage: Stages) -> None:
-    play = stage()
-    told: list[Exception] = []
-    play.session.when_failed(told.append)
-    play.play(play.image(play.root), (A, 16, 100, 1, 7))
-    assert play.figures() == {play.root: (100, 1)}
-    play.session.failed(RuntimeError("lost the target"))
-    play.session.failed(RuntimeError("of no interest"))
-    play.play(play.image(play.root), (A, 32, 100, 1, 7))
-    assert play.figures() == {play.root: (100, 1)}
-    assert list(map(str, told)) == ["tracing failed: RuntimeError: lost the target"]
-    assert play.now()[play.root].losses.failed_tasks == {"tracing": 1}
-    play.session.when_failed(told.append)
-    assert len(told) == 2
+    monkeypatch.setattr("tracelloc.record.session.session.time.sleep", sleep)
+    play.session.forked(child, 8, grandchild, shares=False)
+    assert play.session.snapshot().untraced_count == 2
 
 
 def test_too_much_following_is_said_once() -> None:
@@ -325,21 +304,6 @@ def test_too_much_following_is_said_once() -> None:
     counts = load.counts
     assert (counts.forks, counts.execs) == (99 + 400, 200)
     assert counts.stopped_ns == 99 * (second // 50) + 200 * (second // 11)
-
-
-def test_untraced_forks_wait_for_nothing(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probes don't report them."""
-    play = stage(most_processes=1)
-    child, grandchild = play.start(), play.start()
-    play.fork(play.image(play.root), 7)
-    play.session.forked(play.root, 7, child, shares=False)
-
-    def sleep(_seconds: float) -> None:
-        raise AssertionError("it was waited for")
-
-    monkeypatch.setattr("tracelloc.record.session.session.time.sleep", sleep)
-    play.session.forked(child, 8, grandchild, shares=False)
-    assert play.session.snapshot().untraced_count == 2
 
 
 def test_what_ends_while_it_begins_is_not_looked_after(stage: Stages) -> None:

@@ -37,7 +37,7 @@ def some_ended() -> int:
     return child
 
 
-def test_a_task_that_fails_is_counted_reported_once_and_given_up() -> None:
+def test_tasks_that_fail() -> None:
     said: list[str] = []
     now_s = [0.0]
     supervisor = Supervisor(said.append, clock_s=lambda: now_s[0])
@@ -59,18 +59,27 @@ def test_a_task_that_fails_is_counted_reported_once_and_given_up() -> None:
     assert supervisor.run("reading", 2, lambda: 5) == 5
     supervisor.forget(1)
     assert supervisor.run("reading", 1, lambda: 6) == 6
+    pid = some_ended()
+    supervisor = Supervisor()
+    assert supervisor.run("reading", pid, fail(TargetError("it has ended"))) is None
+    assert not supervisor.failures
+    supervisor.run("reading", pid, fail(IndexError()))
+    assert supervisor.failures == {"reading": 1}
+    os.waitpid(pid, 0)
+    # A zombie has none: an index out of range, once.
+    pid = some_ended()
+    memory = RemoteMemory(Process(pid))
+    assert are_mapped(memory, np.array([0, 1 << 40], np.uint64)).tolist() == [False, False]
+    os.waitpid(pid, 0)
 
 
-def test_failures_in_a_row_count() -> None:
+def test_failures_in_a_row_count_and_are_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
     now_s = [0.0]
     supervisor = Supervisor(clock_s=lambda: now_s[0])
     for n in range(20):
         now_s[0] = 100.0 * n
         supervisor.run("often", 1, fail(ValueError()) if n % 3 else lambda: None)
     assert not supervisor.has_given_up("often", 1)
-
-
-def test_many_processes_are_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
     said: list[str] = []
     supervisor = Supervisor(said.append, debug=True)
     for pid in range(1, 100):
@@ -80,24 +89,6 @@ def test_many_processes_are_few_lines(capsys: pytest.CaptureFixture[str]) -> Non
     assert len(said) == 4
     assert said[-1].endswith("; more are counted, not reported")
     assert capsys.readouterr().err.count("ValueError: no\n") == 99
-
-
-def test_a_process_that_ends_is_no_failure() -> None:
-    pid = some_ended()
-    supervisor = Supervisor()
-    assert supervisor.run("reading", pid, fail(TargetError("it has ended"))) is None
-    assert not supervisor.failures
-    supervisor.run("reading", pid, fail(IndexError()))
-    assert supervisor.failures == {"reading": 1}
-    os.waitpid(pid, 0)
-
-
-def test_a_process_without_mappings() -> None:
-    """A zombie has none: an index out of range, once."""
-    pid = some_ended()
-    memory = RemoteMemory(Process(pid))
-    assert are_mapped(memory, np.array([0, 1 << 40], np.uint64)).tolist() == [False, False]
-    os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +110,7 @@ def test_a_library_mapped_later_that_cannot_be_probed(stage: Stages, error: Exce
     assert f"probing of libraries of process {play.root} failed: {error}" in said
 
 
-def test_upkeep_that_fails_does_not_end_the_trace(stage: Stages) -> None:
+def test_upkeep_and_a_pump_that_fail(stage: Stages) -> None:
     """By a bug, say: of two processes only the one concerned has no samples and no verdicts."""
     play = stage()
     child = play.child()
@@ -135,6 +126,17 @@ def test_upkeep_that_fails_does_not_end_the_trace(stage: Stages) -> None:
     assert set(failed) == {"care of probes", "taking samples", "judging"}
     assert len(play.said) == 3
     assert play.session._failure is None
+    play = stage()
+    play.play(play.image(play.root), (A, 16, 100, 1, 7))
+    assert play.figures() == {play.root: (100, 1)}
+    play.capture.drain.take_batch = fail(ValueError("a bug"))  # type: ignore[method-assign]
+    os.eventfd_write(play.capture.wakeup_fds[0], 1)
+    assert wait_for_failure(play.session) == "tracing failed: ValueError: a bug"
+    play.session._pump_thread.join(PATIENCE_S)
+    assert play.figures() == {play.root: (100, 1)}
+    play.session.stop()
+    now = play.now()[play.root]
+    assert (now.live_bytes, now.losses.failed_tasks) == (100, {"tracing": 1})
 
 
 def test_a_census_that_never_ends(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,20 +186,6 @@ def wait_for_failure(session: Session) -> str:
     session.when_failed(lambda error: (told.append(str(error)), has_failed.set())[1])
     assert has_failed.wait(PATIENCE_S)
     return told[0]
-
-
-def test_a_pump_that_fails_leaves_what_was_seen(stage: Stages) -> None:
-    play = stage()
-    play.play(play.image(play.root), (A, 16, 100, 1, 7))
-    assert play.figures() == {play.root: (100, 1)}
-    play.capture.drain.take_batch = fail(ValueError("a bug"))  # type: ignore[method-assign]
-    os.eventfd_write(play.capture.wakeup_fds[0], 1)
-    assert wait_for_failure(play.session) == "tracing failed: ValueError: a bug"
-    play.session._pump_thread.join(PATIENCE_S)
-    assert play.figures() == {play.root: (100, 1)}
-    play.session.stop()
-    now = play.now()[play.root]
-    assert (now.live_bytes, now.losses.failed_tasks) == (100, {"tracing": 1})
 
 
 def test_a_limit_that_is_broken_ends_it(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def source(kind: type[FakeCapture] = FakeCapture, addresses: tuple[int, ...] = (
     return made
 
 
-def test_a_source_that_fails_ends_alone_unless_it_is_the_probes() -> None:
+def test_sources_fail_alone_and_add_up() -> None:
     failing, probes = source(Failing), source(addresses=(1, 2))
     sources = Sources(probes)
     sources.add(failing)
@@ -43,9 +43,6 @@ def test_a_source_that_fails_ends_alone_unless_it_is_the_probes() -> None:
     probes.take_events = Failing.take_events.__get__(probes)
     with pytest.raises(ValueError, match="a wild length"):
         Sources(probes).take_events()
-
-
-def test_sources_apply_in_their_order_and_urgent_ones_alone_if_asked() -> None:
     first, probes = source(addresses=(1,)), source(addresses=(2, 3))
     first.is_urgent = True
     sources = Sources(probes)
@@ -55,9 +52,6 @@ def test_sources_apply_in_their_order_and_urgent_ones_alone_if_asked() -> None:
     first.drain.records = [records([(A, 9, 8, 1, 1)])]
     assert sources.take_events()[0].events["address"].tolist() == [9, 2, 3]
     assert len(sources.take_events()[0].events) == 0
-
-
-def test_counters_are_sums() -> None:
     first, probes = source(), source()
     first.counts += np.uint64(2)
     probes.counts += np.uint64(3)

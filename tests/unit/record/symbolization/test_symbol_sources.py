@@ -284,7 +284,7 @@ def test_perf_maps_that_are_too_large(fake: FakeProcess, monkeypatch: pytest.Mon
     assert fake.perf_map.reason == "it has endless lines"
 
 
-def test_names_of_generated_code() -> None:
+def test_names_of_generated_code_and_source_directories() -> None:
     assert describe("JS:*tick /srv/a b.js:12:7") == ("tick", "/srv/a b.js", 12)
     assert describe("JS:^ node:internal/timers:524:25") == (
         "(anonymous)", "node:internal/timers", 524,
@@ -293,9 +293,6 @@ def test_names_of_generated_code() -> None:
     assert describe("py::<module>:/srv/app.py") == ("<module>", "/srv/app.py", None)
     assert describe("Builtin:ArrayPush") == ("Builtin:ArrayPush", None, None)
     assert describe("JS:*x y:99999999999999999999:1")[2] == 999999999
-
-
-def test_source_directories() -> None:
     sources = SourceMap([("/build/src", "/home/me/src/"), ("/build/src/gen/", "/tmp/gen")])
     assert sources.apply("/build/src/a.c") == "/home/me/src/a.c"
     assert sources.apply("/build/src/gen/b.c") == "/tmp/gen/b.c"

@@ -61,7 +61,7 @@ def test_the_default_budget(monkeypatch: pytest.MonkeyPatch, available: int, bud
     assert memorylimits.default_budget() == budget * MIB
 
 
-def test_folded_stacks_share_their_innermost_frames() -> None:
+def test_folded_stacks() -> None:
     stacks = Stacks()
     stacks.add_sent(sent((7, [1, 2, 3, 4, 5, 6])))
     stacks.fold()
@@ -73,9 +73,6 @@ def test_folded_stacks_share_their_innermost_frames() -> None:
     assert stacks.flags(folded) == StackFlag.TRUNCATED
     assert stacks.ids.get(5099) == folded
     assert (stacks.frames(stacks.ids.get(9)), stacks.flags(stacks.ids.get(9))) == ((1, 2), 0)
-
-
-def test_folded_stacks_whose_events_come_first() -> None:
     stacks = Stacks()
     stacks.add_sent(sent((7, [1, 2])))
     stacks.fold()
@@ -84,6 +81,9 @@ def test_folded_stacks_whose_events_come_first() -> None:
     assert stacks.indices(ids).tolist() == [0, 1, 0, 0, 0]
     assert stacks.add(8, (5, 6), StackFlag(0)) == NO_STACK
     assert len(stacks) == 2
+    done = outcome(sys.executable, "-c", ENFORCED)
+    assert (done.stdout, done.stderr) == ("refused\n", "")
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY
 
 
 ENFORCED = """
@@ -95,9 +95,3 @@ try:
 except MemoryError:
     print("refused")
 """
-
-
-def test_one_step_that_asks_for_too_much_fails_by_itself() -> None:
-    done = outcome(sys.executable, "-c", ENFORCED)
-    assert (done.stdout, done.stderr) == ("refused\n", "")
-    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY

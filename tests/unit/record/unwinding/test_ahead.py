@@ -77,15 +77,12 @@ def make_rows(ahead: RowsAhead, *mapped: Mapping) -> None:
     ahead.await_all(PATIENCE_S)
 
 
-def test_small_files_come_first() -> None:
+def test_rows_of_files_and_again() -> None:
     space = FakeSpace()
     ahead, table = make(space)
     make_rows(ahead, mapping(1, 3 * SIZE), mapping(2), mapping(3, 2 * SIZE))
     assert space.asked == [2, 3, 1]
     assert len(table) == 6
-
-
-def test_a_file_that_breaks_its_reader_has_no_rows() -> None:
     space = FakeSpace()
 
     def fail(number: int) -> None:
@@ -100,6 +97,24 @@ def test_a_file_that_breaks_its_reader_has_no_rows() -> None:
     assert space.troubles == [
         "its unwind tables can't be read (the process that reads them took too long)"
     ]
+    space = FakeSpace()
+    ahead, table = make(space)
+    everything = np.array([0], np.uint64), np.array([1 << 47], np.uint64)
+
+    def change(_number: int) -> None:
+        if len(space.asked) == 1:
+            table.renew(1, *everything)
+
+    space.on_ask = change
+    make_rows(ahead, mapping(1))
+    assert space.asked == [1, 1]
+    assert len(table) == 2
+    # A library that is closed takes its rows along.
+    space = FakeSpace()
+    ahead, _ = make(space)
+    for mapped in ([mapping(1)], [], [mapping(1)]):
+        make_rows(ahead, *mapped)
+    assert space.asked == [1, 1]
 
 
 def test_what_is_mapped_meanwhile_gets_its_rows() -> None:
@@ -123,30 +138,6 @@ def test_what_is_mapped_meanwhile_gets_its_rows() -> None:
     ahead.await_all(PATIENCE_S)
     assert space.asked == [1, 2, 3]
     assert len(table) == 6
-
-
-def test_rows_for_what_was_mapped_before_are_made_again() -> None:
-    space = FakeSpace()
-    ahead, table = make(space)
-    everything = np.array([0], np.uint64), np.array([1 << 47], np.uint64)
-
-    def change(_number: int) -> None:
-        if len(space.asked) == 1:
-            table.renew(1, *everything)
-
-    space.on_ask = change
-    make_rows(ahead, mapping(1))
-    assert space.asked == [1, 1]
-    assert len(table) == 2
-
-
-def test_what_comes_back_gets_its_rows_again() -> None:
-    """A library that is closed takes its rows along."""
-    space = FakeSpace()
-    ahead, _ = make(space)
-    for mapped in ([mapping(1)], [], [mapping(1)]):
-        make_rows(ahead, *mapped)
-    assert space.asked == [1, 1]
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -66,7 +66,7 @@ def test_a_row_is_replaced(sets: np.ndarray) -> None:  # type: ignore[type-arg]
     assert (find(sets, 5, tag), find(sets, 6, tag), len(table)) == (51, 60, 2)
 
 
-def test_more_rows_than_ways_in_one_batch() -> None:
+def test_programs_and_rows_that_crowd() -> None:
     """The last ones are there, whatever had to go."""
     sets = np.zeros(2, ROW_SET_DTYPE)
     memory = RowMemory(sets)
@@ -77,6 +77,31 @@ def test_more_rows_than_ways_in_one_batch() -> None:
     assert len(table) == table.capacity == 8
     assert memory.evictions == 92
     assert len([a for a in range(1, 101) if find(sets, a, space.tags[0]) == a + 1000]) == 8
+    memory = RowMemory(np.zeros(1 << 10, ROW_SET_DTYPE))
+    addresses = np.arange(0x401000, 0x401000 + 50, dtype=np.uint64)
+    for _ in range(40):
+        Space(memory).table.insert(addresses, addresses, 0)
+    # Half of the room is used: by address alone, 36 of 40 programs would have lost theirs.
+    assert memory.evictions < 100
+    sets = np.zeros(2, ROW_SET_DTYPE)
+    memory = RowMemory(sets)
+    space = Space(memory)
+    table = space.table
+    addresses = np.arange(1, 9, dtype=np.uint64)
+    table.insert(addresses, addresses, 0)
+    there = [a for a in addresses.tolist() if find(sets, a, space.tags[0]) == a]
+    before = len(table), memory.evictions
+    table.renew(1, u64(), u64())
+    assert len(table) == 0
+    table.insert(addresses[:2], addresses[:2], 1)
+    assert (len(table), memory.evictions) == (2, before[1])
+    assert len(there) == before[0]
+    first, generation = space.tags[0], 1
+    while space.tags[generation] != first:
+        generation += 1
+        table.renew(generation, u64(), u64())
+    assert generation > 1 << TAG_BITS - SALT_BITS - 1
+    assert [find(sets, a, first) for a in range(1, 9)] == [0] * 8
 
 
 def test_another_generation_keeps_what_is_still_mapped(sets: np.ndarray) -> None:  # type: ignore[type-arg]
@@ -143,34 +168,3 @@ def test_tags_are_used_again_but_not_too_early(sets: np.ndarray) -> None:  # typ
     for start in range(0, len(tags) - each // 2, each // 2):
         assert len(set(tags[start : start + each // 2])) == each // 2, "one came again too early"
     assert find(sets, 5, steady.tags[0]) == 50
-
-
-def test_programs_at_the_same_addresses_don_t_crowd_each_other_out() -> None:
-    memory = RowMemory(np.zeros(1 << 10, ROW_SET_DTYPE))
-    addresses = np.arange(0x401000, 0x401000 + 50, dtype=np.uint64)
-    for _ in range(40):
-        Space(memory).table.insert(addresses, addresses, 0)
-    # Half of the room is used: by address alone, 36 of 40 programs would have lost theirs.
-    assert memory.evictions < 100
-
-
-def test_rows_of_released_tags_make_room_and_never_come_back() -> None:
-    sets = np.zeros(2, ROW_SET_DTYPE)
-    memory = RowMemory(sets)
-    space = Space(memory)
-    table = space.table
-    addresses = np.arange(1, 9, dtype=np.uint64)
-    table.insert(addresses, addresses, 0)
-    there = [a for a in addresses.tolist() if find(sets, a, space.tags[0]) == a]
-    before = len(table), memory.evictions
-    table.renew(1, u64(), u64())
-    assert len(table) == 0
-    table.insert(addresses[:2], addresses[:2], 1)
-    assert (len(table), memory.evictions) == (2, before[1])
-    assert len(there) == before[0]
-    first, generation = space.tags[0], 1
-    while space.tags[generation] != first:
-        generation += 1
-        table.renew(generation, u64(), u64())
-    assert generation > 1 << TAG_BITS - SALT_BITS - 1
-    assert [find(sets, a, first) for a in range(1, 9)] == [0] * 8

@@ -111,12 +111,38 @@ def test_other_values_are_refused(kind: Any, message: object, data: bytes) -> No
         read(kind, message, data)
 
 
-def test_other_types_cannot_be_declared() -> None:
+def test_other_types_and_all_questions() -> None:
     for kind in (object, Any, Exception, set[int], type, list[object], type | None):
         with pytest.raises(KeyError):
             reader_of(kind)
     with pytest.raises(ValueError, match="too many"):
         reader_of(int | str)
+    # What is fuzzed begins with an answer that some question accepts.
+    for question in QUESTIONS.values():
+        parameters = inspect.signature(question._function).parameters
+        assert question.types.keys() == {*parameters, "return"} - {"self"}
+        for kind in question.types.values():
+            reader_of(kind)
+    for answer in ANSWERS:
+        size, _ = struct.unpack_from("<II", answer)
+        message, data = json.loads(answer[8 : 8 + size]), answer[8 + size :]
+        accepted = []
+        for name, question in QUESTIONS.items():
+            try:
+                question.answer(message, data, given_to(question))
+            except MalformedError:
+                continue
+            accepted.append(name)
+        assert accepted, message
+    # It takes long to import, and only workers read code.
+    program = (
+        "import sys, tracelloc.record.session.session, tracelloc.record.worker.unwindtables\n"
+        "print('capstone' in sys.modules, 'tracelloc.record.worker.service' in sys.modules)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
+    )
+    assert found.stdout == "False False\n"
 
 
 def test_arguments_arrive_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,35 +222,3 @@ def test_lines_that_cannot_be_are_none(value: forms.Value) -> None:
     for number, nothing in ((inlines._number, None), (variables._number, 0)):
         assert number((forms.SDATA, value)) == nothing
         assert number((forms.SDATA, MOST)) == MOST
-
-
-def test_every_question_is_typed_and_has_a_seed() -> None:
-    """What is fuzzed begins with an answer that some question accepts."""
-    for question in QUESTIONS.values():
-        parameters = inspect.signature(question._function).parameters
-        assert question.types.keys() == {*parameters, "return"} - {"self"}
-        for kind in question.types.values():
-            reader_of(kind)
-    for answer in ANSWERS:
-        size, _ = struct.unpack_from("<II", answer)
-        message, data = json.loads(answer[8 : 8 + size]), answer[8 + size :]
-        accepted = []
-        for name, question in QUESTIONS.items():
-            try:
-                question.answer(message, data, given_to(question))
-            except MalformedError:
-                continue
-            accepted.append(name)
-        assert accepted, message
-
-
-def test_asking_needs_nothing_that_reads_machine_code() -> None:
-    """It takes long to import, and only workers read code."""
-    program = (
-        "import sys, tracelloc.record.session.session, tracelloc.record.worker.unwindtables\n"
-        "print('capstone' in sys.modules, 'tracelloc.record.worker.service' in sys.modules)"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
-    )
-    assert found.stdout == "False False\n"

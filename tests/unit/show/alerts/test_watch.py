@@ -96,7 +96,7 @@ def test_when_rules_are_broken(text: str, end_s: float, said: str | None) -> Non
     assert breach(parse_rule("rss > 1"), ended) is None
 
 
-def test_growth_needs_a_minute() -> None:
+def test_usage_and_growth() -> None:
     later = watched(60.0).snapshot()
     early = replace(later, started_ns=later.started_ns + 10**9)
     assert (early.elapsed_ns, later.elapsed_ns) == (59 * 10**9, 60 * 10**9)
@@ -104,9 +104,6 @@ def test_growth_needs_a_minute() -> None:
     grown = early.growth_per_min + 1000
     assert breach(rule, replace(early, growth_per_min=grown)) is None
     assert breach(rule, replace(later, growth_per_min=grown)) is not None
-
-
-def test_usage() -> None:
     rule = ["--fail-if", "leak"]
     assert parse_options(["-p", "1", *rule], terminal=True).mode is Mode.TEXT
     assert parse_options(["-p", "1"], terminal=True).mode is Mode.TUI

@@ -81,7 +81,7 @@ def table(request: pytest.FixtureRequest) -> LiveTable:
     return table
 
 
-def test_a_copy_holds_what_was_live_and_nothing_later(table: LiveTable) -> None:
+def test_copies(table: LiveTable) -> None:
     snapshot = snapshot_of(table, 6001)
     table.apply(records([(A, 0x10, 5, 1, 1)], first_time=9000))
     blocks = snapshot.blocks
@@ -90,12 +90,20 @@ def test_a_copy_holds_what_was_live_and_nothing_later(table: LiveTable) -> None:
     assert held.size_bytes.tolist() == snapshot.totals.live_bytes.tolist()
     assert held.count.tolist() == snapshot.totals.live_count.tolist()
     assert snapshot.blocks is blocks
-
-
-def test_nothing_is_copied_unasked() -> None:
     snapshot = snapshot_of(LiveTable(Stacks()), 5, TOTALS_ONLY)
     assert snapshot.blocks is snapshot.threads is None
     assert snapshot.now_ns == 5
+    history = History(0)
+    for second in range(1, 20):
+        history.sample(second * NS_PER_S, np.array([second, 7]))
+    copy = history.copy()
+    times, held = copy.held()
+    before = held.tolist()
+    for second in range(20, 60):
+        history.sample(second * NS_PER_S, np.array([second, 9]))
+    assert copy.series(0) == ([n * NS_PER_S for n in range(20)], list(range(20)))
+    assert copy.held()[1].tolist() == before
+    assert len(times) == len(before) == 20
 
 
 LIMITS = [
@@ -142,32 +150,6 @@ def test_limits(table: LiveTable, limits: Limits) -> None:
         assert listed.size_bytes == sum(row.size for row in chosen)
 
 
-def test_both_ends_of_limits() -> None:
-    blocks = made(*[(size, 100 + size, 1, 1) for size in range(10)])
-
-    def sizes(limits: Limits) -> list[int]:
-        return pick_blocks(blocks, 200, limits).size.tolist()
-
-    assert sizes(Limits(min_size_bytes=3, max_size_bytes=5)) == [3, 4, 5]
-    assert sizes(Limits(min_age_ns=95, max_age_ns=97)) == [3, 4, 5]
-    assert sizes(Limits(born_after_ns=107)) == [8, 9]
-    assert sizes(Limits(born_after_ns=105, born_before_ns=107)) == [6, 7]
-
-
-def test_a_copy_of_history_stays_as_it_is() -> None:
-    history = History(0)
-    for second in range(1, 20):
-        history.sample(second * NS_PER_S, np.array([second, 7]))
-    copy = history.copy()
-    times, held = copy.held()
-    before = held.tolist()
-    for second in range(20, 60):
-        history.sample(second * NS_PER_S, np.array([second, 9]))
-    assert copy.series(0) == ([n * NS_PER_S for n in range(20)], list(range(20)))
-    assert copy.held()[1].tolist() == before
-    assert len(times) == len(before) == 20
-
-
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 def test_figures_per_stack(table: LiveTable, limits: Limits) -> None:
     snapshot = snapshot_of(table, 6001)
@@ -183,16 +165,6 @@ def test_figures_per_stack(table: LiveTable, limits: Limits) -> None:
         assert figures.live_count[stack] == len(mine)
         mean = 6001 - sum(row.birth for row in mine) / len(mine) if mine else NO_AGE
         assert abs(figures.mean_age_ns[stack] - mean) <= 1
-
-
-def test_mean_age_is_precise_a_year_after_boot() -> None:
-    year_ns = 365 * 86_400 * NS_PER_S
-    blocks = made((8, year_ns + 1, 1, 1), (1 << 30, year_ns + 4, 1, 1), (8, year_ns + 9, 3, 1))
-    ages = mean_ages_ns(blocks, 4, year_ns + 10, None)
-    assert ages.tolist() == [NO_AGE, 7, NO_AGE, 1]  # 7.5
-    # A sampled small block stands for many, so its age weighs more.
-    assert mean_ages_ns(blocks, 4, year_ns + 10, 1 << 20).tolist() == [NO_AGE, 9, NO_AGE, 1]
-    assert mean_ages_ns(blocks, 4, year_ns, None).tolist() == [NO_AGE, 0, NO_AGE, 0]
 
 
 def test_change_between_marks_and_what_has_come_since() -> None:
@@ -232,13 +204,7 @@ def test_change_between_marks_and_what_has_come_since() -> None:
     )
 
 
-def test_sums_of_huge_sizes_are_exact() -> None:
-    odd = (1 << 55) - 1
-    blocks = made(*[(odd, 1, 1, 1)] * 8, (1, 1, 1, 1))
-    assert held_by_stack(blocks, 2, None).size_bytes.tolist() == [0, 8 * odd + 1]
-
-
-def test_bins_of_sizes() -> None:
+def test_bins_threads_and_ages() -> None:
     sizes = [0, 1, 2, 3, 4, 7, 8, 100, 127, 128, (1 << 40) - 1]
     bins = size_bins(made(*[(size, 1, 1, 1) for size in sizes]))
     assert [(b.low, b.high) for b in bins[:5]] == [(0, 0), (1, 1), (2, 3), (4, 7), (8, 15)]
@@ -255,9 +221,6 @@ def test_bins_of_sizes() -> None:
         (4096, 3, 12288), (24, 100, 2400), (100, 1, 100)
     ]  # fmt: skip
     assert [s.low for s in frequent_sizes(blocks, 9)] == [4096, 24, 100, 50]
-
-
-def test_ages() -> None:
     now = 200_000 * NS_PER_S
     births = [now + 5, now, now - NS_PER_S + 1, now - NS_PER_S, now - 59 * NS_PER_S]
     bins = age_bins(made(*[(10, birth, 1, 1) for birth in births]), now)
@@ -266,9 +229,6 @@ def test_ages() -> None:
     ]  # fmt: skip
     assert age_bins(made((10, 1, 1, 1)), now)[-1].high is None
     assert age_bins(Blocks.empty(), now) == []
-
-
-def test_threads_and_their_growth() -> None:
     blocks = made((100, 1, 1, 7), (50, 1, 2, 7), (300, 1, 1, 4_000_000))
     stats = threads_of(blocks, {7: "main"}, NS_PER_S)
     assert [(s.tid, s.name, s.live_bytes, s.live_count, s.bytes_per_min) for s in stats] == [
@@ -280,6 +240,25 @@ def test_threads_and_their_growth() -> None:
         (7, 160, 20), (4_000_000, 0, -600)
     ]  # fmt: skip
     assert threads_of(Blocks.empty(), {}, 5, (5, stats))[0].bytes_per_min is None
+    year_ns = 365 * 86_400 * NS_PER_S
+    blocks = made((8, year_ns + 1, 1, 1), (1 << 30, year_ns + 4, 1, 1), (8, year_ns + 9, 3, 1))
+    ages = mean_ages_ns(blocks, 4, year_ns + 10, None)
+    assert ages.tolist() == [NO_AGE, 7, NO_AGE, 1]  # 7.5
+    # A sampled small block stands for many, so its age weighs more.
+    assert mean_ages_ns(blocks, 4, year_ns + 10, 1 << 20).tolist() == [NO_AGE, 9, NO_AGE, 1]
+    assert mean_ages_ns(blocks, 4, year_ns, None).tolist() == [NO_AGE, 0, NO_AGE, 0]
+    odd = (1 << 55) - 1
+    blocks = made(*[(odd, 1, 1, 1)] * 8, (1, 1, 1, 1))
+    assert held_by_stack(blocks, 2, None).size_bytes.tolist() == [0, 8 * odd + 1]
+    blocks = made(*[(size, 100 + size, 1, 1) for size in range(10)])
+
+    def sizes(limits: Limits) -> list[int]:
+        return pick_blocks(blocks, 200, limits).size.tolist()
+
+    assert sizes(Limits(min_size_bytes=3, max_size_bytes=5)) == [3, 4, 5]
+    assert sizes(Limits(min_age_ns=95, max_age_ns=97)) == [3, 4, 5]
+    assert sizes(Limits(born_after_ns=107)) == [8, 9]
+    assert sizes(Limits(born_after_ns=105, born_before_ns=107)) == [6, 7]
 
 
 def test_details_of_a_stack() -> None:

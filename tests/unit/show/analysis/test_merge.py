@@ -399,8 +399,17 @@ def test_long_pasts_keep_their_ends(spaces: Spaces) -> None:
     assert (times[-1], held[-1]) == (start_ns + 60 * NS_PER_S + 39, 40 * 29)
 
 
-def test_workers_that_leak_alike_are_one_suspect() -> None:
-    """The worst verdict, with the rates of all; a stack only one has is told as by itself."""
+def test_names_and_workers() -> None:
+    one = watched().snapshot()
+    spaces = Spaces({number: [(0x3FF, PROGRAM)] for number in range(2)})
+    gone = replace(one, target=replace(one.target, number=1, has_ended=True))
+    merger = TraceMerger(spaces.place)
+    rates = []
+    for root in (one, replace(one, target=replace(one.target, has_ended=True))):
+        found = merger.merge(TraceSnapshot((root, gone))).findings
+        rates.append(sum(s.judgement.rate_bytes_per_min for s in found.suspects))
+    assert rates[1] == pytest.approx(2 * rates[0])
+    # The worst verdict, with the rates of all; a stack only one has is told as by itself.
     old, young = watched(), watched(100.0)
     ones = []
     for number, found in enumerate((young, old, old)):
@@ -439,15 +448,3 @@ def test_workers_that_leak_alike_are_one_suspect() -> None:
     for index in range(1, len(ones[1].totals)):
         own = next(n for n in range(len(alone.totals)) if alone.frames(n) == ones[1].frames(index))
         assert stack_judgement(alone.findings, own) == stack_judgement(ones[1].findings, index)
-
-
-def test_only_who_runs_is_judged_while_anybody_does() -> None:
-    one = watched().snapshot()
-    spaces = Spaces({number: [(0x3FF, PROGRAM)] for number in range(2)})
-    gone = replace(one, target=replace(one.target, number=1, has_ended=True))
-    merger = TraceMerger(spaces.place)
-    rates = []
-    for root in (one, replace(one, target=replace(one.target, has_ended=True))):
-        found = merger.merge(TraceSnapshot((root, gone))).findings
-        rates.append(sum(s.judgement.rate_bytes_per_min for s in found.suspects))
-    assert rates[1] == pytest.approx(2 * rates[0])

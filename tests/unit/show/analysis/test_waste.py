@@ -66,6 +66,11 @@ def test_sums(blocks: Blocks, usable: Usable) -> None:
     largest = sorted(range(7), key=lambda n: -every[n].waste_bytes)[:4]
     assert [(stack, waste) for stack, _, waste in found] == [(n, every[n]) for n in largest]
     assert found[0][1] == (blocks.stack == largest[0]).sum()
+    blocks = Blocks.empty()
+    nothing = usable_of(UsableSizes(GLIBC, ReadSizes()), blocks)
+    assert total_waste(blocks, None, nothing, 8).waste == Waste(0, 0, 0)
+    assert wasteful_stacks(blocks, None, nothing, 3) == []
+    assert size_bins(blocks, None, nothing) == []
 
 
 def test_samples_count_for_what_they_stand_for(blocks: Blocks, usable: Usable) -> None:
@@ -79,19 +84,11 @@ def test_samples_count_for_what_they_stand_for(blocks: Blocks, usable: Usable) -
     assert total.read_count == pytest.approx(weight[usable.read].sum(), rel=0.01)
 
 
-def test_nothing_is_wasted_by_nobody() -> None:
-    blocks = Blocks.empty()
-    nothing = usable_of(UsableSizes(GLIBC, ReadSizes()), blocks)
-    assert total_waste(blocks, None, nothing, 8).waste == Waste(0, 0, 0)
-    assert wasteful_stacks(blocks, None, nothing, 3) == []
-    assert size_bins(blocks, None, nothing) == []
-
-
 def measured(snapshot: Snapshot, main: MainLibrary) -> Snapshot:
     return replace(snapshot, usable=UsableSizes(main, ReadSizes()))
 
 
-def test_reports() -> None:
+def test_reports_and_what_speaks_against() -> None:
     snapshot = measured(snapshot_of_sizes(20, 20, 30, 200_000), GLIBC)
     report = json.loads(json_report(snapshot, NAMER, 1, show={"sizes"}))["sizes"]
     whole = {"usable_bytes": 88, "waste_bytes": 18, "unknown_allocations": 1}
@@ -116,9 +113,6 @@ def test_reports() -> None:
     ) in lines
     stack = "     0: 18 B wasted (20.5 %), 1 of unknown usable size in 4 allocations"
     assert f"{stack}, in [no call stack]" in lines
-
-
-def test_what_speaks_against_them() -> None:
     snapshot = snapshot_of_sizes(20)
     for library, file, others, why in (
         (MallocLibrary.JEMALLOC, "/lib/libjemalloc.so.2", ("pool in app",),

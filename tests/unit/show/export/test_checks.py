@@ -29,7 +29,7 @@ def report(*leaks: NamedLeak, name: str = "shop") -> LeakReport:
     return LeakReport(Target(42, name), ExitLeaks(in_use=BlockSum(9, 900)), leaks)
 
 
-def test_the_line_is_that_of_the_innermost_shown_frame() -> None:
+def test_lines_fingerprints_and_hostile_names() -> None:
     (line,) = github_lines([report(leak(1))])
     assert line == (
         "::error file=src/a%2Cb%3Ac%25.cpp,line=3,title=Memory leak"
@@ -39,6 +39,24 @@ def test_the_line_is_that_of_the_innermost_shown_frame() -> None:
     place = result["locations"][0]["physicalLocation"]
     assert place["artifactLocation"] == {"uri": "src/a%2Cb%3Ac%25.cpp", "uriBaseId": "CHECKOUT"}
     assert place["region"] == {"startLine": 3}
+
+    def fingerprint(one: NamedLeak) -> str:
+        (result,) = json.loads(sarif([report(one)]))["runs"][0]["results"]
+        return result["partialFingerprints"]["callStack/v1"]
+
+    moved = [replace(each, line=99, address=5) for each in leak(1).stack.frames]
+    assert fingerprint(NamedLeak(leak(2).leak, NamedStack(moved, [True, False]))) == (
+        fingerprint(leak(1))
+    )
+    assert fingerprint(leak(1, "g")) != fingerprint(leak(1))
+    found = report(leak(1, HOSTILE), name=HOSTILE)
+    (line,) = github_lines([found])
+    assert line.isprintable()
+    (case,) = ElementTree.fromstring(junit([found]))
+    (failure,) = case
+    assert "</failure>" in (failure.text or "")
+    assert json.loads(sarif([found]))["version"] == "2.1.0"
+    assert all(line.isprintable() for line in leak_report_lines(found, 5))
 
 
 def test_paths_are_relative_to_the_checkout(
@@ -65,29 +83,7 @@ def test_paths_are_relative_to_the_checkout(
     assert places()[1][0] == {"uri": "a%20b.c", "uriBaseId": "CHECKOUT"}
 
 
-def test_a_leak_stays_the_same_if_lines_move() -> None:
-    def fingerprint(one: NamedLeak) -> str:
-        (result,) = json.loads(sarif([report(one)]))["runs"][0]["results"]
-        return result["partialFingerprints"]["callStack/v1"]
-
-    moved = [replace(each, line=99, address=5) for each in leak(1).stack.frames]
-    assert fingerprint(NamedLeak(leak(2).leak, NamedStack(moved, [True, False]))) == (
-        fingerprint(leak(1))
-    )
-    assert fingerprint(leak(1, "g")) != fingerprint(leak(1))
-
-
-def test_ctest_counts_the_leaks() -> None:
-    lines = ctest_log([report(leak(1), leak(2, "g", indirect=1))]).splitlines()
-    assert lines[:3] == [
-        "==42== 10 bytes in 1 blocks are definitely lost in loss record 1 of 2",
-        "==42== 30 bytes in 2 blocks are definitely lost in loss record 2 of 2",
-        "==> shop (42): leaked 40 bytes in 3 blocks, of 900 bytes in 9 blocks in use at its end",
-    ]
-    assert "definitely" not in ctest_log([report()])
-
-
-def test_each_process_has_its_own() -> None:
+def test_processes_and_counts() -> None:
     """Several processes, one of which could not be checked."""
     first, clean = report(leak(1)), report(name="tidy")
     last = LeakReport(Target(43, "sh"), ExitLeaks(problem="SIGKILL ended it"), ())
@@ -104,30 +100,13 @@ def test_each_process_has_its_own() -> None:
     assert [case.get("name") for case in suite] == ["leaks of shop", "leaks of tidy", "leaks of sh"]
     assert [len(case) for case in suite] == [1, 0, 1]
     assert "==> sh (43): not checked for leaks: SIGKILL ended it" in ctest_log(reports)
-
-
-def test_hostile_names() -> None:
-    found = report(leak(1, HOSTILE), name=HOSTILE)
-    (line,) = github_lines([found])
-    assert line.isprintable()
-    (case,) = ElementTree.fromstring(junit([found]))
-    (failure,) = case
-    assert "</failure>" in (failure.text or "")
-    assert json.loads(sarif([found]))["version"] == "2.1.0"
-    assert all(line.isprintable() for line in leak_report_lines(found, 5))
-
-
-def test_no_leaks_and_no_check() -> None:
-    suite = ElementTree.fromstring(junit([report()]))
-    assert (suite.get("failures"), suite.get("errors"), len(suite[0])) == ("0", "0", 0)
-    suite = ElementTree.fromstring(
-        junit([replace(report(), found=ExitLeaks(problem="it did not end & more"))])
-    )
-    assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
-    assert suite[0][0].get("message") == "it did not end & more"
-
-
-def test_leaks_of_the_same_lines_are_one() -> None:
+    lines = ctest_log([report(leak(1), leak(2, "g", indirect=1))]).splitlines()
+    assert lines[:3] == [
+        "==42== 10 bytes in 1 blocks are definitely lost in loss record 1 of 2",
+        "==42== 30 bytes in 2 blocks are definitely lost in loss record 2 of 2",
+        "==> shop (42): leaked 40 bytes in 3 blocks, of 900 bytes in 9 blocks in use at its end",
+    ]
+    assert "definitely" not in ctest_log([report()])
     small, same, other = leak(1), leak(2, direct=2, indirect=1), leak(3, "g", direct=0, indirect=9)
     first, second = joined_leaks([other, small, same])
     assert (first.leak.direct, first.leak.indirect) == (BlockSum(3, 30), BlockSum(1, 20))
@@ -136,3 +115,10 @@ def test_leaks_of_the_same_lines_are_one() -> None:
         "30 bytes in 3 blocks leaked, and 20 bytes in 1 block to which only these point, "
         "allocated in f"
     )
+    suite = ElementTree.fromstring(junit([report()]))
+    assert (suite.get("failures"), suite.get("errors"), len(suite[0])) == ("0", "0", 0)
+    suite = ElementTree.fromstring(
+        junit([replace(report(), found=ExitLeaks(problem="it did not end & more"))])
+    )
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
+    assert suite[0][0].get("message") == "it did not end & more"

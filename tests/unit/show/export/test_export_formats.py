@@ -101,15 +101,6 @@ def test_folded_by_metric(metric: Metric) -> None:
     assert figures == {stack: row[at] for stack, row in expected.items() if row[at] > 0}
 
 
-def test_bytes_of_gpus_have_types_of_their_own() -> None:
-    message = decoded(written(".pb.gz", replace(small(), facts={"space": "gpu"})))
-    text = list(message.string_table)
-    assert [text[kind.type] for kind in message.sample_type] == [
-        "gpu_inuse_objects", "gpu_inuse_space", "gpu_alloc_objects", "gpu_alloc_space",
-    ]  # fmt: skip
-    assert text[message.default_sample_type] == "gpu_inuse_space"
-
-
 def test_pprof_says_it_all() -> None:
     message = decoded(written(".pb.gz", small()))
     text = list(message.string_table)
@@ -137,6 +128,17 @@ def test_pprof_says_it_all() -> None:
     assert (library.memory_start, library.file_offset) == (0x7F0000000000, 0x1000)
     flags = app.has_functions, app.has_filenames, app.has_line_numbers, app.has_inline_frames
     assert flags == (True, True, True, True)
+    message = decoded(written(".pb.gz", replace(small(), facts={"space": "gpu"})))
+    text = list(message.string_table)
+    assert [text[kind.type] for kind in message.sample_type] == [
+        "gpu_inuse_objects", "gpu_inuse_space", "gpu_alloc_objects", "gpu_alloc_space",
+    ]  # fmt: skip
+    assert text[message.default_sample_type] == "gpu_inuse_space"
+    found = profile([sample(1, [frame("f"), frame("f"), frame("main")], (8, 1, 8, 1, 0))])
+    message = decoded(written(".pb.gz", found))
+    assert len(message.sample[0].location_id) == 3
+    assert len(message.location) == 2
+    assert {len(location.line) for location in message.location} == {1}
 
 
 def test_pprof_stacks() -> None:
@@ -160,14 +162,6 @@ def test_pprof_stacks() -> None:
     paths = {text[m.filename]: m.id for m in message.mapping}
     assert locations[message.sample[1].location_id[0]].mapping_id == paths[LIBRARY]
     assert locations[message.sample[0].location_id[0]].mapping_id == paths[APP]
-
-
-def test_pprof_recursion_is_no_inlining() -> None:
-    found = profile([sample(1, [frame("f"), frame("f"), frame("main")], (8, 1, 8, 1, 0))])
-    message = decoded(written(".pb.gz", found))
-    assert len(message.sample[0].location_id) == 3
-    assert len(message.location) == 2
-    assert {len(location.line) for location in message.location} == {1}
 
 
 @pytest.mark.parametrize(
@@ -235,7 +229,7 @@ def test_go_reads_differences(tmp_path: Path) -> None:
     assert "-400B" in go_pprof(tmp_path, *TOP, saved(tmp_path / "d.pb.gz", found))
 
 
-def test_speedscope() -> None:
+def test_speedscope_json_and_counters() -> None:
     content = json.loads(written(".speedscope.json", small(), Metric.BLOCKS))
     assert content["activeProfileIndex"] == 1
     frames = content["shared"]["frames"]
@@ -253,21 +247,6 @@ def test_speedscope() -> None:
     content = json.loads(written(".speedscope.json", peaked(), Metric.TEMPORARY))
     assert [each["endValue"] for each in content["profiles"]] == [716, 4, 6316, 60, 4650, 6]
     assert content["profiles"][content["activeProfileIndex"]]["name"] == "temporary allocations"
-
-
-def test_figures_of_stacks() -> None:
-    """JSON and CSV have the same ones by the same names."""
-    stacks = json.loads(written(".json", peaked()))["stacks"]
-    for stack, row in zip(stacks, rows_of(peaked()), strict=True):
-        assert [str(stack[f.name]) for f in FIGURES] == [row[f.name] for f in FIGURES]
-    names = ["peak_bytes", "peak_allocations", "temporary_bytes", "temporary_allocations",
-             "remote_freed_bytes", "remote_frees"]  # fmt: skip
-    assert [[stack[name] for name in names] for stack in stacks] == [
-        [350, 2, 0, 0, 600, 3], [300, 1, 0, 0, 0, 0], [0] * 6, [4000, 4, 3000, 6, 0, 0],
-    ]  # fmt: skip
-
-
-def test_json_snapshot() -> None:
     content = json.loads(written(".json", small()))
     assert (content["format"], content["version"]) == ("tracelloc-snapshot", 1)
     assert content["pid"] == 42
@@ -281,9 +260,23 @@ def test_json_snapshot() -> None:
     assert unknown["frames"] == []
     assert [s["bytes"] for s in content["stacks"]] == [400, 300, 16, 0]
     assert len(content["frames"]) == 8, "each frame is there once"
+    content = json.loads(written(".trace.json", small()))
+    events = [event for event in content["traceEvents"] if event["ph"] == "C"]
+    assert [(e["ts"], e["args"]["bytes"]) for e in events] == [(0, 0), (1e6, 500), (9e7, 716)]
+    assert {e["pid"] for e in content["traceEvents"]} == {42}
+    assert {metric: peaked().total(metric) for metric in Metric} == SUMS
 
 
-def test_csv() -> None:
+def test_csv_and_figures() -> None:
+    """JSON and CSV have the same ones by the same names."""
+    stacks = json.loads(written(".json", peaked()))["stacks"]
+    for stack, row in zip(stacks, rows_of(peaked()), strict=True):
+        assert [str(stack[f.name]) for f in FIGURES] == [row[f.name] for f in FIGURES]
+    names = ["peak_bytes", "peak_allocations", "temporary_bytes", "temporary_allocations",
+             "remote_freed_bytes", "remote_frees"]  # fmt: skip
+    assert [[stack[name] for name in names] for stack in stacks] == [
+        [350, 2, 0, 0, 600, 3], [300, 1, 0, 0, 0, 0], [0] * 6, [4000, 4, 3000, 6, 0, 0],
+    ]  # fmt: skip
     rows = rows_of(small())
     assert [row["bytes"] for row in rows] == ["400", "300", "16", "0"]
     assert rows[0]["function"] == "grow"
@@ -310,17 +303,6 @@ def test_nothing_and_hostile_names(suffix: str) -> None:
         assert b"\x1b" not in content
         if suffix.endswith(".json"):
             json.loads(content)
-
-
-def test_counters() -> None:
-    content = json.loads(written(".trace.json", small()))
-    events = [event for event in content["traceEvents"] if event["ph"] == "C"]
-    assert [(e["ts"], e["args"]["bytes"]) for e in events] == [(0, 0), (1e6, 500), (9e7, 716)]
-    assert {e["pid"] for e in content["traceEvents"]} == {42}
-
-
-def test_every_metric_adds_up() -> None:
-    assert {metric: peaked().total(metric) for metric in Metric} == SUMS
 
 
 RECORDING = DATA / "demo" / "leaky.rec"

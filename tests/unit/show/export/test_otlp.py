@@ -69,7 +69,7 @@ def test_one_profile_for_each_sample_type() -> None:
     assert allocated[3] == (5000, [[("temporary", 1)], [("main", 1)]])
 
 
-def test_mappings_have_build_ids_and_frames_types() -> None:
+def test_mappings_and_processes() -> None:
     python = Frame(1 << 62 | 1, "handler", "handler (app.py:3)", None, None, "[Python]", None,
                    None, "app.py", 7)  # fmt: skip
     generated = Frame(0x1234, "jit", "jit", 0, None, "[generated code]", None)
@@ -87,9 +87,26 @@ def test_mappings_have_build_ids_and_frames_types() -> None:
         ("f", "native", frame("f").address - 1), ("handler", "cpython", 0),
         ("jit", None, 0x1233), ("main", "native", frame("main").address - 1),
     ]  # fmt: skip
+    # A stack that two processes share is in the tables once.
+    other = replace(small(), target=Target(43, "worker", number=1))
+    message = message_of(joined_profile([small(), other]))
+    assert [resource_of(r.resource)["process.pid"] for r in message.resource_profiles] == [42, 43]
+    assert sums(message)["inuse_space"] == 2 * sums(message_of(small()))["inuse_space"]
+    assert len(message.dictionary.stack_table) == 1 + 4
+    facts = {"lost_events": 3, "lost": {"lost_allocs": 2, "lost_frees": 1}, "unmatched_frees": 4,
+             "truncated_stacks": 5}  # fmt: skip
+    message = message_of(replace(small(), facts=facts, sample_bytes=4096))
+    for _, one in profiles(message):
+        assert one.period == 4096
+        assert attributes_of(message, one) == {
+            "tracelloc.lost_events": 3, "tracelloc.lost.lost_allocs": 2,
+            "tracelloc.lost.lost_frees": 1, "tracelloc.unmatched_frees": 4,
+            "tracelloc.truncated_stacks": 5, "tracelloc.sample_bytes": 4096,
+            "tracelloc.notes": ["lost 0 events, 12 unmatched frees"],
+        }  # fmt: skip
 
 
-def test_who_it_is() -> None:
+def test_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target(42, "server", 7, executable="/opt/shop/bin/server-1.2",
                     container_id=CONTAINER, host="node-3", machine="arm64",
                     pod_uid="0e7a")  # fmt: skip
@@ -101,9 +118,6 @@ def test_who_it_is() -> None:
         "container.id": CONTAINER, "k8s.pod.uid": "0e7a",
         "host.name": "node-3", "host.arch": "arm64",
     }  # fmt: skip
-
-
-def test_variables_name_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=a,deployment=eu%2C1, x.y = z")
     resource = resource_of(message_of(small()).resource_profiles[0].resource)
     assert (resource["service.name"], resource["deployment"], resource["x.y"]) == ("a", "eu,1", "z")
@@ -132,20 +146,6 @@ def test_headers() -> None:
     assert service_attributes({"OTEL_SERVICE_NAME": ""}) == {}
 
 
-def test_losses_are_attributes() -> None:
-    facts = {"lost_events": 3, "lost": {"lost_allocs": 2, "lost_frees": 1}, "unmatched_frees": 4,
-             "truncated_stacks": 5}  # fmt: skip
-    message = message_of(replace(small(), facts=facts, sample_bytes=4096))
-    for _, one in profiles(message):
-        assert one.period == 4096
-        assert attributes_of(message, one) == {
-            "tracelloc.lost_events": 3, "tracelloc.lost.lost_allocs": 2,
-            "tracelloc.lost.lost_frees": 1, "tracelloc.unmatched_frees": 4,
-            "tracelloc.truncated_stacks": 5, "tracelloc.sample_bytes": 4096,
-            "tracelloc.notes": ["lost 0 events, 12 unmatched frees"],
-        }  # fmt: skip
-
-
 @pytest.mark.parametrize("metric", Metric)
 def test_sums_are_exact_and_the_metric_comes_first(metric: Metric) -> None:
     found = peaked()
@@ -161,23 +161,11 @@ def test_sums_are_exact_and_the_metric_comes_first(metric: Metric) -> None:
     assert {"inuse_space", "inuse_objects", "alloc_space", "alloc_objects"} <= set(expected)
 
 
-def test_processes_are_resources() -> None:
-    """A stack that two processes share is in the tables once."""
-    other = replace(small(), target=Target(43, "worker", number=1))
-    message = message_of(joined_profile([small(), other]))
-    assert [resource_of(r.resource)["process.pid"] for r in message.resource_profiles] == [42, 43]
-    assert sums(message)["inuse_space"] == 2 * sums(message_of(small()))["inuse_space"]
-    assert len(message.dictionary.stack_table) == 1 + 4
-
-
-def test_differences_may_be_negative() -> None:
+def test_differences_numbers_and_large_profiles() -> None:
     message = message_of(difference(small(), replace(small(), samples=())))
     assert sums(message)["inuse_space"] == -716
     _, first = next(profiles(message))
     assert attributes_of(message, first)["tracelloc.difference"] is True
-
-
-def test_hostile_names_and_numbers() -> None:
     names = set(message_of(hostile()).dictionary.string_table)
     assert {printable(name) for name in HOSTILE} <= names
     assert not any("\x1b" in name or "\u202e" in name for name in names)
@@ -185,9 +173,6 @@ def test_hostile_names_and_numbers() -> None:
     found = replace(found, target=Target(1 << 70, "\udc80", executable="/x/\udc80\x1b[31m"))
     assert sums(message_of(found))["inuse_space"] == (1 << 63) - 1
     assert sums(message_of(profile([])))["inuse_space"] == 0
-
-
-def test_large_profiles() -> None:
     found = large(2000)
     message = message_of(found)
     assert sums(message)["inuse_space"] == found.total(Metric.BYTES)

@@ -37,9 +37,6 @@ def test_widths_and_tooltips() -> None:
     assert found["push"].find(f"{SVG}title").text == "push\n/opt/shop/server\n400 B, 55.87 %"
     found = frames(written(small(), Metric.ALLOCATED))
     assert width(found["temporary"]) == pytest.approx(5000 / 6316)
-
-
-def test_what_is_too_narrow_is_counted() -> None:
     content = written(large(2000)).decode()
     assert "frames too narrow to draw" in content
     assert len(content) < 8 << 20

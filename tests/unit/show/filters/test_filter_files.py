@@ -19,7 +19,7 @@ NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
 
 
-def test_lines_are_searched_for() -> None:
+def test_lines_keys_and_the_command_line() -> None:
     text = (
         "# one\n[[rule]]\npattern = 'x'\n[[ 'rule' ]]\n\"why\" = 'w'\n\n"
         "[groups]\n'x.y' = true\na.b=1\n"
@@ -31,6 +31,27 @@ def test_lines_are_searched_for() -> None:
     assert [find_line(text, key) for key in ("rule", "groups", "none")] == [2, 7, 1]
     # Rules as an array have no lines of their own: the array's stands for them.
     assert find_line("\n\nrule = [{pattern = 'x'},\n {}]\n", "pattern", "rule", 1) == 3
+    text = (
+        '[[rule]]\npattern = "a"\nmatch = "regex"\non = "file"\naction = "collapse"\n'
+        'as = "A"\ngroup = "g"\nwhy = "w"\n[[rule]]\npattern = "b"\n[groups]\ng = false\n'
+    )
+    parsed = parse_rules(text, "f")
+    first = Rule("a", Match.REGEX, On.FILE, Action.COLLAPSE, "A", "g", "w")
+    assert parsed.rules == (first, Rule("b"))
+    assert parsed.groups == {"g": False}
+    assert parse_rules("", "f").rules == ()
+    with pytest.raises(UsageError, match="cannot be kept in a file: it is not Unicode"):
+        Rule("a\udc80").to_toml()
+    options = parse_options(
+        ["-p", "1", "--filters", "a", "--filters", "b", "--filter-group", "qt=off",
+         "--filter-group", "a=b=on"]
+    )  # fmt: skip
+    assert options.filters_paths == [Path("a"), Path("b")]
+    assert options.filter_groups == [("qt", False), ("a=b", True)]
+    assert options.use_filters
+    for wrong in ("qt", "qt=", "=on", "qt=ON", "qt=true"):
+        with pytest.raises(UsageError, match="is not NAME=on or NAME=off"):
+            parse_options(["-p", "1", "--filter-group", wrong])
 
 
 KEYS = ("pattern", "match", "on", "action", "as", "group", "why")
@@ -76,18 +97,6 @@ def test_what_is_wrong_and_where(text: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_all_keys() -> None:
-    text = (
-        '[[rule]]\npattern = "a"\nmatch = "regex"\non = "file"\naction = "collapse"\n'
-        'as = "A"\ngroup = "g"\nwhy = "w"\n[[rule]]\npattern = "b"\n[groups]\ng = false\n'
-    )
-    parsed = parse_rules(text, "f")
-    first = Rule("a", Match.REGEX, On.FILE, Action.COLLAPSE, "A", "g", "w")
-    assert parsed.rules == (first, Rule("b"))
-    assert parsed.groups == {"g": False}
-    assert parse_rules("", "f").rules == ()
-
-
 @pytest.mark.parametrize("text", ["a", 'a"\\', "a\nb\tc", "\x1b[31m\x7f\x00", "ü😀", "'''", '"""'])
 def test_rules_survive_being_written(text: str) -> None:
     for rule in (
@@ -95,11 +104,6 @@ def test_rules_survive_being_written(text: str) -> None:
         Rule(text, action=Action.COLLAPSE, label=text),
     ):
         assert parse_rules(rule.to_toml(), "f").rules == (rule,)
-
-
-def test_what_is_no_text_is_not_written() -> None:
-    with pytest.raises(UsageError, match="cannot be kept in a file: it is not Unicode"):
-        Rule("a\udc80").to_toml()
 
 
 def test_whose_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,19 +181,6 @@ def test_switches_of_unknown_groups(me: Invoker, tmp_path: Path) -> None:
     assert str(caught.value) == f"{path}:4: there is no group 'glibb'; did you mean 'glib'?"
 
 
-def test_the_command_line() -> None:
-    options = parse_options(
-        ["-p", "1", "--filters", "a", "--filters", "b", "--filter-group", "qt=off",
-         "--filter-group", "a=b=on"]
-    )  # fmt: skip
-    assert options.filters_paths == [Path("a"), Path("b")]
-    assert options.filter_groups == [("qt", False), ("a=b", True)]
-    assert options.use_filters
-    for wrong in ("qt", "qt=", "=on", "qt=ON", "qt=true"):
-        with pytest.raises(UsageError, match="is not NAME=on or NAME=off"):
-            parse_options(["-p", "1", "--filter-group", wrong])
-
-
 def read_rules(path: Path) -> RuleFile:
     return parse_rules(given_text(path, "filters"), str(path))
 
@@ -199,7 +190,7 @@ def own_rules(who: Invoker) -> tuple[RuleFile | None, str]:
     return None if text is None else parse_rules(text, str(who.filters)), "".join(warnings)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path, me: Invoker) -> None:
     with pytest.raises(TracellocError, match="cannot be read: No such file"):
         read_rules(tmp_path / "none")
     with pytest.raises(TracellocError, match="cannot be read: Is a directory"):
@@ -207,6 +198,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"\xff")
     with pytest.raises(TracellocError, match="cannot be read: it is not UTF-8"):
         read_rules(tmp_path / "latin")
+    os.mkfifo(me.filters, 0o600)
+    assert own_rules(me)[1].endswith("is not used: it is not a regular file")
+    me.filters.unlink()
+    write(me.filters, "#" * ((4 << 20) + 1))
+    assert own_rules(me)[1].endswith("is not used: it is larger than 4 MiB")
+    me.filters.write_bytes(b"\xff")
+    assert own_rules(me)[1].endswith("is not used: it is not UTF-8")
 
 
 def test_the_own_file_is_read_and_checked(me: Invoker) -> None:
@@ -250,17 +248,7 @@ def test_a_file_of_another_user(me: Invoker) -> None:
     assert own_rules(me)[1].endswith("is not used: it belongs to another user")
 
 
-def test_odd_files(me: Invoker) -> None:
-    os.mkfifo(me.filters, 0o600)
-    assert own_rules(me)[1].endswith("is not used: it is not a regular file")
-    me.filters.unlink()
-    write(me.filters, "#" * ((4 << 20) + 1))
-    assert own_rules(me)[1].endswith("is not used: it is larger than 4 MiB")
-    me.filters.write_bytes(b"\xff")
-    assert own_rules(me)[1].endswith("is not used: it is not UTF-8")
-
-
-def test_appending_keeps_what_is_there(me: Invoker) -> None:
+def test_appending(me: Invoker, tmp_path: Path) -> None:
     old = "# my own rules\r\n[groups] # all on\nqt = true\n\n[[rule]]\npattern='x' # why not"
     write(me.filters, old, 0o640)
     rules = [Rule("a", Match.REGEX), Rule("b", action=Action.COLLAPSE, label="B", group="mine")]
@@ -270,9 +258,6 @@ def test_appending_keeps_what_is_there(me: Invoker) -> None:
     assert parse_rules(me.filters.read_text(), "f").rules == (Rule("x"), *rules, Rule("c"))
     assert stat.S_IMODE(me.filters.stat().st_mode) == 0o640
     assert list(me.filters.parent.iterdir()) == [me.filters]
-
-
-def test_appending_makes_the_file(tmp_path: Path) -> None:
     me = Invoker(os.geteuid(), os.getegid(), tmp_path / "a" / "b", tmp_path)
     append_rules(me, [Rule("x")])
     assert me.filters.read_text() == (

@@ -13,7 +13,6 @@ from tracelloc.show.filters.rules import (
     LONGEST_SUBJECT,
     Action,
     Match,
-    On,
     Rule,
     RuleFile,
     function_name,
@@ -109,16 +108,13 @@ def test_matches(keys: dict[str, str], hidden: list[str]) -> None:
     assert [f.symbol for f, h in zip(frames, stack.hidden, strict=True) if h] == hidden
 
 
-def test_neighbours_of_one_kind_are_all_tried() -> None:
+def test_rules_decide_and_frames_are_remembered() -> None:
     some = filters(
         rule("p1") + rule("p2") + rule("s1$", match="regex") + rule("s2$", match="regex")
         + rule("m", on="module") + rule("p3")
     )  # fmt: skip
     names = ["p1", "p2", "p3", "xs1", "xs2", "s1x", "q@m"]
     assert some.apply(named(*names, "own")).hidden == [True] * 5 + [False, True, False]
-
-
-def test_the_last_matching_rule_decides() -> None:
     frames = named("std::a", "std::b", "own")
     hide_all = rule("std::")
     show_b = rule("std::b", action="show")
@@ -128,9 +124,6 @@ def test_the_last_matching_rule_decides() -> None:
     assert shown(filters(hide_all + show_b, hide_all).apply(frames)) == [2, "own"]
     again = rule("std::", action="collapse", as_="C++")
     assert shown(filters(hide_all, again).apply(frames)) == ["[C++]2", "own"]
-
-
-def test_a_group_that_is_off_does_not_decide() -> None:
     frames = named("std::a", "own")
     texts = (rule("std::", group="one"), rule("std::a", group="two", action="show"))
     some = filters(*texts)
@@ -148,6 +141,17 @@ def test_a_group_that_is_off_does_not_decide() -> None:
     assert filters(*texts, "groups.one = false", "groups.one = true").groups["one"]
     with pytest.raises(UsageError, match="there is no filter group 'tow'; did you mean 'two'"):
         some.set_group("tow", True)
+    # A file that could not be read at first can have names later.
+    some = filters(rule("h"))
+    first = some.apply([frame(None), frame("x")], 5)
+    assert some.apply([frame(None), frame("x")], 5) is first
+    assert shown(some.apply(named("h", "x"), 5)) == [1, "x"]
+    assert shown(some.apply(named("x"), 5)) == ["x"]
+    inlined = [
+        Frame(0x10, name, name, 4, 16, "/opt/app", 4, file="a.rs", line=n, inlined=n < 2)
+        for n, name in enumerate(["h", "a", "x"])
+    ]
+    assert shown(filters(RULES).apply(inlined)) == [1, "[A]1", "x"]
 
 
 def test_rules_at_run_time() -> None:
@@ -170,23 +174,6 @@ def test_rules_at_run_time() -> None:
     with pytest.raises(ValueError, match="not in list"):
         some.remove(added)
     assert shown(some.apply(frames, 7)) == ["x", "y", "z"]
-
-
-def test_a_remembered_stack_must_have_the_same_frames() -> None:
-    """A file that could not be read at first can have names later."""
-    some = filters(rule("h"))
-    first = some.apply([frame(None), frame("x")], 5)
-    assert some.apply([frame(None), frame("x")], 5) is first
-    assert shown(some.apply(named("h", "x"), 5)) == [1, "x"]
-    assert shown(some.apply(named("x"), 5)) == ["x"]
-
-
-def test_several_frames_for_one_address() -> None:
-    inlined = [
-        Frame(0x10, name, name, 4, 16, "/opt/app", 4, file="a.rs", line=n, inlined=n < 2)
-        for n, name in enumerate(["h", "a", "x"])
-    ]
-    assert shown(filters(RULES).apply(inlined)) == [1, "[A]1", "x"]
 
 
 def test_text_json_and_folded_agree() -> None:
@@ -307,8 +294,3 @@ def test_ten_thousand_stacks_are_quick() -> None:
         times.append(time.process_time() - start)
     assert times[0] < 2
     assert times[1] < 0.15
-
-
-def test_on_what_and_how_have_all_their_names() -> None:
-    assert {m.value for m in Match} == {"prefix", "regex"}
-    assert {on.value for on in On} == {"symbol", "trait", "module", "file"}

@@ -9,8 +9,6 @@ tracelloc or give it to nm, and keep some names for each rule and some that matc
 import random
 import time
 
-import pytest
-
 from tests.harness import DATA
 from tracelloc.files.demangle import LONGEST_NAME
 from tracelloc.model.frames import Frame
@@ -70,23 +68,23 @@ def frame(name: str, module: str = "/opt/app") -> Frame:
     return Frame(1, name, name, 1, 2, module, 1)
 
 
-def hidden(filters: Filters, name: str) -> bool:
+FILTERS = Filters([shipped_rules()])
+
+
+def hidden(name: str, filters: Filters = FILTERS) -> bool:
     return filters.apply([frame(name), frame("nobody's")]).hidden[0]
 
 
-def test_each_group_has_a_list() -> None:
+def test_each_group_has_a_list_and_every_rule_matches_what_it_is_for() -> None:
     assert {rule.group for rule in RULES if rule.group} == set(GROUPS)
     assert all(40 < len(names) < 150 for names in GROUPS.values())
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.group}-{rule.pattern[:40]}")
-def test_every_rule_matches_what_it_is_for(rule: Rule) -> None:
-    assert rule.why
-    names = [*GROUPS[rule.group or "rust"], *OWN]
-    own = {On.MODULE: MODULES, On.FILE: FILES}
-    subjects = own.get(rule.on) or [subject(rule, name) for name in names]
-    matches = rule.tester()
-    assert any(name is not None and matches(name) for name in subjects)
+    for rule in RULES:
+        assert rule.why, rule
+        names = [*GROUPS[rule.group or "rust"], *OWN]
+        own = {On.MODULE: MODULES, On.FILE: FILES}
+        subjects = own.get(rule.on) or [subject(rule, name) for name in names]
+        matches = rule.tester()
+        assert any(name is not None and matches(name) for name in subjects), rule
 
 
 def test_no_rule_is_covered_by_the_others() -> None:
@@ -113,28 +111,24 @@ def in_file(file: str) -> Frame:
     return Frame(1, "run", f"run ({file}:1)", None, None, "[Python]", None, file=file, line=7)
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_files_of_plumbing_are_collapsed(file: str) -> None:
-    stack = Filters([shipped_rules()]).apply([in_file(file), in_file("/srv/app.py")])
-    assert stack.labels[0]
-    assert not stack.hidden[1]
-
-
-@pytest.mark.parametrize(
-    "file",
-    ["/srv/asyncio/base.py", "/srv/app/threading.py", "/srv/gunicorn.conf.py", "/srv/pytest.py",
-     "/srv/unittest/case.py", "<string>", "/srv/importlib/a.py"],
-)  # fmt: skip
-def test_files_that_only_look_like_plumbing_stay(file: str) -> None:
-    stack = Filters([shipped_rules()]).apply([in_file(file), in_file("/srv/app.py")])
-    assert not any(stack.hidden)
-    assert not any(stack.all_labels)
+def test_only_files_of_plumbing_are_collapsed() -> None:
+    for file in FILES:
+        stack = FILTERS.apply([in_file(file), in_file("/srv/app.py")])
+        assert stack.labels[0], file
+        assert not stack.hidden[1]
+    for file in (
+        "/srv/asyncio/base.py", "/srv/app/threading.py", "/srv/gunicorn.conf.py", "/srv/pytest.py",
+        "/srv/unittest/case.py", "<string>", "/srv/importlib/a.py",
+    ):  # fmt: skip
+        stack = FILTERS.apply([in_file(file), in_file("/srv/app.py")])
+        assert not any(stack.hidden), file
+        assert not any(stack.all_labels)
 
 
 def test_a_python_programs_row_begins_with_its_function() -> None:
     python = "/usr/bin/python3.11"
     inner = [frame("PyByteArray_Resize", python), frame("bytearray_iconcat", python)]
-    filters = Filters([shipped_rules()])
+    filters = FILTERS
     named = filters.apply([*inner, in_file("/srv/ask.py"), frame("_start", python)])
     assert stack_title(named, 1, with_line=True) == "run (ask.py:7) ← [python]"
     assert named.labels[:2] == ["python", "python"]
@@ -154,14 +148,8 @@ def test_a_python_programs_row_begins_with_its_function() -> None:
     assert stack_title(called, 1) == "make_label ← [python]"
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_a_programs_own_functions_stay(name: str) -> None:
-    assert not hidden(Filters([shipped_rules()]), name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_a_programs_own_functions_and_what_only_looks_like_plumbing_stay() -> None:
+    alike = [
         "main", "start", "clone_order", "malloc_wrapper", "malloc_stats_of", "mallocate",
         "tc_init", "uv_map", "mi_new_customer", "g_shop_new", "g_malloced", "Query::run()",
         "core::Engine::init(int)", "alloc::Pool::grow() const", "tracing::Span::begin(char const*)",
@@ -171,28 +159,21 @@ def test_a_programs_own_functions_stay(name: str) -> None:
         "<tokio::net::TcpStream as shop::Link>::open", "shop::tokio::run", "method_call",
         "<shop::Wire as tokio::io::AsyncRead>::poll_read", "QShop::QShop(int)",
         "<shop::Job as core::future::future::Future>::poll", "PyShop_New", "_PyShop_Call",
-    ],
-)  # fmt: skip
-def test_what_only_looks_like_plumbing_stays(name: str) -> None:
-    assert not hidden(Filters([shipped_rules()]), name)
+    ]  # fmt: skip
+    assert [name for name in (*OWN, *alike) if hidden(name)] == []
 
 
-@pytest.mark.parametrize(
-    ("off", "name", "other"),
-    [
+def test_rust_and_cpp_are_told_apart() -> None:
+    for off, name, other in (
         ("rust", "std::thread::Builder::spawn", "std::thread::thread<int>(int)"),
         ("cpp", "std::thread::_State_impl<int>::_M_run()", "std::thread::spawn"),
         ("rust", "std::io::Write::write_fmt", "std::ios_base::Init::Init()"),
         ("cpp", "std::vector<int>::reserve(unsigned long)", "std::fs::read"),
-    ],
-)
-def test_rust_and_cpp_are_told_apart(off: str, name: str, other: str) -> None:
-    filters = Filters([shipped_rules()])
-    assert hidden(filters, name)
-    assert hidden(filters, other)
-    filters.set_group(off, False)
-    assert not hidden(filters, name)
-    assert hidden(filters, other)
+    ):
+        filters = Filters([shipped_rules()])
+        assert [hidden(each, filters) for each in (name, other)] == [True, True]
+        filters.set_group(off, False)
+        assert [hidden(each, filters) for each in (name, other)] == [False, True]
 
 
 def lines(filters: Filters, name: str) -> list[str]:
@@ -225,38 +206,27 @@ def test_stacks_of_a_rust_server_and_a_cpp_program() -> None:
         filters.set_group(group, False)
     assert len(lines(filters, "tokio")) == 67
     expected = ["(11)", "shop::Clerk::serve", "shop::Worker::operator", "(6)"]
-    assert lines(Filters([shipped_rules()]), "cpp") == expected
+    assert lines(FILTERS, "cpp") == expected
 
 
-def test_reading_them_is_quick() -> None:
-    """3 ms where this was written."""
+def test_reading_them_and_hostile_names_cost_little() -> None:
+    """Reading takes 3 ms where this was written."""
     times = []
     for _ in range(5):
         start = time.process_time()
         Filters([shipped_rules()])
         times.append(time.process_time() - start)
     assert min(times) < 0.03
-
-
-@pytest.mark.parametrize(
-    "unit",
-    [
+    hidden("first, so that nothing is compiled below")
+    for unit in (
         "<", ">", "(", ")", "[", "<a as ", "<a as b>", " as ", "operator", ") const", "::", "a::",
         "decltype(", "(anonymous namespace)", "{closure#0}", "<&mut ", "->", "\x1b[31m", "core::",
         "<*const ", "__", "_", "g_", "std::hash<", "\udc80", "\n",
-    ],
-)  # fmt: skip
-def test_hostile_names_cost_little(unit: str) -> None:
-    filters = Filters([shipped_rules()])
-    hidden(filters, "first, so that nothing is compiled below")
-    rng = random.Random(len(unit))
-    names = [
-        (unit * LONGEST_NAME)[:LONGEST_NAME],
-        "<alloc::" + (unit * LONGEST_NAME)[:LONGEST_NAME],
-        "std::hash<" + (unit * LONGEST_NAME)[:LONGEST_NAME],
-        "".join(rng.choices([unit, "<", ">", " as ", "(", ")", "::", "a"], k=4000)),
-    ]
-    start = time.process_time()
-    for name in names:
-        hidden(filters, name)
-    assert time.process_time() - start < 0.5
+    ):  # fmt: skip
+        rng = random.Random(len(unit))
+        long = (unit * LONGEST_NAME)[:LONGEST_NAME]
+        mixed = "".join(rng.choices([unit, "<", ">", " as ", "(", ")", "::", "a"], k=4000))
+        start = time.process_time()
+        for name in (long, f"<alloc::{long}", f"std::hash<{long}", mixed):
+            hidden(name)
+        assert time.process_time() - start < 0.5, unit

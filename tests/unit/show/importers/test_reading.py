@@ -103,7 +103,7 @@ def test_stacks_and_figures_come_back(name: str, tmp_path: Path) -> None:
         )  # fmt: skip
 
 
-def test_difference() -> None:
+def test_differences_and_earlier_versions(tmp_path: Path) -> None:
     main = profiles.frame("main")
     before = profile([
         sample(1, [profiles.frame("stays"), main], (100, 1, 100, 1, 0)),
@@ -125,17 +125,6 @@ def test_difference() -> None:
     }  # fmt: skip
     assert found.total(Metric.BYTES) == after.total(Metric.BYTES) - before.total(Metric.BYTES)
     assert found.total(Metric.BLOCKS) == 0
-
-
-@pytest.mark.parametrize("one", ["a.pb.gz", "a.json", "a.folded"])
-@pytest.mark.parametrize("two", ["b.pb.gz", "b.json", "b.folded"])
-def test_difference_of_a_profile_to_itself_is_nothing(one: str, two: str, tmp_path: Path) -> None:
-    made = large(100)
-    a, b = (read_profile(save(tmp_path / name, made)) for name in (one, two))
-    assert {s.weight(Metric.BYTES) for s in difference(a, b).samples} == {0}
-
-
-def test_difference_comes_back(tmp_path: Path) -> None:
     made = difference(large(100), large(120, seed=2))
     for name in ("d.json", "d.folded"):
         back = read_profile(save(tmp_path / name, made))
@@ -144,6 +133,14 @@ def test_difference_comes_back(tmp_path: Path) -> None:
     assert {fold(s.stack, s.stat.index) for s in made.samples} == {
         line.rsplit(" ", 2)[0] for line in (tmp_path / "d.folded").read_text().splitlines()
     }
+
+
+@pytest.mark.parametrize("one", ["a.pb.gz", "a.json", "a.folded"])
+@pytest.mark.parametrize("two", ["b.pb.gz", "b.json", "b.folded"])
+def test_difference_of_a_profile_to_itself_is_nothing(one: str, two: str, tmp_path: Path) -> None:
+    made = large(100)
+    a, b = (read_profile(save(tmp_path / name, made)) for name in (one, two))
+    assert {s.weight(Metric.BYTES) for s in difference(a, b).samples} == {0}
 
 
 @pytest.mark.parametrize(

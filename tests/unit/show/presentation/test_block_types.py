@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.names import stacks_in
+from tests.unit.show.presentation.test_views import frame
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.frames import Frame
 from tracelloc.model.stacks import StackFlag
@@ -17,10 +18,6 @@ from tracelloc.show.presentation.naming import Namer, Symbols
 from tracelloc.snapshots.snapshot import Snapshot
 
 STRING = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >"
-
-
-def frame(name: str | None) -> Frame:
-    return Frame(1, name, name, None, None, "/bin/shop", 1)
 
 
 @pytest.mark.parametrize(("names", "expected"), [([], None), *stacks_in("blocktypes")])

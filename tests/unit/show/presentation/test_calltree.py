@@ -20,7 +20,7 @@ def weights(size: int, count: int = 1) -> dict[Metric, int]:
     }  # fmt: skip
 
 
-def test_stacks_share_their_callers() -> None:
+def test_trees_add_up() -> None:
     tree = build_tree(
         [
             (7, path("main", "a", "b"), weights(100)),
@@ -38,22 +38,6 @@ def test_stacks_share_their_callers() -> None:
     assert tree.totals[Metric.BLOCKS].tolist() == [6, 5, 4, 1, 1, 1]
     assert tree.totals[Metric.GROWTH].tolist() == [-1111, -111, -110, -100, -1, -1000]
     assert list(tree.stacks) == [None, None, 8, 7, 9, 5]
-
-
-def test_everything_adds_up() -> None:
-    rng = random.Random(4)
-    names = [[rng.choice("abcd") for _ in range(rng.randrange(1, 9))] for _ in range(500)]
-    stacks = [(n, path(*chain), weights(rng.randrange(99))) for n, chain in enumerate(names)]
-    tree = build_tree(stacks, Step("app", None))
-    for metric in Metric:
-        own, totals = tree.own[metric], tree.totals[metric]
-        assert own.sum() == totals[0] == sum(w[metric] for _, _, w in stacks)
-        for node in range(len(tree)):
-            children = np.flatnonzero(tree.parent[1:] == node) + 1
-            assert totals[node] == own[node] + totals[children].sum()
-
-
-def test_names_recursion_and_no_stacks() -> None:
     tree = build_tree(
         [(0, [Step("f", "/a")], weights(1)), (1, [Step("f", "/b")], weights(2))], Step("app", None)
     )
@@ -64,3 +48,13 @@ def test_names_recursion_and_no_stacks() -> None:
     tree = build_tree([], Step("app", None))
     assert len(tree) == 1
     assert tree.totals[Metric.BYTES].tolist() == [0]
+    rng = random.Random(4)
+    names = [[rng.choice("abcd") for _ in range(rng.randrange(1, 9))] for _ in range(500)]
+    stacks = [(n, path(*chain), weights(rng.randrange(99))) for n, chain in enumerate(names)]
+    tree = build_tree(stacks, Step("app", None))
+    for metric in Metric:
+        own, totals = tree.own[metric], tree.totals[metric]
+        assert own.sum() == totals[0] == sum(w[metric] for _, _, w in stacks)
+        for node in range(len(tree)):
+            children = np.flatnonzero(tree.parent[1:] == node) + 1
+            assert totals[node] == own[node] + totals[children].sum()

@@ -29,7 +29,7 @@ def family() -> Profile:
     return joined_profile(parts)
 
 
-def test_stacks_keep_their_figures_and_have_numbers_of_their_own() -> None:
+def test_stacks_keep_their_figures_and_suspects_their_paths() -> None:
     profile = family()
     parts = [profile_of(w.snapshot(), w.namer) for w in (watched(YOUNG_S), watched(OLD_S))]
     parts.append(small())
@@ -39,6 +39,16 @@ def test_stacks_keep_their_figures_and_have_numbers_of_their_own() -> None:
     assert len({sample.stat.index for sample in profile.samples}) == len(profile.samples)
     sizes = [sample.stat.live_bytes for sample in profile.samples]
     assert sizes == sorted(sizes, reverse=True)
+    data = page_data(family(), Metric.BYTES)
+    children = {
+        (node - up, data["names"][data["name"][symbol]]): node
+        for node, (up, symbol) in enumerate(zip(data["up"], data["symbol"], strict=True))
+    }
+    for suspect in data["suspects"]:
+        node = 0
+        for name in suspect["path"]:
+            node = children[node, name]
+        assert node
 
 
 def test_suspects_are_the_best_of_all_first() -> None:
@@ -60,19 +70,6 @@ def test_suspects_are_the_best_of_all_first() -> None:
     young = watched(YOUNG_S)
     first = profile_of(young.snapshot(), young.namer).samples
     assert single["stack_id"] == LEAK + max(sample.stat.index for sample in first) + 1
-
-
-def test_paths_of_suspects_lead_through_the_flame_graph() -> None:
-    data = page_data(family(), Metric.BYTES)
-    children = {
-        (node - up, data["names"][data["name"][symbol]]): node
-        for node, (up, symbol) in enumerate(zip(data["up"], data["symbol"], strict=True))
-    }
-    for suspect in data["suspects"]:
-        node = 0
-        for name in suspect["path"]:
-            node = children[node, name]
-        assert node
 
 
 @pytest.mark.long

@@ -51,7 +51,7 @@ def test_roots(root: HeapRoot, text: str) -> None:
     assert root_text(root) == text
 
 
-def test_all_is_said_only_if_it_is_all() -> None:
+def test_keepers_and_roots_in_words() -> None:
     keeper = Keeper(SESSIONS, None, 0, BlockSum(4, 300), BlockSum(999, 300))
     assert keeper_text(keeper, BlockSum(1000)).endswith("most of these included (999 of 1,000)")
     assert keeper_text(keeper, BlockSum(999)).endswith("all of these included")
@@ -59,9 +59,6 @@ def test_all_is_said_only_if_it_is_all() -> None:
     assert keeper_text(block, BlockSum(1)) == (
         "the block of 4.00 KiB at 0x5000 keeps 300 B in 4 blocks"
     )
-
-
-def test_shared_blocks_name_other_roots() -> None:
     keeper = Keeper(SESSIONS, None, 0, BlockSum(4, 300), BlockSum(4, 300), PATH)
     text = "app::g_sessions (server) → 3 blocks of 56 B → Session"
     assert top_keeper_text(keeper) == text
@@ -69,6 +66,14 @@ def test_shared_blocks_name_other_roots() -> None:
     others = (HeapRoot(RootKind.KERNEL, "timers"), HeapRoot(RootKind.KERNEL, "epoll(7)"))
     shared = replace(keeper, is_shared=True, other_roots=others)
     assert top_keeper_text(shared) == f"{text}; also timers and 1 more"
+    found = BlockHolders(HEAP, BlockSum(2, 208), BlockSum(), BlockSum(3, 300), (PATH,), ())
+    headline, sentence, _, row, end = holder_lines_of(TARGET, "Session", found)
+    assert headline.endswith("Session: 208 B in 2 blocks, which keep 300 B in 3 blocks")
+    assert sentence == "no single root keeps most of these"
+    assert row.split(maxsplit=5)[2:] == [
+        "1", "300", "B", "app::g_sessions (server) → 3 blocks of 56 B → Session"
+    ]  # fmt: skip
+    assert end == ""
 
 
 def test_hostile_names_are_escaped() -> None:
@@ -85,17 +90,24 @@ def test_hostile_names_are_escaped() -> None:
     assert not [line for line in lines if "\x1b" in line or "\x07" in line]
     assert sum(line.startswith("holders may be missing") for line in lines) == 6
     assert json.loads(holders_json(TARGET, bad, found))["paths"][0]["root"] == bad
-
-
-def test_blocks_without_a_keeper() -> None:
-    found = BlockHolders(HEAP, BlockSum(2, 208), BlockSum(), BlockSum(3, 300), (PATH,), ())
-    headline, sentence, _, row, end = holder_lines_of(TARGET, "Session", found)
-    assert headline.endswith("Session: 208 B in 2 blocks, which keep 300 B in 3 blocks")
-    assert sentence == "no single root keeps most of these"
-    assert row.split(maxsplit=5)[2:] == [
-        "1", "300", "B", "app::g_sessions (server) → 3 blocks of 56 B → Session"
-    ]  # fmt: skip
-    assert end == ""
+    bad = "x\x1b]0;title\x07"
+    root = HeapRoot(RootKind.VARIABLE, bad, f"/srv/{bad}")
+    path = replace(PATH, root=root, steps=(PathStep(bad, 0, 2),))
+    keeper = replace(KEPT.keepers[0], root=root)
+    step = replace(keeper, step=PathStep(bad, 0, 1), address=8)
+    for found in (
+        replace(KEPT, paths=(path,), keepers=(keeper,)),
+        replace(KEPT, paths=(path,), keepers=(step,)),
+        replace(KEPT, paths=(path,), keepers=()),
+    ):
+        assert "\x1b" not in sentence(found)
+        assert "\\x1b]0;title" in sentence(found)
+        assert json.loads(json.dumps(holders_facts(found, "retained")))["paths"][0]["root"] == bad
+    # As plain JSON values, and back.
+    keeper = replace(KEPT.keepers[0], step=PathStep("", 4096, 1), path=PATH)
+    found = SuspectHolders({3: replace(KEPT, keepers=(keeper,))})
+    plain = json.loads(json.dumps(to_plain(found)))
+    assert from_plain(FACET_RESULTS["holders"], plain) == found
 
 
 TEXT = "app::g_sessions (server) → 3 blocks of 56 B → Session"
@@ -117,9 +129,15 @@ def test_who_keeps_a_suspect() -> None:
     found = replace(found, paths=(replace(PATH, root=HeapRoot(RootKind.KERNEL, "timers")),))
     assert sentence(found) == f"held by app::g_sessions (server), most of it (99 %); {freed}"
     assert not list(retained_by_message(replace(KEPT, blocks=BlockSum()), 0))
-
-
-def test_limits_of_findings_are_said() -> None:
+    shared = replace(KEPT, keepers=(), paths=(replace(PATH, blocks=BlockSum(600, 62_400)),))
+    assert sentence(shared) == (
+        f"no single root keeps most of it; most of it (60 %) is pointed to by {TEXT}"
+    )
+    alone = replace(shared, unreached=BlockSum(900, 93_600))
+    assert sentence(alone) == (
+        "no variable, stack or other root was found to lead to most of it (90 %)"
+    )
+    assert sentence(replace(alone, unreached=KEPT.blocks, paths=())).endswith("to all of it")
     (text,) = retained_by_message(KEPT, KEPT.heap.time_s + 240)
     assert text.endswith("freeing that frees 156 KiB (found 4 m ago)")
     text = sentence(replace(KEPT, is_sample=True))
@@ -131,39 +149,3 @@ def test_limits_of_findings_are_said() -> None:
         "held by the block of 4.00 KiB at 0x5000, to which several roots lead, such as "
         "app::g_sessions (server); freeing that frees 156 KiB"
     )
-
-
-def test_a_suspect_without_a_keeper() -> None:
-    shared = replace(KEPT, keepers=(), paths=(replace(PATH, blocks=BlockSum(600, 62_400)),))
-    assert sentence(shared) == (
-        f"no single root keeps most of it; most of it (60 %) is pointed to by {TEXT}"
-    )
-    alone = replace(shared, unreached=BlockSum(900, 93_600))
-    assert sentence(alone) == (
-        "no variable, stack or other root was found to lead to most of it (90 %)"
-    )
-    assert sentence(replace(alone, unreached=KEPT.blocks, paths=())).endswith("to all of it")
-
-
-def test_hostile_holders_of_a_suspect_are_escaped() -> None:
-    bad = "x\x1b]0;title\x07"
-    root = HeapRoot(RootKind.VARIABLE, bad, f"/srv/{bad}")
-    path = replace(PATH, root=root, steps=(PathStep(bad, 0, 2),))
-    keeper = replace(KEPT.keepers[0], root=root)
-    step = replace(keeper, step=PathStep(bad, 0, 1), address=8)
-    for found in (
-        replace(KEPT, paths=(path,), keepers=(keeper,)),
-        replace(KEPT, paths=(path,), keepers=(step,)),
-        replace(KEPT, paths=(path,), keepers=()),
-    ):
-        assert "\x1b" not in sentence(found)
-        assert "\\x1b]0;title" in sentence(found)
-        assert json.loads(json.dumps(holders_facts(found, "retained")))["paths"][0]["root"] == bad
-
-
-def test_holders_in_a_recording() -> None:
-    """As plain JSON values, and back."""
-    keeper = replace(KEPT.keepers[0], step=PathStep("", 4096, 1), path=PATH)
-    found = SuspectHolders({3: replace(KEPT, keepers=(keeper,))})
-    plain = json.loads(json.dumps(to_plain(found)))
-    assert from_plain(FACET_RESULTS["holders"], plain) == found

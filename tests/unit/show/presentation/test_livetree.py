@@ -132,7 +132,7 @@ def small() -> tuple[LiveTable, SlowSymbolizer]:
     return table, symbolizer
 
 
-def test_names_are_asked_for_once() -> None:
+def test_names_and_weights() -> None:
     table, symbolizer = small()
     namer = Namer(symbolizer, Filters())
     tree = LiveTree("program")
@@ -146,9 +146,6 @@ def test_names_are_asked_for_once() -> None:
     assert (first.totals[Metric.BYTES][0], second.totals[Metric.BYTES][0]) == (1275, 1)
     assert first.steps == second.steps
     assert sum(stack is not None for stack in second.stacks) == 1
-
-
-def test_old_names_are_renewed_a_few_at_a_time() -> None:
     table, symbolizer = small()
     namer = Namer(symbolizer, Filters())
     ticks = iter(range(10**9))
@@ -164,6 +161,22 @@ def test_old_names_are_renewed_a_few_at_a_time() -> None:
         assert kept.totals[Metric.BYTES][0] == 1275
     assert waiting == [31, 12, 0]
     assert same(kept, snapshot, namer)
+    table, symbolizer = small()
+    namer = Namer(symbolizer, Filters())
+    snapshot = snapshot_of(table, 100)
+    weights = weights_of(snapshot)
+    only = {metric: np.where(np.arange(len(c)) == 7, c, 0) for metric, c in weights.items()}
+    kept = LiveTree("program").update(snapshot, namer, only)
+    assert [step.name for step in kept.steps] == ["program", "app", "main", "f7"]
+    assert kept.totals[Metric.BYTES].tolist() == [7, 7, 7, 7]
+    # The program's own module is its root.
+    kept = LiveTree("app").update(snapshot, namer, only)
+    assert [step.name for step in kept.steps] == ["app", "main", "f7"]
+    tree = LiveTree("program")
+    snapshot = snapshot_of(LiveTable(Stacks()), 5)
+    kept = tree.update(snapshot, Namer(SlowSymbolizer(), Filters()), weights_of(snapshot))
+    assert len(kept) == 1
+    assert kept.totals[Metric.BYTES].tolist() == [0]
 
 
 def test_what_does_not_wait_for_its_turn() -> None:
@@ -182,25 +195,3 @@ def test_what_does_not_wait_for_its_turn() -> None:
     kept = tree.update(snapshot, namer, weights_of(snapshot))
     assert not any(step.name.startswith("f1") for step in kept.steps)
     assert same(kept, snapshot, namer)
-
-
-def test_other_weights() -> None:
-    table, symbolizer = small()
-    namer = Namer(symbolizer, Filters())
-    snapshot = snapshot_of(table, 100)
-    weights = weights_of(snapshot)
-    only = {metric: np.where(np.arange(len(c)) == 7, c, 0) for metric, c in weights.items()}
-    kept = LiveTree("program").update(snapshot, namer, only)
-    assert [step.name for step in kept.steps] == ["program", "app", "main", "f7"]
-    assert kept.totals[Metric.BYTES].tolist() == [7, 7, 7, 7]
-    # The program's own module is its root.
-    kept = LiveTree("app").update(snapshot, namer, only)
-    assert [step.name for step in kept.steps] == ["app", "main", "f7"]
-
-
-def test_nothing_at_all() -> None:
-    tree = LiveTree("program")
-    snapshot = snapshot_of(LiveTable(Stacks()), 5)
-    kept = tree.update(snapshot, Namer(SlowSymbolizer(), Filters()), weights_of(snapshot))
-    assert len(kept) == 1
-    assert kept.totals[Metric.BYTES].tolist() == [0]

@@ -170,7 +170,7 @@ def test_growth_elsewhere_is_named(grown: dict[str, int], said: str) -> None:
     assert said in found
 
 
-def test_mappings_explain_growth_as_well() -> None:
+def test_growth_is_explained() -> None:
     snapshot = with_memory(anonymous=10 * MIB)
     mapped = replace(snapshot, memory=replace(snapshot.memory, mapped_bytes=9 * MIB))
     share = (snapshot.live_bytes + 9 * MIB) / (10 * MIB)
@@ -182,9 +182,6 @@ def test_mappings_explain_growth_as_well() -> None:
     assert memory_facts(mapped)["mapped_bytes"] == 9 * MIB
     few = replace(snapshot, memory=replace(snapshot.memory, mapped_bytes=4096))
     assert sentence(few).endswith("fragmentation, malloc caches or another malloc library")
-
-
-def test_growth_is_explained_by_blocks() -> None:
     snapshot = held_by(with_memory(anonymous=10 * MIB), 8 * MIB)
     share = snapshot.live_bytes / (10 * MIB)
     assert sentence(snapshot) == (
@@ -202,7 +199,7 @@ def test_growth_is_explained_by_blocks() -> None:
 GLIBC = FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (), MallocLibrary.GLIBC)
 
 
-def test_what_glibc_adds() -> None:
+def test_what_allocators_add() -> None:
     """1 block of 2,000 bytes and 40 of 4,096 lie in chunks of 2,016 and 4,112 bytes."""
     snapshot = with_memory(100.0)
     assert account(snapshot).overhead_bytes is None
@@ -213,10 +210,7 @@ def test_what_glibc_adds() -> None:
     assert known.overhead_bytes == 40 * 16 + sessions * 16 + int(counts[1]) * 12
     own = replace(GLIBC, family="jemalloc", library=MallocLibrary.JEMALLOC)
     assert account(replace(snapshot, allocators=(GLIBC, own))).overhead_bytes is None
-
-
-def test_what_other_allocators_add() -> None:
-    """jemalloc's classes for 100, 2,000 and 4,096 bytes are 112, 2,048 and 4,096; musl: unknown."""
+    # jemalloc's classes for 100, 2,000 and 4,096 bytes are 112, 2,048 and 4,096; musl: unknown.
     snapshot = with_memory(100.0)
     jemalloc = replace(GLIBC, file="/lib/libjemalloc.so.2", library=MallocLibrary.JEMALLOC)
     known = account(replace(snapshot, allocators=(GLIBC, jemalloc)))
@@ -224,10 +218,7 @@ def test_what_other_allocators_add() -> None:
     assert known.overhead_bytes == int(counts[1]) * 12 + int(counts[3:].sum()) * 48
     musl = replace(GLIBC, file="/lib/ld-musl-x86_64.so.1", library=MallocLibrary.MUSL)
     assert account(replace(snapshot, allocators=(musl,))).overhead_bytes is None
-
-
-def test_usable_sizes_say_what_the_allocator_adds() -> None:
-    """A stack's blocks of 1 and 1,999 bytes, in chunks of 32 and 2,016 bytes."""
+    # A stack's blocks of 1 and 1,999 bytes, in chunks of 32 and 2,016 bytes.
     table = LiveTable(Stacks())
     table.apply(records([(A, 16 * n, 1 + 1998 * (n % 2), 0, 1) for n in range(1, 100_001)]))
     usable = UsableSizes(main_library([GLIBC]), ReadSizes())
@@ -244,7 +235,7 @@ def test_usable_sizes_say_what_the_allocator_adds() -> None:
     assert account(replace(taken, usable=None)).overhead_bytes == 100_000 * 8
 
 
-def test_forecast_by_what_leaks() -> None:
+def test_forecasts() -> None:
     snapshot = with_memory(400.0, limit=MemoryLimit("cgroup", 100 * MIB, 10 * MIB))
     ahead = forecast(snapshot)
     rate = sum(s.judgement.rate_bytes_per_min for s in snapshot.findings.suspects)
@@ -252,9 +243,11 @@ def test_forecast_by_what_leaks() -> None:
     assert ahead.left_s == pytest.approx(10 * MIB / rate * 60)
     assert "the cgroup's limit of 100 MiB is reached in 3 h 14 m" in ahead.sentence
     assert f"==> {ahead.sentence}" in list(text_report(snapshot, watched(400.0).namer, 1))
-
-
-def test_forecast_by_growth_if_nothing_is_known_to_leak() -> None:
+    facts = memory_facts(with_memory(400.0, limit=MemoryLimit("cgroup", 100 * MIB, 10 * MIB)))
+    assert facts["limit"] == "cgroup"
+    assert facts["limit_reached_in_s"] > 3 * 3600
+    assert facts["growth_bytes"] == 0
+    assert summary(watched(400.0).snapshot())["memory"] == {}
     past = tuple((n * HALF_A_MINUTE_NS, n * MIB) for n in range(10))
     limit = MemoryLimit("machine", 1 << 30, 60 * MIB)
     ahead = forecast(with_memory(100.0, limit=limit, history=past))
@@ -273,11 +266,3 @@ def test_forecast_reaches_no_further_than_what_was_seen(free_mib: int, is_said: 
     past = tuple((n * HALF_A_MINUTE_NS, n * MIB) for n in range(9))
     limit = MemoryLimit("machine", 1 << 30, free_mib * MIB)
     assert (forecast(with_memory(100.0, limit=limit, history=past)) is not None) is is_said
-
-
-def test_facts_for_programs() -> None:
-    facts = memory_facts(with_memory(400.0, limit=MemoryLimit("cgroup", 100 * MIB, 10 * MIB)))
-    assert facts["limit"] == "cgroup"
-    assert facts["limit_reached_in_s"] > 3 * 3600
-    assert facts["growth_bytes"] == 0
-    assert summary(watched(400.0).snapshot())["memory"] == {}

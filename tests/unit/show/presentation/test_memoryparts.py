@@ -34,7 +34,7 @@ def walked(now: HeapUsage, first: HeapUsage) -> Snapshot:
     return replace(snapshot, facets=usages, rss_bytes=now.account.own_bytes)
 
 
-def test_growth_by_fragmentation_is_explained() -> None:
+def test_growth_is_named() -> None:
     first = usage(in_use=300, files=2)
     found = account(walked(usage(in_use=20, free=378, top=2, files=2), first))
     assert found.sentence == (
@@ -42,9 +42,14 @@ def test_growth_by_fragmentation_is_explained() -> None:
         "-280 MiB heap blocks in use"
     )
     assert found.traced_share == 1.0
-
-
-def test_other_growth_is_named() -> None:
+    found = account(walked(usage(in_use=20, tracelloc=19), usage(in_use=20)))
+    assert found.sentence == "RSS 20.0 MiB, 0 B since tracing began"
+    assert list(part_lines(usage(in_use=20, tracelloc=19).account))[-1].endswith(
+        "RSS; besides, 4.00 KiB of page tables, 19.0 MiB tracelloc's library and probes"
+    )
+    # A program that tracelloc has launched begins with nothing, not even its code.
+    found = account(walked(usage(in_use=2, files=4, data=1), usage()))
+    assert found.traced_share == 1.0
     snapshot = walked(usage(in_use=20, stacks=90), usage(in_use=20))
     found = account(snapshot)
     assert found.traced_share < 0.005, "a few traced blocks"
@@ -56,18 +61,12 @@ def test_other_growth_is_named() -> None:
     assert "is stacks of threads that were never joined; stacks with pthread" in alert.sentence
     mapped = alert_of(walked(usage(in_use=20, other=90), usage(in_use=20)))
     assert "memory that the program maps itself; --mmap traces mappings" in mapped.sentence
-
-
-def test_growth_without_a_heap_is_named() -> None:
-    """A program that only maps memory: nothing was allocated, and there is no heap to walk."""
+    # A program that only maps memory: nothing was allocated, and there is no heap to walk.
     whole = walked(usage(other=120, arenas=()), usage(other=20, arenas=()))
     idle = alert_of(replace(whole, events=0))
     assert "is memory that the program maps itself; --mmap traces mappings" in idle.sentence
     # It uses a malloc library that keeps memory, maybe.
     assert "maps itself, thread stacks or fragmentation" in alert_of(whole).sentence
-
-
-def test_shared_memory_that_grows_is_named() -> None:
     now = usage(shared=110, arenas=())
     items = (("memfd:frames\x1b", 100 * MIB), ("small", MIB))
     now = replace(now, account=replace(now.account, items={MemoryPart.SHARED: items}))
@@ -81,40 +80,6 @@ def test_shared_memory_that_grows_is_named() -> None:
     assert alert.short == "100 % of the growth: shared memory: memfd:frames\\x1b"
     traced = alert_of(replace(snapshot, memory=replace(memory, mapped_bytes=0)))
     assert traced.sentence.endswith("; pmap -X PID lists it")
-
-
-def test_what_is_no_growth_to_trace() -> None:
-    found = account(walked(usage(in_use=20, tracelloc=19), usage(in_use=20)))
-    assert found.sentence == "RSS 20.0 MiB, 0 B since tracing began"
-    assert list(part_lines(usage(in_use=20, tracelloc=19).account))[-1].endswith(
-        "RSS; besides, 4.00 KiB of page tables, 19.0 MiB tracelloc's library and probes"
-    )
-    # A program that tracelloc has launched begins with nothing, not even its code.
-    found = account(walked(usage(in_use=2, files=4, data=1), usage()))
-    assert found.traced_share == 1.0
-
-
-def test_an_old_account_says_so() -> None:
-    snapshot = walked(usage(in_use=90), usage(in_use=20))
-    assert account_age(replace(snapshot, rss_bytes=91 * MIB)) == ""
-    assert account_age(replace(snapshot, rss_bytes=120 * MIB, time_s=snapshot.time_s + 3)) == (
-        " (3 s ago)"
-    )
-    assert account_age(replace(snapshot, rss_bytes=90 * MIB, time_s=snapshot.time_s + 20)) == (
-        " (20 s ago)"
-    )
-
-
-def test_the_table_adds_up() -> None:
-    lines = list(part_lines(usage(in_use=30, files=10).account, usage(in_use=10, files=10).account))
-    assert lines == [
-        "     bytes   of RSS       change  resident memory",
-        "  30.0 MiB   75.0 %    +20.0 MiB  heap blocks in use",
-        "  10.0 MiB   25.0 %          0 B  pages of mapped files (libc.so.6 1.00 MiB)",
-        "  40.0 MiB             +20.0 MiB  RSS; besides, 4.00 KiB of page tables",
-    ]
-    lines = list(part_lines(usage(in_use=30).account, usage(in_use=30, free=10).account))
-    assert "       0 B    0.0 %    -10.0 MiB  freed, between blocks in use" in lines
 
 
 def test_why_memory_is_kept() -> None:
@@ -160,7 +125,7 @@ def runtime_account(heap: int, before: int = 0) -> HeapUsage:
     return replace(found, account=replace(found.account, items=items))
 
 
-def test_large_items_have_rows() -> None:
+def test_rows_and_tables_of_parts() -> None:
     lines = list(part_lines(runtime_account(60).account, runtime_account(50).account))
     assert [line.split("  ")[-1] for line in lines[1:-1]] == [
         "heap blocks in use",
@@ -174,6 +139,26 @@ def test_large_items_have_rows() -> None:
     facts = account_facts(runtime_account(60))
     assert facts["items"][0] == {"part": "runtime", "name": "Java heap", "bytes": 60 * MIB}
     assert len(facts["items"]) == 5
+    snapshot = walked(usage(in_use=90), usage(in_use=20))
+    assert account_age(replace(snapshot, rss_bytes=91 * MIB)) == ""
+    assert account_age(replace(snapshot, rss_bytes=120 * MIB, time_s=snapshot.time_s + 3)) == (
+        " (3 s ago)"
+    )
+    assert account_age(replace(snapshot, rss_bytes=90 * MIB, time_s=snapshot.time_s + 20)) == (
+        " (20 s ago)"
+    )
+    lines = list(part_lines(usage(in_use=30, files=10).account, usage(in_use=10, files=10).account))
+    assert lines == [
+        "     bytes   of RSS       change  resident memory",
+        "  30.0 MiB   75.0 %    +20.0 MiB  heap blocks in use",
+        "  10.0 MiB   25.0 %          0 B  pages of mapped files (libc.so.6 1.00 MiB)",
+        "  40.0 MiB             +20.0 MiB  RSS; besides, 4.00 KiB of page tables",
+    ]
+    lines = list(part_lines(usage(in_use=30).account, usage(in_use=30, free=10).account))
+    assert "       0 B    0.0 %    -10.0 MiB  freed, between blocks in use" in lines
+    facts = account_facts(usage(in_use=30, cached=1, free=2, top=3, tracelloc=4))
+    assert facts["rss_bytes"] == sum(facts["parts"].values()) == 40 * MIB
+    assert facts["kept_bytes"] == 6 * MIB
 
 
 def sentences(first: HeapUsage | None = None, *, time_s: float = 0.0, **fields: Any) -> list[str]:
@@ -198,7 +183,7 @@ def test_what_a_jvm_says() -> None:
     assert account_facts(peak)["runtime"]["used_bytes"] == 3 * MIB
 
 
-def test_stacks_of_ended_threads() -> None:
+def test_stacks_of_threads_and_forks() -> None:
     """Up to 40 MiB of address space are kept for new threads."""
     assert sentences(stacks=5, threads=5, stack_space_bytes=96 * MIB) == []
     assert sentences(stacks=5, threads=1, stack_space_bytes=50 * MIB) == [
@@ -217,10 +202,7 @@ def test_stacks_of_ended_threads() -> None:
         usage(stacks=5), time_s=30.0, stacks=12, threads=0, stack_space_bytes=96 * MIB
     )
     assert "(96.0 MiB of address space), +30.0 MiB a minute, 1 thread lives" in grown[0]
-
-
-def test_what_is_shared_since_a_fork() -> None:
-    """It has had 40 of 100 MiB for itself, and has 70 half a minute later."""
+    # It has had 40 of 100 MiB for itself, and has 70 half a minute later.
     first = usage(0.0, in_use=80, stacks=20)
     inherited = {MemoryPart.IN_USE: 60 * MIB}
     first = replace(first, account=replace(first.account, inherited=inherited))
@@ -235,9 +217,3 @@ def test_what_is_shared_since_a_fork() -> None:
     ]
     assert sentences(first, time_s=9.0, inherited=inherited) == [words.format("")]
     assert sentences(inherited={MemoryPart.IN_USE: 4 * MIB}) == []
-
-
-def test_json() -> None:
-    facts = account_facts(usage(in_use=30, cached=1, free=2, top=3, tracelloc=4))
-    assert facts["rss_bytes"] == sum(facts["parts"].values()) == 40 * MIB
-    assert facts["kept_bytes"] == 6 * MIB

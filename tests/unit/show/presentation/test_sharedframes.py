@@ -34,7 +34,7 @@ def said(stacks: list[list[Frame]], address: int, hidden: str = "") -> tuple[str
     return found.frame.symbol, list(found.sentences())
 
 
-def test_parts_of_one_object_allocated_in_one_function() -> None:
+def test_parts_of_one_object() -> None:
     """Its return addresses differ, so that the innermost shared one is main's."""
     main = frame(MAIN, "main", 40)
     stacks = [[frame(10 + n, "order_new", 12 + n), main] for n in range(3)]
@@ -45,9 +45,6 @@ def test_parts_of_one_object_allocated_in_one_function() -> None:
     # One of them through a function of its own.
     stacks[1] = [frame(7, "strdup", 3), *stacks[1]]
     assert said(stacks, MAIN)[1] == ["at shop.c:12 50 %, shop.c:13 25 %, shop.c:14 12 %"]
-
-
-def test_parts_of_one_object_allocated_in_several_functions() -> None:
     main = frame(MAIN, "main", 40)
     stacks = [[frame(10 + n, f"part_{n}", 1), frame(20 + n, "order_new", 5), main] for n in (0, 1)]
     assert said(stacks, MAIN) == ("order_new", ["through part_0 50 %, part_1 25 %"])
@@ -59,6 +56,9 @@ def test_parts_of_one_object_allocated_in_several_functions() -> None:
         for n in (0, 1)
     ]
     assert said(stacks, MAIN, "plumbing") == ("order_new", ["through part_0 50 %, part_1 25 %"])
+    stacks = [[frame(10 + n, "order_new"), frame(MAIN, "main")] for n in range(2)]
+    assert shared(stacks, 99) is None
+    assert shared(stacks[:1], MAIN) is None
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,3 @@ def test_one_function_that_leaks_for_several_callers(callers: list[str], words: 
         [*inner, frame(10 + n, name, 20 + n), frame(MAIN, "main")] for n, name in enumerate(callers)
     ]
     assert said(stacks, 2) == ("order_new", [words])
-
-
-def test_a_frame_that_is_not_found() -> None:
-    stacks = [[frame(10 + n, "order_new"), frame(MAIN, "main")] for n in range(2)]
-    assert shared(stacks, 99) is None
-    assert shared(stacks[:1], MAIN) is None

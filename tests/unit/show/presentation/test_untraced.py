@@ -63,20 +63,25 @@ def test_runtimes_are_known_by_their_files(path: str, name: str) -> None:
     assert [runtime.name for runtime in runtimes("/lib/libc.so.6", path)] == [name]
 
 
-@pytest.mark.parametrize("name", ["python3.13", "libpython3.13.so.1.0"])
-def test_python_without_the_gil_is_not_counted(name: str) -> None:
-    without = name.replace("3.13", "3.13t")
-    assert is_python_name(name)
-    assert is_python_name(without)
-    found = [runtime for path in (name, without) for runtime in runtimes(f"/opt/{path}")]
-    assert [runtime.counts_objects for runtime in found] == [True, False]
-    assert ["PYTHONMALLOC" in runtime.advice for runtime in found] == [True, False]
+def test_python_without_the_gil_is_not_counted() -> None:
+    for name, without in (
+        ("python3.13", "python3.13t"), ("libpython3.13.so.1.0", "libpython3.13t.so.1.0"),
+    ):  # fmt: skip
+        assert is_python_name(name)
+        assert is_python_name(without)
+        found = runtimes(f"/opt/{name}") + runtimes(f"/opt/{without}")
+        assert [runtime.counts_objects for runtime in found] == [True, False]
+        assert ["PYTHONMALLOC" in runtime.advice for runtime in found] == [True, False]
 
 
-def test_others_are_none() -> None:
+def test_others_are_no_runtimes_and_one_says_how_its_heap_is_seen() -> None:
     assert runtimes("/lib/libc.so.6", "/usr/bin/nodemon", "/usr/bin/phpunit", "/opt/srv") == ()
     assert [runtime.name for runtime in runtimes("/opt/srv", is_go=True)] == ["Go"]
     assert runtimes("/opt/libcgo.so.1", is_go=True) == ()
+    snapshot = replace(grown("anonymous", 100 * MIB), runtimes=runtimes("/usr/sbin/php-fpm8.2"))
+    found = untraced_growth(snapshot)
+    assert "USE_ZEND_ALLOC=0" in found.sentence
+    assert found.short.endswith("of the growth: start it with USE_ZEND_ALLOC=0")
 
 
 def grown(by: str, size_bytes: int) -> Snapshot:
@@ -105,13 +110,6 @@ def test_what_has_grown_instead_is_said_first(by: str, words: str) -> None:
     assert list(text_report(snapshot, watched(400.0).namer, 1))[1] == f"==> {found.sentence}"
 
 
-def test_a_runtime_says_how_its_heap_is_seen() -> None:
-    snapshot = replace(grown("anonymous", 100 * MIB), runtimes=runtimes("/usr/sbin/php-fpm8.2"))
-    found = untraced_growth(snapshot)
-    assert "USE_ZEND_ALLOC=0" in found.sentence
-    assert found.short.endswith("of the growth: start it with USE_ZEND_ALLOC=0")
-
-
 @pytest.mark.parametrize(
     ("age_s", "trouble", "said"),
     [
@@ -129,7 +127,7 @@ def test_old_or_missing_object_counts(age_s: float, trouble: str | None, said: s
     assert (said or "") in found.sentence
 
 
-def test_sizes_that_cannot_be_are_said_before_anything_else() -> None:
+def test_sizes_and_growth_that_need_words_or_none() -> None:
     snapshot = grown("anonymous", 100 * MIB)
     counters = {**snapshot.losses.counters, Counter.IMPOSSIBLE_SIZES: 3}
     snapshot = replace(snapshot, losses=replace(snapshot.losses, counters=counters))
@@ -138,9 +136,6 @@ def test_sizes_that_cannot_be_are_said_before_anything_else() -> None:
     assert lines[2].startswith("==> 99 % of memory growth")
     alert = alert_of(snapshot)
     assert (alert.clause, alert.short) != (alert.sentence, alert.clause)
-
-
-def test_more_live_bytes_than_twice_the_address_space_cannot_be() -> None:
     snapshot = watched(400.0).snapshot()
     live = snapshot.live_bytes
 
@@ -152,8 +147,5 @@ def test_more_live_bytes_than_twice_the_address_space_cannot_be() -> None:
     for plausible in (0, live // 2 + 1):
         assert implausible_sizes(with_space(plausible)) is None
     assert "of address space" in implausible_sizes(with_space(live // 2 - 1)).sentence
-
-
-def test_growth_that_is_traced_or_small_needs_no_words() -> None:
     assert untraced_growth(grown("anonymous", MIB)) is None
     assert untraced_growth(watched(400.0).snapshot()) is None

@@ -97,7 +97,7 @@ def table() -> LiveTable:
 NAMES = {10: "leaf;x", 11: "mid\n\x1b[31mdle", 12: "main", 20: None}
 
 
-def test_empty_views() -> None:
+def test_empty_sampled_and_folded_views() -> None:
     snapshot = snapshot_of(LiveTable(Stacks()))
     namer = Namer(FakeSymbolizer({}), Filters())
     _head, nothing, *rest = text_report(snapshot, namer, 2, 5)
@@ -105,6 +105,19 @@ def test_empty_views() -> None:
     assert not [line for line in rest if " top " in line]
     assert json.loads(json_report(snapshot, namer, 2))["top_allocators"] == []
     assert b"".join(EXPORTERS[".fg"](snapshot, namer)) == b""
+    table = table_of([(A, 16, 100, 1, 1), (A, 32, 100, 1, 1)], sample_bytes=1000)
+    snapshot = snapshot_of(table, 1, 0)
+    head, *lines = text_report(snapshot, Namer(FakeSymbolizer({}), Filters()), 1, 0)
+    assert " live=~2.05KiB blocks=~21 " in head
+    # 2 / (1 - exp(-0.1)) = 21.0 blocks of 100 bytes.
+    sampled = " (sampled, one in 1000 B)"
+    assert lines[0] == f"==> 1 top allocations out of ~21 for a total of ~2.05 KiB{sampled}"
+    assert lines[3] == (
+        f"==> 1 top allocations older than 0 s out of ~21 for a total of ~2.05 KiB{sampled}"
+    )
+    assert "     0: ~2.05 KiB in ~21 allocations, in [call stack lost]" in lines
+    report = json.loads(json_report(snapshot, Namer(FakeSymbolizer({}), Filters()), 1))
+    assert (report["sample_bytes"], report["live_allocations"]) == (1000, 21)
 
 
 def test_text(table: LiveTable) -> None:
@@ -140,22 +153,6 @@ def test_text(table: LiveTable) -> None:
     assert losses_line(snapshot) in lines[-2]
     unsure = losses_line(replace(snapshot, unsure_stacks=2))
     assert ", 1 broken stack, 2 stacks that may lack compiled frames, 2 alloc" in unsure
-
-
-def test_sampled_figures_are_marked() -> None:
-    table = table_of([(A, 16, 100, 1, 1), (A, 32, 100, 1, 1)], sample_bytes=1000)
-    snapshot = snapshot_of(table, 1, 0)
-    head, *lines = text_report(snapshot, Namer(FakeSymbolizer({}), Filters()), 1, 0)
-    assert " live=~2.05KiB blocks=~21 " in head
-    # 2 / (1 - exp(-0.1)) = 21.0 blocks of 100 bytes.
-    sampled = " (sampled, one in 1000 B)"
-    assert lines[0] == f"==> 1 top allocations out of ~21 for a total of ~2.05 KiB{sampled}"
-    assert lines[3] == (
-        f"==> 1 top allocations older than 0 s out of ~21 for a total of ~2.05 KiB{sampled}"
-    )
-    assert "     0: ~2.05 KiB in ~21 allocations, in [call stack lost]" in lines
-    report = json.loads(json_report(snapshot, Namer(FakeSymbolizer({}), Filters()), 1))
-    assert (report["sample_bytes"], report["live_allocations"]) == (1000, 21)
 
 
 def test_json_is_one_plain_line(table: LiveTable) -> None:
@@ -210,7 +207,7 @@ def test_largest_blocks_equal_a_plain_sort(seed: int) -> None:
         assert [b.address for b in chosen.largest] == [address for _, _, address in plain[:top]]
 
 
-def test_frames() -> None:
+def test_frames_and_suffixes() -> None:
     assert format_frame(frame("f")) == "f+0x4/0x10 in /opt/app"
     assert format_frame(frame(None)) == "??? in /opt/app"
     nowhere = Frame(1, None, None, None, None, None, None, Unresolved.UNMAPPED)
@@ -219,33 +216,23 @@ def test_frames() -> None:
     assert format_frame(with_line) == "f+0x4 in /a (src/a.c:7)"
     inlined = Frame(1, "f", "f", None, None, "/a", None, None, "src/a.c", 7, inlined=True)
     assert format_frame(inlined) == "f [inlined] in /a (src/a.c:7)"
-
-
-def test_suffixes() -> None:
     assert exporter_for("a.folded") is exporter_for("b.fg")
     assert exporter_for("a.speedscope.json") is not exporter_for("a.json")
     with pytest.raises(UsageError, match=r"known are \.fg"):
         exporter_for("a.txt")
 
 
-@pytest.mark.parametrize(
-    ("code", "is_call"),
-    [
-        ("e8 01 02 03 04", True),
-        ("90 90 ff d0", True),  # call *%rax
-        ("41 ff d7", True),  # call *%r15
-        ("ff 15 01 02 03 04", True),  # call *rip+x
-        ("ff 50 18", True),  # call *0x18(%rax)
-        ("ff 54 24 08", True),  # call *8(%rsp)
-        ("ff 14 c5 00 10 40 00", True),  # call *table(,%rax,8)
-        ("42 ff 94 c0 00 01 00 00", True),  # call *0x100(%rax,%r8,8)
-        ("ff 25 01 02 03 04", False),  # jmp *rip+x
-        ("ff e0", False),  # jmp *%rax
-        ("48 89 c7", False),
-        ("c3", False),
-        ("", False),
-        ("ff 30", False),  # push
-    ],
-)
-def test_calls(code: str, is_call: bool) -> None:
-    assert ends_in_call(bytes.fromhex(code)) == is_call
+def test_calls() -> None:
+    calls = [
+        "e8 01 02 03 04",
+        "90 90 ff d0",  # call *%rax
+        "41 ff d7",  # call *%r15
+        "ff 15 01 02 03 04",  # call *rip+x
+        "ff 50 18",  # call *0x18(%rax)
+        "ff 54 24 08",  # call *8(%rsp)
+        "ff 14 c5 00 10 40 00",  # call *table(,%rax,8)
+        "42 ff 94 c0 00 01 00 00",  # call *0x100(%rax,%r8,8)
+    ]
+    # Two jumps, three others, a push.
+    others = ["ff 25 01 02 03 04", "ff e0", "48 89 c7", "c3", "", "ff 30"]
+    assert [code for code in calls + others if ends_in_call(bytes.fromhex(code))] == calls

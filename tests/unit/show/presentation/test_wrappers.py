@@ -37,15 +37,12 @@ def calls(
     ]
 
 
-def test_a_wrapper_has_many_callers_with_unlike_sizes() -> None:
+def test_wrappers_are_measured_and_hidden() -> None:
     assert measured_wrappers(calls(12, sizes=8)) == {"take_memory"}
     assert not measured_wrappers(calls(40, sizes=1, name="new_session"))
     assert not measured_wrappers(calls(7, sizes=8))
     own = (stack("malloc", "take_memory", "caller_0", "main"), 1 << 20, 9)
     assert not measured_wrappers([*calls(12, sizes=8), own])
-
-
-def test_recursion_and_unnamed_frames_are_no_callers() -> None:
     nameless = [
         (
             NamedStack([frame("take"), Frame(9, None, None, None, None, None, None)], [False] * 2),
@@ -56,9 +53,6 @@ def test_recursion_and_unnamed_frames_are_no_callers() -> None:
     ]
     assert not measured_wrappers(nameless)
     assert not measured_wrappers([(stack("malloc", "f", "f", "f"), 8, 1)] * 20)
-
-
-def test_filters_hide_them_unless_a_rule_shows_them() -> None:
     frames = [frame(name) for name in ("take_memory", "caller", "main")]
     filters = Filters()
     version = filters.version
@@ -69,23 +63,15 @@ def test_filters_hide_them_unless_a_rule_shows_them() -> None:
     filters.add(Rule("take_memory", action=Action.SHOW))
     assert list(filters.apply(frames).hidden) == [False] * 3
 
-
-def test_a_row_is_named_by_function_and_line() -> None:
-    assert stack_title(stack("malloc", "f", "g"), 1) == "f ← g"
-    assert stack_title(stack("malloc", "f", "g"), 1, with_line=True) == "f (srv.c:7) ← g"
-
-
-def test_nameless_functions_inside_a_wrapper_are_part_of_it() -> None:
-    """Static functions of a stripped program, below an exported one that wraps malloc."""
-
+    # Static functions of a stripped program, below an exported one that wraps malloc.
     def nameless(module: str) -> Frame:
         return Frame(9, None, None, None, None, module, 9)
 
     filters = Filters()
     filters.hide_measured(frozenset({"take_memory"}))
     own = "/opt/srv"
-    stack = [nameless(own), nameless(own), frame("take_memory"), nameless(own), frame("main")]
-    assert filters.apply(stack).hidden == [True, True, True, False, False]
+    called = [nameless(own), nameless(own), frame("take_memory"), nameless(own), frame("main")]
+    assert filters.apply(called).hidden == [True, True, True, False, False]
     # Elsewhere, or inside a function that stays, they may be anything.
     elsewhere = [nameless("/opt/lib.so"), frame("take_memory"), frame("caller")]
     assert filters.apply(elsewhere).hidden == [False, True, False]
@@ -96,9 +82,11 @@ def test_nameless_functions_inside_a_wrapper_are_part_of_it() -> None:
     assert filters.apply(noise).hidden == [False, True, False]
 
 
-def test_rows_are_named_after_the_first_function_with_a_name() -> None:
-    """Of a stripped program's functions, the exported one says more than addresses inside it."""
+def test_names_of_rows() -> None:
+    assert stack_title(stack("malloc", "f", "g"), 1) == "f ← g"
+    assert stack_title(stack("malloc", "f", "g"), 1, with_line=True) == "f (srv.c:7) ← g"
 
+    # Of a stripped program's functions, the exported one says more than addresses inside it.
     def nameless(offset: int, module: str = "/opt/srv") -> Frame:
         return Frame(9, None, None, None, None, module, offset)
 
@@ -155,7 +143,7 @@ def shown(*frames: Frame) -> NamedStack:
     return NamedStack(list(frames), [False] * len(frames))
 
 
-def test_files_of_frames_without_lines() -> None:
+def test_advice_on_missing_lines(tmp_path: Path) -> None:
     found = lacking_files(
         shown(
             of_file("f", APP), of_file(None, LIBRARY), of_file(None, APP),
@@ -165,18 +153,12 @@ def test_files_of_frames_without_lines() -> None:
     )  # fmt: skip
     assert found == {APP: True, LIBRARY: True}
     assert lacking_files(shown(of_file("main", APP, "server.c"))) == {}
-
-
-def test_words() -> None:
     assert advice_text(APP, nameless=False, hint="apt install x-dbgsym") == (
         "no source lines of redis-server: apt install x-dbgsym"
     )
     assert advice_text(APP, nameless=True, hint=None).endswith(
         "no names or source lines of redis-server: build it with -g, don't strip it"
     )
-
-
-def test_packages_are_looked_up_in_the_background(tmp_path: Path) -> None:
     lists = tmp_path / "var/lib/dpkg/info"
     lists.mkdir(parents=True)
     (lists / "redis-tools.list").write_text(f"/usr/bin\n{APP}\n")
@@ -184,9 +166,6 @@ def test_packages_are_looked_up_in_the_background(tmp_path: Path) -> None:
     found = wait_until(lambda: advice.advice_for(1, tmp_path, shown(of_file("f", APP))))
     assert found.startswith("no source lines of redis-server: apt install redis-tools-dbgsym")
     assert advice.advice_for(1, tmp_path, shown(of_file("f", APP, "a.c"))) is None
-
-
-def test_reports_say_it_once_per_file() -> None:
     found = watched(400.0)
     lines = list(text_report(found.snapshot(), found.namer, 2))
     assert [line for line in lines if "no source lines" in line] == [

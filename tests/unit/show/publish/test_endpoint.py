@@ -55,7 +55,7 @@ def ask(endpoint: Endpoint, path: str, method: str = "GET", **headers: str) -> A
     return answer
 
 
-def test_heap_is_pprof(serve: Serve) -> None:
+def test_heap_metrics_and_failures(serve: Serve) -> None:
     endpoint = serve(small)
     answer = ask(endpoint, "/debug/pprof/heap")
     assert answer.status == 200
@@ -67,32 +67,13 @@ def test_heap_is_pprof(serve: Serve) -> None:
     assert message.string_table[message.default_sample_type] == "alloc_space"
     head = ask(endpoint, "/debug/pprof/heap", "HEAD")
     assert (head.status, head.content) == (200, b"")
-
-
-def test_seconds_give_what_has_changed(serve: Serve) -> None:
     profiles = [small(), profile([*small().samples, sample(9, [frame("new")], (50, 1, 50, 1, 0))])]
     endpoint = serve(lambda: profiles.pop(0))
     message = decoded(ask(endpoint, "/debug/pprof/heap?seconds=1").content)
     assert sum(s.value[1] for s in message.sample) == 50
+    assert json.loads(ask(serve(hostile), "/flamegraph.json").content)["refresh"] == 5
+    assert gzip.decompress(ask(serve(hostile), "/debug/pprof/heap").content)
 
-
-@pytest.mark.parametrize(
-    ("path", "status", "words"),
-    [
-        ("/nothing", 404, "/debug/pprof/heap"),
-        ("/debug/pprof/heap?seconds=x", 400, "whole number"),
-        ("/debug/pprof/heap?seconds=99999", 400, "at most 300"),
-        ("/../../etc/passwd", 404, "known paths"),
-    ],
-)
-def test_refusals(serve: Serve, path: str, status: int, words: str) -> None:
-    answer = ask(serve(small), path)
-    assert answer.status == status
-    assert words in answer.content.decode()
-    assert len(answer.content.splitlines()) == 1
-
-
-def test_failures_are_one_line(serve: Serve) -> None:
     def fail() -> Profile:
         raise TracellocError("the pump died\n<script>")
 
@@ -100,33 +81,10 @@ def test_failures_are_one_line(serve: Serve) -> None:
     assert answer.status == 503
     assert answer.content == b"the pump died\\n<script>\n"
     assert answer.headers["Content-Type"].startswith("text/plain")
-
-
-def test_only_its_own_name_is_answered(serve: Serve) -> None:
     endpoint = serve(small)
     for host in ("localhost:1", "127.0.0.1", "[::1]:9"):
         assert ask(endpoint, "/metrics", Host=host).status == 200
     assert ask(endpoint, "/metrics", Host="evil.example").status == 403
-
-
-def test_many_and_rude_clients(serve: Serve) -> None:
-    endpoint = serve(small)
-    for connection in [connect(endpoint) for _ in range(40)]:
-        connection.close()
-    with connect(endpoint) as connection:
-        connection.sendall(b"\xff\x00 nonsense\r\n\r\n")
-        assert b"400" in connection.recv(1000)
-    for _ in range(100):
-        try:
-            assert ask(endpoint, "/metrics").status == 200
-            break
-        except (ConnectionError, http.client.HTTPException):
-            continue
-    else:
-        pytest.fail("never answered again")
-
-
-def test_metrics_are_openmetrics(serve: Serve) -> None:
     facts = {
         "live_bytes": 716, "live_allocations": 4, "allocated_bytes": 6316, "allocations": 14,
         "freed_bytes": 5600, "frees": 10, "unmatched_frees": 12, "events_per_s": 34.5,
@@ -152,9 +110,62 @@ def test_metrics_are_openmetrics(serve: Serve) -> None:
     assert any("\"':window.hacked=1:" in s.labels["stack"] for s in stacks)
 
 
-def test_metrics_of_nothing() -> None:
-    families = {f.name: f for f in text_string_to_metric_families(metrics([profile([])]))}
-    assert families["tracelloc_live_bytes"].samples[0].value == 1
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/nothing", 404, "/debug/pprof/heap"),
+        ("/debug/pprof/heap?seconds=x", 400, "whole number"),
+        ("/debug/pprof/heap?seconds=99999", 400, "at most 300"),
+        ("/../../etc/passwd", 404, "known paths"),
+    ],
+)
+def test_refusals(serve: Serve, path: str, status: int, words: str) -> None:
+    answer = ask(serve(small), path)
+    assert answer.status == status
+    assert words in answer.content.decode()
+    assert len(answer.content.splitlines()) == 1
+
+
+def test_rude_slow_and_many_clients(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = serve(small)
+    for connection in [connect(endpoint) for _ in range(40)]:
+        connection.close()
+    with connect(endpoint) as connection:
+        connection.sendall(b"\xff\x00 nonsense\r\n\r\n")
+        assert b"400" in connection.recv(1000)
+    for _ in range(100):
+        try:
+            assert ask(endpoint, "/metrics").status == 200
+            break
+        except (ConnectionError, http.client.HTTPException):
+            continue
+    else:
+        pytest.fail("never answered again")
+    # Many connections that ask nothing, or ask byte by byte.
+    endpoint = serve(small)
+    slow = [connect(endpoint) for _ in range(64)]
+    try:
+        for connection in slow:
+            with suppress(OSError):
+                connection.send(b"GET /metr")
+        for _ in range(8):
+            assert ask(endpoint, "/metrics").status == 200
+        for connection in slow[:16]:
+            # The oldest have made room.
+            with suppress(OSError):
+                assert connection.recv(1) == b""
+    finally:
+        for connection in slow:
+            connection.close()
+    endpoint = serve(small)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: ask(endpoint, "/debug/pprof/heap?seconds=2"), range(8)))
+    assert sorted(answer.status for answer in answers) == [200] * 4 + [503] * 4
+    assert ask(endpoint, "/metrics").status == 200
+    monkeypatch.setattr(endpoint_module, "_REQUEST_PATIENCE_S", 0.3)
+    with connect(serve(small)) as connection:
+        connection.send(b"GET / HTTP/1.0\r\nX: ")
+        assert connection.recv(1) == b""
 
 
 @pytest.mark.long
@@ -179,12 +190,7 @@ def test_page_refreshes(serve: Serve, tmp_path: Path) -> None:
         assert "no longer answers" in chrome.evaluate("document.getElementById('notes').innerText")
 
 
-def test_data_is_json(serve: Serve) -> None:
-    assert json.loads(ask(serve(hostile), "/flamegraph.json").content)["refresh"] == 5
-    assert gzip.decompress(ask(serve(hostile), "/debug/pprof/heap").content)
-
-
-def test_addresses() -> None:
+def test_addresses_and_tokens() -> None:
     assert parse_listen("6060") == ListenAddress("127.0.0.1", 6060)
     assert parse_listen("0.0.0.0:1") == ListenAddress("0.0.0.0", 1)
     assert parse_listen("[::1]:80") == ListenAddress("::1", 80)
@@ -192,63 +198,18 @@ def test_addresses() -> None:
     for wrong in ("", ":80", "a:b", "1.2.3.4", "70000", "::1:80", "http://x:1", "-1", "unix:/x"):
         with pytest.raises(ValueError, match=r"is not \[HOST:\]PORT"):
             parse_listen(wrong)
-
-
-def test_what_cannot_be_listened_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(TracellocError, match=f"cannot listen on 127.0.0.1:{port}: Address"):
             listen_on(ListenAddress("127.0.0.1", port))
     with pytest.raises(TracellocError, match=r"cannot listen on no\.such\.host\.invalid:1: "):
         listen_on(ListenAddress("no.such.host.invalid", 1))
-
-
-def test_public_addresses_are_said_to_be() -> None:
     for host, public in (("0.0.0.0", True), ("127.0.0.1", False), ("::1", False)):
         endpoint = listening(ListenAddress(host, 0))
         assert endpoint.is_loopback is not public
         endpoint.close()
-
-
-def test_slow_clients_shut_nobody_out(serve: Serve) -> None:
-    """Many connections that ask nothing, or ask byte by byte."""
-    endpoint = serve(small)
-    slow = [connect(endpoint) for _ in range(64)]
-    try:
-        for connection in slow:
-            with suppress(OSError):
-                connection.send(b"GET /metr")
-        for _ in range(8):
-            assert ask(endpoint, "/metrics").status == 200
-        for connection in slow[:16]:
-            # The oldest have made room.
-            with suppress(OSError):
-                assert connection.recv(1) == b""
-    finally:
-        for connection in slow:
-            connection.close()
-
-
-def test_requests_that_take_too_long(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_module, "_REQUEST_PATIENCE_S", 0.3)
-    with connect(serve(small)) as connection:
-        connection.send(b"GET / HTTP/1.0\r\nX: ")
-        assert connection.recv(1) == b""
-
-
-def test_only_so_many_wait_for_what_changes(serve: Serve) -> None:
-    endpoint = serve(small)
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: ask(endpoint, "/debug/pprof/heap?seconds=2"), range(8)))
-    assert sorted(answer.status for answer in answers) == [200] * 4 + [503] * 4
-    assert ask(endpoint, "/metrics").status == 200
-
-
-def listening(address: ListenAddress, *secrets: str) -> Endpoint:
-    return Endpoint(listen_on(address), lambda: [small()], *secrets)
-
-
-def test_tokens() -> None:
+    families = {f.name: f for f in text_string_to_metric_families(metrics([profile([])]))}
+    assert families["tracelloc_live_bytes"].samples[0].value == 1
     address = ListenAddress("127.0.0.1", 0, token="s3cret")
     assert "s3cret" not in repr(address)
     endpoint = listening(address, "s3cret")
@@ -264,3 +225,7 @@ def test_tokens() -> None:
             assert answer.status == expected, (header, path)
     assert answer.headers["WWW-Authenticate"] == 'Basic realm="tracelloc"'
     endpoint.close()
+
+
+def listening(address: ListenAddress, *secrets: str) -> Endpoint:
+    return Endpoint(listen_on(address), lambda: [small()], *secrets)

@@ -112,7 +112,7 @@ def sums(got: dict[str, Any]) -> list[int]:
     return [sum(s.value[n] for s in got["message"].sample) for n in range(4)]
 
 
-def test_profiles_arrive(server: Receiver) -> None:
+def test_profiles_arrive_with_names(server: Receiver) -> None:
     pushing, said = pushed(server, 3)
     assert said == []
     first, second, *_ = server.got
@@ -127,6 +127,10 @@ def test_profiles_arrive(server: Receiver) -> None:
     for a, b in zip(server.got, server.got[1:], strict=False):
         assert int(a["query"]["until"]) <= int(b["query"]["until"])
     assert pushing.dropped == 0
+    assert parse_label("a.b=c-d:1") == ("a.b", "c-d:1")
+    for wrong in ("a", "=b", "a=", "a=b,c", "1=2", 'a="b"', "a={b}"):
+        with pytest.raises(ValueError, match="KEY=VALUE"):
+            parse_label(wrong)
 
 
 def test_password_and_name(server: Receiver) -> None:
@@ -162,26 +166,13 @@ def test_refused_profiles_are_not_repeated(server: Receiver) -> None:
     assert said[-1] == "2 profiles could not be pushed"
 
 
-def test_a_server_that_is_not_there_costs_bounded_memory() -> None:
-    said: list[str] = []
-    heap = Heap()
-    pushing = pusher("http://127.0.0.1:9", heap, said, interval_s=0.002)
-    pushing.start()
-    wait_until(lambda: heap.taken >= 3 * MOST_WAITING)
-    assert len(pushing._waiting) <= MOST_WAITING
-    pushing.close()
-    assert said[0] == "error: cannot push to http://127.0.0.1:9/ingest: Connection refused"
-    assert said[-1] == f"{heap.taken} profiles could not be pushed"
-    assert len(said) == 2
-
-
 def new_in(pushing: Pusher, now: Profile) -> list[tuple[int, int]]:
     """Bytes and blocks of each sample that were allocated since the profile before."""
     stats = [each.stat for each in pushing._with_new_allocations(now).samples]
     return [(stat.allocated_bytes, stat.allocated_count) for stat in stats]
 
 
-def test_totals_that_begin_at_zero_again() -> None:
+def test_totals_mappings_and_servers_that_are_not_there() -> None:
     """In the next program, as many may have been allocated as before, or less.
 
     Servers add up what they are sent.
@@ -193,10 +184,7 @@ def test_totals_that_begin_at_zero_again() -> None:
         now = profile([sample(1, [frame("f")], (30, 3, size, count, 0))])
         sent += new_in(pushing, replace(now, table_number=table))
     assert sent == [(1000, 100), (3000, 300), (500, 50), (0, 0), (4000, 400)]
-
-
-def test_mappings_are_apart_from_blocks_of_the_same_stack() -> None:
-    """What is left of mappings may become less: nothing of it was allocated since."""
+    # What is left of mappings may become less: nothing of it was allocated since.
     pushing = pusher("http://127.0.0.1:9", Heap(), [])
     sent = []
     for blocks, mapped in ((100, 5000), (300, 4096), (300, 8192)):
@@ -206,6 +194,16 @@ def test_mappings_are_apart_from_blocks_of_the_same_stack() -> None:
         ])  # fmt: skip
         sent.append([size for size, _ in new_in(pushing, now)])
     assert sent == [[100, 5000], [200, 0], [0, 4096]]
+    said: list[str] = []
+    heap = Heap()
+    pushing = pusher("http://127.0.0.1:9", heap, said, interval_s=0.002)
+    pushing.start()
+    wait_until(lambda: heap.taken >= 3 * MOST_WAITING)
+    assert len(pushing._waiting) <= MOST_WAITING
+    pushing.close()
+    assert said[0] == "error: cannot push to http://127.0.0.1:9/ingest: Connection refused"
+    assert said[-1] == f"{heap.taken} profiles could not be pushed"
+    assert len(said) == 2
 
 
 def test_a_profile_that_cannot_be_made_is_no_end(server: Receiver) -> None:
@@ -276,10 +274,3 @@ def test_wrong_urls(text: str) -> None:
     with pytest.raises(ValueError, match="must look like") as caught:
         parse_push_url(text)
     assert "secret" not in str(caught.value)
-
-
-def test_labels() -> None:
-    assert parse_label("a.b=c-d:1") == ("a.b", "c-d:1")
-    for wrong in ("a", "=b", "a=", "a=b,c", "1=2", 'a="b"', "a={b}"):
-        with pytest.raises(ValueError, match="KEY=VALUE"):
-            parse_label(wrong)

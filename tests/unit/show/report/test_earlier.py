@@ -40,23 +40,17 @@ def later(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, time_s=snapshot.time_s + 60)
 
 
-def test_what_has_not_changed_is_not_said_again() -> None:
+def test_lists_and_verdicts_that_change() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
     assert sum(" suspect=leaking " in line for line in text(first, earlier)) == 2
     (head,) = text(later(first), earlier)
     assert head.startswith("2023-11-14T22:14:20Z pid=42 server live=")
-
-
-def test_lists_of_the_same_stacks_are_not_repeated_and_frames_come_once() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
     whole = text(first, earlier)
     assert sum(line.endswith(": record_request+0x4/0x10 in /opt/app") for line in whole) == 1
     assert sum(", in record_request ← serve" in line for line in whole) >= 1
     (head,) = text(replace(watched(420.0).snapshot(), time_s=first.time_s + 20), earlier)
     assert head.startswith("2023-11-14T22:13:40Z pid=42 server live=")
-
-
-def test_a_list_with_another_stack_is_repeated_once() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
     text(first, earlier)
     totals = first.totals.copy()
@@ -68,18 +62,6 @@ def test_a_list_with_another_stack_is_repeated_once() -> None:
     assert top.startswith("     0: ")
     assert len(text(changed, earlier)) == 1
     assert len([line for line in text(first, earlier) if "suspect=" not in line]) == 1
-
-
-def with_verdict(snapshot: Snapshot, verdict: Verdict, rate: float = 1.0) -> Snapshot:
-    """The snapshot with another verdict on the second suspect, and its rate times ``rate``."""
-    group, single = snapshot.findings.suspects
-    per_min = single.judgement.rate_bytes_per_min * rate
-    judgement = replace(single.judgement, verdict=verdict, rate_bytes_per_min=per_min)
-    suspects = group, replace(single, judgement=judgement)
-    return replace(snapshot, findings=replace(snapshot.findings, suspects=suspects))
-
-
-def test_a_verdict_that_changes_has_its_evidence_and_frames_however_well_known_these_are() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
     growing = with_verdict(first, Verdict.GROWING)
     before = text(growing, earlier)
@@ -94,16 +76,22 @@ def test_a_verdict_that_changes_has_its_evidence_and_frames_however_well_known_t
     assert len(text(first, earlier)) == 1
 
 
-def test_a_rate_that_changes_by_a_quarter_is_one_line() -> None:
+def with_verdict(snapshot: Snapshot, verdict: Verdict, rate: float = 1.0) -> Snapshot:
+    """The snapshot with another verdict on the second suspect, and its rate times ``rate``."""
+    group, single = snapshot.findings.suspects
+    per_min = single.judgement.rate_bytes_per_min * rate
+    judgement = replace(single.judgement, verdict=verdict, rate_bytes_per_min=per_min)
+    suspects = group, replace(single, judgement=judgement)
+    return replace(snapshot, findings=replace(snapshot.findings, suspects=suspects))
+
+
+def test_rates_and_ranks_that_change() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
     text(first, earlier)
     assert len(text(with_verdict(first, Verdict.LEAKING, 1.2), earlier)) == 1
     faster = with_verdict(first, Verdict.LEAKING, 1.3)
     assert sum(" suspect=leaking " in line for line in text(faster, earlier)) == 1
     assert len(text(faster, earlier)) == 1
-
-
-def test_a_rank_that_rises_is_reported_once() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
     text(first, earlier)
     suspects = first.findings.suspects[::-1]
@@ -113,6 +101,18 @@ def test_a_rank_that_rises_is_reported_once() -> None:
     assert any("record_request+0x4" in line for line in lines)
     for snapshot in (first, turned, first):
         assert len(text(snapshot, earlier)) == 1
+    earlier, first = EarlierReports(), watched(400.0).snapshot()
+    text(first, earlier)
+    findings = replace(first.findings, suspects=(), suspect_of={})
+    cleared = replace(later(first), findings=findings)
+    lines = [line for line in text(cleared, earlier) if "suspect=" in line]
+    assert len(lines) == 2
+    assert any(
+        line.startswith("2023-11-14T22:14:20Z pid=42 server suspect=no verdict=")
+        and line.endswith(f'stack={LEAK} in="record_request ← serve"')
+        for line in lines
+    )
+    assert not any("suspect=" in line for line in text(cleared, earlier))
 
 
 def test_every_report_and_the_last_one_are_whole_and_one_every_few_hours() -> None:
@@ -130,21 +130,6 @@ def test_every_report_and_the_last_one_are_whole_and_one_every_few_hours() -> No
     assert text(first, earlier, is_last=True) == whole
     every = EarlierReports(is_every_full=True)
     assert [text(first, every)[1], text(first, every), text(first, every)] == [legend, whole, whole]
-
-
-def test_a_suspect_that_is_none_any_more_is_said_once() -> None:
-    earlier, first = EarlierReports(), watched(400.0).snapshot()
-    text(first, earlier)
-    findings = replace(first.findings, suspects=(), suspect_of={})
-    cleared = replace(later(first), findings=findings)
-    lines = [line for line in text(cleared, earlier) if "suspect=" in line]
-    assert len(lines) == 2
-    assert any(
-        line.startswith("2023-11-14T22:14:20Z pid=42 server suspect=no verdict=")
-        and line.endswith(f'stack={LEAK} in="record_request ← serve"')
-        for line in lines
-    )
-    assert not any("suspect=" in line for line in text(cleared, earlier))
 
 
 def test_json_has_frames_once_per_stack() -> None:

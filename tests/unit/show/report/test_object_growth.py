@@ -66,13 +66,10 @@ def test_what_does_not_is_not(counts: Callable[[float], float]) -> None:
     assert not any(said(counts, 900))
 
 
-def test_growth_that_ends_is_not_said_for_long() -> None:
+def test_growth_of_types_and_the_section() -> None:
     found = said(lambda at_s: 1000 + 10 * min(at_s, 200), 600)
     assert any(found)
     assert not any(found[60:])
-
-
-def test_figures_of_a_type_that_grows() -> None:
     history = TypeHistory()
     for at in range(500):
         history.add_census(census(1e9 + 5 * at, dict=(1000 + 50 * at, 6400 * at), late=(at, at)))
@@ -82,6 +79,34 @@ def test_figures_of_a_type_that_grows() -> None:
     assert grown.since_s == 1e9
     assert grown.count_per_min == pytest.approx(600)
     assert grown.bytes_per_min == pytest.approx(6400 * 12)
+    cached = Holder("m.f.cache[…]", "dict", 150, 0, is_bounded=True)
+    rest = Holder("m.LIST[…]", "list", 50, 0)
+    assert Holders(200, (cached, rest), 0).is_bounded
+    assert not Holders(400, (cached, rest), 0).is_bounded
+    snapshot, namer = with_objects()
+    earlier = EarlierProcessReports()
+    said_lines = []
+    for one in (snapshot, with_facets(snapshot, objects=None), with_facets(snapshot, objects=None)):
+        earlier.begin(is_full=False, is_first=False)
+        request = Request(one, namer, ReportStyle(5), None, earlier)
+        said_lines.append([line for line in report_lines(request) if " type=" in line])
+    assert [len(lines) for lines in said_lines] == [1, 1, 0]
+    assert said_lines[1][0].endswith("server suspect=no type=app.sessions.Session")
+    snapshot, namer = with_objects()
+    text = text_report(snapshot, namer, 2, show={"objects"})
+    at = text.index("==> 11,400 objects of 3 types, 1.32 MiB, 2 top types:")
+    assert text[at + 1].endswith("objects/min   bytes/min  type (change in 1 m)")
+    assert text[at + 2].split() == ["1,600", "240", "KiB", "+600", "+140", "KiB", "dict"]
+    found = json.loads(json_report(snapshot, namer, 2, show={"objects"}))["objects"]
+    assert found["trouble"] is None
+    assert {row["type"]: row["objects_change"] for row in found["types"]} == {
+        "dict": 600, SESSION: 600, "str": -100,
+    }  # fmt: skip
+    nothing = with_facets(snapshot, objects=ObjectFindings(trouble="no Python objects were found"))
+    assert ("==> Python's objects were not counted: no Python objects were found") in text_report(
+        nothing, namer, 2, show={"objects"}
+    )
+    assert not [line for line in text_report(snapshot, namer, 2) if "objects of 3 types" in line]
 
 
 def held_by(kind: str, path: str) -> Holders:
@@ -108,13 +133,6 @@ def test_types_grow_because_of_those_that_keep_them() -> None:
         lead.name: [part.name for part in parts] for lead, parts in group_types(grown, holders)
     }
     assert groups == {SESSION: ["dict", "list"], "other": []}
-
-
-def test_mostly_bounded() -> None:
-    cached = Holder("m.f.cache[…]", "dict", 150, 0, is_bounded=True)
-    rest = Holder("m.LIST[…]", "list", 50, 0)
-    assert Holders(200, (cached, rest), 0).is_bounded
-    assert not Holders(400, (cached, rest), 0).is_bounded
 
 
 def with_objects(verdict: Verdict = Verdict.GROWING) -> tuple[Snapshot, Namer]:
@@ -151,33 +169,3 @@ def test_rows_of_types_among_the_suspects() -> None:
     assert [part["type"] for part in suspect["parts"]] == ["dict"]
     assert suspect["grown_by"]["function"] == "remember"
     assert [holder["line"] for holder in suspect["holders"]] == [None, 9]
-
-
-def test_a_type_that_grows_no_more_is_said_once() -> None:
-    snapshot, namer = with_objects()
-    earlier = EarlierProcessReports()
-    said_lines = []
-    for one in (snapshot, with_facets(snapshot, objects=None), with_facets(snapshot, objects=None)):
-        earlier.begin(is_full=False, is_first=False)
-        request = Request(one, namer, ReportStyle(5), None, earlier)
-        said_lines.append([line for line in report_lines(request) if " type=" in line])
-    assert [len(lines) for lines in said_lines] == [1, 1, 0]
-    assert said_lines[1][0].endswith("server suspect=no type=app.sessions.Session")
-
-
-def test_the_section_of_objects() -> None:
-    snapshot, namer = with_objects()
-    text = text_report(snapshot, namer, 2, show={"objects"})
-    at = text.index("==> 11,400 objects of 3 types, 1.32 MiB, 2 top types:")
-    assert text[at + 1].endswith("objects/min   bytes/min  type (change in 1 m)")
-    assert text[at + 2].split() == ["1,600", "240", "KiB", "+600", "+140", "KiB", "dict"]
-    found = json.loads(json_report(snapshot, namer, 2, show={"objects"}))["objects"]
-    assert found["trouble"] is None
-    assert {row["type"]: row["objects_change"] for row in found["types"]} == {
-        "dict": 600, SESSION: 600, "str": -100,
-    }  # fmt: skip
-    nothing = with_facets(snapshot, objects=ObjectFindings(trouble="no Python objects were found"))
-    assert ("==> Python's objects were not counted: no Python objects were found") in text_report(
-        nothing, namer, 2, show={"objects"}
-    )
-    assert not [line for line in text_report(snapshot, namer, 2) if "objects of 3 types" in line]

@@ -66,10 +66,7 @@ def test_sizes() -> None:
     assert lines[at + 1] == "                       0-0 B: 0 B in 1 allocation"
     assert "                     32-63 B: 80 B in 2 allocations" in lines
     assert "==> 2 sizes with most bytes:" in lines
-
-
-def test_sizes_of_a_process_that_has_ended() -> None:
-    """With descendants, only the sums of those are kept."""
+    # With descendants, only the sums of those are kept.
     snapshot = replace(snapshot_of_sizes(5, 6), blocks=Blocks.empty())
     report = json.loads(json_report(snapshot, NAMER, 2, show={"sizes"}))["sizes"]
     assert (report["bins"], report["dropped_allocations"]) == ([], 2)
@@ -77,9 +74,6 @@ def test_sizes_of_a_process_that_has_ended() -> None:
     lines = list(text_report(snapshot, NAMER, 2, show={"sizes"}))
     assert "==> sizes of 2 allocations are not known: the process has ended" in lines
     assert not any("by size" in line or "wasted" in line for line in lines)
-
-
-def test_nothing_is_there_unasked() -> None:
     snapshot = snapshot_of_sizes(40)
     assert "sizes" not in json.loads(json_report(snapshot, NAMER, 2))
     assert not any("by size" in line for line in text_report(snapshot, NAMER, 2))

@@ -56,7 +56,7 @@ def section(lines: list[str]) -> list[str]:
     return lines[1 : next(n for n, line in enumerate(lines) if line.startswith("==> "))]
 
 
-def test_a_function_in_c_is_named_with_that_of_python_which_calls_it() -> None:
+def test_names_of_callers() -> None:
     """In each line, as the stack is in the first one only."""
     found = watched(400.0)
     snapshot = found.snapshot()
@@ -71,6 +71,20 @@ def test_a_function_in_c_is_named_with_that_of_python_which_calls_it() -> None:
     ]
     assert lines[0].endswith(' python="parse (feeds.py:12)"')
     assert not any(" python=" in line for line in lines[1:])
+    found = judged(parsers(np.random.default_rng(1), 400.0, 0.02), 400.0)
+    lines = section(list(text_report(found.snapshot(), found.namer, 1)))
+    count = len(found.findings.suspects[0].members)
+    assert lines[2] == f"      sum of {count} stacks that share handle_request"
+    assert re.fullmatch(
+        rf"      through (parse_\d+ \d+ %, ){{4}}parse_\d+ \d+ % and {count - 5} more", lines[3]
+    )
+    (group,) = [
+        s["group"] for s in json.loads(json_report(found.snapshot(), found.namer, 9))["suspects"]
+        if s["group"] is not None
+    ]  # fmt: skip
+    assert [caller["name"] for caller in group["callers"]] == ["serve"]
+    assert {callee["name"] for callee in group["callees"]} <= {f"parse_{n}" for n in range(40)}
+    assert len(group["callees"]) == count
 
 
 def test_what_leaks_comes_first_and_says_why() -> None:
@@ -115,33 +129,13 @@ def test_what_leaks_comes_first_and_says_why() -> None:
     ]
 
 
-def test_a_leak_through_many_functions_names_their_caller() -> None:
-    found = judged(parsers(np.random.default_rng(1), 400.0, 0.02), 400.0)
-    lines = section(list(text_report(found.snapshot(), found.namer, 1)))
-    count = len(found.findings.suspects[0].members)
-    assert lines[2] == f"      sum of {count} stacks that share handle_request"
-    assert re.fullmatch(
-        rf"      through (parse_\d+ \d+ %, ){{4}}parse_\d+ \d+ % and {count - 5} more", lines[3]
-    )
-    (group,) = [
-        s["group"] for s in json.loads(json_report(found.snapshot(), found.namer, 9))["suspects"]
-        if s["group"] is not None
-    ]  # fmt: skip
-    assert [caller["name"] for caller in group["callers"]] == ["serve"]
-    assert {callee["name"] for callee in group["callees"]} <= {f"parse_{n}" for n in range(40)}
-    assert len(group["callees"]) == count
-
-
-def test_what_is_not_sure_says_so() -> None:
+def test_what_is_sure_or_not_and_none() -> None:
     head, *lines = text_of(100.0, 1)
     assert head.endswith(" leaking=0 growing=2 lost_events=0")
     assert re.search(
         r" suspect=growing rate=\S+ since=2023-11-14T22:11:40Z for=1m40s confidence=\d+% ", lines[0]
     )
     assert "verdict in about" in lines[1]
-
-
-def test_without_suspects_the_first_line_says_so() -> None:
     found = watched(100.0)
     for time_s, expected in ((20.0, "leaking=? growing=?"), (100.0, "leaking=0 growing=0")):
         nothing = replace(at(found.findings, time_s), suspects=(), suspect_of={})
@@ -150,9 +144,6 @@ def test_without_suspects_the_first_line_says_so() -> None:
         assert lines[1].startswith("==> 10 top allocations")
     silent = replace(found.snapshot(), findings=None)
     assert not any("suspect" in line for line in text_report(silent, found.namer, 2))
-
-
-def test_the_first_line_counts_the_suspects_that_are_listed_however_early() -> None:
     found = watched(400.0)
     snapshot = replace(found.snapshot(), findings=at(found.findings, 20.0))
     head, *lines = text_report(snapshot, found.namer, 2)
@@ -194,21 +185,14 @@ def test_json() -> None:
     assert verdicts[CACHE] == "cache"
 
 
-def test_names_are_harmless() -> None:
+def test_lists_of_suspects() -> None:
     lines = text_of(200.0, name=HOSTILE)
     assert not any("\x1b" in line or "\n" in line for line in lines)
     assert not any(line.startswith("==> ") and "suspect" in line for line in lines)
-
-
-def test_the_list_ends_where_it_was_asked_to() -> None:
     found = watched(400.0)
     assert len(json.loads(json_report(found.snapshot(), found.namer, 1))["suspects"]) == 1
     assert section(text_of(400.0, 0)) == []
     assert " leaking=2 growing=0 " in text_of(400.0, 0)[0]
-
-
-def test_files_have_them_too() -> None:
-    found = watched(400.0)
     snapshot = found.snapshot()
     content = json.loads(b"".join(EXPORTERS[".json"](snapshot, found.namer)))
     assert [s["stack_id"] for s in content["suspects"]] == [
@@ -221,9 +205,6 @@ def test_files_have_them_too() -> None:
     assert rows == verdicts
     profile = profile_of(snapshot, found.namer)
     assert not difference(profile, profile).suspects
-
-
-def test_a_group_of_one_shares_nothing() -> None:
     found = judged(parsers(np.random.default_rng(1), 400.0, 0.02), 400.0)
     suspect = found.findings.suspects[0]
     alone = replace(suspect, members=suspect.members[:1])
@@ -269,7 +250,7 @@ def test_what_grows_is_ranked_by_its_rate_however_sure_that_is() -> None:
     assert len(unsure_growth(replace(snapshot, findings=None))[0]) == 0
 
 
-def test_who_holds_a_suspect_is_said() -> None:
+def test_who_holds_what() -> None:
     found = watched(400.0)
     snapshot = found.snapshot()
     heap = replace(KEPT.heap, time_s=snapshot.time_s)
@@ -283,10 +264,6 @@ def test_who_holds_a_suspect_is_said() -> None:
     root, block = one["holders"]["kept_by"]
     assert (root["root"], root["block"]) == ("app::g_sessions", None)
     assert block["block"] == {"class": "", "usable_bytes": 4096, "blocks": 1, "address": 0x5000}
-
-
-def test_garbage_that_awaits_a_collection() -> None:
-    found = watched(400.0)
     java = Runtime("Java", "the JVM has a heap of its own", "", "")
     snapshot = replace(found.snapshot(), runtimes=(java,))
     root = HeapRoot(RootKind.RUNTIME, "Java heap", "")
@@ -303,10 +280,6 @@ def test_garbage_that_awaits_a_collection() -> None:
     assert f"{words}: 3.00 MiB of at most 8.00 MiB were used at the last one" in lines
     python = replace(snapshot, runtimes=(replace(java, collects=False),))
     assert not any("next collection" in line for line in text_report(python, found.namer, 5))
-
-
-def test_who_holds_what_is_no_suspect_yet_is_said() -> None:
-    found = watched(400.0)
     snapshot = found.snapshot()
     findings = snapshot.findings
     sites = replace(findings.sites, code=np.full_like(findings.codes, CODE_OF[Verdict.GROWING]))

@@ -135,7 +135,7 @@ def test_any_interleaving_is_in_order_and_complete(seed: int) -> None:
     assert seen == list(range(1, area.counter))
 
 
-def test_quiet_rings() -> None:
+def test_quiet_rings_and_garbage() -> None:
     """Until something comes, also in a ring that nobody has had before."""
     area = Area()
     rings = area.rings()
@@ -150,55 +150,13 @@ def test_quiet_rings() -> None:
     assert rings.is_quiet
     area.write(3, area.reserve(3), area.stamp(), 300)
     assert take(rings) == [300]
-
-
-def test_rings_behind_one_that_was_given_back() -> None:
     area = Area()
     area.own(6)
     area.set(area.ring(4) + 128, 0)  # for an earlier profiler, and without an event
     rings = area.rings()
     area.write(5, area.reserve(5), area.stamp(), 500)
     assert take(rings) == [500]
-
-
-def test_what_is_not_written_holds_up_what_is_later() -> None:
-    area = Area()
-    rings = area.rings()
-    area.write(1, area.reserve(1), area.stamp(), 100)
-    slot = area.reserve(1)
-    early = area.stamp()
-    area.write(2, area.reserve(2), area.stamp(), 102)
-    assert take(rings) == [100]
-    assert rings.is_unfinished
-    area.write(1, slot, early, 101)
-    assert take(rings) == [101, 102]
-    assert not rings.is_unfinished
-
-
-def test_what_is_never_written_is_waited_for_some_seconds() -> None:
-    """A signal handler has jumped away from it, say. Then it is counted as lost."""
-    area = Area()
-    rings = area.rings()
-    area.reserve(1)
-    area.stamp()
-    area.write(2, area.reserve(2), area.stamp(), 200)
-    assert take(rings, 1_000_000_000) == []
-    assert take(rings, 4_000_000_000) == []
-    assert take(rings, 7_000_000_000) == [200]
-    assert rings.abandoned == 1
-
-
-def test_at_the_end_everything_that_is_written_counts() -> None:
-    area = Area()
-    rings = area.rings()
-    area.reserve(1)
-    area.write(2, area.reserve(2), area.stamp(), 200)
-    area.reserve(2)
-    assert take(rings, whole=True) == [200]
-
-
-def test_garbage() -> None:
-    """Whatever a program writes there, it can do no harm but to its own figures."""
+    # Whatever a program writes there, it can do no harm but to its own figures.
     dice = random.Random(5)
     area = Area()
     area.own(10)
@@ -218,9 +176,6 @@ def test_garbage() -> None:
     assert {address - 1000 for address in found if 1000 <= address < 1016} == known
     assert 1 << 50 not in found
     assert rings.damaged > 0
-
-
-def test_leading_frames() -> None:
     leading = LeadingFrames([(100, 200), (300, 400)])
     assert leading.without((150, 350, 250, 150)) == (250, 150)
     assert leading.without((150, 350)) == (350,)
@@ -229,6 +184,36 @@ def test_leading_frames() -> None:
     assert [frames for _, _, frames in leading.without_all(stacks).rows()] == [
         (250, 150), (150,), (50, 150),
     ]  # fmt: skip
+
+
+def test_what_is_not_written() -> None:
+    area = Area()
+    rings = area.rings()
+    area.write(1, area.reserve(1), area.stamp(), 100)
+    slot = area.reserve(1)
+    early = area.stamp()
+    area.write(2, area.reserve(2), area.stamp(), 102)
+    assert take(rings) == [100]
+    assert rings.is_unfinished
+    area.write(1, slot, early, 101)
+    assert take(rings) == [101, 102]
+    assert not rings.is_unfinished
+    # A signal handler has jumped away from it, say. Then it is counted as lost.
+    area = Area()
+    rings = area.rings()
+    area.reserve(1)
+    area.stamp()
+    area.write(2, area.reserve(2), area.stamp(), 200)
+    assert take(rings, 1_000_000_000) == []
+    assert take(rings, 4_000_000_000) == []
+    assert take(rings, 7_000_000_000) == [200]
+    assert rings.abandoned == 1
+    area = Area()
+    rings = area.rings()
+    area.reserve(1)
+    area.write(2, area.reserve(2), area.stamp(), 200)
+    area.reserve(2)
+    assert take(rings, whole=True) == [200]
 
 
 @pytest.mark.parametrize(
