@@ -279,8 +279,7 @@ class Cohorts:
             self._open(newest_ns + (number + 1) * SLICE_NS, totals.live_bytes)
 
     def _open(self, start_ns: int, live_bytes: I64) -> None:
-        room = len(self._starts) < SLICES
-        row = len(self._starts) if room else self._merge_two(start_ns)
+        row = len(self._starts) if len(self._starts) < SLICES else self._merge_two(start_ns)
         if moving := self.unfinished():
             live_bytes = live_bytes.copy()
             np.add.at(live_bytes, *np.array(moving).T)
@@ -291,8 +290,7 @@ class Cohorts:
 
     def _merge_two(self, now_ns: int) -> int:
         ends = np.append(self._starts[1:], now_ns)
-        width = ends[1:] - self._starts[:-1]
-        pair = int(np.argmin(width / (now_ns - ends[1:] + _AGE_OFFSET_NS)))
+        pair = int(np.argmin((ends[1:] - self._starts[:-1]) / (now_ns - ends[1:] + _AGE_OFFSET_NS)))
         kept, freed = self._row_of[pair : pair + 2].tolist()
         for table in (self.born, self.alive, self.alive_bytes):
             table.fold(kept, freed)
@@ -322,9 +320,8 @@ class Cohorts:
         # A slice that has hardly begun still has a length.
         edges_ns = np.append(self._starts, max(now_ns, int(self._starts[-1]) + SLICE_NS // 1024))
         rows = self._row_of
-        per_slice = {name: getattr(self, name).gather(rows, stacks) for name in _PER_SLICE}
         return Census(
-            **per_slice,
+            **{name: getattr(self, name).gather(rows, stacks) for name in _PER_SLICE},
             edges_s=(edges_ns - self.start_ns) / NS_PER_S,
             lifetimes=self.lifetimes.gather(np.arange(LIFETIMES), stacks),
             load=self._load[rows].astype(np.float64),

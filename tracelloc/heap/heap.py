@@ -92,8 +92,7 @@ class HeapSeries:
             self._columns[:, half] = last
             self._used = half + 1
             self._distance_ns *= 2
-        resident = _NONE if rss_bytes is None else rss_bytes
-        point = now_ns, live_bytes, resident, *others
+        point = now_ns, live_bytes, _NONE if rss_bytes is None else rss_bytes, *others
         self._columns[: len(point), self._used] = point
         self._used += 1
         # Missed points are not taken later.

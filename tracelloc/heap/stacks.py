@@ -76,8 +76,7 @@ class Stacks(CallStacks):
         if self._folded and len(words) > _FOLDED_FRAMES:
             words, flags = words[:_FOLDED_FRAMES], flags | StackFlag.TRUNCATED
         self._file_frames()
-        key = words.tobytes(), int(flags)
-        index = self._index_of_frames.get(key)
+        index = self._index_of_frames.get((words.tobytes(), int(flags)))
         if index is None:
             index = self._count
             one = np.array([self._used]), np.array([len(words)]), np.array([flags], np.uint16)
@@ -97,8 +96,7 @@ class Stacks(CallStacks):
         indices, is_new = self._number(ids)
         count = int(np.count_nonzero(is_new))
         nothing = np.zeros(count, np.int64)
-        flags = np.zeros(count, np.uint16)
-        self._append(nothing + UNKNOWN, nothing, flags, np.empty(0, np.uint64))
+        self._append(nothing + UNKNOWN, nothing, np.zeros(count, np.uint16), np.empty(0, np.uint64))
         return indices
 
     def _number(self, ids: U64) -> tuple[I64, Mask]:
@@ -131,8 +129,7 @@ class Stacks(CallStacks):
             start = int(self._starts[index])
             if start != UNKNOWN:
                 frames = self._frames[start : start + int(self._depths[index])]
-                key = frames.tobytes(), int(self._flags[index])
-                self._index_of_frames.setdefault(key, index)
+                self._index_of_frames.setdefault((frames.tobytes(), int(self._flags[index])), index)
         self._indexed = self._count
 
 

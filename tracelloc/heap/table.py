@@ -288,8 +288,7 @@ class LiveTable:
         """
         blocks = Blocks.empty(max(most, _LEAST_SOME))
         at, count, *_ = self._core.copy_blocks(at, born_by_ns, 0, True, *blocks.columns())
-        some = self._told_apart(blocks.select(slice(count)))
-        return (at if at < self._core.room else None), some
+        return (at if at < self._core.room else None), self._told_apart(blocks.select(slice(count)))
 
     def largest(self, n: int, born_by_ns: int = _MOST) -> tuple[int, int, Blocks]:
         """Returns count, bytes, and the ``n`` largest, of the blocks allocated by ``born_by_ns``.

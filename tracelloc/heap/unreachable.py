@@ -195,8 +195,7 @@ class UnreachableBlocks:
         """Returns (blocks that the last search covered, blocks that count as lost) per stack."""
         last = self.last
         if self._counts is None:
-            has_none = (last.said & 1).astype(np.bool_)
-            stacks = last.blocks.stack[has_none]
+            stacks = last.blocks.stack[(last.said & 1).astype(np.bool_)]
             self._counts = np.bincount(stacks, minlength=len(last.asked))
         return last.asked, self._counts
 

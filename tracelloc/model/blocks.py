@@ -162,8 +162,7 @@ class ReadSizes:
             return np.zeros(len(blocks), np.bool_), sizes
         rows = np.minimum(np.searchsorted(self.address, blocks.address), len(self.address) - 1)
         # A later block may have the same address.
-        same = self.birth_ns[rows] == blocks.birth_ns
-        there = (self.address[rows] == blocks.address) & same
+        there = (self.address[rows] == blocks.address) & (self.birth_ns[rows] == blocks.birth_ns)
         sizes[there] = self.size_bytes[rows[there]]
         return there, sizes
 

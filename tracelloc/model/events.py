@@ -77,8 +77,7 @@ class SentStacks:
     def rows(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """Yields (id, flags, frames) of each stack."""
         frames, ends = self.frames.tolist(), np.cumsum(self.depths).tolist()
-        starts = [0, *ends[:-1]]
-        heads = zip(self.ids.tolist(), self.flags.tolist(), starts, ends, strict=False)
+        heads = zip(self.ids.tolist(), self.flags.tolist(), [0, *ends[:-1]], ends, strict=False)
         for stack_id, flags, start, end in heads:
             yield stack_id, flags, tuple(frames[start:end])
 

@@ -194,8 +194,7 @@ class Findings:
     @property
     def is_growing(self) -> bool:
         """Whether blocks of any site accumulate; True also while that is unknown (first minute)."""
-        undecided = (Verdict.GROWING, Verdict.LEAKING, Verdict.DECIDING)
-        return bool(self.sites.have(undecided).any())
+        return bool(self.sites.have((Verdict.GROWING, Verdict.LEAKING, Verdict.DECIDING)).any())
 
     def whole_codes(self, stacks: int) -> Codes:
         """Returns the verdicts on the first ``stacks`` stacks, as indices of ``VERDICTS``."""

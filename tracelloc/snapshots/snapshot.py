@@ -248,8 +248,7 @@ class Snapshot(ProcessStatus):
         if not with_earlier:
             is_wanted &= ~self.are_earlier
         holding = np.flatnonzero(is_wanted)
-        order = holding[np.lexsort((holding, -held[holding]))][:n]
-        return self.stack_stats(order.tolist())
+        return self.stack_stats(holding[np.lexsort((holding, -held[holding]))][:n].tolist())
 
     def stack_stats(self, indices: Sequence[int]) -> list[StackStat]:
         """Returns the figures of stacks, given their indices."""

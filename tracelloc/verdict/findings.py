@@ -105,10 +105,8 @@ def list_suspects(
     # There may be thousands: only those that can be among the first are described.
     for row in rows[order[:most]].tolist():
         judgement = judgement_of(sites, row, moment, int(retracted[row]))
-        member = Member(row, judgement.rate_bytes_per_min, 1.0)
-        suspects.append(Suspect(judgement, (member,), None))
-    left_out = max(0, len(groups) + len(rows) - most)
-    return tuple(sorted(suspects, key=rank)[:most]), left_out
+        suspects.append(Suspect(judgement, (Member(row, judgement.rate_bytes_per_min, 1.0),), None))
+    return tuple(sorted(suspects, key=rank)[:most]), max(0, len(groups) + len(rows) - most)
 
 
 def _of_group(group: Group, moment: JudgingBasis) -> Suspect:

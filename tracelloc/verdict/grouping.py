@@ -178,8 +178,7 @@ def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[
     flagged = flagged[np.argsort(-rates[flagged], kind="stable")][: P.most_flagged]
     # Large outer groups come before the deeper ones in them.
     flagged = flagged[np.argsort(-groups.sizes[flagged], kind="stable")]
-    suspect = are_suspects(sites)
-    explained = groups.total(np.where(suspect, sites.blocks_per_min, 0))
+    explained = groups.total(np.where(are_suspects(sites), sites.blocks_per_min, 0))
     leaking = groups.total((sites.code == _LEAKING).astype(np.float64)) > 0
     clearer = leaking & (of_groups.code != _LEAKING)
     chosen: list[int] = []
@@ -192,8 +191,7 @@ def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[
         hides = of_groups.code[group] != _LEAKING and (of_groups.code[inner] == _LEAKING).any()
         if covered[start:end].any() or clearer[group] or hides or (rates[inner] >= least).any():
             continue
-        by_groups = rates[_outermost(groups, inner)].sum()
-        if alike[group] or max(explained[group], by_groups) < least:
+        if alike[group] or max(explained[group], rates[_outermost(groups, inner)].sum()) < least:
             chosen.append(group)
             covered[start:end] = True
     return chosen
@@ -292,8 +290,7 @@ def may_leak(census: Census, sites: Sites) -> Mask:
     begin, end = census.edges_s[:-1, None], census.edges_s[1:, None]
     older = np.clip((census.now_s - age_s - begin) / (end - begin), 0, 1)
     kept: F64 = (census.alive * older).sum(axis=0)
-    known = sites.have(_INNOCENT) & (sites.alive >= P.innocent_least_blocks)
-    return (kept >= 0.5) & ~known
+    return (kept >= 0.5) & ~(sites.have(_INNOCENT) & (sites.alive >= P.innocent_least_blocks))
 
 
 def parts_of_nodes(nodes: Groups, parts: Mask, sites: Sites) -> tuple[Groups, Mask, Rows]:
@@ -308,5 +305,4 @@ def parts_of_nodes(nodes: Groups, parts: Mask, sites: Sites) -> tuple[Groups, Ma
     enough = np.flatnonzero(narrow.sizes >= P.node_least_stacks)
     span = narrow.starts[enough] * (len(narrow.order) + 1) + narrow.ends[enough]
     kept = enough[np.sort(np.unique(span, return_index=True)[1])]
-    one: Mask = alike & (count >= P.node_many_suspects)
-    return narrow.select(kept), one[kept], nodes.sizes[kept]
+    return narrow.select(kept), (alike & (count >= P.node_many_suspects))[kept], nodes.sizes[kept]

@@ -292,8 +292,7 @@ def beginning_within(edges: F64, until: F64, first: I64) -> F64:
     rows = np.arange(len(first))
     begin, end = edges[rows, first], edges[rows, first + 1]
     count = until[rows, first + 1] - until[rows, first]
-    later = until[:, -1] - until[rows, first + 1]
-    pace = later / np.maximum(edges[:, -1] - end, 1e-3)
+    pace = (until[:, -1] - until[rows, first + 1]) / np.maximum(edges[:, -1] - end, 1e-3)
     filled = count / np.maximum((end - begin) * pace, 1e-9)
     began: F64 = end - (end - begin) * np.minimum(filled, 1.0)
     return began
@@ -309,8 +308,7 @@ def _walk_back(until: F64, edges: F64, first: I64) -> I64:
     """Returns the first slice since which survivors have come at nearly the latest pace."""
     rows = np.arange(len(first))
     kept, lengths = np.diff(until, axis=1), np.diff(edges, axis=1)
-    lasted = np.maximum(edges[:, -1] - edges[rows, first], 1e-9)
-    pace = (until[:, -1] - until[rows, first]) / lasted
+    pace = (until[:, -1] - until[rows, first]) / np.maximum(edges[:, -1] - edges[rows, first], 1e-9)
     at, since = first.copy(), first.copy()
     walking = np.ones(len(at), np.bool_)
     total, walked = np.zeros(len(at)), np.zeros(len(at))

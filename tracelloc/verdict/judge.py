@@ -227,14 +227,12 @@ def _withheld(sites: Sites, stacks: CallStacks, *, is_sure: bool) -> tuple[Sites
 
 def _with_lost(sites: Sites, rows: Mask) -> Sites:
     """Replaces reassuring verdicts on some sites by *lost*: nothing points to some blocks."""
-    is_lost = rows & sites.have(_NO_SUSPECTS) & _lose_much(sites)
-    return sites.withheld(is_lost, Verdict.LOST)
+    return sites.withheld(rows & sites.have(_NO_SUSPECTS) & _lose_much(sites), Verdict.LOST)
 
 
 def _lose_much(sites: Sites) -> Mask:
     """Returns a mask of sites that lose a part of their blocks, not just a few by chance."""
-    least = np.maximum(P.lost_least, P.lost_share * sites.alive)
-    found: Mask = sites.unreachable >= least
+    found: Mask = sites.unreachable >= np.maximum(P.lost_least, P.lost_share * sites.alive)
     return found
 
 

@@ -152,8 +152,7 @@ def _steady_rise(times_s: F64, floor: F64) -> float:
 
 
 def _unclear(population: Population, tail: Tail, born: F64, loss_share: F64) -> Mask:
-    now_s = population.now_s
-    end_s = now_s - np.maximum(tail.age_s, P.unclear_age_s)
+    end_s = population.now_s - np.maximum(tail.age_s, P.unclear_age_s)
     moments = np.stack([np.zeros(len(end_s)), end_s / 2, end_s], axis=1)
     older, newer = CumulativeCurve(population.edges_s, population.alive).between(moments).T
     old = older + newer
@@ -187,8 +186,7 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     since_s, rate, blocks = _since(population, growth, circumstances.onset_s)
     watched_s = growth.end_s - np.maximum(growth.start_s, since_s)
     frees_old = growth.old_frees_per_survivor >= P.old_cache_frees
-    mostly_kept = growth.survivors >= P.never_freed * growth.born
-    replaces_old = growth.leaking & mostly_kept & frees_old
+    replaces_old = growth.leaking & (growth.survivors >= P.never_freed * growth.born) & frees_old
     leaking = growth.leaking & ~replaces_old & (watched_s >= growth.watch_s)
     growing = growth.growing & ~leaking
     alive = population.alive.sum(axis=1)
@@ -273,8 +271,7 @@ def _since(population: Population, growth: Growth, onset_s: F64) -> tuple[F64, F
         chosen, start_s, end_s = population.select(rows), growth.start_s[rows], growth.end_s[rows]
         found = np.maximum(find_onset(chosen, start_s, end_s), 0)
         # An onset is determined best when it is recent.
-        known = np.minimum(onset_s[rows], found)
-        since[rows] = np.where(np.isnan(onset_s[rows]), found, known)
+        since[rows] = np.where(np.isnan(onset_s[rows]), found, np.minimum(onset_s[rows], found))
         rate[rows] = steady_rate(chosen, since[rows], end_s)
         moments = np.stack([slice_starts(chosen.edges_s, since[rows]), end_s], axis=1)
         count = CumulativeCurve(chosen.edges_s, chosen.alive).between(moments)[:, 0]
@@ -286,8 +283,6 @@ def _quantile_of_lives(population: Population) -> F64:
     """Returns the seconds that nearly all freed blocks lived at most: a lifetime class's bound."""
     freed = population.born.sum(axis=1) - population.alive.sum(axis=1)
     longer = np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
-    allowed = (1 - P.lifetime_quantile) * freed
-    classes = np.count_nonzero(longer > allowed[:, None], axis=1)
-    bounds = np.append(LIFETIME_EDGES_S, np.inf)
-    quantile: F64 = bounds[classes]
+    classes = np.count_nonzero(longer > ((1 - P.lifetime_quantile) * freed)[:, None], axis=1)
+    quantile: F64 = np.append(LIFETIME_EDGES_S, np.inf)[classes]
     return quantile

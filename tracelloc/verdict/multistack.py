@@ -146,8 +146,7 @@ class SplitLeaks:
             if not one.is_cut.all():
                 by_function = yield from self._by_innermost_frames(one, functions)
                 by_caller = yield from self._by_outermost_frames(one, nodes)
-                parts = may_leak(look.census, look.sites)
-                found += most_specific(by_function, by_caller, parts)
+                found += most_specific(by_function, by_caller, may_leak(look.census, look.sites))
         return found
 
     def _by_innermost_frames(

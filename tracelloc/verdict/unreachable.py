@@ -180,8 +180,7 @@ def doubles_memory(
     ``risen_bytes``: how far its resident memory has risen: it may have had room for the blocks.
     """
     least_bytes = max(P.referenced_share * resident_bytes, P.referenced_least_bytes)
-    is_enough = rate_bytes_per_min * watched_s / 60 >= least_bytes
-    return is_enough & (risen_bytes >= least_bytes)
+    return (rate_bytes_per_min * watched_s / 60 >= least_bytes) & (risen_bytes >= least_bytes)
 
 
 def _rates(
@@ -200,13 +199,11 @@ def _rates(
         population.alive, population.alive_bytes,
     )  # fmt: skip
     curve = CumulativeCurve(population.edges_s, np.stack([table[rows] for table in tables]))
-    end_s = population.edges_s[-1] - P.unreachable_unseen_s
-    length_s = np.maximum(end_s - since_s[rows], 1e-3)
+    length_s = np.maximum(population.edges_s[-1] - P.unreachable_unseen_s - since_s[rows], 1e-3)
     moments = since_s[rows, None] + length_s[:, None] * np.array([0, 0.5, 1])
     # All blocks of the slice in which it began are later than that.
     moments[:, 0] = slice_starts(population.edges_s, since_s[rows])
-    halves = curve.between(moments)
-    lost, lost_bytes, kept, kept_bytes = halves
+    lost, lost_bytes, kept, kept_bytes = curve.between(moments)
     mostly = lost.sum(axis=1) >= P.unreachable_mostly * kept.sum(axis=1)
     mostly &= ~around.keeps[rows]
     all_blocks, all_bytes = kept.sum(axis=1), kept_bytes.sum(axis=1)

@@ -47,8 +47,7 @@ class BuiltInRules:
 
 def _based(register: int, number: int) -> bytes:
     """Returns the DWARF expression for a register + a number (below 8192), as short as possible."""
-    small = number < 64
-    operand = [number] if small else [number & 0x7F | 0x80, number >> 7]
+    operand = [number] if number < 64 else [number & 0x7F | 0x80, number >> 7]
     return bytes([0x70 + register, *operand])
 
 
@@ -346,5 +345,4 @@ def _part(cfi: Cfi, target: int) -> range | None:
         return None
     machine = cfi.architecture
     without_frame = machine.dwarf.stack_pointer, machine.return_address_bytes
-    is_function = (rules.cfa_register, rules.cfa_offset) == without_frame
-    return None if is_function else part
+    return None if (rules.cfa_register, rules.cfa_offset) == without_frame else part

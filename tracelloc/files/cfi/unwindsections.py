@@ -59,8 +59,7 @@ def scan(entries: Entries) -> FdeIndex:
     """Builds an index by reading all entries of a section."""
     room = min(_MOST_FUNCTIONS, len(entries.data) // _LEAST_FDE_BYTES)
     starts, offsets = np.empty(room, np.uint64), np.empty(room, np.int64)
-    count = entries.scan(starts, offsets)
-    order = np.argsort(starts[:count], kind="stable")
+    order = np.argsort(starts[: entries.scan(starts, offsets)], kind="stable")
     return FdeIndex(starts[order], offsets[order], is_scanned=True)
 
 

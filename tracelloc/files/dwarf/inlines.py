@@ -59,8 +59,7 @@ class EntryWalker:
         """Returns, by first byte, the size of entries that can be skipped unread; 0 for others."""
         steps = [0] * 256
         for code, skipper in self._skippers.items():
-            is_plain = skipper.size >= 0 and code not in special
-            if code < _ONE_BYTE and is_plain:
+            if code < _ONE_BYTE and (skipper.size >= 0 and code not in special):
                 steps[code] = 1 + skipper.size
                 if only_leaves and self._kinds[code].has_children:
                     steps[code] = 0

@@ -239,8 +239,7 @@ class UnitIndex:
             self._parts.append(rows)
 
     def _sort(self) -> None:
-        parts = [np.empty((0, 3), np.uint64), *self._parts]
-        table = np.concatenate(parts)
+        table = np.concatenate([np.empty((0, 3), np.uint64), *self._parts])
         # Of ranges with the same start, the narrowest is last, so ``_look_up`` finds it first.
         table = table[np.lexsort((~table[:, 1], table[:, 0]))]
         self._low, self._high, self._unit = (np.ascontiguousarray(c) for c in table.T)

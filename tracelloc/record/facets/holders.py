@@ -77,8 +77,7 @@ class HoldersFacet(Facet[SuspectHolders]):
         found: dict[int, BlockHolders] = {}
         kept: list[int] = []
         for stack, holders, addresses in zip(stacks, each, asked, strict=True):
-            is_sample = is_sampled or len(addresses) == _MOST_BLOCKS
-            found[stack] = replace(holders, is_sample=is_sample)
+            found[stack] = replace(holders, is_sample=is_sampled or len(addresses) == _MOST_BLOCKS)
             if _has_keeper(holders):
                 kept += stacks[stack]
             elif holders.unreached.count >= _LOST_SHARE * holders.blocks.count:
@@ -132,8 +131,7 @@ def growing_stacks(one: InspectedProcess) -> dict[int, list[int]]:
         return {}
     sites = findings.sites
     rows = sites.growing()
-    is_large = sites.alive_bytes[rows] >= _LEAST_SHARE * sites.alive_bytes.sum()
-    order = rows[is_large].tolist()
+    order = rows[sites.alive_bytes[rows] >= _LEAST_SHARE * sites.alive_bytes.sum()].tolist()
     groups = [[member.stack for member in each.members] for each in findings.suspects]
     groups += [[stack] for stack in order if stack not in findings.suspect_of]
     if not groups:

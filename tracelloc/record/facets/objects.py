@@ -88,8 +88,7 @@ class NativeGrowths:
         minutes = (points[-1].time_s - points[0].time_s) / 60
         found = {}
         for row, name in enumerate(names):
-            is_followed = (best == row) & (errors[row] <= _TOLERANCE)
-            stacks = candidates[is_followed]
+            stacks = candidates[(best == row) & (errors[row] <= _TOLERANCE)]
             stacks = stacks[np.argsort(-growth[stacks], kind="stable")]
             callers = [(stack, self._caller_of(stack, heap)) for stack in stacks.tolist()]
             native = [(stack, caller) for stack, caller in callers if caller is not None]
@@ -148,8 +147,7 @@ class ObjectStacks:
             found = self._grower(holders, heap)
             if found is not None:
                 self._growers[name] = found
-        native = self._native.get(name)
-        return replace(suspect, grower=self._growers.get(name), native=native)
+        return replace(suspect, grower=self._growers.get(name), native=self._native.get(name))
 
     def _grower(self, holders: Holders, heap: Heap) -> FunctionLine | None:
         """Returns the function that has allocated most of the holders' tables; None if unknown."""

@@ -73,10 +73,8 @@ class ObjectParts:
         stack = np.concatenate([np.empty(0, np.int64), *stacks])
         led_to = np.minimum(np.searchsorted(self._stacks, stack), count - 1)
         # Each block that samples of a stack point to counts once.
-        links = np.unique(source * len(targets) + target)
-        source, target = np.divmod(links, max(1, len(targets)))
-        known = self._stacks[led_to[target]] == stack[target]
-        pairs = (source * count + led_to[target])[known]
+        source, target = np.divmod(np.unique(source * len(targets) + target), max(1, len(targets)))
+        pairs = (source * count + led_to[target])[self._stacks[led_to[target]] == stack[target]]
         pointed_to = np.bincount(pairs, minlength=count * count).reshape(count, count)
         np.fill_diagonal(pointed_to, 0)
         shares = pointed_to * (self._counts / np.maximum(self._taken, 1))[:, None]
@@ -85,8 +83,7 @@ class ObjectParts:
         lowest = np.arange(count)
         for one, two in zip(*np.nonzero(is_part), strict=True):
             lowest[lowest == max(lowest[one], lowest[two])] = min(lowest[one], lowest[two])
-        sizes = np.bincount(lowest, minlength=count)
-        several = np.flatnonzero(sizes[lowest] > 1)
+        several = np.flatnonzero(np.bincount(lowest, minlength=count)[lowest] > 1)
         found = zip(self._stacks[several].tolist(), lowest[several].tolist(), strict=True)
         return {stack: int(self._stacks[first]) for stack, first in found}
 

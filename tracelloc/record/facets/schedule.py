@@ -64,8 +64,7 @@ class Schedule:
                 if now_ns - facet.began_ns < _LONGEST_NS:
                     return
                 # The thread is abandoned: nothing can end it.
-                late = TimeoutError(f"it takes more than {_LONGEST_NS // NS_PER_S} s")
-                self._fail(facet, late)
+                self._fail(facet, TimeoutError(f"it takes more than {_LONGEST_NS // NS_PER_S} s"))
                 facet.give_up()
                 self._context.large_heap = threading.Lock()
             self._working = None
@@ -109,8 +108,7 @@ class Schedule:
 
     def _inspect(self, facet: Facet[Any], is_over: Callable[[], bool]) -> None:
         memory, began_ns = self._context.memory, facet.began_ns
-        left_bytes = None if memory is None else memory.left_bytes
-        budget = InspectionBudget(is_over, began_ns, left_bytes)
+        budget = InspectionBudget(is_over, began_ns, None if memory is None else memory.left_bytes)
         with suppress(InterruptedError):
             try:
                 found = facet.inspect(budget)

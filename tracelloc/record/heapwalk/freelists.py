@@ -82,8 +82,7 @@ def _mark_tcaches(
     addresses, heads = addresses[good], heads[good]
     leads = _lead_to_chunks(reader, heads)
     # A busy thread's lists have changed until their chunks are read, if tracelloc had to wait.
-    likely = [*addresses[leads].tolist(), *addresses[~leads][:_MOST_DOUBTFUL].tolist()]
-    for address in likely:
+    for address in [*addresses[leads].tolist(), *addresses[~leads][:_MOST_DOUBTFUL].tolist()]:
         cached = _read_tcache(reader, free_lists, address, count)
         if cached is not None:
             _mark([arena], np.array([address], np.uint64), BlockState.OWN)

@@ -144,8 +144,7 @@ class _GlibcWalk:
         if not state.is_contiguous or not heap:
             stretches += _other_stretches(self.reader, state, regions)
         for first, end in sorted(stretches):  # entries are in the order of addresses
-            bounds = _main_bounds(self.reader, state, first, end)
-            self._stretch(state, arena, (first, end), bounds)
+            self._stretch(state, arena, (first, end), _main_bounds(self.reader, state, first, end))
         self.walked.arenas.append(arena)
 
     def other(self, state: ArenaState, name: str) -> None:
@@ -207,8 +206,7 @@ def _other_stretches(
     for region in regions:
         if not region.is_anonymous:
             continue
-        holds_top = region.start <= state.top < region.end
-        if holds_top or _is_chain(reader, region.start, region.end):
+        if region.start <= state.top < region.end or _is_chain(reader, region.start, region.end):
             found.append((region.start, region.end))
     return found
 
@@ -302,8 +300,7 @@ def _goes_on(reader: PieceReader, at: int, goal: int) -> int | None:
     """Returns where chunks continue after memory that is not malloc's; ``goal``: top or end."""
     step = 1 << 20
     for start in range(at, min(goal, at + _SEARCH_BYTES), step):
-        words = reader.words(start, min(step, goal - start) & ~15)
-        heads = words[1::2]
+        heads = reader.words(start, min(step, goal - start) & ~15)[1::2]
         likely = (heads & np.uint64(15) == 1) & (heads >= 32) & (heads < np.uint64(64 << 20))
         for n in np.flatnonzero(likely)[: 1 << 12].tolist():
             if _is_chain(reader, start + 16 * n, goal):

@@ -190,8 +190,7 @@ class _Extents:
         self.is_kept = exists & np.isin(self.state, np.array(_DIRTY, np.uint64))
         active = exists & (self.state == 0)
         inside = (pages >= self.base[back]) & (pages - self.base[back] < self.size_bytes[back])
-        firsts = active[back] & (pages == self.base[back])
-        same = (classes == self.size_class[back])[firsts]
+        same = (classes == self.size_class[back])[active[back] & (pages == self.base[back])]
         self.are_sound = (
             same.size > 0
             and same.mean() >= _LEAST_SHARE
@@ -279,8 +278,7 @@ def _mark_cached(
                 words = reader.words(at, min(_SCAN_BYTES + 16, last - at))
                 if len(words) < 3:
                     continue
-                read = _counted_bins if layout.counts_cached else _bins
-                head, left, span, good = read(words)
+                head, left, span, good = (_counted_bins if layout.counts_cached else _bins)(words)
                 good &= may_lead_on(head, reader) & (head & np.uint64(7) == 0)
                 sure = set()
                 for n in np.flatnonzero(good & (left > 0)).tolist():
@@ -349,8 +347,7 @@ def _mark_stack(entries: U64, stack: U64) -> bool:
     at = np.searchsorted(entries, wanted)
     if (at >= len(entries) - 1).any() or (entries[at] != wanted).any():
         return False
-    sizes = (entries[at + 1] & ADDRESS_BITS) - stack
-    is_cache = len(np.unique(sizes)) == 1
+    is_cache = len(np.unique((entries[at + 1] & ADDRESS_BITS) - stack)) == 1
     if is_cache:
         entries[at] = stack | np.uint64(BlockState.CACHED)
     return is_cache

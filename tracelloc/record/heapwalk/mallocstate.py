@@ -136,10 +136,9 @@ def _find_bins(reader: PieceReader, region: Region, regions: list[Region]) -> li
         others = np.append(0, np.cumsum(~may_be[parity::2]))
         whole = others[_BINS:] == others[:-_BINS]
         fits[parity::2][: len(whole)] = whole
-    starts = np.flatnonzero(fits[2 : max(2, len(words) - 2 * _BINS - 11)]) + 2
     return [
         region.start + 8 * at
-        for at in starts.tolist()
+        for at in (np.flatnonzero(fits[2 : max(2, len(words) - 2 * _BINS - 11)]) + 2).tolist()
         if np.count_nonzero(empty[at : at + 2 * _BINS : 2]) >= _LEAST_EMPTY
         or _are_bins(reader, own[at : at + 2 * _BINS : 2], words[at : at + 2 * _BINS])
     ]
@@ -200,8 +199,7 @@ def find_parameters(
     found = list[tuple[bool, bool, int, int]]()
     for at in np.flatnonzero(good[2:]).tolist():
         base, bin_count, most_bytes = words[at + 2 : at + 5].tolist()
-        is_base = heap[0].start <= base < heap[-1].end if heap else base == 0 and bin_count == 64
-        if is_base:
+        if heap[0].start <= base < heap[-1].end if heap else base == 0 and bin_count == 64:
             is_first = bool(heap) and base == heap[0].start
             # request2size, csize2tidx
             fits = bin_count == (max(most_bytes + 23, 32) // 16 * 16 - 17) // 16 + 1

@@ -66,10 +66,8 @@ def find_mapped(
             found += some
             certain |= _at_borders(some, region)
     # The search takes a while, and the sum is of now.
-    places = np.array([each.chunk for each in found], np.uint64)
-    heads, was_read = reader.memory.read(places, 16)
-    is_kept = was_read & (heads[:, 1] & np.uint64(7) == _FLAG)
-    found = list(compress(found, is_kept.tolist()))
+    heads, was_read = reader.memory.read(np.array([each.chunk for each in found], np.uint64), 16)
+    found = list(compress(found, (was_read & (heads[:, 1] & np.uint64(7) == _FLAG)).tolist()))
     total = sum(each.size_bytes for each in found)
     sum_bytes = total if sum_at is None else reader.word(sum_at)
     notes: list[str] = []

@@ -86,8 +86,7 @@ class PinnedPageSums:
         """Returns the pinned pages of all arenas that were summed up."""
 
         def most(sums: dict[int, _PinSum]) -> list[tuple[int, _PinSum]]:
-            rows = sorted(sums.items(), key=lambda row: (-row[1].kept_bytes, row[0]))
-            return rows[:_MOST_PINS]
+            return sorted(sums.items(), key=lambda row: (-row[1].kept_bytes, row[0]))[:_MOST_PINS]
 
         return PinnedPages(
             round(self._all.kept_bytes),
@@ -153,8 +152,7 @@ def _accounted(process: Process, stacks_at: StacksAt | None) -> HeapUsage:
     usage = _summed_up(reader, heap, stacks_at)
     if stacks_at is None:
         return usage
-    classes = tuple(tally.by_stack(ClassNames(reader), stacks_at))
-    return replace(usage, stack_classes=classes)
+    return replace(usage, stack_classes=tuple(tally.by_stack(ClassNames(reader), stacks_at)))
 
 
 def _measured(process: Process, largest: int, contents_bytes: int) -> HeapUsage:
@@ -186,14 +184,13 @@ def _summed_up(
         if trims:
             trimmable = (trimmable or 0) + tally.trimmable_bytes
     stretches = [stretch for arena in heap.arenas for stretch in arena.stretches()]
-    in_heap = AddressRuns.from_ranges(stretches).intersect(resident)
     return HeapUsage(
         time_s=time.time(),
         arenas=tuple(arenas),
         trimmable_bytes=trimmable,
         notes=tuple(heap.notes),
         retries=heap.retries,
-        account=account_for(memory, arenas, in_heap),
+        account=account_for(memory, arenas, AddressRuns.from_ranges(stretches).intersect(resident)),
         pinned=pins.pages(),
     )
 

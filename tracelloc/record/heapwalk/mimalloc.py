@@ -284,8 +284,7 @@ def _free_blocks(reader: PieceReader, pages: _Pages) -> tuple[States, Mask]:
     states, numbers = pages.states(), np.arange(len(pages.starts))
     counted, is_sound = np.zeros(len(numbers), np.int64), np.ones(len(numbers), np.bool_)
     for kind in range(3):
-        heads = pages.lists[:, kind]
-        found = pages.follow(reader, heads, states, BlockState.FREE, pages=numbers)
+        found = pages.follow(reader, pages.lists[:, kind], states, BlockState.FREE, pages=numbers)
         counted += found.counts * (kind < 2)
         is_sound &= found.is_whole
     heaps = np.unique(pages.heaps[pages.heaps > 0]).tolist()

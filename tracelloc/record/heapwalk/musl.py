@@ -61,8 +61,7 @@ def _groups_of(
 ) -> list[tuple[int, dict[int, tuple[int, BlockState]]]]:
     """Reads a page's groups: (group's address, its slots: size and state by address)."""
     words = reader.words(page, _AREA_BYTES)
-    count = int(words[2])
-    metas = words[3 : 3 + _META_WORDS * count].reshape(-1, _META_WORDS)
+    metas = words[3 : 3 + _META_WORDS * int(words[2])].reshape(-1, _META_WORDS)
     used = np.flatnonzero((metas[:, 2] != 0) & (metas[:, 2] & np.uint64(15) == 0))
     heads, was_read = reader.memory.read(metas[used, 2], 8)
     own = np.uint64(page + 24) + np.uint64(8 * _META_WORDS) * used.astype(np.uint64)

@@ -119,8 +119,7 @@ def _read(reader: PieceReader, tree: PageTree, at_root: int, root: U64) -> PageM
         pages.append(page << np.uint64(tree.page_bits))
         entries.append(rows[at])
         leads_to.append(addresses[at])
-    columns = (np.concatenate(parts) for parts in (pages, entries, leads_to))
-    return PageMap(at_root, *columns)
+    return PageMap(at_root, *(np.concatenate(parts) for parts in (pages, entries, leads_to)))
 
 
 def _key_of_table(

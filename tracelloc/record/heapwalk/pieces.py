@@ -55,8 +55,7 @@ class AddressRuns:
     def intersect(self, other: AddressRuns) -> AddressRuns:
         """Returns the addresses that are in both sets of runs."""
         edges = np.concatenate([self.starts, other.starts, self.ends, other.ends])
-        count = len(self.starts) + len(other.starts)
-        steps = np.where(np.arange(len(edges)) < count, 1, -1)
+        steps = np.where(np.arange(len(edges)) < len(self.starts) + len(other.starts), 1, -1)
         order = np.lexsort((steps, edges))  # ends first
         edges, depths = edges[order], np.cumsum(steps[order])
         rows = np.flatnonzero(depths == 2)

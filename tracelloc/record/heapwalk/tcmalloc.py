@@ -159,8 +159,7 @@ def _spans(reader: PieceReader, pages: PageMap) -> _Spans:
     order = order[is_apart]
 
     def part(shift: int, width: int) -> I64:
-        found = (bits[order] >> np.uint64(shift)) & np.uint64((1 << width) - 1)
-        return found.astype(np.int64)
+        return ((bits[order] >> np.uint64(shift)) & np.uint64((1 << width) - 1)).astype(np.int64)
 
     return _Spans(
         addresses[order], firsts[order], lengths[order] << shift, rows[order, 4],
@@ -269,8 +268,7 @@ def _sizes(caches: U64) -> U64:
 
 def _central(words: U64, count: int) -> int | None:
     """Returns the index of the words of the central lists, of which each states its class."""
-    room = len(words) - count * _CENTRAL_WORDS
-    good = np.ones(max(0, room), np.bool_)
+    good = np.ones(max(0, len(words) - count * _CENTRAL_WORDS), np.bool_)
     for number in range(count):
         good &= words[number * _CENTRAL_WORDS :][: len(good)] == number
     return next(iter(np.flatnonzero(good).tolist()), None)

@@ -224,8 +224,7 @@ def read_graph(
         links.scan(np.ascontiguousarray(words), 8, parts.number(root))
     unused = unused_parts(reader, heap)
     dead = [*unused, *unwritten_blocks(reader, heap, unused).pairs(), *room_of(heap)]
-    kinds = kinds_of(thread, reader, heap, dead)
-    for piece in _pieces(reader, kinds, parts):
+    for piece in _pieces(reader, kinds_of(thread, reader, heap, dead), parts):
         check()
         scan_memory(reader, links, piece)
     notes, coverage = list(heap.notes), heap.coverage
@@ -281,8 +280,7 @@ def _pieces(reader: PieceReader, kinds: MemoryKinds, parts: RootParts) -> Iterat
             whole = [(start, end, NO_ROOT)] if kind == QUIET else parts.split(start, end)
             for low, high, root in whole:
                 for address in range(low, high, _PIECE_BYTES):
-                    stop = min(address + _PIECE_BYTES, high)
-                    yield address, stop, root, areas[number].is_code
+                    yield address, min(address + _PIECE_BYTES, high), root, areas[number].is_code
 
 
 def _connect(
@@ -292,8 +290,7 @@ def _connect(
     origins, held = pointers
     numbers = origins.copy()
     is_word = np.isin(numbers, named.addresses)
-    at = np.searchsorted(named.addresses, numbers[is_word])
-    numbers[is_word] = named.numbers[at]
+    numbers[is_word] = named.numbers[np.searchsorted(named.addresses, numbers[is_word])]
     first, top = count - 1, count + len(parts.roots)
     numbers[origins >= MARKED] -= np.uint64(MARKED + first)
     outer = np.array(list(named.wholes.values()), np.uint64)

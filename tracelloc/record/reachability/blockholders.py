@@ -133,8 +133,7 @@ def _of_size(graph: BlockGraph, size_bytes: int) -> Rows:
 
 def _of_class(graph: BlockGraph, pattern: str) -> Rows:
     names = {kind: name for kind, (name, _) in graph.kind_names.items() if name}
-    exact = [kind for kind, name in names.items() if name == pattern]
-    kinds = exact or [
+    kinds = [kind for kind, name in names.items() if name == pattern] or [
         kind
         for kind, name in names.items()
         if name.endswith(f"::{pattern}") or fnmatchcase(name, pattern)
@@ -148,11 +147,10 @@ def _of_class(graph: BlockGraph, pattern: str) -> Rows:
 
 
 def _coverage(graph: BlockGraph, owned: Ownership) -> HeapCoverage:
-    unreached = numbers_of(owned.number[: graph.count] == NONE)
     return HeapCoverage(
         time_s=graph.time_s,
         in_use=BlockSum(graph.count, int(graph.blocks.size_bytes.sum())),
-        unreached=graph.sums(unreached),
+        unreached=graph.sums(numbers_of(owned.number[: graph.count] == NONE)),
         coverage=graph.coverage,
         swapped_bytes=graph.swapped_bytes,
         pointers_left_out=graph.left_out,
@@ -182,8 +180,7 @@ def _top(graph: BlockGraph, most: int) -> TopHolders:
         if number < 2 * roots:
             keeper = Keeper(graph.roots[number % roots], None, 0, kept, kept)
         else:
-            block = int(owners.large[number - 2 * roots])
-            keeper = _keeper(owned, block, path.root, kept, kept)
+            keeper = _keeper(owned, int(owners.large[number - 2 * roots]), path.root, kept, kept)
             keeper = replace(keeper, other_roots=others.get(keeper.address, ()))
         keepers.append(replace(keeper, path=path, is_shared=number >= roots))
     rest = order[most:]

@@ -151,8 +151,7 @@ def _free_pieces(reader: PieceReader, piece: int, end: int) -> list[_Range]:
 
 
 def _unused_in_tables(reader: PieceReader, heap: WalkedHeap, words: U64) -> Iterator[_Range]:
-    tables = set(words[are_in_use(heap, words)].tolist())
-    for table in sorted(tables)[:_MOST_TRIED]:
+    for table in sorted(set(words[are_in_use(heap, words)].tolist()))[:_MOST_TRIED]:
         if table & 7:
             continue
         _, block, used, room = reader.words(table, _TABLE_HEADER_BYTES).tolist()

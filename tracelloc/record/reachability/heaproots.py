@@ -163,8 +163,7 @@ class RootParts:
 
 def thread_data_root(thread_id: int, title: str) -> HeapRoot:
     """Returns the root for the variables of a thread that have no names."""
-    name = f"thread-local variables of {title}"
-    return HeapRoot(RootKind.THREAD_LOCAL, name, "", (thread_id,))
+    return HeapRoot(RootKind.THREAD_LOCAL, f"thread-local variables of {title}", "", (thread_id,))
 
 
 def mapping_root(region: Region) -> HeapRoot:
@@ -214,8 +213,7 @@ class RootReader(RootWords):
         for thread_id in sorted(process.thread_ids()):
             with suppress(OSError, ValueError, IndexError):
                 words = (process.directory / "task" / str(thread_id) / "syscall").read_text()
-                pointer = int(words.split()[-2], 16)
-                waiting.append(ThreadRegisters(thread_id, 0, pointer, 0, none))
+                waiting.append(ThreadRegisters(thread_id, 0, int(words.split()[-2], 16), 0, none))
         return waiting
 
     def words(

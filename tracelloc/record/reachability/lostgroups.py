@@ -52,16 +52,14 @@ class BlockLinks:
         for at in range(0, bits.edge_count if len(starts) else 0, _AT_ONCE):
             some = ends[:, at : at + _AT_ONCE]
             rows = np.minimum(np.searchsorted(units, some), len(starts) - 1).astype(np.uint64)
-            are_wanted = (units[rows] == some).all(axis=0)
-            links.append((rows[0] << _HALF | rows[1])[are_wanted])
+            links.append((rows[0] << _HALF | rows[1])[(units[rows] == some).all(axis=0)])
         del ends, units
         found = np.concatenate(links)
         found.sort()
         found = found[np.append(True, found[1:] != found[:-1])[: len(found)]]
         places = np.arange(len(starts) + 1, dtype=np.uint64) << _HALF
         begins = np.searchsorted(found, places).astype(np.uint32)
-        targets = found.astype(np.uint32)
-        return cls(begins, targets)
+        return cls(begins, found.astype(np.uint32))
 
     def first_blocks(self) -> tuple[U32, U32]:
         """Returns blocks to which no other component leads (one per ring), and all components.

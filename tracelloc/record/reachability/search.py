@@ -163,8 +163,7 @@ class PointerSearch:
         """Memory that is swapped out in which there may be pointers to blocks: in roots, and in
         blocks that are reachable."""
         unused = [] if heap is None else unused_parts(reader, heap)
-        roots = self._add_blocks(heap, some_blocks)
-        kinds = kinds_of(process, reader, heap, unused, roots)
+        kinds = kinds_of(process, reader, heap, unused, self._add_blocks(heap, some_blocks))
         del heap
         scanner = MemoryScanner(reader.memory, self.bits, may_go_on=may_go_on)
         if root_words is not None:

@@ -180,8 +180,7 @@ class CensusTaker:
         """Returns numbers and bytes of objects, by type number."""
         blocks, objects, large = found.blocks, found.objects, found.large
         of = np.concatenate([objects.type, large.type])
-        uncounted = self._names.named(*UNCOUNTED)
-        large_bytes = own_bytes(self._types, uncounted, large.type, large.words)
+        large_bytes = own_bytes(self._types, self._names.named(*UNCOUNTED), large.type, large.words)
         sizes = np.concatenate([blocks.size_bytes[objects.block], large_bytes])
         table_words = np.concatenate([blocks.words[objects.at + TABLE], large.words[:, TABLE]])
         sizes += table_bytes(self._memory, self._types, blocks, of, table_words)

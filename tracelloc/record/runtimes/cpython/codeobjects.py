@@ -189,8 +189,7 @@ class CodeObjects:
                 self._known[code, identity] = function
         if function.lines is None:
             return RuntimeFrame(function.name, function.file, None, function.first_line)
-        at = (offset ^ 1 << 31) - (1 << 31) - self._layout.instructions
-        line = function.lines.line(at)
+        line = function.lines.line((offset ^ 1 << 31) - (1 << 31) - self._layout.instructions)
         return RuntimeFrame(function.name, function.file, line, function.first_line)
 
     def text(self, address: int) -> str | None:
@@ -204,8 +203,7 @@ class CodeObjects:
         if len(image) < _CODE_BYTES or words[1] != self._type:
             return RuntimeFrame(None)
         name, file = (self.text(words[at // 8]) for at in (layout.name, layout.file))
-        first_line: int = struct.unpack_from("<i", image, layout.first_line)[0]
-        return RuntimeFrame(name, file, None, first_line)
+        return RuntimeFrame(name, file, None, struct.unpack_from("<i", image, layout.first_line)[0])
 
     def _look_up(self, code: int, identity: int, read: ReadMemory) -> _Function:
         image = read(code, _CODE_BYTES)

@@ -107,8 +107,7 @@ def running_frames(python: CPython, codes: FrameCodes) -> list[RunningFrame]:
             image = python.read(frame, _FRAME_BYTES)
             if len(image) < _FRAME_BYTES:
                 break
-            entry = image[at["entry"]] >= at["least_entry"]
-            if not (entry and at["has_shims"]):
+            if not (image[at["entry"]] >= at["least_entry"] and at["has_shims"]):
                 (code,) = struct.unpack_from("<Q", image, at["code"])
                 known = codes.look_up(code & ~7)
                 if known.function.function is not None:

@@ -107,8 +107,7 @@ class HolderSearch:
         python = self.python()
         if python is None:
             return {}
-        frames = running_frames(python, FrameCodes(python))
-        graph = _Graph(found, frames, python, wanted)
+        graph = _Graph(found, running_frames(python, FrameCodes(python)), python, wanted)
         holders: dict[str, Holders] = {}
         waiting = list(wanted)
         for name in waiting:
@@ -200,8 +199,7 @@ class _Graph:
         found, names = self._found, self._names
         roots: dict[int, str] = {}
         numbers = [n for n in range(len(found.types.known)) if found.names.name_of(n) == "module"]
-        rows = np.flatnonzero(np.isin(found.objects.type, numbers))
-        for row in rows.tolist():
+        for row in np.flatnonzero(np.isin(found.objects.type, numbers)).tolist():
             start = int(found.blocks.at[found.objects.block[row]])
             dictionary = int(self._image.words[int(found.objects.at[row]) + 2])
             attributes = dict(names.texts(dictionary, ("__name__", "__file__")))
@@ -242,8 +240,7 @@ class _Graph:
             fresh = addresses[~np.isin(addresses, before.addresses_of_type(name))]
         if not len(fresh):
             fresh = addresses
-        step = max(1, len(fresh) // SAMPLES)
-        samples = fresh[::step][:SAMPLES]
+        samples = fresh[:: max(1, len(fresh) // SAMPLES)][:SAMPLES]
         sums: Counter[Holder] = Counter()
         tables: set[int] = set()
         for address in samples.tolist():
@@ -314,8 +311,7 @@ class _Graph:
         """Returns the module one of whose attributes a word is, and the words that lead there."""
         words = [word]
         for _ in range(_ATTRIBUTE):
-            start = self._image.references.begin(words[0])
-            before = int(self._parents[start >> 1])
+            before = int(self._parents[self._image.references.begin(words[0]) >> 1])
             if not before or before == _ROOT:
                 return None
             words.insert(0, before)
@@ -338,8 +334,7 @@ class _Graph:
             at = waiting.pop()
             found = self._image.object_in(at)
             if found is not None:
-                held = int(self._image.words[found[0]]) & 0xFFFFFFFF
-                if held > int(counts[at >> 1]):
+                if int(self._image.words[found[0]]) & 0xFFFFFFFF > int(counts[at >> 1]):
                     missing = at
                     break
             word = int(last[at >> 1])
@@ -349,8 +344,7 @@ class _Graph:
                 waiting.append(before)
         if not missing:
             path = UNCOLLECTED if self._is_collected is False else CYCLE
-            is_garbage = self._is_collected is True
-            return Holder(path, self._referrer(start), 0, 0, is_garbage=is_garbage)
+            return Holder(path, self._referrer(start), 0, 0, is_garbage=self._is_collected is True)
         found = self._image.object_in(missing)
         if missing == start and found and self._method_cache.has(self._image.address(found[0])):
             return Holder(METHOD_CACHE, "", 0, 0, is_bounded=True)

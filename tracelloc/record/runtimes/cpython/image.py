@@ -95,8 +95,7 @@ class HeapImage:
         self._is_weak = np.array([self._is_reference(n) for n in range(len(found.types.known))])
         blocks = found.blocks
         pieces = self._pieces(frames)
-        sizes = pieces.rows[:, 1].astype(np.int64) // 8
-        rounded = (sizes + 1) // 2 * 2
+        rounded = (pieces.rows[:, 1].astype(np.int64) // 8 + 1) // 2 * 2
         self.pool_words = len(blocks.addresses) * _POOL_WORDS
         self.piece_at = self.pool_words + np.cumsum(rounded) - rounded
         self.words = np.zeros(self.pool_words + int(rounded.sum()) + _SLACK_WORDS, np.uint64)
@@ -166,8 +165,7 @@ class HeapImage:
         (``PyDictValues``, Objects/dictobject.c).
         """
         found = self.found
-        has_dict = found.types.with_flag(_MANAGED_DICT)[found.objects.type]
-        at = found.objects.at[has_dict]
+        at = found.objects.at[found.types.with_flag(_MANAGED_DICT)[found.objects.type]]
         pointers = found.blocks.words[np.concatenate([at - 4, at - 3])]
         # In 3.12, the pointer is marked: it is one less than the address.
         values = found.blocks.locate((pointers + np.uint64(7)) & ~np.uint64(7))
@@ -211,12 +209,10 @@ class HeapImage:
         # Other types with items, as the results of `os.stat`, have more than their size says.
         of, at = found.objects.type, found.objects.at
         is_int = known.with_flag(_INT)
-        is_sized = (item == 0) | is_int | found.names.named("tuple")
-        sized = (flags == 0) & (base < 1024) & is_sized
+        sized = (flags == 0) & (base < 1024) & ((item == 0) | is_int | found.names.named("tuple"))
         counts = np.minimum(np.where(is_int[of], self._digits(at), self.words[at + 2]), _MOST_COUNT)
         used = before[of] + (base[of] + item[of] * counts.astype(np.int64) + 7) // 8
-        starts = found.blocks.at[found.objects.block]
-        limits[starts >> 1] = np.where(sized[of], used, 0)
+        limits[found.blocks.at[found.objects.block] >> 1] = np.where(sized[of], used, 0)
         at = found.blocks.locate(self._tables[:, 0].copy())
         within = (at >= 0) & (self._tables[:, 1] <= 512)
         places = at[within] >> 1
@@ -252,8 +248,7 @@ class HeapImage:
         self._tables = tables
         tables = tables[(found.blocks.locate(tables[:, 0].copy()) < 0)]
         own = np.array([(f.locals_address, f.size_bytes) for f in frames], np.uint64)
-        uncounted = found.names.named(*UNCOUNTED)
-        large_bytes = own_bytes(found.types, uncounted, large.type, large.words)
+        large_bytes = own_bytes(found.types, found.names.named(*UNCOUNTED), large.type, large.words)
         objects = np.stack([large.addresses - before, large_bytes], axis=1)
         static, of_static = self._static_types()
         rows = np.concatenate([objects, static, tables, own.reshape(-1, 2)])
@@ -347,8 +342,7 @@ class HeapImage:
     def address(self, word: int) -> int:
         """Returns the process's address of a word of the image."""
         if word < self.pool_words:
-            pool = int(self.found.blocks.addresses[word // _POOL_WORDS])
-            return pool + word % _POOL_WORDS * 8
+            return int(self.found.blocks.addresses[word // _POOL_WORDS]) + word % _POOL_WORDS * 8
         piece = int(np.searchsorted(self.piece_at, word, side="right")) - 1
         return int(self.piece_starts[piece]) + 8 * (word - int(self.piece_at[piece]))
 

@@ -159,8 +159,7 @@ class CPython:
     def publish(self, words: SpaceControl) -> None:
         """Tells the probes where Python's frames are, by the process's control words."""
         place = self.address + self.layout.interpreter
-        namespace = other_pid_namespace(self._process) or (0, 0)
-        words.set_python(place, namespace, self.layout.probes)
+        words.set_python(place, other_pid_namespace(self._process) or (0, 0), self.layout.probes)
 
     def groups(self, words: Sequence[int]) -> list[list[RuntimeFrame]]:
         """Names the frames that the probes have read (``struct python_stack``), innermost first."""
@@ -205,8 +204,7 @@ class CPython:
 
     def trouble(self) -> str | None:
         """Returns why some Python frames can't be followed now, for display; None if all can."""
-        at = self.address + self.layout.interpreter
-        image = self.read(at - 8, 16)
+        image = self.read(self.address + self.layout.interpreter - 8, 16)
         if len(image) == 16 and image[:8] != image[8:]:
             return "stacks of its sub-interpreters have no frames of Python"
         return None

@@ -150,8 +150,7 @@ class PathNames:
         for key, value in self._names.entries(dictionary):
             text = self._python.codes.text(key)
             if text in wanted:
-                said = self._python.codes.text(value)
-                found.append((str(text), said or ""))
+                found.append((str(text), self._python.codes.text(value) or ""))
                 if len(found) == len(wanted):
                     break
         return found
@@ -243,8 +242,7 @@ class PathNames:
 
     def _name_in_instance(self, walk: _Walk, word: int, begin: int, number: int) -> None:
         known, at = self._types.known[number], word - begin
-        target = self._image.references.target(walk.base)
-        inner = self._image.object_in(target)
+        inner = self._image.object_in(self._image.references.target(walk.base))
         leads_to_dict = inner is not None and self._names.name_of(inner[1]) == "dict"
         if at < 0:  # a dictionary, or values, before the object
             walk.namespace, walk.is_inner = leads_to_dict, not leads_to_dict
@@ -315,8 +313,7 @@ class PathNames:
         header = self._python.read(keys, 32)
         if len(header) < 32 or not 0 <= place < _MOST_KEYS:
             return None
-        entry = keys + 32 + (1 << header[9]) + 16 * place
-        key = self._python.read(entry, 8)
+        key = self._python.read(keys + 32 + (1 << header[9]) + 16 * place, 8)
         return self._python.codes.text(int.from_bytes(key, "little")) if len(key) == 8 else None
 
     def _shared_key(self, number: int, place: int) -> str | None:
@@ -359,8 +356,7 @@ class PathNames:
         code_at = self._python.layout.probes["code"] // 8
         first = self._python.layout.locals // 8
         for frame in range(begin + 2, min(begin + size, word)):
-            code = int(words[frame + code_at]) & ~7
-            known = self._codes.look_up(code)
+            known = self._codes.look_up(int(words[frame + code_at]) & ~7)
             number = word - frame - first
             if known.function.function is None or number < 0:
                 continue

@@ -141,8 +141,7 @@ def _grows(times_s: F64, counts: I64, begin: int) -> Mask:
     levels = span[:, at]
     parts = np.diff(levels, axis=1)
     total = levels[:, -1] - levels[:, 0]
-    least = _LEAST_SHARE * total[:, None] * np.diff(at_s) / (at_s[-1] - at_s[0])
-    grown = parts >= least
+    grown = parts >= _LEAST_SHARE * total[:, None] * np.diff(at_s) / (at_s[-1] - at_s[0])
     drops = (np.maximum.accumulate(span, axis=1) - span).max(axis=1)
     highest = counts[:, : begin + 1].max(axis=1)
     good: Mask = (total >= _LEAST_OBJECTS) & (grown.mean(axis=1) >= _GROWN_SHARE)
