@@ -133,7 +133,6 @@ class Population:
         return float(self.edges_s[-1])
 
     def select(self, rows: Stacks) -> Population:
-        """Returns the figures of some sites."""
         return self._with(lambda column: column[rows])
 
     def sums(self, rows: Stacks, starts: Stacks) -> Population:
@@ -179,12 +178,10 @@ class Census:
 
     @property
     def now_s(self) -> float:
-        """Seconds from the start of tracing to these figures."""
         return float(self.edges_s[-1])
 
     @property
     def stacks(self) -> int:
-        """Number of stacks that the figures are of."""
         return len(self.born[0])
 
     def survivors_by_age(self, stacks: Stacks) -> Population:
@@ -246,7 +243,6 @@ class Cohorts:
         self.version += 1
 
     def fork(self) -> Cohorts:
-        """Returns the figures for a copy of the address space."""
         child = Cohorts()
         child.start_ns = self.start_ns
         child._starts, child._row_of = self._starts, self._row_of

@@ -59,7 +59,6 @@ class Heap:
 
     @property
     def live_bytes(self) -> int:
-        """Outstanding bytes of all stacks."""
         return self.table.live_bytes
 
 
@@ -78,7 +77,6 @@ class HeapSeries:
         self._used = 0
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether it is time for another point."""
         return now_ns >= self._next_ns
 
     def add(self, now_ns: int, live_bytes: int, rss_bytes: int | None, *others: int) -> None:

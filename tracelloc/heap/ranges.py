@@ -114,7 +114,6 @@ class RangeTable:
         return gone
 
     def ranges(self) -> list[Range]:
-        """Returns all mapped ranges, by address."""
         return list(self._ranges)
 
     def mappings(self, of_allocators: set[int]) -> Mappings:

@@ -237,17 +237,14 @@ class LiveTable:
 
     @property
     def count(self) -> int:
-        """Number of outstanding blocks."""
         return self._core.count
 
     @property
     def live_bytes(self) -> int:
-        """Outstanding bytes of all stacks."""
         return self._core.held
 
     @property
     def oddities(self) -> Oddities:
-        """Counts of events that did not fit the table."""
         return Oddities(self._core.unmatched, self._core.reuses, self._core.odd_restores)
 
     @property
@@ -269,7 +266,6 @@ class LiveTable:
         return Peak(self._core.peak_ns, size_bytes, live_bytes, live_count)
 
     def blocks(self) -> Blocks:
-        """Returns a copy of all outstanding blocks, in no order."""
         return self._told_apart(self.raw_blocks())
 
     def raw_blocks(self) -> Blocks:
@@ -309,7 +305,6 @@ class LiveTable:
         return self.totals.whole_number(parts), size_bytes, self._told_apart(best)
 
     def threads(self) -> ThreadTotals:
-        """Returns a copy of each thread's figures."""
         rows = np.zeros((self._core.thread_count, FIGURES), np.int64)
         self._core.thread_rows(rows)
         return ThreadTotals(*rows.T)

@@ -52,8 +52,7 @@ class UnreachableTable:
         return rows[0], rows[1], self._asked_of(stacks)
 
     def _asked_of(self, stacks: npt.NDArray[np.intp]) -> F64:
-        asked: F64 = np.append(self.asked, 0.0)[np.minimum(stacks, len(self.asked))]
-        return asked
+        return np.append(self.asked, 0.0)[np.minimum(stacks, len(self.asked))]
 
     def sums(
         self,
@@ -187,7 +186,6 @@ class UnreachableBlocks:
         return SearchComparison(self.last, moves=self.moves)
 
     def accept(self, result: SearchResult) -> None:
-        """Adds the result of a search, which ``comparison`` has compared with earlier ones."""
         self.searches += 1
         self.last, self._counts, self._table = result, None, None
 
@@ -242,5 +240,4 @@ class UnreachableBlocks:
 
 def keys_of(address: U64, birth_ns: U64) -> U64:
     """Returns a practically unique number per block: an address alone may be reused."""
-    keys: U64 = address * _GOLDEN + birth_ns
-    return keys
+    return address * _GOLDEN + birth_ns

@@ -104,7 +104,8 @@ def usable_of(sizes: UsableSizes, blocks: Blocks) -> Usable:
     there, read = sizes.read.find(blocks)
     formula = None if sizes.unusual else formula_for(sizes.main)
     # With several allocators, only blocks whose size was read are certainly glibc's.
-    if formula is None or sizes.main.library is MallocLibrary.GLIBC and bool(sizes.main.others):
+    is_mixed = sizes.main.library is MallocLibrary.GLIBC and bool(sizes.main.others)
+    if formula is None or is_mixed:
         return Usable(read, there, there)
     computed, known = formula(blocks.size)
     return Usable(np.where(there, read, computed), there | known, there)

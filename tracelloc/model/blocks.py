@@ -92,8 +92,7 @@ class Blocks:
 
 def weights(size_bytes: U64, mean_bytes: int) -> F64:
     """Returns how many blocks each sampled block stands for. ``mean_bytes``: ``heap.sampling``."""
-    inverse: F64 = np.expm1(np.maximum(size_bytes, 1) / -float(mean_bytes))
-    return -1 / inverse
+    return -1 / np.expm1(np.maximum(size_bytes, 1) / -float(mean_bytes))
 
 
 def first_rows(n: int, main: U64, second: U64, third: U64) -> Rows:
@@ -167,7 +166,6 @@ class ReadSizes:
         return there, sizes
 
     def select(self, rows: Mask) -> ReadSizes:
-        """Returns the sizes in the rows that a mask selects."""
         return ReadSizes(self.address[rows], self.birth_ns[rows], self.size_bytes[rows])
 
 
@@ -202,12 +200,10 @@ class EarlierBlocks:
 
     @property
     def count(self) -> int:
-        """Number of blocks from before tracing, when tracing began."""
         return sum(kind.count for kind in self.kinds)
 
     @property
     def size_bytes(self) -> int:
-        """Usable bytes of the blocks from before tracing, when tracing began."""
         return sum(kind.size_bytes for kind in self.kinds)
 
 
@@ -234,7 +230,6 @@ class Mappings:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all mapped address ranges, in whole pages."""
         return sum(held.size_bytes for held in self.stacks)
 
 

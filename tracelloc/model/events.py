@@ -82,7 +82,6 @@ class SentStacks:
             yield stack_id, flags, tuple(frames[start:end])
 
     def select(self, mask: npt.NDArray[np.bool_]) -> SentStacks:
-        """Returns the stacks that a mask selects, with their frames."""
         if mask.all():
             return self
         return SentStacks(

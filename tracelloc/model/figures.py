@@ -50,7 +50,6 @@ class Totals:
 
     @classmethod
     def empty(cls, stacks: int = 1, sample_bytes: int | None = None) -> Totals:
-        """Returns totals of this many stacks, all zeros."""
         columns: dict[str, Any] = {name: np.zeros(stacks, np.int64) for name in COLUMNS}
         return cls(**columns, sample_bytes=sample_bytes)
 
@@ -91,12 +90,9 @@ class Totals:
 
     @property
     def temporary_share(self) -> npt.NDArray[np.float64]:
-        """Share of allocated blocks that were temporary, per stack: 0 to 1."""
-        share: npt.NDArray[np.float64] = self.temporary_count / np.maximum(self.allocated_count, 1)
-        return share
+        return self.temporary_count / np.maximum(self.allocated_count, 1)
 
     def grow(self, stacks: int) -> None:
-        """Makes room for this many stacks; arrays that are too short at least double."""
         old = len(self)
         if stacks <= old:
             return
@@ -177,7 +173,6 @@ class History:
         return len(self._times)
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether it is time for another sample."""
         return now_ns >= self._next_ns
 
     def sample(self, now_ns: int, live_bytes: I64) -> None:
@@ -219,7 +214,6 @@ class History:
 
     @property
     def times_ns(self) -> list[int]:
-        """Returns the times of all samples (CLOCK_MONOTONIC), oldest first."""
         return list(self._times)
 
     def at(self, time_ns: int) -> I64:
@@ -231,7 +225,6 @@ class History:
         return list(self._times), [int(held.sum()) for held in self._held]
 
     def copy(self) -> History:
-        """Returns a copy that later samples do not change."""
         copy = History(self._times[0])
         copy._times, copy._held = list(self._times), list(self._held)
         return copy
@@ -314,7 +307,6 @@ class ThreadActivity:
 
     @property
     def remote_freed_bytes(self) -> int:
-        """Bytes freed by another thread than the allocating one."""
         return sum(flow.size_bytes for flow in self.flows)
 
     @property

@@ -84,7 +84,6 @@ class MemoryAccount:
 
     @property
     def heap_bytes(self) -> int:
-        """Resident bytes of the walked heap."""
         return sum(self.parts.get(part, 0) for part in HEAP_PARTS)
 
     @property
@@ -207,12 +206,10 @@ class HeapUsage:
 
     @property
     def free_resident_bytes(self) -> int:
-        """Bytes of the heap that are free but still resident, in all arenas."""
         return sum(arena.free_resident_bytes for arena in self.arenas)
 
     @property
     def coverage(self) -> float:
-        """Share of the heap's bytes that the walk accounts for, 0 to 1."""
         return part_seen(self.arenas)
 
 

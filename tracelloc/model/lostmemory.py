@@ -76,7 +76,6 @@ class LeakedStack:
 
     @property
     def blocks(self) -> BlockSum:
-        """All leaked blocks of the stack, direct and indirect."""
         return self.direct + self.indirect
 
 

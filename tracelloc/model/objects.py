@@ -154,7 +154,6 @@ class TypeSuspect:
 
     @property
     def name(self) -> str:
-        """``module.Name``, or just ``Name`` of a built-in type."""
         return self.growth.name
 
     @property

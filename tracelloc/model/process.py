@@ -54,12 +54,10 @@ class ResidentMemory:
 
     @property
     def rss(self) -> int:
-        """Resident set size in bytes."""
         return self.anonymous + self.files + self.shared
 
     @property
     def kept(self) -> int:
-        """Bytes of resident and swapped memory."""
         return self.rss + self.swapped
 
 

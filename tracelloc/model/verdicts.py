@@ -121,9 +121,7 @@ class Sites:
         return rows[np.argsort(-self.rate_bytes_per_min[rows], kind="stable")]
 
     def have(self, verdicts: Iterable[Verdict]) -> Mask:
-        """Returns a mask of the sites that have one of these verdicts."""
-        found: Mask = np.isin(self.code, [CODE_OF[verdict] for verdict in verdicts])
-        return found
+        return np.isin(self.code, [CODE_OF[verdict] for verdict in verdicts])
 
     def withheld(self, rows: Mask, verdict: Verdict = Verdict.UNKNOWN) -> Sites:
         """Returns the sites with the verdicts in some rows replaced by a less definite one."""
@@ -160,7 +158,6 @@ class JudgingBasis:
 
     @property
     def watched_s(self) -> float:
-        """Seconds since tracing began."""
         return (self.now_ns - self.start_ns) / NS_PER_S
 
 

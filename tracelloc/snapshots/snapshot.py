@@ -184,8 +184,7 @@ class Snapshot(ProcessStatus):
     @property
     def objects(self) -> ObjectFindings | None:
         """Objects by type; None: the runtime is not supported, or they are not counted yet."""
-        found: ObjectFindings | None = self.facets.get("objects")
-        return found
+        return self.facets.get("objects")
 
     @property
     def sample_bytes(self) -> int | None:
@@ -217,7 +216,6 @@ class Snapshot(ProcessStatus):
 
     @property
     def live_stacks(self) -> int:
-        """Stacks with at least one live block."""
         return int(np.count_nonzero(self.totals.live_count))
 
     def column(self, figure: str) -> I64:
@@ -251,7 +249,6 @@ class Snapshot(ProcessStatus):
         return self.stack_stats(holding[np.lexsort((holding, -held[holding]))][:n].tolist())
 
     def stack_stats(self, indices: Sequence[int]) -> list[StackStat]:
-        """Returns the figures of stacks, given their indices."""
         columns = [self.column(name)[indices].tolist() for name in _FIGURES]
         return [StackStat(*row) for row in zip(indices, *columns, strict=True)]
 

@@ -45,12 +45,10 @@ class Group:
 
     @property
     def rate_bytes_per_min(self) -> float:
-        """Bytes per minute by which the stacks grow together."""
         return float(self.sites.rate_bytes_per_min[0])
 
     @property
     def is_leaking(self) -> bool:
-        """Whether the group's verdict is *leaking*."""
         return bool(self.sites.code[0] == _LEAKING)
 
     @classmethod
@@ -208,10 +206,8 @@ def without_falling(findings: Findings, growth_per_min: I64, live_bytes: I64) ->
 
 def _fell_since(judged: F64, live: I64) -> Mask:
     """Whether a large share of the bytes that were live at the judgement has been freed."""
-    fell: Mask = live < (1 - P.fall_least_share) * judged
-    return fell
+    return live < (1 - P.fall_least_share) * judged
 
 
 def _falls(growth: I64, live: I64) -> Mask:
-    fell: Mask = -growth > P.fall_least_share * (live - growth)
-    return fell
+    return -growth > P.fall_least_share * (live - growth)

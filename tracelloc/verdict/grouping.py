@@ -95,7 +95,6 @@ class Groups:
         return len(self.keys)
 
     def members(self, group: int) -> Rows:
-        """Returns the indices of a group's stacks."""
         return self.order[self.starts[group] : self.ends[group]]
 
     def select(self, groups: Rows) -> Groups:
@@ -104,7 +103,6 @@ class Groups:
 
     @property
     def sizes(self) -> Rows:
-        """Returns the number of stacks of each group."""
         return self.ends - self.starts
 
     def only(self, stacks: Mask) -> Groups:
@@ -124,8 +122,7 @@ class Groups:
         # The extra element keeps each end within bounds.
         padded = np.append(of_stacks[self.order], 0.0)
         bounds = np.stack([self.starts, self.ends], axis=1).ravel()
-        largest: F64 = np.maximum.reduceat(padded, bounds)[::2]
-        return largest
+        return np.maximum.reduceat(padded, bounds)[::2]
 
 
 def group_by_prefix(numbers: I64, rows: Rows) -> Groups:

@@ -242,8 +242,7 @@ def _slows_down(curves: _Curves, from_s: float, end_s: F64) -> Mask:
 
 
 def _rate_correction(before: F64, now: F64) -> F64:
-    corrected: F64 = np.clip(before / np.maximum(now, 1e-9), 1, P.most_load_correction)
-    return corrected
+    return np.clip(before / np.maximum(now, 1e-9), 1, P.most_load_correction)
 
 
 def steady_rate(population: Population, from_s: F64, end_s: F64) -> F64:
@@ -294,14 +293,12 @@ def beginning_within(edges: F64, until: F64, first: I64) -> F64:
     count = until[rows, first + 1] - until[rows, first]
     pace = (until[:, -1] - until[rows, first + 1]) / np.maximum(edges[:, -1] - end, 1e-3)
     filled = count / np.maximum((end - begin) * pace, 1e-9)
-    began: F64 = end - (end - begin) * np.minimum(filled, 1.0)
-    return began
+    return end - (end - begin) * np.minimum(filled, 1.0)
 
 
 def slice_starts(edges_s: F64, time_s: F64) -> F64:
     """Returns the edge, in seconds, at which the slice of each time begins."""
-    starts: F64 = edges_s[np.searchsorted(edges_s, time_s, side="right") - 1]
-    return starts
+    return edges_s[np.searchsorted(edges_s, time_s, side="right") - 1]
 
 
 def _walk_back(until: F64, edges: F64, first: I64) -> I64:
@@ -345,5 +342,4 @@ def _cut(until: F64, edges: F64, first: I64) -> I64:
     # The first block of the leak may come some slices later.
     kept = np.append(np.diff(until, axis=1) > 0, np.zeros((len(rows), 1), np.bool_), axis=1)
     waits = (slices >= cut[:, None]) & kept
-    found: I64 = np.where(waits.any(axis=1), waits.argmax(axis=1), cut)
-    return found
+    return np.where(waits.any(axis=1), waits.argmax(axis=1), cut)

@@ -31,7 +31,6 @@ class KnownLosses:
 
     @property
     def proven(self) -> bool:
-        """Whether any event is known to be missing."""
         return self.events > 0 or self.address_reuses > 0
 
 
@@ -55,7 +54,6 @@ class Judge:
         self._split_leaks = SplitLeaks(is_wrapper)
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether it is time for another judgement."""
         return now_ns >= self._due_ns
 
     def judge_stacks(
@@ -170,7 +168,6 @@ class Judge:
     def _tied_leaks(
         self, groups: list[Group], look: JudgedStacks
     ) -> Generator[None, None, list[Group]]:
-        """Finds groups of single stacks that leak together."""
         free = _without(np.arange(len(look.sites)), groups)
         tied = yield from find_tied(look.census, look.sites, look.stacks, free)
         found = (self._joined(rows, look.sites.select(rows), look) for rows in tied)
@@ -232,8 +229,7 @@ def _with_lost(sites: Sites, rows: Mask) -> Sites:
 
 def _lose_much(sites: Sites) -> Mask:
     """Returns a mask of sites that lose a part of their blocks, not just a few by chance."""
-    found: Mask = sites.unreachable >= np.maximum(P.lost_least, P.lost_share * sites.alive)
-    return found
+    return sites.unreachable >= np.maximum(P.lost_least, P.lost_share * sites.alive)
 
 
 def _loss_floor(census: Census, losses: bool) -> F64:

@@ -97,7 +97,7 @@ def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]
     )
     second, fourth = births[:, 1] - births[:, 0], births[:, 3] - births[:, 2]
     load = np.maximum(1, fourth / np.maximum(second, 1))
-    rising: Mask = (
+    return (
         (four > P.floor_last_step * three)
         & (three > P.floor_step * two)
         & (two > P.floor_step * one)
@@ -105,8 +105,7 @@ def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]
         & (three - one > P.floor_least_rise_bytes)
         & (now_s >= P.floor_from_s)
         & ((life_s > P.floor_least_lifetime * now_s) | (alive <= P.floor_few_blocks))
-    )
-    return rising, (three - one) / max(now_s / 2, 1e-3) * 60
+    ), (three - one) / max(now_s / 2, 1e-3) * 60
 
 
 def _containers(population: Population, alive: F64, born: F64) -> Iterator[tuple[int, float]]:

@@ -42,8 +42,7 @@ def ages_reached(population: Population) -> F64:
     starts, ends = population.edges_s[:-1], population.edges_s[1:]
     born_by = population.now_s - LIFETIME_EDGES_S
     share = (born_by[None, :] - starts[:, None]) / (ends - starts)[:, None]
-    reached: F64 = population.alive @ np.clip(share, 0, 1)
-    return reached
+    return population.alive @ np.clip(share, 0, 1)
 
 
 def deaths_from(population: Population) -> F64:

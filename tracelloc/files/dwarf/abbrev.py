@@ -54,7 +54,6 @@ class Abbreviation:
     attributes: tuple[tuple[int, int, int], ...]
 
     def has(self, *names: int) -> bool:
-        """Whether entries with this abbreviation have any of some attributes (``AT_``)."""
         return any(name in names for name, _, _ in self.attributes)
 
     def up_to(self, names: frozenset[int]) -> Abbreviation:
@@ -131,7 +130,6 @@ class AbbreviationTable:
         return self._known[code]
 
     def all(self) -> dict[int, Abbreviation]:
-        """Returns all abbreviations, by code."""
         while not self._ended:
             self._read_more()
         return self._known

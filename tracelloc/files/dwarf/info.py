@@ -100,7 +100,6 @@ class DebugUnit:
 
     @property
     def may_hold_code(self) -> bool:
-        """Whether a unit of this kind can have functions."""
         return self.kind in (_UT_COMPILE, _UT_PARTIAL, _UT_SKELETON)
 
     def data(self) -> bytes:
@@ -216,7 +215,6 @@ class DebugInfo:
         return [unit.offset for unit in self.units]
 
     def unit_at(self, offset: int) -> DebugUnit | None:
-        """Returns the unit that contains an offset of .debug_info, or None."""
         at = bisect_right(self._unit_offsets, offset) - 1
         if at < 0 or offset >= self.units[at].offset + self.units[at].size:
             return None
@@ -240,7 +238,6 @@ class DebugInfo:
         return data
 
     def abbreviations(self, offset: int, encoding: Encoding) -> AbbreviationTable:
-        """Returns the abbreviation table at an offset of .debug_abbrev."""
         section = self._abbrev
         if section is None or offset >= section.size:
             raise DwarfError("a unit has no abbreviations")

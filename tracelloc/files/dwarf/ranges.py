@@ -178,7 +178,6 @@ class UnitIndex:
         self._sort()
 
     def find(self, addresses: npt.NDArray[np.uint64]) -> list[DebugUnit | None]:
-        """Returns the compilation unit that covers each address, or None."""
         found = self._look_up(addresses)
         if not self._is_complete and any(unit is None for unit in found):
             self._complete()

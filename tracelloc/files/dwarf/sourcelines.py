@@ -48,7 +48,6 @@ class DwarfDecoder:
 
     @property
     def reason(self) -> str | None:
-        """Why some debug information is missing, for users; None if it is complete."""
         return self._info.damaged or self._info.elsewhere
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
@@ -70,7 +69,6 @@ class DwarfDecoder:
         return found
 
     def variables(self, addresses: Sequence[int]) -> list[SourcePlace]:
-        """Returns where the variables at these addresses are declared. Never raises."""
         return self._variables.places(addresses)
 
     def _chain(self, unit: DebugUnit, address: int) -> Chain:
@@ -184,7 +182,6 @@ class SymbolizerPipe:
             self.reason = "inlined functions are described in other files: install llvm-symbolizer"
 
     def close(self) -> None:
-        """Ends llvm-symbolizer if it is running."""
         if self._end is not None:
             self._end()
         self._process = None

@@ -85,7 +85,6 @@ class FacetContext:
         return self._root_words
 
     def close(self) -> None:
-        """Unloads the program that reads registers."""
         if self._root_words is not None:
             self._root_words.close()
 
@@ -101,15 +100,12 @@ class InspectionBudget:
 
     @property
     def used_ns(self) -> int:
-        """Returns the CPU time of the inspection so far."""
         return time.thread_time_ns() - self._began_ns
 
     def may_take(self, size_bytes: float) -> bool:
-        """Whether the inspection may use this many bytes of tracelloc's own memory."""
         return self.memory_bytes is None or size_bytes <= self.memory_bytes
 
     def may_go_on(self) -> bool:
-        """Whether the inspection may continue: the trace goes on and CPU time is left."""
         return not self.is_over() and self.used_ns < _MOST_CPU_NS
 
     def check(self) -> None:

@@ -34,7 +34,6 @@ class HeapFacet(Facet[HeapUsages]):
         self._first = NO_MEMORY
 
     def pause_ns(self, _now_ns: int) -> int | None:
-        """Returns some seconds, in ns; less if memory has changed much since the last account."""
         if not self.context.reads_memory:
             return None
         if self.result is None:

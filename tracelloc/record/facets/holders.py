@@ -59,7 +59,6 @@ class HoldersFacet(Facet[SuspectHolders]):
         return _PAUSE_NS if is_due else None
 
     def inspect(self, budget: InspectionBudget) -> SuspectHolders:
-        """Searches for the holders of old blocks of the stacks that grow now."""
         self._asked, stacks = self.process.heap, growing_stacks(self.process)
         memory_bytes = budget.memory_bytes and int(budget.memory_bytes * _MEMORY_SHARE)
         finder = HolderFinder(

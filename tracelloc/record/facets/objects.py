@@ -198,7 +198,6 @@ class ObjectsFacet(Facet[ObjectFindings]):
         self._numbers = itertools.count()
 
     def pause_ns(self, _now_ns: int) -> int | None:
-        """Returns some seconds, in ns; half a minute if no type grows."""
         if not self.context.reads_memory:
             return None
         jitter = 1 + next(self._numbers) * _JITTER % 1 / 2
@@ -206,7 +205,6 @@ class ObjectsFacet(Facet[ObjectFindings]):
         return int((_PAUSE_NS if is_growing else _QUIET_NS) * jitter)
 
     def inspect(self, budget: InspectionBudget) -> ObjectFindings | None:
-        """Takes a census, and finds the holders of growing types."""
         for watch in self._watches:
             if budget.memory_bytes is not None:
                 watch.most_bytes = budget.memory_bytes // _MEMORY_SHARE
@@ -225,12 +223,10 @@ class ObjectsFacet(Facet[ObjectFindings]):
         self.result = self._stacks.findings
 
     def refresh(self) -> None:
-        """Takes a census unless the last one is only some seconds old."""
         for watch in self._watches:
             watch.refresh()
 
     def catch_up(self) -> None:
-        """Takes over the findings of the last census."""
         found = self._found
         if found is not None:
             self.accept(found)

@@ -156,11 +156,9 @@ class PointersFacet(Facet[SearchResult]):
         )
 
     def _growing_stacks(self) -> I64:
-        """Returns the stacks that grow, the fastest ones if there are many."""
         findings = self.process.findings
         found = np.empty(0, np.int64) if findings is None else findings.sites.growing()
         return found[:_MOST_STACKS]
 
     def accept(self, result: SearchResult) -> None:
-        """Adds a search to the heap's unreachable blocks, for verdicts."""
         self._asked.accept(result)

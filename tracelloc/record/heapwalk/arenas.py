@@ -98,7 +98,6 @@ class Entries:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The address of the first and of the last entry."""
         return self.codes.first, self.codes.last & ~7
 
 
@@ -166,7 +165,6 @@ class WalkedHeap:
         return ((arena, part) for arena in self.arenas for part in arena.parts)
 
     def drop_below(self, address: int) -> None:
-        """Drops runs of entries that end below an address."""
         for arena in self.arenas:
             arena.parts = [part for part in arena.parts if part.span[1] >= address]
 

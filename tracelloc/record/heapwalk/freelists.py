@@ -189,8 +189,7 @@ class _FreeLists:
 def _of_size(entries: U64, least_bytes: int, most_bytes: int) -> U64:
     rows = np.empty(len(entries), np.intp)
     count = blocks_between(entries, least_bytes, most_bytes, rows)
-    found: U64 = entries[rows[:count]] & ADDRESS_BITS
-    return found
+    return entries[rows[:count]] & ADDRESS_BITS
 
 
 def _mark(arenas: list[Arena], addresses: U64, state: BlockState) -> None:

@@ -211,7 +211,6 @@ class _Extents:
         self.is_large = active & ~self.is_slab
 
     def entries(self) -> U64:
-        """Returns entries for all blocks and free regions, by address."""
         slabs = np.flatnonzero(self.is_slab)
         sizes = _SIZES[self.size_class[slabs]]
         counts = np.minimum(self.size_bytes[slabs].astype(np.int64) // np.maximum(sizes, 1),

@@ -63,7 +63,6 @@ class ArenaState:
 
     @property
     def struct_bytes(self) -> int:
-        """Size of the arena's ``malloc_state`` in bytes."""
         return _STATE_BYTES[self.head_bytes]
 
     @property

@@ -83,7 +83,6 @@ class PinnedPageSums:
             _add_by(self._by_stack, stacks[known], sizes[known], kept[known])
 
     def pages(self) -> PinnedPages:
-        """Returns the pinned pages of all arenas that were summed up."""
 
         def most(sums: dict[int, _PinSum]) -> list[tuple[int, _PinSum]]:
             return sorted(sums.items(), key=lambda row: (-row[1].kept_bytes, row[0]))[:_MOST_PINS]

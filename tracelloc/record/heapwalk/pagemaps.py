@@ -46,8 +46,7 @@ class PageTree(NamedTuple):
     def key(self, addresses: U64, level: int) -> U64:
         """Returns the index of each address's entry in a table; level 0 is the last."""
         shift = np.uint64(self.page_bits + level * self.key_bits)
-        found: U64 = (addresses >> shift) & np.uint64(self.entries - 1)
-        return found
+        return (addresses >> shift) & np.uint64(self.entries - 1)
 
     def leaf(self, words: U64) -> tuple[U64, U64]:
         """Decodes a last table: (rows of entries' words, addresses of their descriptions)."""
@@ -66,8 +65,7 @@ class PageMap(NamedTuple):
 
 def may_lead_on(words: U64, reader: PieceReader) -> Mask:
     """Returns a mask of words that may be addresses of a library's own memory."""
-    found: Mask = (words > _LEAST_ADDRESS) & (words < np.uint64(reader.address_end))
-    return found
+    return (words > _LEAST_ADDRESS) & (words < np.uint64(reader.address_end))
 
 
 def find_page_map(

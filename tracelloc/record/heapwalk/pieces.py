@@ -53,7 +53,6 @@ class AddressRuns:
         return cls.from_ranges((start, end) for _, start, end in rows)
 
     def intersect(self, other: AddressRuns) -> AddressRuns:
-        """Returns the addresses that are in both sets of runs."""
         edges = np.concatenate([self.starts, other.starts, self.ends, other.ends])
         steps = np.where(np.arange(len(edges)) < len(self.starts) + len(other.starts), 1, -1)
         order = np.lexsort((steps, edges))  # ends first

@@ -126,7 +126,6 @@ class BlockRanges:
         return found
 
     def usable_bytes(self) -> U64:
-        """Returns the bytes of each block that the program may use."""
         return self.size_bytes() - self.overhead_bytes
 
 
@@ -166,7 +165,6 @@ class PackedBlocks:
         return np.unique(rows[addresses - self.starts(rows) < reach_bytes])
 
     def usable_bytes(self) -> npt.NDArray[np.uint32 | np.uint64]:
-        """Returns the bytes of each block that the program may use."""
         return self.size_bytes - self.overhead_bytes
 
 

@@ -181,7 +181,6 @@ class BlockGraph:
         return self.count + len(self.roots)
 
     def sums(self, rows: npt.NDArray[np.intp] | U32) -> BlockSum:
-        """Returns count and bytes of some blocks."""
         return BlockSum(len(rows), sum(
             int(self.blocks.size_bytes[rows[at : at + AT_ONCE]].sum())
             for at in range(0, len(rows), AT_ONCE)
@@ -317,7 +316,6 @@ def _connect(
 def _kinds(
     reader: PieceReader, tally: ClassTally, blocks: BlockRanges, roots: int
 ) -> tuple[U32, dict[int, tuple[str, int]]]:
-    """Returns the kind of each node, and ``kind_names``."""
     count = len(blocks.starts)
     kinds = np.empty(count + roots + 1, np.uint32)
     some_large = [(np.empty(0, np.intp), np.empty(0, np.uint64))]

@@ -68,7 +68,6 @@ class HolderFinder:
         self._roots = RootReader(debug=debug)
 
     def close(self) -> None:
-        """Frees what is loaded into the kernel, and closes files."""
         self._roots.close()
         if self._own_space is not None:
             self._own_space.close()

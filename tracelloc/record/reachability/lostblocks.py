@@ -81,7 +81,6 @@ class LostBlockSearch:
         """Addresses of the lost blocks of earlier reports."""
 
     def close(self) -> None:
-        """Unloads the BPF program that reads registers."""
         self._root_words.close()
 
     def find(self) -> LostMemory:

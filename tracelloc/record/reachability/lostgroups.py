@@ -155,7 +155,6 @@ class BlockCounts:
     size_bytes: npt.NDArray[np.float64]
 
     def sum(self, rows: Mask) -> BlockSum:
-        """Returns the sum over the structures that a mask selects."""
         return BlockSum(int(self.blocks[rows].sum()), int(self.size_bytes[rows].sum()))
 
 

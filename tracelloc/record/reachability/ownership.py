@@ -69,8 +69,7 @@ class Ownership:
         return len(self.order)
 
     def are_blocks(self) -> Mask:
-        found: Mask = self.order < self.graph.count
-        return found
+        return self.order < self.graph.count
 
     def sums(self, which: U32 | Mask) -> BlockSum:
         """Returns count and bytes of the blocks among some numbers, which may be a mask of all."""
@@ -216,8 +215,7 @@ class BlockPaths:
 
     def roots_before(self, numbers: U32) -> U32:
         """Returns the indexes of the roots with which the paths to some blocks begin."""
-        found: U32 = self._roots[self.fold[numbers]]
-        return found
+        return self._roots[self.fold[numbers]]
 
     def path(self, fold: int, before: U32, numbers: U32, retained: BlockSum) -> HolderPath:
         """Returns a fold's path to some blocks (``numbers``), which ``before`` point to or are.

@@ -201,6 +201,5 @@ class RootWords:
         return words
 
     def close(self) -> None:
-        """Unloads the program that reads registers."""
         if self._registers is not None:
             self._registers.close()

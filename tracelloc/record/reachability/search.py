@@ -174,7 +174,6 @@ class PointerSearch:
             self.swapped_bytes = self._swapped_bytes(reader.memory, kinds)
 
     def are_reachable(self, addresses: U64) -> Mask:
-        """Returns a mask of the blocks, given by address, that can be reached."""
         found = np.empty(len(addresses), np.uint8)
         self.bits.are_reachable(addresses, found)
         return found.view(np.bool_)

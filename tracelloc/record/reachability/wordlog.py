@@ -62,7 +62,6 @@ class LoggedPiece(NamedTuple):
     words: U64  # The packed words, by address
 
     def part(self, start: int, end: int) -> U64:
-        """Returns the packed words of a part of the piece."""
         places = ((at - self.start) // 8 for at in (start, end))
         bounds = [min(place << _PLACE_SHIFT, _LARGEST_WORD) for place in places]
         first, last = np.searchsorted(self.words, np.array(bounds, np.uint64))
@@ -70,8 +69,7 @@ class LoggedPiece(NamedTuple):
 
     def addresses(self, words: U64) -> U64:
         """Returns the memory addresses of some of the piece's packed words."""
-        found: U64 = (words >> np.uint64(_PLACE_SHIFT) << np.uint64(3)) + np.uint64(self.start)
-        return found
+        return (words >> np.uint64(_PLACE_SHIFT) << np.uint64(3)) + np.uint64(self.start)
 
 
 class WordLog:
@@ -122,7 +120,6 @@ class LoggingReader(PieceReader):
         self._log = log
 
     def words(self, address: int, size_bytes: int, into: U64 | None = None) -> U64:
-        """A copy of memory as words; see ``PieceReader.words``."""
         found = super().words(address, size_bytes, into)
         self._log.add(found, address)
         return found

@@ -67,7 +67,6 @@ class StackMerger:
         self.uneven_count = 0
 
     def look_for_runtime(self) -> None:
-        """Looks for a runtime in the mapped files, unless one is known."""
         if self.runtime is not None or self._generation == self._space.generation:
             return
         self._generation = self._space.generation

@@ -58,7 +58,6 @@ class PythonObjectCounter:
         return holders
 
     def close(self) -> None:
-        """Closes the process's files."""
         self._search.close()
 
 

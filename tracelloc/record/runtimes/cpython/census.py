@@ -131,7 +131,6 @@ class CensusTaker:
     """Takes censuses of a process's objects; types are looked up once."""
 
     def __init__(self, process: Process, now_s: Callable[[], float] = time.time) -> None:
-        """``now_s``: returns the time since 1970, in seconds."""
         self._now_s = now_s
         self._memory = RemoteMemory(process)
         self._types = Types(self._memory)

@@ -251,8 +251,7 @@ class CodeObjects:
         image = read(address, _FIRST_TABLE_BYTES)
         if len(image) < _BYTES_AT:
             return b""
-        length: int = struct.unpack_from("<q", image, 16)[0]
-        end = _BYTES_AT + max(0, min(length, _LONGEST_TABLE))
+        end = _BYTES_AT + max(0, min(struct.unpack_from("<q", image, 16)[0], _LONGEST_TABLE))
         return self._whole(address, image, _BYTES_AT, end)[_BYTES_AT:end]
 
     def _whole(self, address: int, beginning: bytes, start: int, end: int) -> bytes:

@@ -43,7 +43,6 @@ class RunningFrame:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the frame's variables and temporaries."""
         return 8 * (self.code.variables + self.code.temporaries)
 
 
@@ -67,7 +66,6 @@ class FrameCodes:
         self._known: dict[int, FrameCode] = {}
 
     def look_up(self, code: int) -> FrameCode:
-        """Returns the layout of a code object's frames."""
         known = self._known.get(code)
         if known is None:
             image = self._python.read(code, 256)

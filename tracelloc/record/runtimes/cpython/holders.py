@@ -118,7 +118,6 @@ class HolderSearch:
         return holders
 
     def close(self) -> None:
-        """Closes the process's files."""
         if self._own_space is not None:
             self._own_space.close()
 
@@ -333,10 +332,10 @@ class _Graph:
         while waiting and len(seen) < _MOST_CYCLE:
             at = waiting.pop()
             found = self._image.object_in(at)
-            if found is not None:
-                if int(self._image.words[found[0]]) & 0xFFFFFFFF > int(counts[at >> 1]):
-                    missing = at
-                    break
+            held = int(self._image.words[found[0]]) & 0xFFFFFFFF if found is not None else 0
+            if held > int(counts[at >> 1]):
+                missing = at
+                break
             word = int(last[at >> 1])
             before = self._image.references.begin(word) if word else 0
             if before and before not in seen:

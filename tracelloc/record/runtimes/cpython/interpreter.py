@@ -150,7 +150,6 @@ class CPython:
 
     @property
     def title(self) -> str:
-        """The runtime's name and version, for display."""
         if self.version[1] < _OLDEST_READ:
             return "Python 3.10 or older"
         without = "" if self.has_gil else " without the GIL"
@@ -182,7 +181,6 @@ class CPython:
         self.codes.note_copy(words)
 
     def share_names(self, parent: Self) -> None:
-        """Shares the names of the process from which this one was forked."""
         self.codes.share_names(parent.codes)
 
     def is_loop(self, address: int) -> bool:

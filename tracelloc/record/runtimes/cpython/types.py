@@ -106,11 +106,9 @@ class Types:
         return numbers
 
     def address(self, number: int) -> int:
-        """Returns the address of a type, given its number."""
         return self._addresses[number]
 
     def number_of_type(self, address: int) -> int | None:
-        """Returns the number of the type at an address; None if there is no type."""
         number = int(self.number(np.array([address], np.uint64))[0]) if address else -1
         return None if number < 0 else number
 
@@ -256,8 +254,7 @@ def own_bytes(types: Types, are_uncounted: Mask, of: I64, words: U64) -> U64:
             lambda known: known.item_bytes,
         )
     )
-    sizes: U64 = _WORD * before + base + each * items
-    return sizes
+    return _WORD * before + base + each * items
 
 
 def table_bytes(memory: RemoteMemory, types: Types, blocks: PoolBlocks, of: I64, words: U64) -> U64:
