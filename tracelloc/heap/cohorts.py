@@ -97,8 +97,7 @@ SLICE_NS: Final = NS_PER_S  # Initial width of slices
 _PAUSE_SLICES: Final = 8  # After a pause of more slices than this, one slice covers all of it
 _AGE_OFFSET_NS: Final = 4 * SLICE_NS  # Added to ages, so that the newest slices differ
 LIFETIMES: Final = 32  # Classes of lifetimes: half octaves
-# Lower bound of the first class. Shorter lifetimes are in no class.
-SHORTEST_NS: Final = NS_PER_S // 16
+SHORTEST_NS: Final = NS_PER_S // 16  # Lower bound of the first class; shorter ones are in none
 # Lower bounds of the classes: 62 ms to 48 min; the last one is open.
 LIFETIME_EDGES_S: Final = SHORTEST_NS / NS_PER_S * 2 ** (np.arange(LIFETIMES) / 2)
 
@@ -121,8 +120,7 @@ class Population:
     floor_bytes: F64  # The smallest outstanding number of bytes during each slice
     lifetimes: F64  # Deaths by lifetime: a column per class
     load: F64  # Blocks born in the whole process, per slice
-    # Frees of blocks whose allocation was never seen, in the whole process, per slice.
-    unmatched: F64
+    unmatched: F64  # Frees of blocks that were never seen to be born: of all stacks, per slice
     unreachable: F64  # Blocks without any pointer to them, per slice (`heap.unreachable`)
     unreachable_bytes: F64  # Bytes of the blocks in `unreachable`
     asked: F64  # Blocks that the last pointer search covered: a number per site
@@ -219,11 +217,9 @@ class Cohorts:
     """Births and survivors of all stacks of one address space. Not thread safe."""
 
     def __init__(self) -> None:
-        # When the first slice began, CLOCK_MONOTONIC: by default the first event's time
-        self.start_ns: int | None = None
+        self.start_ns: int | None = None  # CLOCK_MONOTONIC: by default the first event's time
         self._starts = np.empty(0, np.int64)
-        # The row of each slice, the oldest first: rows never move.
-        self._row_of = np.empty(0, np.int64)
+        self._row_of = np.empty(0, np.int64)  # Of each slice, oldest first: they never move
         self.born = CounterRows(SLICES)
         self.alive = CounterRows(SLICES)
         self.alive_bytes = CounterRows(SLICES)
@@ -232,8 +228,7 @@ class Cohorts:
         self._load = np.zeros(SLICES, np.int64)
         self._unmatched = np.zeros(SLICES, np.int64)
         self.version = 0  # Changes whenever slices or rows change
-        # The stack and size of each block that is being reallocated: it is in no total.
-        self.unfinished: Callable[[], list[tuple[int, int]]] = list
+        self.unfinished: Callable[[], list[tuple[int, int]]] = list  # Blocks being reallocated
 
     def begin(self, start_ns: int) -> None:
         """Sets when tracing began, CLOCK_MONOTONIC. Call it before the first event, if at all."""

@@ -82,8 +82,7 @@ class HeapSeries:
     def add(self, now_ns: int, live_bytes: int, rss_bytes: int | None, *others: int) -> None:
         """Adds a point. ``others``: the remaining columns of ``HeapPoints``; 0: unknown."""
         if self._used == self._columns.shape[1]:
-            # Keeps the first point, and the later one of each further pair.
-            half = self._used // 2
+            half = self._used // 2  # Keeps the first point, and the later one of each pair
             last = self._columns[:, -1].copy()
             self._columns[:, 1:half] = self._columns[:, 2::2].copy()
             # The number is even, so the newest has no partner yet.

@@ -75,8 +75,7 @@ class RangeTable:
                     self.unmapped_bytes -= taken.size_bytes
                     self._put(taken)
                 continue
-            # An earlier unmap by this thread can no longer be in progress.
-            gone = self._cut(start, end)
+            gone = self._cut(start, end)  # This thread's earlier unmap, if any, is over
             self._taken.pop(tid, None)
             if kind == EventKind.UNMAP:
                 self._taken[tid] = gone

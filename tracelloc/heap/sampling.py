@@ -16,8 +16,7 @@ from tracelloc.model.blocks import Blocks
 from tracelloc.model.events import WEIGHT_BITS, WEIGHT_MANTISSA_BITS
 from tracelloc.model.figures import F64, U64
 
-# Stands for the mean if the program itself took the samples: each has its own weight.
-GIVEN: Final = 0
+GIVEN: Final = 0  # As the mean: the program took the samples, each with a weight
 GAPS: Final = 1 << 16  # Number of gaps to draw from, at even steps of their distribution
 
 

@@ -25,8 +25,7 @@ from tracelloc.model.figures import COLUMNS, I64, U32, U64, Mask, Peak, Totals
 from tracelloc.model.losses import Oddities
 from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
 
-# The row of events without a known thread order, and of threads beyond `MOST_THREADS`.
-NOBODY: Final = 0
+NOBODY: Final = 0  # The row of events without a known order, and of threads beyond the most
 MOST_THREADS: Final = 1 << 16
 MOST_FLOWS: Final = 1 << 14  # Most pairs of threads; further flows count as from and to `NOBODY`
 
@@ -300,8 +299,7 @@ class LiveTable:
             parts, size_bytes = parts + more[0], size_bytes + more[1]
             best = Blocks.concatenate([best, some.select(slice(count))]).largest(n)
             if len(best) == n:
-                # Smaller blocks than all of these need not be copied.
-                least = int(best.size[-1]) if n else _MOST
+                least = int(best.size[-1]) if n else _MOST  # Smaller ones need not be copied
         return self.totals.whole_number(parts), size_bytes, self._told_apart(best)
 
     def threads(self) -> ThreadTotals:

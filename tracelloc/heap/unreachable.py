@@ -82,16 +82,14 @@ class SearchResult(NamedTuple):
 
     asked: I64  # Blocks that the search covered, per stack
     blocks: Blocks  # Blocks to which one of the last searches found no pointer, sorted by key
-    # Per block, the searches that found no pointer; the last search is the lowest bit.
-    said: npt.NDArray[np.uint8]
+    said: npt.NDArray[np.uint8]  # Searches that found no pointer to each; the last is bit 0
     lost: Mask  # Which of the blocks count as lost
     newest_ns: tuple[int, ...]  # When the newest block was born of each of the last searches
     refuted: I64  # Blocks per stack that have been freed although they counted as lost
     # Bytes that were swapped out and may have pointers to blocks. Blocks that were lost before stay
     # lost meanwhile, and no others count as lost.
     swapped_bytes: int
-    # Kernel queue whose requests may (have) point(ed) to blocks: "io_uring", "AIO"; or empty
-    kernel_queue: str = ""
+    kernel_queue: str = ""  # Whose requests may (have) point(ed) to blocks: "io_uring", "AIO"
     # By stack, the lowest stack of those that allocate parts of the same objects; stacks without
     # others are left out.
     objects: Mapping[int, int] = NO_OBJECTS
@@ -168,13 +166,10 @@ class UnreachableBlocks:
     """Results of the last pointer searches, block by block. Not thread safe."""
 
     searches: int = 0  # Number of searches so far
-    # True if there will be no search: the process's memory can't be read, or must not be.
-    is_refused: bool = False
-    # Whether a garbage collector frees blocks: freeing a lost block then refutes nothing.
-    collects: bool = False
+    is_refused: bool = False  # Whether the memory can't or must not be read: no search
+    collects: bool = False  # By a garbage collector: then freeing a lost block refutes nothing
     moves: bool = False  # Whether the collector moves objects that point to blocks
-    # Stacks of which a root keeps the blocks that are not lost, by the last search for holders.
-    kept_stacks: frozenset[int] = frozenset()
+    kept_stacks: frozenset[int] = frozenset()  # Stacks of which a root keeps what is not lost
     last: SearchResult = _NO_SEARCH
     # What is computed once per search, as it takes a while for very many blocks: see `last_counts`
     # and `table`, whose edges come first.

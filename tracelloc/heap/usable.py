@@ -33,14 +33,11 @@ from tracelloc.model.process import FoundLibrary, MainLibrary, MallocLibrary
 PAGE_BYTES: Final = mmap.PAGESIZE  # The kernel's pages: glibc maps large blocks in whole ones
 
 
-# Requested sizes to (usable sizes, which of them are known), in bytes.
-Formula = Callable[[U64], tuple[U64, Mask]]
+Formula = Callable[[U64], tuple[U64, Mask]]  # Requested sizes to (usable ones, which are known)
 
-# Overhead of a glibc chunk: its size field (a mapped chunk has 8 more).
-CHUNK_HEADER_BYTES: Final = 8
+CHUNK_HEADER_BYTES: Final = 8  # The size field of a glibc chunk (a mapped one has 8 more)
 SMALLEST_CHUNK: Final = 32  # MINSIZE in glibc's malloc/malloc.c
-# Size from which glibc maps blocks; it rises when such a block is freed (mallopt(3)).
-_MMAP_THRESHOLD: Final = 128 << 10
+_MMAP_THRESHOLD: Final = 128 << 10  # glibc maps blocks from here on, or later (mallopt(3))
 
 _TC_PAGE: Final = 8192
 _TC_LEAST_SPAN: Final = max(_TC_PAGE, PAGE_BYTES)
@@ -73,8 +70,7 @@ def main_library(found: Iterable[FoundLibrary]) -> MainLibrary | None:
 
 def _precedence(pair: tuple[FoundLibrary, MallocLibrary]) -> tuple[bool, bool, bool]:
     allocator, library = pair
-    # Dynamic linkers have their own malloc for the time before the C library's.
-    in_c_library = is_c_library(allocator.file)
+    in_c_library = is_c_library(allocator.file)  # Dynamic linkers have their own, for before
     is_loaders = in_c_library and library is MallocLibrary.OTHER
     return allocator.family != LIBC_FAMILY, in_c_library, is_loaders
 

@@ -46,8 +46,7 @@ class Blocks:
     birth_ns: U64
     stack: U32
     tid: U32
-    # Number of blocks that each sampled block stands for, if the program has reported that.
-    weight: F64 | None = None
+    weight: F64 | None = None  # How many each sampled block stands for, by the program's report
 
     @classmethod
     def empty(cls, rows: int = 0) -> Blocks:
@@ -271,8 +270,7 @@ class HeapRoot:
     name: str  # Such as `app::g_sessions`, `stack of thread 17 (worker)`; from the target
     module: str = ""  # Path of the module with the variable
     thread_ids: tuple[int, ...] = ()  # Threads to which the root belongs, if any
-    # Source file that declares the variable, from debug information; empty if unknown.
-    file: str = ""
+    file: str = ""  # Source file that declares the variable; empty if unknown
     line: int = 0
 
 
@@ -281,8 +279,7 @@ class PathStep:
     """Blocks of one size and class that follow each other on a path from a root."""
 
     class_name: str  # C++ class; empty if unknown
-    # Most bytes that a program may have requested for each block; 0 if sizes differ.
-    usable_bytes: int
+    usable_bytes: int  # Most that a program may have requested for each; 0 if sizes differ
     count: int
 
 
@@ -306,15 +303,11 @@ class Keeper:
     root: HeapRoot  # The root itself, or one that leads to the block
     step: PathStep | None  # Size and class of the keeping block; None if the keeper is `root`
     address: int  # Address of the keeping block; 0 for a root
-    # The blocks to which all paths lead through the keeper, itself included: freed with the keeper.
-    retained: BlockSum
+    retained: BlockSum  # To which all paths lead through the keeper, itself included
     held: BlockSum  # The part of `retained` that the search asked about
-    # The path to most of the retained bytes; None if the search asked about certain blocks.
-    path: HolderPath | None = None
-    # Whether several roots lead to the blocks of `retained`: freeing one root frees nothing.
-    is_shared: bool = False
-    # Other roots that lead to the block, as far as they differ from `root`.
-    other_roots: tuple[HeapRoot, ...] = ()
+    path: HolderPath | None = None  # To most of these; None: certain blocks were asked for
+    is_shared: bool = False  # By several roots: freeing one of them frees nothing
+    other_roots: tuple[HeapRoot, ...] = ()  # Others that lead to the block, not `root`
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,14 +331,12 @@ class BlockHolders:
     blocks: BlockSum  # The blocks that were asked about
     unreached: BlockSum  # The part of `blocks` to which no path leads
     retained: BlockSum  # Blocks to which all paths lead through any of `blocks`, these included
-    # The paths that hold `blocks`, most blocks first. Several paths may hold a block.
-    paths: tuple[HolderPath, ...]
+    paths: tuple[HolderPath, ...]  # Most blocks first; several may hold a block
     # The root, and the last block on the way, through which all paths to most of `blocks` lead.
     # Empty if there is none: several roots share the blocks.
     keepers: tuple[Keeper, ...]
     more_paths: int = 0  # Number of further paths, not in `paths`
-    # Whether only some of the blocks were asked about: `paths` count only their holders.
-    is_sample: bool = False
+    is_sample: bool = False  # Whether only some were asked about: `paths` count theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,8 +347,7 @@ class TopHolders:
     keepers: tuple[Keeper, ...]  # Most bytes first
     others: BlockSum  # Blocks that further keepers retain
     other_count: int  # Number of further keepers
-    # Blocks that no single root retains, as several lead to them; also counted in other figures.
-    shared: BlockSum
+    shared: BlockSum  # That no single root retains, as several lead to them: in other figures, too
 
 
 @dataclass(frozen=True, slots=True)

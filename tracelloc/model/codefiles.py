@@ -5,8 +5,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tracelloc.dataclass import dataclass
 
-# Device (as in /proc/PID/maps) and inode: identifies a file, however many names it has.
-FileId = tuple[str, int]
+FileId = tuple[str, int]  # Device (as in maps) and inode of a file, whatever its names
 
 # Name prefixes of the files with the code below main and below thread functions.
 C_LIBRARY: Final = ("libc.so", "libc-2", "ld-linux", "ld-musl", "libpthread")

@@ -33,8 +33,7 @@ EVENT_FIELDS: Final = [
 
 EVENT_DTYPE: Final = np.dtype(EVENT_FIELDS)
 WEIGHT_MANTISSA_BITS: Final = 12
-# Bits that encode the weight of a block that the program itself has sampled, below its size.
-WEIGHT_BITS: Final = 17
+WEIGHT_BITS: Final = 17  # Of the weight of a block that the program has sampled, below its size
 
 
 class EventKind(IntEnum):
@@ -133,8 +132,7 @@ class Miss:
     stack_address: int
     stack: bytes  # The copied memory from `stack_address` on
     stack_holes: int  # Pages of `stack` that could not be copied: one bit each
-    # No stack, but a library that was mapped at `stack_address`: its path; otherwise empty
-    library: str = ""
+    library: str = ""  # Instead of a stack: the path of one mapped at `stack_address`
 
 
 NO_EVENTS: Final[Events] = np.empty(0, EVENT_DTYPE)

@@ -253,10 +253,8 @@ class HeapPoints:
     time_ns: I64  # Times, CLOCK_MONOTONIC. The first is the start of tracing.
     live_bytes: I64  # Outstanding at that time
     rss_bytes: I64  # Resident memory at that time; -1 if unknown
-    # Bytes of freed memory that was still resident, by the last walk of the heap; 0 if unknown.
-    kept_bytes: I64
-    # Bytes that the objects of a runtime had beside the heap, by their last count; 0 if unknown.
-    object_bytes: I64
+    kept_bytes: I64  # Freed memory that was still resident, by the last walk; 0 if unknown
+    object_bytes: I64  # Of a runtime's objects beside the heap, by their last count; 0 if unknown
 
     def __len__(self) -> int:
         return len(self.time_ns)

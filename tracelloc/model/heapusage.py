@@ -29,8 +29,7 @@ class MemoryPart(Enum):
 
 
 KEPT_PARTS = MemoryPart.CACHED, MemoryPart.FREE, MemoryPart.TOP  # Free, but still resident
-# All parts that a walk of the heap tells apart.
-HEAP_PARTS = (MemoryPart.IN_USE, *KEPT_PARTS, MemoryPart.OWN)
+HEAP_PARTS = (MemoryPart.IN_USE, *KEPT_PARTS, MemoryPart.OWN)  # Told apart by a walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,7 @@ class RuntimeFigures:
 class MemoryAccount:
     """The resident memory of one process by part."""
 
-    # Resident bytes of each part; a part that is missing is 0, or not told apart from `OTHER`.
-    parts: Mapping[MemoryPart, int]
+    parts: Mapping[MemoryPart, int]  # Resident bytes; missing ones are 0, or in `OTHER`
     # The largest (name, resident bytes) in each part; names may come from the target.
     items: Mapping[MemoryPart, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     swapped_bytes: int = 0
@@ -136,12 +134,9 @@ class PinnedPages:
     """Resident pages of the heap that are at most a quarter in use: blocks pin the free rest."""
 
     kept_bytes: int = 0  # Free bytes in the pages, which can't be returned to the kernel
-    # The blocks in use in the pages
-    blocks: BlockSum = field(default_factory=BlockSum)
-    # (usable bytes, blocks) of the block sizes that keep most bytes.
-    largest: tuple[tuple[int, BlockSum], ...] = ()
-    # The call stacks that keep most bytes; empty if the process is not traced.
-    by_stack: tuple[PinningStack, ...] = ()
+    blocks: BlockSum = field(default_factory=BlockSum)  # In use in these pages
+    largest: tuple[tuple[int, BlockSum], ...] = ()  # (usable bytes, blocks) that keep most bytes
+    by_stack: tuple[PinningStack, ...] = ()  # That keep most bytes; empty if not traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +182,9 @@ class HeapUsage:
     arenas: tuple[ArenaUsage, ...]
     sizes: tuple[SizeUsage, ...] = ()  # Blocks in use by size, most bytes first
     classes: tuple[ClassUsage, ...] = ()  # Blocks in use by class, most bytes first
-    # Classes of traced blocks; empty if the process is not traced, or sampled.
-    stack_classes: tuple[StackClass, ...] = ()
+    stack_classes: tuple[StackClass, ...] = ()  # Of traced blocks; empty if there are none
     largest: tuple[LargeBlock, ...] = ()
-    # Bytes that malloc_trim(0) would return to the kernel; None if the library has no such call.
-    trimmable_bytes: int | None = None
+    trimmable_bytes: int | None = None  # Bytes that malloc_trim(0) would return; None: no such call
     notes: tuple[str, ...] = ()  # Gaps in the figures; may contain names from the target
     retries: int = 0  # How often a part was read again, since the process changed it meanwhile
     account: MemoryAccount = NO_ACCOUNT  # All resident memory of the process, the heap included

@@ -66,8 +66,7 @@ class Oddities:
     # Frees of blocks that are not in the table: allocated before tracing began, outside the size
     # limits, or with a lost allocation.
     unmatched_frees: int = 0
-    # Allocations at an address that was still live: proof of an unseen free.
-    address_reuses: int = 0
+    address_reuses: int = 0  # Allocations at an address that was still live: an unseen free
     odd_restores: int = 0  # Failed reallocs of blocks for which no realloc had begun
 
 
@@ -89,8 +88,7 @@ class LossCounts:
     oddities: Oddities  # Oddities of the table and of the overflow map
     overflows: int = 0  # How often the event ring was found to have been full
     shared: bool = False  # Whether the probes counted for other processes or programs as well
-    # Tasks of the trace that have failed, such as the pointer search, with their failures.
-    failed_tasks: dict[str, int] = field(default_factory=dict)
+    failed_tasks: dict[str, int] = field(default_factory=dict)  # By name: the failures
 
     @property
     def events(self) -> int:

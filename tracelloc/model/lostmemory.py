@@ -44,17 +44,14 @@ class LostMemory:
     time_s: float  # Seconds since 1970
     in_use: BlockSum  # All blocks of the heap that are in use
     lost: BlockSum  # Blocks that nothing points to, except other lost blocks
-    # Groups that were not reported before and are not suppressed, most bytes first.
-    groups: tuple[LostGroup, ...]
+    groups: tuple[LostGroup, ...]  # Neither reported before nor suppressed, most bytes first
     searches: int  # Number of searches that agreed
     known: BlockSum  # Lost blocks that were reported before
     suppressed: BlockSum
     coverage: float = 1.0  # Share of the heap's bytes that the search could read, 0 to 1
     swapped_bytes: int = 0  # Bytes of the process that are swapped out, and were not searched
-    # Pointers not stored for want of memory: the blocks that they lead to count as reachable.
-    pointers_left_out: int = 0
-    # Blocks to which only unwritten blocks point: their words are most likely stale.
-    probably_lost: BlockSum = field(default_factory=BlockSum)
+    pointers_left_out: int = 0  # For want of memory: what they lead to counts as reachable
+    probably_lost: BlockSum = field(default_factory=BlockSum)  # Only unwritten blocks point there
     probable: tuple[LostGroup, ...] = ()  # As ``groups``, of these blocks
     notes: tuple[str, ...] = ()  # Gaps in the search; may contain names from the target
 
@@ -84,10 +81,7 @@ class ExitLeaks:
     """The result of a search for leaked blocks at a program's end."""
 
     stacks: tuple[LeakedStack, ...] = ()  # Most bytes first; stacks with direct leaks before others
-    # All blocks of the program that were not freed.
-    in_use: BlockSum = field(default_factory=BlockSum)
-    # Bytes that are swapped out, and were not searched: what only they point to counts as leaked.
-    swapped_bytes: int = 0
-    # Pointers not stored for want of memory: the blocks that they lead to count as in use.
-    pointers_left_out: int = 0
+    in_use: BlockSum = field(default_factory=BlockSum)  # That were not freed
+    swapped_bytes: int = 0  # Swapped out, and not searched: what only they point to is leaked
+    pointers_left_out: int = 0  # For want of memory: what they lead to counts as in use
     problem: str = ""  # Why the program could not be checked; empty if it was

@@ -72,10 +72,8 @@ class Holders:
 
     sample_count: int
     holders: tuple[Holder, ...]  # Most held samples first, garbage last
-    # Number of tables that could not be read, or were too large: paths through them are missing.
-    skipped_tables: int
-    # Addresses of some of the tables from malloc that directly refer to the objects.
-    tables: tuple[int, ...] = ()
+    skipped_tables: int  # Tables that could not be read, or were too large: paths may lack
+    tables: tuple[int, ...] = ()  # Some of the tables from malloc that refer to the objects
 
     @property
     def is_bounded(self) -> bool:
@@ -132,8 +130,7 @@ class NativeGrowth:
 
     bytes_per_min: float
     size_bytes: int  # Bytes of all live blocks of the stacks
-    # Indices of the call stacks that allocate this memory, the fastest growing first.
-    stacks: tuple[int, ...]
+    stacks: tuple[int, ...]  # Call stacks that allocate this memory, the fastest growing first
     caller: FunctionLine  # The innermost function of the runtime in the first stack
 
 
@@ -147,10 +144,8 @@ class TypeSuspect:
     verdict: Verdict
     holders: Holders | None  # Holders of the new objects; None if unknown yet
     parts: tuple[GrowingType, ...] = ()  # Growing types whose objects the type's objects hold
-    # The function that has enlarged the holder's table; None: unknown.
-    grower: FunctionLine | None = None
-    # Memory outside the objects that grows with them; None: none is known.
-    native: NativeGrowth | None = None
+    grower: FunctionLine | None = None  # It has enlarged the holder's table; None: unknown
+    native: NativeGrowth | None = None  # What grows with it outside objects; None: unknown
 
     @property
     def name(self) -> str:
@@ -174,10 +169,8 @@ class ObjectFindings:
     now: ObjectCensus | None = None  # The last census; None if there was none (see `trouble`)
     first: ObjectCensus | None = None
     suspects: tuple[TypeSuspect, ...] = ()  # Growing types, most bytes per minute first
-    # Types that grow too slowly to be suspects, unless native memory grows with them.
-    minor: tuple[TypeSuspect, ...] = ()
-    # Holders of objects of growing types, by type name.
-    holders: Mapping[str, Holders] = field(default_factory=dict)
+    minor: tuple[TypeSuspect, ...] = ()  # Too slow to be suspects, with native memory, too
+    holders: Mapping[str, Holders] = field(default_factory=dict)  # Of growing types, by name
     trouble: str | None = None  # Why objects are not counted, for display
 
 

@@ -78,10 +78,8 @@ class MemoryUsage:
     start: ResidentMemory  # Memory at the start of tracing
     pss_bytes: int | None  # Proportional set size, some seconds old; None if it can't be read
     limit: MemoryLimit | None  # The limit that is closest to being reached; None if there is none
-    # (CLOCK_MONOTONIC in ns, `kept` in bytes) of the last minutes.
-    history: tuple[tuple[int, int], ...]
-    # Resident and swapped bytes of the program's own mappings; None: not traced, or unreadable.
-    mapped_bytes: int | None = None
+    history: tuple[tuple[int, int], ...]  # (CLOCK_MONOTONIC in ns, `kept` bytes) of minutes
+    mapped_bytes: int | None = None  # Kept bytes of the program's own mappings; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +91,8 @@ class Runtime:
     advice: str  # How to inspect that heap
     short_advice: str  # The advice in a few words
     naming: str = ""  # How to get names of generated code; empty: there is no such code, or no way
-    # Option without which stacks lack frames of compiled code; empty: it is set, or not needed
-    frames_option: str = ""
-    # Whether a garbage collector frees blocks late, rather than reference counts.
-    collects: bool = True
+    frames_option: str = ""  # Without it, compiled code has no frames; empty: set, or no need
+    collects: bool = True  # Whether a collector frees blocks late, rather than counts
     moves: bool = True  # Whether the collector moves objects, and with them pointers to blocks
     counts_objects: bool = False  # Whether tracelloc counts the runtime's objects by type
 
@@ -118,8 +114,7 @@ class MainLibrary:
 
     library: MallocLibrary
     file: str
-    # Other malloc libraries whose blocks can't be told from this one's, in words.
-    others: tuple[str, ...]
+    others: tuple[str, ...]  # Whose blocks can't be told from this one's, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +140,7 @@ class FoundLibrary:
     file: str
     functions: tuple[str, ...]  # The plainest name of each function
     not_probed: tuple[UnseenFunction, ...]
-    # The malloc library that implements the functions; None if they call another one for blocks.
-    library: MallocLibrary | None = None
+    library: MallocLibrary | None = None  # That implements them; None: they call another one
     space: Space = Space.HOST
 
 
@@ -155,8 +149,7 @@ class Overhead:
     """The cost of tracing to the target, as it is displayed."""
 
     events_per_s: float
-    # Estimated share of the target's CPU time, 0 to 1; None before it was measured.
-    probe_share: float | None
+    probe_share: float | None  # Of the target's CPU time, by estimate; None: not measured yet
     slow_probes: tuple[str, ...]  # Functions with single-stepped probes
 
 
@@ -199,10 +192,8 @@ class ProcessInfo:
     arguments: str  # Command line; the short name if there is none
     user: str
     rss_bytes: int
-    # Growth of resident memory over the last minute, or since the process was first seen.
-    growth_bytes_per_min: int
-    # The malloc library, as `malloc in libc.so.6`; None: none found, or not looked for yet.
-    allocator: str | None
+    growth_bytes_per_min: int  # Of resident memory, over a minute, or since it was first seen
+    allocator: str | None  # As `malloc in libc.so.6`; None: none found, or not looked for
     trouble: Trouble | None  # Why it can't be traced; None if it can, as far as is known
     known: bool  # Whether `allocator` and `trouble` have been determined yet
     age_s: float = 0.0  # Seconds since the process was started

@@ -42,8 +42,7 @@ PARTIAL_REASONS: Final = {
 # Stacks that the probes left unfinished, and that could not be finished.
 PARTIAL: Final = StackFlag.LOST_MISS | StackFlag.SHORT_COPY | StackFlag.BAD_CFI | StackFlag.UNMAPPED
 
-# Stacks that end where the probes happened to stop: many call sites may share such a stack.
-CUT: Final = StackFlag.LOST_MISS | StackFlag.SHORT_COPY
+CUT: Final = StackFlag.LOST_MISS | StackFlag.SHORT_COPY  # Many call sites may share them
 
 
 NO_STACK: Final = 0  # The index of blocks whose stack could not be captured
@@ -61,8 +60,7 @@ class CallStacks:
     """
 
     def __init__(self) -> None:
-        # NO_STACK has no frames.
-        self._starts = np.zeros(1, np.int64)
+        self._starts = np.zeros(1, np.int64)  # NO_STACK has no frames
         self._depths = np.zeros(1, np.int64)
         self._flags = np.zeros(1, np.uint16)
         self._frames = np.empty(0, np.uint64)
@@ -85,8 +83,7 @@ class CallStacks:
         """
         starts, flags = self._starts[first:end].copy(), self._flags[first:end].copy()
         depths = np.where(starts == UNKNOWN, UNKNOWN, self._depths[first:end])
-        # Read after the starts: the frames of all known starts are in this array.
-        frames = self._frames
+        frames = self._frames  # After the starts: it has the frames of all known ones
         pieces = [
             frames[start : start + depth]
             for start, depth in zip(starts.tolist(), depths.tolist(), strict=True)

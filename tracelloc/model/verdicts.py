@@ -22,8 +22,7 @@ class Verdict(Enum):
     # Blocks of nearly every generation survive and have stopped dying, at a pace that does not slow
     # down, for long enough.
     LEAKING = "leaking"
-    # Growing, but it is too early for a leak verdict, or the evidence is too weak.
-    GROWING = "growing"
+    GROWING = "growing"  # It is too early for a leak verdict, or the evidence is too weak
     CACHE = "cache"  # Blocks are kept and replaced; their minimum has stopped rising
     BUSY = "busy"  # Blocks are short-lived; none accumulate
     START_UP = "start-up"  # Nearly all blocks were allocated at the start and stay
@@ -49,12 +48,10 @@ class Judgement:
     confidence: float  # Chance that the site really leaks, 0 to 1; 0 unless leaking or growing
     evidence: str  # One plain sentence, without the verdict's name
     verdict_in_s: float  # Seconds until the verdict can be "leaking"; 0 unless only time is missing
-    # Nothing allocated here has been freed: a container that only grows would look the same.
-    never_freed: bool
+    never_freed: bool  # Nothing was freed: a container that only grows would look the same
     survivors: int  # Number of blocks behind the rate (of samples, if blocks are sampled)
     retracted: int  # How often the verdict "leaking" was retracted
-    # Old blocks that pointer searches covered; 0: it is unknown whether anything points to them.
-    searched: int
+    searched: int  # Old blocks that pointer searches covered; 0: it is unknown what is lost
     unreachable: int  # Number of searched blocks without any pointer to them
 
 
@@ -105,8 +102,7 @@ class Sites:
     most_live_s: F64  # Seconds that nearly all freed blocks lived at most
     loss_share: F64  # Share of blocks that may look live because frees were lost
     unreachable: F64  # Old blocks without any pointer to them
-    # Old blocks that searches covered; 0: it is unknown whether anything points to them.
-    asked: F64
+    asked: F64  # Old blocks that searches covered; 0: it is unknown what points to them
     unreachable_bytes: F64
 
     def __len__(self) -> int:
@@ -180,8 +176,7 @@ class Findings:
     suspect_of: Mapping[int, Suspect]  # The suspect that a stack is part of, by stack
     sites: Sites  # One per stack
     retracted: I64  # Per stack, how often its verdict "leaking" was retracted
-    # Suspects that the user suppresses; None without suppressions.
-    suppressed: Suppressed | None = None
+    suppressed: Suppressed | None = None  # By the user; None without suppressions
 
     @property
     def codes(self) -> Codes:

@@ -86,8 +86,7 @@ class CaptureStatus:
     counters: npt.NDArray[np.uint64]  # Indexed by `abi.Counter`
     overflows: int = 0  # How often the event ring was found to have been full
     is_shared: bool = False  # Whether the counters are of several processes or programs
-    # Tasks of the trace that have failed, and how often.
-    failed_tasks: Mapping[str, int] = field(default_factory=dict)
+    failed_tasks: Mapping[str, int] = field(default_factory=dict)  # How often, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,29 +96,23 @@ class ProcessStatus:
     target: Target
     started_ns: int  # When its tracing began, CLOCK_MONOTONIC
     overhead: Overhead  # Cost of tracing to the process
-    # Processors that it uses, probes included, averaged over some seconds; None if unknown yet.
-    cpu_cores: float | None = None
+    cpu_cores: float | None = None  # Processors in use, probes included; None if unknown yet
     rss_bytes: int | None = None  # Resident memory; None once the process has ended
     memory: MemoryUsage | None = None  # Memory by kind; the last one if the process has ended
     series: HeapPoints | None = None  # Memory over the traced time; None before the first sample
     allocators: tuple[FoundLibrary, ...] = ()  # The traced allocators
     runtimes: tuple[Runtime, ...] = ()  # Runtimes in the process that have a heap of their own
-    # Blocks from before tracing; None: they are not in the figures.
-    earlier: EarlierBlocks | None = None
+    earlier: EarlierBlocks | None = None  # None: they are not in the figures
     mappings: Mappings | None = None  # Mappings of the program itself; None: not traced
-    # Verdicts on the process's stacks, some seconds old; None before the first ones.
-    findings: Findings | None = None
+    findings: Findings | None = None  # On stacks, some seconds old; None before the first
     # Results of inspecting the process's memory, by facet (`FACET_RESULTS`); results that do not
     # exist yet are missing.
     facets: Mapping[str, Any] = field(default_factory=dict)
     # Stacks through code that a runtime compiled without frame pointers: frames may be missing.
     unsure_stacks: int = 0
-    # How stacks are unwound through each code file, in words.
-    stack_methods: Mapping[str, str] = field(default_factory=dict)
-    # Names of threads by thread id; empty unless threads or blocks are wanted.
-    thread_names: Mapping[int, str] = field(default_factory=dict)
-    # Missing stretches of the figures, in the order of time; empty: they are complete.
-    gaps: tuple[Gap, ...] = ()
+    stack_methods: Mapping[str, str] = field(default_factory=dict)  # Of unwinding, by file
+    thread_names: Mapping[int, str] = field(default_factory=dict)  # By id, if wanted
+    gaps: tuple[Gap, ...] = ()  # In the order of time; empty: figures are complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,21 +128,16 @@ class Snapshot(ProcessStatus):
     losses: LossCounts  # Counts of lost events and other oddities
     truncated_stacks: int  # Stacks deeper than the limit of frames
     broken_stacks: int  # Stacks that end early, in code without frame pointers
-    # Allocations whose stack is lost, or ends early for want of memory or unwind information.
-    partial_allocations: int
+    partial_allocations: int  # With a stack that is lost, or lacks memory or unwind entries
     unknown_stacks: int  # Stacks of which only the id is known, as their record was lost
     top_blocks: BlockSelection  # The largest live blocks, and the sums of all live blocks
     old_blocks: BlockSelection | None  # Blocks of at least the requested age
-    # (time since tracing began in ns, outstanding bytes then), oldest first.
-    live_history: tuple[tuple[int, int], ...] = ()
+    live_history: tuple[tuple[int, int], ...] = ()  # (ns since the start, bytes), oldest first
     blocks: Blocks | None = None  # All live blocks, if wanted
-    # Usable sizes of `blocks`, if wanted and if there is an allocator.
-    usable: UsableSizes | None = None
+    usable: UsableSizes | None = None  # Of `blocks`, if wanted and if known
     history: History = field(default_factory=lambda: History(0))
-    # The high-water mark, counts in whole blocks; None before any allocation.
-    peak: Peak | None = None
-    # The policy that defines which allocations are temporary.
-    temporary: TemporaryPolicy = DEFAULT_POLICY
+    peak: Peak | None = None  # The high-water mark, in whole blocks; None before any
+    temporary: TemporaryPolicy = DEFAULT_POLICY  # Which allocations are temporary
     unordered_count: int = 0  # Blocks of which it is unknown whether they were temporary
     threads: ThreadActivity | None = None  # Figures by thread, if wanted
     merged: ProcessSum | None = None  # The merged processes; None: the snapshot is of one process
@@ -271,10 +259,8 @@ def _why_partial(flags: StackFlag) -> str | None:
 class TraceSnapshot:
     """Snapshots of all processes at one time, for every report, file, rule and screen."""
 
-    # In the order of their start, `root` first; includes ended processes.
-    processes: tuple[Snapshot, ...]
-    # Processes that were seen but not traced: beyond `--follow-limit`, or impossible to probe.
-    untraced_count: int = 0
+    processes: tuple[Snapshot, ...]  # In the order of their start, `root` first; with ended ones
+    untraced_count: int = 0  # Seen but not traced: beyond `--follow-limit`, or impossible
     follow: FollowCounts | None = None  # None: children are not followed
 
     @property

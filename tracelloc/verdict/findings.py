@@ -40,8 +40,7 @@ class Group:
     bytes_kept: F64  # Bytes kept by each stack since the group began to grow
     frame: int | None  # Return address that the stacks share
     retracted: int
-    # Number of stacks that share the frame, including those without a part in the leak.
-    sharing: int
+    sharing: int  # Stacks that share the frame, including those without a part in the leak
 
     @property
     def rate_bytes_per_min(self) -> float:

@@ -38,8 +38,7 @@ from tracelloc.verdict.parameters import P
 
 _LEAKING: Final = CODE_OF[Verdict.LEAKING]
 
-# Depth and number of a prefix, or outermost frames: identifies a sum across judgements.
-Key = tuple[int, ...]
+Key = tuple[int, ...]  # Depth and number of a prefix, or outermost frames: identifies a sum
 
 
 class Prefixes:
@@ -119,8 +118,7 @@ class Groups:
 
     def largest(self, of_stacks: F64 | Mask) -> F64:
         """Returns the largest figure of each group's stacks; 0 if there are no groups."""
-        # The extra element keeps each end within bounds.
-        padded = np.append(of_stacks[self.order], 0.0)
+        padded = np.append(of_stacks[self.order], 0.0)  # One more keeps each end in bounds
         bounds = np.stack([self.starts, self.ends], axis=1).ravel()
         return np.maximum.reduceat(padded, bounds)[::2]
 
@@ -206,8 +204,7 @@ def _outermost(groups: Groups, inner: Rows) -> list[int]:
 
 def common_length(paths: Sequence[Frames]) -> int:
     """Returns how many first frames all paths share."""
-    # Frames that the lowest and the highest path share are shared by all.
-    low, high = min(paths), max(paths)
+    low, high = min(paths), max(paths)  # What these two share, all share
     return next(compress(count(), map(ne, low, high)), min(len(low), len(high)))
 
 
@@ -269,8 +266,7 @@ def shared_prefixes(shared: list[int]) -> list[tuple[int, int, int]]:
     inner ones first. ``shared``: number that each member shares with the one before it.
     """
     nodes = []
-    # Stretches that are not closed yet: start and depth, in order of depth.
-    open_nodes: list[tuple[int, int]] = []
+    open_nodes: list[tuple[int, int]] = []  # Start and depth of open ones, by depth
     for at, depth in enumerate([*shared[1:], 0], start=1):
         start = at - 1
         while open_nodes and open_nodes[-1][1] > depth:

@@ -30,8 +30,7 @@ class Growth:
     """The best window of each site: a row per site."""
 
     leaking: Mask  # Sites for which all conditions of a leak hold
-    # Sites for which all conditions but time watched or confidence hold. Includes `leaking`.
-    growing: Mask
+    growing: Mask  # All conditions but time watched or confidence hold: includes `leaking`
     doubtful: Mask  # Would be growing, but lost frees could leave as many blocks behind
     start_s: F64
     end_s: F64  # End of the window, seconds since tracing began
@@ -40,8 +39,7 @@ class Growth:
     confidence: F64
     watch_s: F64  # Seconds that the window must last for a leak verdict
     never_freed: Mask  # Almost nothing was freed, in the window or before it
-    # Frees of blocks from before tracing per survivor, in the newer half.
-    old_frees_per_survivor: F64
+    old_frees_per_survivor: F64  # Frees of blocks from before tracing, in the newer half
 
     @classmethod
     def none(cls, sites: int) -> Growth:
@@ -122,8 +120,7 @@ def find_growth(
     if not len(steady):
         return none
     starts = _starts(clean_from_s, end_s[steady])
-    # All windows of all sites at once; those of one site are adjacent.
-    at = np.repeat(steady, starts.shape[1])
+    at = np.repeat(steady, starts.shape[1])  # Those of one site are adjacent
     tried = _try_windows(
         curves, at, tail.select(sites[at]), starts.ravel(), end_s[at], loss_share[sites[at]]
     )
@@ -319,8 +316,7 @@ def _walk_back(until: F64, edges: F64, first: I64) -> I64:
         if not walking.any():
             break
         at = np.where(walking, before, at)
-        # Stops at the earliest slice that kept blocks.
-        since = np.where(walking & (here > 0), at, since)
+        since = np.where(walking & (here > 0), at, since)  # The earliest slice that kept blocks
     return since
 
 

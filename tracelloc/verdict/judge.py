@@ -125,8 +125,7 @@ class Judge:
         unreachable: UnreachableBlocks | None,
     ) -> Circumstances:
         self._gaps.record_losses(losses.events, moment.now_ns)
-        # If blocks are sampled, only frees of samples are reported, and lost.
-        freed = int(census.born.sum() - census.alive.sum())
+        freed = int(census.born.sum() - census.alive.sum())  # If sampled: of samples only
         clean_ns = self._gaps.clean_from_ns() or moment.start_ns
         kept = () if unreachable is None else unreachable.kept_stacks
         return Circumstances(

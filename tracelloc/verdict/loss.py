@@ -21,20 +21,15 @@ class Circumstances:
     loss_share: float  # Share of frees known to be lost
     loss_floor: F64  # Per site, the share of frees that other sites seem to lose
     clean_from_s: float  # Time from which events are complete, in seconds since tracing began
-    # Per site reported as leaking, its onset in seconds since tracing began; NaN of others.
-    onset_s: F64
-    # Per site, whether a root keeps the blocks that are not lost: they are no part of its leak.
-    keeps: Mask
+    onset_s: F64  # Of sites reported as leaking, seconds since tracing began; else NaN
+    keeps: Mask  # Whether a root keeps a site's blocks that are not lost: no part of its leak
     sampled: bool = False  # Whether blocks are samples: counts are of samples, bytes are scaled
-    # Whether pointer searches have results, or it is known that there are no searches.
-    searched: bool = False
+    searched: bool = False  # Whether searches have results, or it is known that there are none
     refused: bool = False  # Whether the process's memory is not searched for pointers to its blocks
     resident_bytes: int = 0  # Resident memory of the process
     risen_bytes: int = 0  # How far that has risen since tracing began
-    # Whether a garbage collector frees blocks of the process, some of them late.
-    collects: bool = False
-    # Whether requests in the kernel may have the only pointers to blocks.
-    in_kernel: bool = False
+    collects: bool = False  # Whether a garbage collector frees blocks, some of them late
+    in_kernel: bool = False  # Whether requests in the kernel may have the only pointers
 
     def select(self, rows: Rows) -> Circumstances:
         return replace(

@@ -28,8 +28,7 @@ class PointerProof:
     lost: F64  # Blocks without any pointer to them
     listed: Mask  # Sites that repeatedly lost some blocks: suspects
     proven: Mask  # Sites that lost enough blocks, over enough time, for a leak verdict
-    # When the first lost block was allocated, seconds since tracing began, but for one-off losses.
-    since_s: F64
+    since_s: F64  # Of the first lost block, but for one-off losses; seconds since the start
 
     def withheld(self) -> PointerProof:
         """Returns the proof without results: unread memory may have pointers to the blocks."""
@@ -122,8 +121,7 @@ def apply_pointer_proof(
         [P.steady_collected_s if around.collects else P.steady_listed_s, P.material_listed_s],
         P.referenced_listed_s,
     )
-    # Without searches, the test of windows is all there is.
-    minor = (watched_s < listed_s) & (not around.refused)
+    minor = (watched_s < listed_s) & (not around.refused)  # Else windows are all there is
     referenced = np.where(minor, P.minor_confidence, P.referenced_confidence)
     unproven = np.where(code == CODE_OF[Verdict.LEAKING], 1.0, referenced) * sites.confidence
     unproven = np.where(steady & ~minor, np.maximum(unproven, P.steady_confidence), unproven)

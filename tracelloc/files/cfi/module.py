@@ -39,8 +39,7 @@ from tracelloc.files.elf.sections import SectionError
 class BuiltInRules:
     """The unwind rules for code that no file describes, on one architecture."""
 
-    # For code without call-frame information: a frame with a frame pointer, if any.
-    frame_pointer: RuleSet
+    frame_pointer: RuleSet  # Without information: that of a frame pointer, if any
     outermost: RuleSet  # For code without a caller on its stack
     signal_frame: RuleSet  # The rules of glibc's `__restore_rt`, for C libraries that provide none
 
@@ -85,8 +84,7 @@ def built_in_rules(architecture: Architecture) -> BuiltInRules:
 
 # The row of code without call-frame information, on all architectures.
 FALLBACK_ROW: Final = built_in_rules(X86_64).frame_pointer.row(0)
-# The row of code without a caller, on all architectures.
-END_ROW: Final = built_in_rules(X86_64).outermost.row(0)
+END_ROW: Final = built_in_rules(X86_64).outermost.row(0)  # Of code without a caller, everywhere
 
 
 U64 = npt.NDArray[np.uint64]
@@ -122,8 +120,7 @@ class Cfi:
         self._lock = threading.Lock()
         self._tables: list[Table | None] = []
         self._switches: list[tuple[int, int]] | None = None
-        # Approximate share of the code with information, 0 to 1; None before `all_rows`
-        self.covered_share: float | None = None
+        self.covered_share: float | None = None  # Of code, 0 to 1; None before `all_rows`
         self.trouble: str | None = None  # The reason why existing information cannot be read
 
     def _table(self, which: int) -> Table | None:
@@ -266,8 +263,7 @@ class Cfi:
             last = min(end, segment.address + segment.file_size, at + _MOST_CODE_BYTES)
             while at < last and count < _MOST_SITES:
                 size = min(_PIECE_BYTES, last - at)
-                # Pieces overlap, since a call may span two of them; duplicates are removed.
-                read_size = min(size + longest, last - at)
+                read_size = min(size + longest, last - at)  # A call may span two pieces
                 code = self._elf.read(segment.offset + at - segment.address, read_size)
                 if len(code) < size:
                     last = at

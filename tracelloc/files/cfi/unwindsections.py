@@ -63,8 +63,7 @@ def scan(entries: Entries) -> FdeIndex:
     return FdeIndex(starts[order], offsets[order], is_scanned=True)
 
 
-# Bytes of a table that are read at most; the rest is ignored. libLLVM-14's has 5 MB.
-_MOST_BYTES: Final = 128 << 20
+_MOST_BYTES: Final = 128 << 20  # Of a table; the rest is ignored. libLLVM-14's has 5 MB.
 
 Table = tuple[Entries, FdeIndex]
 

@@ -50,8 +50,7 @@ class Abbreviation:
 
     tag: int
     has_children: bool
-    # (name, form, value); the value counts for implicit constants only.
-    attributes: tuple[tuple[int, int, int], ...]
+    attributes: tuple[tuple[int, int, int], ...]  # (name, form, value of an implicit constant)
 
     def has(self, *names: int) -> bool:
         return any(name in names for name, _, _ in self.attributes)

@@ -19,11 +19,9 @@ U16: Final = struct.Struct("<H")
 U32: Final = struct.Struct("<I")
 U64: Final = struct.Struct("<Q")
 
-# Enough for 64 bits. Longer numbers are padding or an attack on big-number arithmetic.
-_LONGEST_LEB_BYTES: Final = 10
+_LONGEST_LEB_BYTES: Final = 10  # Enough for 64 bits. Longer ones are padding or an attack.
 _LONGEST_STRING_BYTES: Final = 1 << 14
-# Addresses that linkers write for code that they have discarded.
-TOMBSTONES: Final = (0, 1, (1 << 64) - 1, (1 << 64) - 2)
+TOMBSTONES: Final = (0, 1, (1 << 64) - 1, (1 << 64) - 2)  # Where linkers discard code
 
 
 class DwarfError(Exception):
@@ -195,8 +193,7 @@ LEB: Final = -1  # Marker in place of a size: a LEB128 number
 BLOCK_LEB: Final = -2  # Marker: a LEB128 number, and as many bytes
 TEXT: Final = -3  # Marker: a NUL-terminated string
 VARIES: Final = -4  # Marker: the value contains its form (DW_FORM_indirect)
-# Forms of blocks that begin with their length, and the size of that length in bytes.
-COUNTED: Final = {BLOCK1: 1, BLOCK2: 2, BLOCK4: 4}
+COUNTED: Final = {BLOCK1: 1, BLOCK2: 2, BLOCK4: 4}  # Bytes of the lengths of such blocks
 
 _SIZES: Final = {
     DATA1: 1, DATA2: 2, DATA4: 4, DATA8: 8, DATA16: 16, FLAG: 1, FLAG_PRESENT: 0,

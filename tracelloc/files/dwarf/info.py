@@ -65,8 +65,7 @@ class UnitRoot:
     address_base: int
     string_base: int
     ranges_base: int
-    # The .dwo file that has the unit's functions; None if this file has them.
-    split_name: str | None
+    split_name: str | None  # The .dwo file with the unit's functions; None: this one has them
 
 
 class DebugUnit:
@@ -82,8 +81,7 @@ class DebugUnit:
         at += 2
         self.kind = _UT_COMPILE
         if not 2 <= self.version <= 5:
-            # This unit is skipped; its length gives the offset of the next one.
-            self.kind = self.abbrev_offset = self.first_entry = 0
+            self.kind = self.abbrev_offset = self.first_entry = 0  # It is skipped by its length
             return
         if self.version == 5:
             self.kind, address_size = head[at], head[at + 1]
@@ -180,8 +178,7 @@ class DebugInfo:
         self._tables: Recent[tuple[int, Encoding], AbbreviationTable] = Recent(_KEPT_TABLES)
         self._data: Recent[int, bytes] = Recent(_KEPT_UNIT_BYTES, len)
         self.damaged: str | None = None  # The first problem found in the file, if any
-        # A description of information that is in another file, and so missing
-        self.elsewhere: str | None = None
+        self.elsewhere: str | None = None  # What is in another file, and so missing
 
     def blame(self, reason: str) -> None:
         """Records a problem with the file, if it is the first one, as ``damaged``."""

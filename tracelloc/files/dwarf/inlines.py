@@ -92,8 +92,7 @@ class EntryWalker:
         data = self._unit.data()
         end = len(data)
         steps = self._plain_steps(kinds, only_leaves=False)
-        # By first byte, the skippers for entries of variable size.
-        skips: list[Skipper | None] = [None] * 256
+        skips: list[Skipper | None] = [None] * 256  # For entries of variable size
         for code, each in self._skippers.items():
             if code < _ONE_BYTE and each.size < 0 and code not in kinds:
                 skips[code] = each
@@ -168,11 +167,9 @@ _KEPT_WALKERS: Final = 16
 _FUNCTION_WEIGHT: Final = 1 << 6
 _KEPT_ROWS: Final = 1 << 20  # Most rows of cached function tables
 _KEPT_INLINED: Final = 1 << 18
-# Number of functions before an address that are checked, as functions may be nested.
-_LOOK_BACK: Final = 64
+_LOOK_BACK: Final = 64  # Functions before an address that are checked: they may be nested
 _DEEPEST: Final = 500  # Most inlined calls returned for one address
-# Most references followed to a name: from a copy to its origin to its declaration.
-_LONGEST_NAME_CHAIN: Final = 8
+_LONGEST_NAME_CHAIN: Final = 8  # References followed: to the origin, to the declaration
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +177,7 @@ class Call:
     """A function that contains an address, and its call site if it was inlined."""
 
     name: str | None  # Linkage name, or else the plain name; None if unknown
-    # Number of the file in the unit's line program; None: unknown, or not inlined.
-    call_file: int | None
+    call_file: int | None  # Its number in the unit's line program; None: unknown, or not inlined
     call_line: int | None  # Line of the call, from 1; None: unknown, or not inlined
 
 

@@ -38,8 +38,7 @@ _CONST_ADD_PC, _FIXED_ADVANCE_PC = 8, 9
 _OPERANDS: Final = {_ADVANCE_PC: 1, _ADVANCE_LINE: 1, _SET_FILE: 1, _SET_COLUMN: 1, 12: 1,
                     _COPY: 0, 6: 0, 7: 0, _CONST_ADD_PC: 0, 10: 0, 11: 0}  # fmt: skip
 _END_SEQUENCE, _SET_ADDRESS = 1, 2
-# Most instructions per match, which bounds the engine's memory for backtracking.
-_MATCH_TOKENS: Final = 20_000
+_MATCH_TOKENS: Final = 20_000  # Instructions per match: bounds the engine's backtracking
 _KEPT_SEQUENCES: Final = 4096
 _LOOK_BACK: Final = 4  # Number of sequences before an address that are checked: some may be empty
 
@@ -73,8 +72,7 @@ def _plain_instructions(opcode_base: int, operand_counts: bytes) -> re.Pattern[b
 class LineRows:
     """The rows of one sequence. A row covers the addresses up to the next row's."""
 
-    # First address of each row, ascending; the last row is the sequence's end, without a line.
-    address: npt.NDArray[np.uint64]
+    address: npt.NDArray[np.uint64]  # Ascending; the last row is the end, without a line
     file: npt.NDArray[np.uint32]
     line: npt.NDArray[np.uint32]  # From 1; 0: no line
 
@@ -240,8 +238,7 @@ class SourceFrame:
     inlined: bool  # Whether the function was inlined into the next one in the chain
 
 
-# Source frames, innermost first; the last one is not inlined. Empty: nothing is known.
-Chain = tuple[SourceFrame, ...]
+Chain = tuple[SourceFrame, ...]  # Innermost first; the last is not inlined. Empty: unknown.
 
 
 _KEPT_BYTES: Final = 1 << 25  # Size of the cache of line programs

@@ -157,8 +157,7 @@ def _decode(unit: DebugUnit, data: bytes) -> list[Range]:
 
 
 _MOST_RANGES: Final = 1 << 23
-# Number of ranges before an address that are checked, as ranges of units may overlap.
-_LOOK_BACK: Final = 256
+_LOOK_BACK: Final = 256  # Ranges before an address that are checked, as units may overlap
 
 
 class UnitIndex:

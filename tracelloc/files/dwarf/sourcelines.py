@@ -31,8 +31,7 @@ from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.sections import SectionError
 from tracelloc.system.confined import start_confined
 
-# Work granted per address: content dropped from the caches has to be decoded again.
-_STEPS_PER_ADDRESS: Final = 1 << 12
+_STEPS_PER_ADDRESS: Final = 1 << 12  # What the caches have dropped is decoded again
 
 
 class DwarfDecoder:
@@ -43,8 +42,7 @@ class DwarfDecoder:
         self._lines = LineIndex(info)
         self._inlines = InlineReader(info)
         self._variables = VariableReader(info, self._lines.file_name)
-        # Per address of the last call of `chains`: the .dwo file with its functions, or None
-        self.split_paths: list[str | None] = []
+        self.split_paths: list[str | None] = []  # As in `LineDecoder`
 
     @property
     def reason(self) -> str | None:
@@ -116,8 +114,7 @@ def open_decoder(elf: ElfFile) -> DwarfDecoder | str:
     return DwarfDecoder(info)
 
 
-# Major versions that are looked for; 13 is the first one with JSON output.
-_VERSIONS: Final = range(40, 12, -1)
+_VERSIONS: Final = range(40, 12, -1)  # That are looked for; 13 is the first with JSON output
 _PATIENCE_S: Final = 20.0  # Longest silence before llvm-symbolizer counts as failed
 _BATCH: Final = 128
 _LARGEST_ANSWER_BYTES: Final = 1 << 24

@@ -14,14 +14,12 @@ from tracelloc.files.dwarf.inlines import Attributes, EntryWalker
 
 _OP_ADDR: Final = 0x03
 _OP_ADDRX: Final = 0xA1
-# Largest .debug_info that is searched, which takes some seconds.
-_LARGEST_INFO_BYTES: Final = 64 << 20
+_LARGEST_INFO_BYTES: Final = 64 << 20  # Reading more would take more than some seconds
 _MOST_VARIABLES: Final = 1 << 18
 _LONGEST_CHAIN: Final = 4  # Most references followed from a definition to its declaration
 
 SourcePlace = tuple[str | None, int | None]  # Source file and line; None if unknown
-# Returns the path of a file by its number in a unit's line program. May raise DAMAGE.
-FileNameOf = Callable[[DebugUnit, int], str | None]
+FileNameOf = Callable[[DebugUnit, int], str | None]  # Path by number in a unit. May raise DAMAGE.
 
 
 class VariableReader:

@@ -29,8 +29,7 @@ _NO_REGISTERS: Final = (
     "registers are not searched for pointers ({why}): blocks that only a register points to "
     "count as lost"
 )
-# CPU time limit of one inspection; enough to search about 200 GiB for pointers.
-_MOST_CPU_NS: Final = 60 * NS_PER_S
+_MOST_CPU_NS: Final = 60 * NS_PER_S  # Of one inspection; enough to search about 200 GiB
 
 LARGE_HEAP_BYTES: Final = 256 << 20  # RSS of processes whose heaps take long to read
 
@@ -71,8 +70,7 @@ class FacetContext:
     reads_memory: bool = True  # Whether tracelloc may read the processes' memory
     reads_registers: bool = False  # Whether registers are searched for pointers
     debug: bool = False
-    # Held by who reads a large heap: the memory that this takes is not taken several times.
-    large_heap: threading.Lock = field(default_factory=threading.Lock)
+    large_heap: threading.Lock = field(default_factory=threading.Lock)  # Held while one is read
     _root_words: RootWords | None = None
 
     def root_words(self) -> RootWords | None:
@@ -121,12 +119,9 @@ class Facet(ABC, Generic[T]):
 
     name: ClassVar[str]  # The key of results in snapshots and recordings
     task: ClassVar[str]  # Name of inspections in messages about failures
-    # Largest share of one processor's time that inspecting all processes takes.
-    share: ClassVar[float]
-    # Whether to inspect also when tracing begins, and when it ends if that is quick.
-    at_ends: ClassVar[bool] = False
-    # Whether inspections pause while tracelloc's memory budget is nearly used up.
-    needs_memory: ClassVar[bool] = True
+    share: ClassVar[float]  # Of one processor's time that inspecting all processes takes at most
+    at_ends: ClassVar[bool] = False  # Also when tracing begins, and, if that is quick, ends
+    needs_memory: ClassVar[bool] = True  # Whether they pause while memory is nearly used up
     final_errors: ClassVar[tuple[type[Exception], ...]] = ()  # Errors that will not go away
 
     result: T | None = None  # Result of the last inspection, for snapshots; None: none yet

@@ -14,8 +14,7 @@ from tracelloc.record.heapwalk.measuring import measure_memory
 from tracelloc.text import NS_PER_S
 
 _PAUSE_NS: Final = 10 * NS_PER_S
-# Least time between accounts of a process whose memory has changed.
-_CHANGED_PAUSE_NS: Final = 2 * NS_PER_S
+_CHANGED_PAUSE_NS: Final = 2 * NS_PER_S  # Between accounts if memory has changed much
 _CHANGED: Final = 0.05
 _BYTES_A_BYTE: Final = 1 / 4  # Memory for each byte of RSS at most: 8 bytes for blocks of 32
 

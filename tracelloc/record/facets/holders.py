@@ -32,8 +32,7 @@ _LOST_SHARE: Final = 1 / 4
 _MOSTLY_LOST: Final = 7 / 8  # If so many have none, it does not matter who keeps the others
 _KEPT_SHARE: Final = 0.9
 _UNSURE_ROOTS: Final = RootKind.STACK, RootKind.REGISTERS, RootKind.RUNTIME, RootKind.MAPPING
-# A stack that is not a suspect has at least so much of all live bytes.
-_LEAST_SHARE: Final = 1 / 100
+_LEAST_SHARE: Final = 1 / 100  # Of all live bytes, that a stack has if it is not a suspect
 _MEMORY_SHARE: Final = 1 / 2  # The part of the memory left that a search may use
 
 

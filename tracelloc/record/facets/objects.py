@@ -29,8 +29,7 @@ from tracelloc.record.runtimes.supported import watch_objects
 from tracelloc.text import NS_PER_S
 
 _MOST_POINTS: Final = 8
-# Censuses that are compared: at least two more than the two that define a proportion.
-_LEAST_POINTS: Final = 4
+_LEAST_POINTS: Final = 4  # Of censuses that are compared: two more than define a proportion
 _LEAST_GROWTH: Final = 20  # Least growth of the objects and of the blocks
 _LEAST_BYTES: Final = 4 << 10
 _TOLERANCE: Final = 0.05  # Largest deviation from the proportion, as a share of the growth
@@ -120,8 +119,7 @@ class ObjectStacks:
         self.findings: ObjectFindings | None = None  # The last findings, with what was joined
         self._frames = frames
         self._noted: ObjectFindings | None = None
-        # By type: the holders whose tables were looked up last
-        self._searched: dict[str, Holders] = {}
+        self._searched: dict[str, Holders] = {}  # Whose tables were looked up last
         self._growers: dict[str, FunctionLine] = {}
         self._is_interpreter = is_interpreter
         self._native: dict[str, NativeGrowth] = {}
@@ -177,8 +175,7 @@ def _line(frame: RuntimeFrame) -> FunctionLine:
 
 _PAUSE_NS: Final = 2 * NS_PER_S  # Least time from one census to the next
 _QUIET_NS: Final = 30 * NS_PER_S  # Time between censuses of programs in which no type grows
-# Varies pauses by up to half, so that periodic changes do not look like growth.
-_JITTER: Final = 0.6180339887
+_JITTER: Final = 0.6180339887  # Varies pauses by up to half: periodic changes are no growth
 _MEMORY_SHARE: Final = 4  # One census may use this fraction (1/n) of tracelloc's remaining memory
 
 

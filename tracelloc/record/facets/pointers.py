@@ -27,8 +27,7 @@ from tracelloc.text import NS_PER_S
 _SAMPLES: Final = 64  # Blocks of each stack whose contents are read
 _READ_BYTES: Final = 512  # Of each block
 _AT_ONCE: Final = 1 << 14  # Addresses that are looked up at a time
-# Share of a stack's blocks that those of another one must point to, and those of all others.
-_LEAST_SHARE: Final = 0.1
+_LEAST_SHARE: Final = 0.1  # Of a stack's blocks, that another's point to; and all others'
 _LEAST_SUM: Final = 0.5
 
 
@@ -90,8 +89,7 @@ class ObjectParts:
 
 _PAUSE_NS: Final = 10 * NS_PER_S  # Least time from one search to the next
 _LEAST_SEARCHES: Final = 2  # Searches after which lost blocks can be known
-# Searches of a process in which nothing happens, after which there are no more: all that count.
-_SETTLED: Final = 4
+_SETTLED: Final = 4  # Searches, after which there are no more if nothing happens: all that count
 _QUIET_NS: Final = 60 * NS_PER_S  # Time between searches of processes in which nothing grows
 _MOST_EDGES: Final = 1 << 24  # Most pointers between blocks that are stored: 128 MiB
 _BYTES_A_BYTE: Final = 1 / 16  # Memory for each byte of RSS at most

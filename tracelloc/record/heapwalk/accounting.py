@@ -25,10 +25,8 @@ from tracelloc.record.runtimes.ownheaps import runtime_heaps
 from tracelloc.record.sources.preloaded.sharedarea import AREA_NAME
 
 _MOST_ITEMS: Final = 8
-# Bytes without a file behind a library's data up to which they count as its variables.
-_MOST_LIBRARY_BSS_BYTES: Final = 1 << 20
-# Bytes of a guard before a thread's stack; more is reserved for something else.
-_MOST_GUARD_BYTES: Final = 1 << 16
+_MOST_LIBRARY_BSS_BYTES: Final = 1 << 20  # Memory behind a library's data that may be its variables
+_MOST_GUARD_BYTES: Final = 1 << 16  # Before a thread's stack; more is reserved for something else
 _MEMORY_FILES: Final = "/memfd:", "/SYSV", "/dev/zero", "[anon_shmem:"
 _MEMORY_SYSTEMS: Final = "tmpfs", "ramfs", "devtmpfs", "hugetlbfs"
 # What names of mappings say: a pattern, the part of memory, and the title with the first group.

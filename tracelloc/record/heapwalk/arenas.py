@@ -109,8 +109,7 @@ class Arena:
     library: MallocLibrary
     system_bytes: int  # Bytes requested from the kernel, by the library's own count
     header_bytes: int = 0  # Bytes before the first block of each stretch, which have no entry
-    # Bytes between the blocks that other code has requested from the kernel (sbrk).
-    foreign_bytes: int = 0
+    foreign_bytes: int = 0  # Bytes between the blocks that other code has requested (sbrk)
     unseen: list[str] = field(default_factory=list)  # Where a walk had to stop, and why
     parts: list[Entries] = field(default_factory=list)  # Runs of entries, by address
 
@@ -154,12 +153,9 @@ class WalkedHeap:
     # Start and end of the malloc libraries' own data outside the entries: their pointers to free
     # memory mean nothing.
     metadata: list[tuple[int, int]]
-    # What a reader must know about missing parts; may contain names from the target.
-    notes: list[str] = field(default_factory=list)
-    # How often a piece had to be read again, because the process changed it meanwhile.
-    retries: int = 0
-    # Links of free lists that led to memory that is swapped out, or not there.
-    absent_links: int = 0
+    notes: list[str] = field(default_factory=list)  # Why parts are missing; may be from the target
+    retries: int = 0  # How often a piece was read again, as the process had changed it
+    absent_links: int = 0  # Links of free lists to memory that is swapped out, or not there
 
     def parts(self) -> Iterator[tuple[Arena, Entries]]:
         return ((arena, part) for arena in self.arenas for part in arena.parts)

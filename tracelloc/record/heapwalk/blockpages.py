@@ -81,8 +81,7 @@ class BlockPages:
         if sizes is not None:
             good &= self.sizes[rows] == sizes[lists]
         places = ((np.cumsum(self.counts) - self.counts)[rows] + numbers)[good]
-        # Lists in memory that changed may be rings, or lead to one block.
-        is_new = np.zeros(len(places), np.bool_)
+        is_new = np.zeros(len(places), np.bool_)  # Changed lists may be rings, or lead to one block
         is_new[np.unique(places, return_index=True)[1]] = True
         good[good] = is_new & (states[places] == BlockState.IN_USE)
         states[places] = state

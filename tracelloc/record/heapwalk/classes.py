@@ -26,12 +26,10 @@ from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.regions import Region
 
 Rows = npt.NDArray[np.intp]
-# Returns the stack that allocated the block at each address; -1 where there is none.
-StacksAt = Callable[[U64], npt.NDArray[np.int64]]
+StacksAt = Callable[[U64], npt.NDArray[np.int64]]  # The stack of each block; -1 where there is none
 
 _NONE: Final = np.empty(0, np.uint64)
-# Bytes from an object to one of its base classes (offset to top), at most.
-_MOST_OFFSET: Final = 1 << 24
+_MOST_OFFSET: Final = 1 << 24  # Bytes from an object to one of its base classes (offset to top)
 _PREFIX: Final = "typeinfo name for "
 _MANGLED: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_.$]*")
 

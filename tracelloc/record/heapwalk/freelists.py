@@ -23,11 +23,9 @@ _FIRST_FASTBIN_BYTES: Final = 32
 # 2.41; 2.42).
 _TCACHES: Final = {64: (0x290, 0x290), 76: (0x300, 0x340)}
 _SMALL_BINS: Final = 64
-# In the word before a chunk's memory: its size, without the flags.
-_SIZE_BITS: Final = 0xFFFFFFFFFFFFFFF0
+_SIZE_BITS: Final = 0xFFFFFFFFFFFFFFF0  # Of the size in the word before a chunk: without its flags
 _MOST_CHANGED: Final = 2  # Lists of a thread cache that may change while it is read
-# Chunks per arena that are looked at again, as they may be thread caches.
-_MOST_DOUBTFUL: Final = 64
+_MOST_DOUBTFUL: Final = 64  # Chunks per arena that are looked at again: maybe thread caches
 _MOST_TRIES: Final = 10  # Reads of lists that change meanwhile
 _GROWTH_BYTES: Final = 64 << 20  # How far a heap may have grown since it was walked
 _LONG: Final = 1 << 16  # Chunks in lists that take long to read, and of which few change meanwhile

@@ -35,21 +35,17 @@ from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import PAGE_BYTES, U64
 from tracelloc.record.process.regions import Region
 
-# Returns (address of the top chunk, end of the stretch) as of now.
-Bounds = Callable[[], tuple[int, int]]
+Bounds = Callable[[], tuple[int, int]]  # (address of the top chunk, end of the stretch) as of now
 
 _PIECE_BYTES: Final = 4 << 20
-# Read within microseconds, so that a busy process changes little meanwhile.
-_SMALL_PIECE_BYTES: Final = 1 << 16
+_SMALL_PIECE_BYTES: Final = 1 << 16  # Read within microseconds: little changes meanwhile
 _MOST_TRIES: Final = 10  # Reads of one place before it is given up
 _MOST_RETRIES: Final = 400  # Reads again in one stretch
 _PROBED_BYTES: Final = 1 << 13
 _SURE: Final = 16  # Chunks that must follow each other where a walk begins again
-# How far to look for more chunks behind memory that is not malloc's.
-_SEARCH_BYTES: Final = 64 << 20
+_SEARCH_BYTES: Final = 64 << 20  # How far to look for chunks behind memory that isn't malloc's
 _MOST_GAPS: Final = 1024  # Places in one stretch at which a walk begins again
-# Bytes of a heap of an arena that is not the main one: four huge pages.
-_LARGEST_HEAP_BYTES: Final = 4 << 30
+_LARGEST_HEAP_BYTES: Final = 4 << 30  # Of an arena that is not the main one: four huge pages
 _FENCES_BYTES: Final = 32  # The two headers that end a heap
 _LONGEST_RUN_BYTES: Final = 32 << 20  # Bytes of a stretch that are read before they are packed
 
@@ -137,8 +133,7 @@ class _GlibcWalk:
         stretches: list[tuple[int, int]] = []
         heap = [r for r in regions if r.path == "[heap]"]
         if heap and state.system_bytes:
-            # After a fork, the kernel lists the heap in several parts.
-            base = sbrk_base or heap[0].start
+            base = sbrk_base or heap[0].start  # A fork makes the kernel list several parts
             stretches.append(((base + 15) & ~15, heap[-1].end))
             arena.header_bytes += stretches[0][0] - base
         if not state.is_contiguous or not heap:
@@ -230,8 +225,7 @@ def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[U64, i
         count = min(count, int(np.searchsorted(run, np.uint64(top + 8))))
         if int(run[count - 1] & ADDRESS_BITS) == top:
             run[count - 1] = top | BlockState.TOP
-            # Others may have requested what follows.
-            stop = top_end if top < top_end < end else end
+            stop = top_end if top < top_end < end else end  # Others may have what follows
     state, last = int(run[count - 1] & STATE_BITS), int(run[count - 1] & ADDRESS_BITS)
     if state == BlockState.OWN and last + _FENCES_BYTES < stop:
         stop = last + _FENCES_BYTES // 2

@@ -52,8 +52,7 @@ _CACHE_SLOTS: Final = 2048
 _BIN_WORDS: Final = 3  # Words of a cache's bin
 _SCAN_BYTES: Final = 4 << 20
 _PAGE_BITS: Final = 12
-# jemalloc's pages, whatever the kernel's are. Debian's builds for 64-bit Arm have larger ones.
-_PAGE_BYTES: Final = 1 << _PAGE_BITS
+_PAGE_BYTES: Final = 1 << _PAGE_BITS  # Not the kernel's. Debian's for 64-bit Arm have larger ones.
 # What `mallctl("version")` returns.
 _VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
 _MESSAGE_START: Final = b"<jemalloc>"  # Begins what each jemalloc prints
@@ -79,8 +78,7 @@ class _Layout(NamedTuple):
     most_state: int
     size_class: int
     free_count: int
-    # Whether the lengths of caches' stacks are numbers (`cache_bin_t` of 5.2)
-    counts_cached: bool
+    counts_cached: bool  # Whether caches have lengths, as numbers (`cache_bin_t` of 5.2)
 
 
 _LAYOUTS: Final = _Layout(17, 7, 20, 28, False), _Layout(16, 3, 18, 26, True)

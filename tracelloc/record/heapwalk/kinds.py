@@ -10,10 +10,8 @@ from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.process.memory import U64
 
-# Usable bytes up to which each size is a group: the sizes of glibc's thread caches.
-_LARGEST_EXACT: Final = 1032
-# Exponent of the largest power of two below the sizes that are not exact.
-_FIRST_EXPONENT: Final = 10
+_LARGEST_EXACT: Final = 1032  # Usable bytes: each size up to that of glibc's caches is a group
+_FIRST_EXPONENT: Final = 10  # Of the largest power of two below the sizes that are not exact
 _GROUPS: Final = _LARGEST_EXACT + 1 + 4 * (48 - _FIRST_EXPONENT)
 _ENDS: Final = np.array([0, 1], np.uint64)  # From the first block to behind the last one
 _MOST_CLASSES: Final = 1000  # Classes that are told apart: those with the most bytes
@@ -36,8 +34,7 @@ class BlockKinds:
         self.kinds: list[BlockKind] = []
         self._starts, tables = tally.blocks_by_address()
         unique, which = np.unique(tables, return_inverse=True)
-        # A class may have several tables: one in each library that uses it.
-        numbers = {"": 0}
+        numbers = {"": 0}  # A class may have several tables: one in each library
         number_of = {
             table: numbers.setdefault(names.name(table), len(numbers))
             for table in tally.largest(_MOST_CLASSES)

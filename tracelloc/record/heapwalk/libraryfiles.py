@@ -15,8 +15,7 @@ _MOST_FILE_BYTES: Final = 64 << 20
 _FILE_PIECE_BYTES: Final = 1 << 20
 _LONGEST_MATCH_BYTES: Final = 128
 _MOST_FILES: Final = 1 << 12
-# Whether files may have a library linked into them: reading their data to find out takes long.
-_HAVE_IT: Final[dict[tuple[FileId, str, bytes], bool]] = {}
+_HAVE_IT: Final[dict[tuple[FileId, str, bytes], bool]] = {}  # Reading a file's data takes long
 
 
 def is_named(region: Region, name: str) -> bool:

@@ -30,12 +30,10 @@ _TOP: Final = -16
 _NEXT: Final = 2048
 _SYSTEM: Final = 2072  # Where the field `system_mem` is, relative to the bins; the others likewise
 _STATE_BYTES: Final = {112: 2200, 24: 2112}  # sizeof(malloc_state), by what is before the bins
-# A flag of `malloc_state.flags`: the main arena has memory that is not from brk(2).
-_NONCONTIGUOUS: Final = 2
+_NONCONTIGUOUS: Final = 2  # In `malloc_state.flags`: it has memory that is not from brk(2)
 _MOST_ARENAS: Final = 4096
 _MOST_FOUND: Final = 1024
-# Where the main arena was found, and the bytes before its bins, by process and C library.
-_FOUND: Final[dict[tuple[object, ...], tuple[int, int]]] = {}
+_FOUND: Final[dict[tuple[object, ...], tuple[int, int]]] = {}  # (main arena, bytes before bins)
 _MOST_DATA_BYTES: Final = 64 << 20
 # HEAP_MAX_SIZE, and 4 huge pages of 2 MiB, 32 MiB and 1 GiB (glibc.malloc.hugetlb=2).
 _LARGEST_HEAPS: Final = tuple(mib << 20 for mib in (64, 8, 128, 4096))
@@ -82,8 +80,7 @@ class MallocParameters:
     """The fields that tracelloc reads of ``mp_``, glibc's ``struct malloc_par``."""
 
     sbrk_base: int  # Where the memory from brk(2) begins
-    # Address of `mmapped_mem`: the bytes of all blocks that are mappings of their own.
-    mapped_sum_at: int
+    mapped_sum_at: int  # Address of `mmapped_mem`: the bytes of all mapped blocks
 
 
 def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaState]:
@@ -127,8 +124,7 @@ def _find_bins(reader: PieceReader, region: Region, regions: list[Region]) -> li
     empty[:-1] = (words[:-1] == own[:-1]) & (words[1:] == own[:-1])
     plausible = (words >= PAGE_BYTES) & (words < np.uint64(reader.address_end))
     plausible &= words & np.uint64(7) == 0
-    # Every start at which all of the 127 pairs may be bins.
-    may_be = empty.copy()
+    may_be = empty.copy()  # Every start at which all of the 127 pairs may be bins
     may_be[:-1] |= plausible[:-1] & plausible[1:]
     fits = np.zeros(len(words), np.bool_)
     for parity in (0, 1):
@@ -228,8 +224,7 @@ def heaps_of(reader: PieceReader, arena: ArenaState) -> tuple[list[tuple[int, in
             return found[::-1], headers, f"the heap at {heap:#x} is not one of its arena"
         first = heap + info_bytes
         if heap == first_heap:
-            # What the program gets is aligned.
-            first = ((first + arena.struct_bytes + 31) & ~15) - 16
+            first = ((first + arena.struct_bytes + 31) & ~15) - 16  # Aligned for the program
         found.append((first, heap + size_bytes))
         headers += first - heap
         heap = previous

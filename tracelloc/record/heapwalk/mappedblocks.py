@@ -136,8 +136,7 @@ def _mappings_in(reader: PieceReader, region: Region, places: tuple[int, ...]) -
     found: list[_Mapping] = []
     at = low = region.start
     runs = list(reader.memory.resident_runs([(region.start, region.end)], lambda: True))
-    # Most often a block begins where the one before it ends; else it may be far.
-    ahead = 1
+    ahead = 1  # Most often a block begins where the one before it ends; else it may be far
     for _, first, last in runs:
         at = max(at, first)
         while at < last:

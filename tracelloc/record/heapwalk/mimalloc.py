@@ -46,8 +46,7 @@ _HEADER_BYTES: Final = 1 << 17
 _RECORD_WORDS: Final = 10, 12
 _FIRST_RECORDS: Final = range(8, 128)  # In a segment, the word at which the records begin
 _TABLE_BITS: Final = 13
-# With addresses of 47 or 48 bits
-_ROOT_BYTES: Final = 1 << 21, 1 << 22
+_ROOT_BYTES: Final = 1 << 21, 1 << 22  # With addresses of 47 or 48 bits
 _MOST_DATA_BYTES: Final = 64 << 20
 _MOST_TABLES: Final = 1 << 12
 _MOST_TRIED: Final = 256
@@ -58,8 +57,7 @@ _LOW32: Final = np.uint64(0xFFFFFFFF)
 _LOW16: Final = np.uint64(0xFFFF)
 _PAGE: Final = np.uint64(4095)
 _LIST_BITS: Final = ~np.uint64(3)
-# Version 2: where a heap has its list of blocks that others have freed (``mi_heap_t``)
-_DELAYED: Final = 8, 2840
+_DELAYED: Final = 8, 2840  # 2.x: where a heap has its list of what others freed (`mi_heap_t`)
 
 
 @dataclass(slots=True)
@@ -223,8 +221,7 @@ def _slices_in(words: U64, first: int, step: int, *, may_be_large: bool = False)
     at, found = 0, list[int]()
     while at < len(heads) and heads[at] and not heads[at] >> 32:
         found.append(at)
-        # The last record of a page tells how far it is from the first one.
-        last = at + heads[at] - 1
+        last = at + heads[at] - 1  # The last record tells how far it is from the first one
         if at < last < len(heads) and heads[last] != (8 * step * (last - at)) << 32:
             return []
         at += heads[at]
@@ -241,8 +238,7 @@ def _mapped_pages(reader: PieceReader, regions: list[Region]) -> Iterator[_Pages
         words = np.unique(words[(words > 0) & (words & _PAGE == 0)])
         inside = words[np.searchsorted(edges, words, side="right") % 2 == 1]
         for table in inside[:_MOST_TRIED].tolist():
-            # The table of the lowest addresses is right behind.
-            size_bytes = reader.word(table) - table
+            size_bytes = reader.word(table) - table  # The table of the lowest is behind it
             if size_bytes in _ROOT_BYTES and table not in tried:
                 tried.add(table)
                 yield from _pages_of(reader, reader.words(table, size_bytes))
@@ -263,8 +259,7 @@ def _pages_of(reader: PieceReader, root: U64) -> Iterator[_Pages]:
     begins = np.concatenate(slices)[firsts]
     records, was_read = reader.memory.read(addresses, _RECORD_BYTES)
     sizes, numbers, starts = records[:, 5], records[:, 2], records[:, 6]
-    # From 3.4 on, it is the number of words from the record on.
-    is_offset = starts - begins >= np.uint64(1 << _SLICE_BITS)
+    is_offset = starts - begins >= np.uint64(1 << _SLICE_BITS)  # Words from the record, from 3.4 on
     starts = np.where(is_offset, addresses + (starts & _LOW32) * np.uint64(8), starts)
     good = was_read & (starts - begins < np.uint64(1 << _SLICE_BITS))
     counts = ((numbers >> np.uint64(16)) & _LOW16).astype(np.int64)

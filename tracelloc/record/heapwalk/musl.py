@@ -21,8 +21,7 @@ _UNITS: Final = (
     170, 204, 255, 292, 340, 409, 511, 584, 682, 818, 1023, 1169, 1364, 1637, 2047, 2340, 2730,
     3276, 4095, 4680, 5460, 6552, 8191,
 )  # fmt: skip
-# Size of a page of descriptions, and unit of mappings' sizes, whatever the kernel's pages are.
-_AREA_BYTES: Final = 4096
+_AREA_BYTES: Final = 4096  # A page of descriptions, and unit of mappings, on all kernels
 _META_WORDS: Final = 5
 _MOST_METAS: Final = 101  # Descriptions in a page
 _OWN_MAPPING: Final = 63  # The size class of a block that is a mapping of its own

@@ -28,8 +28,7 @@ class PageTree(NamedTuple):
     key_bits: int  # Bits of an address by which a table's entry is chosen
     levels: int
     addresses: Callable[[U64], U64]  # Of the descriptions, from rows of a last table's entries
-    # From descriptions' first words: the first page's address, and the number of pages
-    extents: Callable[[U64], tuple[U64, U64]]
+    extents: Callable[[U64], tuple[U64, U64]]  # The first page's address, the number of pages
     leaf_words: int = 1  # Words of an entry in the last tables
     root_bits: int = 0  # If the root has fewer entries
     most_proven: int = 64  # Descriptions of a table that are looked at
@@ -136,8 +135,7 @@ def _key_of_table(
     if not len(at):
         return None
     heads, was_read = reader.memory.read(descriptions[at], 24)
-    # Each leads to the extent that its page is in.
-    starts, pages = tree.extents(heads)
+    starts, pages = tree.extents(heads)  # Each leads to the extent that its page is in
     firsts, numbers = tree.key(starts, 0), at.astype(np.uint64)
     fits = was_read & (firsts <= numbers) & (numbers - firsts < pages)
     if np.count_nonzero(fits) < max(1, int(len(at) * tree.least_share)):

@@ -39,12 +39,10 @@ _LEAST_CLASSES: Final = 32
 _LIKE: Final = 0.5  # Of the sizes in a cache, those that tell that it is one
 _SPAN_BYTES: Final = 48
 _LOW32: Final = np.uint64(0xFFFFFFFF)
-# ThreadCache: for each class the list's head, lengths, and size; then the sum of its bytes
-_LIST_WORDS: Final = 4
+_LIST_WORDS: Final = 4  # ThreadCache: each class's list, lengths and size; the sum of its bytes
 _CACHE_WORDS: Final = _CLASSES * _LIST_WORDS
 _CACHE_BYTES: Final = 8 * (_CACHE_WORDS + 16)
-# CentralFreeList: words from its class on, and in it from there on
-_CENTRAL_WORDS: Final = 152
+_CENTRAL_WORDS: Final = 152  # CentralFreeList: words from its class on, and in it from there on
 _SPAN_COUNT: Final = 13
 _FREE_COUNT: Final = 14
 _SLOTS: Final = 15
@@ -61,8 +59,7 @@ _TREE: Final = PageTree(
     # Most entries for pages inside a span are of earlier spans.
     most_proven=1 << 14, least_share=0,
 )  # fmt: skip
-# Bytes from the root's end to the page heap's sums: sets and lists of free spans by their pages
-_TO_SUMS: Final = 8 * (13 + (12 << 20 - _PAGE_BITS))
+_TO_SUMS: Final = 8 * (13 + (12 << 20 - _PAGE_BITS))  # From the root's end to the page heap's sums
 
 
 def walk_tcmalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
@@ -153,8 +150,7 @@ def _spans(reader: PieceReader, pages: PageMap) -> _Spans:
         good &= (pages.pages[at] == ends) & (pages.leads_to[at] == addresses)
     order = np.flatnonzero(good)
     order = order[np.argsort(firsts[order])]
-    # None may reach into the next one.
-    is_apart = np.ones(len(order), np.bool_)
+    is_apart = np.ones(len(order), np.bool_)  # None may reach into the next one
     is_apart[:-1] = lasts[order][:-1] < firsts[order][1:]
     order = order[is_apart]
 

@@ -34,8 +34,7 @@ from tracelloc.record.runtimes.ownheaps import runtime_heaps
 from tracelloc.system.memorylimits import closest_limit
 from tracelloc.text import format_size
 
-# How far a heap's mappings may grow during a search: `HEAP_MAX_SIZE`, malloc/arena.c
-_GROWTH_BYTES: Final = 64 << 20
+_GROWTH_BYTES: Final = 64 << 20  # How far mappings may grow in a search: `HEAP_MAX_SIZE`, arena.c
 _MOST_BYTES: Final = 64 << 20  # Most memory of newer blocks that is read
 _READ_COST_BYTES: Final = 1 << 10  # Reading a block costs as much as so many bytes
 _MOST_WAYS: Final = 1 << 18  # Most ways from a pointer to a newer block that are followed
@@ -264,8 +263,7 @@ def _room_for_links(blocks: int, memory_bytes: int | None) -> int:
     return min((free_bytes - needed) // _LINK_BYTES + 2 * blocks + 1024, _MOST_LINKS)
 
 
-# Start, end, root for `Links.scan`, and whether pointers need not be aligned.
-_Piece = tuple[int, int, int, bool]
+_Piece = tuple[int, int, int, bool]  # Start, end, root for `Links.scan`, whether it may be code
 
 
 def _pieces(reader: PieceReader, kinds: MemoryKinds, parts: RootParts) -> Iterator[_Piece]:

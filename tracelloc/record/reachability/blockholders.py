@@ -32,8 +32,7 @@ from tracelloc.record.reachability.ownership import NONE, BlockPaths, Ownership,
 
 MOST_PATHS: Final = 10
 _MOST_OF: Final = 90  # A keeper holds at least so many of 100 blocks
-# A block with several roots is listed by itself if it keeps at least this fraction (1/n).
-_LARGE: Final = 50
+_LARGE: Final = 50  # A block with several roots is listed itself if it keeps a 1/n of all
 _ADDRESS: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 
 Rows = npt.NDArray[np.intp]

@@ -28,8 +28,7 @@ class ThreadData:
 
     thread_id: int
     title: str  # Such as `thread 17 (worker)`
-    # The thread pointer: beside it are the thread's variables, and the C library's record.
-    pointer: int
+    pointer: int  # Thread pointer: beside it are variables, and the C library's record
 
 
 _U64: Final = np.uint64
@@ -46,8 +45,7 @@ _RANKS: Final = {
 _STALE_RANK: Final = 3
 _ANONYMOUS: Final = HeapRoot(RootKind.MAPPING, "anonymous memory")
 _NEW: Final = HeapRoot(RootKind.MAPPING, "memory mapped during the search")
-# The part of the heap that the walk has not seen: mostly newer blocks, as in `_NEW`.
-_HEAP: Final = HeapRoot(RootKind.MAPPING, "[heap]")
+_HEAP: Final = HeapRoot(RootKind.MAPPING, "[heap]")  # Not seen by the walk: mostly newer, as `_NEW`
 _NEW_RANK: Final = 5  # New blocks point to older ones of their container, which has other roots
 RANKS: Final = range(6)
 

@@ -36,8 +36,7 @@ _NONE: Final = BlockSum()
 _MOST_SEARCHES: Final = 5
 _STACK_BITS: Final = 32  # Of a stack's index
 _PIECE_BYTES: Final = 1 << 20
-# Time between the beginnings of searches: a pointer that moved has come to rest.
-_APART_S: Final = 0.5
+_APART_S: Final = 0.5  # Between the beginnings of searches: a moved pointer has come to rest
 
 
 @dataclass(slots=True)
@@ -232,8 +231,7 @@ def find_leaks(
     ``begins_ns``: when parts of its run began; leaks of each part are told apart.
     Raises TargetError, PrivilegeError, OSError and MemoryError.
     """
-    # A main thread that has ended has no memory.
-    process = Process(threads[0].thread_id, process.root)
+    process = Process(threads[0].thread_id, process.root)  # One that has ended has no memory
     blocks = blocks.select(np.argsort(blocks.address, kind="stable"))
     in_use = BlockSum(len(blocks), int(blocks.size.sum()))
     is_own = blocks.birth_ns >= np.uint64(since_ns)

@@ -47,8 +47,7 @@ class BlockLinks:
         ends = np.empty((2, bits.edge_count), np.uint64)
         bits.copy_edges(*ends)
         units = starts >> np.uint64(bits.unit_bits) << np.uint64(bits.unit_bits)
-        # (source << 32 | target) of each, some at a time
-        links = [NO_ENTRIES]
+        links = [NO_ENTRIES]  # (source << 32 | target) of each, some at a time
         for at in range(0, bits.edge_count if len(starts) else 0, _AT_ONCE):
             some = ends[:, at : at + _AT_ONCE]
             rows = np.minimum(np.searchsorted(units, some), len(starts) - 1).astype(np.uint64)

@@ -37,8 +37,7 @@ class NamedWords:
     numbers: U64  # The number of each word's root
     # For a root that is part of another root: by its number, that root's number.
     wholes: dict[int, int] = field(default_factory=dict)
-    # Modules whose symbols can't be read; may contain names from the target.
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # Modules without readable symbols; from target
 
 
 def name_words(space: AddressSpace, parts: RootParts, addresses: U64) -> NamedWords:

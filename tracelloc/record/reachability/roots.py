@@ -33,8 +33,7 @@ _RING_ENDS: Final = re.compile(r"^Cached(?:SqHead|CqTail):\s*(\d+)", re.MULTILIN
 
 Ranges = Sequence[tuple[int, int]]  # Start and end addresses
 
-# Kinds of memory: only pointers in blocks count; no pointers count; all count.
-QUIET, DEAD, ROOT = 1, 2, 0
+QUIET, DEAD, ROOT = 1, 2, 0  # Only pointers in blocks count; none count; all count
 
 
 @dataclass(slots=True)

@@ -25,8 +25,7 @@ from tracelloc.record.runtimes.supported import find_runtime
 _MOST_WAITING: Final = 1 << 14
 _PLACED: Final = int(StackFlag.PLACED)
 _WHOLE: Final = StackFlag(0)
-# How often a stack's code is looked up while it may still be being finished: some seconds.
-_MOST_LOOKS: Final = 100
+_MOST_LOOKS: Final = 100  # Looks for a stack's code that may still be being finished: seconds
 
 
 @dataclass(slots=True)
@@ -63,8 +62,7 @@ class StackMerger:
         if parent is not None and parent.runtime is None:
             # The same files are mapped.
             self._unsupported, self._generation = parent._unsupported, parent._generation
-        # Stacks whose numbers of interpreter frames and of runtime groups differed
-        self.uneven_count = 0
+        self.uneven_count = 0  # Stacks with more interpreter frames than groups, or fewer
 
     def look_for_runtime(self) -> None:
         if self.runtime is not None or self._generation == self._space.generation:
@@ -132,8 +130,7 @@ class StackMerger:
                 self._waiting.append(one)
                 continue
             if code is None:
-                # The code was lost; the runtime's frames are better than nothing.
-                code = (), StackFlag.LOST_MISS
+                code = (), StackFlag.LOST_MISS  # It was lost; the runtime's frames are something
             frames = self._merged(*code, one.groups) + one.outer
             self._stacks.add(one.stack_id, frames, code[1] | one.flags)
 

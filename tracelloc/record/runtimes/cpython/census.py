@@ -44,8 +44,7 @@ from tracelloc.text import format_size
 
 _KEY: Final = re.compile(rb"__module__\0")
 _MOST_ENTRIES: Final = 1 << 12
-# Most bytes of a string before its text: 48, from 3.12 on 40; with some room.
-_STRING_BYTES: Final = 56
+_STRING_BYTES: Final = 56  # Most bytes of a string before its text: 48 (40 from 3.12), and some
 _POOLS_AT_ONCE: Final = (16 << 20) // POOL_BYTES
 _NO_HOLDERS: Final = "{} of Python's objects are too much to be searched for holders (--max-memory)"
 

@@ -83,11 +83,9 @@ def _signed(table: bytes, at: int) -> tuple[int, int]:
     return (-(value >> 1) if value & 1 else value >> 1), at
 
 
-# Reads up to so many bytes at an address; returns those that can be read.
-ReadMemory = Callable[[int, int], bytes]
+ReadMemory = Callable[[int, int], bytes]  # Up to so many bytes at an address: what can be read
 
-# Code objects whose names are kept; a large program has some ten thousand.
-_MOST_KNOWN: Final = 1 << 17
+_MOST_KNOWN: Final = 1 << 17  # Code objects with kept names; a large program has ten thousand
 _LONGEST_NAME: Final = 1 << 10  # Most characters of a name; file names are paths
 _LONGEST_TABLE: Final = 1 << 18
 _FIRST_BYTES: Final = 512  # Bytes of a string to read at first: most strings are shorter
@@ -118,8 +116,7 @@ class CodeLayout:
     ascii_bytes: int  # Size of `PyASCIIObject`; larger string structures have 16 or 24 bytes more
     compact_bytes: int  # Size of `PyCompactUnicodeObject`
     has_versions: bool = True  # Whether each code object has a version number of its own
-    # Bytes that each object has more at its beginning: the probes and the offsets leave them out
-    head: int = 0
+    head: int = 0  # Bytes before each object, which the probes and the offsets leave out
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ _MOST_THREADS: Final = 4096
 _MOST_FRAMES: Final = 1000  # Most frames of one thread that are read
 _MOST_FRAMES_OF_ALL: Final = 1 << 16
 _MOST_LOCALS: Final = 1 << 12
-# Offset in a code object: the names of local variables (`co_localsplusnames`).
-_NAMES_AT: Final = 96
+_NAMES_AT: Final = 96  # In a code object: the names of variables (`co_localsplusnames`)
 _FRAME_BYTES: Final = 80
 _DICTIONARY_AT: Final = -32
 # In a thread's record, from `dict` before its native id to the last possible end of `context` (64
@@ -27,10 +26,8 @@ _LOCALS_BYTES: Final = 104
 
 _MOST_INTERPRETER_BYTES: Final = 1 << 14
 _GENERATIONS_BYTES: Final = 3 * 24
-# From the collector's generations on: whether it is on, and the first one's threshold.
-_ENABLED_AT, _THRESHOLD_AT = -12, 16
-# Behind the generations; Debian 13's Python aligns them to four bytes and has it there.
-_PADDING_BYTES: Final = 0, 4
+_ENABLED_AT, _THRESHOLD_AT = -12, 16  # From the generations on: is it on; first threshold
+_PADDING_BYTES: Final = 0, 4  # Behind the generations; Debian 13's Python has it at 4 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,7 @@ class RunningFrame:
     """A frame of a running Python function."""
 
     code: FrameCode
-    # Where the variables are, followed by temporaries (the evaluation stack).
-    locals_address: int
+    locals_address: int  # Where the variables are, followed by temporaries (evaluation stack)
 
     @property
     def size_bytes(self) -> int:
@@ -51,8 +47,7 @@ class FrameCode(NamedTuple):
 
     function: RuntimeFrame
     variables: int  # Number of local variables
-    # Most values on the evaluation stack; values above the current ones are stale.
-    temporaries: int
+    temporaries: int  # Most values on the evaluation stack; those above the current are stale
     names_address: int  # Address of the tuple of the variables' names
 
 
@@ -121,10 +116,8 @@ class ThreadLocals:
     """The roots of the objects that belong to one thread."""
 
     thread_id: int
-    # The address of the dictionary with the thread's part of each `threading.local`, or 0.
-    dictionary: int
-    # Candidate addresses, one of which is that of the current context (`contextvars`).
-    others: tuple[int, ...]
+    dictionary: int  # Of the dictionary with its part of each `threading.local`, or 0
+    others: tuple[int, ...]  # Candidates for the current context's address (`contextvars`)
 
 
 def thread_locals(python: CPython) -> list[ThreadLocals]:

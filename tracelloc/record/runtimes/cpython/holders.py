@@ -52,8 +52,7 @@ CYCLE: Final = "a reference cycle that the garbage collector has not freed yet"
 UNCOLLECTED: Final = "a reference cycle, while the garbage collector is off (gc.disable())"
 NATIVE: Final = "C code"
 METHOD_CACHE: Final = "the interpreter's method cache"
-# The cache ends within this distance of the beginning of the interpreter's record.
-_MOST_CACHE_BYTES: Final = 1 << 20
+_MOST_CACHE_BYTES: Final = 1 << 20  # It ends within this distance of the interpreter's record
 
 
 class HolderSearch:
@@ -171,8 +170,7 @@ class _Graph:
         self._roots: dict[int, Root] = {}
         self._files: dict[str, str] = {}
         self._namespaces: dict[int, str] = {}  # Modules' names, by where their dictionaries begin
-        # By an object's address: where paths through it begin
-        self._homes: dict[int, tuple[str, list[int]]] = {}
+        self._homes: dict[int, tuple[str, list[int]]] = {}  # By object: where paths begin
         self._defining = [name.rpartition(".")[0] for name in wanted]
         self._end = 0
         self._addresses = ObjectAddresses(found)
@@ -383,8 +381,7 @@ class _MethodCache:
 
     def __init__(self, python: CPython) -> None:
         words = interpreter_words(python, _MOST_CACHE_BYTES)
-        # In front of a name is the version: 32 bits, and four bytes of nothing.
-        is_name = np.zeros(len(words), np.bool_)
+        is_name = np.zeros(len(words), np.bool_)  # Before a name: the version, 32 bits, and zeros
         is_name[1:] = (words[:-1] >> np.uint64(32) == 0) & (words[:-1] != 0)
         self._names = np.unique(words[is_name])
 

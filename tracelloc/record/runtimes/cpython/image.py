@@ -48,8 +48,7 @@ _DEQUE_LEFT, _DEQUE_RIGHT, _DEQUE_FIRST, _DEQUE_LAST, _DEQUE_BLOCK_BYTES = 3, 4,
 _DEQUE_ITEMS: Final = 64  # Items of a block
 _MOST_DEQUE_ROUNDS: Final = 1 << 15  # Most blocks of one deque that are followed
 _MOST_DEQUE_BLOCKS: Final = MOST_BYTES // _DEQUE_BLOCK_BYTES  # Most blocks of all deques
-# Zero words behind the image, so that reading a truncated object stays inside.
-_SLACK_WORDS: Final = 16
+_SLACK_WORDS: Final = 16  # Zeros behind the image: reading a truncated object stays inside
 _POOL_WORDS: Final = POOL_BYTES // 8
 
 
@@ -58,8 +57,7 @@ _MANAGED_DICT: Final = 1 << 4
 _MOST_VALUES: Final = 64
 
 _STATIC_TYPE_BYTES: Final = 400
-# Py_TPFLAGS_INLINE_VALUES, 3.13 and newer: attributes follow the object.
-_INLINE_VALUES: Final = 1 << 2
+_INLINE_VALUES: Final = 1 << 2  # Py_TPFLAGS_INLINE_VALUES, 3.13 on: attributes follow the object
 
 
 class Kind(IntEnum):
@@ -312,8 +310,7 @@ class HeapImage:
         entries = headers[:, 2] + headers[:, 3]
         sane = (index_bits < 40) & (entries < MOST_ITEMS) & (entries > 0) & (kind < 3)
         each = np.where(kind == 0, np.uint64(24), np.uint64(16))
-        # Only entries in use: the space behind them was never used.
-        used = np.where(sane, headers[:, 3], np.uint64(0))
+        used = np.where(sane, headers[:, 3], np.uint64(0))  # The space behind them was never used
         sizes = np.uint64(KEYS_BYTES) + (np.uint64(1) << (index_bits & np.uint64(63))) + used * each
         return _rows(keys, np.where(sane, sizes, np.uint64(0)))
 

@@ -24,8 +24,7 @@ from tracelloc.record.runtimes.known import is_python_name
 from tracelloc.system.syscalls import read_process
 
 _LOOP: Final = "_PyEval_EvalFrameDefault"
-# A smaller function can't be the loop itself: it jumps to a function for each instruction.
-_SMALL_LOOP_BYTES: Final = 8 << 10
+_SMALL_LOOP_BYTES: Final = 8 << 10  # A smaller function only jumps to one for each instruction
 _COOKIE: Final = b"xdebugpy"
 _WORDS: Final = 90  # Words of `_Py_DebugOffsets` that are read
 _OFFSETS_LIMIT: Final = 1 << 16
@@ -50,13 +49,11 @@ class UncountedPython(UnsupportedRuntime):
 class PythonLayout:
     """Byte offsets of fields that the probes and tracelloc read in one version of CPython."""
 
-    # In `_PyRuntime`: the main interpreter's address; the newest interpreter's precedes it.
-    interpreter: int
+    interpreter: int  # In `_PyRuntime`: the main interpreter's; the newest precedes it
     probes: Mapping[str, int]  # By `abi.PYTHON_OFFSETS`
     code: CodeLayout
     locals: int  # In a frame: its local variables
-    # In an interpreter's record: whether the collector is on, and its first threshold
-    collector: tuple[int, int] | None = None
+    collector: tuple[int, int] | None = None  # In an interpreter: is it on, first threshold
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,22 +22,19 @@ _TYPE: Final = 1 << 31
 # Py_TPFLAGS_…: TUPLE_SUBCLASS, BASE_EXC_SUBCLASS, TYPE_SUBCLASS, and INLINE_VALUES (3.13 and
 # newer).
 _INLINE_VALUES: Final = 1 << 2
-# Words of a type, a module and a dictionary.
-_TYPE_DICT, _MODULE_DICT, _DICT_KEYS, _DICT_VALUES = 33, 2, 4, 5
+_TYPE_DICT, _MODULE_DICT, _DICT_KEYS, _DICT_VALUES = 33, 2, 4, 5  # Words in each
 _DICT_OFFSET_AT: Final = 288
 # The word of a list that points to its items, and of a tuple's first item. From 3.14 on, a tuple's
 # first item is one word later, after its hash.
 _FIRST_ITEM: Final = 3
 _HASHED_TUPLES: Final = (3, 14)
-# The first version whose `PyDictValues` have a word before the first value.
-_HEADED_VALUES: Final = (3, 13)
+_HEADED_VALUES: Final = (3, 13)  # From then on, values in `PyDictValues` follow a word
 _FUNCTION_WORDS: Final = {2: ".__globals__", 7: ".__defaults__", 8: ".__kwdefaults__",
                           9: ".__closure__", 11: ".__dict__"}  # fmt: skip
 _FUNCTION_NAMESPACES: Final = (2, 11)
 _FUNCTION_MODULE: Final = 104  # Offset of a function's `__module__`
 _MOST_OFFSET: Final = 1 << 12
-# The word of `lru_cache_object` with `maxsize` (Modules/_functoolsmodule.c).
-_CACHE_LIMIT: Final = 12
+_CACHE_LIMIT: Final = 12  # `maxsize` in `lru_cache_object` (Modules/_functoolsmodule.c)
 _DEQUE_LIMIT: Final = 8  # The word of `dequeobject` with `maxlen` (Modules/_collectionsmodule.c)
 # Most items of a container that counts as bounded: a larger one may fill for hours.
 _MOST_BOUNDED: Final = 1 << 17
@@ -48,8 +45,7 @@ _IN_TASKS: Final = {
     "_contextvars.Context": ".get_context()",
     "_asyncio.Future": "._fut_waiter", "_asyncio.Task": "._fut_waiter",
 }  # fmt: skip
-# Words of futures and tasks (`FutureObj_HEAD`, Modules/_asynciomodule.c).
-_FUTURE_WORDS: Final = {6: ".exception()", 8: ".result()"}
+_FUTURE_WORDS: Final = {6: ".exception()", 8: ".result()"}  # `FutureObj_HEAD` (_asynciomodule.c)
 # Words of exceptions (`PyException_HEAD`, Include/cpython/pyerrors.h).
 _EXCEPTION_WORDS: Final = {3: ".args", 4: ".__notes__", 5: ".__traceback__", 6: ".__context__",
                            7: ".__cause__"}  # fmt: skip
@@ -89,8 +85,7 @@ _SHORT: Final = 40  # Most characters of a key that is shown
 class _Walk:
     text: str
     namespace: bool = False  # Whether the next object is a dictionary of names
-    # The object that owns the current table: where it begins, and its type's number.
-    owner: tuple[int, int] | None = None
+    owner: tuple[int, int] | None = None  # Of the current table: its beginning, its type's number
     base: int = 0  # The address that led to the current table
     is_inner: bool = False  # Whether the next object belongs to the one just named
     unresolved: int = 0
@@ -211,8 +206,7 @@ class PathNames:
             walk.is_bounded |= self._has_limit(begin + _CACHE_LIMIT)
             said = ".cache"
         elif name == "_thread._local":
-            # A dictionary of its attributes for each thread.
-            walk.skips_item = True
+            walk.skips_item = True  # A dictionary of its attributes for each thread
         elif name == "_thread._localdummy":
             walk.namespace = True
         elif name in _ASYNC:

@@ -23,10 +23,8 @@ from tracelloc.record.runtimes.cpython.pools import I64, PoolBlocks
 I32 = npt.NDArray[np.int32]
 
 _TYPE_BYTES: Final = 272  # Bytes of a type object up to and including tp_dict
-# Word offsets of the fields of `TypeObject` in it.
-_FIELDS: Final = np.array([168, 8, 24, 264, 32, 40, 256]) // 8
-# Py_TPFLAGS_MANAGED_WEAKREF (from 3.12 on), Py_TPFLAGS_MANAGED_DICT (from 3.11 on).
-_PREHEADER: Final = 1 << 3 | 1 << 4
+_FIELDS: Final = np.array([168, 8, 24, 264, 32, 40, 256]) // 8  # Words of `TypeObject`'s fields
+_PREHEADER: Final = 1 << 3 | 1 << 4  # Py_TPFLAGS_MANAGED_WEAKREF (3.12 on), …_DICT (3.11 on)
 _READY: Final = 1 << 12
 HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: created at run time
 _HAVE_GC: Final = 1 << 14
@@ -70,8 +68,7 @@ class Types:
         self.memory = memory
         self.known: list[TypeObject] = []  # All types, by number
         self._addresses: list[int] = []
-        # Numbers by address; negative if the address is not that of a type
-        self.numbers = Addresses()
+        self.numbers = Addresses()  # By address; negative if that is not of a type
         self._by_address: dict[int, TypeObject] = {}
         self._root = 0  # The address of `type`; 0 if unknown yet
 
@@ -183,8 +180,7 @@ LIST: Final = 1 << 25
 DICT: Final = 1 << 29  # Py_TPFLAGS_HAVE_GC, Py_TPFLAGSLIST_SUBCLASS, Py_TPFLAGS_DICT_SUBCLASS
 UNCOUNTED: Final = "generator", "coroutine", "async_generator"  # Types whose items have no count
 _COUNT: Final = 2  # The word of a variable-size object that holds its number of items
-# The word of a list that holds its allocated size, and of a dictionary that points to its keys.
-TABLE: Final = 4
+TABLE: Final = 4  # Word of a list: its allocated size; of a dictionary: where its keys are
 KEYS_BYTES: Final = 32  # Bytes of `PyDictKeysObject` before its indices
 _SHARED_KEYS: Final = 2
 MOST_ITEMS: Final = np.uint64(1 << 40)

@@ -35,16 +35,11 @@ from tracelloc.verdict.parameters import P
 from tracelloc.verdict.unreachable import doubles_memory
 
 _MOST_POINTS: Final = 64
-# Censuses that are all kept; of older ones, every second is dropped when there are too many.
-_NEW_POINTS: Final = 16
-# Parts into which the time is divided, each at least from one census to the next.
-_LEAST_PARTS, _MOST_PARTS = 5, 10
-# Share of the parts in which a type must grow; the last part must be among them.
-_GROWN_SHARE: Final = 0.75
-# Share of the mean growth of a part below which a part does not count as growing.
-_LEAST_SHARE: Final = 0.3
-# Numbers of censuses that are judged together, in addition to all of them.
-_LENGTHS: Final = (6, 7, 8, 10, 12, 16, 23, 32, 45)
+_NEW_POINTS: Final = 16  # Censuses that are all kept; of older ones, every second is dropped
+_LEAST_PARTS, _MOST_PARTS = 5, 10  # Of the time, each at least from census to census
+_GROWN_SHARE: Final = 0.75  # Share of the parts, with the last, in which a type must grow
+_LEAST_SHARE: Final = 0.3  # Of a part's mean growth: with less, it does not count as growing
+_LENGTHS: Final = (6, 7, 8, 10, 12, 16, 23, 32, 45)  # Censuses that are judged together
 _LEAST_OBJECTS: Final = 20
 _LEAST_LOOKS: Final = 3  # Consecutive censuses in which a type must grow before it is reported
 _MOST_DROP: Final = 0.2  # Share of its growth by which a type may drop in between
@@ -60,8 +55,7 @@ class TypeHistory:
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
         self._times_s: list[float] = []
-        # By row: since when the types grow that `growing` reported last
-        self._since_s: dict[int, float] = {}
+        self._since_s: dict[int, float] = {}  # By row: since when it grows, by `growing`
         self._seen: dict[int, int] = {}  # By row: consecutive calls in which a type grew
         self._counts = np.zeros((0, _MOST_POINTS), np.int64)
         self._bytes = np.zeros((0, _MOST_POINTS), np.int64)
@@ -161,8 +155,7 @@ def _still_grows(times_s: F64, counts: I64) -> bool:
     return bool(total > 0 and counts[-1] - before >= max(least, 1))
 
 
-# Growing types whose holders are searched for, with the growing types that keep them.
-_MOST_TYPES: Final = 12
+_MOST_TYPES: Final = 12  # Growing types whose holders are searched for, with their keepers
 _HOLDERS_S: Final = 60.0  # Time after which holders are searched for again
 _FRESH_S: Final = 5.0  # Oldest census that a report accepts as current
 _MINUTE_S: Final = 60.0
@@ -176,10 +169,8 @@ class PythonObjectWatch:
         self, process: Process, space: AddressSpace, now_s: Callable[[], float] = time.time
     ) -> None:
         """``space``: kept up to date by its owner. ``now_s``: returns the time since 1970."""
-        # The findings so far; None: nothing yet. Replaced as a whole.
-        self.findings: ObjectFindings | None = None
-        # Most of tracelloc's memory that a census may use; None: unlimited
-        self.most_bytes: int | None = None
+        self.findings: ObjectFindings | None = None  # None: nothing yet. Replaced as a whole.
+        self.most_bytes: int | None = None  # Of tracelloc's memory, for a census
         # Called after each census, in the thread that has taken it
         self.on_census: Callable[[ObjectCensus], None] = lambda _: None
         self._process = process
@@ -193,8 +184,7 @@ class PythonObjectWatch:
         self._holders: dict[str, Holders] = {}
         self._has_looked = False
         self._least_rss_bytes: int | None = None  # Least resident memory so far
-        # Names of types whose holders were searched for, and when
-        self._searched: tuple[frozenset[str], float] = frozenset(), 0.0
+        self._searched: tuple[frozenset[str], float] = frozenset(), 0.0  # Types, and when
 
     @property
     def is_growing(self) -> bool:
