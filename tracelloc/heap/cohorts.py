@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.dataclass import dataclass
+from tracelloc.dataclass import dataclass, replace
 from tracelloc.heap.unreachable import NONE_UNREACHABLE, UnreachableBlocks, UnreachableTable
 from tracelloc.model.figures import F64, I64, Totals
 from tracelloc.text import NS_PER_S
@@ -103,6 +103,7 @@ LIFETIME_EDGES_S: Final = SHORTEST_NS / NS_PER_S * 2 ** (np.arange(LIFETIMES) / 
 
 _PER_SLICE: Final = ("born", "alive", "alive_bytes", "floor_bytes")
 _TABLES: Final = (*_PER_SLICE, "lifetimes")
+_SEARCHED: Final = ("unreachable", "unreachable_bytes", "asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +142,7 @@ class Population:
         return self._with(lambda column: np.add.reduceat(column[rows], starts, axis=0))
 
     def _with(self, change: Callable[[F64], F64]) -> Population:
-        return Population(
-            edges_s=self.edges_s,
-            born=change(self.born),
-            alive=change(self.alive),
-            alive_bytes=change(self.alive_bytes),
-            floor_bytes=change(self.floor_bytes),
-            lifetimes=change(self.lifetimes),
-            load=self.load,
-            unmatched=self.unmatched,
-            unreachable=change(self.unreachable),
-            unreachable_bytes=change(self.unreachable_bytes),
-            asked=change(self.asked),
-        )
+        return replace(self, **{n: change(getattr(self, n)) for n in (*_TABLES, *_SEARCHED)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +179,7 @@ class Census:
     def _population(self, tables: Iterable[F64], unreachable: tuple[F64, F64, F64]) -> Population:
         return Population(
             **dict(zip(_TABLES, tables, strict=True)),
-            **dict(zip(("unreachable", "unreachable_bytes", "asked"), unreachable, strict=True)),
+            **dict(zip(_SEARCHED, unreachable, strict=True)),
             edges_s=self.edges_s,
             load=self.load,
             unmatched=self.unmatched,

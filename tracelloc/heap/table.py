@@ -19,7 +19,7 @@ from tracelloc.heap import core
 from tracelloc.heap.cohorts import SHORTEST_NS, Cohorts
 from tracelloc.heap.sampling import GIVEN, weighed_blocks
 from tracelloc.heap.stacks import Stacks
-from tracelloc.model.blocks import Blocks
+from tracelloc.model.blocks import Blocks, BlockSum
 from tracelloc.model.events import Events
 from tracelloc.model.figures import COLUMNS, I64, U32, U64, Mask, Peak, Totals
 from tracelloc.model.losses import Oddities
@@ -50,14 +50,6 @@ class ThreadTotals:
 
 
 FIGURES: Final = len(fields(ThreadTotals))
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """Blocks that one thread allocated and another freed; if sampled, in ``COUNT_PARTS``."""
-
-    count: int
-    size_bytes: int
 
 
 Columns = npt.NDArray[Any]  # A structured array
@@ -307,7 +299,9 @@ class LiveTable:
         self._core.thread_rows(rows)
         return ThreadTotals(*rows.T)
 
-    def flows(self) -> dict[tuple[int, int], Flow]:
-        """Returns blocks that passed between threads, by rows of (allocating, freeing) thread."""
-        rows = self._core.flow_rows()
-        return {(maker, ender): Flow(count, size) for maker, ender, count, size in rows}
+    def flows(self) -> dict[tuple[int, int], BlockSum]:
+        """Returns blocks that passed between threads, by rows of (allocating, freeing) thread.
+
+        If they are sampled, counts are in ``COUNT_PARTS``.
+        """
+        return {(maker, ender): BlockSum(*sums) for maker, ender, *sums in self._core.flow_rows()}

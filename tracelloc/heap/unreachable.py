@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass, replace
 from tracelloc.model.blocks import Blocks
-from tracelloc.model.figures import F64, I64, U64, Mask
+from tracelloc.model.figures import F64, I64, U64, Mask, Rows
 
 _LAST: Final = 0b1111  # Mask of the searches that count
 # Number of searches, by their mask.
@@ -42,7 +42,7 @@ class UnreachableTable:
     count: I64  # Lost blocks: a row per such stack, a column per slice of time
     size_bytes: I64
 
-    def lost_blocks_of(self, stacks: npt.NDArray[np.intp], slices: int) -> tuple[F64, F64, F64]:
+    def lost_blocks_of(self, stacks: Rows, slices: int) -> tuple[F64, F64, F64]:
         """Returns (lost blocks, their bytes: a row per stack; blocks searched for) of stacks."""
         rows = np.zeros((2, len(stacks), slices))
         if len(self.stacks):
@@ -51,16 +51,10 @@ class UnreachableTable:
             rows[:, found] = np.stack([self.count, self.size_bytes])[:, at[found]]
         return rows[0], rows[1], self._asked_of(stacks)
 
-    def _asked_of(self, stacks: npt.NDArray[np.intp]) -> F64:
+    def _asked_of(self, stacks: Rows) -> F64:
         return np.append(self.asked, 0.0)[np.minimum(stacks, len(self.asked))]
 
-    def sums(
-        self,
-        order: npt.NDArray[np.intp],
-        starts: npt.NDArray[np.intp],
-        ends: npt.NDArray[np.intp],
-        slices: int,
-    ) -> tuple[F64, F64, F64]:
+    def sums(self, order: Rows, starts: Rows, ends: Rows, slices: int) -> tuple[F64, F64, F64]:
         """Adds up ``lost_blocks_of`` over stretches; the n-th is ``order[starts[n]:ends[n]]``."""
         some = np.flatnonzero(np.isin(order, self.stacks))
         summed = np.zeros((2, len(some) + 1, slices))

@@ -43,16 +43,16 @@ class Judgement:
     """The verdict on one site at one time, and its figures."""
 
     verdict: Verdict
-    rate_bytes_per_min: float  # Rate at which unfreed bytes accumulate; 0 unless leaking or growing
-    since_ns: int  # The onset, CLOCK_MONOTONIC; for other verdicts, the start of tracing
-    confidence: float  # Chance that the site really leaks, 0 to 1; 0 unless leaking or growing
-    evidence: str  # One plain sentence, without the verdict's name
-    verdict_in_s: float  # Seconds until the verdict can be "leaking"; 0 unless only time is missing
-    never_freed: bool  # Nothing was freed: a container that only grows would look the same
-    survivors: int  # Number of blocks behind the rate (of samples, if blocks are sampled)
-    retracted: int  # How often the verdict "leaking" was retracted
-    searched: int  # Old blocks that pointer searches covered; 0: it is unknown what is lost
-    unreachable: int  # Number of searched blocks without any pointer to them
+    rate_bytes_per_min: float = 0.0  # Of unfreed bytes; 0 unless leaking or growing
+    since_ns: int = 0  # The onset, CLOCK_MONOTONIC; for other verdicts, the start of tracing
+    confidence: float = 0.0  # Chance that it really leaks, 0 to 1; 0 unless leaking or growing
+    evidence: str = ""  # One plain sentence, without the verdict's name
+    verdict_in_s: float = 0.0  # Until it can be "leaking"; 0 unless only time is missing
+    never_freed: bool = False  # A container that only grows would look the same
+    survivors: int = 0  # Number of blocks behind the rate (of samples, if blocks are sampled)
+    retracted: int = 0  # How often the verdict "leaking" was retracted
+    searched: int = 0  # Old blocks that pointer searches covered; 0: it is unknown what is lost
+    unreachable: int = 0  # Number of searched blocks without any pointer to them
 
 
 @dataclass(frozen=True, slots=True)

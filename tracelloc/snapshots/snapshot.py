@@ -211,13 +211,9 @@ class Snapshot(ProcessStatus):
         at_peak = {"peak_bytes": "live_bytes", "peak_count": "live_count"}.get(figure)
         if at_peak is not None and self.peak is None:
             return np.zeros(len(self.totals), np.int64)
-        column: I64
-        if at_peak is not None:
-            column = getattr(self.peak, at_peak)
-        elif figure == "growth_bytes_per_min":
-            column = self.growth_per_min
-        else:
-            column = getattr(self.totals, figure)
+        is_growth = figure == "growth_bytes_per_min"
+        owner = self.totals if at_peak is None else self.peak
+        column: I64 = self.growth_per_min if is_growth else getattr(owner, at_peak or figure)
         return column
 
     def top_stacks(

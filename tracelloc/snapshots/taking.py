@@ -112,35 +112,20 @@ def loss_counts(
 def thread_activity(table: LiveTable, totals: Totals, names: Mapping[int, str]) -> ThreadActivity:
     """Returns threads and flows in whole blocks; ``totals`` defines the unit of counts."""
     whole, sums = totals.whole_number, table.threads()
-    tids = sums.tid.tolist()
-    by_others: dict[int, tuple[int, int]] = {}
-    for_others: dict[int, tuple[int, int]] = {}
-    flows = []
+    tids, flows = sums.tid.tolist(), []
+    for_others, by_others = np.zeros((2, len(sums), 2), np.int64)
     for (maker, ender), flow in table.flows().items():
-        if not flow.count:
-            continue
-        flows.append(ThreadFlow(tids[maker], tids[ender], whole(flow.count), flow.size_bytes))
-        for sums_of, row in ((by_others, maker), (for_others, ender)):
-            count, size_bytes = sums_of.get(row, (0, 0))
-            sums_of[row] = count + flow.count, size_bytes + flow.size_bytes
-    threads = []
-    for row in np.flatnonzero(sums.allocated_count | sums.freed_count).tolist():
-        by_others_count, by_others_bytes = by_others.get(row, (0, 0))
-        for_others_count, for_others_bytes = for_others.get(row, (0, 0))
-        threads.append(
-            ThreadWork(
-                tid=tids[row],
-                name=None if row == NOBODY else names.get(tids[row]),
-                allocated_bytes=int(sums.allocated_bytes[row]),
-                allocated_count=whole(int(sums.allocated_count[row])),
-                freed_bytes=int(sums.freed_bytes[row]),
-                freed_count=whole(int(sums.freed_count[row])),
-                freed_for_others_bytes=for_others_bytes,
-                freed_for_others_count=whole(for_others_count),
-                freed_by_others_bytes=by_others_bytes,
-                freed_by_others_count=whole(by_others_count),
-            )
-        )
+        if flow.count:
+            flows.append(ThreadFlow(tids[maker], tids[ender], whole(flow.count), flow.size_bytes))
+            for_others[ender] += flow.size_bytes, flow.count
+            by_others[maker] += flow.size_bytes, flow.count
+    own = sums.allocated_bytes, sums.allocated_count, sums.freed_bytes, sums.freed_count
+    rows = np.column_stack((*own, for_others, by_others))
+    rows[:, 1::2] = totals.whole_counts(rows[:, 1::2])
+    threads = [
+        ThreadWork(tids[at], None if at == NOBODY else names.get(tids[at]), *rows[at].tolist())
+        for at in np.flatnonzero(sums.allocated_count | sums.freed_count).tolist()
+    ]
     threads.sort(key=lambda thread: (-thread.allocated_bytes, thread.tid))
     flows.sort(key=lambda flow: (-flow.size_bytes, flow.maker_tid, flow.ender_tid))
     return ThreadActivity(tuple(threads), tuple(flows), names)

@@ -12,19 +12,7 @@ from tracelloc.verdict.parameters import P
 Blocks = Callable[[float], str]  # Formats a count of blocks
 _FEW: Final = 0.25  # Share of a stack's blocks below which a search says nothing about the others
 
-_NOT_LOOKED_AT: Final = Judgement(
-    verdict=Verdict.DECIDING,
-    rate_bytes_per_min=0.0,
-    since_ns=0,
-    confidence=0.0,
-    evidence="not judged yet",
-    verdict_in_s=0.0,
-    never_freed=False,
-    survivors=0,
-    retracted=0,
-    searched=0,
-    unreachable=0,
-)
+_NOT_LOOKED_AT: Final = Judgement(Verdict.DECIDING, evidence="not judged yet")
 
 
 def stack_judgement(findings: Findings, stack: int) -> Judgement:

@@ -79,7 +79,6 @@ def account_for(
     """Accounts for the resident memory of a process.
 
     ``arenas``: the walked heap, empty if it can't be walked; ``resident``: resident parts of it.
-    Raises OSError, TargetError and PrivilegeError.
     """
     mappings = list(read_mapping_usages(memory.process))
     edges = np.array([(m.start, m.end) for m in mappings], np.uint64).reshape(-1, 2)

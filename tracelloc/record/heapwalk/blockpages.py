@@ -60,7 +60,6 @@ class BlockPages:
         """Follows lists of free blocks, which get a state.
 
         ``pages``, ``sizes``: of the blocks of each list, if all its blocks have the same.
-        Raises OSError, TargetError and PrivilegeError.
         """
         if not len(self.starts):
             return Followed(np.zeros(len(heads), np.int64), heads, heads == 0)

@@ -7,7 +7,6 @@ name (Itanium C++ ABI, 2.5.2 and 2.9.5): no symbols are needed, and stripped pro
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -31,7 +30,6 @@ StacksAt = Callable[[U64], npt.NDArray[np.int64]]  # The stack of each block; -1
 _NONE: Final = np.empty(0, np.uint64)
 _MOST_OFFSET: Final = 1 << 24  # Bytes from an object to one of its base classes (offset to top)
 _PREFIX: Final = "typeinfo name for "
-_MANGLED: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_.$]*")
 
 
 class ClassTally:
@@ -154,14 +152,9 @@ class ClassNames:
         if self._maps.find(info_table) is None or not name:
             return ""
         raw = self._bytes(name, LONGEST_MANGLED).partition(b"\0")[0].lstrip(b"*")
-        if (
-            not raw
-            or not raw.isascii()
-            or not ((raw[:1].isalnum() and raw.isalnum()) or b"_" in raw)
-        ):
-            return ""
-        text = raw.decode()
-        if not text.replace("_", "").replace(".", "").replace("$", "").isalnum():
+        text = raw.decode("ascii", errors="replace")
+        bare = text.replace("_", "").replace(".", "").replace("$", "")
+        if not bare.isalnum() or not (text.isalnum() or "_" in text):
             return ""
         readable = read_cxx_name(f"_ZTS{text}")
         return readable.removeprefix(_PREFIX) if readable else ""

@@ -91,10 +91,7 @@ class _Stretch:
 
 
 def walk_glibc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
-    """Walks all arenas of glibc's malloc; returns None if that is not there or not used.
-
-    Raises OSError, TargetError and PrivilegeError.
-    """
+    """Walks all arenas of glibc's malloc; returns None if that is not there or not used."""
     regions = reader.regions()
     states = find_arena_states(reader, regions)
     if not states:

@@ -105,10 +105,7 @@ _SIZES: Final = _size_classes()
 
 
 def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
-    """Walks jemalloc's heap; returns None without a page map. Other layouts: NotWalkableError.
-
-    Raises OSError, TargetError and PrivilegeError as well.
-    """
+    """Walks jemalloc's heap; returns None without a page map. Other layouts: NotWalkableError."""
     regions = reader.regions()
     numbers = find_library(reader.memory.process, regions, _NAME, _MESSAGE_START)
     pages = find_page_map(reader, regions, numbers, _TREES)

@@ -99,10 +99,7 @@ class _Pages(BlockPages):
 
 
 def walk_mimalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
-    """Walks mimalloc's heap; None without. Raises NotWalkableError for layouts that are not known.
-
-    Raises OSError, TargetError and PrivilegeError as well.
-    """
+    """Walks mimalloc's heap; returns None without. Other layouts: NotWalkableError."""
     regions = reader.regions()
     numbers = find_library(reader.memory.process, regions, _NAME, _TEXT)
     if not numbers:

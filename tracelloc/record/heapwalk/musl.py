@@ -29,7 +29,7 @@ _HEADER_BYTES: Final = 16
 
 
 def walk_musl(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
-    """Walks musl's heap; None if there is none. Raises OSError, TargetError, PrivilegeError."""
+    """Walks musl's heap; None if there is none."""
     regions = [r for r in reader.regions() if r.rights[:2] == "rw" and r.rights[3] == "p"]
     resident = AddressRuns.read_resident(reader.memory, [(r.start, r.end) for r in regions])
     slots: dict[int, tuple[int, BlockState]] = {}

@@ -63,10 +63,7 @@ _TO_SUMS: Final = 8 * (13 + (12 << 20 - _PAGE_BITS))  # From the root's end to t
 
 
 def walk_tcmalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
-    """Walks tcmalloc's heap; returns None without. Other layouts: NotWalkableError.
-
-    Raises OSError, TargetError and PrivilegeError as well.
-    """
+    """Walks tcmalloc's heap; returns None without. Other layouts: NotWalkableError."""
     regions = reader.regions()
     numbers = find_library(reader.memory.process, regions, _NAME, _TEXT)
     named = next((regions[n] for n in numbers if is_named(regions[n], _NAME)), None)

@@ -298,12 +298,11 @@ def _connect(
         sorted(np.flatnonzero(~is_part[1:]), key=lambda n: rank_of(parts.roots[n])), np.int64
     )
     others += count
-    sources = np.concatenate(
-        [numbers + np.uint64(first % (1 << 64)), outer + np.uint64(first % (1 << 64))]
-    )
+    below = np.uint64(first % (1 << 64))
+    sources = np.concatenate([numbers, outer]) + below
     order = np.argsort(sources, kind="stable")
     nodes = np.concatenate([sources[order], np.full(len(others), top, np.uint64)])
-    leads = np.concatenate([held, inner + np.uint64(first % (1 << 64))])[order]
+    leads = np.concatenate([held, inner + below])[order]
     leads = np.concatenate([leads, others.astype(np.uint64)])
     begins = np.zeros(top + 2, np.uint32)
     targets = np.empty(links.edge_count + len(nodes), np.uint32)

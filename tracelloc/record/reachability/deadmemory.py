@@ -53,10 +53,7 @@ _Range = tuple[int, int]
 
 
 def unused_parts(reader: PieceReader, heap: WalkedHeap) -> list[_Range]:
-    """Returns (start, end) of the parts of C libraries' blocks that they don't use.
-
-    Raises OSError, TargetError and PrivilegeError.
-    """
+    """Returns (start, end) of the parts of C libraries' blocks that they don't use."""
     found: list[_Range] = []
     for start, words, is_loader in _variables(reader, reader.regions()):
         found += _free_in_pools(reader, heap, words)
@@ -66,10 +63,7 @@ def unused_parts(reader: PieceReader, heap: WalkedHeap) -> list[_Range]:
 
 
 def ended_stacks(reader: PieceReader, regions: list[Region]) -> Iterator[_Range]:
-    """Yields (start, end) of the stacks of ended threads, without the threads' records.
-
-    Raises OSError, TargetError and PrivilegeError.
-    """
+    """Yields (start, end) of the stacks of ended threads, without the threads' records."""
     edges = np.array([(r.start, r.end) for r in regions if r.is_anonymous], np.uint64).reshape(-1)
     steps = iter(range(_MOST_THREADS))
     for start, words, _ in _variables(reader, regions):

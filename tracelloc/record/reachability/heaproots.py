@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -66,19 +67,16 @@ def is_borrower(root: HeapRoot) -> bool:
 
 
 class _Threads:
-    def __init__(self, threads: list[ThreadRegisters]) -> None:
-        self._by_stack = sorted(threads, key=lambda one: one.stack_pointer)
-        self.by_data = sorted(threads, key=lambda one: one.thread_pointer)
-        self._stacks = [one.stack_pointer for one in self._by_stack]
-        self._data = [one.thread_pointer for one in self.by_data]
+    def __init__(self, threads: list[ThreadRegisters], pointer: str) -> None:
+        """``pointer``: which one decides where a thread is."""
+        self._key = attrgetter(pointer)
+        self.sorted = sorted(threads, key=self._key)
 
-    def with_stack_in(self, region: Region) -> list[ThreadRegisters]:
-        low, high = (bisect_left(self._stacks, at) for at in (region.start, region.end))
-        return self._by_stack[low:high]
-
-    def with_data_in(self, region: Region) -> list[ThreadRegisters]:
-        low, high = (bisect_left(self._data, at) for at in (region.start, region.end))
-        return self.by_data[low:high]
+    def within(self, region: Region) -> list[ThreadRegisters]:
+        low, high = (
+            bisect_left(self.sorted, at, key=self._key) for at in (region.start, region.end)
+        )
+        return self.sorted[low:high]
 
 
 class RootParts:
@@ -118,9 +116,11 @@ class RootParts:
         self._cut(region.start, self.number(mapping_root(region)), is_told_apart=True)
         self._cut(region.end, 1)
 
-    def add_region(self, region: Region, threads: _Threads, titles: Titles) -> None:
+    def add_region(
+        self, region: Region, by_stack: _Threads, by_data: _Threads, titles: Titles
+    ) -> None:
         """Adds a mapping without variables. Mappings must be added by address."""
-        stacks = threads.with_stack_in(region)
+        stacks = by_stack.within(region)
         root = mapping_root(region)
         if stacks and not region.inode:
             thread_id = stacks[0].thread_id
@@ -128,7 +128,7 @@ class RootParts:
             root = HeapRoot(RootKind.STACK, name, "", (thread_id,))
         owner, layout = self.number(root), native().threads
         self._cut(region.start, owner)
-        for one in threads.with_data_in(region):
+        for one in by_data.within(region):
             ranges = (
                 layout.variables(one.thread_pointer, _VARIABLE_BYTES),
                 layout.record(one.thread_pointer),
@@ -234,18 +234,18 @@ class RootReader(RootWords):
 def parts_of(regions: list[Region], threads: list[ThreadRegisters], titles: Titles) -> RootParts:
     """Divides the memory of a process into roots."""
     parts = RootParts()
-    by_address = _Threads(threads)
+    by_stack, by_data = _Threads(threads, "stack_pointer"), _Threads(threads, "thread_pointer")
     before, after_data = None, False
     for region in regions:
         after_data = is_data(region, before, after_data=after_data)
         if after_data:
             parts.add_data(region)
         else:
-            parts.add_region(region, by_address, titles)
+            parts.add_region(region, by_stack, by_data, titles)
         before = region
     parts.threads = [
         ThreadData(one.thread_id, titles.title_of(one.thread_id), one.thread_pointer)
-        for one in by_address.by_data
+        for one in by_data.sorted
         if one.thread_pointer
     ]
     return parts

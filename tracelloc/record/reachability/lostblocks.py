@@ -26,7 +26,7 @@ from tracelloc.record.process.regions import read_regions
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.deadmemory import unused_parts, unwritten_blocks
-from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, LostStructures
+from tracelloc.record.reachability.lostgroups import BlockLinks, LostStructures
 from tracelloc.record.reachability.roots import RootWords, kernel_queue, kernel_words, kinds_of
 from tracelloc.record.reachability.search import MOST_EDGES, MemoryScanner, PointerSearch, unit_bits
 from tracelloc.record.reachability.structures import gather
@@ -182,18 +182,17 @@ class LostBlockSearch:
         )
 
     def _gather(self, reader: PieceReader, search: _Search, blocks: BlockRanges) -> _FoundGroups:
-        lost = LostBlocks(blocks.starts, blocks.size_bytes(), blocks.overhead_bytes)
-        links = BlockLinks.among(search.bits, lost.starts)
-        structures = LostStructures.gather(reader, search.tally, lost, links)
-        is_old = np.isin(lost.starts[structures.firsts], self._known, assume_unique=True)
+        links = BlockLinks.among(search.bits, blocks.starts)
+        structures = LostStructures.gather(reader, search.tally, blocks, links)
+        is_old = np.isin(blocks.starts[structures.firsts], self._known, assume_unique=True)
         suppressed, groups = BlockSum(), []
         for group in structures.groups(~is_old):
             if self._is_suppressed(group):
                 suppressed += group.blocks
             else:
                 groups.append(self._with_contents(reader, group))
-        total = BlockSum(len(lost.starts), int(lost.size_bytes.sum()))
-        return _FoundGroups(total, tuple(groups), structures.counts.sum(is_old), suppressed)
+        total = BlockSum(len(blocks.starts), int(blocks.size_bytes().sum()))
+        return _FoundGroups(total, tuple(groups), structures.sum(is_old), suppressed)
 
     def _with_contents(self, reader: PieceReader, group: LostGroup) -> LostGroup:
         size_bytes = min(self._contents_bytes, group.usable_bytes) & ~7

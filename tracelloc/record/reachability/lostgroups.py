@@ -10,10 +10,12 @@ import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import BlockSum
+from tracelloc.model.figures import F64
 from tracelloc.model.lostmemory import LostGroup, Shape
 from tracelloc.record.heapwalk.arenas import NO_ENTRIES
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
+from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.structures import components, gather, led_to
@@ -23,15 +25,6 @@ U32 = npt.NDArray[np.uint32]
 _SHAPES: Final = tuple(Shape)
 _AT_ONCE: Final = 1 << 18
 _HALF: Final = np.uint64(32)
-
-
-@dataclass(slots=True)
-class LostBlocks:
-    """Blocks that nothing points to except other lost blocks, by address."""
-
-    starts: U64  # Where the program's part of each block begins
-    size_bytes: U64  # The size of each block, with headers
-    overhead_bytes: npt.NDArray[np.uint8]  # Bytes of the malloc library in each block
 
 
 @dataclass(slots=True)
@@ -79,41 +72,43 @@ class BlockLinks:
 class LostStructures:
     """Lost blocks by structure: what was lost with the pointer to its first block."""
 
-    blocks: LostBlocks
+    blocks: BlockRanges  # Nothing points to them except others of them
     firsts: U32  # The first block of each structure
     shapes: npt.NDArray[np.uint8]  # Index of each structure's shape in `Shape`
     nodes: U32  # Number of nodes of each structure
-    counts: BlockCounts
+    counts: U32  # Number of blocks of each structure
+    size_bytes: F64  # Bytes of its blocks
     classes: U32  # Index of each block's class in `class_names`
     class_names: list[str]
     kinds: U32  # A number for the class, the size and the overhead of each structure's first block
 
     @classmethod
     def gather(
-        cls, reader: PieceReader, tally: ClassTally, blocks: LostBlocks, links: BlockLinks
+        cls, reader: PieceReader, tally: ClassTally, blocks: BlockRanges, links: BlockLinks
     ) -> LostStructures:
         """Finds the structures of lost blocks. Raises OSError, TargetError and PrivilegeError."""
         count = len(blocks.starts)
         firsts, component = links.first_blocks()
         classes, names = _classes(reader, tally, blocks)
+        size_bytes = blocks.size_bytes()
         kinds = _numbered(
-            blocks.size_bytes << _HALF
-            | blocks.overhead_bytes.astype(np.uint64) << np.uint64(24)
-            | classes
+            size_bytes << _HALF | blocks.overhead_bytes.astype(np.uint64) << np.uint64(24) | classes
         )
         structure = np.empty(count, np.uint32)
         about = np.zeros((len(firsts), 4), np.uint32)
         gather(links.begins, links.targets, firsts, kinds, structure, about)
-        sizes: npt.NDArray[np.float64] = np.bincount(
-            structure, blocks.size_bytes.astype(np.float64), len(firsts)
-        ).astype(np.float64)
+        sums = np.bincount(structure, size_bytes.astype(np.float64), len(firsts))
         is_cyclic = np.bincount(component)[component[firsts]] > 1
         nodes, between, most = about[:, 1].copy(), about[:, 2], about[:, 3]
         nodes[between == 0] = 1
         return cls(
             blocks, firsts, _shapes(nodes, between, most, is_cyclic), nodes,
-            BlockCounts(about[:, 0].copy(), sizes), classes, names, kinds[firsts],
+            about[:, 0].copy(), sums.astype(np.float64), classes, names, kinds[firsts],
         )  # fmt: skip
+
+    def sum(self, rows: Mask) -> BlockSum:
+        """Returns the blocks of the structures that a mask selects."""
+        return BlockSum(int(self.counts[rows].sum()), int(self.size_bytes[rows].sum()))
 
     def groups(self, rows: Mask) -> Iterator[LostGroup]:
         """Groups structures by shape, size and class of their first blocks; most bytes first."""
@@ -128,36 +123,26 @@ class LostStructures:
         example = np.zeros(number, np.intp)
         example[group[::-1]] = which[::-1]
         structures = np.bincount(group, minlength=number)
-        counts = np.bincount(group, self.counts.blocks[which], number)
-        sizes = np.bincount(group, self.counts.size_bytes[which], number)
+        counts = np.bincount(group, self.counts[which], number)
+        sizes = np.bincount(group, self.size_bytes[which], number)
         firsts = self.firsts[example]
-        block_bytes = self.blocks.size_bytes[firsts]
+        blocks = self.blocks.select(firsts.astype(np.intp))
+        usable_bytes, block_bytes = blocks.usable_bytes(), blocks.size_bytes()
         for at in np.lexsort((block_bytes, -sizes))[: np.count_nonzero(structures)].tolist():
             first = firsts[at]
             yield LostGroup(
                 shape=_SHAPES[self.shapes[example[at]]],
                 class_name=self.class_names[self.classes[first]],
-                usable_bytes=int(block_bytes[at]) - int(self.blocks.overhead_bytes[first]),
+                usable_bytes=int(usable_bytes[at]),
                 structures=int(structures[at]),
                 least_nodes=int(least[at]),
                 most_nodes=int(most[at]),
                 blocks=BlockSum(int(counts[at]), int(sizes[at])),
-                example=int(self.blocks.starts[first]),
+                example=int(blocks.starts[at]),
             )
 
 
-@dataclass(slots=True)
-class BlockCounts:
-    """Number and bytes of the blocks of each structure."""
-
-    blocks: U32
-    size_bytes: npt.NDArray[np.float64]
-
-    def sum(self, rows: Mask) -> BlockSum:
-        return BlockSum(int(self.blocks[rows].sum()), int(self.size_bytes[rows].sum()))
-
-
-def _classes(reader: PieceReader, tally: ClassTally, blocks: LostBlocks) -> tuple[U32, list[str]]:
+def _classes(reader: PieceReader, tally: ClassTally, blocks: BlockRanges) -> tuple[U32, list[str]]:
     names, numbers = [""], dict[int, int]()  # Of classes, and by table
     class_names = ClassNames(reader)
     found = np.zeros(len(blocks.starts), np.uint32)

@@ -41,10 +41,7 @@ _GO_ARENAS: Final = 0xC0_0000_0000, 0x1C0_0000_0000
 
 
 def runtime_heaps(memory: RemoteMemory, mappings: _Mappings) -> Iterator[tuple[str, _Ranges]]:
-    """Yields (title, ranges, which may overlap) of the heaps of a process's language runtimes.
-
-    Raises OSError, TargetError and PrivilegeError.
-    """
+    """Yields (title, ranges, which may overlap) of the heaps of a process's language runtimes."""
     names = {runtime_name(base_name(path)) for path in {m.path for m in mappings if m.inode}}
     for runtime, title, find in _HEAPS:
         if (runtime is None or runtime in names) and (ranges := find(memory, mappings)):
